@@ -176,6 +176,7 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
             tiering=tiering,
             working_set_bytes=working_set_bytes,
         )
+        self._store.retention = retention
         self._forked = _ForkedRuns()
         self._engine = Engine(
             codec=_codec(serde, pickle_fallback=pickle_fallback),
@@ -185,7 +186,6 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
             token=RANDOM.getrandbits,
             now=_now,
             forked=self._forked.note,
-            retention=retention,
             holds_all=write_behind is not None,
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
@@ -363,7 +363,7 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
 
     def _thinned(self, thread: str) -> Operation[None]:
         """Remove what the thread need not keep. Failures are logged."""
-        thin = partial(lazy.gc.thin, self._engine, thread, self._engine.retention)
+        thin = partial(lazy.gc.thin, self._engine, thread, self._store.retention)
         return quietly(thread, thin)
 
     def _stored(self, call: Put, engine: Engine | None = None) -> Operation[RunnableConfig]:

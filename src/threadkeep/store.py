@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from threadkeep.cache import Cache, CacheLayer, HotTier
     from threadkeep.cold.policy import Tiering
     from threadkeep.cold.store import ColdStore
+    from threadkeep.retention.policy import Retention
     from threadkeep.write_behind import WriteBehind
     from threadkeep.write_behind.layer import WriteBehindLayer
 
@@ -68,6 +69,7 @@ class LayeredStore(Stack):
         store = Store(backend, group_commit or AT_ONCE)
         self.cold = None if cold is None else _open_cold(cold)
         self.tiering = tiering
+        self.retention: Retention | None = None  # of threads without a policy of their own
         self._hot = None if hot is None else BackendPair(open_hot(hot))
         _check(store, group_commit, write_behind, self._hot, self.cold)
         self._cache: CacheLayer | None = None

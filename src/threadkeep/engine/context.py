@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from threadkeep.codec import Codec
 from threadkeep.codec.frame import Compression
@@ -28,10 +28,6 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 
-if TYPE_CHECKING:
-    from threadkeep.retention.policy import Retention
-
-
 TOKEN_BITS = 31
 _KEYFRAME_ROW = 64  # bytes that a keyframe takes as a row of its own, about
 KEYFRAME_EVERY = 16  # checkpoints written against one keyframe
@@ -49,7 +45,6 @@ class Engine(NamedTuple):
     token: Callable[[int], int]  # a random number of so many bits
     now: Callable[[], int]  # microseconds since 1970
     forked: Callable[[str, str, str], None]  # (thread, head left behind, checkpoint), once a run
-    retention: Retention | None = None
     holds_all: bool = False  # saves return before they are stored, and may be made anew
 
     def memory(self, thread: str) -> ThreadMemory:

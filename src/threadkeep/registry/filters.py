@@ -22,6 +22,7 @@ from threadkeep.engine.thread_entry import (
 )
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, invalid
 from threadkeep.registry.info import EPOCH, ThreadInfo, ThreadPage, info
+from threadkeep.retention.policy import RECORD, Retention, check_policy
 from threadkeep.validation import LONGEST, MICROSECOND, duration
 
 When: TypeAlias = datetime | timedelta
@@ -320,3 +321,19 @@ def _changed(
 ) -> Operation[ThreadInfo]:
     entry = yield from registration.change(engine, validation.thread_id(thread), change, at)
     return info(entry)
+
+
+def retain(engine: Engine, thread: str, policy: Retention | None) -> Operation[ThreadInfo]:
+    """See `Threads.retain`."""
+    if policy is not None and check_policy(policy).max_count is not None:
+        raise InvalidArgumentError(
+            "max_count is an option of a store, not of one thread.", hint="Use threads.gc(...)."
+        )
+
+    def update(entry: ThreadEntry) -> ThreadEntry:
+        labels = thread_entry.without_record(entry.labels, RECORD)
+        if policy is not None:
+            labels += (thread_entry.record_label(RECORD, policy.as_json()),)
+        return entry._replace(labels=tuple(sorted(labels)))
+
+    return info((yield from registration.change(engine, validation.thread_id(thread), update)))

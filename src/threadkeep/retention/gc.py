@@ -23,8 +23,7 @@ from threadkeep.engine.optimistic import Snapshot, optimistic
 from threadkeep.engine.registration import ALL, PAGE, page_of
 from threadkeep.engine.rows import visible
 from threadkeep.engine.thread_entry import ThreadEntry, ThreadStatus, Touch, is_archived, is_there
-from threadkeep.errors import CodecError, ConflictError, InvalidArgumentError, invalid
-from threadkeep.registry.info import ThreadInfo, info
+from threadkeep.errors import CodecError, ConflictError
 from threadkeep.retention import policy as policies
 from threadkeep.retention.apply import (
     Emptied,
@@ -35,7 +34,7 @@ from threadkeep.retention.apply import (
     young,
 )
 from threadkeep.retention.choose import GRACE, choose
-from threadkeep.retention.policy import Retention
+from threadkeep.retention.policy import Retention, check_policy
 from threadkeep.validation import micros
 
 _SETTLED = "kept"  # the record of the state and policy that a thread was last collected under
@@ -116,7 +115,7 @@ def gc(
     dry_run: bool,
 ) -> Operation[GcReport]:
     """See `Threads.gc`."""
-    own = engine.retention or policies.EVERYTHING if policy is None else _checked(policy)
+    own = policies.EVERYTHING if policy is None else check_policy(policy)
     names = None if threads is None else validation.ids("threads", threads)
     run = _Run(engine, own, dry_run=dry_run)
     examined = yield from registration.for_each(names, run.visit, "threads collected", progress)
@@ -315,29 +314,6 @@ def _report(
 
 
 # -- the policy of a thread, and whether it was applied --------------------------------
-
-
-def retain(engine: Engine, thread: str, policy: Retention | None) -> Operation[ThreadInfo]:
-    """See `Threads.retain`."""
-    if policy is not None and _checked(policy).max_count is not None:
-        raise InvalidArgumentError(
-            "max_count is an option of a store, not of one thread.", hint="Use threads.gc(...)."
-        )
-
-    def update(entry: ThreadEntry) -> ThreadEntry:
-        labels = thread_entry.without_record(entry.labels, policies.RECORD)
-        if policy is not None:
-            labels += (thread_entry.record_label(policies.RECORD, policy.as_json()),)
-        return entry._replace(labels=tuple(sorted(labels)))
-
-    return info((yield from registration.change(engine, validation.thread_id(thread), update)))
-
-
-def _checked(value: object) -> Retention:
-    if not isinstance(value, Retention):
-        hint = "Use a threadkeep.Retention, such as Retention(keep_last=10)."
-        raise invalid("policy", value, hint)
-    return value
 
 
 def policy_of(entry: ThreadEntry, store: Retention | None) -> Retention:

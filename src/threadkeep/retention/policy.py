@@ -122,5 +122,13 @@ def _channels(value: object) -> dict[str, Literal["latest"]]:
     return dict(sorted(value.items()))
 
 
+def check_policy(value: object) -> Retention:
+    """Return the value, which is a Retention."""
+    if not isinstance(value, Retention):
+        hint = "Use a threadkeep.Retention, such as Retention(keep_last=10)."
+        raise invalid("policy", value, hint)
+    return value
+
+
 EVERYTHING = Retention()
 """The policy that removes nothing."""

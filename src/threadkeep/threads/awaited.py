@@ -27,6 +27,7 @@ from threadkeep.forks import branches, fork, merge
 from threadkeep.forks.branches import Branches
 from threadkeep.forks.merge import Merge, MergeStrategy
 from threadkeep.layers import driver
+from threadkeep.registry import filters
 from threadkeep.registry import filters as registry
 from threadkeep.registry.filters import MOST, Filters, OrderName
 from threadkeep.registry.info import ThreadInfo, ThreadPage
@@ -257,13 +258,14 @@ class AwaitedThreads:
         progress: Progress | None = None,
     ) -> GcReport:
         """Async variant of `gc`."""
+        own = self._store.retention if policy is None else policy
         return await self._store.arun(
-            retention.gc(self._engine, policy, threads, progress, dry_run=dry_run)
+            retention.gc(self._engine, own, threads, progress, dry_run=dry_run)
         )
 
     async def aretain(self, thread: str, policy: Retention | None) -> ThreadInfo:
         """Async variant of `retain`."""
-        return await self._store.arun(retention.retain(self._engine, thread, policy))
+        return await self._store.arun(filters.retain(self._engine, thread, policy))
 
     async def aarchive(self, thread: str) -> ThreadInfo:
         """Async variant of `archive`."""

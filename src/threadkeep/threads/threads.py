@@ -25,6 +25,7 @@ from threadkeep.forks import branches, fork, merge
 from threadkeep.forks.branches import Branches
 from threadkeep.forks.merge import Merge, MergeStrategy
 from threadkeep.layers import driver
+from threadkeep.registry import filters
 from threadkeep.registry.info import ThreadInfo
 from threadkeep.repair import repair as repairs
 from threadkeep.repair.repair import RepairReport
@@ -218,9 +219,8 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             ThreadNotFoundError: one of the threads does not exist; nothing was done.
             BackendError: the store failed; what went before is gone.
         """
-        return self._store.run(
-            retention.gc(self._engine, policy, threads, progress, dry_run=dry_run)
-        )
+        own = self._store.retention if policy is None else policy
+        return self._store.run(retention.gc(self._engine, own, threads, progress, dry_run=dry_run))
 
     def retain(self, thread: str, policy: Retention | None) -> ThreadInfo:
         """Set the retention of one thread, in place of the store's; None for the store's again.
@@ -229,7 +229,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             ThreadNotFoundError: there is no such thread.
             InvalidArgumentError: it is no Retention, or one with `max_count`, which is of a store.
         """
-        return self._store.run(retention.retain(self._engine, thread, policy))
+        return self._store.run(filters.retain(self._engine, thread, policy))
 
     def archive(self, thread: str) -> ThreadInfo:
         """Move a thread into the cold store (`cold=`), as one immutable, checked object.

@@ -78,7 +78,6 @@ def test_only_what_is_below_is_imported(module):
     path, tree = module
     ours = [name.split(".") for name in imported(tree) if name.startswith("threadkeep.")]
     below = BELOW[path.parent.name] | {"errors", "langgraph_internals"}
-    ours = [name for name in ours if name[1:3] != ["retention", "policy"]]  # (settings, no code)
     assert not [name for name in ours if name[1] not in below]
 
 
