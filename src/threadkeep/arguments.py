@@ -26,18 +26,11 @@ from langgraph.checkpoint.base import (
 )
 
 from threadkeep import validation
-from threadkeep.engine.load import (
-    Load,
-    Loaded,
-)
+from threadkeep.engine.load import Load, Loaded
 from threadkeep.engine.operation import CheckpointRef
 from threadkeep.engine.put import Put, PutWrites
 from threadkeep.errors import InvalidArgumentError, InvalidConfigError, invalid
-from threadkeep.langgraph_internals import (
-    RUNTIME,
-    TASK_ID,
-    TASK_NS,
-)
+from threadkeep.langgraph_internals import RUNTIME, TASK_ID, TASK_NS
 
 if TYPE_CHECKING:
     from threadkeep.engine.listing import Listing

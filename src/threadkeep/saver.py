@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import threading
 import time
 from collections.abc import (
     AsyncIterator,
@@ -32,23 +31,10 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 import threadkeep
 from threadkeep import arguments, lazy, validation
-from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
-from threadkeep.engine import (
-    load,
-    put,
-)
-from threadkeep.engine.context import (
-    Built,
-    Engine,
-    Failed,
-    remember,
-    to_commit,
-)
-from threadkeep.engine.operation import (
-    CheckpointRef,
-    Operation,
-)
+from threadkeep.engine import load, put
+from threadkeep.engine.context import Built, Engine, Failed, remember, to_commit
+from threadkeep.engine.operation import CheckpointRef, Operation
 from threadkeep.engine.put import Put
 from threadkeep.errors import ThreadkeepError
 from threadkeep.layers import (
@@ -56,12 +42,9 @@ from threadkeep.layers import (
     layer,
 )
 from threadkeep.maintenance import Maintenance
-from threadkeep.options import check_options
+from threadkeep.options import NAMES, check_options
 from threadkeep.retention.background import Collector, Gained, quietly
-from threadkeep.store import (
-    RANDOM,
-    LayeredStore,
-)
+from threadkeep.store import RANDOM, LayeredStore
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress
@@ -75,16 +58,13 @@ _CLONES = 16  # savers with another allowlist that are kept for the next run
 _log = logging.getLogger("threadkeep")
 
 
-class _ForkedRuns(ResetInChild):
+class _ForkedRuns:
     """Counter and log of runs that left the head of another one behind."""
 
-    def _reset(self) -> None:
-        self.count = 0
-        self._lock = threading.Lock()
+    count = 0
 
     def note(self, thread: str, head: str, checkpoint: str) -> None:
-        with self._lock:
-            self.count += 1
+        self.count += 1
         _log.warning(
             "A run has left a head of thread %r behind: its checkpoint %s does not go on from"
             " %s, which another run stored. Both are kept, as branches."
@@ -149,26 +129,10 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
         gc_every: timedelta | float | None = None,
         gc_on_put: int | None = None,
     ) -> None:
-        check_options(
-            {
-                "conflicts": conflicts,
-                "serde": serde,
-                "compression": compression,
-                "pickle_fallback": pickle_fallback,
-                "working_set_bytes": working_set_bytes,
-                "group_commit": group_commit,
-                "write_behind": write_behind,
-                "cache": cache,
-                "hot": hot,
-                "cold": cold,
-                "tiering": tiering,
-                "retention": retention,
-                "gc_every": gc_every,
-                "gc_on_put": gc_on_put,
-            }
-        )
+        given = locals()
+        check_options({name: given[name] for name in NAMES})
         if gc_every is not None:
-            driver.blocking(backend)
+            driver.BackendPair(backend).blocking  # noqa: B018 - raises if there is none
         super().__init__(serde=serde)
         self._store = LayeredStore(
             backend,
@@ -193,7 +157,6 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
             holds_all=write_behind is not None,
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
-        self._clones_lock = threading.Lock()
         self._gained = None if gc_on_put is None else Gained(gc_on_put)
         self._collector = None if gc_every is None else Collector(self._collect, _seconds(gc_every))
 
@@ -459,20 +422,16 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Saver:
         """Return a saver that also loads these (module, name) classes; all else is shared."""
-        key = validation.classes(extra_allowlist)
-        with self._clones_lock:
-            clone = self._clones.get(key)
-            if clone is None:
-                while len(self._clones) >= _CLONES:
-                    del self._clones[next(iter(self._clones))]
-                clone = self._clones[key] = self._cloned(key)
-        return clone
-
-    def _cloned(self, allowed: frozenset[tuple[str, ...]]) -> Saver:
-        clone = copy.copy(self)
-        codec = self._engine.codec.with_allowlist(allowed)
-        clone._engine = self._engine._replace(codec=codec)  # noqa: SLF001 - a clone
-        clone._clones, clone._clones_lock = {}, threading.Lock()  # noqa: SLF001 - a clone
+        allowed = validation.classes(extra_allowlist)
+        clone = self._clones.get(allowed)
+        if clone is None:
+            clone = copy.copy(self)
+            codec = self._engine.codec.with_allowlist(allowed)
+            clone._engine = self._engine._replace(codec=codec)  # noqa: SLF001 - a clone
+            clone._clones = {}  # noqa: SLF001 - a clone
+            if len(self._clones) >= _CLONES:
+                self._clones.clear()
+            self._clones[allowed] = clone
         return clone
 
 

@@ -12,10 +12,7 @@ from typing import TypeAlias, cast
 from threadkeep.codec.frame import unpack
 from threadkeep.codec.introspection import references
 from threadkeep.engine import elements
-from threadkeep.engine.cold_references import (
-    STUB,
-    location_of,
-)
+from threadkeep.engine.cold_references import STUB, location_of
 from threadkeep.engine.context import NO_CODEC, Keyframes, read_manifest
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.model import (

@@ -469,7 +469,7 @@ def test_an_interrupted_save_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) ->
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(saver._store._relaxed.sink, "size", interrupted)
+        patch.setattr(saver._store._relaxed.queue, "size", interrupted)
         with pytest.raises(KeyboardInterrupt):
             saver.put_writes(config("v", checkpoint_id="1"), [("n", 1)], "task")
     saver._store._relaxed.queue._paused.add("t")  # as if interrupted while something was removed

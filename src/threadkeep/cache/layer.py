@@ -18,40 +18,20 @@ from typing import Any
 from zlib import crc32
 
 from threadkeep.backends.base import Scrubbed
-from threadkeep.backends.records import (
-    Log,
-    add,
-    between,
-    missing,
-)
-from threadkeep.cache.lru import (
-    KEEP,
-    Admission,
-    Cache,
-    Fresh,
-    HotTier,
-    SegmentCache,
-    Verdict,
-)
+from threadkeep.backends.records import Log, add, between, missing
+from threadkeep.cache.admission import Admission, HotTier, Verdict
+from threadkeep.cache.lru import Cache, Fresh, SegmentCache
 from threadkeep.engine.cold_references import STUB
 from threadkeep.engine.model import (
     Batch,
     Change,
     DropThread,
-    Read,
     ReadCheckpoint,
     ReadSegments,
     Segment,
     Span,
 )
-from threadkeep.engine.operation import (
-    Commit,
-    CommitMany,
-    Fetch,
-    Requests,
-    call,
-    fetch,
-)
+from threadkeep.engine.operation import Commit, CommitMany, Fetch, Requests, call, fetch
 from threadkeep.errors import SegmentTakenError, ThreadkeepError
 from threadkeep.layers.driver import BackendPair
 from threadkeep.layers.layer import CHANGES
@@ -102,28 +82,21 @@ class CacheLayer:
                 return [(yield from self._segments(read, read.generation))]
         replies: Sequence[Any] = yield request
         if self._admission is not None:
-            yield from self._meet(self._admission, reads, replies)
+            for one, reply in zip(reads, replies, strict=True):
+                if isinstance(one, ReadCheckpoint) and reply.found is not None:
+                    self._admission.note_checkpoint(one.thread, reply.found.row.ts)
         return replies
-
-    def _meet(
-        self, admission: Admission, reads: Sequence[Read], replies: Sequence[Any]
-    ) -> Requests[None]:
-        """Note which checkpoints were read."""
-        for read, reply in zip(reads, replies, strict=True):
-            if not isinstance(read, ReadCheckpoint) or reply.found is None:
-                continue
-            if admission.met(read, reply.found.row):
-                yield from self._evict(read.thread)
 
     def _segments(self, read: ReadSegments, generation: int) -> Requests[list[Segment]]:
         logs: dict[int, Log] = {}
-        taken: Sequence[Segment] = ()
+        from_hot: Sequence[Segment] = ()
         fetched: Sequence[Segment] = ()
         add(logs, self._memory.find(read) if self._memory is not None else ())
         rest = missing(logs, read.spans)
-        if rest and self._hot is not None and self._may_be_shared(read.thread):
-            taken = yield from self._hot.find(read._replace(spans=rest))
-            add(logs, taken)
+        rule = self._admission
+        if rest and self._hot is not None and (rule is None or rule.may_be_shared(read.thread)):
+            from_hot = yield from self._hot.find(read._replace(spans=rest))
+            add(logs, from_hot)
             rest = missing(logs, read.spans)
         if rest:
             fetched = yield from fetch(read._replace(spans=rest))
@@ -131,43 +104,34 @@ class CacheLayer:
         whole = between(logs, read.spans)
         if missing(logs, read.spans):
             whole = yield from fetch(read)
-        yield from self._keep_read(Fresh(read.thread, generation, fetched), taken, whole)
+        verdict = Verdict.CACHE if rule is None else rule.read(read.thread, whole, fetched)
+        fresh = Fresh(read.thread, generation, [*from_hot, *fetched])
+        yield from self._keep(verdict, fresh, fetched)
         return list(whole)
-
-    def _may_be_shared(self, thread: str) -> bool:
-        return self._admission is None or self._admission.may_be_shared(thread)
-
-    def _keep_read(
-        self, fetched: Fresh, taken: Sequence[Segment], whole: Sequence[Segment]
-    ) -> Requests[None]:
-        """Cache what a read got from the store, and in memory what it got from the hot store."""
-        verdict = KEEP if self._admission is None else self._admission.read(fetched, whole)
-        near = whole if verdict.anew else [*taken, *fetched.segments]
-        shared = whole if verdict.let_go else fetched.segments
-        yield from self._keep(verdict, fetched._replace(segments=near), shared)
 
     def _note(self, change: Change) -> Requests[None]:
         """Cache what was just stored; evict what is gone."""
-        if not isinstance(change, Batch) or change.bump or _drops_unnamed(change):
-            if self._admission is not None and isinstance(change, DropThread):
-                self._admission.forget(change.thread)
+        # (nobody knows what of it is cached, if it is dropped under no generation)
+        rule = self._admission
+        drops_unknown = isinstance(change, Batch) and (
+            change.bump or (change.drop_segments and change.generation is None)
+        )
+        if not isinstance(change, Batch) or drops_unknown:
+            if rule is not None:
+                (rule.forget if isinstance(change, DropThread) else rule.evicted)(change.thread)
             yield from self._evict(change.thread)
             return
-        verdict = KEEP if self._admission is None else self._admission.stored(change)
+        verdict = Verdict.CACHE if rule is None else rule.stored(change)
         fresh = Fresh(change.thread, 0, ())
         if change.generation is not None:
-            segments, drops = change.segments, change.drop_segments
-            fresh = Fresh(change.thread, change.generation, segments, drops)
+            fresh = Fresh(change.thread, change.generation, change.segments, change.drop_segments)
         yield from self._keep(verdict, fresh, fresh.segments)
 
     def _keep(self, verdict: Verdict, near: Fresh, shared: Sequence[Segment]) -> Requests[None]:
         """Apply the verdict to segments for memory and for the hot store."""
-        thread = near.thread
-        if self._memory is not None and (verdict.anew or not verdict.keep):
-            self._memory.clear(thread)
-        if self._hot is not None and verdict.let_go:
-            yield from self._hot.evict(thread)
-        if not verdict.keep:
+        if verdict is Verdict.EVICT:
+            yield from self._evict(near.thread)
+        if verdict is not Verdict.CACHE:
             return
         near, shared = near._replace(segments=_without_stubs(near.segments)), _without_stubs(shared)
         if self._memory is not None and (near.segments or near.drops):
@@ -193,11 +157,6 @@ class CacheLayer:
     def scrub_hot(self) -> Requests[Scrubbed]:
         """Scrub the hot store, if there is one. Raises as it does."""
         return Scrubbed() if self._hot is None else (yield from self._hot.scrub())
-
-
-def _drops_unnamed(batch: Batch) -> bool:
-    """Return True if it drops segments under no generation: which are cached is unknown then."""
-    return bool(batch.drop_segments) and batch.generation is None
 
 
 def _without_stubs(segments: Sequence[Segment]) -> Sequence[Segment]:

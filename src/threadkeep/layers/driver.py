@@ -18,24 +18,11 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from threadkeep.backends.base import AsyncBackend, Backend
-from threadkeep.backends.group_commit import (
-    AT_ONCE,
-    GroupCommit,
-    LoopWriter,
-    Writer,
-)
-from threadkeep.backends.process_forks import ResetInChild
+from threadkeep.backends.group_commit import AT_ONCE, GroupCommit, LoopWriter, Writer
+from threadkeep.backends.process_forks import PerLoop, ResetInChild
 from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import Change
-from threadkeep.engine.operation import (
-    Aside,
-    Call,
-    Commit,
-    CommitMany,
-    Fetch,
-    Request,
-    Requests,
-)
+from threadkeep.engine.operation import Aside, Call, Commit, CommitMany, Fetch, Request, Requests
 from threadkeep.engine.operation import commit as committing
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.layers.layer import (
@@ -87,15 +74,6 @@ async def in_thread(call: Callable[[], T], workers: _Workers = _workers) -> T:
 
 
 # -- stores ----------------------------------------------------------------------------
-
-
-def blocking(backend: Backend | AsyncBackend) -> Backend:
-    """Return the backend for blocking calls.
-
-    Raises:
-        InvalidArgumentError: it can only be awaited.
-    """
-    return BackendPair(backend).blocking
 
 
 class BackendPair:
@@ -176,11 +154,11 @@ class Store(BackendPair):
         self._reads_in_memory = backend.reads_hot_in_memory
         is_grouping = backend.commits_groups and not self.instant
         self._writer: Writer | None = None
-        self._loop_writer: LoopWriter | None = None
+        self._loop_writers: PerLoop[LoopWriter] | None = None
         if is_grouping and self._blocking is not None:
             self._writer = Writer(self._blocking, how)
         if is_grouping and self.awaited is not None:
-            self._loop_writer = LoopWriter(self.awaited, how)
+            self._loop_writers = PerLoop(partial(LoopWriter, self.awaited, how))
 
     def answer(self, request: Request) -> Any:
         """Carry out a request, and wait for it."""
@@ -199,7 +177,8 @@ class Store(BackendPair):
         if isinstance(request, Fetch):
             return await self._afetch(request)
         if isinstance(request, Commit):
-            return await self.acommit(request.change)
+            waiting = self.submit(request.change)
+            return None if waiting is None else await waiting
         if isinstance(request, CommitMany):
             return await self.acall(Call("commit_many", (request.changes,)))
         if isinstance(request, Call):
@@ -225,20 +204,14 @@ class Store(BackendPair):
 
         None where nothing is left to wait for.
         """
-        if self._loop_writer is not None:
-            return self._loop_writer.submit(change)
+        if self._loop_writers is not None:
+            return self._loop_writers.here().submit(change)
         if self._writer is not None and self.awaited is None:
             return self._writer.submit(change)
         if self.instant and self.awaited is None:
             self.blocking.commit(change)
             return None
         return self.acall(Call("commit", (change,)))
-
-    async def acommit(self, change: Change) -> None:
-        """See `commit`."""
-        waiting = self.submit(change)
-        if waiting is not None:
-            await waiting
 
     def close(self) -> None:
         """Close the store. Idempotent.
@@ -252,8 +225,8 @@ class Store(BackendPair):
 
     async def aclose(self) -> None:
         """See `close`."""
-        if self._loop_writer is not None:
-            await self._loop_writer.close()
+        if self._loop_writers is not None:
+            await self._loop_writers.here().close()
         if self._writer is not None:
             await in_thread(self._writer.close)
         await super().aclose()
@@ -321,12 +294,6 @@ class Stack:
         if type(change) in self._handled:
             return self.arun_here(committing(change))
         return self._store.submit(change)
-
-    async def acommit(self, change: Change) -> None:
-        """See `commit`."""
-        waiting = self.submit(change)
-        if waiting is not None:
-            await waiting
 
     def _through(self, operation: Requests[T]) -> Requests[T]:
         for layer in self._layers:

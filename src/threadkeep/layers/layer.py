@@ -14,14 +14,7 @@ from types import coroutine
 from typing import Any, Protocol, TypeVar, cast, get_args
 
 from threadkeep.engine.model import Batch, Change
-from threadkeep.engine.operation import (
-    Commit,
-    Fetch,
-    Operation,
-    Request,
-    Requests,
-    commit_many,
-)
+from threadkeep.engine.operation import Commit, Fetch, Operation, Request, Requests, commit_many
 from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
 
 T = TypeVar("T")

@@ -54,7 +54,6 @@ from threadkeep.layers.driver import (
     Runner,
     Workflow,
     aside,
-    either,
     on,
 )
 from threadkeep.store import LayeredStore
@@ -117,7 +116,7 @@ def adopt(
     opening = partial(open_source, source, engine.codec, key)
     names = validation.thread_ids(threads)
     done = yield from _adopt(store, engine, opening, names, options, progress or no_progress)
-    yield from either(store.flush, store.aflush)
+    yield from store.flush()
     return done
 
 

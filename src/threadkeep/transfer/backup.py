@@ -194,7 +194,8 @@ def _readable(store: str, folder: Path, progress: Progress) -> Iterator[Backend]
 
 def _opened(store: str) -> Backend:
     path = file_of(store)
-    return driver.blocking(SqliteBackend(path) if path is not None else open_backend(store))
+    backend = SqliteBackend(path) if path is not None else open_backend(store)
+    return driver.BackendPair(backend).blocking
 
 
 def _check_sound(file: Path, progress: Progress) -> None:
