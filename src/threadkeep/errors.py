@@ -37,24 +37,14 @@ class ThreadkeepError(Exception):
 
     def __str__(self) -> str:
         names = ("thread", "namespace", "checkpoint", "channel")
-        known = [(n, getattr(self, n)) for n in names]
-        place = ", ".join(f"{n} {v!r}" for n, v in known if v)
+        place = ", ".join(f"{n} {getattr(self, n)!r}" for n in names if getattr(self, n))
         text = f"{self.message} ({place})" if place else self.message
         return f"{text}\n{self.hint}" if self.hint else text
 
-    def at(
-        self,
-        *,
-        thread: str | None = None,
-        namespace: str | None = None,
-        checkpoint: str | None = None,
-        channel: str | None = None,
-    ) -> ThreadkeepError:
+    def at(self, **place: str | None) -> ThreadkeepError:
         """Fill in the parts of the place that are not known yet; return the error itself."""
-        self.thread = self.thread or thread
-        self.namespace = self.namespace or namespace
-        self.checkpoint = self.checkpoint or checkpoint
-        self.channel = self.channel or channel
+        for name, value in place.items():
+            setattr(self, name, getattr(self, name) or value)
         return self
 
     def anew(self) -> Self:

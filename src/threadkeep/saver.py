@@ -31,7 +31,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 import threadkeep
 from threadkeep import arguments, lazy, validation
-from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
+from threadkeep.codec import Compression, NativeCodec, SerdeCodec
 from threadkeep.engine import load, put
 from threadkeep.engine.context import Built, Engine, Failed, remember, to_commit
 from threadkeep.engine.operation import CheckpointRef, Operation
@@ -146,7 +146,9 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
         )
         self._forked = _ForkedRuns()
         self._engine = Engine(
-            codec=_codec(serde, pickle_fallback=pickle_fallback),
+            codec=SerdeCodec(serde)
+            if serde is not None
+            else NativeCodec(pickle_fallback=pickle_fallback),
             compression=compression or Compression(),
             working_set=self._store.working_set,
             conflicts=conflicts,
@@ -158,7 +160,10 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
         self._gained = None if gc_on_put is None else Gained(gc_on_put)
-        self._collector = None if gc_every is None else Collector(self._collect, _seconds(gc_every))
+        self._collector: Collector | None = None
+        if gc_every is not None:
+            every = validation.duration("gc_every", gc_every)
+            self._collector = Collector(self._collect, every.total_seconds())
 
     @property
     def threads(self) -> Threads:
@@ -438,16 +443,6 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
 def store_of(saver: Saver) -> LayeredStore:
     """Return the store of a saver, for the command line and for copies between stores."""
     return saver._store  # noqa: SLF001 - the one place outside that may
-
-
-def _codec(serde: SerializerProtocol | None, *, pickle_fallback: bool) -> Codec:
-    return NativeCodec(pickle_fallback=pickle_fallback) if serde is None else SerdeCodec(serde)
-
-
-def _seconds(gc_every: timedelta | float) -> float:
-    from threadkeep.validation import duration  # noqa: PLC0415 - seldom needed
-
-    return duration("gc_every", gc_every).total_seconds()
 
 
 def _now() -> int:

@@ -194,39 +194,21 @@ class _Queue:
         with self._lock:
             self._tickets.append(ticket)
 
-    def first(self, most: int) -> list[_Ticket]:
-        """Return the first tickets that are not settled; remove those before them."""
+    def waiting(self, most: int | None = None) -> list[_Ticket]:
+        """Return the first tickets, or all, that are not settled; remove those before them."""
+        tickets = self._tickets
         with self._lock:
-            tickets = self._swept()
+            while tickets and tickets[0].done:
+                tickets.popleft()
             # (settled ones in between: a caller was interrupted)
             return [ticket for ticket in islice(tickets, most) if not ticket.done]
-
-    @property
-    def is_awaited(self) -> bool:
-        """True if an awaiting caller waits: only the thread commits for it."""
-        with self._lock:
-            return any(not ticket.done and ticket.future for ticket in self._swept())
-
-    @property
-    def expects_more(self) -> bool:
-        """True if the queue is not empty, and another change is likely to follow each in it."""
-        with self._lock:
-            waiting = [ticket for ticket in self._swept() if not ticket.done]
-            return bool(waiting) and all(ticket.expects_more for ticket in waiting)
-
-    def _swept(self) -> deque[_Ticket]:
-        """Remove settled tickets in front; return the rest. The caller holds the lock."""
-        tickets = self._tickets
-        while tickets and tickets[0].done:
-            tickets.popleft()
-        return tickets
 
     async def commit_next(self) -> None:
         """Commit the first changes together. One at a time."""
         how = self._how
         if how.max_wait and not self._alone and len(self._tickets) < how.max_batch:
             await self._pause(how.max_wait)
-        group = self.first(how.max_batch)
+        group = self.waiting(how.max_batch)
         if not group:
             return
         self._alone = len(group) == 1
@@ -235,7 +217,7 @@ class _Queue:
 
     def fail(self, error: BaseException) -> None:
         """Fail all changes."""
-        group = self.first(len(self._tickets))
+        group = self.waiting()
         self._settle(group, [_named(error).anew() for _ in group])
 
     def _settle(self, tickets: Sequence[_Ticket], errors: Sequence[ThreadkeepError | None]) -> None:
@@ -289,7 +271,7 @@ class Writer(ResetInChild):
                     finish(self._queue.commit_next())
         finally:
             ticket.done = True  # (one that was interrupted while it waited is left out)
-            if self._queue.is_awaited:
+            if any(other.future for other in self._queue.waiting()):  # only the thread serves them
                 self._wake_or_commit()
         if ticket.error is not None:
             try:
@@ -316,7 +298,7 @@ class Writer(ResetInChild):
     def _commit_all(self) -> None:
         """Commit until the queue is empty."""
         with self._turn:
-            while self._queue.first(1):
+            while self._queue.waiting(1):
                 finish(self._queue.commit_next())
 
     # -- the thread --------------------------------------------------------------------
@@ -367,7 +349,9 @@ class Writer(ResetInChild):
 
     def _linger(self) -> None:
         """Wait a little if another change is likely to come, and that has been worth it."""
-        if not self._queue.expects_more or not self._should_linger():
+        waiting = self._queue.waiting()
+        is_likely = bool(waiting) and all(ticket.expects_more for ticket in waiting)
+        if not is_likely or not self._should_linger():
             return
         self._lingering = True
         try:
@@ -435,10 +419,10 @@ class LoopWriter:
                 async with asyncio.timeout(_LAST_SECONDS):
                     await self._commit_all()
         finally:  # no caller may wait for ever
-            if self._queue.first(1):
+            if self._queue.waiting(1):
                 message = "The event loop was shut down: nobody knows if this is stored."
                 self._queue.fail(ClosedError(message))
 
     async def _commit_all(self) -> None:
-        while self._queue.first(1):
+        while self._queue.waiting(1):
             await self._queue.commit_next()

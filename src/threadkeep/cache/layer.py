@@ -15,7 +15,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
-from zlib import crc32
 
 from threadkeep.backends.base import Scrubbed
 from threadkeep.backends.records import Log, add, between, missing
@@ -166,7 +165,6 @@ def _without_stubs(segments: Sequence[Segment]) -> Sequence[Segment]:
 
 _PAUSE = 5.0  # seconds that a server which failed is left alone
 _MARK_LOG = 2**62  # no log of a thread has this number
-_CHECKSUM = 4  # bytes
 _MARK = Span(_MARK_LOG, 0, 1)
 _log = logging.getLogger("threadkeep")
 
@@ -195,32 +193,27 @@ class Hot:
         return f"{self._known}/{thread}"
 
     def find(self, read: ReadSegments) -> Requests[list[Segment]]:
-        """Return the segments that overlap the spans; none if any of them is damaged."""
-        found = (yield from self._said(self._asked(read))) or []
-        # (A server that is short of memory may have dropped the bytes and not the place.)
-        opened = [_opened(s) for s in found if s.data]
-        if None in opened:
-            yield from self.evict(read.thread)
+        """Return the segments that overlap the spans."""
+        found: list[Segment] = (yield from self._reply(self._fetch(read))) or []
+        if _mark(read.generation) not in found:
             return []
-        segments = [s for s in opened if s is not None]
-        if _mark(read.generation) not in segments:
-            return []
-        return [s for s in segments if s.log != _MARK_LOG]
+        # (a server that is short of memory may have dropped the bytes and not the place)
+        return [segment for segment in found if segment.data and segment.log != _MARK_LOG]
 
-    def _asked(self, read: ReadSegments) -> Requests[list[Segment]]:
-        asked = ReadSegments((yield from self._name(read.thread)), (_MARK, *read.spans))
-        (found,) = yield self._store.aside("fetch", [asked])
+    def _fetch(self, read: ReadSegments) -> Requests[list[Segment]]:
+        name = yield from self._name(read.thread)
+        (found,) = yield self._store.aside("fetch", [ReadSegments(name, (_MARK, *read.spans))])
         return list(found)
 
     def keep(self, fresh: Fresh) -> Requests[None]:
         """Store segments, and evict those that are gone."""
-        if (yield from self._said(self._stored(fresh))) is False:
+        if (yield from self._reply(self._commit(fresh))) is False:
             yield from self.evict(fresh.thread)
-            yield from self._said(self._stored(fresh))
+            yield from self._reply(self._commit(fresh))
 
-    def _stored(self, fresh: Fresh) -> Requests[bool]:
+    def _commit(self, fresh: Fresh) -> Requests[bool]:
         """Return False if something else is in their place."""
-        marked = tuple(map(_sealed, (_mark(fresh.generation), *fresh.segments)))
+        marked = (_mark(fresh.generation), *fresh.segments)
         name = yield from self._name(fresh.thread)
         batch = Batch(name, 0, segments=marked, drop_segments=tuple(fresh.drops))
         try:
@@ -231,7 +224,7 @@ class Hot:
 
     def evict(self, thread: str) -> Requests[None]:
         """Evict a thread, if the server can be reached; if not, its mark makes it stale."""
-        yield from self._said(self.clear(thread))
+        yield from self._reply(self.clear(thread))
 
     def clear(self, thread: str | None = None) -> Requests[None]:
         """Evict a thread, or all.
@@ -253,12 +246,12 @@ class Hot:
             tuple([f"The hot store: {one}" for one in found.remains]),
         )
 
-    def _said(self, asked: Requests[Any]) -> Requests[Any]:
+    def _reply(self, requests: Requests[Any]) -> Requests[Any]:
         """Return the server's reply; None if it failed, or is not used for now."""
         if self._clock() < self._again_at:
             return None
         try:
-            return (yield from asked)
+            return (yield from requests)
         except ThreadkeepError as error:
             is_first = self._clock() >= self._again_at  # of those that were under way
             self._again_at = self._clock() + _PAUSE  # (before it is logged, which takes time)
@@ -269,19 +262,3 @@ class Hot:
 
 def _mark(generation: int | None) -> Segment:
     return Segment(_MARK_LOG, 0, 1, str(generation).encode())
-
-
-def _sealed(segment: Segment) -> Segment:
-    """Return the segment with a checksum: nobody else checks what a cache has made of it."""
-    return segment._replace(data=segment.data + _checksum(segment, segment.data))
-
-
-def _opened(kept: Segment) -> Segment | None:
-    """Return the segment without its checksum; None if it is damaged."""
-    data, checksum = kept.data[:-_CHECKSUM], kept.data[-_CHECKSUM:]
-    return kept._replace(data=data) if checksum == _checksum(kept, data) else None
-
-
-def _checksum(segment: Segment, data: bytes) -> bytes:
-    place = f"{segment.log} {segment.start} {segment.count}".encode()
-    return crc32(data, crc32(place)).to_bytes(_CHECKSUM, "big")
