@@ -54,7 +54,7 @@ from threadkeep.layers.driver import Stack
 from threadkeep.layers.layer import CHANGES
 from threadkeep.write_behind import WriteBehind
 from threadkeep.write_behind.commit_queue import CommitQueue, Outcome, Threads
-from threadkeep.write_behind.rebase import joined, merged, only_adds, rebase
+from threadkeep.write_behind.rebase import joined, only_adds, rebase
 
 _RENAMED = 2**70  # between the names of a generation; no generation is as large
 _RENAMED_COUNT = 4096
@@ -167,18 +167,16 @@ class BatchQueue(CommitQueue[Batch]):
 
     def store(self, items: Mapping[str, Sequence[Batch]]) -> Mapping[str, Outcome]:
         """See `CommitQueue.store`."""
-        todo = {thread: merged(batches) for thread, batches in items.items()}
-        outcomes = {thread: Outcome(len(batches)) for thread, batches in items.items()}
-        while todo:
-            first = [batches.pop(0) for batches in todo.values()]
-            for thread, error in zip([*todo], self._commit_each(first), strict=True):
-                failure = error
-                if isinstance(error, _OVERTAKEN):
-                    failure = self._rebase(thread, items[thread])
-                if failure is not None:  # (what is stored of it may be stored once more)
-                    outcomes[thread] = Outcome(0, failure, lost=isinstance(failure, _REFUSALS))
-                if error is not None or not todo[thread]:
-                    del todo[thread]
+        outcomes: dict[str, Outcome] = {}
+        errors = self._commit_each([joined(batches) for batches in items.values()])
+        for (thread, batches), error in zip(items.items(), errors, strict=True):
+            failure = error
+            if isinstance(error, _OVERTAKEN):
+                failure = self._rebase(thread, batches)
+            if failure is None:
+                outcomes[thread] = Outcome(len(batches))
+            else:
+                outcomes[thread] = Outcome(0, failure, lost=isinstance(failure, _REFUSALS))
         return outcomes
 
     def _commit_each(self, batches: list[Batch]) -> list[ThreadkeepError | None]:

@@ -65,20 +65,13 @@ def only_adds(batch: Batch) -> bool:
     )
 
 
-def merged(batches: Sequence[Batch]) -> list[Batch]:
-    """Merge batches of a thread into as few as possible: one for each generation they name."""
-    together: list[list[Batch]] = []
-    for batch in batches:
-        names = {one.generation for one in together[-1]} if together else set()
-        if together and len((names | {batch.generation}) - {None}) <= 1:
-            together[-1].append(batch)
-        else:
-            together.append([batch])
-    return [joined(group) if len(group) > 1 else group[0] for group in together]
-
-
 def joined(batches: Sequence[Batch]) -> Batch:
-    """Merge batches of a thread into one, under the first generation they name."""
+    """Merge batches of a thread into one, under the first generation they name.
+
+    Where they name several, the store refuses it, and it is rebased.
+    """
+    if len(batches) == 1:
+        return batches[0]
     borns = [batch.born for batch in batches if batch.born is not None]
     named = [batch.generation for batch in batches if batch.generation is not None]
     checkpoints: dict[tuple[str, str], CheckpointRow] = {}
