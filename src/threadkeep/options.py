@@ -49,22 +49,14 @@ NAMES = (*_OTHERS, *_CLASSES)
 
 
 def pop_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Remove these options from those given, and return them; the backend's are left.
-
-    Raises:
-        InvalidArgumentError: see `check_options`.
-    """
+    """Remove these options from those given, and return them; the backend's are left."""
     own = {name: given.pop(name) for name in NAMES if name in given}
     check_options(own)
     return own
 
 
 def check_options(given: Mapping[str, Any]) -> None:
-    """Validate the options that are given.
-
-    Raises:
-        InvalidArgumentError: one is unknown, or its value is invalid.
-    """
+    """Validate the options that are given."""
     for name, value in given.items():
         if name in _CLASSES:
             _check_class(name, value)

@@ -34,15 +34,7 @@ RANDOM = SystemRandom()  # tokens must differ even where a program seeds its ran
 
 
 class LayeredStore(Stack):
-    """A backend, the layers in front of it, and the working set of its threads.
-
-    Args:
-        backend: where rows are; closed with the store.
-        group_commit, write_behind, cache, hot, cold, tiering, working_set_bytes: see `Saver`.
-
-    Raises:
-        InvalidArgumentError, OpenError: the backend does not support an option.
-    """
+    """A backend, the layers in front of it, and the working set of its threads."""
 
     def __init__(
         self,

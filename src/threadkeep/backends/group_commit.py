@@ -234,10 +234,6 @@ class Writer(ResetInChild):
     A blocking caller commits the queue itself, its own change and those of others, unless
     somebody else is at it. For awaiting callers a thread does, which starts when it is needed and
     ends when it is idle; it resolves their futures by one call of the event loop a transaction.
-
-    Args:
-        backend: the store.
-        how: `max_batch` and `max_wait`.
     """
 
     def __init__(self, backend: Backend, how: GroupCommit = AT_ONCE) -> None:
@@ -385,12 +381,7 @@ class Writer(ResetInChild):
 
 
 class LoopWriter:
-    """Group commit of an async backend in one event loop: a task commits the queue.
-
-    Args:
-        backend: the store.
-        how: `max_batch` and `max_wait`.
-    """
+    """Group commit of an async backend in one event loop: a task commits the queue."""
 
     def __init__(self, backend: AsyncBackend, how: GroupCommit = AT_ONCE) -> None:
         self._queue = _Queue(how, backend.commit_many, asyncio.sleep, _resolve)

@@ -75,12 +75,7 @@ class _Thread:
 
 
 class Admission(ResetInChild):
-    """Statistics of threads, and the decision to cache them by a `HotTier`.
-
-    Args:
-        how: the rule.
-        clock: gives seconds since 1970.
-    """
+    """Statistics of threads, and the decision to cache them by a `HotTier`."""
 
     def __init__(self, how: HotTier, clock: Callable[[], float] = time.time) -> None:
         self._age, self._most = how.age, how.max_bytes

@@ -37,14 +37,7 @@ from threadkeep.layers.layer import CHANGES
 
 
 class CacheLayer:
-    """Cache of segments in front of a store: memory first, then the hot store.
-
-    Args:
-        cache: limits of the cache in memory, if there is one.
-        hot: the cache that all processes share, if there is one.
-        hot_tier: limits on the threads to cache; None for all threads.
-        clock: gives seconds since 1970, for `hot_tier`.
-    """
+    """Cache of segments in front of a store: memory first, then the hot store."""
 
     handles = CHANGES | {Fetch, CommitMany}
 
@@ -145,7 +138,7 @@ class CacheLayer:
             yield from self._hot.evict(thread)
 
     def clear(self, thread: str | None = None) -> Requests[None]:
-        """Evict a thread, or all. Raises as `Hot.clear`."""
+        """Evict a thread, or all. Raises if the hot store fails."""
         if self._admission is not None:
             self._admission.forget(thread)
         if self._memory is not None:
@@ -175,10 +168,6 @@ class Hot:
     The mark is a segment too, stored together with others: where one of another generation
     is there, the store refuses them all. A thread's id begins with the name of the store that
     it is of, as others may use the same server.
-
-    Args:
-        store: the Redis (`backends.redis.HotRedis`).
-        clock: gives seconds.
     """
 
     def __init__(self, store: BackendPair, clock: Callable[[], float] = time.monotonic) -> None:
@@ -227,11 +216,7 @@ class Hot:
         yield from self._reply(self.clear(thread))
 
     def clear(self, thread: str | None = None) -> Requests[None]:
-        """Evict a thread, or all.
-
-        Raises:
-            ThreadkeepError: the server, or the store that it stands in front of, failed.
-        """
+        """Evict a thread, or all."""
         name = yield from self._name(thread or "")
         if thread is None:
             yield self._store.aside("clear", name)

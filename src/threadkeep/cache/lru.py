@@ -59,12 +59,7 @@ class _Entry(Generic[T]):
 
 
 class LruCache(Generic[T]):
-    """LRU cache of one value for each thread. Its owner holds a lock.
-
-    Args:
-        how: the limits.
-        clock: gives seconds.
-    """
+    """LRU cache of one value for each thread. Its owner holds a lock."""
 
     def __init__(self, how: Cache, clock: Callable[[], float] = time.monotonic) -> None:
         self._how = how

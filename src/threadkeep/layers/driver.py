@@ -77,14 +77,7 @@ async def in_thread(call: Callable[[], T], workers: _Workers = _workers) -> T:
 
 
 class BackendPair:
-    """A backend, and its async variant if there is one.
-
-    Args:
-        backend: a `Backend`, or an `AsyncBackend` that has no blocking variant.
-
-    Raises:
-        InvalidArgumentError: it is neither.
-    """
+    """A backend, and its async variant if there is one."""
 
     def __init__(self, backend: Backend | AsyncBackend) -> None:
         if not isinstance(backend, Backend | AsyncBackend):
@@ -99,11 +92,7 @@ class BackendPair:
 
     @property
     def blocking(self) -> Backend:
-        """The backend for blocking calls.
-
-        Raises:
-            InvalidArgumentError: there is none.
-        """
+        """The backend for blocking calls."""
         if self._blocking is None:
             raise InvalidArgumentError(
                 f"{type(self.backend).__name__} is an async backend.",
@@ -143,10 +132,6 @@ class Store(BackendPair):
 
     Commits of a backend that commits groups go through a writer (`backends.group_commit`), unless
     it is `instant`.
-
-    Args:
-        backend: see `BackendPair`.
-        how: tuning of group commit.
     """
 
     def __init__(self, backend: Backend | AsyncBackend, how: GroupCommit = AT_ONCE) -> None:
@@ -233,12 +218,7 @@ class Store(BackendPair):
 
 
 class Stack:
-    """A store and the layers in front of it, on which operations run.
-
-    Args:
-        store: the store.
-        layers: the layers in front of it, from the outside in.
-    """
+    """A store and the layers in front of it, from the outside in, on which operations run."""
 
     def __init__(self, store: Store, layers: Sequence[Layer] = ()) -> None:
         self._store = store
@@ -255,11 +235,7 @@ class Stack:
         return self._store.awaited is not None
 
     def run(self, operation: Requests[T]) -> T:
-        """Run an operation, and wait for it.
-
-        Raises:
-            InvalidArgumentError: the store can only be awaited.
-        """
+        """Run an operation, and wait for it."""
         self._store.blocking  # noqa: B018 - raises, also where nothing is asked of the store
         return finish(drive(self._through(operation), self._answer))
 
@@ -280,9 +256,6 @@ class Stack:
         """Commit a change; durable on return, unless `write_behind` is used.
 
         No generator is made where no layer handles such changes.
-
-        Raises:
-            ThreadkeepError: as `Backend.commit`.
         """
         if type(change) in self._handled:
             self.run(committing(change))

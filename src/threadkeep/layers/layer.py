@@ -106,11 +106,7 @@ class Collecting:
         return (yield request)
 
     def flush(self) -> Requests[None]:
-        """Commit what is collected.
-
-        Raises:
-            ThreadkeepError: the first refusal; what was not refused is stored.
-        """
+        """Commit what is collected."""
         batches, self._batches = self._batches, []
         for error in (yield from commit_many(batches)):
             if error is not None:

@@ -83,12 +83,7 @@ class Call(NamedTuple):
 def put(
     saver: AnySaver, config: Any, checkpoint: Any, metadata: Any, new_versions: Any
 ) -> tuple[Call, RunnableConfig]:
-    """Return a `put` to be queued, and its result.
-
-    Raises:
-        InvalidConfigError: the config has no thread_id.
-        Exception: whatever the saver's `serde` raises for a value that it cannot take.
-    """
+    """Return a `put` to be queued, and its result."""
     ns = arguments.place(config).ns
     thread = config["configurable"]["thread_id"]
     ids = {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint["id"]}
@@ -100,12 +95,7 @@ def put(
 
 
 def put_writes(saver: AnySaver, config: Any, writes: Any, task_id: str, task_path: str) -> Call:
-    """Return a `put_writes` to be queued. Raises as `put`.
-
-    Raises:
-        InvalidConfigError: the config names no checkpoint.
-        InvalidArgumentError: the task's id or a channel's name is no text.
-    """
+    """Return a `put_writes` to be queued. Raises as `put`."""
     pairs = arguments.put_writes(config, writes, task_id, task_path).writes
     data = freeze(saver.serde, None, [value for _, value in pairs])
     channels = [channel for channel, _ in pairs]
@@ -124,10 +114,7 @@ def _copied(config: RunnableConfig) -> RunnableConfig:
 class CallQueue(CommitQueue[Call]):
     """Calls that wait, made in the event loop of the saver if it has one.
 
-    Args:
-        how: see `CommitQueue`.
-        saver: the saver to call.
-        changed: called with the threads of a call just before it is queued.
+    `changed` is called with the threads of a call just before it is queued.
     """
 
     def __init__(

@@ -60,9 +60,6 @@ class CommitQueue(ResetInChild, Generic[Item]):
     """Saves to be stored, and failures to be raised. The child of a fork begins with none.
 
     A subclass knows what the items are and how to store them.
-
-    Args:
-        how: when queued saves are stored, and how many bytes may be queued.
     """
 
     together = False
@@ -243,15 +240,7 @@ class CommitQueue(ResetInChild, Generic[Item]):
 
     @contextmanager
     def paused(self, threads: Collection[str], *, forget: Collection[str] = ()) -> Iterator[None]:
-        """Keep the lanes of these threads empty: flush them first, and queue nothing meanwhile.
-
-        Args:
-            threads: the threads.
-            forget: those of them whose saves need not be stored.
-
-        Raises:
-            ThreadkeepError: as `flush`.
-        """
+        """Keep the lanes of these threads empty: flush them first, and queue nothing meanwhile."""
         with self._storing:
             try:
                 with self._lock:

@@ -67,13 +67,7 @@ _REFUSALS = (StaleThreadError, ThreadDeletedError)  # a retry can never help
 
 
 class BatchQueue(CommitQueue[Batch]):
-    """Batches to be stored.
-
-    Args:
-        how: see `CommitQueue`.
-        beneath: the store, and the layers in front of it that the batches pass.
-        max_batch: batches in one transaction at most.
-    """
+    """Batches to be stored."""
 
     together = True
 
@@ -207,9 +201,7 @@ class BatchQueue(CommitQueue[Batch]):
     def carry_out(self, change: Change, *, named: bool) -> None:
         """Carry out a change behind all queued saves of its threads; durable on return.
 
-        Args:
-            change: the change.
-            named: its generation is that of the engine, else the store's own.
+        `named`: its generation is that of the engine, else the store's own.
         """
         threads = self._beneath.run(_concerned(change))
         with self.paused(threads, forget=_dropped(change)):
@@ -237,9 +229,6 @@ class WriteThroughLayer:
 
     Several changes in a row may expect one generation here: above `WriteBehindLayer`, each change
     that is not queued renames it.
-
-    Args:
-        queue: saves that are not stored yet.
     """
 
     handles = CHANGES | {Fetch}
@@ -265,14 +254,7 @@ class WriteThroughLayer:
 
 
 class WriteBehindLayer(WriteThroughLayer):
-    """Layer that queues saves and acknowledges them at once.
-
-    Args:
-        beneath: the store, and the layers beneath: queued saves are stored there, by blocking
-            calls.
-        how: when queued saves are stored, and how many bytes may be queued.
-        group: how many of them share a transaction.
-    """
+    """Layer that queues saves and acknowledges them at once."""
 
     handles = CHANGES | {Fetch, CommitMany}
 

@@ -101,10 +101,6 @@ def joined(batches: Sequence[Batch]) -> Batch:
 def rebase(plain: Batch, parts: Sequence[Batch]) -> Operation[None]:
     """Commit what some batches of a thread bring, whatever generation they were made under.
 
-    Args:
-        plain: the batches as one; its rows and segments do not matter.
-        parts: the batches, in order, made by one process in exclusive logs.
-
     Raises:
         ThreadDeletedError: the thread was deleted since.
         StaleThreadError: a value was removed from the store, and has changed in place since.
