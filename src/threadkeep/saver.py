@@ -16,7 +16,7 @@ from collections.abc import (
 )
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -37,10 +37,7 @@ from threadkeep.engine.context import Built, Engine, Failed, remember, to_commit
 from threadkeep.engine.operation import CheckpointRef, Operation
 from threadkeep.engine.put import Put
 from threadkeep.errors import ThreadkeepError
-from threadkeep.layers import (
-    driver,
-    layer,
-)
+from threadkeep.layers import driver, layer
 from threadkeep.maintenance import Maintenance
 from threadkeep.options import NAMES, check_options
 from threadkeep.retention.background import Collector, Gained, quietly
@@ -50,7 +47,6 @@ if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress
     from threadkeep.threads import Threads
 
-T = TypeVar("T")
 PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
 
 WORKING_SET_BYTES = 256 * 1024 * 1024

@@ -11,7 +11,6 @@ However it ends, also by a cancellation, no step is under way then.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -25,11 +24,7 @@ from threadkeep.engine.model import Change
 from threadkeep.engine.operation import Aside, Call, Commit, CommitMany, Fetch, Request, Requests
 from threadkeep.engine.operation import commit as committing
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.layers.layer import (
-    Layer,
-    drive,
-    through,
-)
+from threadkeep.layers.layer import Layer, drive, through
 
 T = TypeVar("T")
 
@@ -44,19 +39,11 @@ class _Workers(ResetInChild):
     """Worker threads of the process, started at their first use."""
 
     def __init__(self, count: int, name: str) -> None:
-        self._count = count
-        self._name = name
+        self._options = (count, name)
         super().__init__()
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
-
-    def pool(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._count, thread_name_prefix=self._name)
-            return self._pool
+        self.pool = ThreadPoolExecutor(*self._options)
 
 
 _readers = _Workers(_MAX_READERS, "threadkeep-read")
@@ -70,7 +57,7 @@ async def in_thread(call: Callable[[], T], workers: _Workers = _workers) -> T:
     wait for a saver. A cancelled caller does not wait, but the call is carried through: a
     commit that has begun may still become durable.
     """
-    return await asyncio.get_running_loop().run_in_executor(workers.pool(), call)
+    return await asyncio.get_running_loop().run_in_executor(workers.pool, call)
 
 
 # -- stores ----------------------------------------------------------------------------
