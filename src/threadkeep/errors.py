@@ -41,10 +41,19 @@ class ThreadkeepError(Exception):
         text = f"{self.message} ({place})" if place else self.message
         return f"{text}\n{self.hint}" if self.hint else text
 
-    def at(self, **place: str | None) -> ThreadkeepError:
+    def at(
+        self,
+        *,
+        thread: str | None = None,
+        namespace: str | None = None,
+        checkpoint: str | None = None,
+        channel: str | None = None,
+    ) -> ThreadkeepError:
         """Fill in the parts of the place that are not known yet; return the error itself."""
-        for name, value in place.items():
-            setattr(self, name, getattr(self, name) or value)
+        self.thread = self.thread or thread
+        self.namespace = self.namespace or namespace
+        self.checkpoint = self.checkpoint or checkpoint
+        self.channel = self.channel or channel
         return self
 
     def anew(self) -> Self:
