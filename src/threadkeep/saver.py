@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import (
     AsyncIterator,
-    Callable,
     Collection,
     Iterable,
     Iterator,
@@ -33,9 +32,9 @@ import threadkeep
 from threadkeep import arguments, lazy, validation
 from threadkeep.codec import Compression, NativeCodec, SerdeCodec
 from threadkeep.engine import load, put
-from threadkeep.engine.context import Built, Engine, Failed, remember, to_commit
-from threadkeep.engine.operation import CheckpointRef, Operation
-from threadkeep.engine.put import Put
+from threadkeep.engine.context import Engine, remember, to_commit
+from threadkeep.engine.operation import Operation
+from threadkeep.engine.put import Call, Put
 from threadkeep.errors import ThreadkeepError
 from threadkeep.layers import driver, layer
 from threadkeep.maintenance import Maintenance
@@ -276,8 +275,7 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
             ThreadDeletedError: the thread was deleted while this run was under way.
         """
         call = arguments.put(config, checkpoint, metadata, new_versions)
-        built = put.build(self._engine, call)
-        self._save(call.place, built, partial(put.put, self._engine, call))
+        self._save(call)
         if self._gained is not None and self._gained.is_enough(call.place.thread):
             self._store.run(self._thinned(call.place.thread))
         return arguments.stored(call)
@@ -291,48 +289,39 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
     ) -> RunnableConfig:
         """Async variant of `put`."""
         call = arguments.put(config, checkpoint, metadata, new_versions)
-        built = put.build(self._engine, call)
-        await self._asave(call.place, built, partial(put.put, self._engine, call))
+        await self._asave(call)
         if self._gained is not None and self._gained.is_enough(call.place.thread):
             await self._store.arun(self._thinned(call.place.thread))
         return arguments.stored(call)
 
-    def _save(
-        self,
-        place: CheckpointRef,
-        built: Built | None,
-        save: Callable[[Failed | None], Operation[None]],
-    ) -> None:
-        """Commit a batch that could be built at once; run the whole operation where that fails."""
+    def _save(self, call: Call) -> None:
+        """Commit a batch that can be built at once; run the whole operation where that fails."""
+        place, built = call.place, put.build(self._engine, call)
         if built is None:
-            self._store.run(save(None))
+            self._store.run(put.save(self._engine, call))
             return
         try:
             self._store.commit(to_commit(self._engine, place, built))
         except ThreadkeepError as error:
-            self._store.run(save((built, error)))
+            self._store.run(put.save(self._engine, call, (built, error)))
         except BaseException:
             built.appender.failed()
             raise
         else:
             remember(self._engine, place, built)
 
-    async def _asave(
-        self,
-        place: CheckpointRef,
-        built: Built | None,
-        save: Callable[[Failed | None], Operation[None]],
-    ) -> None:
+    async def _asave(self, call: Call) -> None:
         """Async variant of `_save`. A batch that is built at once has the values of the call."""
+        place, built = call.place, put.build(self._engine, call)
         if built is None:
-            await self._store.arun_here(save(None))
+            await self._store.arun_here(put.save(self._engine, call))
             return
         try:
             waiting = self._store.submit(to_commit(self._engine, place, built))
             if waiting is not None:
                 await waiting
         except ThreadkeepError as error:
-            await self._store.arun_here(save((built, error)))
+            await self._store.arun_here(put.save(self._engine, call, (built, error)))
         except BaseException:
             built.appender.failed()
             raise
@@ -345,7 +334,7 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
         return quietly(thread, thin)
 
     def _stored(self, call: Put, engine: Engine | None = None) -> Operation[RunnableConfig]:
-        yield from put.put(engine or self._engine, call)
+        yield from put.save(engine or self._engine, call)
         return arguments.stored(call)
 
     def put_many(self, puts: Sequence[PutArguments]) -> Sequence[RunnableConfig]:
@@ -394,8 +383,7 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
             UnserializableError, ConflictError, ThreadDeletedError: as `put`.
         """
         call = arguments.put_writes(config, writes, task_id, task_path)
-        built = put.build_writes(self._engine, call)
-        self._save(call.place, built, partial(put.put_writes, self._engine, call))
+        self._save(call)
 
     async def aput_writes(
         self,
@@ -406,8 +394,7 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
     ) -> None:
         """Async variant of `put_writes`."""
         call = arguments.put_writes(config, writes, task_id, task_path)
-        built = put.build_writes(self._engine, call)
-        await self._asave(call.place, built, partial(put.put_writes, self._engine, call))
+        await self._asave(call)
 
     def _collect(self, progress: Progress) -> None:
         self.threads.gc(progress=progress)

@@ -54,7 +54,7 @@ class LayeredStore(Stack):
         self.tiering = tiering
         self._hot = None if hot is None else BackendPair(open_hot(hot))
         self._cache: CacheLayer | None = None
-        self._relaxed: WriteBehindLayer | None = None
+        self._write_behind: WriteBehindLayer | None = None
         if cold is not None:
             from threadkeep.cold.store import ColdStore  # noqa: PLC0415
 
@@ -72,8 +72,10 @@ class LayeredStore(Stack):
         if write_behind is not None:
             from threadkeep.write_behind.layer import WriteBehindLayer  # noqa: PLC0415
 
-            self._relaxed = WriteBehindLayer(self._beneath, write_behind, group_commit or AT_ONCE)
-            layers.insert(0, self._relaxed)
+            self._write_behind = WriteBehindLayer(
+                self._beneath, write_behind, group_commit or AT_ONCE
+            )
+            layers.insert(0, self._write_behind)
         super().__init__(store, layers)
         self.working_set = WorkingSet(
             working_set_bytes,
@@ -117,9 +119,9 @@ class LayeredStore(Stack):
 
     def beneath(self) -> Stack:
         """Return the store for what must be durable on return."""
-        if self._relaxed is None:
+        if self._write_behind is None:
             return self
-        return self._beneath.under(self._relaxed.durable())
+        return self._beneath.under(self._write_behind.durable())
 
     def own_cold(self) -> Workflow[ColdStore | None]:
         """Return the cold store, if there is one, as this store uses it."""
@@ -149,15 +151,15 @@ class LayeredStore(Stack):
 
     def flush(self) -> Workflow[None]:
         """Store what waits. See `Saver.flush`."""
-        if self._relaxed is not None:
-            queue = self._relaxed.queue
+        if self._write_behind is not None:
+            queue = self._write_behind.queue
             yield Aside(queue.flush, queue.aflush)
 
     def close(self) -> Workflow[None]:
         """Store what waits, and close the backend."""
         failure = None
-        if self._relaxed is not None:
-            queue = self._relaxed.queue
+        if self._write_behind is not None:
+            queue = self._write_behind.queue
             try:
                 yield from either(queue.close, partial(queue.in_turn, queue.close))
             except ThreadkeepError as error:

@@ -55,6 +55,11 @@ def duration(name: str, value: object) -> timedelta:
     return value
 
 
+def micros(value: timedelta | float | None) -> int | None:
+    """Return a duration that was validated in microseconds."""
+    return value // MICROSECOND if isinstance(value, timedelta) else None
+
+
 # -- single values -------------------------------------------------------------------
 
 

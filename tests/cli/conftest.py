@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import cache
 
 import pytest
 
+from threadkeep import cli
 from threadkeep.__main__ import main
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_program():
+    """Build the program once in each process: that takes longer than most commands."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli, "build", cache(cli.build))
+        yield
 
 
 @pytest.fixture

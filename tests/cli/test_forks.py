@@ -95,7 +95,7 @@ def test_conflicts_are_listed_and_nothing_is_merged(fork, capsys):
         assert lines[3].startswith("Nothing was merged: 1 conflict")
         assert main(["merge", fork, "order", "--json", *more]) == 1
         document = json.loads(capsys.readouterr().out)
-        assert document["taken"] == ["note"]
+        assert document["channels"] == ["note"]
         assert document["conflicts"] == [{"channel": "plan", "resolution": None}]
         assert document["checkpoint"] is None
     assert ids() == before

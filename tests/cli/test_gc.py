@@ -154,7 +154,7 @@ def test_a_thread_that_cannot_be_read_is_a_finding(run: Any) -> None:
 
 def test_pruning_threads_by_name(run: Any) -> None:
     _, dry = run("prune", "alpha", "gamma", "--dry-run", "--json")
-    assert (dry["checkpoints"], dry["looked_at"]) == (3, 2)
+    assert (dry["checkpoints"], dry["examined"]) == (3, 2)
     assert run("prune", "alpha", "gamma")[0] == 0
     assert left() == {"alpha": 1, "beta": 3, "gamma": 2}
     assert run("prune", "beta", "--keep-last", "2")[0] == 0
@@ -177,7 +177,7 @@ def test_again_and_again_until_it_is_interrupted() -> None:
         first, second = (json.loads(process.stdout.readline()) for _ in range(2))
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=SECONDS)
-    assert (first["checkpoints"], second["checkpoints"], second["read"]) == (5, 0, 0)
+    assert (first["checkpoints"], second["checkpoints"]) == (5, 0)
     assert process.returncode == 130
 
 
@@ -193,6 +193,6 @@ def test_a_store_that_fails_is_tried_again(tmp_path: Path) -> None:
         with SqliteSaver(str(tmp_path / "made.db")) as saver:
             Chain(saver).put(text="x")
         (tmp_path / "made.db").rename(later)
-        assert json.loads(process.stdout.readline())["looked_at"] == 1
+        assert json.loads(process.stdout.readline())["examined"] == 1
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=SECONDS)

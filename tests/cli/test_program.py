@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -74,19 +75,26 @@ def alone(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(Path(p).resolve()) for p in sys.path if p))
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder with a store and a backup, to be in."""
-    place = tmp_path / "here"
-    place.mkdir()
-    monkeypatch.chdir(place)
-    with SqliteSaver("threads.db") as saver:
+@pytest.fixture(scope="session")
+def template(tmp_path_factory):
+    """A folder with a store, a backup of it, and a store of LangGraph's own saver."""
+    place = tmp_path_factory.mktemp("template")
+    with SqliteSaver(place / "threads.db") as saver:
         for thread in ("alpha", "alto", "beta"):
             Chain(saver, thread).put(messages=["hi"], n=1)
         saver.threads.fork("alpha", None, "branch")
-    assert main(["backup", "threads.db", "backup.tkb"]) == 0
-    with LangGraphSaver.from_conn_string("langgraph.db") as saver:
+    assert main(["backup", str(place / "threads.db"), str(place / "backup.tkb")]) == 0
+    with LangGraphSaver.from_conn_string(str(place / "langgraph.db")) as saver:
         Chain(saver, "gamma").put(n=1)
+    return place
+
+
+@pytest.fixture
+def folder(template, tmp_path, monkeypatch):
+    """A copy of that folder, to be in."""
+    place = tmp_path / "here"
+    shutil.copytree(template, place)
+    monkeypatch.chdir(place)
     return place
 
 
@@ -394,20 +402,38 @@ def test_a_reader_that_has_gone_is_no_failure(folder):
 # -- completion --------------------------------------------------------------------------
 
 
-def completed(words, **environment):
-    """What bash is offered for the last word."""
-    request = {
+def request(words, **environment):
+    """What bash asks for the last word with."""
+    return {
         "_THREADKEEP_COMPLETE": "complete_bash",
         "COMP_WORDS": words,
         "COMP_CWORD": str(len(words.split(" ")) - 1),
+        **environment,
     }
-    code, said, wrong = threadkeep(env={**os.environ, **request, **environment})
-    assert (code, wrong) == (0, [])
-    return [line for line in said if line]
+
+
+@pytest.fixture
+def completed(monkeypatch, capsys):
+    """What bash is offered for the last word, without a process."""
+
+    def complete(words, **environment):
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            for name, value in request(words, **environment).items():
+                patch.setenv(name, value)
+            with pytest.raises(SystemExit, match="0"):
+                main([])
+        said = capsys.readouterr()
+        assert said.err == ""
+        return [line for line in said.out.splitlines() if line]
+
+    return complete
 
 
 def test_commands_are_completed():
-    assert "check" in completed("threadkeep ch")
+    code, said, wrong = threadkeep(env={**os.environ, **request("threadkeep ch")})
+    assert (code, wrong) == (0, [])
+    assert "check" in said
     # (typer asks which shell it runs in)
     typed = f"{shlex.join(command('--show-completion'))}; exit $?"
     done = subprocess.run(["bash", "-c", typed], capture_output=True, check=True, timeout=SECONDS)
@@ -417,18 +443,18 @@ def test_commands_are_completed():
 @pytest.mark.parametrize(
     "words", ["threadkeep show al", "threadkeep delete beta al", "threadkeep fork al"]
 )
-def test_threads_of_a_file_are_completed(folder, words):
+def test_threads_of_a_file_are_completed(folder, words, completed):
     assert completed(words, TK_URL="threads.db") == ["alpha", "alto"]
 
 
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("store", ["", "absent.db", "backup.tkb", "nonsense://x"])
-def test_completion_never_fails(folder, store):
+def test_completion_never_fails(folder, store, completed):
     assert completed("threadkeep show al", TK_URL=store) == []
     assert not Path("absent.db").exists()
 
 
-def test_completion_asks_no_server(folder):
+def test_completion_asks_no_server(folder, completed):
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         place = f"127.0.0.1:{server.getsockname()[1]}"
@@ -442,7 +468,7 @@ def test_completion_asks_no_server(folder):
             server.accept()
 
 
-def test_completion_looks_where_the_command_line_says(folder):
+def test_completion_looks_where_the_command_line_says(folder, completed):
     assert completed("threadkeep show --url threads.db al") == ["alpha", "alto"]
     assert main(["migrate", "sqlite:///many.db"]) == 0
     with SqliteSaver("many.db") as saver:

@@ -90,7 +90,7 @@ def test_a_fork_on_a_server_is_merged(url, told):
         chain.at = saver.get_tuple(config("branch")).config
         chain.versions = {"n": 1}
         chain.put(n=2)
-    assert told("merge", "branch", "t", *at)[1]["taken"] == ["n"]
+    assert told("merge", "branch", "t", *at)[1]["channels"] == ["n"]
     assert told("state", "t", *at)[1]["values"] == {"n": 2}
 
 

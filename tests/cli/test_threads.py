@@ -223,7 +223,7 @@ def test_tips_and_forks(forked, told):
 def test_the_history_is_the_same_tree(forked, told):
     seen = told("history", "forked", "--json")["checkpoints"]
     assert [one["checkpoint"] for one in seen] == sorted(forked, reverse=True)
-    assert [one["above"] for one in seen][-1] is None
+    assert [one["visible_parent"] for one in seen][-1] is None
     with SqliteSaver("threads.db") as saver:
         saver.prune(["forked"])
     assert "(pruned)" in told("history", "forked")[1]

@@ -49,7 +49,7 @@ def test_old_values_of_the_others_go(told, tmp_path):
     assert f"{found['offloaded_bytes']:,} in the cold store" in told("threads", "order")[0]
     told("restore", "--thread", "order")
     done = told("tier", "chat", *limits, "--no-offload", "--json")
-    assert (done["looked_at"], done["offloaded"]) == (1, [])
+    assert (done["examined"], done["offloaded"]) == (1, [])
 
 
 def test_the_file_may_say_it(told):

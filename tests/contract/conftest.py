@@ -9,7 +9,7 @@ from kit.postgres_server import server
 _numbers = count()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def own_server():
     with server() as own:
         yield own

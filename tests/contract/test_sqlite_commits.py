@@ -88,22 +88,36 @@ def test_what_only_adds_rows_is_a_statement_for_each_table(backend, statements):
 
 
 def test_a_group_that_only_adds_rows_takes_no_more(backend, statements):
-    """Of many threads, new and known, with a seal among them."""
-    pieces = tuple(segment(n) for n in range(8))
-    backend.commit(Batch("t0", 1, segments=pieces))
+    """Of many threads, new and known."""
+    backend.commit(Batch("t0", 1, segments=(segment(0),)))
     statements.clear()
     group = [
         Batch(f"t{n}", 1, segments=(segment(10 + n),), checkpoints=(checkpoint(n),))
         for n in range(16)
     ]
-    drops = tuple((1, n, 1) for n in range(8))
-    group.append(Batch("t0", 1, segments=(segment(0, 8, data=b"all"),), drop_segments=drops))
-    assert together(backend, group) == [None] * 17
-    told = [text for text in kinds(statements) if text != "PRAGMA"]
-    assert told == [
-        *("BEGIN", "SELECT", "DELETE tk_heap_segments", "INSERT tk_heap_segments"),
-        *("INSERT tk_heap_segments", "INSERT tk_threads", "INSERT tk_checkpoints", "COMMIT"),
+    assert together(backend, group) == [None] * 16
+    assert kinds(statements) == [
+        *("BEGIN", "PRAGMA", "SELECT", "INSERT tk_heap_segments", "INSERT tk_threads"),
+        *("INSERT tk_checkpoints", "COMMIT"),
     ]
+
+
+def test_a_seal_in_a_group_is_checked_by_itself(backend, statements):
+    backend.commit(Batch("t0", 1, segments=tuple(segment(n) for n in range(8))))
+    drops = tuple((1, n, 1) for n in range(8))
+    seal = Batch("t0", 1, segments=(segment(0, 8, data=b"all"),), drop_segments=drops)
+    taken = seal._replace(segments=(segment(0, 9),), drop_segments=drops[:7])
+    before, after = (Batch("t1", 1, segments=(segment(n),)) for n in range(2))
+    statements.clear()
+    results = together(backend, [before, taken, seal, after])
+    assert [type(one) for one in results] == [
+        *[type(None)] * 1,
+        SegmentTakenError,
+        *[type(None)] * 2,
+    ]
+    assert statements.count("COMMIT") == 1
+    places = [backend.fetch([ReadThread(thread)])[0].segments for thread in ("t0", "t1")]
+    assert [[one[:3] for one in some] for some in places] == [[(1, 0, 8)], [(1, 0, 1), (1, 1, 1)]]
 
 
 def test_what_does_more_is_one_transaction(backend, statements):

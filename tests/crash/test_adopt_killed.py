@@ -53,6 +53,7 @@ def fill(saver: Any) -> None:
             saver.put_writes(config, [("said", number), ("other", said)], "task", "~path")
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("store", ["sqlite", "postgres", "redis"])
 def test_killed_and_done_again(store: str, tmp_path: Path) -> None:
     source, url = tmp_path / "langgraph.db", url_of(store, tmp_path)

@@ -41,8 +41,8 @@ from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.redis import RedisBackend
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.cold import layer
 from threadkeep.engine import logs
+from threadkeep.engine.cold_references import LEAST
 from threadkeep.saver import Saver
 
 LONG = "x" * 90
@@ -300,6 +300,7 @@ def uninterrupted(stores, conflicts, operation):
     return everything(fresh(scene.saver)), requests
 
 
+@pytest.mark.drawn(60)
 @pytest.mark.parametrize("conflicts", ["fork", "raise"])
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda op: op.__name__)
 def test_failure_at_every_request(stores, operation, conflicts, cases):
@@ -400,7 +401,7 @@ def replace_pages(scene: Scene) -> None:
 
 
 def offload(saver: Saver, scene: Scene) -> None:
-    saver.threads.offload("t", over=layer.LEAST)
+    saver.threads.offload("t", over=LEAST)
 
 
 def bring_back(saver: Saver, scene: Scene) -> None:
@@ -416,7 +417,7 @@ def fork(saver: Saver, scene: Scene) -> None:
 def offload_less(saver: Saver, scene: Scene) -> None:
     """What retention has removed is gone through, too."""
     saver.threads.gc(Retention(channels={"doc": "latest"}))
-    saver.threads.offload("t", over=layer.LEAST)
+    saver.threads.offload("t", over=LEAST)
 
 
 def archive_rest(saver: Saver, scene: Scene) -> None:

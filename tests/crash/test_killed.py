@@ -22,8 +22,8 @@ from tests.crash.nursery import COLLECTING, CONVERSATIONS, KEPT, RELAXED, digest
 from threadkeep import Retention, open_saver
 from threadkeep.saver import Saver
 
-KILLS = {"sqlite": some(24, 180), "postgres": some(10, 60), "redis": some(10, 40)}
-KILLS_A_STORE = some(8, 20)
+KILLS = {"sqlite": some(16, 180), "postgres": some(8, 60), "redis": some(8, 40)}
+KILLS_A_STORE = some(6, 20)
 ROOT = Path(__file__).parents[2]
 
 
@@ -66,10 +66,10 @@ class Nursery:
         self.program.wait()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module", params=[()])
 def nursery(request: pytest.FixtureRequest) -> Iterator[Nursery]:
-    """One with the options that a test gives it."""
-    with closing(Nursery(*getattr(request, "param", ()))) as found:
+    """One with the options that a test gives it: what it imports takes seconds."""
+    with closing(Nursery(*request.param)) as found:
         yield found
 
 
@@ -138,6 +138,7 @@ def test_nothing_acknowledged_is_lost(nursery: Nursery, store: str, tmp_path: Pa
 def test_nor_by_later_kills(nursery: Nursery, store: str, tmp_path: Path) -> None:
     chance = random.Random(SEED + 1)
     url = url_of(store, 0, tmp_path)
+    nursery.told.clear()
     for kill in range(KILLS_A_STORE):
         nursery.raise_and_kill(url, kill, chance)
     with open_saver(url) as saver:
@@ -150,7 +151,7 @@ def test_nor_by_later_kills(nursery: Nursery, store: str, tmp_path: Path) -> Non
 def test_relaxed_saves_lose_their_last_alone(nursery: Nursery, store: str, tmp_path: Path) -> None:
     """Whatever is there is whole, and of each thread only the newest may be missing."""
     kept = 0
-    for kill, saver in kills(nursery, store, tmp_path, SEED + 2, some(8, KILLS[store] // 4)):
+    for kill, saver in kills(nursery, store, tmp_path, SEED + 2, some(5, KILLS[store] // 4)):
         told = sorted(nursery.told)
         lost = missing(saver, nursery.told)
         for thread in CONVERSATIONS:
@@ -167,7 +168,7 @@ def test_nothing_is_lost_that_was_to_be_kept(nursery: Nursery, store: str, tmp_p
     """Killed while it removes what need not be kept; what stays is whole."""
     collected = False
     # Long enough that most of them have checkpoints of their own to remove.
-    most, count = 12 * KEPT, some(8, KILLS[store] // 3)
+    most, count = 12 * KEPT, some(5, KILLS[store] // 3)
     for kill, saver in kills(nursery, store, tmp_path, SEED + 3, count, most):
         told = nursery.told
         newest = {max(place for place in told if place[0] == name) for name, _ in told}

@@ -27,10 +27,10 @@ from threadkeep.repair import repair as repairing
 
 inner, left = repairing.carry_out, [int(sys.argv[3])]
 
-def carry_out(engine, repair):
+def carry_out(engine, batch):
     if not left[0] and sys.argv[4] == "before":
         os.kill(os.getpid(), signal.SIGKILL)
-    done = yield from inner(engine, repair)
+    done = yield from inner(engine, batch)
     if not left[0]:
         os.kill(os.getpid(), signal.SIGKILL)
     left[0] -= 1
@@ -63,6 +63,7 @@ def ids(saver: Any) -> set[str]:
     return {f"{t} {s.row.id}" for t in THREADS for s in rows_of(saver, t).checkpoints}
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("store", ["sqlite", "postgres", "redis"])
 def test_killed_and_done_again(store: str, when: str, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ async def test_where_an_interrupt_waits(look: Any) -> None:
 
     async def waiting() -> list[str]:
         found = await look("branches", THREAD)
-        return [one.id for one in found.checkpoints.values() if one.is_interrupted]
+        return [one.id for one in found.checkpoints.values() if one.waiting]
 
     asked = (await made.aget_state(at())).config
     assert await waiting() == [id_of(asked)]
@@ -110,7 +110,7 @@ async def test_what_a_step_did_and_what_comes_next(look: Any) -> None:
     with pytest.raises(ZeroDivisionError):
         await made.ainvoke({"log": ["turn"]}, at())
     tree = await look("branches", THREAD)
-    told = [(one.next, one.sends, one.written) for one in tree.checkpoints.values()]
+    told = [(one.next, one.has_sends, one.written) for one in tree.checkpoints.values()]
     assert told == [
         (("__start__",), False, ()),
         (("a",), False, ("log",)),
@@ -124,7 +124,7 @@ async def test_what_a_step_did_and_what_comes_next(look: Any) -> None:
     assert [len(one.failed) for one in tree.checkpoints.values()] == [0, 0, 1]
     await made.aupdate_state(at(), {"log": ["more"]}, as_node="b")
     tree = await look("branches", THREAD)
-    assert not tree.checkpoints[tree.head].sends  # the list is there, and empty
+    assert not tree.checkpoints[tree.head].has_sends  # the list is there, and empty
 
 
 async def test_pruned_and_hidden_ancestors(look: Any) -> None:
@@ -132,7 +132,7 @@ async def test_pruned_and_hidden_ancestors(look: Any) -> None:
     before = await look("branches", THREAD)
     await look.saver.aprune([THREAD])
     (left,) = (await look("branches", THREAD)).checkpoints.values()
-    assert left.above is None
+    assert left.visible_parent is None
     assert left.hidden == len(before.checkpoints) - 1
     assert not left.is_cut
     await made.ainvoke({"log": ["again"]}, at())
@@ -151,7 +151,7 @@ async def test_hidden_ones_between_two_that_are_there(look: Any) -> None:
     found = await look("branches", THREAD)
     assert list(found.checkpoints) == before[:4] + before[8:]
     below = found.checkpoints[before[8]]
-    assert (below.above, below.parent, below.hidden) == (before[3], before[7], 4)
+    assert (below.visible_parent, below.parent, below.hidden) == (before[3], before[7], 4)
     assert found.checkpoints[before[3]].children == (before[8],)
     assert sum(one.hidden for one in found.checkpoints.values()) == 4
 
@@ -164,7 +164,7 @@ async def test_a_parent_that_is_not_there_is_said_to_be_absent(look: Any) -> Non
     assert left.id == head
     assert left.parent is not None
     assert left.is_cut
-    assert (left.above, left.hidden) == (None, 0)
+    assert (left.visible_parent, left.hidden) == (None, 0)
 
 
 async def test_a_checkpoint_that_is_its_own_ancestor(look: Any) -> None:
@@ -191,7 +191,7 @@ async def test_subgraphs_have_trees_of_their_own(look: Any) -> None:
         found = await look("branches", THREAD, ns)
         assert trees[ns] == found
         assert told(found) == await as_listed(look.saver, ns)
-        assert found.checkpoints[found.head].is_interrupted
+        assert found.checkpoints[found.head].waiting
 
 
 async def test_what_is_not_there(look: Any) -> None:

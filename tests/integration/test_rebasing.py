@@ -237,7 +237,7 @@ def test_values_that_wait_count_in_what_may_wait() -> None:
     chain = Chain(saver)
     for number in range(10):
         chain.put(text=f"{number}" * 100_000)
-    queue = saver._store._relaxed.queue
+    queue = saver._store._write_behind.queue
     assert 1_000_000 < queue._size < 2_000_000
     saver.close()
     assert queue._size == 0

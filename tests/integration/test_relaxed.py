@@ -176,7 +176,7 @@ def test_what_waits_is_bounded() -> None:
     saver = Saver(store, write_behind=replace(SELDOM, max_pending_bytes=5000))
     talk(saver, 40)
     assert store.changes > 2
-    assert saver._store._relaxed.queue._size < 5000 + 1000  # (one more than there is room for)
+    assert saver._store._write_behind.queue._size < 5000 + 1000  # (one more than there is room for)
     assert shown(saver) == expected(40)
 
 
@@ -203,7 +203,7 @@ def test_a_background_failure_is_told_at_the_next_call() -> None:
     saver = Saver(store, write_behind=SELDOM)
     chain = talk(saver, 2)
     store.down = True
-    saver._store._relaxed.queue.flush_quietly()
+    saver._store._write_behind.queue.flush_quietly()
     store.down = False
     with pytest.raises(UnreachableError, match="down"):
         saver.put_writes(chain.at, [("n", 5)], "other")
@@ -234,7 +234,7 @@ def test_one_that_fails_alone_leaves_the_others_alone() -> None:
     talk(saver, 3, "bad")
     talk(saver, 3)
     store.bad = "bad"
-    saver._store._relaxed.queue.flush_quietly()
+    saver._store._write_behind.queue.flush_quietly()
     assert shown(Saver(store)) == expected(3)
     with pytest.raises(DiskFullError):
         saver.get_tuple(config("bad"))
@@ -254,7 +254,7 @@ def test_what_is_refused_takes_what_builds_on_it_along_and_is_told(caplog: Any) 
     chain.put(m=[LONG], n=1)
     Saver(store).delete_thread("t")  # as another process does
     saver.put_writes(chain.at, [("n", 5)], "task")
-    saver._store._relaxed.queue.flush_quietly()
+    saver._store._write_behind.queue.flush_quietly()
     assert "Lost" in caplog.text
     with pytest.raises(LostSavesError, match="2 saves") as caught:
         saver.put_writes(chain.at, [("n", 6)], "task")
@@ -469,14 +469,15 @@ def test_an_interrupted_save_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) ->
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(saver._store._relaxed.queue, "size", interrupted)
+        patch.setattr(saver._store._write_behind.queue, "size", interrupted)
         with pytest.raises(KeyboardInterrupt):
             saver.put_writes(config("v", checkpoint_id="1"), [("n", 1)], "task")
-    saver._store._relaxed.queue._paused.add("t")  # as if interrupted while something was removed
+    queue = saver._store._write_behind.queue
+    queue._paused.add("t")  # as if interrupted while something was removed
     saver.put_writes(chain.at, [("n", 8)], "other")
     saver.flush()
     assert saver.get_tuple(config()).pending_writes == [("other", "n", 8)]
-    assert saver._store._relaxed.queue._size == 0
+    assert saver._store._write_behind.queue._size == 0
 
 
 def test_a_store_that_is_down_is_asked_once() -> None:
@@ -508,7 +509,7 @@ def test_what_is_refused_for_a_moment_is_kept() -> None:
         raise InvalidArgumentError("The given connection is in the middle of a transaction.")
 
     look, store._look = store._look, refused  # type: ignore[method-assign]
-    saver._store._relaxed.queue.flush_quietly()
+    saver._store._write_behind.queue.flush_quietly()
     store._look = look  # type: ignore[method-assign]
     assert shown(saver) == expected(3)
 
@@ -586,9 +587,9 @@ async def test_a_store_that_can_only_be_awaited_is_refused() -> None:
 async def test_an_awaiting_saver_has_reached_the_store_before_it_answers(tmp_path: Path) -> None:
     """At the program's end a pool's threads may not be started any more."""
     async with open_backend("postgres", tmp_path, write_behind=SELDOM) as saver:
-        assert not saver._store._relaxed._is_reached
+        assert not saver._store._write_behind._is_reached
         await saver.aput(*Chain(saver).arguments(n=1))
-        assert saver._store._relaxed._is_reached
+        assert saver._store._write_behind._is_reached
 
 
 def test_a_program_that_ends_stores_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -600,8 +601,8 @@ def test_a_program_that_ends_stores_without_a_thread(monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
         talk(saver, 2)
-    assert saver._store._relaxed.queue in _nonempty
-    saver._store._relaxed.queue.flush_quietly()  # as the program's end does
+    assert saver._store._write_behind.queue in _nonempty
+    saver._store._write_behind.queue.flush_quietly()  # as the program's end does
     assert shown(Saver(store)) == expected(2)
 
 
@@ -641,10 +642,10 @@ def test_an_interrupted_close_can_be_done_again(monkeypatch: pytest.MonkeyPatch)
         patch.setattr(store, "_look", interrupted)
         with pytest.raises(KeyboardInterrupt):
             saver.close()
-    assert saver._store._relaxed.queue in _nonempty  # the program's end would store it as well
+    assert saver._store._write_behind.queue in _nonempty  # the program's end would store it as well
     monkeypatch.setattr(store, "close", lambda: None)
     saver.close()
-    assert saver._store._relaxed.queue not in _nonempty
+    assert saver._store._write_behind.queue not in _nonempty
     assert shown(Saver(store)) == expected(3)
 
 
@@ -653,9 +654,9 @@ def test_a_failure_that_is_mended_is_not_told() -> None:
     saver = Saver(store, write_behind=SELDOM)
     talk(saver, 3)
     store.down = True
-    saver._store._relaxed.queue.flush_quietly()
+    saver._store._write_behind.queue.flush_quietly()
     store.down = False
-    saver._store._relaxed.queue.flush_quietly()
+    saver._store._write_behind.queue.flush_quietly()
     assert shown(saver) == expected(3)
 
 

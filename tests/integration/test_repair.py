@@ -245,7 +245,7 @@ def test_a_fork_shares_what_is_damaged(place: Place) -> None:
     assert {finding.thread for finding in findings} == ({"a", "fork"} if shared else {"a"})
     done = place.again().threads.repair("a", file=place.folder / "one.tkq")
     assert done.ok is not shared
-    assert all("'fork' needs it too" in finding.problem for finding in done.left)
+    assert all("'fork' needs it too" in finding.problem for finding in done.unrepaired)
     done = place.repaired()
     assert broken(done) == (["fork"] if shared else [])
     assert place.again().check().ok
@@ -357,7 +357,7 @@ def test_rows_of_every_table_that_the_store_cannot_read(
         planned = place.again().threads.repair(dry_run=True)
         done = place.repaired()
         assert planned.repaired == done.repaired
-        assert done.ok, done.left
+        assert done.ok, done.unrepaired
         assert done.repaired[0].unreadable >= count
         after = place.again().check()
         assert (after.findings, after.notes) == ((), ())

@@ -71,7 +71,7 @@ def test_what_only_the_fork_changed_is_taken(saver: Any, graph: Any) -> None:
     _say(graph, "fork", "other theirs", "more")
     before = graph.get_state(_config("fork"))
     merge = saver.threads.merge_fork("fork", "one")
-    assert set(merge.taken) == {"messages", "total", "other"}
+    assert set(merge.channels) == {"messages", "total", "other"}
     assert merge.conflicts == ()
     assert _values(graph, "one") == _values(graph, "fork")
     head = graph.get_state(_config("one"))

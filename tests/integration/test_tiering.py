@@ -59,7 +59,7 @@ def test_what_rests_for_a_day_is_archived(saver: Any) -> None:
     done = saver.threads.tier()
     assert would.archived == done.archived
     assert [one.thread for one in done.archived] == ["t"]
-    assert (would.dry_run, done.dry_run, done.looked_at) == (True, False, 3)
+    assert (would.dry_run, done.dry_run, done.examined) == (True, False, 3)
     assert done.bytes == done.archived[0].bytes > 20_000
     assert (state_of(saver), state_of(saver, "pinned")) == ("archived", "active")
     assert saver.threads.tier().archived == ()
@@ -221,4 +221,4 @@ def test_what_has_no_meaning() -> None:
             saver.threads.tier()
         with pytest.raises(InvalidArgumentError, match="Tiering"):
             saver.threads.tier(7)  # type: ignore[arg-type] # the same
-        assert saver.threads.tier(dry_run=True).looked_at == 0
+        assert saver.threads.tier(dry_run=True).examined == 0

@@ -87,7 +87,7 @@ def get_operation(saver: Saver, at: Any) -> Operation[Any]:
 def put_operation(saver: Saver, *given: Any) -> Operation[Any]:
     """The operation of a put with these arguments; its result is the config."""
     call = arguments.put(*given)
-    yield from put.put(saver._engine, call)
+    yield from put.save(saver._engine, call)
     return arguments.stored(call)
 
 

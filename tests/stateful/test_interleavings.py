@@ -104,7 +104,7 @@ def put_on_old_cold(scene: Scene, saver: Saver, name: str) -> Any:
 def write_on_head(scene: Scene, saver: Saver, name: str) -> Any:
     value = [AIMessage(f"{name} {LONG}", id=name)]
     call = arguments.put_writes(scene.head, [("m", value)], f"task {name}", "")
-    steps = scene.steps(write.put_writes(saver._engine, call))
+    steps = scene.steps(write.save(saver._engine, call))
 
     def check(there: Any) -> None:
         head = there.get(("t", "", "00000004"))
@@ -293,6 +293,7 @@ def small_seals(monkeypatch):
     monkeypatch.setattr(logs, "SEAL_KEYFRAMES", 2)
 
 
+@pytest.mark.drawn(200)
 @pytest.mark.parametrize(
     ("conflicts", "processes"),
     [("fork", (0, 0)), ("fork", (0, 1)), ("raise", (0, 1))],

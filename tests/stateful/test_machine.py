@@ -420,7 +420,7 @@ class Machine(RuleBasedStateMachine):
         dry = saver.threads.gc(policy, dry_run=True)
         done = saver.threads.gc(policy)
         assert (dry.threads, done.skipped) == (done.threads, ())
-        assert saver.threads.gc(policy).read == 0
+        assert saver.threads.gc(policy).threads == ()
 
     def thin(self, kept: dict[str, dict[str, set[str]]], remove: Callable[[], None]) -> None:
         """Remove all but these; what their DeltaChannels are rebuilt from stays."""
@@ -467,11 +467,9 @@ class Machine(RuleBasedStateMachine):
     def offload(self, data: Any, thread: str) -> None:
         """Old values go; nobody sees a difference."""
         saver = self.saver(data)
-        assert saver._store.cold is not None
+        cold = driver.run(saver._store.own_cold())
         with suppress(errors.ThreadNotFoundError, errors.StateError):
-            plan = offload.offload(
-                saver._store.beneath(), saver._store.cold, saver._engine, thread, 0
-            )
+            plan = offload.offload(saver._store.beneath(), cold, saver._engine, thread, 0)
             self.offloaded += driver.run(plan).segments
 
     @rule(data=st.data(), thread=THREADS)
@@ -617,7 +615,7 @@ class OnRelaxed(OnMemory):
     def open(self, number: int) -> Saver:
         del number
         saver = Saver(self.backend, cold=self.cold)
-        saver._store._beneath, saver._store._relaxed = self.stored, self.waiting
+        saver._store._beneath, saver._store._write_behind = self.stored, self.waiting
         Stack.__init__(saver._store, self.stored._store, [self.waiting, *self.stored._layers])
         own = WorkingSet(2**20, threading.Lock, random.getrandbits, exclusive=True)
         saver._engine = saver._engine._replace(working_set=own)

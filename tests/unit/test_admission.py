@@ -97,8 +97,6 @@ def test_what_is_said_is_by_name_and_stays():
     with pytest.raises(AttributeError):
         HotTier().max_bytes = 5
     assert HotTier() == HotTier(max_bytes=10_000, max_age=3600, min_reads=3)
-    assert HotTier(max_age=1.5).age == 1_500_000
-    assert HotTier(**ANY).age is None
 
 
 # -- how large ---------------------------------------------------------------------------

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from threadkeep.cli.commands.forks import layout
-from threadkeep.cli.readable import ToolCall, conversation, kind, message, plain, summary
+from threadkeep.cli.readable import ToolCall, conversation, kind, message, summary
+from threadkeep.diff.records import plain
 from threadkeep.forks.branches import (
-    Shown,
+    BranchCheckpoint,
     tree,
 )
 
@@ -125,7 +126,9 @@ def test_no_conversation(values):
 
 def a_tree(parents, ns="", around=None):
     """A tree by the parent of each checkpoint; `around` are the parents that metadata names."""
-    shown = {id: Shown(id, up, "", {"parents": around or {}}) for id, up in parents.items()}
+    shown = {
+        id: BranchCheckpoint(id, up, "", {"parents": around or {}}) for id, up in parents.items()
+    }
     return tree("t", ns, shown, {})
 
 

@@ -106,14 +106,14 @@ class Backend(_Supports, ABC):
             LockedError, ReadOnlyError, DiskFullError, BackendError: the store failed;
             nothing was changed.
         """
-        return [self._refusal(change) for change in changes]
-
-    def _refusal(self, change: Change) -> ThreadkeepError | None:
-        try:
-            self.commit(change)
-        except ThreadkeepError as error:
-            return error
-        return None
+        refusals: list[ThreadkeepError | None] = []
+        for change in changes:
+            try:
+                self.commit(change)
+                refusals.append(None)
+            except ThreadkeepError as error:
+                refusals.append(error)
+        return refusals
 
     def migrate(self) -> None:
         """Make the tables, or bring them to this release's version. Idempotent.
@@ -168,14 +168,14 @@ class AsyncBackend(_Supports, ABC):
 
     async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         """See `Backend.commit_many`."""
-        return [await self._refusal(change) for change in changes]
-
-    async def _refusal(self, change: Change) -> ThreadkeepError | None:
-        try:
-            await self.commit(change)
-        except ThreadkeepError as error:
-            return error
-        return None
+        refusals: list[ThreadkeepError | None] = []
+        for change in changes:
+            try:
+                await self.commit(change)
+                refusals.append(None)
+            except ThreadkeepError as error:
+                refusals.append(error)
+        return refusals
 
     async def migrate(self) -> None:
         """See `Backend.migrate`."""

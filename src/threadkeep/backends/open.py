@@ -29,22 +29,7 @@ _FORMS = (
 
 
 def open_backend(url: str, **options: Any) -> Backend | AsyncBackend:
-    """Open the backend that a URL names.
-
-    Args:
-        url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:` (in a
-            path, `%` and two hex digits stand for a byte), a URL of libpq
-            (`postgresql://...`, `postgres://...`; its parameters `schema` and `partition_by`
-            are options of ours), one of redis-py (`redis://...`,
-            `rediss://...`, `unix://...`) or of a cluster (`redis+cluster://...`,
-            `rediss+cluster://...`), or `memory://`.
-        **options: for SQLite those of `SqliteBackend`, for PostgreSQL those of
-            `PostgresSaver`, for Redis those of `RedisSaver`; for memory none.
-
-    Raises:
-        OpenError: the URL is none of these, or what it names cannot be opened.
-        InvalidArgumentError: an option is unknown or invalid.
-    """
+    """Open the backend that a URL names, with its own options. See `threadkeep.open_saver`."""
     if not isinstance(url, str):
         raise OpenError(f"{type(url).__name__} is not a URL.", hint=_FORMS)
     try:
@@ -53,19 +38,20 @@ def open_backend(url: str, **options: Any) -> Backend | AsyncBackend:
         hint = "Use a byte that is no character as % and two hex digits."
         # (the cause would show all of it)
         raise OpenError(f"{_shown(url)} is not valid Unicode.", hint=hint) from None
-    scheme, separator, rest = url.partition("://")
-    opener = _OPENERS.get(scheme.lower()) if separator else None
+    opener = _OPENERS.get(_scheme(url))
     if opener is None:
         raise _unknown(url)
-    return opener(url, rest, options)
+    return opener(url, **options)
+
+
+def _scheme(url: str) -> str:
+    """Return the scheme in lower case; "" without one."""
+    scheme, separator, _ = url.partition("://")
+    return scheme.lower() if separator else ""
 
 
 def check_is_path(text: str) -> None:
-    """Refuse a text without a scheme that names a database, but no file.
-
-    Raises:
-        OpenError: it is a conninfo of libpq.
-    """
+    """Raise an `OpenError` for a conninfo of libpq, which names a database, but no file."""
     if re.search(_CONNINFO, text) and not os.path.exists(text):  # noqa: PTH110 - any text is answered
         raise OpenError(
             "This is a connection string of libpq, neither a URL nor the path of a file.",
@@ -74,18 +60,12 @@ def check_is_path(text: str) -> None:
         )
 
 
-_CONNINFO = (  # (compiled where it is needed: seldom)
-    r"(?:^|\s)(?:host|hostaddr|port|dbname|user|password|passfile|service|options|sslmode"
-    r"|application_name|connect_timeout|target_session_attrs)\s*="
-)
-_SCHEME = r"([A-Za-z][A-Za-z0-9+.-]*)://"
+_CONNINFO = r"(?:^|\s)(?:host|hostaddr|port|dbname|user|password|passfile|service|options)\s*="
 
 
 def _unknown(url: str) -> OpenError:
-    """Return the error for a text that names no store."""
-    found = re.match(_SCHEME, url)
-    if found is not None:
-        driver = found[1].lower().startswith(("postgresql+", "postgres+"))
+    if found := re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", url):
+        driver = _scheme(url).startswith(("postgresql+", "postgres+"))
         hint = "Use postgresql://, without a driver." if driver else _FORMS
         return OpenError(f"The scheme {found[1]!r} is unknown.", hint=hint)
     check_is_path(url)
@@ -99,35 +79,23 @@ def _is_public(text: str) -> bool:
 
 
 def _shown(text: str) -> str:
-    """Return the text as an error may show it."""
     return repr(text) if _is_public(text) else "This"
 
 
 def is_postgres(url: str) -> bool:
     """Return True if a URL names a PostgreSQL database."""
-    scheme, separator, _ = url.partition("://")
-    return bool(separator) and _OPENERS.get(scheme.lower()) is _open_postgres
+    return _OPENERS.get(_scheme(url)) is open_postgres
 
 
 def sqlite_path(url: str) -> str | None:
-    """The path of the SQLite file that a URL names; None where it names another kind of store.
-
-    Raises:
-        OpenError: it has SQLite's scheme, but names no file.
-    """
-    scheme, _, rest = url.partition("://")
-    return _sqlite_path(url, rest) if scheme.lower() == "sqlite" else None
+    """The path of the SQLite file that a URL names; None where it names another kind of store."""
+    return _sqlite_path(url) if _scheme(url) == "sqlite" else None
 
 
 def file_of(store: str) -> str | None:
-    """Return the path of the SQLite file that a user names; None for another kind of store.
+    """Return the path of the SQLite file that a user names, by URL or path; else None.
 
-    Args:
-        store: a URL, or the path of a SQLite file.
-
-    Raises:
-        InvalidArgumentError: the store is in memory.
-        OpenError: what is given names neither a file nor another store.
+    A store in memory is an `InvalidArgumentError`.
     """
     if "://" in store:
         path = sqlite_path(store)
@@ -140,8 +108,8 @@ def file_of(store: str) -> str | None:
     return path
 
 
-def _open_memory(url: str, rest: str, options: dict[str, Any]) -> Backend:
-    if rest:
+def _open_memory(url: str, /, **options: Any) -> Backend:
+    if url.lower() != "memory://":
         raise OpenError(
             f"{_shown(url)} names a place, but memory has none.", hint="Write memory://."
         )
@@ -151,12 +119,13 @@ def _open_memory(url: str, rest: str, options: dict[str, Any]) -> Backend:
     return MemoryBackend()
 
 
-def _open_sqlite(url: str, rest: str, options: dict[str, Any]) -> Backend:
+def _open_sqlite(url: str, /, **options: Any) -> Backend:
     _check_options("sqlite://", options, ("synchronous", "busy_timeout"))
-    return SqliteBackend(_sqlite_path(url, rest), **options)
+    return SqliteBackend(_sqlite_path(url), **options)
 
 
-def _sqlite_path(url: str, rest: str) -> str:
+def _sqlite_path(url: str) -> str:
+    rest = url.partition("://")[2]
     if not rest.startswith("/"):
         hint = f"Use sqlite:///{rest if _is_public(rest) else 'path'}."
         raise OpenError(f"{_shown(url)} names a host, but SQLite has none.", hint=hint)
@@ -189,18 +158,8 @@ _POSTGRES_OPTIONS = (
 )
 
 
-def _open_postgres(url: str, rest: str, options: dict[str, Any]) -> Backend | AsyncBackend:
-    del rest
-    return open_postgres(url, **options)
-
-
-def open_postgres(database: Any, pipe: Any = None, **options: Any) -> Backend | AsyncBackend:
-    """Open the backend for a URL, or for a pool or connection of psycopg.
-
-    Raises:
-        OpenError: the URL cannot be read, or psycopg is not installed.
-        InvalidArgumentError: an option is unknown or invalid.
-    """
+def open_postgres(database: Any, pipe: Any = None, /, **options: Any) -> Backend | AsyncBackend:
+    """Open the backend for a URL, or for a pool or connection of psycopg."""
     with extra("PostgreSQL", "postgres"):
         from threadkeep.backends import postgres  # noqa: PLC0415 - an extra, only where it is used
     _check_options("postgresql://", options, _POSTGRES_OPTIONS)
@@ -208,11 +167,7 @@ def open_postgres(database: Any, pipe: Any = None, **options: Any) -> Backend | 
 
 
 def postgres_dumps(url: str, folder: str) -> Dumps:
-    """Return backups of a PostgreSQL database by its own programs, which are in this folder.
-
-    Raises:
-        OpenError: the URL cannot be read, or psycopg is not installed.
-    """
+    """Return backups of a PostgreSQL database by its own programs, which are in this folder."""
     with extra("PostgreSQL", "postgres"):
         from threadkeep.backends.postgres import maintenance  # noqa: PLC0415 - an extra, only where it is used
     return maintenance.Dumps(url, folder)
@@ -221,18 +176,8 @@ def postgres_dumps(url: str, folder: str) -> Dumps:
 _REDIS_OPTIONS = ("prefix", "ttl", "ttl_refresh_on_read", "max_connections", "timeout")
 
 
-def _open_redis(url: str, rest: str, options: dict[str, Any]) -> Backend | AsyncBackend:
-    del rest
-    return open_redis(url, **options)
-
-
-def open_redis(server: Any, **options: Any) -> Backend | AsyncBackend:
-    """Open the backend for a URL, or for a client of redis-py.
-
-    Raises:
-        OpenError: the URL cannot be read, or redis-py is not installed.
-        InvalidArgumentError: an option is unknown or invalid.
-    """
+def open_redis(server: Any, /, **options: Any) -> Backend | AsyncBackend:
+    """Open the backend for a URL, or for a client of redis-py."""
     with extra("Redis", "redis"):
         from threadkeep.backends import redis  # noqa: PLC0415 - an extra, only where it is used
     _check_options("redis://", options, _REDIS_OPTIONS)
@@ -240,12 +185,7 @@ def open_redis(server: Any, **options: Any) -> Backend | AsyncBackend:
 
 
 def open_hot(url: Any) -> HotRedis:
-    """Open the Redis that caches segments of a store.
-
-    Raises:
-        OpenError: the URL cannot be read, or redis-py is not installed.
-        InvalidArgumentError: it is no URL of a single server.
-    """
+    """Open the Redis that caches segments of a store."""
     with extra("A hot store", "redis"):
         from threadkeep.backends import redis  # noqa: PLC0415 - an extra, only where it is used
     return redis.hot_store(url)
@@ -260,14 +200,9 @@ def _check_options(scheme: str, options: dict[str, Any], known: tuple[str, ...])
         )
 
 
-_OPENERS: dict[str, Callable[[str, str, dict[str, Any]], Backend | AsyncBackend]] = {
+_OPENERS: dict[str, Callable[..., Backend | AsyncBackend]] = {
     "memory": _open_memory,
-    "postgres": _open_postgres,
-    "postgresql": _open_postgres,
-    "redis": _open_redis,
-    "redis+cluster": _open_redis,
-    "rediss": _open_redis,
-    "rediss+cluster": _open_redis,
     "sqlite": _open_sqlite,
-    "unix": _open_redis,
+    **dict.fromkeys(("postgres", "postgresql"), open_postgres),
+    **dict.fromkeys(("redis", "rediss", "redis+cluster", "rediss+cluster", "unix"), open_redis),
 }

@@ -1,8 +1,4 @@
-"""State and connections of each process and of each event loop.
-
-Whatever holds locks or connections is told of a fork of the process (not of a thread): before it,
-and after it in both processes, in the opposite order.
-"""
+"""State and connections of each process and of each event loop, and news of forks."""
 
 from __future__ import annotations
 
@@ -11,14 +7,15 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from threadkeep.errors import ClosedError
 
 
-class Watched(Protocol):
-    """An object that a fork must not catch in the middle of its work."""
+class Watched:
+    """The methods of an object that a fork must not catch in the middle of its work."""
 
     def before_fork(self) -> None:
         """Come to rest; called in the process that is about to fork."""
@@ -27,13 +24,10 @@ class Watched(Protocol):
         """Go on in the parent; start afresh in the child, whose other threads are gone."""
 
 
-_watched: weakref.WeakSet[Watched] = weakref.WeakSet()
-_at_rest: list[Watched] = []  # from just before a fork until just after
-
-
-def watch(thing: Watched) -> None:
-    """Tell `thing` of forks of the process for as long as it lives."""
-    _watched.add(thing)
+_watched: weakref.WeakSet[Any] = weakref.WeakSet()
+_at_rest: list[Any] = []  # from just before a fork until just after
+watch = _watched.add
+"""Tell an object of forks of the process for as long as it lives."""
 
 
 def _before() -> None:
@@ -55,7 +49,7 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-class ResetInChild:
+class ResetInChild(Watched):
     """Base of state under a lock that the child of a fork makes anew.
 
     Another thread may be in the middle of a change at the fork, and is not there in the child.
@@ -68,50 +62,38 @@ class ResetInChild:
     def _reset(self) -> None:
         """Make the state, with its locks."""
 
-    def before_fork(self) -> None:
-        """See `Watched.before_fork`."""
-
     def after_fork(self, *, in_child: bool) -> None:
         """See `Watched.after_fork`."""
         if in_child:
             self._reset()
 
 
-class Closable(Protocol):
-    """Anything with `close`."""
-
-    def close(self) -> Any:
-        """Close it."""
+T = TypeVar("T")
 
 
-C = TypeVar("C", bound=Closable)
-
-
-class PerProcess(Generic[C]):
-    """An object with connections of its own in each process, made at its first use.
+class PerProcess(Generic[T]):
+    """An object with `close` and connections of its own in each process, made at its first use.
 
     The child of a fork never closes its parent's, as the parent goes on using them.
-
-    Args:
-        make: makes one. Its errors are raised, and the next call tries again.
     """
 
-    def __init__(self, make: Callable[[], C]) -> None:
+    def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._made: C | None = None
+        self._made: Any = None
         self._open = True
-        self._parents: list[C] = []
+        self._parents: list[T] = []
         watch(self)
 
-    def get(self) -> C:
+    def get(self) -> T:
         """Return the object of this process. Raises `ClosedError` after `close`."""
         with self._lock:
             if not self._open:
                 raise ClosedError(hint="Open a new saver.")
             if self._made is None:
                 self._made = self._make()
-            return self._made
+            made: T = self._made
+            return made
 
     def close(self) -> None:
         """Close the object of this process, if it was made. Idempotent."""
@@ -133,9 +115,6 @@ class PerProcess(Generic[C]):
         self._lock.release()
 
 
-T = TypeVar("T")
-
-
 class PerLoop(Generic[T]):
     """One object for each event loop, made when the loop first needs it."""
 
@@ -154,10 +133,10 @@ class PerLoop(Generic[T]):
         return found
 
 
-_closing: set[asyncio.Task[None]] = set()  # an event loop holds its tasks weakly
+_closing: set[Future[None]] = set()  # an event loop holds its tasks weakly
 
 
-class LoopConnections(Generic[T]):
+class LoopConnections(Watched, Generic[T]):
     """Connections of each event loop, opened when the loop first needs them.
 
     The child of a fork never closes what its parent opened, as the parent speaks over it.
@@ -219,15 +198,9 @@ class LoopConnections(Generic[T]):
             if loop.is_closed():
                 self._drop(loop)
             elif made := self._loops.pop(loop, None):
-                loop.call_soon_threadsafe(self._begin_to_end, made)
-
-    def _begin_to_end(self, made: T) -> None:
-        task = asyncio.get_running_loop().create_task(self._end(made))
-        _closing.add(task)
-        task.add_done_callback(_closing.discard)
-
-    def before_fork(self) -> None:
-        """See `Watched.before_fork`."""
+                closing = asyncio.run_coroutine_threadsafe(self._end(made), loop)
+                _closing.add(closing)
+                closing.add_done_callback(_closing.discard)
 
     def after_fork(self, *, in_child: bool) -> None:
         """See `Watched.after_fork`."""

@@ -6,13 +6,19 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
+from typing import TypeGuard
 
-from threadkeep.engine.model import CheckpointRow, Child, Segment, Span, StoredCheckpoint, WriteRow
-from threadkeep.engine.thread_entry import (
-    ThreadEntry,
-    ThreadQuery,
-    ThreadStatus,
+from threadkeep.engine.model import (
+    Batch,
+    Change,
+    CheckpointRow,
+    Child,
+    Segment,
+    Span,
+    StoredCheckpoint,
+    WriteRow,
 )
+from threadkeep.engine.thread_entry import ThreadEntry, ThreadQuery, ThreadStatus
 from threadkeep.errors import SegmentTakenError
 
 
@@ -115,6 +121,19 @@ def _is_in_range(at: int, limits: tuple[int | None, int | None]) -> bool:
 
 def _has_rested(entry: ThreadEntry, now: int) -> bool:
     return entry.ttl is not None and entry.updated_at + entry.ttl < now
+
+
+def only_adds(change: Change) -> TypeGuard[Batch]:
+    """Return True for a batch that adds rows and replaces segments, and does no more."""
+    return type(change) is Batch and not (
+        change.fences
+        or change.drop_checkpoints
+        or change.drop_writes
+        or change.hide_checkpoints
+        or change.drop_unreadable
+        or change.entry
+        or change.bump
+    )
 
 
 def first_children(rows: Iterable[CheckpointRow]) -> dict[tuple[str, str], Child]:

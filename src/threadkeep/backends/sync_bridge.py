@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from types import CoroutineType, TracebackType
+from types import CoroutineType
 from typing import Any, Generic, TypeVar
 
 from threadkeep.backends.base import AsyncBackend, Backend, Scrubbed
@@ -49,13 +49,8 @@ class _Entered:
     async def __aenter__(self) -> Any:
         return self._context.__enter__()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        return self._context.__exit__(kind, error, trace)
+    async def __aexit__(self, *error: Any) -> bool | None:  # noqa: PYI036 - passed on as it is
+        return self._context.__exit__(*error)
 
 
 def entered(context: Any) -> AbstractAsyncContextManager[Any]:
@@ -70,12 +65,9 @@ A = TypeVar("A", bound=AsyncBackend)
 
 
 class BlockingFace(Backend, Generic[A]):
-    """A backend for blocking calls: an async one over connections that never suspend.
+    """A backend for blocking calls: an async one (`face`) over connections that never suspend.
 
-    Args:
-        face: that one.
-        asynchronous: the same store for awaiting calls, if there is one.
-        loops: the connections of `asynchronous`.
+    `asynchronous` is the same store for awaiting calls, `loops` are its connections.
     """
 
     commits_groups = True

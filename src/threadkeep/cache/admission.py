@@ -14,7 +14,7 @@ from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.cache.lru import Cache, LruCache
 from threadkeep.engine.model import Batch, Segment
 from threadkeep.errors import invalid
-from threadkeep.validation import MICROSECOND, duration, is_count
+from threadkeep.validation import duration, is_count, micros
 
 _THREADS = 10_000  # that are remembered
 
@@ -51,11 +51,6 @@ class HotTier:
         if self.max_age is not None:
             object.__setattr__(self, "max_age", duration("max_age", self.max_age))
 
-    @property
-    def age(self) -> int | None:
-        """`max_age` in microseconds."""
-        return self.max_age // MICROSECOND if isinstance(self.max_age, timedelta) else None
-
 
 class Verdict(Enum):
     """Decision about bytes of a thread that were read or stored."""
@@ -78,7 +73,7 @@ class Admission(ResetInChild):
     """Statistics of threads, and the decision to cache them by a `HotTier`."""
 
     def __init__(self, how: HotTier, clock: Callable[[], float] = time.time) -> None:
-        self._age, self._most = how.age, how.max_bytes
+        self._age, self._most = micros(how.max_age), how.max_bytes
         self._min_reads = how.min_reads or 0
         self._clock = clock
         super().__init__()

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
-from pydantic_core import to_json
 
+from threadkeep.diff.records import plain
 from threadkeep.engine.thread_summary import following, tasks
 from threadkeep.langgraph_internals import TASKS
 
@@ -22,7 +22,6 @@ from threadkeep.langgraph_internals import TASKS
 
 _CONTAINERS = (Mapping, Sequence, AbstractSet)
 _TEXTS = (str, bytes, bytearray, memoryview)  # sequences that are single values
-_MAX_DEPTH = 200
 
 
 class Summary(NamedTuple):
@@ -30,34 +29,6 @@ class Summary(NamedTuple):
 
     kind: str
     bytes: int
-
-
-def plain(value: Any) -> Any:
-    """Return a value as JSON; what JSON does not have becomes text, or its `repr`.
-
-    Bytes become base64, infinities and NaN their names. Types are lost.
-    """
-    try:
-        data = to_json(value, bytes_mode="base64", inf_nan_mode="strings", fallback=repr)
-        return json.loads(data)
-    except (ValueError, RecursionError):  # not Unicode, cyclic, or too deep
-        return _plain(value, _MAX_DEPTH)
-
-
-def _plain(value: Any, depth: int) -> Any:
-    """Do the same for what pydantic refuses: containers item by item, all else as its `repr`."""
-    if isinstance(value, str):
-        return str(value)  # (json.dumps writes half a surrogate as an escape)
-    if depth and isinstance(value, Mapping):
-        return {str(k): _plain(v, depth - 1) for k, v in value.items()}
-    if depth and isinstance(value, _CONTAINERS) and not isinstance(value, _TEXTS):
-        return [_plain(item, depth - 1) for item in value]
-    if value is None or isinstance(value, bool | int):
-        return value
-    try:
-        return repr(value)
-    except Exception as error:  # noqa: BLE001 - it is the value's own code that fails
-        return f"<{type(value).__name__}: {type(error).__name__} in its repr>"
 
 
 def kind(value: Any) -> str:

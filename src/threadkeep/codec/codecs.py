@@ -80,8 +80,7 @@ class NativeCodec:
 
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> NativeCodec:
         """See `Codec.with_allowlist`."""
-        finder = self.finder.extended(extra)
-        return NativeCodec(finder.registry, self.pickle_fallback, finder.allowed)
+        return NativeCodec(self.registry, self.pickle_fallback, self.finder.allowed.union(extra))
 
 
 _MARK = bytes((OBJECT, Tag.SERDE))

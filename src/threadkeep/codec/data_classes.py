@@ -1,12 +1,10 @@
 """Payloads of enums, named tuples, dataclasses, attrs, pydantic models and plain classes.
 
 A payload begins with the class: its code or "module:qualified name". An instance is rebuilt from
-its attributes without calling the class: no constructor, no validation. Fields that the class
-gained since get the class's own default, those it lost are dropped.
-
-The payload of a model is `[class, fields, fields_set, extra, private, unset]`, cut after the last
-part that is not None. `fields_set` are the fields that were set explicitly: a number whose bits
-stand for the stored fields in order and then for the extra ones, or a list of names.
+its attributes without calling the class. Fields that the class gained since get the class's own
+default, those it lost are dropped. That of a model is `[class, fields, fields_set, extra, private,
+unset]`, cut after the last part that is not None; `fields_set` is a number whose bits stand for the
+stored fields in order and then for the extra ones, or a list of names.
 """
 
 from __future__ import annotations
@@ -88,9 +86,6 @@ def combine_flags(cls: type, value: int) -> Any:
     return Flag._missing_.__func__(cls, value) if known is None else known  # type: ignore[attr-defined]
 
 
-# -- named tuples ----------------------------------------------------------------------
-
-
 def encode_namedtuple(reference: Reference, _: type) -> Encode:
     """Values by field name, so that fields may be added or moved."""
 
@@ -121,9 +116,6 @@ def make_namedtuple(cls: Any, fields: dict[str, Any]) -> Any:
             hint="Give them a default.",
         )
     return tuple.__new__(cls, [known[name] for name in cls._fields])
-
-
-# -- dataclasses, attrs, plain registered classes --------------------------------------
 
 
 def encode_record(reference: Reference, cls: type) -> Encode:
@@ -161,28 +153,22 @@ def add_defaults(value: Any, names: Collection[str]) -> None:
 
 @lru_cache(maxsize=MAX_CLASSES)
 def _defaults(cls: type) -> dict[str, Callable[[], Any] | None]:
-    """Return the fields of a class, each with a function that makes its default."""
-    if dataclasses.is_dataclass(cls):
-        return {field.name: _dataclass_default(field) for field in dataclasses.fields(cls)}
     if (code := CODES.get(f"{cls.__module__}:{cls.__qualname__}")) in PLAIN:
         return {name: partial(copy, value) for name, value in PLAIN[code].items()}
-    return {field.name: _attrs_default(field) for field in getattr(cls, "__attrs_attrs__", ())}
+    if dataclasses.is_dataclass(cls):
+        return {field.name: _default(field) for field in dataclasses.fields(cls)}
+    return {field.name: _default(field) for field in getattr(cls, "__attrs_attrs__", ())}
 
 
-def _dataclass_default(field: Any) -> Callable[[], Any] | None:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory  # type: ignore[no-any-return]
-    return None if field.default is dataclasses.MISSING else lambda: field.default
-
-
-def _attrs_default(field: Any) -> Callable[[], Any] | None:
-    default = field.default
-    if type(default).__name__ == "Factory":
+def _default(field: Any) -> Callable[[], Any] | None:
+    factory, default = getattr(field, "default_factory", dataclasses.MISSING), field.default
+    if factory is not dataclasses.MISSING:
+        return factory  # type: ignore[no-any-return]
+    if type(default).__name__ == "Factory":  # of attrs
         return None if default.takes_self else default.factory
-    return None if type(default).__name__ == "_Nothing" else lambda: default
+    is_required = default is dataclasses.MISSING or type(default).__name__ == "_Nothing"
+    return None if is_required else lambda: default
 
-
-# -- pydantic 2 ------------------------------------------------------------------------
 
 _new = object.__new__
 _set = object.__setattr__
@@ -215,7 +201,14 @@ def decode_model(data: bytes, unpacker: Unpacker) -> BaseModel:
     fields_set = _names(fields_set, [*fields, *(extra or ())])
     declared = fields_of(cls)
     if fields.keys() != declared.keys():
-        fields = _adapted(fields, declared, unset or ())
+        stored, fields = fields, {n: value for n, value in fields.items() if n in declared}
+        for name, field in declared.items():
+            if name in stored or name in (unset or ()) or field.is_required():
+                continue
+            if getattr(field, "default_factory_takes_validated_data", False):
+                fields[name] = field.default_factory(fields)
+            else:
+                fields[name] = field.get_default(call_default_factory=True)
     model = _new(cls)
     _set(model, "__dict__", fields)
     _set(model, "__pydantic_fields_set__", fields_set)
@@ -229,24 +222,6 @@ def fields_of(cls: type[BaseModel]) -> dict[str, Any]:
     """Return a model's fields by name."""
     found = getattr(cls, "__pydantic_fields__", None)  # since 2.10; faster than the property
     return cls.model_fields if found is None else found
-
-
-def _adapted(
-    fields: dict[str, Any], declared: dict[str, Any], unset: Collection[str]
-) -> dict[str, Any]:
-    """Drop the fields that the class has lost, and add the default of those it gained."""
-    state = {name: value for name, value in fields.items() if name in declared}
-    for name, field in declared.items():
-        if name in fields or name in unset or field.is_required():
-            continue
-        if getattr(field, "default_factory_takes_validated_data", False):
-            state[name] = field.default_factory(state)
-        else:
-            state[name] = field.get_default(call_default_factory=True)
-    return state
-
-
-# -- pydantic 1 ------------------------------------------------------------------------
 
 
 def encode_model_v1(reference: Reference, cls: Any) -> Encode:
@@ -286,9 +261,6 @@ def decode_model_v1(data: bytes, unpacker: Unpacker) -> Any:
 def _fields_v1(cls: Any, state: dict[str, Any]) -> dict[str, Any]:
     extras = cls.__config__.extra == "allow"
     return {name: value for name, value in state.items() if extras or name in cls.__fields__}
-
-
-# -- parts of a model ------------------------------------------------------------------
 
 
 def _check_slots(cls: Any) -> None:

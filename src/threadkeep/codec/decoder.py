@@ -1,13 +1,10 @@
-"""Decoder: bytes to values, behind each call of `NativeCodec.decode`.
-
-Nothing that the data names is imported or called. Any bytes end in a value or a typed error.
-"""
+"""Decoder: bytes to values. Nothing that the data names is imported or called."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import ormsgpack
 
@@ -39,13 +36,7 @@ _KNOWN_OBJECT = bytes((OBJECT, Tag.KNOWN))
 
 
 class Decoder:
-    """State of one call of `decode` or `decode_many`.
-
-    Args:
-        finder: lookup of the classes that may be loaded.
-        pickle_fallback: load pickles.
-        resolve: see `Codec.decode`.
-    """
+    """State of one call of `decode` or `decode_many`."""
 
     __slots__ = ("classes", "depth", "failure", "finder", "levels", "pickle_fallback", "resolve")
 
@@ -80,11 +71,7 @@ class Decoder:
         return self.unpack(data)
 
     def decode_many(self, items: Iterable[bytes]) -> list[Any]:
-        """Return the values of several pieces of bytes.
-
-        Most are messages: they are read here, a third faster than by `decode`, which raises the
-        error for those that fail.
-        """
+        """Return the values of several pieces of bytes."""
         hook, options, codecs = self.on_extension, self.options, langchain_types.FIELD_CODECS
         found = []
         for data in items:
@@ -150,7 +137,14 @@ class Decoder:
             raise CorruptionError("The stored value is nested too deeply.")
         decode = self.decoders.get(tag)
         if decode is None:
-            _refuse_tag(tag)
+            if tag == Tag.SERDE:
+                raise CorruptionError(
+                    "The value was written by a serializer, with serde=.",
+                    hint="Open the store with the same serde= again.",
+                )
+            if not 0 <= tag < Tag.SERDE:
+                raise CorruptionError(f"There is no value of kind {tag}.")
+            raise newer(f"The kind {tag} of the stored value is unknown to this release.")
         try:
             value = decode(data, self)
         except OWN:
@@ -170,17 +164,6 @@ class Decoder:
             return cls
 
 
-def _refuse_tag(tag: int) -> NoReturn:
-    if tag == Tag.SERDE:
-        raise CorruptionError(
-            "The value was written by a serializer, with serde=.",
-            hint="Open the store with the same serde= again.",
-        )
-    if not 0 <= tag < Tag.SERDE:
-        raise CorruptionError(f"There is no value of kind {tag}.")
-    raise newer(f"The kind {tag} of the stored value is unknown to this release.")
-
-
 def _read_reference(data: bytes, decoder: Decoder) -> Any:
     log, position = decoder.unpack(data)
     resolve = decoder.resolve
@@ -191,7 +174,7 @@ def _read_reference(data: bytes, decoder: Decoder) -> Any:
 
 def _read_foreign(data: bytes, decoder: Decoder) -> Any:
     name, value = decoder.unpack(data)
-    foreign = decoder.finder.registry.foreign(name)
+    foreign = decoder.finder.registry.foreign.get(name)
     if foreign is None:
         raise UnknownTypeError(
             f"The stored value is a {name.replace(':', '.')}, whose decode= is not registered.",

@@ -1,8 +1,4 @@
-"""Encoder: values to bytes, behind each call of `NativeCodec.encode`.
-
-A value comes back exactly, or, where it has no exact form, as LangGraph's savers return it, or a
-typed error says why not.
-"""
+"""Encoder: values to bytes, behind each call of `NativeCodec.encode`."""
 
 from __future__ import annotations
 
@@ -14,10 +10,7 @@ from typing import Any, NoReturn
 
 import ormsgpack
 
-from threadkeep.codec import (
-    introspection,
-    values,
-)
+from threadkeep.codec import introspection, values
 from threadkeep.codec.format import (
     MAX_DEPTH,
     OBJECT,
@@ -63,13 +56,7 @@ class PlainPacker:
 
 
 class Encoder:
-    """State of one call of `encode`.
-
-    Args:
-        registry: registry with the rules.
-        pickle_fallback: pickle values that have no rule.
-        intern: see `Codec.encode`.
-    """
+    """State of one call of `encode`."""
 
     __slots__ = ("depth", "failure", "intern", "levels", "pickle_fallback", "registry")
 
@@ -93,7 +80,7 @@ class Encoder:
         if rule is None or kind is int:
             if kind in _NATIVE:
                 return self.pack(value)
-            rule = self.rule(kind)
+            rule = self.registry.rule(kind) or _SUBSTITUTE
         rule, payload = self.payload(value, rule)
         return _OBJECT[rule.tag] + payload
 
@@ -133,7 +120,8 @@ class Encoder:
 
     def extension(self, value: Any) -> ormsgpack.Ext:
         """Return an object as an extension, or as a reference to where it is stored already."""
-        rule = self.registry.rules.get(type(value)) or self.rule(type(value))
+        kind = type(value)
+        rule = self.registry.rules.get(kind) or self.registry.rule(kind) or _SUBSTITUTE
         if rule.shareable and self.intern is not None:
             address = self.intern(value)
             if address is not None:
@@ -157,7 +145,16 @@ class Encoder:
             if isinstance(error, FinalError):
                 raise
             self.failure, self.depth, self.levels = None, depth + 1, levels
-            rule, payload = self.second_best(value, error)
+            if self.pickle_fallback:
+                rule, payload = _PICKLE, _pickle(value, self)
+            else:
+                try:
+                    plain = _substitute(value)
+                except Exception:  # noqa: BLE001 - a `repr` of the program, a zone of another library
+                    plain = None
+                if plain is None:
+                    raise
+                rule, payload = _SUBSTITUTE, self.pack(plain)
         except RecursionError:
             _refuse_depth()
         except Exception as error:
@@ -168,22 +165,6 @@ class Encoder:
             ) from error
         self.depth, self.levels = depth, levels
         return rule, payload or b""
-
-    def second_best(self, value: Any, error: UnserializableError) -> tuple[Rule, bytes]:
-        """Return a pickle, if that was asked for, else the substitute."""
-        if self.pickle_fallback:
-            return _PICKLE, _pickle(value, self)
-        try:
-            plain = _substitute(value)
-        except Exception:  # noqa: BLE001 - a `repr` of the program, a zone of another library
-            plain = None
-        if plain is None:
-            raise error
-        return _SUBSTITUTE, self.pack(plain)
-
-    def rule(self, kind: type) -> Rule:
-        """Return the rule for objects of this type."""
-        return self.registry.rule(kind) or _SUBSTITUTE
 
     def raise_failure(self) -> None:
         """Raise the error that made ormsgpack give up, if it was not its own."""
@@ -215,7 +196,7 @@ def _with_markers(value: Any, depth: int) -> Any:
             return {key: _with_markers(item, depth + 1) for key, item in value.items()}
         return values.Pairs(value)
     if kind is str and not _is_unicode(value):
-        return values.Surrogates(value)
+        return _Ext(Tag.SURROGATES, value.encode("utf-8", "surrogatepass"))
     if kind is bytearray:
         return _Ext(Tag.BYTEARRAY, bytes(value))
     return _Ext(Tag.MEMORYVIEW, values.pack_view(value)) if kind is memoryview else value
@@ -236,27 +217,17 @@ def _refuse_depth() -> NoReturn:
     )
 
 
-# -- values without an exact form ------------------------------------------------------
-
-
 def _substitute(value: Any) -> Any:
     """Return the value that LangGraph's savers return for a refused value; None if there is none.
 
-    A graph that runs on LangGraph's savers must run on ours. Of a container only itself is
-    replaced, never its content, so that no content is encoded twice.
-
-    - an exception: its `repr`
-    - a time in a zone of another library: with the offset that it has
-    - a defaultdict with a function: a plain dict
-    - a subclass of a built-in type that is written in C, or of str or int with attributes
-      that cannot be stored: the plain value
-    - a subclass of a NumPy array: a plain array
+    Of a container only itself is replaced, never its content, so that no content is encoded twice.
     """
     cls: Any = type(value)
     if isinstance(value, BaseException):
         return repr(value)
     if isinstance(value, defaultdict):
-        return None if values.has_known_factory(value) else dict(dict.items(value))
+        known = value.default_factory in values.FACTORIES
+        return None if known else dict(dict.items(value))
     if isinstance(value, datetime) and value.tzinfo is not None:
         offset = value.utcoffset()
         zone = None if offset is None else timezone(offset)

@@ -1,8 +1,8 @@
 """The value format: tags, class numbers, and the types and errors shared by the whole codec.
 
-A value is msgpack. Whatever msgpack has no exact form for is an extension: a tag and a payload.
-An extension that is the whole value is written as `OBJECT` (a byte that msgpack never uses), the
-tag and the payload: two bytes instead of three to six. Tags and class numbers are append-only.
+A value is msgpack. Whatever msgpack has no exact form for is an extension: a tag and a payload. As
+the whole value it is written as `OBJECT` (a byte that msgpack never uses), the tag and the payload.
+Tags and class numbers are append-only.
 """
 
 from __future__ import annotations
@@ -209,8 +209,6 @@ class Codec(Protocol):
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> Codec:
         """Return a codec that also loads these (module, name) classes once imported."""
 
-
-# -- errors ----------------------------------------------------------------------------
 
 OWN = (ThreadkeepError, MemoryError, RecursionError)
 """Errors that decoding passes on; any other means that the data is malformed."""

@@ -1,6 +1,6 @@
 """Frames: the bytes of one stored segment, a run of encoded elements.
 
-Layout, integers as LEB128 varints (seven bits a byte, the lowest first) unless noted:
+Integers are LEB128 varints unless noted:
 
     magic    1 byte   0xB7
     version  1 byte   high four bits: format version; low four bits: flags
@@ -9,13 +9,6 @@ Layout, integers as LEB128 varints (seven bits a byte, the lowest first) unless 
     [address of the whole frame, in place of the rest]              if ELSEWHERE
     body: element count; if more than one: how many bytes a size takes (1, 2, 4 or 8), the
           size of each element, little endian; the elements
-
-Sizes of one width, because they are read at the speed of C: 200 of them in 3 us, where
-varints take 70. Most frames hold one element, and then its size is what is left.
-
-CRC-32 guards against accidents (a torn page, a flipped bit), not against an adversary: it is in
-every Python, costs 0.1 us for 200 bytes, finds every burst of up to 32 bits, and takes 4 bytes of
-a frame that often holds 200. It covers the stored form, so that nothing damaged is decompressed.
 """
 
 from __future__ import annotations
@@ -63,20 +56,16 @@ class Compression:
     ratio: float = 0.8
 
     def __post_init__(self) -> None:
-        if self.level is not None and not _is_int_within(self.level, 0, 22):
+        if self.level is not None and (type(self.level) is not int or not 0 <= self.level <= 22):  # noqa: PLR2004 - zstd's own
             raise invalid("level", self.level, "Use a whole number from 0 (off) to 22.")
-        if not _is_int_within(self.over, 0, MAX_BODY):
+        if type(self.over) is not int or not 0 <= self.over <= MAX_BODY:
             raise invalid("over", self.over, f"Use a number of bytes from 0 to {MAX_BODY}.")
         if type(self.ratio) not in (int, float) or not 0 < self.ratio <= 1:
             raise invalid("ratio", self.ratio, "Use a share above 0 and up to 1.")
 
 
 def pack(elements: Sequence[bytes], compression: Compression) -> bytes:
-    """Return the frame that holds the elements, in order.
-
-    Raises:
-        UnserializableError: the elements take more than `MAX_BODY` bytes together.
-    """
+    """Return the frame that holds the elements. Raises UnserializableError over `MAX_BODY`."""
     body = _join(elements)
     if len(body) > MAX_BODY:
         raise UnserializableError(
@@ -99,11 +88,7 @@ def pack_elsewhere(place: bytes) -> bytes:
 
 
 def elsewhere(data: bytes) -> bytes | None:
-    """Return the place that a frame was moved to, None for one that is here.
-
-    Raises:
-        CorruptionError: the frame is damaged.
-    """
+    """Return the place that a frame was moved to, None for one that is here."""
     if not data.startswith(_HEADS[ELSEWHERE]):
         return None
     _check(data)
@@ -111,12 +96,7 @@ def elsewhere(data: bytes) -> bytes | None:
 
 
 def unpack(data: bytes) -> list[bytes]:
-    """Return the elements of a frame.
-
-    Raises:
-        NewerFormatError: a newer release wrote the frame.
-        CorruptionError: the bytes are no frame, damaged or cut short; or it was moved elsewhere.
-    """
+    """Return the elements of a frame."""
     body = data[_HEADER:]
     if (
         data[:2] == _PLAIN
@@ -140,7 +120,6 @@ _PLAIN, _PLAIN_CRC = _HEADS[0], crc32(_HEADS[0])
 
 
 def _check(data: bytes) -> int:
-    """Return the frame's flags once magic, version and checksum hold."""
     if len(data) <= _HEADER or data[0] != MAGIC:
         raise CorruptionError(f"These {len(data)} bytes are not a threadkeep segment.")
     if crc32(data[_HEADER:], crc32(data[:2])) != int.from_bytes(data[2:_HEADER], "little"):
@@ -175,23 +154,20 @@ def _split(body: bytes) -> list[bytes]:
     count, at = read_varint(body, 0)
     if count == 1:
         return [body[at:]]
-    sizes, at = _read_sizes(body, at, count) if count else ((), at)
+    sizes: tuple[int, ...] = ()
+    if count:
+        width = body[at] if at < len(body) else 0
+        try:
+            sizes = struct.unpack_from(f"<{count}{_WIDTHS[width]}", body, at + 1)
+        except (KeyError, struct.error) as error:
+            raise CorruptionError(
+                f"A segment of {len(body)} bytes cannot hold {count} elements."
+            ) from error
+        at += 1 + count * width
     bounds = list(accumulate(sizes, initial=at))
     if bounds[-1] != len(body):
         raise CorruptionError("The segment's element sizes do not add up to its length.")
     return [body[start:stop] for start, stop in pairwise(bounds)]
-
-
-def _read_sizes(body: bytes, at: int, count: int) -> tuple[tuple[int, ...], int]:
-    """Return the sizes, and where the elements begin."""
-    width = body[at] if at < len(body) else 0
-    try:
-        sizes = struct.unpack_from(f"<{count}{_WIDTHS[width]}", body, at + 1)
-    except (KeyError, struct.error) as error:
-        raise CorruptionError(
-            f"A segment of {len(body)} bytes cannot hold {count} elements."
-        ) from error
-    return sizes, at + 1 + count * width
 
 
 def _decompress(data: bytes) -> bytes:
@@ -225,10 +201,6 @@ def _compress(body: bytes, level: int) -> bytes:
     return compressor.compress(body)
 
 
-def _is_int_within(value: object, low: int, high: int) -> bool:
-    return type(value) is int and low <= value <= high
-
-
 _MORE = 0x80  # the bit of a byte that says that another follows
 _MOST = 10  # bytes: enough for 64 bits
 _SMALL = [bytes((n,)) for n in range(_MORE)]
@@ -247,11 +219,7 @@ def pack_varint(number: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number that begins at `at`, and where it ends.
-
-    Raises:
-        CorruptionError: no number of 64 bits begins there.
-    """
+    """Return the number that begins at `at`, and where it ends."""
     number = shift = 0
     for byte in data[at : at + _MOST]:
         at += 1

@@ -2,11 +2,9 @@
 
 A payload is `[code, head, values...]`: the bits of `head` from the second on are the fields that
 differ from their default, whose values follow in bit order. Its first bit is set if other fields
-than those were set explicitly: these follow as a number of such bits. An instance that is in any
-way unusual (extra values, missing fields) is written as any other model.
-
-Every save and load runs this loop. It takes 0.4 us beside the packing, which is why a message's
-six common fields are written out instead of looped over.
+than those were set explicitly: these follow as a number of such bits. An unusual instance (extra
+values, missing fields) is written as any other model. Every save and load runs this loop, which is
+why a message's six common fields are written out instead of looped over.
 """
 
 from __future__ import annotations
@@ -29,10 +27,9 @@ class Always:
 
 
 class FieldTable(NamedTuple):
-    """Fields of a model in bit order, and the default of its extra values.
+    """Fields of a model in bit order, and the default of its extra values. Append-only.
 
-    A default is None, a str, or a type: an empty dict or list, or `Always`. Append-only: a field
-    keeps its position, and a default never changes.
+    A default is None, a str, or a type: an empty dict or list, or `Always`. It never changes.
     """
 
     cls: type
@@ -195,16 +192,8 @@ class FieldCodec:
 
     def shape(self, mask: int) -> Shape:
         """Return the shape for these written fields."""
-        found = self.shapes.get(mask)
-        if found is None:
-            if len(self.shapes) > _MAX_SHAPES:
-                self.shapes.clear()
-                self.fields_set.clear()
-            found = self.shapes[mask] = self._make_shape(mask)
-            self.fields_set[mask] = found.fields_set
-        return found
-
-    def _make_shape(self, mask: int) -> Shape:
+        if (found := self.shapes.get(mask)) is not None:
+            return found
         if mask >> len(self.table):
             raise newer(f"A stored {self.cls.__name__} has fields unknown to this release.")
         names = tuple(name for name, bit in self.bits.items() if mask & bit)
@@ -212,7 +201,10 @@ class FieldCodec:
         template = {name: defaults.get(name) for name in fields_of(self.cls)}
         for name in self.unnumbered:
             template[name] = self.default(name)
-        return Shape(
+        if len(self.shapes) > _MAX_SHAPES:
+            self.shapes.clear()
+            self.fields_set.clear()
+        found = self.shapes[mask] = Shape(
             template,
             tuple(name for name in template if template[name] is dict),
             tuple(name for name in template if template[name] is list),
@@ -220,6 +212,8 @@ class FieldCodec:
             tuple(name for name in names if name not in template),
             frozenset(names),
         )
+        self.fields_set[mask] = found.fields_set
+        return found
 
     def is_usual(self, model: BaseModel) -> bool:
         """Tell whether the fields without a number have the class's own default."""
@@ -297,16 +291,9 @@ def decode(data: bytes, unpacker: Unpacker) -> BaseModel:
 
 
 def _blank(default: Any) -> tuple[type | None, Any]:
-    """Return the type and the value of a default."""
     if default is dict or default is list:
         return default, default()
     return (str, default) if isinstance(default, str) else (None, default)
-
-
-def _field_codec(code: int, model: FieldTable) -> FieldCodec:
-    usual = {"content", "id", "response_metadata", "additional_kwargs", "name", "type"}
-    is_message = issubclass(model.cls, BaseMessage) and usual <= fields_of(model.cls).keys()
-    return (MessageCodec if is_message else FieldCodec)(code, model)
 
 
 def _rule(codec: FieldCodec) -> Rule:
@@ -314,5 +301,8 @@ def _rule(codec: FieldCodec) -> Rule:
     return Rule(Tag.KNOWN, codec.encode, shareable=True, otherwise=general)
 
 
-FIELD_CODECS = {code: _field_codec(code, model) for code, model in MODELS.items()}
+FIELD_CODECS = {
+    code: (MessageCodec if issubclass(model.cls, BaseMessage) else FieldCodec)(code, model)
+    for code, model in MODELS.items()
+}
 RULES = {codec.cls: _rule(codec) for codec in FIELD_CODECS.values()}

@@ -1,10 +1,8 @@
 """LangGraph's own payloads, read only: the formats of `JsonPlusSerializer`.
 
-Nothing that the data names is imported, and nothing is called but the closed list below and, for
-models, the validation of a class that this program has allowed. LangGraph's formats lose types
-as they are written (tuples come back as lists, nested models as dicts): a value comes back as
-LangGraph itself would return it, by stricter rules. For a class that cannot be found LangGraph
-returns the bare data; this raises `UnknownTypeError`.
+Nothing that the data names is imported, and nothing is called but the closed list below and the
+validation of models that this program has allowed. A value comes back as LangGraph would return it,
+but for a class that cannot be found: that is an `UnknownTypeError`.
 """
 
 from __future__ import annotations
@@ -28,14 +26,10 @@ from pydantic import SecretBytes, SecretStr, ValidationError
 from threadkeep.codec import data_classes, numpy_pandas, subclasses
 from threadkeep.codec.codecs import NativeCodec
 from threadkeep.codec.decoder import Decoder
-from threadkeep.codec.format import CODES, Tag, describe
+from threadkeep.codec.format import CODES, Decode, Tag, describe
 from threadkeep.codec.introspection import ADDRESSES, PATHS, rebuild, set_attributes, solid_base
 from threadkeep.codec.langchain_types import MODELS
-from threadkeep.codec.registry import (
-    Finder,
-    name_of,
-    unknown,
-)
+from threadkeep.codec.registry import Finder, name_of, unknown
 from threadkeep.codec.values import make_path, make_pattern, make_zone_info
 from threadkeep.errors import CorruptionError, ThreadkeepError, UnknownTypeError
 
@@ -43,8 +37,8 @@ from threadkeep.errors import CorruptionError, ThreadkeepError, UnknownTypeError
 class Shared:
     """Cache of the latest decoded objects by their bytes, up to `most` bytes as stored.
 
-    The payloads of neighbouring checkpoints hold mostly the same messages: each is decoded
-    once, and a comparison finds the same object. Within one payload no object is used twice.
+    Neighbouring checkpoints hold mostly the same messages. Within one payload no object is used
+    twice.
     """
 
     def __init__(self, most: int = 32 << 20) -> None:
@@ -77,28 +71,17 @@ class Shared:
 def decode_langgraph(
     type_: str, data: bytes, codec: NativeCodec, shared: Shared | None = None
 ) -> Any:
-    """Return the value of a payload as `JsonPlusSerializer.dumps_typed` wrote it.
+    """Return the value of a payload of this type tag as `JsonPlusSerializer.dumps_typed` wrote it.
 
-    Args:
-        type_: the payload's type tag: "msgpack", "json", "bytes", "bytearray", "null" or
-            "pickle".
-        data: the payload.
-        codec: its registered and allowed classes may be loaded, and pickles if its
-            `pickle_fallback` is on.
-        shared: cache for payloads with common objects; the value must not be changed then.
-
-    Raises:
-        UnknownTypeError: the data names a type that is not allowed, or is encrypted.
-        CorruptionError: the bytes are damaged.
+    Objects in a `shared` cache must not be changed.
     """
     if type_ == "null":
         return None
     if type_ in ("bytes", "bytearray"):
         return bytes(data) if type_ == "bytes" else bytearray(data)
-    decoder = LangGraphDecoder(codec.finder, codec.pickle_fallback)
     if shared is not None:
         shared.begin()
-        decoder.shared = shared
+    decoder = LangGraphDecoder(codec, shared)
     if type_ == "msgpack":
         return decoder.unpack(data)
     if type_ == "pickle":
@@ -118,9 +101,9 @@ class LangGraphDecoder(Decoder):
 
     options: ClassVar[int | None] = ormsgpack.OPT_NON_STR_KEYS
 
-    def __init__(self, finder: Finder, pickle_fallback: bool = False) -> None:  # noqa: FBT001, FBT002 - as `Decoder`
-        super().__init__(finder, pickle_fallback)
-        self.shared: Shared | None = None
+    def __init__(self, codec: NativeCodec, shared: Shared | None) -> None:
+        super().__init__(codec.finder, codec.pickle_fallback)
+        self.shared = shared
 
     def on_extension(self, tag: int, data: bytes) -> Any:
         """See `Decoder.on_extension`. Objects within objects are those objects' own."""
@@ -129,20 +112,17 @@ class LangGraphDecoder(Decoder):
         return self.shared.object(tag, data, super().on_extension)
 
 
-def _read_positional(data: bytes, decoder: Decoder) -> Any:
-    module, name, args = decoder.unpack(data)
-    return construct(decoder.finder, module, name, args, {})
+def _reader(arguments: Callable[[Any], tuple[list[Any], Any]]) -> Decode:
+    """Return the decoder of a class and what it is made of, given how that is spread."""
+
+    def read(data: bytes, decoder: Decoder) -> Any:
+        module, name, stored = decoder.unpack(data)[:3]
+        return construct(decoder.finder, module, name, *arguments(stored))
+
+    return read
 
 
-def _read_single(data: bytes, decoder: Decoder) -> Any:
-    module, name, arg = decoder.unpack(data)
-    return construct(decoder.finder, module, name, [arg], {})
-
-
-def _read_fields(data: bytes, decoder: Decoder) -> Any:
-    """Keyword arguments, or a model's dump and the method that made it."""
-    module, name, fields = decoder.unpack(data)[:3]
-    return construct(decoder.finder, module, name, [], fields)
+_read_fields = _reader(lambda fields: ([], fields))  # the method that made a dump may follow
 
 
 def _read_method(data: bytes, decoder: Decoder) -> Any:
@@ -154,8 +134,8 @@ def _read_method(data: bytes, decoder: Decoder) -> Any:
 
 
 LangGraphDecoder.decoders = {
-    0: _read_single,
-    1: _read_positional,
+    0: _reader(lambda argument: ([argument], {})),
+    1: _reader(lambda arguments: (arguments, {})),
     2: _read_fields,
     3: _read_method,
     4: _read_fields,
@@ -175,12 +155,9 @@ def construct(finder: Finder, module: str, name: str, args: list[Any], fields: A
         return vars(v1)[name](*args)
     path = f"{module}:{name}"
     cls, kind = finder.look_up(path)
-    if kind is Tag.PLAIN and path not in CODES and finder.registry.named(path) is None:
+    if kind is Tag.PLAIN and path not in CODES and finder.registry.named.get(path) is None:
         raise unknown(path, "is stored as a dump of which only the class knows how to read it")
     return _FILLERS[kind](cls, args, fields)
-
-
-# -- the closed list -------------------------------------------------------------------
 
 
 _CLOSED: dict[tuple[str, str], Callable[..., Any]] = {
@@ -207,9 +184,6 @@ _CLOSED: dict[tuple[str, str], Callable[..., Any]] = {
 }
 
 
-# -- classes that the program has allowed ----------------------------------------------
-
-
 def _fill_enum(cls: Any, args: list[Any], _: Any) -> Any:
     """LangGraph writes members by value: find it, or combine flags, without calling the class."""
     (value,) = args
@@ -224,7 +198,6 @@ def _fill_enum(cls: Any, args: list[Any], _: Any) -> Any:
 
 
 def _fill_subclass(cls: Any, args: list[Any], _: Any) -> Any:
-    """Build the value inside as one of the base itself."""
     base = solid_base(cls)
     build = _CLOSED.get((base.__module__, base.__name__))
     plain = args[0] if build is None else subclasses.plain_value(build(*args))
@@ -241,33 +214,24 @@ def _fill_exception(cls: Any, args: list[Any], fields: Any) -> Any:
 
 
 def _fill_record(cls: type, args: list[Any], fields: Any) -> Any:
-    """Set the fields; those that are missing get the class's own default."""
-    own = _fields_of(cls, args, fields)
+    """Set the fields; LangGraph writes `Send` and `Item` in forms of their own."""
+    own = dict(fields)
+    if cls.__name__ == "Send" and args:
+        own = dict(zip(("node", "arg", "timeout"), args, strict=False))
+    elif cls.__name__ in ("Item", "SearchItem"):
+        own["namespace"] = tuple(own["namespace"])
+        for name in ("created_at", "updated_at"):
+            if isinstance(own[name], str):
+                own[name] = datetime.fromisoformat(own[name])
     value = rebuild(cls, own)
     data_classes.add_defaults(value, own.keys())
     return value
 
 
-def _fields_of(cls: type, args: list[Any], fields: Any) -> dict[str, Any]:
-    """Return the fields by name; LangGraph writes `Send` and `Item` in forms of their own."""
-    if cls.__name__ == "Send" and args:
-        return dict(zip(("node", "arg", "timeout"), args, strict=False))
-    if cls.__name__ in ("Item", "SearchItem"):
-        times = {k: _time(fields[k]) for k in ("created_at", "updated_at")}
-        return {**fields, **times, "namespace": tuple(fields["namespace"])}
-    return dict(fields)
-
-
-def _time(stored: Any) -> Any:
-    return datetime.fromisoformat(stored) if isinstance(stored, str) else stored
-
-
 def _fill_model(cls: Any, _: list[Any], fields: Any) -> Any:
-    """Validate, as LangGraph does.
+    """Validate, as LangGraph does: a dump has lost the types inside the model.
 
-    A dump has lost the types inside the model: only its own validation can bring them
-    back. That runs code of the class, never code that the data brings: the class was
-    allowed by the rules for loading, and parsing unknown input is what it is made for.
+    That runs code of the class, which was allowed for loading, never code that the data brings.
     """
     try:
         return cls.model_validate(fields)
@@ -297,8 +261,6 @@ _FILLERS: dict[Tag, Callable[[Any, list[Any], Any], Any]] = {
 }
 
 
-# -- JSON ------------------------------------------------------------------------------
-
 _BY_NAME = {model.cls.__name__: model.cls for model in MODELS.values()}
 
 
@@ -318,21 +280,16 @@ def _revive(value: dict[str, Any], finder: Finder) -> Any:
         return value
     if kind != "constructor":
         raise UnknownTypeError(f"The payload stands for a LangChain {kind}: {'.'.join(path)}.")
-    if version == 1:
-        return _revive_langchain(path, value.get("kwargs") or {})
-    module, name = ".".join(path[:-1]), path[-1]
     args, fields = value.get("args") or [], value.get("kwargs") or {}
+    if version == 1:  # LangChain's own envelopes name classes by a path of its own
+        cls = _BY_NAME.get(path[-1])
+        if cls is None or path[0] not in ("langchain", "langchain_core"):
+            raise UnknownTypeError(
+                f"The payload holds a LangChain object that cannot be read: {'.'.join(path)}.",
+                hint="Messages and documents can; load others with langchain_core.load.",
+            )
+        return _fill_model(cls, [], fields)
+    module, name = ".".join(path[:-1]), path[-1]
     if (module, name) == ("datetime", "datetime"):
         return datetime.fromisoformat(*args)
     return construct(finder, module, name, args, fields)
-
-
-def _revive_langchain(path: list[str], fields: dict[str, Any]) -> Any:
-    """LangChain's own envelopes name classes by a path of its own, not by their module."""
-    cls = _BY_NAME.get(path[-1])
-    if cls is None or path[0] not in ("langchain", "langchain_core"):
-        raise UnknownTypeError(
-            f"The payload holds a LangChain object that cannot be read: {'.'.join(path)}.",
-            hint="Messages and documents can; load others with langchain_core.load.",
-        )
-    return _fill_model(cls, [], fields)

@@ -1,8 +1,6 @@
-"""NumPy arrays and scalars, and times of pandas.
+"""NumPy arrays and scalars, and times of pandas, where the program has imported these.
 
-NumPy and pandas are never imported: they are used only where the program has imported them.
-Arrays come back in row or column order and writable or not, as they were; views come back as
-arrays of their own.
+Arrays come back in row or column order and writable or not, as they were.
 """
 
 from __future__ import annotations
@@ -46,11 +44,7 @@ def _imported(name: str) -> Any:
     return module
 
 
-# -- NumPy -----------------------------------------------------------------------------
-
-
 def _array(array: Any, packer: Packer) -> bytes:
-    """Element type, shape, order and raw bytes."""
     column = array.flags.f_contiguous and not array.flags.c_contiguous
     flags = _COLUMN_ORDER * column | _READ_ONLY * (not array.flags.writeable)
     raw = array.tobytes(order="F" if column else "C")
@@ -118,9 +112,6 @@ def _dtype(description: Any) -> Any:
     return dtype
 
 
-# -- pandas: a number of units and the unit's name, for a Timestamp also its zone and fold
-
-
 def _units(value: Any) -> list[Any]:
     numpy = _imported("numpy")
     return [int(value.asm8.view("i8")), numpy.datetime_data(value.asm8.dtype)[0]]
@@ -140,15 +131,12 @@ def _read_timestamp(data: bytes, unpacker: Unpacker) -> Any:
     return value if value.fold == fold else value.replace(fold=fold)
 
 
-def _read_timedelta(data: bytes, unpacker: Unpacker) -> Any:
-    pandas = _imported("pandas")
-    return pandas.Timedelta(_imported("numpy").timedelta64(*unpacker.unpack(data)))
-
-
 DECODERS: dict[int, Decode] = {
     Tag.NDARRAY: _read_array,
     Tag.NUMPY_SCALAR: _read_scalar,
     Tag.PANDAS_TIMESTAMP: _read_timestamp,
-    Tag.PANDAS_TIMEDELTA: _read_timedelta,
+    Tag.PANDAS_TIMEDELTA: lambda data, unpacker: _imported("pandas").Timedelta(
+        _imported("numpy").timedelta64(*unpacker.unpack(data))
+    ),
     Tag.PANDAS_NAT: lambda _, __: _imported("pandas").NaT,
 }

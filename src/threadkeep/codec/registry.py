@@ -1,20 +1,15 @@
 """Registry of the classes that a program can store and load, and lookup by the names in data.
 
-A lookup reads dictionaries: it never imports, and never calls what data names. A class is found
-only
-
-- by its code in the built-in table, or
-- because it was registered, or
-- because its module is imported, or this process has stored instances of it, it is a data
-  class, and either it is on the list of allowed classes or LangGraph's strict mode
-  (LANGGRAPH_STRICT_MSGPACK) is off.
+A lookup never imports, and never calls what data names. A class is found only by its code in the
+built-in table; because it was registered; or because its module is imported, or this process has
+stored instances of it, it is a data class, and it is allowed or LangGraph's strict mode is off.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar, overload
 from weakref import ref
@@ -66,11 +61,9 @@ def imported(name: str) -> type | None:
 class LocalClasses:
     """Weak table of classes that no name leads to: defined inside a function, or made by a call.
 
-    It holds classes whose instances this process has stored. A function that is called again
-    makes another class of the same name. The first one that is alive has that name in data,
-    others the name and a number ("app:make.<locals>.Item#2"): within this process each value
-    comes back as an instance of its very own class. Where that is gone, as it is in every other
-    process, the name stands for the latest class.
+    Of classes with the same name, the first one that is alive has it in data, others the name and a
+    number ("app:make.<locals>.Item#2"). Where that is gone, as it is in every other process, the
+    name stands for the latest class.
     """
 
     def __init__(self) -> None:
@@ -96,8 +89,6 @@ class LocalClasses:
 
 
 def _weak(table: Table, key: str, cls: type) -> ref[type]:
-    """Return a reference to the class that is removed from the table with it."""
-
     def drop(dead: ref[type]) -> None:
         if table.get(key) is dead:
             del table[key]
@@ -111,16 +102,8 @@ class Finder(NamedTuple):
     registry: Registry
     allowed: frozenset[tuple[str, ...]] = frozenset()
 
-    def extended(self, extra: Collection[tuple[str, ...]]) -> Finder:
-        """Return a finder that allows these classes too."""
-        return Finder(self.registry, self.allowed.union(extra))
-
     def find(self, reference: Reference, tag: Tag) -> type:
-        """Return the class that data refers to, which must still be of the stored kind.
-
-        Raises:
-            UnknownTypeError: it is not allowed, not imported, gone, or of another kind.
-        """
+        """Return the class that data refers to, which must still be of the stored kind."""
         cls, kind = self.look_up(reference)
         if kind is not tag:
             raise UnknownTypeError(
@@ -133,25 +116,26 @@ class Finder(NamedTuple):
     def look_up(self, reference: Reference) -> tuple[type, Tag]:
         """Return the class and its kind."""
         code = reference if isinstance(reference, int) else CODES.get(reference)
+        name = str(reference) if code is None else HOMES.get(code)
+        if name is None:
+            raise newer(f"The class number {code} of the stored value is unknown to this release.")
         if code is not None:
-            cls = _by_code(code)
-            kind = kind_of(cls)
-            if kind is None:
-                raise UnknownTypeError(f"{dotted(cls)} is not a data class any more.")
-            return cls, kind
-        name = str(reference)
-        if (registered := self.registry.named(name)) is not None:
+            cls = imported(name)
+            if cls is None:
+                raise UnknownTypeError(
+                    f"The stored value is a {name.replace(':', '.')}, which is not imported.",
+                    hint=f"Add to your program: import {name.partition(':')[0]}",
+                )
+        elif (registered := self.registry.named.get(name)) is not None:
             return registered, kind_of(registered) or Tag.PLAIN
-        return self._imported(name)
-
-    def _imported(self, name: str) -> tuple[type, Tag]:
-        if _langgraph.STRICT_MSGPACK_ENABLED and not self._is_listed(name):
-            raise unknown(name, "is not registered, and LANGGRAPH_STRICT_MSGPACK is on")
-        cls = imported(name) or self.registry.local.find(name)
-        if cls is None:
-            if (plain := name.partition("#")[0]) != name:
-                return self.look_up(plain)
-            raise unknown(name, "is not among the classes that this program has imported")
+        else:
+            if _langgraph.STRICT_MSGPACK_ENABLED and not self._is_listed(name):
+                raise unknown(name, "is not registered, and LANGGRAPH_STRICT_MSGPACK is on")
+            cls = imported(name) or self.registry.local.find(name)
+            if cls is None:
+                if (plain := name.partition("#")[0]) != name:
+                    return self.look_up(plain)
+                raise unknown(name, "is not among the classes that this program has imported")
         kind = kind_of(cls)
         if kind is None:
             raise unknown(name, "is not a data class")
@@ -180,19 +164,6 @@ def unknown(name: str, why: str) -> UnknownTypeError:
             f"If it was moved or renamed: threadkeep.register(NewClass, name={name!r})"
         )
     return UnknownTypeError(f"The stored value is a {module}.{qualname}, which {why}.", hint=hint)
-
-
-def _by_code(code: int) -> type:
-    home = HOMES.get(code)
-    if home is None:
-        raise newer(f"The class number {code} of the stored value is unknown to this release.")
-    cls = imported(home)
-    if cls is None:
-        raise UnknownTypeError(
-            f"The stored value is a {home.replace(':', '.')}, which is not imported.",
-            hint=f"Add to your program: import {home.partition(':')[0]}",
-        )
-    return cls
 
 
 C = TypeVar("C", bound=type)
@@ -227,8 +198,8 @@ class Registry:
     """The classes that a program has registered, by name, and the rule for every type met."""
 
     def __init__(self) -> None:
-        self._named: dict[str, type] = {}
-        self._foreign: dict[str, Foreign] = {}
+        self.named: dict[str, type] = {}
+        self.foreign: dict[str, Foreign] = {}
         self.local = LocalClasses()
         self.rules: dict[type, Rule | None] = {}
         self._forget()
@@ -242,28 +213,43 @@ class Registry:
         name: str | None = None,
     ) -> None:
         """See `threadkeep.register`."""
-        _check_registrable(cls, encode, decode, name)
+        if not isinstance(cls, type):
+            raise InvalidArgumentError(
+                f"{cls!r} is not a class.", hint="Register the class of the values to be stored."
+            )
+        if (encode is None) != (decode is None):
+            raise InvalidArgumentError("encode and decode must be given together.")
+        if cls in _BUILT_IN or cls.__module__ == "builtins":
+            raise InvalidArgumentError(f"threadkeep has its own form for {cls.__qualname__}.")
+        if encode is None and kind_of(cls) is None and solid_base(cls) is not object:
+            raise InvalidArgumentError(
+                f"{cls.__qualname__} is not described by its attributes alone.",
+                hint=f"threadkeep.register({cls.__qualname__}, encode=..., decode=...)",
+            )
+        if name is not None and not all(name.partition(":")):
+            raise InvalidArgumentError(
+                f"Invalid name: {name!r}.", hint="Give it as 'module:Qualified.Name'."
+            )
         for key in {name_of(cls), name or name_of(cls)}:
             if encode and decode:
-                self._foreign[key] = Foreign(cls, encode, decode)
+                self.foreign[key] = Foreign(cls, encode, decode)
             else:
-                self._named[key] = cls
+                self.named[key] = cls
         self._forget()
 
     def register_module(self, name: str) -> None:
         """See `threadkeep.register_module`."""
-        for cls in _classes_of(name, vars(_import(name))):
+        try:
+            module = importlib.import_module(name)
+        except (ImportError, TypeError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"The module {name!r} cannot be imported: {error}.",
+                hint="Give the full name of a module of your program, such as 'app.models'.",
+            ) from error
+        for cls in _classes_of(name, vars(module)):
             if kind_of(cls) is not None:
-                self._named[name_of(cls)] = cls
+                self.named[name_of(cls)] = cls
         self._forget()
-
-    def named(self, name: str) -> type | None:
-        """Return the class registered under this name."""
-        return self._named.get(name)
-
-    def foreign(self, name: str) -> Foreign | None:
-        """Return the program's own encoding registered under this name."""
-        return self._foreign.get(name)
 
     def rule(self, cls: type) -> Rule | None:
         """Return the rule for instances of exactly this type, None if they cannot be stored."""
@@ -281,21 +267,21 @@ class Registry:
 
     def _make_rule(self, cls: type) -> Rule | None:
         name = name_of(cls)
-        if (foreign := self._foreign.get(name)) and foreign.cls is cls:
+        if (foreign := self.foreign.get(name)) and foreign.cls is cls:
             own = foreign.encode
             return Rule(Tag.FOREIGN, lambda value, packer: packer.pack([name, own(value)]), True)  # noqa: FBT003
         if rule := numpy_pandas.rule_for(cls) or values.v1_secret_rule(cls):
             return rule
-        tag = kind_of(cls) or (Tag.PLAIN if self._named.get(name) is cls else None)
+        tag = kind_of(cls) or (Tag.PLAIN if self.named.get(name) is cls else None)
         if tag is None:
             return None
-        found = self.named(name) or imported(name)
+        found = self.named.get(name) or imported(name)
         if found is None:
             return _data_rule(cls, tag, self.local.name(cls, name))
         if found is not cls:
             raise _replaced(cls)
         rule = _data_rule(cls, tag, CODES.get(name, name))
-        return rule if name in self._named else _while_found(rule, cls)
+        return rule if name in self.named else _while_found(rule, cls)
 
 
 DEFAULT_REGISTRY = Registry()
@@ -365,8 +351,7 @@ def _data_rule(cls: type, tag: Tag, reference: Reference) -> Rule:
 def _while_found(rule: Rule, cls: type) -> Rule:
     """Return a rule that refuses instances once the class's name leads to another class.
 
-    (A module that is reloaded, or a cell that is run again, makes another class of the name: an
-    old instance would come back as one of those.)
+    (As when a module is reloaded: an old instance would come back as one of the new class.)
     """
     encode, name = rule.encode, name_of(cls)
     home, inside, modules = cls.__module__, cls.__qualname__, sys.modules
@@ -392,40 +377,9 @@ def _replaced(cls: type) -> UnserializableError:
 
 
 def _classes_of(module: str, scope: Mapping[str, Any], outer: str = "") -> Iterator[type]:
-    """Yield the classes that a module defines, those inside classes too."""
     for name, found in scope.items():
         if not isinstance(found, type) or found.__module__ != module:
             continue
         if not outer or found.__qualname__ == f"{outer}.{name}":  # not a mere reference
             yield found
             yield from _classes_of(module, vars(found), found.__qualname__)
-
-
-def _import(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except (ImportError, TypeError, ValueError) as error:
-        raise InvalidArgumentError(
-            f"The module {name!r} cannot be imported: {error}.",
-            hint="Give the full name of a module of your program, such as 'app.models'.",
-        ) from error
-
-
-def _check_registrable(cls: Any, encode: object, decode: object, name: str | None) -> None:
-    if not isinstance(cls, type):
-        raise InvalidArgumentError(
-            f"{cls!r} is not a class.", hint="Register the class of the values to be stored."
-        )
-    if (encode is None) != (decode is None):
-        raise InvalidArgumentError("encode and decode must be given together.")
-    if cls in _BUILT_IN or cls.__module__ == "builtins":
-        raise InvalidArgumentError(f"threadkeep has its own form for {cls.__qualname__}.")
-    if encode is None and kind_of(cls) is None and solid_base(cls) is not object:
-        raise InvalidArgumentError(
-            f"{cls.__qualname__} is not described by its attributes alone.",
-            hint=f"threadkeep.register({cls.__qualname__}, encode=..., decode=...)",
-        )
-    if name is not None and not all(name.partition(":")):
-        raise InvalidArgumentError(
-            f"Invalid name: {name!r}.", hint="Give it as 'module:Qualified.Name'."
-        )

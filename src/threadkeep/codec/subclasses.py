@@ -1,10 +1,9 @@
 """Payloads of subclasses of built-in types, exceptions among them.
 
 An instance is rebuilt by the methods of its base, never by those of its class. The payload of a
-subclass is `[class, position of the base, plain value, attributes]`, that of an exception
-`[class, arguments, attributes, fields]`, cut after the last part that is not empty; fields are
-those that the arguments do not set, such as the name of an `ImportError`. As with pickle and
-copy, traceback, cause and context are lost, and so is the object of an `AttributeError`.
+subclass is `[class, position of the base, plain value, attributes]`, that of an exception `[class,
+arguments, attributes, fields]`, cut after the last part that is not empty; fields are those that
+the arguments do not set, such as the name of an `ImportError`.
 """
 
 from __future__ import annotations
@@ -89,9 +88,6 @@ def plain_value(value: Any) -> Any:
         if base in _BASES:
             return _BASES[base].plain(value)
     return None
-
-
-# -- the bases -------------------------------------------------------------------------
 
 
 def _filled(base: Any, fill: Any, kind: type | None = None) -> Base:
@@ -194,8 +190,6 @@ _BASES: dict[Any, Base] = {
 }
 
 
-# -- exceptions ------------------------------------------------------------------------
-
 _NOT_FIELDS = frozenset({"obj", "__suppress_context__", "message", "exceptions"})
 """The last two are a group's, which no one can set: they are its arguments."""
 _ARGS: Any = vars(BaseException)["args"]
@@ -209,9 +203,10 @@ def encode_exception(reference: Reference, cls: Any) -> Encode:
         try:
             twin = make_exception(cls, args)
         except Exception as error:
-            raise _cannot_remake(cls) from error
-        if type(twin) is not cls:
-            raise _cannot_remake(cls)
+            raise UnserializableError(
+                f"A {dotted(cls)} cannot be made of its arguments again.",
+                hint="Give its arguments to super().__init__() unchanged.",
+            ) from error
         known = _fields(cls).items()
         fields = {name: field.__get__(value) for name, field in known}
         new = {n: fields[n] for n, field in known if not _same(fields[n], field.__get__(twin))}
@@ -233,8 +228,6 @@ def decode_exception(data: bytes, unpacker: Unpacker) -> Any:
         members = [member if type(member) is str else repr(member) for member in args[1]]
         return f"{cls.__name__}({args[0]!r}, [{', '.join(members)}])"
     value = make_exception(cls, tuple(args))
-    if type(value) is not cls:
-        raise CorruptionError(f"A stored {cls.__qualname__} has arguments of another exception.")
     set_attributes(value, own)
     known = _fields(cls)
     for name in fields.keys() & known.keys():
@@ -248,6 +241,8 @@ def make_exception(cls: Any, args: tuple[Any, ...]) -> BaseException:
     if base is BaseExceptionGroup and not (len(args) == 2 and type(args[1]) in (list, tuple)):  # noqa: PLR2004 - a message and exceptions
         raise CorruptionError("A stored exception group has no list of exceptions.")
     value: BaseException = base.__new__(cls, *args)
+    if type(value) is not cls:
+        raise CorruptionError(f"A stored {cls.__qualname__} has arguments of another exception.")
     base.__init__(value, *args)
     _ARGS.__set__(value, args)
     return value
@@ -266,10 +261,3 @@ def _fields(cls: type) -> dict[str, MemberDescriptorType]:
 
 def _same(a: Any, b: Any) -> bool:
     return a is b or (type(a) is type(b) is int and a == b)
-
-
-def _cannot_remake(cls: type) -> UnserializableError:
-    return UnserializableError(
-        f"A {dotted(cls)} cannot be made of its arguments again.",
-        hint="Give its arguments to super().__init__() unchanged.",
-    )

@@ -25,12 +25,6 @@ from threadkeep.errors import CorruptionError, UnknownTypeError, UnserializableE
 # -- text and numbers ------------------------------------------------------------------
 
 
-class Surrogates(str):
-    """Marker for an equal str that UTF-8 cannot hold."""
-
-    __slots__ = ()
-
-
 class Pairs:
     """Marker for a dict with keys that msgpack maps cannot hold exactly."""
 
@@ -42,10 +36,6 @@ class Pairs:
 
 def _text(value: Any, _: Packer) -> bytes:
     return str(value).encode("utf-8", "surrogatepass")
-
-
-def _big_int(value: int, _: Packer) -> bytes:
-    return value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
 
 
 def pack_view(value: memoryview, _: Packer | None = None) -> bytes:
@@ -72,12 +62,8 @@ def _read_view(data: bytes, unpacker: Unpacker) -> memoryview | bytes:
 
 
 def _attributes(*names: str) -> Any:
-    """Return the encoding of a value as the list of these attributes."""
     read = attrgetter(*names)
     return lambda value, packer: packer.pack(list(read(value)))
-
-
-# -- containers ------------------------------------------------------------------------
 
 
 def _flat(value: dict[Any, Any]) -> list[Any]:
@@ -99,8 +85,7 @@ def _read_members(data: bytes, unpacker: Unpacker) -> list[Any]:
     return [unpacker.unpack(member) for member in unpacker.unpack(data)]
 
 
-def _read_deque(data: bytes, unpacker: Unpacker) -> deque[Any]:
-    maxlen, *items = unpacker.unpack(data)
+def _make_deque(maxlen: int | None, *items: Any) -> deque[Any]:
     return deque(items, maxlen)
 
 
@@ -110,18 +95,13 @@ def _ordered(value: OrderedDict[Any, Any], packer: Packer) -> bytes:
     return packer.pack(_flat(value))
 
 
-_FACTORIES: tuple[Any, ...] = (None, list, dict, set, int, float, str, tuple, bool, frozenset)
+FACTORIES: tuple[Any, ...] = (None, list, dict, set, int, float, str, tuple, bool, frozenset)
 """Factories that a stored defaultdict may have; positions are part of the format."""
-
-
-def has_known_factory(value: defaultdict[Any, Any]) -> bool:
-    """Tell whether data can name the factory."""
-    return value.default_factory in _FACTORIES
 
 
 def check_factory(value: defaultdict[Any, Any]) -> None:
     """Raise UnserializableError for a factory that data cannot name."""
-    if not has_known_factory(value):
+    if value.default_factory not in FACTORIES:
         raise UnserializableError(
             f"A defaultdict of {value.default_factory!r} cannot be stored exactly.",
             hint="Use list, dict, set, int, float, str, tuple, bool or frozenset, or a plain dict.",
@@ -130,16 +110,12 @@ def check_factory(value: defaultdict[Any, Any]) -> None:
 
 def _default_dict(value: defaultdict[Any, Any], packer: Packer) -> bytes:
     check_factory(value)
-    return packer.pack([_FACTORIES.index(value.default_factory), *_flat(value)])
+    return packer.pack([FACTORIES.index(value.default_factory), *_flat(value)])
 
 
-def _read_default_dict(data: bytes, unpacker: Unpacker) -> defaultdict[Any, Any]:
-    factory, *flat = unpacker.unpack(data)
-    pairs = zip(flat[::2], flat[1::2], strict=True)
-    return defaultdict(_FACTORIES[factory], pairs)
+def _make_default_dict(factory: int, *flat: Any) -> defaultdict[Any, Any]:
+    return defaultdict(FACTORIES[factory], zip(flat[::2], flat[1::2], strict=True))
 
-
-# -- time ------------------------------------------------------------------------------
 
 _COMPLEX = struct.Struct(">dd")
 _DATE = struct.Struct(">HBB")
@@ -182,10 +158,6 @@ def _timezone(value: timezone, packer: Packer) -> bytes:
     return packer.pack(list(value.__getinitargs__()))  # type: ignore[attr-defined]
 
 
-def _read_timezone(data: bytes, unpacker: Unpacker) -> timezone:
-    return timezone(*unpacker.unpack(data)) if data else UTC
-
-
 def _zone_info(value: ZoneInfo, _: Packer) -> bytes:
     if value.key is None:
         raise UnserializableError(
@@ -204,9 +176,6 @@ def make_zone_info(key: str) -> ZoneInfo:
             f"This machine does not know the time zone {key!r}.",
             hint="Install the time zone database: pip install tzdata",
         ) from error
-
-
-# -- names and addresses ---------------------------------------------------------------
 
 
 def make_path(cls: type, *parts: str) -> Any:
@@ -262,9 +231,6 @@ def _check_plain(value: Any, where: str) -> None:
         )
 
 
-# -- the tables ------------------------------------------------------------------------
-
-
 def _from_text(build: Any) -> Decode:
     return lambda data, _: build(data.decode("utf-8", "surrogatepass"))
 
@@ -284,8 +250,12 @@ def _exactly(kind: type, build: Any) -> Decode:
 
 
 _TYPES: tuple[tuple[type, Tag, Any, Decode], ...] = (
-    (int, Tag.BIG_INT, _big_int, lambda data, _: int.from_bytes(data, "little", signed=True)),
-    (Surrogates, Tag.SURROGATES, _text, _from_text(str)),
+    (
+        int,
+        Tag.BIG_INT,
+        lambda value, _: value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True),
+        lambda data, _: int.from_bytes(data, "little", signed=True),
+    ),
     (bytearray, Tag.BYTEARRAY, lambda value, _: bytes(value), lambda data, _: bytearray(data)),
     (memoryview, Tag.MEMORYVIEW, pack_view, _read_view),
     (
@@ -306,9 +276,14 @@ _TYPES: tuple[tuple[type, Tag, Any, Decode], ...] = (
     ),
     (set, Tag.SET, _members, lambda data, unpacker: set(_read_members(data, unpacker))),
     (frozenset, Tag.FROZENSET, _members, lambda data, u: frozenset(_read_members(data, u))),
-    (deque, Tag.DEQUE, lambda value, packer: packer.pack([value.maxlen, *value]), _read_deque),
+    (
+        deque,
+        Tag.DEQUE,
+        lambda value, packer: packer.pack([value.maxlen, *value]),
+        _from_parts(_make_deque),
+    ),
     (OrderedDict, Tag.ORDERED_DICT, _ordered, lambda d, u: OrderedDict(_read_pairs(d, u))),
-    (defaultdict, Tag.DEFAULT_DICT, _default_dict, _read_default_dict),
+    (defaultdict, Tag.DEFAULT_DICT, _default_dict, _from_parts(_make_default_dict)),
     (
         datetime,
         Tag.DATETIME,
@@ -327,7 +302,7 @@ _TYPES: tuple[tuple[type, Tag, Any, Decode], ...] = (
         _attributes("days", "seconds", "microseconds"),
         _from_parts(timedelta),
     ),
-    (timezone, Tag.TIMEZONE, _timezone, _read_timezone),
+    (timezone, Tag.TIMEZONE, _timezone, lambda data, u: timezone(*u.unpack(data)) if data else UTC),
     (ZoneInfo, Tag.ZONE_INFO, _zone_info, _from_text(make_zone_info)),
     *(
         (cls, Tag(Tag.POSIX_PATH + n), _text, _from_text(partial(make_path, cls)))
@@ -366,3 +341,4 @@ def _v1_secret(name: str) -> Decode:
 RULES: dict[type, Rule] = {cls: Rule(tag, encode) for cls, tag, encode, _ in _TYPES}
 DECODERS: dict[int, Decode] = {tag: decode for _, tag, _, decode in _TYPES}
 DECODERS |= {tag: _v1_secret(name) for name, (tag, _) in _V1_SECRETS.items()}
+DECODERS[Tag.SURROGATES] = _from_text(str)

@@ -1,8 +1,7 @@
 """Archived threads: how one leaves the store for the cold store, and comes back.
 
 The entry names an archive before there is one, and as long as there may be. A thread's rows go in
-the change that says that they are archived, and come back in the one that says that they are not:
-wherever this is cut off, the thread is whole in the store, or in an archive that its entry names.
+the change that says that they are archived, and come back in the one that says that they are not.
 Keys are never used twice. Archives of another store, of which this one is a copy, are not touched.
 """
 
@@ -10,49 +9,29 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING, cast
 
-from threadkeep.engine import (
-    registration,
-    thread_summary,
-)
-from threadkeep.engine.cold_references import (
-    Archive,
-    archive_of,
-    is_at,
-    with_archive,
-)
+from threadkeep.engine import registration, thread_summary
+from threadkeep.engine.cold_references import Archive, archive_of, is_at, with_archive
 from threadkeep.engine.context import Engine
 from threadkeep.engine.model import Batch, DropThread, RowsFence
-from threadkeep.engine.operation import (
-    Operation,
-    commit,
-    fetch_checkpoint,
-)
+from threadkeep.engine.operation import Operation, commit, fetch_checkpoint
 from threadkeep.engine.optimistic import OVERTAKEN, retry
 from threadkeep.engine.thread_entry import (
-    Cause,
+    WITH_CHECKPOINTS,
     EntryFence,
     ThreadEntry,
     ThreadStatus,
-    allows,
     is_archived,
 )
 from threadkeep.errors import CorruptionError, StateError, ThreadNotFoundError
-from threadkeep.layers.driver import (
-    Runner,
-    Workflow,
-    aside,
-    on,
-)
+from threadkeep.layers.driver import Runner, Workflow, aside, on
 from threadkeep.transfer import digest
 from threadkeep.transfer.bundle_format import BundleWriter, read_bundle
 from threadkeep.transfer.whole_thread import (
-    StoredThread,
     WholeThread,
     fence_of,
     parts_of,
@@ -73,36 +52,34 @@ _SUFFIX = ".tkb"
 
 
 def archive(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Workflow[ThreadEntry]:
-    """Write a thread to an archive, and leave only its entry in the store.
-
-    Raises:
-        ThreadNotFoundError: there is no such thread, or it holds no checkpoints.
-        StateError: it is archived already.
-        ConflictError: others keep writing to it.
-        CorruptionError: it is damaged, or the archive reads back differently.
-        BackendError: the cold store refused, or failed; the thread is as it was.
-    """
+    """Write a thread to an archive, and leave only its entry in the store."""
 
     def attempt() -> Workflow[ThreadEntry]:
         announced = yield from on(store, announce(engine, thread, cold.home(thread)))
         state = yield from on(store, read_state(thread))
-        entry = _archivable(state, thread)
+        entry, rows = state.entry, state.rows
+        if is_archived(entry):
+            raise StateError("Another process has archived this thread.", thread=thread)
+        if entry is None or not state.whole.checkpoints:
+            raise ThreadNotFoundError(thread=thread)
         fence = yield from on(store, fence_of(state))
         data, new = yield from aside(partial(pack, state.whole, announced, entry.state))
         yield from aside(partial(put, cold, new.key, data))
-        change = _replacing(state, entry, fence, new)
+        record = new._replace(offloaded=(archive_of(entry) or new).offloaded)
+        archived = with_archive(entry, record)._replace(state=ThreadStatus.ARCHIVED)
+        fences = fence, EntryFence(entry.revision)
+        change = DropThread(thread, state.whole.deleted_at, rows.generation, fences, archived)
         try:
             yield from on(store, commit(change))
         except OVERTAKEN:
             found = yield from on(store, registration.read(thread))
             if not is_at(found, new.key):  # else it was done, and the answer was lost
-                # Refused, and nothing of this attempt is under way any more.
                 yield from aside(partial(cold.delete, new.key))
                 raise
         engine.working_set.forget(thread)
         found = yield from on(store, registration.read(thread))
         yield from aside(partial(_tidy, cold, {new.key, announced.key}, new.folder))
-        return found or cast("ThreadEntry", change.entry)
+        return found or archived
 
     return retry(thread, attempt)
 
@@ -111,20 +88,15 @@ def announce(engine: Engine, thread: str, home: str, *, stubs: bool = False) -> 
     """Let the entry name a folder of this store's before anything is in it; return its record.
 
     With `stubs` the record says that there may be some.
-
-    Raises:
-        ThreadNotFoundError: there is no such thread.
-        StateError: it holds nothing, or is archived already.
-        ConflictError: others keep changing it.
     """
     token = secrets.token_hex(8)
 
     def update(entry: ThreadEntry) -> ThreadEntry:
-        if not allows(Cause.ARCHIVE, entry.state):
+        if entry.state not in WITH_CHECKPOINTS:
             raise StateError(f"A thread that is {entry.state} cannot be archived.", thread=thread)
         known = archive_of(entry)
-        archive = known or Archive(home)
-        if not archive.folder.startswith(home) or known is None:
+        archive = known or Archive("")
+        if not archive.folder.startswith(home):
             archive = archive._replace(folder=f"{home}{token}/", name="", sha256="", size=0)
         if stubs and not archive.offloaded:
             archive = archive._replace(offloaded=-1)
@@ -134,37 +106,10 @@ def announce(engine: Engine, thread: str, home: str, *, stubs: bool = False) -> 
     return cast("Archive", archive_of(entry))
 
 
-def _archivable(state: StoredThread, thread: str) -> ThreadEntry:
-    if is_archived(state.entry):
-        raise StateError("Another process has archived this thread.", thread=thread)
-    if state.entry is None or not state.whole.checkpoints:
-        raise ThreadNotFoundError(thread=thread)
-    return state.entry
-
-
-def _replacing(
-    state: StoredThread, entry: ThreadEntry, fence: RowsFence, archive: Archive
-) -> DropThread:
-    """The change that removes a thread's rows, and says in its entry where they are."""
-    known = archive_of(entry) or archive
-    archive = archive._replace(offloaded=known.offloaded)
-    return DropThread(
-        entry.thread,
-        state.whole.deleted_at,
-        state.rows.generation,
-        (fence, EntryFence(entry.revision)),
-        with_archive(entry, archive)._replace(state=ThreadStatus.ARCHIVED),
-    )
-
-
 def pack(whole: WholeThread, announced: Archive, state: str) -> tuple[bytes, Archive]:
     """Return a thread as an archive's bytes, a bundle with digests, and their record.
 
     `announced` is the record so far, `state` the thread's own, which it has again when it is back.
-
-    Raises:
-        CorruptionError: the thread is damaged.
-        UnserializableError: it is too large for a bundle.
     """
     file = BytesIO()
     bundle = BundleWriter(file)
@@ -176,12 +121,7 @@ def pack(whole: WholeThread, announced: Archive, state: str) -> tuple[bytes, Arc
 
 
 def put(cold: ColdStore, key: str, data: bytes) -> None:
-    """Put an object there, and read it back: it will be the only copy.
-
-    Raises:
-        CorruptionError: it reads back differently.
-        OpenError, BackendError: the cold store refused, or failed.
-    """
+    """Put an object there, and read it back: it will be the only copy."""
     cold.put(key, data)
     if cold.get(key) != data:
         raise CorruptionError(
@@ -205,12 +145,7 @@ def _tidy(cold: ColdStore, keep: set[str], folder: str) -> None:
 
 
 def unpack(thread: str, data: bytes, archive: Archive) -> WholeThread:
-    """Return the thread in an archive.
-
-    Raises:
-        CorruptionError: the bytes are not those that were put there.
-        NewerFormatError: a newer release wrote it.
-    """
+    """Return the thread in an archive."""
     if hashlib.sha256(data).hexdigest() != archive.sha256:
         raise CorruptionError(
             f"The archive {archive.key} is not what was put there.",
@@ -224,37 +159,28 @@ def unpack(thread: str, data: bytes, archive: Archive) -> WholeThread:
 def reopen(whole: WholeThread, archive: Archive, now: int) -> Operation[None]:
     """Put back the rows of a thread, if it is archived there.
 
-    Segments come first, where nobody sees them; then all rows at once, with the state that the
-    thread had. The entry goes on to name the archive.
-
-    Raises:
-        ConflictError: others keep changing it.
+    Segments come first, which no row refers to yet; then all rows at once, with the state that the
+    thread had. The entry still names the archive.
     """
 
     def attempt() -> Operation[None]:
         entry = yield from registration.read(whole.thread)
         if not is_at(entry, archive.key):
-            return  # somebody else has brought it back
-        there = yield from fetch_checkpoint(whole.thread, "", None)
-        for batch in _batches(whole, entry, there.generation, archive, now):
-            yield from commit(batch)
+            return  # another process has brought it back
+        state = yield from fetch_checkpoint(whole.thread, "", None)
+        fences = (RowsFence(0, 0), EntryFence(entry.revision))
+        plain = Batch(whole.thread, now, state.generation, fences=fences)
+        for segments in parts_of(whole.segments, lambda segment: len(segment.data)):
+            yield from commit(plain._replace(segments=tuple(segments)))
+        size = sum([len(segment.data) for segment in whole.segments])
+        back = with_archive(entry, archive._replace(back_at=now))
+        change = plain._replace(
+            checkpoints=whole.checkpoints,
+            writes=whole.writes,
+            bump=True,
+            entry=back._replace(state=archive.state),
+            touch=thread_summary.of_rows(*stored_of(whole), size)._replace(moves=()),
+        )
+        yield from commit(change)
 
     return retry(whole.thread, attempt)
-
-
-def _batches(
-    whole: WholeThread, entry: ThreadEntry, generation: int, archive: Archive, now: int
-) -> Iterator[Batch]:
-    fences = (RowsFence(0, 0), EntryFence(entry.revision))
-    plain = Batch(whole.thread, now, generation, fences=fences)
-    for segments in parts_of(whole.segments, lambda segment: len(segment.data)):
-        yield plain._replace(segments=tuple(segments))
-    touch = thread_summary.of_rows(*stored_of(whole), sum([len(s.data) for s in whole.segments]))
-    back = with_archive(entry, archive._replace(back_at=now))
-    yield plain._replace(
-        checkpoints=whole.checkpoints,
-        writes=whole.writes,
-        bump=True,
-        entry=back._replace(state=archive.state),
-        touch=touch._replace(moves=()),
-    )

@@ -1,8 +1,9 @@
-"""Tiering layer: brings back archived threads and offloaded values where they are read.
+"""Layer that brings archived threads and offloaded values back where they are read.
 
-A thread that is in the store costs nothing more. A read of one that is archived, or has stubs,
-sees it whole, or raises an error that says why not. An archive is removed only once its thread is
-gone, and no thread has stubs of another.
+A stub stands in the place of a segment whose bytes are in the cold store. Its data is a frame (see
+`codec.frame`) with the location of these, in MessagePack: `[object, first byte, bytes, SHA-256]`.
+Bytes with another digest are never taken for the segment's: the stub is left, and fails where it
+is opened. A thread that is in the store costs nothing more.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from threadkeep.engine.cold_references import (
+    STUB,
     WITH_COLD,
+    Archive,
     Location,
     archive_of,
     is_at,
     is_stub,
     location_of,
-    stubbed,
 )
 from threadkeep.engine.model import (
     CopyThread,
@@ -29,27 +31,14 @@ from threadkeep.engine.model import (
     Read,
     ReadCheckpoint,
     ReadPath,
+    ReadSegments,
     ReadThread,
     ScanCheckpoints,
     Segment,
-    ThreadState,
 )
-from threadkeep.engine.operation import (
-    Commit,
-    Fetch,
-    Requests,
-    aside,
-    call,
-    commit,
-    fetch,
-)
+from threadkeep.engine.operation import Commit, Fetch, Requests, aside, call, commit, fetch
 from threadkeep.engine.optimistic import retry
-from threadkeep.engine.thread_entry import (
-    EntryFence,
-    ReadEntry,
-    ThreadEntry,
-    is_archived,
-)
+from threadkeep.engine.thread_entry import EntryFence, ReadEntry, ThreadEntry, is_archived
 from threadkeep.errors import (
     BackendError,
     ConflictError,
@@ -63,23 +52,18 @@ from threadkeep.layers.layer import through
 
 if TYPE_CHECKING:
     from threadkeep.cold.store import ColdStore
-    from threadkeep.engine.cold_references import Archive
+
 
 _log = logging.getLogger("threadkeep")
 
 
 def whole(cold: ColdStore | None, thread: str, segments: Iterable[Segment]) -> list[Segment]:
-    """Return a thread's segments, with their bytes in place of the stubs among them.
-
-    Raises:
-        ThreadArchivedError: there is no cold store.
-        OpenError, BackendError: it refused, or failed.
-    """
+    """Return a thread's segments, with their bytes in place of the stubs among them."""
     found = list(segments)
     by_object: dict[str, list[tuple[int, Location]]] = {}
     for number, segment in enumerate(found):
         location = location_of(segment) if is_stub(segment) else None
-        if location is not None:  # (whoever opens a damaged one is told)
+        if location is not None:  # (opening a damaged one raises)
             by_object.setdefault(location.key, []).append((number, location))
     for key, stubs in by_object.items():
         if cold is None:
@@ -123,10 +107,8 @@ class TierLayer:
         if isinstance(request, Fetch):
             return (yield from self._fetch(request))
         change = request.change
-        if isinstance(change, CopyThread):
+        if isinstance(change, CopyThread | ForkThread):
             return (yield from retry(change.source, partial(self._copy, change), ConflictError))
-        if isinstance(change, ForkThread):
-            return (yield from retry(change.source, partial(self._fork, change), ConflictError))
         if isinstance(change, DropThread) and change.entry is None:
             return (yield from self._drop(change))
         return (yield request)
@@ -141,8 +123,13 @@ class TierLayer:
             replies = yield from retry(
                 names[0], partial(self._looked_for, reads, names), ConflictError
             )
-        for number, thread in stubbed(reads, replies):
-            replies[number] = yield from aside(whole, self._cold, thread, replies[number])
+        for number, read in enumerate(reads):
+            if isinstance(read, ReadSegments) and not read.stub:
+                found = replies[number]
+                for segment in found:
+                    if segment.data.startswith(STUB):
+                        replies[number] = yield from aside(whole, self._cold, read.thread, found)
+                        break
         return replies
 
     def _looked_for(self, reads: Sequence[Read], names: Sequence[str]) -> Requests[list[Any]]:
@@ -150,9 +137,6 @@ class TierLayer:
 
         A thread that is neither archived before the reads, nor changes its generation while they
         are answered, was not archived meanwhile: to leave and to come back both raise that.
-
-        Raises:
-            ConflictError: one was archived.
         """
         heads: list[Read] = [ReadCheckpoint(name, "") for name in names]
         entries: list[Read] = [ReadEntry(name) for name in names]
@@ -162,12 +146,12 @@ class TierLayer:
             yield from self._bring_back(entry)
         if not archived:
             after = yield Fetch(heads)  # (of one fetch, some stores answer in parts)
-            if _generations(found[:count]) == _generations(after):
+            if [one.generation for one in found[:count]] == [one.generation for one in after]:
                 return list(found[2 * count :])
         raise ConflictError(thread=names[0])
 
     def _bring_back(self, entry: ThreadEntry) -> Requests[None]:
-        """Bring a thread back, if nobody else has done so meanwhile."""
+        """Bring a thread back, if no other process has done so meanwhile."""
         from threadkeep.cold.archive import reopen, unpack  # noqa: PLC0415 - seldom needed
 
         archive, thread = archive_of(entry), entry.thread
@@ -192,26 +176,19 @@ class TierLayer:
 
     # -- changes -----------------------------------------------------------------------
 
-    def _copy(self, change: CopyThread) -> Requests[None]:
-        """Copy a thread, which may be archived or get stubs: now, or while it is copied."""
+    def _copy(self, change: CopyThread | ForkThread) -> Requests[None]:
+        """Copy or fork a thread, which may be archived or get stubs: now, or meanwhile."""
         known = yield from self._ready(change.source, change.target)
         yield from commit(change._replace(revision=_revision(known)))
+        if isinstance(change, ForkThread):
+            return
         known, copy = yield Fetch([ReadEntry(change.source), ReadThread(change.target, stub=True)])
         if not copy.checkpoints and is_archived(known):
             yield from self._bring_back(known)
             raise ConflictError(thread=change.source)
 
-    def _fork(self, change: ForkThread) -> Requests[None]:
-        """Fork a thread: what it shares has no stubs, then or later."""
-        known = yield from self._ready(change.source, change.target)
-        yield from commit(change._replace(revision=_revision(known)))
-
     def _ready(self, source: str, target: str) -> Requests[ThreadEntry | None]:
-        """Return the source's entry, once it has no stubs: one that comes changes the entry.
-
-        Raises:
-            ThreadExistsError: the target is archived.
-        """
+        """Return the source's entry, once it has no stubs: one that comes changes the entry."""
         from threadkeep.cold.offload import bring_back  # noqa: PLC0415 - seldom needed
 
         while True:
@@ -228,8 +205,8 @@ class TierLayer:
     def _drop(self, change: DropThread) -> Requests[None]:
         """Remove a thread, and then all that this store has put of it into the cold store.
 
-        Whoever takes something there names it in the entry. So the entry that goes must be the
-        one that was read; but a deletion that expects nothing is not refused in the end.
+        What is put there is named in the entry. So the entry that goes must be the one that was
+        read; but a deletion that expects nothing is not refused in the end.
         """
         if change.fences:
             yield from self._drop_as(change)
@@ -250,7 +227,7 @@ class TierLayer:
             yield from self._remove(change.thread, archive)
 
     def _remove(self, thread: str, archive: Archive) -> Requests[None]:
-        """Remove the archives of a thread that is gone: its next life has another folder."""
+        """Remove the archives of a thread that is gone; a new one will have another folder."""
         if self._cold is None:
             _log.warning("A thread was deleted without its cold store: %s stays.", archive.folder)
             return
@@ -273,10 +250,6 @@ def _revision(entry: ThreadEntry | None) -> int:
 
 def _now() -> int:
     return time.time_ns() // 1000
-
-
-def _generations(states: Sequence[ThreadState]) -> list[int]:
-    return [state.generation for state in states]
 
 
 def _missed(reads: Sequence[Read], replies: Sequence[Any]) -> Iterator[str]:

@@ -1,13 +1,11 @@
 """Offloading: segments that the heads do not need, moved while their thread is in use.
 
 A stub comes into the store in the change that takes its segment away, and the other way round; the
-entry says that there may be stubs before there is one, and changes with each that comes. An object
-is there, and was read back, before a stub names it. A thread that shares segments has no stubs, so
-that an object belongs to one thread.
+entry says that there may be stubs before there is one, and changes with each that comes. A thread
+that shares segments has no stubs, so that an object belongs to one thread.
 
-Positions and their elements stay as they are, and so does the generation: what others remember is
-still right, and runs go on. As segments change their form, and a cache may have the former one,
-they are read here past all caches: under no generation.
+Positions, elements and the generation stay as they are. As segments change their form, and a cache
+may have the former one, they are read here past all caches: under no generation.
 """
 
 from __future__ import annotations
@@ -16,18 +14,15 @@ import logging
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from threadkeep.cold.archive import GRACE, announce, put
-from threadkeep.engine import (
-    cold_references,
-    registration,
-    thread_summary,
-)
+from threadkeep.engine import cold_references, registration, thread_summary
 from threadkeep.engine.cold_references import (
     Archive,
+    Location,
     archive_of,
     is_stub,
     location_of,
@@ -36,7 +31,6 @@ from threadkeep.engine.cold_references import (
 )
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import (
-    CheckpointKey,
     Lineage,
     Positions,
     Search,
@@ -57,24 +51,16 @@ from threadkeep.engine.model import (
     Segment,
     SegmentInfo,
     Span,
-    StoredCheckpoint,
     ThreadRows,
 )
-from threadkeep.engine.operation import (
-    Operation,
-    commit,
-    fetch,
-    fetch_checkpoint,
-    fetch_segments,
-)
+from threadkeep.engine.operation import Operation, commit, fetch, fetch_checkpoint, fetch_segments
 from threadkeep.engine.optimistic import OVERTAKEN, Snapshot, read_snapshot, retry
 from threadkeep.engine.refs import covering, span_of
 from threadkeep.engine.rows import heads, unpack_writes
 from threadkeep.engine.thread_entry import (
-    Cause,
+    WITH_CHECKPOINTS,
     ThreadEntry,
     Touch,
-    allows,
     is_archived,
     is_there,
 )
@@ -85,12 +71,7 @@ from threadkeep.errors import (
     StateError,
     ThreadNotFoundError,
 )
-from threadkeep.layers.driver import (
-    Runner,
-    Workflow,
-    aside,
-    on,
-)
+from threadkeep.layers.driver import Runner, Workflow, aside, on
 from threadkeep.retention.apply import SEGMENT_ROW
 from threadkeep.transfer.whole_thread import parts_of
 
@@ -131,28 +112,31 @@ class Piece(NamedTuple):
     busy: tuple[Span, ...]
 
 
-def movable(
-    engine: Engine, thread: str, over: int, before: int | None, known: Collection[SegmentKey] = ()
+def _movable(
+    engine: Engine, thread: str, over: int, before: int | None, seen: Collection[SegmentKey]
 ) -> Operation[tuple[Snapshot, list[Piece]]]:
     """Return the segments that neither the heads of a thread need nor its young checkpoints.
 
     Keyframes stay, as every look at the history reads them. Nothing of a thread that shares
-    segments may go. Segments go that have more bytes than `over`, but for those `known` before;
-    checkpoints from `before` on (microseconds since 1970) are young. Raises as `offload`.
+    segments may go. Segments go that have more bytes than `over`, but for those `seen` already;
+    checkpoints from `before` on (microseconds since 1970) are young.
     """
     snapshot = yield from read_snapshot(thread)
-    rows = snapshot.rows
-    if not is_there(snapshot.entry):
+    rows, entry = snapshot.rows, snapshot.entry
+    if not is_there(entry) or (not rows.checkpoints and entry.state in WITH_CHECKPOINTS):
         raise ThreadNotFoundError(thread=thread)
-    if not allows(Cause.ARCHIVE, snapshot.entry.state):
-        state = snapshot.entry.state
-        raise StateError(f"A thread that is {state} cannot be offloaded.", thread=thread)
+    if entry.state not in WITH_CHECKPOINTS:
+        raise StateError(f"A thread that is {entry.state} cannot be offloaded.", thread=thread)
     if snapshot.others:
         return snapshot, []
-    if not rows.checkpoints:
-        raise ThreadNotFoundError(thread=thread)
     lineage = Lineage(rows.checkpoints)
-    stay = set(heads(rows.checkpoints).items()) | set(_young(rows.checkpoints, before))
+    stay = set(heads(rows.checkpoints).items())
+    if before is not None:  # (those of no known time count as young)
+        stay |= {
+            checkpoint_key(stored)
+            for stored in rows.checkpoints
+            if isinstance(stored.row.ts, str) or stored.row.ts >= before
+        }
     deltas = yield from searches(engine, thread, lineage, stay)
     used = by_log([*spans_of(lineage, stay, rows.orphans), *_rebuilding(lineage, deltas)])
     referred = positions(lineage, lineage.stored, rows.orphans)
@@ -162,17 +146,9 @@ def movable(
         _piece(segment, used, referred)
         for segment in rows.segments
         if segment.size > least and segment.log not in keyframes
-        if segment_key(segment) not in known
+        if segment_key(segment) not in seen
     ]
     return snapshot, [piece for piece in pieces if piece.idle]
-
-
-def _young(checkpoints: Iterable[StoredCheckpoint], before: int | None) -> Iterator[CheckpointKey]:
-    """The checkpoints that are not from before this; those of no known time count as young."""
-    for stored in checkpoints if before is not None else ():
-        ts = stored.row.ts
-        if isinstance(ts, str) or before is None or ts >= before:
-            yield checkpoint_key(stored)
 
 
 def _rebuilding(lineage: Lineage, deltas: Iterable[Search]) -> Iterator[Span]:
@@ -196,28 +172,13 @@ def _piece(segment: SegmentInfo, used: Positions, referred: Positions) -> Piece:
 def _between(span: Span, some: Iterable[Span]) -> Iterator[Span]:
     """The gaps that these leave in a span."""
     start = span.start
-    for one in some:
+    for one in (*some, Span(span.log, span.stop, span.stop)):
         if start < one.start:
             yield Span(span.log, start, one.start)
         start = one.stop
-    if start < span.stop:
-        yield Span(span.log, start, span.stop)
 
 
 # -- out of the store ------------------------------------------------------------------
-
-
-class Cut(NamedTuple):
-    """Segments as they were read, the parts of them that go, and those that stay.
-
-    `left` are those that were read and are not worth it.
-    """
-
-    snapshot: Snapshot
-    old: tuple[Segment, ...]
-    go: tuple[Segment, ...]
-    stay: tuple[Segment, ...]
-    left: tuple[SegmentKey, ...]
 
 
 def offload(
@@ -228,15 +189,7 @@ def offload(
     over: int,
     before: int | None = None,
 ) -> Workflow[Offloaded]:
-    """Move segments of a thread into the cold store; for `over` and `before` see `movable`.
-
-    Raises:
-        ThreadNotFoundError: there is no such thread.
-        StateError: it is archived already, or holds nothing.
-        ConflictError: others keep writing to it.
-        CorruptionError: it is damaged, or an object reads back differently.
-        BackendError: the cold store refused, or failed; what was moved before is moved.
-    """
+    """Move segments of a thread into the cold store; for `over` and `before` see `_movable`."""
     yield from tidy(store, cold, engine, thread)
     return (yield from move_out(store, cold, engine, thread, over, before))
 
@@ -252,67 +205,56 @@ def move_out(
     """Offload a thread that is tidy, object by object; without a cold store a dry run."""
     seen: set[SegmentKey] = set()  # segments that are to stay, or (dry run) were counted
 
-    def attempt() -> Workflow[Cut | str | None]:
-        """Move one object; at the end None, or why nothing can be moved."""
-        found, pieces = yield from on(store, movable(engine, thread, over, before, seen))
+    def attempt() -> Workflow[Offloaded | list[Segment]]:
+        """Move one object, and return its segments; the result if nothing is left to move."""
+        snapshot, pieces = yield from on(store, _movable(engine, thread, over, before, seen))
         if not pieces:
-            return _SHARED if found.others else None
-        archive = archive_of(found.entry)
-        if cold is not None and not _is_announced(archive, cold.home(thread)):
-            home = cold.home(thread)
+            return Offloaded(thread, skipped=_SHARED if snapshot.others else None)
+        archive = archive_of(snapshot.entry)
+        home = None if cold is None else cold.home(thread)
+        if home and not (archive and archive.offloaded and archive.folder.startswith(home)):
             yield from on(store, announce(engine, thread, home, stubs=True))
             return (yield from attempt())
         some = next(parts_of(pieces, lambda piece: piece.segment.size))
-        cut = yield from on(store, _cut(engine, found, some, over))
-        seen.update(cut.left)
-        if cold is None:
-            seen.update([segment_key(piece.segment) for piece in some])
-        elif cut.go and archive is not None:
-            yield from _move(store, cold, engine, cut, archive)
-        return cut
+        old, go, stay = yield from on(store, _cut(engine, thread, some, over))
+        moved = () if cold is None else set(map(segment_key, old))
+        seen.update({segment_key(piece.segment) for piece in some}.difference(moved))
+        if cold is not None and archive is not None and go:
+            yield from _move(store, cold, engine, snapshot, archive, old, go, stay)
+        return go
 
     segments = size = 0
-    while True:
-        cut = yield from retry(thread, attempt)
-        if not isinstance(cut, Cut):
-            return Offloaded(thread, segments, size, cut)
-        segments += len(cut.go)
-        size += _bytes_of(cut.go)
+    while isinstance(moved := (yield from retry(thread, attempt)), list):
+        segments += len(moved)
+        size += _bytes_of(moved)
+    return replace(moved, segments=segments, bytes=size)
 
 
-def _is_announced(archive: Archive | None, home: str) -> bool:
-    return archive is not None and bool(archive.offloaded) and archive.folder.startswith(home)
-
-
-def _cut(engine: Engine, found: Snapshot, pieces: Sequence[Piece], over: int) -> Operation[Cut]:
-    """Read some of the segments, and cut out of each what is to go. Raises as `_exactly`."""
-    read = yield from _exactly(found.thread, [span_of(piece.segment) for piece in pieces])
-    old, go, stay, left = list[Segment](), list[Segment](), list[Segment](), list[SegmentKey]()
+def _cut(
+    engine: Engine, thread: str, pieces: Sequence[Piece], over: int
+) -> Operation[tuple[list[Segment], list[Segment], list[Segment]]]:
+    """Read segments; return those that are worth it, and the parts that go and that stay."""
+    read = yield from _exactly(thread, [span_of(piece.segment) for piece in pieces])
+    old, go, stay = list[Segment](), list[Segment](), list[Segment]()
     for piece, segment in zip(pieces, read, strict=True):
-        whole = not piece.busy
-        idle = [segment] if whole else parts(segment, piece.idle, engine.compression)
-        busy = [] if whole else parts(segment, piece.busy, engine.compression)
+        idle, busy = [segment], list[Segment]()
+        if piece.busy:
+            idle = parts(segment, piece.idle, engine.compression)
+            busy = parts(segment, piece.busy, engine.compression)
         stub_bytes = (cold_references.USUAL + SEGMENT_ROW) * len(idle)
         if _bytes_of(idle) > over and _bytes_of(busy) + stub_bytes < len(segment.data):
             old.append(segment)
             go += idle
             stay += busy
-        else:
-            left.append(segment_key(piece.segment))
-    return Cut(found, tuple(old), tuple(go), tuple(stay), tuple(left))
+    return old, go, stay
 
 
-def _exactly(thread: str, spans: Sequence[Span]) -> Operation[tuple[Segment, ...]]:
-    """The segments of just these spans.
-
-    Raises:
-        StaleThreadError: segments were removed, or sealed, meanwhile.
-        CorruptionError: one is damaged, or the cold store lost it.
-    """
+def _exactly(thread: str, spans: Sequence[Span]) -> Operation[list[Segment]]:
+    """The segments of just these spans, with their bytes."""
     by_span = {s.span: s for s in (yield from fetch_segments(thread, covering(spans)))}
     if not by_span.keys() >= set(spans):
         raise StaleThreadError(thread=thread)
-    segments = tuple([by_span[span] for span in spans])
+    segments = [by_span[span] for span in spans]
     if any(map(is_stub, segments)):
         raise _lost(thread)
     return segments
@@ -327,31 +269,31 @@ def _lost(thread: str) -> CorruptionError:
 
 
 def _move(
-    store: Runner, cold: ColdStore, engine: Engine, cut: Cut, archive: Archive
+    store: Runner,
+    cold: ColdStore,
+    engine: Engine,
+    snapshot: Snapshot,
+    archive: Archive,
+    old: Sequence[Segment],
+    go: Sequence[Segment],
+    stay: Sequence[Segment],
 ) -> Workflow[None]:
-    """Move segments into an object of their own, and put stubs in their place.
-
-    Raises:
-        ConflictError, StaleThreadError: the thread has changed; the object is gone again.
-    """
-    snapshot, entry = cut.snapshot, cut.snapshot.entry
-    assert entry is not None  # noqa: S101 - see `movable`
+    """Move segments into an object of their own, and put stubs in their place."""
     key = f"{archive.folder}{secrets.token_hex(8)}{_SUFFIX}"
-    data, new_stubs = stubs_for(cut.go, key)
+    data, stubs = stubs_for(go, key)
     yield from aside(partial(put, cold, key, data))
-    size = max(archive.offloaded, 0) + _bytes_of(cut.go)
-    new = (*cut.stay, *new_stubs)
-    batch = _exchange(engine.now(), snapshot.rows, snapshot.thread, cut.old, new)
-    total = thread_summary.of_thread(snapshot.rows).size + _bytes_of(new) - _bytes_of(cut.old)
+    size = max(archive.offloaded, 0) + _bytes_of(go)
+    batch = _exchange(engine.now(), snapshot.thread, snapshot.rows, old, [*stay, *stubs])
+    total = thread_summary.of_thread(snapshot.rows).size + cast("Touch", batch.touch).size
     batch = batch._replace(
         fences=snapshot.fences,
-        entry=with_archive(entry, archive._replace(offloaded=size)),
+        entry=with_archive(cast("ThreadEntry", snapshot.entry), archive._replace(offloaded=size)),
         touch=Touch(size=total, whole=True),
     )
     try:
         yield from on(store, commit(batch))
     except OVERTAKEN:
-        _, needed = yield from on(store, objects_of(snapshot.thread))
+        _, needed = yield from on(store, _objects_of(snapshot.thread))
         if key not in needed:  # else it was done, and the answer was lost
             yield from aside(partial(cold.delete, key))
             raise
@@ -359,7 +301,7 @@ def _move(
 
 
 def _exchange(
-    now: int, rows: ThreadRows, thread: str, old: Sequence[Segment], new: Sequence[Segment]
+    now: int, thread: str, rows: ThreadRows, old: Sequence[Segment], new: Sequence[Segment]
 ) -> Batch:
     """The change that puts segments in the place of the same ones in another form."""
     return Batch(
@@ -380,81 +322,59 @@ def _bytes_of(segments: Iterable[Segment]) -> int:
 
 
 def restore(engine: Engine, thread: str) -> Operation[ThreadEntry]:
-    """Bring an archived thread back, or all that was offloaded of one.
-
-    Raises:
-        ThreadNotFoundError: there is no such thread.
-        StateError: nothing of it is in the cold store.
-        ThreadArchivedError: there is no cold store.
-        ConflictError: others keep changing the thread.
-        CorruptionError: the cold store lost what was put there.
-    """
+    """Bring an archived thread back, or all that was offloaded of one."""
     entry = yield from registration.known(thread)
     archive = archive_of(entry)
     if is_archived(entry):
         yield from fetch_checkpoint(thread, "", None)  # (whatever reads it brings it back)
-    elif archive is not None and archive.offloaded:
-        now = engine.now()
-        yield from bring_back(thread, now)
-
-        def back(entry: ThreadEntry) -> ThreadEntry:
-            archive = archive_of(entry)
-            return entry if archive is None else with_archive(entry, archive._replace(back_at=now))
-
-        yield from registration.change(engine, thread, back)
-    else:
+        return (yield from registration.known(thread))
+    if archive is None or not archive.offloaded:
         problem = f"A thread that is {entry.state} is not archived."
         raise StateError(problem, hint="Nothing of it was offloaded.", thread=thread)
-    return (yield from registration.known(thread))
+    now = engine.now()
+    yield from bring_back(thread, now)
+
+    def back(entry: ThreadEntry) -> ThreadEntry:
+        archive = archive_of(entry)
+        return entry if archive is None else with_archive(entry, archive._replace(back_at=now))
+
+    return (yield from registration.change(engine, thread, back))
 
 
 def bring_back(thread: str, now: int) -> Operation[int]:
-    """Put the offloaded segments back into the store; return how many these were.
-
-    Raises:
-        ConflictError: others keep changing the thread.
-        CorruptionError: the cold store lost what was put there.
-    """
+    """Put the offloaded segments back into the store; return how many these were."""
 
     def attempt() -> Operation[int]:
-        rows, found = yield from _stubs_of(thread)
-        if not found:
+        rows, stubs = yield from _stubs_of(thread)
+        if not stubs:
             return 0
-        part = next(parts_of(found, _size_of))
+        part = next(parts_of(stubs, lambda stub: stubs[stub].size))
         segments = yield from _exactly(thread, [stub.span for stub in part])
-        yield from commit(_exchange(now, rows, thread, part, segments))
+        yield from commit(_exchange(now, thread, rows, part, segments))
         return len(part)
 
     count = 0
-    while True:
-        moved = yield from retry(thread, attempt)
-        if not moved:
-            return count
+    while moved := (yield from retry(thread, attempt)):
         count += moved
+    return count
 
 
-def _size_of(stub: Segment) -> int:
-    location = location_of(stub)
-    return 0 if location is None else location.size
-
-
-def _stubs_of(thread: str) -> Operation[tuple[ThreadRows, list[Segment]]]:
+def _stubs_of(thread: str) -> Operation[tuple[ThreadRows, dict[Segment, Location]]]:
     """A thread's rows, and its stubs."""
     rows: ThreadRows = yield from fetch(ReadThread(thread, stub=True))
     small = covering(
         [span_of(segment) for segment in rows.segments if segment.size <= cold_references.MOST]
     )
-    if not small:
-        return rows, []
-    found = yield from fetch(ReadSegments(thread, small, stub=True))
-    return rows, [segment for segment in found if is_stub(segment)]
+    found = (yield from fetch(ReadSegments(thread, small, stub=True))) if small else ()
+    located = {segment: location_of(segment) for segment in found if is_stub(segment)}
+    return rows, {stub: location for stub, location in located.items() if location is not None}
 
 
-def objects_of(thread: str) -> Operation[tuple[ThreadRows, dict[str, int]]]:
-    """Return a thread's rows, and the objects that it needs: how many bytes of each."""
-    rows, found = yield from _stubs_of(thread)
+def _objects_of(thread: str) -> Operation[tuple[ThreadRows, dict[str, int]]]:
+    """A thread's rows, and the objects that it needs: how many bytes of each."""
+    rows, stubs = yield from _stubs_of(thread)
     needed: dict[str, int] = {}
-    for location in filter(None, map(location_of, found)):
+    for location in stubs.values():
         needed[location.key] = needed.get(location.key, 0) + location.size
     return rows, needed
 
@@ -467,15 +387,12 @@ def tidy(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Workflo
 
     They stay so long because an object that a store calls durable may not be on its disk yet. The
     entry says from then on how much is left. Objects of another store stay.
-
-    Raises:
-        CorruptionError: an object that a stub names is not there.
     """
     entry = yield from on(store, registration.read(thread))
     archive = archive_of(entry)
     if entry is None or archive is None or not archive.offloaded:
         return
-    rows, needed = yield from on(store, objects_of(thread))
+    rows, needed = yield from on(store, _objects_of(thread))
     home, left = cold.home(thread), dict[str, int]()
     if archive.folder.startswith(home):
         left = yield from aside(partial(_tidy, cold, archive.folder, needed))
@@ -484,8 +401,8 @@ def tidy(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Workflo
     if missing:
         _log.error("The cold store has lost %s.", ", ".join(sorted(missing)))
         raise _lost(thread)
-    archive = archive._replace(offloaded=sum((left | elsewhere).values()))
-    yield from on(store, _note(engine, Snapshot(thread, entry, rows), archive))
+    new = with_archive(entry, archive._replace(offloaded=sum((left | elsewhere).values())))
+    yield from on(store, _note(engine, Snapshot(thread, entry, rows), new))
 
 
 def _tidy(cold: ColdStore, folder: str, needed: Collection[str]) -> dict[str, int]:
@@ -497,34 +414,28 @@ def _tidy(cold: ColdStore, folder: str, needed: Collection[str]) -> dict[str, in
         if key in needed and mark in there:
             cold.delete(mark)
         elif key not in needed and mark in old:
-            cold.delete(key)  # (before its mark: else it would have to wait anew)
+            cold.delete(key)  # (before its mark: else it would have to wait again)
             cold.delete(mark)
             del left[key]
         elif key not in needed and mark not in there and key in old:
             cold.put(mark, b"")
     for mark in there:
         if mark.endswith(_LOOSE) and mark.removesuffix(_LOOSE) not in there:
-            cold.delete(mark)  # (somebody else has removed the object)
+            cold.delete(mark)  # (another process has removed the object)
     return left
 
 
-def _note(engine: Engine, snapshot: Snapshot, archive: Archive) -> Operation[None]:
-    """Let the entry have this archive, if it and the rows are those that were read.
+def _note(engine: Engine, snapshot: Snapshot, new: ThreadEntry) -> Operation[None]:
+    """Write the entry, if it and the rows are those that were read.
 
-    The size is set anew, too: whoever seals over a stub, or brings one back that somebody else
-    has brought back meanwhile, counts what was there before.
+    The size is corrected, too: a process that seals over a stub, or brings one back at the same
+    time as another one, counts what was there before.
     """
-    entry, rows = snapshot.entry, snapshot.rows
-    assert entry is not None  # noqa: S101 - see `tidy`
-    is_shared = bool(rows.family)
-    size = thread_summary.of_thread(rows).size
-    if is_shared or is_archived(entry):
-        size = entry.size
-    new = with_archive(entry, archive)
-    if new == entry and size == entry.size:
+    rows, is_shared = snapshot.rows, bool(snapshot.rows.family)
+    size = new.size if is_shared or is_archived(new) else thread_summary.of_thread(rows).size
+    if new == snapshot.entry and size == new.size:
         return
     fences = (snapshot.entry_fence,) if is_shared else snapshot.fences
-    touch = None if size == entry.size else Touch(size=size, whole=True)
-    with suppress(ConflictError):  # something else was written or said: the next time will do
-        change = Batch(entry.thread, engine.now(), fences=fences, entry=new, touch=touch)
-        yield from commit(change)
+    touch = None if size == new.size else Touch(size=size, whole=True)
+    with suppress(ConflictError):  # something else was written meanwhile: the next time will do
+        yield from commit(Batch(new.thread, engine.now(), fences=fences, entry=new, touch=touch))

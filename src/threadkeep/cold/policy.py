@@ -8,7 +8,7 @@ from datetime import timedelta
 from threadkeep.cache import HotTier
 from threadkeep.engine.cold_references import LEAST
 from threadkeep.errors import invalid
-from threadkeep.validation import LONGEST, MICROSECOND, duration, is_count
+from threadkeep.validation import LONGEST, duration, is_count
 
 OFFLOAD_OVER = 64 * 1024
 """Bytes of a stored run of values above which an object of the cold store pays."""
@@ -31,11 +31,6 @@ class WarmTier:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_age", duration("max_age", self.max_age))
-
-    @property
-    def age(self) -> int:
-        """`max_age` in microseconds."""
-        return duration("max_age", self.max_age) // MICROSECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +80,7 @@ class Tiering:
 
 
 def check_over(name: str, value: object) -> int:
-    """Return a size from which values can be offloaded.
-
-    Raises:
-        InvalidArgumentError: it is none.
-    """
+    """Return a size from which values can be offloaded."""
     if not is_count(value, LEAST) or not isinstance(value, int) or value >= LONGEST:
         raise invalid(name, value, f"Use a number of bytes, {LEAST} or more.")
     return value

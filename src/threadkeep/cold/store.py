@@ -69,22 +69,13 @@ class ColdStore:
         return home_of(self._owner, thread)
 
     def put(self, key: str, data: bytes) -> None:
-        """Store an object; durable on return.
-
-        Raises:
-            OpenError, UnreachableError, BackendError: the cold store refused, or failed.
-        """
+        """Store an object; durable on return."""
         with self._named(key):
             self._store.put(key, data)
         self._settle(key)
 
     def get(self, key: str) -> bytes:
-        """Return an object's bytes.
-
-        Raises:
-            CorruptionError: there is no such object.
-            OpenError, UnreachableError, BackendError: see `put`.
-        """
+        """Return an object's bytes."""
         with self._named(key):
             return bytes(self._store.get(key).bytes())
 
@@ -98,10 +89,6 @@ class ColdStore:
 
         They are read at once, with the bytes between them. (`get_ranges` of obstore panics where
         the object is shorter than that.)
-
-        Raises:
-            CorruptionError: there is no such object.
-            OpenError, UnreachableError, BackendError: see `put`; or the object is shorter.
         """
         first = min([start for start, _ in parts])
         stop = max([start + size for start, size in parts])

@@ -1,15 +1,11 @@
-"""Moving of threads and values into the cold store, by the policy.
-
-Each thread is whole at every step, so a run may be cut off anywhere, and repeated.
-"""
+"""Moving threads and values into the cold store, by the policy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING
 
 from threadkeep import validation
 from threadkeep.cold import archive as archiving
@@ -22,9 +18,8 @@ from threadkeep.engine.cold_references import archive_of
 from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Operation, Progress
 from threadkeep.engine.thread_entry import (
-    Cause,
+    WITH_CHECKPOINTS,
     ThreadEntry,
-    allows,
 )
 from threadkeep.errors import (
     CodecError,
@@ -34,22 +29,11 @@ from threadkeep.errors import (
     ThreadNotFoundError,
     invalid,
 )
-from threadkeep.layers.driver import (
-    Runner,
-    Workflow,
-    on,
-)
-from threadkeep.registry.info import (
-    ThreadInfo,
-    info,
-)
+from threadkeep.layers.driver import Runner, Workflow, on
+from threadkeep.registry.info import ThreadInfo, info
 from threadkeep.retention import apply
 from threadkeep.store import LayeredStore
-from threadkeep.validation import MICROSECOND, duration
-
-if TYPE_CHECKING:
-    from threadkeep.cold.store import ColdStore
-    from threadkeep.engine.operation import Progress
+from threadkeep.validation import MICROSECOND, duration, micros
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +58,7 @@ class TierReport:
         offloaded: the threads of which values were offloaded.
         shared: the threads whose old values stay, as forks share them.
         skipped: those that failed, each with the reason; they are as they were.
-        looked_at: how many threads were looked at.
+        examined: how many threads were examined.
         dry_run: whether nothing was moved.
     """
 
@@ -82,7 +66,7 @@ class TierReport:
     offloaded: tuple[Offloaded, ...]
     shared: tuple[str, ...]
     skipped: tuple[Offloaded, ...]
-    looked_at: int
+    examined: int
     dry_run: bool
 
     @property
@@ -92,42 +76,31 @@ class TierReport:
         return sum([one.bytes for one in archived]) + sum([one.bytes for one in offloaded])
 
 
-def move_threads(
-    store: Runner,
-    cold: ColdStore | None,
+def tier(
+    store: LayeredStore,
     engine: Engine,
-    tiering: Tiering,
-    threads: Sequence[str] | None = None,
+    tiering: Tiering | None,
+    threads: Iterable[str] | None,
+    progress: Progress | None,
     *,
-    progress: Progress | None = None,
+    dry_run: bool,
 ) -> Workflow[TierReport]:
-    """Move all threads, or some, where they belong.
-
-    A thread that fails does not keep the others from it, but a cold store that fails does.
-
-    Args:
-        store: the store.
-        cold: the cold store; None: report only what would be moved.
-        engine: the engine's parts.
-        tiering: the policy.
-        threads: only these.
-        progress: see `Progress`.
-
-    Raises:
-        ThreadNotFoundError: one of `threads` does not exist; nothing was moved.
-        OpenError, BackendError: the cold store refused or failed; what was moved is moved.
-    """
-    run = _Run(store, cold, engine, tiering)
-    done = yield from registration.for_each(
-        threads, run.visit, "threads tiered", progress, partial(on, store)
+    """See `Threads.tier`."""
+    names = None if threads is None else validation.ids("threads", threads)
+    if tiering is not None and not isinstance(tiering, Tiering):
+        raise invalid("tiering", tiering, "Use a threadkeep.Tiering, such as Tiering().")
+    cold = None if dry_run else (yield from _cold(store, "move threads"))
+    run = _Run(store.beneath(), cold, engine, tiering or store.tiering or Tiering())
+    examined = yield from registration.for_each(
+        names, run.visit, "threads tiered", progress, partial(on, run.store)
     )
     return TierReport(
         tuple(run.archived),
         tuple(run.offloaded),
         tuple(run.shared),
         tuple(run.skipped),
-        looked_at=done,
-        dry_run=cold is None,
+        examined=examined,
+        dry_run=dry_run,
     )
 
 
@@ -150,39 +123,35 @@ class _Run:
             known = archive_of(entry)
             if self.cold is not None and known is not None and known.offloaded:
                 yield from tidy(self.store, self.cold, self.engine, entry.thread)
-            if allows(Cause.ARCHIVE, entry.state) and not entry.pinned:
+            if entry.state in WITH_CHECKPOINTS and not entry.pinned:
                 yield from self._move(entry)
         except (CodecError, ConflictError) as error:
             self.skipped.append(Offloaded(entry.thread, skipped=error.message))
         except (ThreadNotFoundError, StateError):
-            pass  # somebody else deleted it, or archived it, meanwhile
+            pass  # it was deleted or archived meanwhile
 
     def _move(self, entry: ThreadEntry) -> Workflow[None]:
-        tier, warm = self.tiering.cold, self.engine.now() - self.tiering.warm.age
+        tier, warm = self.tiering.cold, self.engine.now() - (micros(self.tiering.warm.max_age) or 0)
         known = archive_of(entry)
         back_at = 0 if known is None else known.back_at
         if tier.archive and max(entry.updated_at, back_at) < warm:
-            yield from self._archive(entry)
+            now = yield from on(self.store, registration.known(entry.thread))
+            if now.updated_at != entry.updated_at:
+                return  # it is in use again
+            if self.cold is not None:
+                yield from archiving.archive(self.store, self.cold, self.engine, entry.thread)
+            self.archived.append(Archived(entry.thread, max(entry.size, 0)))
         elif tier.offload_over is not None and max(entry.created_at, back_at) < warm:
             has_stubs = known is not None and bool(known.offloaded)
             # (one that is too small holds nothing large enough; a fork's size may lack it)
             if entry.size > tier.offload_over or entry.origin is not None or has_stubs:
-                yield from self._offload(entry.thread, tier.offload_over, warm)
-
-    def _archive(self, entry: ThreadEntry) -> Workflow[None]:
-        now = yield from on(self.store, registration.known(entry.thread))
-        if now.updated_at != entry.updated_at:
-            return  # it is in use again
-        if self.cold is not None:
-            yield from archiving.archive(self.store, self.cold, self.engine, entry.thread)
-        self.archived.append(Archived(entry.thread, max(entry.size, 0)))
-
-    def _offload(self, thread: str, over: int, before: int) -> Workflow[None]:
-        found = yield from move_out(self.store, self.cold, self.engine, thread, over, before)
-        if found.segments:
-            self.offloaded.append(found)
-        elif found.skipped is not None:
-            self.shared.append(thread)
+                found = yield from move_out(
+                    self.store, self.cold, self.engine, entry.thread, tier.offload_over, warm
+                )
+                if found.segments:
+                    self.offloaded.append(found)
+                elif found.skipped is not None:
+                    self.shared.append(entry.thread)
 
 
 def archive(store: LayeredStore, engine: Engine, thread: str) -> Workflow[ThreadInfo]:
@@ -210,25 +179,6 @@ def offload(
         before = engine.now() - duration("older_than", older_than) // MICROSECOND
     limit = check_over("over", over)
     return (yield from offloading.offload(store.beneath(), cold, engine, name, limit, before))
-
-
-def tier(
-    store: LayeredStore,
-    engine: Engine,
-    tiering: Tiering | None,
-    threads: Iterable[str] | None,
-    progress: Progress | None,
-    *,
-    dry_run: bool,
-) -> Workflow[TierReport]:
-    """See `Threads.tier`."""
-    names = None if threads is None else validation.ids("threads", threads)
-    if tiering is not None and not isinstance(tiering, Tiering):
-        raise invalid("tiering", tiering, "Use a threadkeep.Tiering, such as Tiering().")
-    own = tiering or store.tiering or Tiering()
-    cold = None if dry_run else (yield from _cold(store, "move threads"))
-    moving = move_threads(store.beneath(), cold, engine, own, names, progress=progress)
-    return (yield from moving)
 
 
 def discard_fork(

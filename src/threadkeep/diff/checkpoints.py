@@ -1,17 +1,14 @@
-"""Comparison of two checkpoints, channel by channel.
+"""Comparison of two checkpoints, channel by channel, and the versions of a channel.
 
-A channel that both hold by the same reference is not decoded. The values of all others are read
-in one round trip.
-
-Versions of a channel, up the chain of parents: manifests are read, values never.
+A channel that both hold by the same reference is not decoded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
@@ -25,6 +22,7 @@ from threadkeep.engine.context import (
     Keyframes,
     named,
     not_found,
+    read_elements,
     read_manifest,
     unless_hidden,
 )
@@ -34,45 +32,25 @@ from threadkeep.engine.manifest import ChannelEntry, Manifest, Version, same_ver
 from threadkeep.engine.model import (
     HIDDEN,
     ReadCheckpoint,
-    ReadSegments,
     Span,
     StoredCheckpoint,
     ThreadState,
 )
-from threadkeep.engine.operation import CheckpointRef, Fetch, Operation, fetch_checkpoint
-from threadkeep.engine.refs import Inline, Ref, covering
+from threadkeep.engine.operation import CheckpointRef, Fetch, Operation
+from threadkeep.engine.refs import Inline, Ref
 from threadkeep.engine.rows import unpack_metadata, unpack_time
 from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError, invalid
 from threadkeep.langgraph_internals import DELTA_COUNTERS, is_internal
-from threadkeep.layers.driver import (
-    Runner,
-    Workflow,
-    aside,
-    on,
-)
+from threadkeep.layers.driver import Runner, Workflow, aside, on
+
+T = TypeVar("T")
 
 ConfigOrPair: TypeAlias = RunnableConfig | tuple[str, str | None]
 """A config, or the id of a thread and that of a checkpoint (None: the head)."""
 
 
-class Value(NamedTuple):
-    """Value of a channel in one checkpoint; `exists` is False where it is empty or unknown."""
-
-    version: Version
-    exists: bool
-    value: Any = None
-
-
-class Pair(NamedTuple):
-    """A channel in both checkpoints; values that are the same are not decoded.
-
-    `is_delta`: the values are dicts of the last whole value and the writes since.
-    """
-
-    before: Value
-    after: Value
-    is_same: bool
-    is_delta: bool = False
+_EMPTY = ChannelEntry(None, None)
+_NOTHING: Any = object()  # in place of the value of a channel without one
 
 
 class Side(NamedTuple):
@@ -85,10 +63,19 @@ class Side(NamedTuple):
 
     def entry(self, channel: str) -> ChannelEntry:
         """Return the manifest's entry of a channel."""
-        return self.manifest.entries.get(channel, _UNKNOWN)
+        return self.manifest.entries.get(channel, _EMPTY)
 
 
-_UNKNOWN = ChannelEntry(None, None)
+class Pair(NamedTuple):
+    """A channel's values in both checkpoints, which are not decoded if they are the same.
+
+    `is_delta`: they are dicts of the last whole value and the writes since.
+    """
+
+    before: Any
+    after: Any
+    is_same: bool
+    is_delta: bool
 
 
 def place_of(value: ConfigOrPair) -> CheckpointRef:
@@ -104,12 +91,7 @@ def place_of(value: ConfigOrPair) -> CheckpointRef:
 def diff(
     store: Runner, engine: Engine, before: CheckpointRef, after: CheckpointRef
 ) -> Workflow[StateDiff]:
-    """Compare two checkpoints, of one thread or of two.
-
-    Raises:
-        ThreadNotFoundError, CheckpointNotFoundError: one does not exist.
-        CorruptionError, UnknownTypeError: a value cannot be read.
-    """
+    """Compare two checkpoints, of one thread or of two."""
     a, b, pairs = yield from on(store, compare(engine, before, after))
     # (Where much differs this takes long enough to hold up an event loop.)
     return (yield from aside(partial(_state_diff, engine, a, b, pairs)))
@@ -119,59 +101,46 @@ def compare(
     engine: Engine, before: CheckpointRef, after: CheckpointRef
 ) -> Operation[tuple[Side, Side, dict[str, Pair]]]:
     """Read two checkpoints, and their channels sorted by name; see `diff`."""
-    generations: tuple[int, int] | None = None
+
+    def read(states: list[ThreadState]) -> Operation[tuple[Side, Side, dict[str, Pair]]]:
+        a, b = _side(engine, before, states[0]), _side(engine, after, states[1])
+        return a, b, (yield from _pairs(engine, a, b))
+
+    return _read_stable((before, after), read)
+
+
+def _read_stable(
+    places: Sequence[CheckpointRef], read: Callable[[list[ThreadState]], Operation[T]]
+) -> Operation[T]:
+    """Read again where checkpoints or segments were removed meanwhile."""
+    generations: list[int] | None = None
     while True:
-        states: list[ThreadState] = yield Fetch([ReadCheckpoint(*p) for p in (before, after)])
+        states: list[ThreadState] = yield Fetch([ReadCheckpoint(*place) for place in places])
         try:
-            a = _side(engine, before, states[0])
-            b = _side(engine, after, states[1])
-            channels = yield from _pairs(engine, a, b)
+            return (yield from read(states))
         except (CorruptionError, StaleThreadError):
-            # Checkpoints or segments may have been removed meanwhile: then read again.
-            current = states[0].generation, states[1].generation
+            current = [state.generation for state in states]
             if current == generations:
                 raise
             generations = current
-        else:
-            return a, b, channels
 
 
-def _side(engine: Engine, place: CheckpointRef, state: ThreadState) -> Side:
+def _found(place: CheckpointRef, state: ThreadState) -> StoredCheckpoint:
     stored = unless_hidden(state.found)
     if stored is None:
         raise not_found(place)
+    return stored
+
+
+def _side(engine: Engine, place: CheckpointRef, state: ThreadState) -> Side:
+    stored = _found(place, state)
     with named(stored):
         manifest, _ = read_manifest(stored)
         metadata = unpack_metadata(stored.row.metadata, stored.row.exact, engine.codec)
     return Side(stored, manifest, metadata, state)
 
 
-def _pairs(engine: Engine, a: Side, b: Side) -> Operation[dict[str, Pair]]:
-    channels = sorted({*a.manifest.entries, *b.manifest.entries})
-    deltas = (yield from _deltas(a, channels)), (yield from _deltas(b, channels))
-    refs: dict[str, tuple[_Refs, _Refs]] = {}
-    for channel in channels:
-        is_delta = any(channel in found for found in deltas)
-        refs[channel] = (
-            _refs(a.entry(channel), deltas[0].get(channel), is_delta=is_delta),
-            _refs(b.entry(channel), deltas[1].get(channel), is_delta=is_delta),
-        )
-    one_thread = a.stored.thread == b.stored.thread
-    same = {c for c, (x, y) in refs.items() if _is_same(x, y, one_thread=one_thread)}
-    changed = [pair for channel, pair in refs.items() if channel not in same]
-    a_elements, b_elements = yield from _elements(engine, a, b, changed)
-    pairs: dict[str, Pair] = {}
-    for channel, (x, y) in refs.items():
-        is_same = channel in same
-        with named(a.stored):
-            before = _value(a, channel, x, None if is_same else a_elements)
-        with named(b.stored):
-            after = _value(b, channel, y, None if is_same else b_elements)
-        pairs[channel] = Pair(before, after, is_same, x.is_delta or y.is_delta)
-    return pairs
-
-
-# -- references of a channel -----------------------------------------------------------
+# -- values ----------------------------------------------------------------------------
 
 
 class _Refs(NamedTuple):
@@ -183,6 +152,42 @@ class _Refs(NamedTuple):
 
     def all(self) -> Iterable[Ref]:
         return self.writes if self.seed is None else (self.seed, *self.writes)
+
+    def spans(self) -> Iterator[Span]:
+        for ref in self.all():
+            yield from ref.needs
+
+
+def _pairs(engine: Engine, a: Side, b: Side) -> Operation[dict[str, Pair]]:
+    channels = sorted({*a.manifest.entries, *b.manifest.entries})
+    a_deltas, b_deltas = (yield from _deltas(a, channels)), (yield from _deltas(b, channels))
+    deltas = a_deltas.keys() | b_deltas.keys()
+    one_thread = a.stored.thread == b.stored.thread
+    same: dict[str, Pair] = {}
+    changed: dict[str, tuple[_Refs, _Refs]] = {}
+    for channel in channels:
+        x = _refs(a.entry(channel), a_deltas.get(channel), is_delta=channel in deltas)
+        y = _refs(b.entry(channel), b_deltas.get(channel), is_delta=channel in deltas)
+        if _is_same(x, y, one_thread=one_thread):
+            same[channel] = Pair(_NOTHING, _NOTHING, is_same=True, is_delta=x.is_delta)
+        else:
+            changed[channel] = x, y
+    a_spans = [span for x, _ in changed.values() for span in x.spans()]
+    b_spans = [span for _, y in changed.values() for span in y.spans()]
+    if one_thread:  # (one read for both)
+        a_spans, b_spans = a_spans + b_spans, []
+    a_elements = yield from _elements(engine, a, a_spans)
+    b_elements = a_elements if one_thread else (yield from _elements(engine, b, b_spans))
+    values = {
+        channel: Pair(
+            _value(a, channel, x, a_elements),
+            _value(b, channel, y, b_elements),
+            is_same=False,
+            is_delta=x.is_delta or y.is_delta,
+        )
+        for channel, (x, y) in changed.items()
+    }
+    return {channel: same.get(channel) or values[channel] for channel in channels}
 
 
 def _refs(entry: ChannelEntry, delta: ChannelHistory | None, *, is_delta: bool) -> _Refs:
@@ -197,18 +202,13 @@ def _deltas(side: Side, channels: Iterable[str]) -> Operation[dict[str, ChannelH
     An empty channel may be just that: a DeltaChannel is counted in the metadata, or a write to
     it led to a checkpoint without a value (see `lineage.needed`).
     """
-    empty = {
-        channel: None
-        for channel in channels
-        if (entry := side.entry(channel)).is_empty
-        and entry.version is not None
-        and not is_internal(channel)
-    }
+    entries = {channel: side.entry(channel) for channel in channels if not is_internal(channel)}
+    empty = [c for c, entry in entries.items() if entry.is_empty and entry.version is not None]
     if not empty:
         return {}
     row = side.stored.row
     place = CheckpointRef(side.stored.thread, row.ns, row.id)
-    histories = yield from listing.walk(place, empty, side.state)
+    histories = yield from listing.walk(place, dict.fromkeys(empty), side.state)
     counted = side.metadata.get(DELTA_COUNTERS)
     known = counted if isinstance(counted, dict) else {}
     return {c: one for c, one in histories.items() if one.writes or c in known}
@@ -221,44 +221,21 @@ def _is_same(a: _Refs, b: _Refs, *, one_thread: bool) -> bool:
     return one_thread or all(isinstance(ref, Inline) and not ref.uses for ref in a.all())
 
 
-# -- values ----------------------------------------------------------------------------
+def _elements(engine: Engine, side: Side, spans: Iterable[Span]) -> Operation[Elements]:
+    found, _ = yield from read_elements(engine, side.stored.thread, spans, side.state.generation)
+    return found
 
 
-def _elements(
-    engine: Engine, a: Side, b: Side, pairs: Iterable[tuple[_Refs, _Refs]]
-) -> Operation[tuple[Elements, Elements]]:
-    """Read the elements of both sides' values; the sides of one thread share them."""
-    a_spans, b_spans = set[Span](), set[Span]()
-    for x, y in pairs:
-        a_spans.update(*[ref.needs for ref in x.all()])
-        b_spans.update(*[ref.needs for ref in y.all()])
-    one_thread = a.stored.thread == b.stored.thread
-    if one_thread:
-        a_spans, b_spans = a_spans | b_spans, set()
-    reads = [
-        ReadSegments(side.stored.thread, covering(spans), side.state.generation)
-        for side, spans in ((a, a_spans), (b, b_spans))
-        if spans
-    ]
-    replies = iter((yield Fetch(reads)) if reads else ())
-    first = Elements(engine.codec, next(replies) if a_spans else ())
-    if one_thread:
-        return first, first
-    return first, Elements(engine.codec, next(replies) if b_spans else ())
-
-
-def _value(side: Side, channel: str, refs: _Refs, elements: Elements | None) -> Value:
-    """Return a channel's value, decoded if there are elements."""
-    version = side.entry(channel).version
-    exists = refs.is_delta or refs.seed is not None
-    if elements is None or not exists:
-        return Value(version, exists)
+def _value(side: Side, channel: str, refs: _Refs, elements: Elements) -> Any:
+    if refs.seed is None and not refs.is_delta:
+        return _NOTHING
     elements.reader = channel
-    try:
-        return Value(version, exists, _decoded(refs, elements))
-    except ThreadkeepError as exc:
-        exc.at(channel=channel)
-        raise
+    with named(side.stored):
+        try:
+            return _decoded(refs, elements)
+        except ThreadkeepError as exc:
+            exc.at(channel=channel)
+            raise
 
 
 def _decoded(refs: _Refs, elements: Elements) -> Any:
@@ -276,7 +253,17 @@ def _decoded(refs: _Refs, elements: Elements) -> Any:
 
 def _state_diff(engine: Engine, a: Side, b: Side, pairs: dict[str, Pair]) -> StateDiff:
     effort = Effort()
-    channels = {name: _channel_diff(engine, name, pair, effort) for name, pair in pairs.items()}
+    channels: dict[str, ChannelDiff] = {}
+    for name, pair in pairs.items():
+        changes = _changes(engine, pair, effort)
+        before, after = a.entry(name).version, b.entry(name).version
+        kind: Any = "unchanged" if same_version(before, after) else "version"
+        if changes:
+            whole = len(changes) == 1 and changes[0].kind in ("added", "removed")
+            kind = changes[0].kind if whole and not changes[0].after_at else "changed"
+        channels[name] = ChannelDiff(
+            name, kind, before, after, changes, pair.is_delta, is_internal(name)
+        )
     return StateDiff(_diff_side(a), _diff_side(b), channels)
 
 
@@ -292,32 +279,18 @@ def _diff_side(side: Side) -> DiffSide:
     )
 
 
-def _channel_diff(engine: Engine, name: str, pair: Pair, effort: Effort) -> ChannelDiff:
-    before, after = pair.before, pair.after
-    changes = () if pair.is_same else _changes(engine, pair, effort)
-    same_version = (before.version, type(before.version)) == (after.version, type(after.version))
-    kind: Any = "unchanged" if same_version else "version"
-    if changes:
-        whole = changes[0].kind if not changes[0].after_at and len(changes) == 1 else "changed"
-        kind = whole if whole in ("added", "removed") else "changed"
-    return ChannelDiff(
-        channel=name,
-        kind=kind,
-        before_version=before.version,
-        after_version=after.version,
-        changes=changes,
-        is_delta=pair.is_delta,
-        is_internal=is_internal(name),
-    )
-
-
 def _changes(engine: Engine, pair: Pair, effort: Effort) -> tuple[Change, ...]:
     before, after = pair.before, pair.after
-    if not before.exists:
-        return (Change("added", (), (), after=after.value),) if after.exists else ()
-    if not after.exists:
-        return (Change("removed", (), (), before.value),)
-    return differences(before.value, after.value, engine.codec.encode, effort)
+    if before is after:  # (the same, or nothing on both sides)
+        return ()
+    if before is _NOTHING:
+        return (Change("added", (), (), after=after),)
+    if after is _NOTHING:
+        return (Change("removed", (), (), before),)
+    return differences(before, after, engine.codec.encode, effort)
+
+
+# -- versions of a channel -------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,21 +329,13 @@ def versions(
 def _versions(
     engine: Engine, place: CheckpointRef, channel: str, limit: int | None
 ) -> Operation[list[ChannelVersion]]:
-    generation = -1
-    while True:
-        target = yield from fetch_checkpoint(place.thread, place.ns, place.id)
-        stored = unless_hidden(target.found)
-        if stored is None:
-            raise not_found(place)
-        try:
-            found = yield from _trace(place._replace(id=stored.row.id), channel, limit, target)
-        except StaleThreadError:
-            # Ancestors were removed meanwhile: the path may have been cut short.
-            if target.generation == generation:
-                raise
-            generation = target.generation
-        else:
-            return [_version(engine, since) for since in found[:limit]]
+    def read(states: list[ThreadState]) -> Operation[list[_Since]]:
+        (state,) = states
+        start = place._replace(id=_found(place, state).row.id)
+        return (yield from _trace(start, channel, limit, state.generation))
+
+    found = yield from _read_stable((place,), read)
+    return [_version(engine, since) for since in found[:limit]]
 
 
 class _Since(NamedTuple):
@@ -378,15 +343,15 @@ class _Since(NamedTuple):
 
     stored: StoredCheckpoint
     entry: ChannelEntry
-    is_first: bool
+    is_first: bool = True
 
 
 class _Trace:
-    """Versions found on the way up; `goes_on`: the last one may be older still."""
+    """Versions found on the way up; `is_open`: the last one may have begun earlier."""
 
     def __init__(self, channel: str) -> None:
         self.found: list[_Since] = []
-        self.goes_on = False
+        self.is_open = False
         self._channel = channel
         self._known: Keyframes = {}
 
@@ -396,45 +361,44 @@ class _Trace:
             entry = read_manifest(stored, self._known)[0].entries.get(self._channel)
         hidden = bool(stored.row.flags & HIDDEN)
         if entry is None or entry.version is None:
-            self.goes_on = False
-        elif self.goes_on and same_version(entry.version, self.found[-1].entry.version):
+            self.is_open = False
+        elif self.is_open and same_version(entry.version, self.found[-1].entry.version):
             if hidden:
-                self.end_unseen()
+                self.cut()
             else:
-                self.found[-1] = _Since(stored, entry, is_first=True)
+                self.found[-1] = _Since(stored, entry)
         else:
-            self.goes_on = not hidden
+            self.is_open = not hidden
             if not hidden:
-                self.found.append(_Since(stored, entry, is_first=True))
+                self.found.append(_Since(stored, entry))
 
-    def end_unseen(self) -> None:
-        """Note that the last version began where nothing can be read any more."""
-        if self.goes_on:
+    def cut(self) -> None:
+        """Note that the checkpoints before this one were pruned."""
+        if self.is_open:
             self.found[-1] = self.found[-1]._replace(is_first=False)
 
     def has(self, limit: int | None) -> bool:
         """Return True if so many versions are found with their beginnings."""
-        return limit is not None and len(self.found) - self.goes_on >= limit
+        return limit is not None and len(self.found) - self.is_open >= limit
 
 
 def _trace(
-    place: CheckpointRef, channel: str, limit: int | None, target: ThreadState
+    place: CheckpointRef, channel: str, limit: int | None, generation: int
 ) -> Operation[list[_Since]]:
     trace, met = _Trace(channel), set[str]()
     at, size = place.id, FIRST_STRETCH
     while at is not None and not trace.has(limit):
         rows, state = yield from stretch(place, at, size)
-        if state.generation != target.generation:
+        if state.generation != generation:
             raise StaleThreadError(thread=place.thread)
-        before = len(met)
-        for stored in rows:
-            if stored.row.id not in met:  # (a stretch begins with the last one of the one before)
-                met.add(stored.row.id)
-                trace.add(stored)
-        cut = len(rows) < size
-        if cut and rows and rows[-1].row.parent is not None:
-            trace.end_unseen()
-        at = None if cut or len(met) == before else rows[-1].row.id
+        # (a stretch begins with the last row of the one before; a parent may be its own ancestor)
+        new = {stored.row.id: stored for stored in rows if stored.row.id not in met}
+        met |= new.keys()
+        for stored in new.values():
+            trace.add(stored)
+        if len(rows) < size and rows and rows[-1].row.parent is not None:
+            trace.cut()
+        at = rows[-1].row.id if len(rows) == size and new else None
         size = min(size * 2, LONGEST_STRETCH)
     return trace.found
 

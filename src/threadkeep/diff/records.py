@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import json
-import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal, TypeAlias
+
+from pydantic_core import to_json
 
 from threadkeep.codec import introspection
 from threadkeep.engine.capture import is_state
@@ -18,8 +19,9 @@ from threadkeep.engine.capture import is_state
 Path: TypeAlias = tuple[Any, ...]
 """Place in a value: positions of lists, keys of dicts, names of fields."""
 
-CLASS = "__class__"  # key of the class name, in the data of a value with fields
-_MAX_DEPTH = 32
+_CONTAINERS = (Mapping, Sequence, AbstractSet)
+_TEXTS = (str, bytes, bytearray, memoryview)  # sequences that are single values
+_MAX_DEPTH = 200
 _SIGNS = {"added": "+", "removed": "-", "changed": "~", "reordered": "~"}
 _EDITS_SHOWN = 4
 _PYDANTIC_EXTRA = "__pydantic_extra__"
@@ -120,8 +122,8 @@ class StateDiff:
     def as_data(self) -> dict[str, Any]:
         """Return the difference as JSON data; values that JSON lacks become text."""
         return {
-            "before": _side_data(self.before),
-            "after": _side_data(self.after),
+            "before": plain(self.before),
+            "after": plain(self.after),
             "channels": {name: _channel_data(channel) for name, channel in self.channels.items()},
         }
 
@@ -172,77 +174,53 @@ def items(value: object) -> Sequence[Any] | None:
 # -- data ------------------------------------------------------------------------------
 
 
-def value_data(value: Any, depth: int = _MAX_DEPTH) -> Any:
-    """Return a value as JSON data: fields as a dict, bytes in base64, other types as text."""
-    if value is None or type(value) in (bool, int, str):
-        return value
-    if type(value) is float:
-        return value if math.isfinite(value) else repr(value)
-    if type(value) is bytes:
-        return base64.b64encode(value).decode()
-    if not depth:
-        return _text(value)
-    found = fields(value)
-    if found is not None:
-        return {CLASS: type(value).__name__, **_dict_data(found, depth)}
-    if isinstance(value, dict):
-        return _dict_data(value, depth)
-    if isinstance(value, set | frozenset):
-        return sorted([value_data(item, depth - 1) for item in value], key=repr)
-    elements = items(value)
-    return _text(value) if elements is None else [value_data(x, depth - 1) for x in elements]
+def plain(value: Any) -> Any:
+    """Return a value as JSON; what JSON does not have becomes text, or its `repr`.
 
-
-def _dict_data(value: dict[Any, Any], depth: int) -> dict[str, Any]:
-    return {
-        key if type(key) is str else _text(key): value_data(part, depth - 1)
-        for key, part in value.items()
-    }
-
-
-def _text(value: Any) -> str:
+    Bytes become base64, infinities and NaN their names. Types are lost.
+    """
     try:
-        return str.__str__(str(value))
-    except Exception:  # noqa: BLE001 - it is the program's own code
-        return f"<{type(value).__qualname__}>"
+        data = to_json(value, bytes_mode="base64", inf_nan_mode="strings", fallback=repr)
+        return json.loads(data)
+    except (ValueError, RecursionError):  # not Unicode, cyclic, or too deep
+        return _plain(value, _MAX_DEPTH)
 
 
-def _path_data(path: Path) -> list[Any]:
-    return [step if type(step) in (int, str) else _text(step) for step in path]
+def _plain(value: Any, depth: int) -> Any:
+    """Do the same for what pydantic refuses: containers item by item, all else as its `repr`."""
+    if isinstance(value, str):
+        return str(value)  # (json.dumps writes half a surrogate as an escape)
+    if depth and isinstance(value, Mapping):
+        return {str(k): _plain(v, depth - 1) for k, v in value.items()}
+    if depth and isinstance(value, _CONTAINERS) and not isinstance(value, _TEXTS):
+        return [_plain(item, depth - 1) for item in value]
+    if value is None or isinstance(value, bool | int):
+        return value
+    try:
+        return repr(value)
+    except Exception as error:  # noqa: BLE001 - it is the value's own code that fails
+        return f"<{type(value).__name__}: {type(error).__name__} in its repr>"
 
 
 def _change_data(change: Change) -> dict[str, Any]:
     data: dict[str, Any] = {
         "kind": change.kind,
-        "before_at": _path_data(change.before_at),
-        "after_at": _path_data(change.after_at),
+        "before_at": plain(change.before_at),
+        "after_at": plain(change.after_at),
     }
     if change.kind != "added":
-        data["before"] = value_data(change.before)
+        data["before"] = plain(change.before)
     if change.kind != "removed":
-        data["after"] = value_data(change.after)
+        data["after"] = plain(change.after)
     if change.text:
-        data["text"] = [_plain_fields(edit) for edit in change.text]
+        data["text"] = plain(change.text)
     return data
 
 
 def _channel_data(channel: ChannelDiff) -> dict[str, Any]:
-    data = _plain_fields(channel)
+    data = plain(dataclasses.replace(channel, changes=()))
     del data["channel"]  # it is the key
-    return data | {
-        "before_version": value_data(channel.before_version),
-        "after_version": value_data(channel.after_version),
-        "changes": [_change_data(change) for change in channel.changes],
-    }
-
-
-def _side_data(side: DiffSide) -> dict[str, Any]:
-    step, source = value_data(side.step), value_data(side.source)
-    return _plain_fields(side) | {"step": step, "source": source}
-
-
-def _plain_fields(record: TextEdit | ChannelDiff | DiffSide) -> dict[str, Any]:
-    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    return {**data, "changes": list(map(_change_data, channel.changes))}
 
 
 # -- text: every line is one line of printable characters, whatever a thread stores ----
@@ -250,8 +228,7 @@ def _plain_fields(record: TextEdit | ChannelDiff | DiffSide) -> dict[str, Any]:
 
 def _side_text(side: DiffSide) -> str:
     place = f"{side.thread} {side.ns}".rstrip()
-    step, source = value_data(side.step), value_data(side.source)
-    return printable(f"{place} {side.checkpoint} step {step} {source} {side.time}")
+    return printable(f"{place} {side.checkpoint} step {side.step} {side.source} {side.time}")
 
 
 def _channel_text(channel: ChannelDiff, changes: int, width: int) -> Iterator[str]:
@@ -315,13 +292,10 @@ def _path_text(path: Iterable[Any]) -> str:
 
 def brief(value: Any, width: int) -> str:
     """Return a value on one line; of a message its class and content."""
-    found = fields(value)
+    found, name = fields(value), ""
     if found is not None and "content" in found:
-        content = json.dumps(value_data(found["content"]), ensure_ascii=False)
-        text = f"{type(value).__name__} {content}"
-    else:
-        text = json.dumps(value_data(value), ensure_ascii=False)
-    return shortened(printable(text), width)
+        value, name = found["content"], f"{type(value).__name__} "
+    return shortened(printable(name + json.dumps(plain(value), ensure_ascii=False)), width)
 
 
 def printable(text: str) -> str:

@@ -1,5 +1,4 @@
-"""The pure heart: what a checkpoint changes, and how that is stored and read again.
+"""The pure part: what a checkpoint changes, and how that is stored and read again.
 
-No I/O, no clock, no locks and no threads here (a test checks the imports): time, tokens
-and the working set's lock are handed in.
+No I/O, no clock, no threads (a test checks the imports): time, tokens and locks are handed in.
 """

@@ -1,15 +1,8 @@
 """Capturing values at one instant: copies of them, and what a shadow watches.
 
-A program may go on changing a value while it is saved. So a value is never encoded itself:
-`shadow.copy_and_watch` copies all mutable containers below it, and notes the identity of everything
-that they refer to, without giving another thread a chance to run in between. The copies are
-encoded; the notes tell later if the value was changed in place. Equality (`==`) would not do for
-that: `1 == True == 1.0`, and a change of type must not be lost.
-
-This is compiled (`_identity.c`) where the installation could compile it. `capture`, in Python,
-copies each container at once and then checks that all still hold; under changes that never pause,
-each container is of one instant of its own, and counts as not watchable. For arguments of the types
-given here both ways have the same answers; Python takes ten to thirty times as long.
+Copies are encoded, as a program may go on changing a value while it is saved. Compiled in
+`_identity.c`; in Python, under changes that never pause, each container is of one instant of its
+own, and counts as not watchable.
 """
 
 from __future__ import annotations
@@ -29,15 +22,7 @@ from pydantic import BaseModel
 
 from threadkeep.codec.introspection import layout
 
-__all__ = [
-    "FENCE",
-    "Watched",
-    "behind",
-    "can_change",
-    "portable_consists_of",
-    "portable_intact",
-    "same_front",
-]
+__all__ = ["behind", "same_front"]  # (imported, maybe)
 
 
 FENCE = (object(),)
@@ -45,33 +30,22 @@ FENCE = (object(),)
 
 
 class Watched(NamedTuple):
-    """The containers that are watched of an element, in rows, and what they referred to.
+    """The containers that are watched of an element, in rows with a fence behind each."""
 
-    `containers` are all that can be reached, one that is met again once more; their `referents` are
-    held, so that no identity is used again. `dicts` are those whose `keys` are watched too, as the
-    interpreter lists those of some dicts only. `sets` hold the names of the fields that models were
-    given, and are watched by their sizes alone. Behind each container and dict there is a fence.
-    `is_opaque` if a part cannot be watched.
-    """
-
-    containers: Sequence[Any] = ()
-    referents: Sequence[Any] = ()
-    dicts: Sequence[Any] = ()
+    containers: Sequence[Any] = ()  # all that can be reached, one that is met again once more
+    referents: Sequence[Any] = ()  # held, so that no identity is used again
+    dicts: Sequence[Any] = ()  # those whose keys the interpreter may not list
     keys: Sequence[Any] = ()
-    sets: Sequence[Any] = ()
-    sizes: Sequence[int] = ()
-    is_opaque: bool = False
+    is_opaque: bool = False  # a part cannot be watched
 
 
 def portable_intact(elements: Sequence[Watched]) -> bool:
     """Return True if all that is watched of the elements is as it was."""
-    rows = [chain.from_iterable(map(itemgetter(n), elements)) for n in range(6)]
-    containers, referents, dicts, keys, sets, sizes = rows
+    rows = [chain.from_iterable(map(itemgetter(n), elements)) for n in range(4)]
+    containers, referents, dicts, keys = rows
     try:
-        return (
-            _all_same(gc.get_referents(*containers), list(referents))
-            and _all_same(list(chain.from_iterable(dicts)), list(keys))
-            and list(map(len, sets)) == list(sizes)
+        return _all_same(gc.get_referents(*containers), list(referents)) and _all_same(
+            list(chain.from_iterable(dicts)), list(keys)
         )
     except RuntimeError:  # a dict that grows at this very moment has changed
         return False
@@ -84,10 +58,7 @@ def _all_same(one: list[Any], other: list[Any]) -> bool:
 def portable_consists_of(
     value: object, keys: list[Any] | None, items: list[Any], size: int
 ) -> bool:
-    """Return True if a list, tuple or dict has the first `size` of the items, and no more.
-
-    `keys` are a dict's keys, `items` then its values.
-    """
+    """Return True if a list, tuple or dict has the first `size` of the items, and no more."""
     if size > len(items):
         return False
     items = items[:size]
@@ -111,10 +82,7 @@ def portable_same_front(one: list[Any], other: list[Any]) -> int:
 
 
 def portable_behind(old: list[Any], size: int, now: list[Any]) -> list[Any] | None:
-    """Return what follows in `now` behind the first `size` items of `old`.
-
-    None if it does not begin with those. `now` is read at once: it may be anybody's.
-    """
+    """Return what `now` has behind the first `size` items of `old`; None if it begins otherwise."""
     now = list(now)
     if not 0 <= size <= min(len(old), len(now)) or not all(map(is_, islice(old, size), now)):
         return None
@@ -204,15 +172,12 @@ def _classify(cls: type) -> int:
 def _is_settled(cls: type[BaseModel]) -> bool:
     """Return True if a model keeps the dicts it was made with, and only adds to its fields set.
 
-    Then neither the instance need be watched beside them, nor more of the set than its size: half
-    as much to do. Assignment with validation makes a new `__dict__`, the first private value a new
-    dict.
+    Then its instance need not be watched, nor more of the set than its size: half as much to do.
     """
     return not cls.__private_attributes__ and not cls.model_config.get("validate_assignment")
 
 
 def _solid_base(cls: type) -> type:
-    """Return the nearest base class that is not written in Python."""
     return next(base for base in cls.__mro__ if not base.__flags__ & _HEAP_TYPE)
 
 
@@ -224,20 +189,6 @@ def is_state(value: object) -> bool:
 def is_leaf(value: object) -> bool:
     """Return True if the value can never change."""
     return KINDS[type(value)] == LEAF
-
-
-# -- looking, in Python --------------------------------------------------------------
-
-
-def _kind_of(value: Any) -> tuple[int, Any]:
-    """Return the kind of a value, and the set of fields that a settled model was given."""
-    kind = KINDS[type(value)]
-    if kind not in (CONTAINER, OPAQUE) and type(value) not in LAYOUTS:
-        return OPAQUE, None  # another thread has started anew
-    given = getattr(value, "__pydantic_fields_set__", None) if kind == SETTLED else None
-    if kind == SETTLED and not isinstance(given, (set, frozenset)):
-        kind = STATE  # it was put together by hand: the instance itself is watched
-    return kind, given
 
 
 class _Walk:
@@ -254,12 +205,8 @@ class _Walk:
         self.refs: list[Any] = []
         self.dicts: list[Any] = []
         self.keys: list[Any] = []
-        self.sets: list[Any] = []
         watched = self.below(element)
-        sizes = list(map(len, self.sets))
-        return Watched(
-            self.containers, self.refs, self.dicts, self.keys, self.sets, sizes, not watched
-        )
+        return Watched(self.containers, self.refs, self.dicts, self.keys, not watched)
 
     def below(self, element: Any) -> bool:
         """Watch all containers below an element; False if one cannot be."""
@@ -270,9 +217,13 @@ class _Walk:
         watched = True
         for number, value in enumerate(reached):  # (it grows as we go)
             if number in again:
-                self._once_more(value)
+                # A container in several places of an element; of an instance, its `__dict__`.
+                once = value.__dict__ if LAYOUTS.get(type(value), (False,))[0] else value
+                self._note(once, gc.get_referents(once))
                 continue
-            kind, given = _kind_of(value)
+            kind = KINDS[type(value)]
+            if kind not in (CONTAINER, OPAQUE) and type(value) not in LAYOUTS:
+                kind = OPAQUE  # another thread has started anew
             self.met[id(value)] = value
             watched = watched and kind not in (OPAQUE, DERIVED)
             if kind == OPAQUE:
@@ -286,13 +237,7 @@ class _Walk:
                 self.dicts += (value, FENCE)
                 self.keys += (*value, *FENCE)
             found = gc.get_referents(value)
-            if kind == SETTLED:
-                self.sets.append(given)
-                self.met[id(given)] = given
-                met.add(id(given))
-                own.add(id(given))
-            else:
-                self._note(value, found)
+            self._note(value, found)
             for below in found:
                 kind = KINDS[type(below)]
                 if kind and id(below) not in met:
@@ -302,12 +247,6 @@ class _Walk:
                     again.add(len(reached))
                     reached.append(below)
         return watched
-
-    def _once_more(self, value: Any) -> None:
-        """Note a container in several places of an element; of an instance, its `__dict__`."""
-        has_dict = LAYOUTS.get(type(value), (False,))[0]
-        value = value.__dict__ if has_dict else value
-        self._note(value, gc.get_referents(value))
 
     def _note(self, container: Any, found: list[Any]) -> None:
         self.containers += (container, FENCE)
@@ -322,10 +261,8 @@ def capture(
 ) -> tuple[list[Watched], list[Any], dict[int, Any]]:
     """Capture all that can be reached from the elements, at one instant if nothing changes.
 
-    Returns:
-        What is watched of each element; copies of them, which share nothing mutable with the
-        elements but parts that cannot be watched; the instance that each copied one, named by
-        its `id`, was made from. No copies without `copying`, for values that nobody else has.
+    Returns what is watched of each, copies of them, and the instance that each copied one (by its
+    `id`) was made from. No copies without `copying`, for values that nobody else has.
     """
     if len(KINDS) > _MOST:  # a program that defines classes in functions has ever more
         KINDS.clear()

@@ -9,19 +9,16 @@ where it is opened.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from collections.abc import Iterable
+from typing import NamedTuple, TypeGuard
 
 import ormsgpack
 
 from threadkeep.codec.frame import ELSEWHERE, MAGIC, VERSION, elsewhere, pack_elsewhere
 from threadkeep.engine import thread_entry
-from threadkeep.engine.model import Read, ReadSegments, Segment
+from threadkeep.engine.model import Segment
 from threadkeep.engine.thread_entry import ThreadEntry, is_archived
 from threadkeep.errors import CorruptionError
-
-if TYPE_CHECKING:
-    pass
 
 STUB = bytes((MAGIC, VERSION << 4 | ELSEWHERE))
 """First bytes of a stub's data."""
@@ -67,16 +64,9 @@ class Archive(NamedTuple):
 
 
 def archive_of(entry: ThreadEntry | None) -> Archive | None:
-    """Return the archive that an entry names; one of another thread does not count.
-
-    Raises:
-        CorruptionError: the record is damaged.
-    """
-    record = (
-        None
-        if entry is None
-        else thread_entry.find_record(entry.labels, thread_entry.ARCHIVE_RECORD)
-    )
+    """Return the archive that an entry names; one of another thread does not count."""
+    labels = () if entry is None else entry.labels
+    record = thread_entry.find_record(labels, thread_entry.ARCHIVE_RECORD)
     if entry is None or record is None:
         return None
     try:
@@ -97,10 +87,8 @@ def with_archive(entry: ThreadEntry, archive: Archive) -> ThreadEntry:
 
 def is_at(entry: ThreadEntry | None, key: str) -> TypeGuard[ThreadEntry]:
     """Return whether the thread is archived under this key."""
-    if not is_archived(entry):
-        return False
     archive = archive_of(entry)
-    return archive is not None and archive.key == key
+    return is_archived(entry) and archive is not None and archive.key == key
 
 
 def home_of(store: str, thread: str) -> str:
@@ -142,11 +130,7 @@ def stubs_for(segments: Iterable[Segment], key: str) -> tuple[bytes, tuple[Segme
 
 
 def location_of(segment: Segment) -> Location | None:
-    """Return the location of a stub's bytes; None of a segment that is no stub.
-
-    Raises:
-        CorruptionError: it is damaged.
-    """
+    """Return the location of a stub's bytes; None of a segment that is no stub."""
     packed = elsewhere(segment.data)
     if packed is None:
         return None
@@ -163,13 +147,3 @@ def is_stub(segment: Segment) -> bool:
         return location_of(segment) is not None
     except CorruptionError:
         return False
-
-
-def stubbed(reads: Sequence[Read], replies: Sequence[Any]) -> Iterator[tuple[int, str]]:
-    """Iterate over the replies with stubs in place of segments: number and thread."""
-    for number, read in enumerate(reads):
-        if isinstance(read, ReadSegments) and not read.stub:
-            for segment in replies[number]:
-                if segment.data.startswith(STUB):
-                    yield number, read.thread
-                    break

@@ -1,13 +1,9 @@
-"""Parts that operations share: options, working set, and reading a stored checkpoint.
-
-Nothing here outlives a call but what the working set holds. A commit that others overtook is
-built anew; however an attempt ends, its appender hears of it, so that others can seal the tails.
-"""
+"""Parts that operations share: options, working set, and reading a stored checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from threadkeep.codec import Codec
@@ -18,7 +14,7 @@ from threadkeep.engine.elements import Elements
 from threadkeep.engine.logs import FULL_COUNT, KEYFRAMES, Appender, TailSegment
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import HIDDEN, Batch, HeadFence, Segment, Span, StoredCheckpoint
-from threadkeep.engine.operation import CheckpointRef, Operation, commit, fetch_segments
+from threadkeep.engine.operation import CheckpointRef, Operation, fetch_segments
 from threadkeep.engine.refs import Cell, Inline, Ref, Run
 from threadkeep.engine.rows import manifest_of
 from threadkeep.engine.shadow import Shadow
@@ -26,12 +22,8 @@ from threadkeep.engine.snapshots import ChannelValue, Keyframe, Raw, RunValue, S
 from threadkeep.engine.thread_summary import Reported
 from threadkeep.engine.working_set import ThreadMemory, WorkingSet
 from threadkeep.errors import (
-    BackendError,
     CheckpointNotFoundError,
-    ConflictError,
     CorruptionError,
-    SegmentTakenError,
-    StaleThreadError,
     ThreadkeepError,
     ThreadNotFoundError,
 )
@@ -48,23 +40,17 @@ ATTEMPTS = 8  # times a change is built anew when others came in between
 
 
 class Engine(NamedTuple):
-    """The engine's parts.
-
-    `token(bits)` gives a random number, `now()` microseconds since 1970. `retention` is the
-    default, None for everything. With `holds_all`, what is committed may have to be made anew from
-    what is remembered: saves return before they are stored. `forked(thread, head, checkpoint)` is
-    called for each run that has left the head of another one behind.
-    """
+    """The engine's parts."""
 
     codec: Codec
     compression: Compression
     working_set: WorkingSet
     conflicts: Literal["fork", "raise"]
-    token: Callable[[int], int]
-    now: Callable[[], int]
-    forked: Callable[[str, str, str], None]
+    token: Callable[[int], int]  # a random number of so many bits
+    now: Callable[[], int]  # microseconds since 1970
+    forked: Callable[[str, str, str], None]  # (thread, head left behind, checkpoint), once a run
     retention: Retention | None = None
-    holds_all: bool = False
+    holds_all: bool = False  # saves return before they are stored, and may be made anew
 
     def memory(self, thread: str) -> ThreadMemory:
         """Return what is remembered of the thread."""
@@ -74,21 +60,11 @@ class Engine(NamedTuple):
         """Return an engine that remembers for itself: what others must not build on yet."""
         return self._replace(working_set=self.working_set.apart())
 
-    def new_token(self) -> int:
-        """Return a token for a load; never 0."""
-        return self.token(TOKEN_BITS) + 1
-
 
 def read_manifest(
     stored: StoredCheckpoint, known: Keyframes | None = None
 ) -> tuple[Manifest, Keyframe]:
-    """Return a checkpoint's manifest, and the keyframe it was written against.
-
-    `known` are keyframes of its thread, each decoded once.
-
-    Raises:
-        CorruptionError: the manifest or its keyframe is damaged or missing.
-    """
+    """Return a checkpoint's manifest, and the keyframe it was written against."""
     row = stored.row
     if stored.keyframe is None:
         raise CorruptionError("The keyframe of a checkpoint is missing.")
@@ -148,9 +124,6 @@ def read_elements(
     return Elements(engine.codec, segments), segments
 
 
-# -- remembering what was read -------------------------------------------------------
-
-
 def watched_value(ref: Ref, found: Elements, value: Any) -> ChannelValue:
     """Return a value that was read, watched from now on."""
     if isinstance(ref, Inline):
@@ -208,22 +181,17 @@ def keyframe_of(stored: StoredCheckpoint, state: Snapshot | None) -> tuple[Manif
 
 
 class Built(NamedTuple):
-    """A batch ready to commit, and what to remember in `memory` once it is.
-
-    `beside` is the checkpoint whose values it was compared with; `writes` are pending writes:
-    index, channel, reference, value. `fence` is what the run expects of the head; a violation is
-    reported once a run. `begins`: the checkpoint is its run's first.
-    """
+    """A batch ready to commit, and what to remember in `memory` once it is."""
 
     memory: ThreadMemory
     batch: Batch
     appender: Appender
     state: Snapshot | None = None
     reported: Reported | None = None
-    beside: str | None = None
-    writes: tuple[tuple[int, str, Ref, ChannelValue], ...] = ()
-    fence: HeadFence | None = None
-    begins: bool = False
+    beside: str | None = None  # the checkpoint whose values it was compared with
+    writes: tuple[tuple[int, str, Ref, ChannelValue], ...] = ()  # with their indexes
+    fence: HeadFence | None = None  # what the run expects of the head
+    begins: bool = False  # the checkpoint is its run's first
 
 
 Failed: TypeAlias = tuple[Built, ThreadkeepError]
@@ -231,10 +199,7 @@ Failed: TypeAlias = tuple[Built, ThreadkeepError]
 
 
 class BatchSource(NamedTuple):
-    """The values of a batch, to make it anew later; see `write_behind.rebase`.
-
-    They are the program's own, watched by their shadows.
-    """
+    """The values of a batch, to make it anew later; see `write_behind.rebase`."""
 
     engine: Engine
     ns: str
@@ -246,56 +211,6 @@ class BatchSource(NamedTuple):
     def size(self) -> int:
         """About how many encoded bytes the values stand for that nothing else holds."""
         return (self.state.fresh if self.state else 0) + sum([h.weight for *_, h in self.writes])
-
-
-def commit_built(
-    engine: Engine,
-    place: CheckpointRef,
-    build: Callable[[int], Operation[Built]],
-    lost: Callable[[], Operation[None]] | None = None,
-    failed: Failed | None = None,
-) -> Operation[None]:
-    """Build a batch and commit it, again where its log positions were taken.
-
-    Args:
-        engine: the engine's parts.
-        place: the checkpoint that errors name.
-        build: makes the batch, given the number of the attempt, from 0 on.
-        lost: run where the commit is refused for good.
-        failed: the first attempt, where that was made.
-
-    Raises:
-        ConflictError: the commit was refused, or others kept taking the positions.
-    """
-    for attempt in range(ATTEMPTS):
-        built, failure = failed or ((yield from build(attempt)), None)
-        failed, done = None, False
-        try:
-            if failure is not None:
-                raise failure
-            yield from commit(to_commit(engine, place, built))
-            done = True
-        except SegmentTakenError:
-            engine.memory(place.thread).abandon()
-        except StaleThreadError:
-            engine.working_set.forget(place.thread)
-        except ThreadkeepError as exc:
-            if isinstance(exc, ConflictError) and lost is not None:
-                with suppress(BackendError):  # the conflict is what the caller must hear of
-                    yield from lost()
-            exc.at(**place.named())
-            raise
-        finally:  # (also where it was interrupted, and nobody knows whether it is there)
-            if not done:
-                built.appender.failed()
-        if done:
-            remember(engine, place, built)
-            return
-    raise ConflictError(
-        "Others keep taking the log positions of this thread.",
-        hint="Try the call again.",
-        **place.named(),
-    )
 
 
 def to_commit(engine: Engine, place: CheckpointRef, built: Built) -> Batch:

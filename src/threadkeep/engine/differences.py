@@ -1,7 +1,7 @@
 """Differences between two versions of a list, tuple or dict: ranges that are kept or new.
 
-Invariant: a range is kept only if each of its elements is the same value as before, by
-identity and an unchanged shadow, or by exact comparison of a copy.
+A range is kept only if each of its elements is the same value as before: by identity and an
+unchanged shadow, or by exact comparison of a copy.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Piece(NamedTuple):
 
 
 class Seen:
-    """A sequence as last seen: `keys` for a dict, `items` (values), and their shadow.
+    """A sequence as last seen: `keys` for a dict, `items` (values), and their shadow. Immutable.
 
-    What it shows never changes. A version that only adds to the one before shares its list,
-    which is then longer than the older version is: copying would touch every element.
+    A version that only adds to the one before shares its list, which is then longer than the older
+    version is: copying would touch every element.
     """
 
     __slots__ = ("_items", "keys", "shadow", "size")
@@ -54,10 +54,7 @@ class Seen:
         return self._items[number]
 
     def is_now(self, value: list[Any] | tuple[Any, ...] | dict[Any, Any], *others: Shadow) -> bool:
-        """Return True if this is what the value is, and `others` hold, at this instant.
-
-        Parts that cannot be watched are passed over.
-        """
+        """Return True if this is what the value is, and `others` hold, at this instant."""
         shadow = self.shadow.extended(*others) if others else self.shadow
         return shadow.holds_in(value, self.keys, self._items, self.size)
 
@@ -78,17 +75,12 @@ class Seen:
 
 
 class Comparison(NamedTuple):
-    """A sequence as it is now, beside its last version.
-
-    `items` are its elements from number `first` on: all, or only what came behind the last
-    version's. `to_watch` has copies of those from number `start` on that are not known to be the
-    last version's own objects, unchanged; what is before and behind them is.
-    """
+    """A sequence as it is now, beside its last version."""
 
     keys: list[Any] | None
-    items: list[Any]
+    items: list[Any]  # from number `first` on
     pieces: list[Piece]
-    watched: WatchedCopies
+    watched: WatchedCopies  # from number `start` on; others are the last version's, unchanged
     start: int = 0
     first: int = 0
 
@@ -113,8 +105,7 @@ def compare(
 ) -> Comparison:
     """Compare a value, which may go on changing, with its last version.
 
-    With `trust`, the last version's elements are taken to be unchanged: the caller asks their
-    shadow afterwards.
+    With `trust`, that one's elements are taken to be unchanged: the caller asks their shadow.
     """
     if old is not None and old.keys is None and type(value) is list:
         new = old.behind(value)
@@ -159,15 +150,10 @@ def is_fragment(old: Seen, items: list[Any]) -> bool:
 def shadows(
     now: Comparison, old: Seen | None, found: Mapping[int, Shadow]
 ) -> tuple[Shadow, list[Shadow]]:
-    """Return the shadow of a sequence, each element's as it is stored.
+    """Return the shadow of a sequence, each element's as it is stored; `found` are known ones.
 
-    With those of the last version's elements that others, equal to them, have replaced: what
-    is stored is right as long as these hold too.
-
-    Args:
-        now: the sequence beside its last version.
-        old: that one.
-        found: shadows of elements, by number, that are stored elsewhere already.
+    With those of the last version's elements that others, equal to them, have replaced: what is
+    stored is right as long as these hold too.
     """
     stop = now.start + len(now.watched.copies)
     if old is None or now.first:
@@ -189,7 +175,6 @@ def shadows(
 
 
 def _joined(now: Comparison, parts: Mapping[int, Shadow], stop: int) -> Shadow:
-    """Return the shadow of the elements that were copied; `parts` are of those stored elsewhere."""
     taken = now.watched.shadow
     if not parts:
         return taken
@@ -211,10 +196,16 @@ class _Comparer:
         self.watched = _copies(middle, items[self.start : stop])
 
     def cut(self) -> Comparison:
-        """Cut the sequence into pieces that are kept and pieces that are new."""
         back, size = len(self.items) - self.behind, len(self.items)
         pieces = [Piece(0, 0, self.start)] if self.start else []
-        pieces += _pieces(self._found(), self.start)
+        kept = len(pieces)
+        for j, source in enumerate(self._found(), self.start):
+            last = pieces[-1] if len(pieces) > kept else None
+            follows = None if last is None or last.old is None else last.old + j - last.start
+            if last is not None and source == follows:
+                pieces[-1] = last._replace(stop=j + 1)
+            else:
+                pieces.append(Piece(source, j, j + 1))
         if self.behind:
             pieces.append(Piece(self.old.size - self.behind, back, size))
         return Comparison(self.keys, self.items, pieces, self.watched, self.start)
@@ -239,18 +230,14 @@ class _Comparer:
     def _found(self) -> list[int | None]:
         """Return the numbers that the elements in the middle have in the last version, or None."""
         stop, old_stop = len(self.items) - self.behind, self.old.size - self.behind
-        front = 0
-        while self.start + front < min(stop, old_stop) and self._is(
-            self.start + front, self.start + front
-        ):
-            front += 1
-        back = 0
-        most = min(stop, old_stop) - self.start - front
+        start, last = self.start, min(stop, old_stop)
+        while start < last and self._is(start, start):
+            start += 1
+        back, most = 0, last - start
         while back < most and self._is(old_stop - 1 - back, stop - 1 - back):
             back += 1
-        found: list[int | None] = [*range(self.start, self.start + front)]
-        found += self._anywhere(self.start + front, old_stop - back, stop - back)
-        return [*found, *range(old_stop - back, old_stop)]
+        found = self._anywhere(start, old_stop - back, stop - back)
+        return [*range(self.start, start), *found, *range(old_stop - back, old_stop)]
 
     def _anywhere(self, start: int, old_stop: int, stop: int) -> list[int | None]:
         if start == old_stop:  # nothing left to find
@@ -282,24 +269,6 @@ def _name(value: Any, old: Seen) -> Any:
     return id(value) if old.keys is None else (type(value), value)
 
 
-def _pieces(sources: Sequence[int | None], start: int) -> list[Piece]:
-    """Return pieces of the elements from `start` on, neighbours joined."""
-    pieces: list[Piece] = []
-    for j, source in enumerate(sources, start):
-        last = pieces[-1] if pieces else None
-        if last is not None and _goes_on(last, source, j):
-            pieces[-1] = last._replace(stop=j + 1)
-        else:
-            pieces.append(Piece(source, j, j + 1))
-    return pieces
-
-
-def _goes_on(last: Piece, source: int | None, j: int) -> bool:
-    if last.old is None or source is None:
-        return last.old is source is None
-    return last.old + (j - last.start) == source
-
-
 _PLAIN = (str, bytes, int, bool, type(None))
 _STATE_PARTS = ("__dict__", "__pydantic_extra__", "__pydantic_private__")
 _PYDANTIC_SLOTS = {*_STATE_PARTS, "__pydantic_fields_set__"}
@@ -308,8 +277,8 @@ _PYDANTIC_SLOTS = {*_STATE_PARTS, "__pydantic_fields_set__"}
 def same(a: Any, b: Any) -> bool:
     """Return True if both are the same value, types and order included; both encode alike then.
 
-    For values rebuilt at every step, where identity says nothing. Cyclic values, and kinds not
-    known here, are never the same (which costs an encoding, not correctness).
+    For values rebuilt at every step. Cyclic values, and kinds not known here, are never the same
+    (which costs an encoding, not correctness).
     """
     try:
         return _same(a, b)
@@ -331,20 +300,8 @@ def _same(a: Any, b: Any) -> bool:
     return is_state(a) and _same_state(a, b)
 
 
-def _same_float(a: float, b: float) -> bool:
-    return a == b and math.copysign(1, a) == math.copysign(1, b)
-
-
 def _same_items(a: Any, b: Any) -> bool:
     return len(a) == len(b) and all(map(_same, list(a), list(b)))
-
-
-def _same_dict(a: dict[Any, Any], b: dict[Any, Any]) -> bool:
-    return (
-        len(a) == len(b)
-        and _same_items(list(a), list(b))
-        and _same_items(list(a.values()), list(b.values()))
-    )
 
 
 @lru_cache(maxsize=1024)
@@ -364,10 +321,10 @@ def _same_state(a: object, b: object) -> bool:
 
 
 _BY_TYPE: dict[type, Callable[[Any, Any], bool]] = {
-    float: _same_float,
+    float: lambda a, b: a == b and math.copysign(1, a) == math.copysign(1, b),
     list: _same_items,
     tuple: _same_items,
-    dict: _same_dict,
+    dict: lambda a, b: _same_items(a, b) and _same_items(a.values(), b.values()),
     # The order of equal sets may differ, and with it their bytes: order counts.
     set: _same_items,
     frozenset: _same_items,
@@ -375,10 +332,9 @@ _BY_TYPE: dict[type, Callable[[Any, Any], bool]] = {
 
 
 def alike(codec: Codec, a: Any, b: Any) -> bool:
-    """Return True if both are the same to a reader of the store: by the bytes of our own codec.
+    """Return True if both have the same bytes in our own codec.
 
-    Types and the order of dicts count, that of sets does not. A serializer's bytes, with which
-    the store's codec may encode, may differ each time, as encrypted ones do.
+    A serializer's bytes, with which the store's codec may encode, may differ each time.
     """
     native = codec if isinstance(codec, NativeCodec) else NativeCodec()
     try:

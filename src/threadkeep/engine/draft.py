@@ -1,21 +1,9 @@
 """Turning values into references: what a batch must store, and what is stored already.
 
-A draft is made for one call. Each value is looked for in this order:
-
-1. the very value, as another call has just stored it (`Recent.known`);
-2. the ranges of its last version that are unchanged (`differences.compare`); and then each
-   element that is new beside that:
-3. the very object, stored on its own a moment ago (`Recent.placed`): a message is written
-   by its task first, and then met again in its channel;
-4. the same element of a list or dict that was stored a moment ago (`Recent.known_part`);
-5. the rest is encoded, and put where a position was reserved for it (`Recent.take_reserved`),
-   or behind the last element of the channel's log.
-
-A single value knows only 1, and patches. Invariant: what is stored of a value is the value at one
-instant during the call, though the program may go on changing it. New elements are encoded from
-copies, made at the instant of their shadows; before anything is appended, all shadows and the
-sequence itself are checked together, at one instant again. Where that fails the value is tried
-anew, and at last is copied as a whole.
+Invariant: what is stored of a value is the value at one instant during the call, though the program
+may go on changing it. New elements are encoded from copies; before anything is appended, all
+shadows and the sequence itself are checked together. Where that fails the value is tried anew, and
+at last is copied as a whole.
 """
 
 from __future__ import annotations
@@ -89,11 +77,7 @@ class Draft:
         self._known: list[tuple[str, StoredValue]] = []
 
     def value(self, channel: str, value: Any, old: ChannelValue | None = None) -> Stored:
-        """Store a channel's value, as it is at one instant, beside what was last seen of it.
-
-        Raises:
-            UnserializableError: names the channel.
-        """
+        """Store a channel's value, as it is at one instant, beside what was last seen of it."""
         try:
             # The values that most calls bring, looked at in one go.
             kind = type(value)
@@ -110,10 +94,7 @@ class Draft:
             exc.at(channel=channel)
             raise
 
-    # -- the usual cases ---------------------------------------------------------------
-
     def _scalar(self, value: Any) -> Stored | None:
-        """Store a scalar inline, if it is small enough."""
         data = self.codec.encode(value)
         if len(data) > INLINE_MAX:
             return None
@@ -194,8 +175,6 @@ class Draft:
             self._known.append((channel, StoredValue(value, run, held, home, weight)))
         return run, held
 
-    # -- all cases ---------------------------------------------------------------------
-
     def _any(self, channel: str, value: Any, old: ChannelValue | None) -> Stored:
         try:
             for attempt in range(_TRIES):
@@ -219,8 +198,18 @@ class Draft:
             for span in known.ref.needs:
                 self.appender.borrow(known.home, span)
             return known.ref, known.held
-        before = self.appender.size
-        ref, held = self._encode(channel, value, old, trust=trust)
+        before, kind = self.appender.size, _KINDS.get(type(value))
+        if channel == START and isinstance(value, dict):
+            ref, held = self._input(channel, value)
+        elif kind is None or not self.codec.divides(value):
+            cell = old if isinstance(old, CellValue) else None
+            ref, held = self._single(channel, value, cell)
+        elif isinstance(old, RunValue) and old.kind == kind:
+            now = compare(value, old.seen, trust=trust)
+            ref, held = self._run(channel, kind, value, now, old)
+        else:
+            small = self._small(value)
+            ref, held = small or self._run(channel, kind, value, compare(value, None), None)
         # A single value is held whole, however little of it had to be stored.
         size = held.weight if isinstance(held, CellValue) else self.appender.size - before
         self.fresh += size
@@ -235,21 +224,6 @@ class Draft:
     def settle(self, generation: int | None) -> None:
         """Remember where values were put. Called when the segments are packed."""
         self.memory.remember(self._placed, self._known, generation)
-
-    def _encode(self, channel: str, value: Any, old: ChannelValue | None, *, trust: bool) -> Stored:
-        if channel == START and isinstance(value, dict):
-            return self._input(channel, value)
-        kind = _KINDS.get(type(value))
-        if kind is None or not self.codec.divides(value):
-            return self._single(channel, value, old if isinstance(old, CellValue) else None)
-        run = old if isinstance(old, RunValue) and old.kind == kind else None
-        small = self._small(value) if run is None else None
-        if small is not None:
-            return small
-        now = compare(value, run.seen if run else None, trust=trust)
-        return self._run(channel, kind, value, now, run)
-
-    # -- lists, tuples, dicts --------------------------------------------------------
 
     def _small(self, value: Any) -> Stored | None:
         """Store a value inline, if it is small and holds nothing that is stored elsewhere."""
@@ -274,8 +248,11 @@ class Draft:
         afresh: bool = False,
     ) -> Stored:
         fresh = new_elements(now)
-        if not afresh:
-            self._find_placed(fresh)
+        for e in [] if afresh else fresh:  # objects that were stored a moment ago, as a write say
+            placed = self.memory.recent.placed(e.item) if e.key is NO_KEY else None
+            if placed is not None and is_state(e.item):
+                self.appender.borrow(placed.home, placed.span)
+                e.span, e.size, e.shadow = placed.span, placed.size, placed.shadow
         raws = self._find_or_encode(channel, fresh, now, old, afresh=afresh)
         found = {e.index: e.shadow for e in fresh if e.shadow is not None and not e.data}
         shadow, others = shadows(now, old.seen if old else None, found)
@@ -348,15 +325,6 @@ class Draft:
                     e.shadow = now.watched.shadow.part(number, number + 1)
         return raws
 
-    def _find_placed(self, fresh: list[Element]) -> None:
-        """Find objects that were stored a moment ago, as a write say."""
-        for e in fresh:
-            if e.key is NO_KEY and is_state(e.item):
-                placed = self.memory.recent.placed(e.item)
-                if placed is not None:
-                    self.appender.borrow(placed.home, placed.span)
-                    e.span, e.size, e.shadow = placed.span, placed.size, placed.shadow
-
     def _found_known(self, channel: str, fresh: list[Element], at: int) -> int:
         """Count the elements from `at` on that came with a list or dict that is stored already."""
         known, offset = self.memory.recent.known_part(channel, fresh[at].item) or (None, 0)
@@ -398,15 +366,14 @@ class Draft:
     def _aside(self, channel: str, items: list[Any]) -> str:
         """Return the log for objects that LangGraph will give an id before they are final.
 
-        As pending writes they are other values then: the channel's log reserves a position for
-        each, so that its elements stay in order.
+        They are other values then: the channel's log reserves a position for each, to stay in
+        order.
         """
         for item in items:
             self.memory.recent.reserve(self.appender.ns, channel, item)
         return f"{channel} {_PASSING}"
 
     def _fill_reserved(self, item: Any, data: bytes) -> Span | None:
-        """Put an element at the position reserved for it; None if none was."""
         place = self.memory.recent.take_reserved(item) if is_state(item) else None
         if place is None:
             return None
@@ -417,9 +384,8 @@ class Draft:
     def _input(self, channel: str, value: dict[Any, Any]) -> Stored:
         """Store a graph's input: a dict of channel updates.
 
-        Each object in it will be met again, as a pending write and in its channel, and is to be
-        stored once, where its channel will look for it. (A message without an id is given one in
-        between: it is another value then.)
+        Each object in it will be met again, as a pending write and in its channel, and is stored
+        once, where its channel will look for it.
         """
         new = [
             (name, item)
@@ -442,8 +408,6 @@ class Draft:
         if new:
             shadow = shadow.part(len(new), len(new) + 1)
         return self._single(channel, value, None, WatchedCopies(copies[-1:], shadow, originals))
-
-    # -- single values ---------------------------------------------------------------
 
     def _single(
         self, channel: str, value: Any, old: CellValue | None, taken: WatchedCopies | None = None
@@ -479,7 +443,6 @@ class Draft:
         return Cell(log, pos, needs), cell_value(value, shadow, data, needs, raw)
 
     def _placed_at(self, part: object) -> StoredObject | None:
-        """Find an object that is stored, or that this very draft has placed."""
         if part is None:
             return None
         own = (p for p in self._placed if p.value is part and p.shadow.holds())

@@ -1,10 +1,8 @@
 """Elements of logs: reading values from segments, and patches.
 
-An element is the codec's bytes, or a patch against another element: two bytes that no
-codec begins with, the base's log and position, the patch.
-
-Invariant: a value is a fresh one each time. The elements of lists, tuples and dicts are decoded
-once for each reader and shared by all that it reads, but no value holds the same element twice.
+An element is the codec's bytes, or a patch against another element: two bytes that no codec begins
+with, the base's log and position, the patch. Values are fresh ones each time, and none holds the
+same element twice.
 """
 
 from __future__ import annotations
@@ -44,10 +42,9 @@ _Position = tuple[int, int]  # a log and a position
 def patch_against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span, ...], Raw | None]:
     """Encode a value's bytes as an element, beside the last version's.
 
-    Returns the element, how many patches deep it lies, the positions that reading it needs,
-    and the anchor: every 16th version is a patch against the anchor before it instead of
-    its neighbour, and every 240th is whole, so that reading never applies more than 46
-    (a value that another process wrote may begin up to 15 patches deep).
+    Returns the element, how many patches deep it lies, the positions that reading it needs, and the
+    anchor: every 16th version is a patch against the anchor before it instead of its neighbour, and
+    every 240th is whole, so that reading never applies more than 46.
     """
     if base is None or len(data) < _PATCH_OVER:
         return data, 0, (), None
@@ -66,30 +63,8 @@ def patch_against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span
     return element, (anchors + 1) * _LONGEST, uses, None
 
 
-class _PatchedValues:
-    """Cache of values put together from patches: of a listing's versions each is the next's base.
-
-    Holds at most `_CACHE_BYTES`, the latest ones.
-    """
-
-    def __init__(self) -> None:
-        self.values: dict[_Position, bytes] = {}
-        self._bytes = 0
-
-    def put(self, position: _Position, data: bytes) -> None:
-        """Add a value, and evict the oldest ones."""
-        self.values[position] = data
-        self._bytes += len(data)
-        while self._bytes > _CACHE_BYTES:
-            self._bytes -= len(self.values.pop(next(iter(self.values))))
-
-
 class Elements:
-    """The elements of some segments of one thread, decoded once for each reader.
-
-    `reader` names who values are decoded for: two channels that hold the same element get a
-    value each.
-    """
+    """The elements of some segments of one thread, decoded once for each `reader` (a channel)."""
 
     def __init__(self, codec: Codec, segments: Iterable[Segment] = ()) -> None:
         self.reader: Hashable = None
@@ -98,7 +73,9 @@ class Elements:
         self._starts: dict[int, list[int]] = {}
         self._parts: dict[int, list[list[bytes]]] = {}
         self._read: dict[Hashable, dict[int, dict[int, Any]]] = {}  # by reader, log and position
-        self._patched = _PatchedValues()
+        # The latest values put together from patches: in a listing each is the next one's base.
+        self._patched: dict[_Position, bytes] = {}
+        self._patched_bytes = 0
         self._last: dict[Hashable, tuple[tuple[Span, ...], list[Any]]] = {}  # the run read last
         self.add(segments)
 
@@ -129,7 +106,6 @@ class Elements:
         return True
 
     def _find(self, log: int, pos: int) -> tuple[int, list[bytes]] | None:
-        """Return the start and the elements of the segment that holds a position."""
         starts = self._starts.get(log)
         at = bisect_right(starts, pos) - 1 if starts else -1
         if at < 0 or starts is None:
@@ -152,30 +128,18 @@ class Elements:
             at = start + len(raws)
         return found
 
-    # -- values ----------------------------------------------------------------------
-
     def value(self, ref: Ref) -> Any:
-        """Return the value of a reference.
-
-        Raises:
-            CorruptionError: bytes are damaged or missing.
-            UnknownTypeError: the value has a type that is not allowed here.
-        """
+        """Return the value of a reference."""
         if isinstance(ref, Inline):
             return self._codec.decode(ref.data, self._each_once())
         if isinstance(ref, Cell):
             return self._codec.decode(self.raw(ref.log, ref.pos), self._each_once())
-        return self.container(ref, self.items(ref))
-
-    @staticmethod
-    def container(run: Run, items: list[Any]) -> Any:
-        """Return a fresh list, tuple or dict of a run's elements."""
-        if run.kind == refs.DICT:
+        items = self._items(ref)
+        if ref.kind == refs.DICT:
             return {key: value for key, value in items}  # noqa: C416 - dict() takes pairs of any kind
-        return tuple(items) if run.kind == refs.TUPLE else items
+        return tuple(items) if ref.kind == refs.TUPLE else items
 
-    def items(self, run: Run) -> list[Any]:
-        """Return a run's elements, in a fresh list."""
+    def _items(self, run: Run) -> list[Any]:
         last = self._last.get(self.reader)
         if last is not None and last[0] == run.spans:  # often so of neighbouring checkpoints
             return last[1].copy()
@@ -247,19 +211,18 @@ class Elements:
 
     def raw(self, log: int, pos: int) -> bytes:
         """Return the codec's bytes of one element, patches applied."""
-        data, patches = self._patches((log, pos), self._patched.values)
+        data, patches = self._patches((log, pos), self._patched)
         for place, delta in reversed(patches):
-            data = apply_patch(data, delta)
-            self._patched.put(place, data)
+            data = self._patched[place] = apply_patch(data, delta)
+            self._patched_bytes += len(data)
+            while self._patched_bytes > _CACHE_BYTES:
+                self._patched_bytes -= len(self._patched.pop(next(iter(self._patched))))
         return data
 
     def _patches(
         self, place: _Position, known: Mapping[_Position, bytes]
     ) -> tuple[bytes, list[tuple[_Position, bytes]]]:
-        """Return the nearest whole version, and the patches on it with their places, last first.
-
-        A version in `known` counts as whole.
-        """
+        """Return the nearest whole version, and the patches on it with their places, last first."""
         patches: list[tuple[_Position, bytes]] = []
         while True:
             start, raws = self._at(*place)
@@ -280,16 +243,13 @@ def full_size(element: bytes) -> int:
         return len(element)
     _, at = read_varint(element, 2)
     _, at = read_varint(element, at)
-    return patched_size(element[at:])
+    first, at = read_varint(element, at)
+    return sum(_bounds(element, at + first)[:3])
 
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause the garbage collector of this process: while values are decoded it finds nothing.
-
-    It looks for garbage after every 700 new containers, which takes longer than the decoding.
-    Where two threads pause it at once, it goes on when the first of them has ended.
-    """
+    """Pause the garbage collector, which takes longer than the decoding and finds nothing there."""
     if not gc.isenabled():
         yield
         return
@@ -300,32 +260,21 @@ def gc_paused() -> Iterator[None]:
         gc.enable()
 
 
-# -- patches ---------------------------------------------------------------------------
-
-
 def make_patch(old: bytes, new: bytes) -> bytes:
-    """Return the patch that turns `old` into `new`.
+    """Return the patch that turns `old` into `new`, which keeps their common front and back.
 
-    It keeps what both share at the front and at the back and replaces the middle. Where that is
-    long, the new one is compressed with the old one as dictionary, which finds what moved or
-    stayed in between. The very first bytes are given anew where they differ: there an encoding
-    keeps its length, which most edits change.
-
-    Layout: the head's length and the head, three more LEB128 numbers (where the middle begins,
-    bytes kept at the back, length of the new middle), one byte (0 the middle follows as it is,
-    1 as a zstd frame), the middle.
+    Layout: the head's length and the head (the first bytes, which often differ, as an encoding
+    keeps its length there), three LEB128 numbers (where the middle begins, bytes kept at the back,
+    length of the new middle), one byte (0 the middle follows as it is, 1 as a zstd frame with the
+    old middle as dictionary), the middle.
     """
     first = _head(old, new)
-    front = _shared(old, new, first)
-    back = _shared_back(old, new, min(len(old), len(new)) - front)
+    most = min(len(old), len(new))
+    front = _shared(first, most, lambda a, b: old[a:b] == new[a:b])
+    back = _shared(0, most - front, lambda a, b: _tail(old, a, b) == _tail(new, a, b))
     middle = new[front : len(new) - back]
-    head = (
-        pack_varint(first)
-        + new[:first]
-        + pack_varint(front)
-        + pack_varint(back)
-        + pack_varint(len(middle))
-    )
+    numbers = [pack_varint(number) for number in (front, back, len(middle))]
+    head = b"".join((pack_varint(first), new[:first], *numbers))
     if len(middle) > _COMPRESS_OVER:
         packed = _compress(middle, old[front : len(old) - back])
         if len(packed) < len(middle):
@@ -334,11 +283,7 @@ def make_patch(old: bytes, new: bytes) -> bytes:
 
 
 def apply_patch(old: bytes, patch: bytes) -> bytes:
-    """Return the version that `patch` makes of `old`.
-
-    Raises:
-        CorruptionError: the patch is damaged or was not made against `old`.
-    """
+    """Return the version that `patch` makes of `old`."""
     try:
         first, at = read_varint(patch, 0)
         head, at = patch[at : at + first], at + first
@@ -355,13 +300,6 @@ def apply_patch(old: bytes, patch: bytes) -> bytes:
     return b"".join((head, old[first:front], middle, old[len(old) - back :]))
 
 
-def patched_size(patch: bytes) -> int:
-    """Return the length of the version that the patch makes."""
-    first, at = read_varint(patch, 0)
-    front, back, size, _ = _bounds(patch, at + first)
-    return front + back + size
-
-
 def _bounds(patch: bytes, at: int) -> tuple[int, int, int, int]:
     front, at = read_varint(patch, at)
     back, at = read_varint(patch, at)
@@ -376,41 +314,19 @@ def _head(old: bytes, new: bytes) -> int:
     return 1 + max(i for i in range(most) if old[i] != new[i])
 
 
-def _shared(a: bytes, b: bytes, start: int) -> int:
-    """Find where both first differ from `start` on: by growing steps, then by halving."""
-    low, high = start, min(len(a), len(b))
-    step = 256
-    while low < high and a[low : low + step] == b[low : low + step]:
-        low = min(low + step, high)
-        step *= 2
-    high = min(low + step, high)
+def _shared(low: int, high: int, is_same: Callable[[int, int], bool]) -> int:
+    """Find how far both are the same, by halving."""
     while low < high:
         middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
+        if is_same(low, middle):
             low = middle
         else:
             high = middle - 1
     return low
 
 
-def _shared_back(a: bytes, b: bytes, most: int) -> int:
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[len(a) - middle : len(a) - low] == b[len(b) - middle : len(b) - low]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _parameters(size: int, base: int) -> zstandard.ZstdCompressionParameters:
-    window = max(10, min(27, (size + base).bit_length() + 1))
-    # The level's own table is too small for a large base: most of it would not be found.
-    table = {"hash_log": min(24, base.bit_length() - 2)} if base > _LARGE_BASE else {}
-    return zstandard.ZstdCompressionParameters.from_level(
-        3, window_log=window, write_content_size=False, write_checksum=False, **table
-    )
+def _tail(data: bytes, start: int, stop: int) -> bytes:
+    return data[len(data) - stop : len(data) - start]
 
 
 def _dictionary(base: bytes) -> zstandard.ZstdCompressionDict | None:
@@ -420,9 +336,16 @@ def _dictionary(base: bytes) -> zstandard.ZstdCompressionDict | None:
 
 
 def _compress(data: bytes, base: bytes) -> bytes:
-    return zstandard.ZstdCompressor(
-        dict_data=_dictionary(base), compression_params=_parameters(len(data), len(base))
-    ).compress(data)
+    window = max(10, min(27, (len(data) + len(base)).bit_length() + 1))
+    # The level's own table is too small for a large base: most of it would not be found.
+    table = {"hash_log": min(24, len(base).bit_length() - 2)} if len(base) > _LARGE_BASE else {}
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        3, window_log=window, write_content_size=False, write_checksum=False, **table
+    )
+    dictionary = _dictionary(base)
+    return zstandard.ZstdCompressor(dict_data=dictionary, compression_params=parameters).compress(
+        data
+    )
 
 
 def _decompress(data: bytes, base: bytes, size: int) -> bytes:

@@ -1,14 +1,11 @@
-"""The checkpoints of one thread beside each other: ancestors, and the elements that they refer to.
-
-However many checkpoints are looked at, a manifest is decoded at most once, and a step up the
-parent chain taken at most once for each channel.
-"""
+"""The checkpoints of one thread beside each other: ancestors, and what they refer to."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from contextlib import suppress
+from typing import NamedTuple, TypeAlias
 
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
@@ -28,11 +25,8 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep.engine.operation import (
-    Operation,
-    fetch_segments,
-)
-from threadkeep.engine.refs import Cell, Inline, Ref, covering
+from threadkeep.engine.operation import Operation, fetch_segments
+from threadkeep.engine.refs import Cell, Inline, Ref, Run, covering
 from threadkeep.engine.rows import counting, unpack_metadata, unpack_writes
 from threadkeep.engine.snapshots import Keyframe
 from threadkeep.errors import ThreadkeepError, UnknownTypeError
@@ -65,12 +59,9 @@ def segment_key(segment: Segment | SegmentInfo) -> SegmentKey:
 
 
 class _Origin(NamedTuple):
-    """The value that a channel without one goes back to: of its nearest ancestor, if any.
+    """The value that a channel without one goes back to: of its nearest ancestor, if any."""
 
-    `written`: on the way a write to the channel led to a checkpoint without a value.
-    """
-
-    written: bool
+    written: bool  # on the way a write to the channel led to a checkpoint without a value
     seed: Ref | None
 
 
@@ -161,7 +152,6 @@ class Lineage:
         return found
 
     def _written_before(self, key: CheckpointKey) -> frozenset[str]:
-        """The channels of the parent's writes that led to this checkpoint."""
         if key not in self._written:
             above, row = self.above(key), self.stored[key].row
             writes = self.stored[above].writes if above is not None else ()
@@ -170,17 +160,10 @@ class Lineage:
         return self._written[key]
 
 
-# -- DeltaChannels ---------------------------------------------------------------------
-
-
 def needed(
     engine: Engine, thread: str, lineage: Lineage, keep: Iterable[CheckpointKey]
 ) -> Operation[set[CheckpointKey]]:
-    """Return the ancestors that DeltaChannels of the kept checkpoints are rebuilt through.
-
-    Raises:
-        CorruptionError, UnknownTypeError: a row that tells cannot be read.
-    """
+    """Return the ancestors that DeltaChannels of the kept checkpoints are rebuilt through."""
     return lineage.ancestors((yield from searches(engine, thread, lineage, keep)))
 
 
@@ -193,26 +176,16 @@ def searches(
 ) -> Operation[list[Search]]:
     """Return the DeltaChannels of some checkpoints that have no value there.
 
-    A channel without a value may be a DeltaChannel or just empty. It is one if the metadata
-    counts it (LangGraph does, from its first write to its next snapshot). Where nothing is
-    counted, it is one if a write to it led to a checkpoint without a value, which no other
-    channel does, or if the nearest value on its path is a snapshot.
-
-    Args:
-        engine: the engine's parts.
-        thread: its name.
-        lineage: its checkpoints.
-        keep: the checkpoints to look at.
-        elements: the thread's sound elements; None: they are read, and a value that cannot be
-            read counts as a snapshot.
-
-    Raises:
-        CorruptionError, UnknownTypeError: a row that tells cannot be read.
+    A channel without a value is one if the metadata counts it (LangGraph does, from its first write
+    to its next snapshot). Where nothing is counted, it is one if a write to it led to a checkpoint
+    without a value, or if the nearest value on its path is a snapshot. Without the thread's sound
+    `elements` these are read, and a value that cannot be read counts as a snapshot.
     """
     sure: list[Search] = []
     origins: dict[Search, _Origin] = {}
     for key in keep:
-        empty = _empty_channels(lineage, key)
+        entries = lineage.manifest(key)[0].entries if lineage.stored[key].row.parent else {}
+        empty = [channel for channel, entry in entries.items() if entry.is_empty]
         counted = counted_channels(engine, lineage.stored[key]) if empty else set()
         for channel in empty:
             if channel in counted:
@@ -222,14 +195,6 @@ def searches(
     seeds = {o.seed for o in origins.values() if o.seed is not None and not o.written}
     snapshots = yield from snapshots_among(engine, thread, seeds, elements)
     return sure + [search for search, o in origins.items() if o.written or o.seed in snapshots]
-
-
-def _empty_channels(lineage: Lineage, key: CheckpointKey) -> list[str]:
-    """The channels with a version but no value, if there may be an ancestor to look at."""
-    if lineage.stored[key].row.parent is None:
-        return []
-    entries = lineage.manifest(key)[0].entries
-    return [channel for channel, entry in entries.items() if entry.is_empty]
 
 
 def counted_channels(engine: Engine, stored: StoredCheckpoint) -> set[str]:
@@ -246,49 +211,25 @@ def snapshots_among(
     engine: Engine, thread: str, seeds: set[Ref], elements: Elements | None = None
 ) -> Operation[set[Ref]]:
     """Return those of the values that are snapshots of a DeltaChannel; see `searches`."""
-    found = set()
-    known = elements
+    found, known = set[Ref](), elements
+    single = [seed for seed in seeds if not isinstance(seed, Run)]
     if known is None:
-        known = yield from _elements(thread, seeds)
-    for seed in seeds:
+        known, cells = Elements(NO_CODEC), [seed for seed in single if isinstance(seed, Cell)]
+        spans = covering([span for cell in cells for span in cell.needs])
+        segments = yield from fetch_segments(thread, spans)
+        with suppress(ThreadkeepError):  # (else no cell can be read)
+            known.add(segments)
+    for seed in single:
         try:
-            if _is_snapshot(engine, seed, known):
-                found.add(seed)
+            data = seed.data if isinstance(seed, Inline) else known.raw(seed.log, seed.pos)
+            if data.startswith(_SNAPSHOT_MARKS):
+                # (Only its own type matters, not what it refers to.)
+                value = engine.codec.decode(data, lambda log, pos: (log, pos))
+                found |= {seed} if isinstance(value, _DeltaSnapshot) else set()
         except ThreadkeepError:
             if elements is None:
                 found.add(seed)
     return found
-
-
-def _elements(thread: str, seeds: set[Ref]) -> Operation[Elements]:
-    """The elements that the values need, as far as they can be read."""
-    cells = [seed for seed in seeds if isinstance(seed, Cell)]
-    spans = covering([span for cell in cells for span in cell.needs])
-    segments = yield from fetch_segments(thread, spans)
-    try:
-        return Elements(NO_CODEC, segments)
-    except ThreadkeepError:
-        return Elements(NO_CODEC)  # then no cell can be read
-
-
-def _is_snapshot(engine: Engine, seed: Ref, elements: Elements) -> bool:
-    if isinstance(seed, Inline):
-        data = seed.data
-    elif isinstance(seed, Cell):
-        data = elements.raw(seed.log, seed.pos)
-    else:
-        return False
-    if not data.startswith(_SNAPSHOT_MARKS):
-        return False
-    return isinstance(engine.codec.decode(data, _unread), _DeltaSnapshot)
-
-
-def _unread(log: int, pos: int) -> Any:
-    """Stand in for what the value refers to: only its own type matters."""
-    del log, pos
-
-
-# -- the elements that rows refer to ---------------------------------------------------
 
 
 def spans_of(
@@ -316,11 +257,7 @@ def positions(
     orphans: Iterable[WriteRow],
     others: Iterable[ThreadRows] = (),
 ) -> dict[int, list[Span]]:
-    """Return the positions that some checkpoints and writes, and all rows of other threads, need.
-
-    Raises:
-        CorruptionError: one of them cannot be read.
-    """
+    """Return the positions that checkpoints, writes and all rows of other threads need."""
     spans = list(spans_of(lineage, keys, orphans))
     for rows in others:
         theirs = Lineage(rows.checkpoints)

@@ -1,9 +1,4 @@
-"""Listing checkpoints a page at a time, newest first, and the history of DeltaChannels.
-
-Nothing is held open between pages. Each segment is decoded once for all checkpoints of a page, so
-that one message may be met in several of them. A filter is checked here, whatever the backend made
-of it.
-"""
+"""Listing checkpoints a page at a time, newest first, and the history of DeltaChannels."""
 
 from __future__ import annotations
 
@@ -37,10 +32,7 @@ _SCALARS = (str, int, float, bool, type(None))
 
 
 class Listing(NamedTuple):
-    """A `list` call: `thread` None means every thread, `ns` None every namespace.
-
-    It goes on behind the checkpoint `after` (id, thread and namespace), `size` rows at a time.
-    """
+    """A `list` call: `thread` None means every thread, `ns` None every namespace."""
 
     thread: str | None
     ns: str | None = None
@@ -65,11 +57,7 @@ def begin(listing: Listing) -> Listing | None:
 
 
 def page(engine: Engine, listing: Listing) -> Operation[Page]:
-    """Return the next checkpoints of a listing.
-
-    Raises:
-        CorruptionError, UnknownTypeError: as `load` does, naming the checkpoint.
-    """
+    """Return the next checkpoints of a listing."""
     size, limit = listing.size, listing.limit
     if limit is not None and not listing.filter:
         size = min(size, limit)
@@ -94,8 +82,18 @@ def _read(
     while True:
         rows = cast("list[StoredCheckpoint]", (yield from fetch(scan)))
         try:
-            matching = [row for row in rows if _matches(engine, row, wanted)]
-            found = yield from _assembled(engine, matching[:limit])
+            matching = []
+            for one in rows:
+                metadata = unpack_metadata(one.row.metadata, one.row.exact, engine.codec)
+                if all(metadata.get(key) == value for key, value in wanted.items()):
+                    matching.append(one)
+            matching = matching[:limit]
+            loaded: dict[tuple[str, str, str], Loaded] = {}
+            for name in dict.fromkeys(one.thread for one in matching):
+                mine = [one for one in matching if one.thread == name]
+                for item in (yield from _of_thread(engine, name, mine)):
+                    loaded[item.thread, item.ns, item.id] = item
+            found = [loaded[one.thread, one.row.ns, one.row.id] for one in matching]
         except CorruptionError:
             # Segments may have been removed between the two reads: then the rows changed.
             if rows == previous:
@@ -103,20 +101,6 @@ def _read(
             previous = rows
         else:
             return rows, found
-
-
-def _matches(engine: Engine, stored: StoredCheckpoint, wanted: Mapping[str, Any]) -> bool:
-    metadata = unpack_metadata(stored.row.metadata, stored.row.exact, engine.codec)
-    return all(metadata.get(key) == value for key, value in wanted.items())
-
-
-def _assembled(engine: Engine, rows: Sequence[StoredCheckpoint]) -> Operation[list[Loaded]]:
-    found: dict[int, Loaded] = {}
-    for thread in dict.fromkeys(row.thread for row in rows):
-        mine = [(i, row) for i, row in enumerate(rows) if row.thread == thread]
-        loaded = yield from _of_thread(engine, thread, [row for _, row in mine])
-        found |= {i: one for (i, _), one in zip(mine, loaded, strict=True)}
-    return [found[i] for i in range(len(rows))]
 
 
 def _of_thread(
@@ -140,9 +124,6 @@ def _of_thread(
     return loaded
 
 
-# -- the history of DeltaChannels --------------------------------------------------------
-
-
 FIRST_STRETCH = 32
 LONGEST_STRETCH = 512
 
@@ -157,13 +138,7 @@ class ChannelHistory(NamedTuple):
 def delta_history(
     engine: Engine, place: CheckpointRef, channels: Sequence[str]
 ) -> Operation[dict[str, dict[str, Any]]]:
-    """Return `writes`, and `seed` if there is one, of each channel.
-
-    A channel's walk ends at the nearest ancestor that stores a value for it.
-
-    Raises:
-        CorruptionError, UnknownTypeError: as `load` does.
-    """
+    """Return each channel's `writes`, and the `seed`: of its nearest ancestor with a value."""
     generation = -1
     while True:
         reply = yield from fetch_checkpoint(place.thread, place.ns, place.id)
@@ -198,8 +173,7 @@ def walk(
 ) -> Operation[dict[str, ChannelHistory]]:
     """Walk up the path until each channel has found its seed, or to the root.
 
-    Raises:
-        StaleThreadError: checkpoints were removed meanwhile, and the path may be cut short.
+    Raises StaleThreadError where checkpoints were removed meanwhile.
     """
     writes: dict[str, list[Write]] = {channel: [] for channel in channels}
     seeds: dict[str, Ref | None] = {}

@@ -1,17 +1,17 @@
 """Reading a checkpoint with its values and pending writes.
 
-A run may be lent the very objects that the thread's last run left in the working set, in fresh
-containers, if they have not changed and that run has ended. Every other reader gets fresh
-objects. No object is in two places of what a load gives: LangGraph's savers store it for each.
+A run may be lent the very objects that the thread's last run left in the working set. Every other
+reader gets fresh objects, and no object is in two places of what a load gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from threadkeep.engine import refs
 from threadkeep.engine.context import (
+    TOKEN_BITS,
     Engine,
     keyframe_of,
     read_elements,
@@ -21,7 +21,7 @@ from threadkeep.engine.context import (
 )
 from threadkeep.engine.elements import Elements, gc_paused
 from threadkeep.engine.manifest import Manifest
-from threadkeep.engine.model import FREE, NESTED, Span, StoredCheckpoint
+from threadkeep.engine.model import FREE, NESTED, StoredCheckpoint
 from threadkeep.engine.operation import CheckpointRef, Operation, fetch_checkpoint
 from threadkeep.engine.rows import Write, counting, unpack_metadata, unpack_time
 from threadkeep.engine.shadow import Shadow, disjoint
@@ -56,12 +56,7 @@ def is_hot(engine: Engine, call: Load) -> bool:
 
 
 def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
-    """Return the checkpoint, or None if it is not there.
-
-    Raises:
-        CorruptionError: stored bytes are damaged or missing.
-        UnknownTypeError: a value has a type that is not allowed here.
-    """
+    """Return the checkpoint, or None if it is not there."""
     place, generation = call.place, -1
     while True:
         hot = is_hot(engine, call)
@@ -90,9 +85,20 @@ def _read(
     current = state is not None and state.manifest is read
     lent = _lendable(engine, state) if call.run and current and state is not None else {}
     writes = counting(stored.writes, stored.child)
-    spans = _needed(read, lent, writes)
+    spans = [span for write in writes for span in write.ref.needs]
+    for name, entry in read.entries.items():
+        if entry.ref is not None and name not in lent:
+            spans += entry.ref.needs
     found, segments = yield from read_elements(engine, stored.thread, spans, generation)
-    values = {name: _lend(held) for name, held in lent.items()}
+    values = {}  # fresh containers of what is lent
+    for name, held in lent.items():
+        if isinstance(held, CellValue):
+            values[name] = held.value
+        elif held.seen.keys is not None:
+            values[name] = dict(zip(held.seen.keys, held.seen.items, strict=True))
+        else:
+            items = held.seen.items
+            values[name] = tuple(items) if held.kind == refs.TUPLE else items
     flags = (FREE if call.place.id else 0) | (NESTED if call.nested else 0)
     with gc_paused():
         loaded = assemble(engine, stored, read, found, writes, values, flags)
@@ -113,17 +119,6 @@ def _read(
     return loaded
 
 
-def _needed(read: Manifest, lent: Mapping[str, ChannelValue], writes: list[Write]) -> list[Span]:
-    needed = [span for write in writes for span in write.ref.needs]
-    for name, entry in read.entries.items():
-        if entry.ref is not None and name not in lent:
-            needed += entry.ref.needs
-    return needed
-
-
-# -- lending -------------------------------------------------------------------------
-
-
 def _lendable(engine: Engine, state: Snapshot) -> dict[str, ChannelValue]:
     if state.owner is None or not state.owner.ended or state.codec != engine.codec:
         return {}
@@ -135,18 +130,6 @@ def _lendable(engine: Engine, state: Snapshot) -> dict[str, ChannelValue]:
 
 def _shadow(held: ChannelValue) -> Shadow:
     return held.seen.shadow if isinstance(held, RunValue) else held.shadow
-
-
-def _lend(held: ChannelValue) -> Any:
-    if isinstance(held, CellValue):
-        return held.value
-    seen = held.seen
-    if seen.keys is not None:
-        return dict(zip(seen.keys, seen.items, strict=True))
-    return tuple(seen.items) if held.kind == refs.TUPLE else seen.items
-
-
-# -- putting a checkpoint together ---------------------------------------------------
 
 
 def assemble(
@@ -168,7 +151,7 @@ def assemble(
             found.reader = name
             channel_values[name] = _decoded(found, entry.ref, name)
     seen = max([write.seq for write in stored.writes], default=0)
-    loaded_id = LOADS.add(row.id, engine.new_token(), seen, flags)
+    loaded_id = LOADS.add(row.id, engine.token(TOKEN_BITS) + 1, seen, flags)
     checkpoint = {
         "v": read.v,
         "ts": unpack_time(row.ts),

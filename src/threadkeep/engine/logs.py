@@ -1,11 +1,8 @@
 """Logs of a thread that this process appends to, and the segments of one batch.
 
-Small segments at the end of a log, its tail, are sealed into larger ones.
-
-Invariant: a position is handed out once, as far as this process knows; another process that took
-it is noticed when the batch is committed. Nobody else goes on with an exclusive log. A batch
-carries each position that it was given, and the segments that it borrows from other batches until
-those are known to be committed.
+Invariant: a position is handed out once, as far as this process knows; another process that took it
+is noticed at the commit. A batch carries each position that it was given, and the segments that it
+borrows from other batches until those are known to be committed.
 """
 
 from __future__ import annotations
@@ -52,12 +49,7 @@ Tail: TypeAlias = dict[int, TailSegment]  # by start
 
 @dataclass(slots=True)
 class OpenLog:
-    """A log: its number, the next free position, and its tail.
-
-    It is ripe for sealing when it has `least` new elements, or many new bytes. The tail includes
-    the last sealed segment while that may still grow (`old_bytes`); `new_count` and `new_bytes`
-    are of what came since.
-    """
+    """A log that is ripe for sealing when it has `least` new elements, or many new bytes."""
 
     log: int
     next: int = 0
@@ -65,7 +57,7 @@ class OpenLog:
     tail: Tail = field(default_factory=dict)
     new_count: int = 0
     new_bytes: int = 0
-    old_bytes: int = 0
+    old_bytes: int = 0  # of the last sealed segment, while that may still grow
     sealing: bool = False
 
     @property
@@ -105,10 +97,7 @@ class OpenLogs:
         self._next_log = self._token(NEW_LOG_BITS)
 
     def reserve(self, ns: str, channel: str, count: int) -> tuple[int, int]:
-        """Reserve positions of the channel's log; its number and the first of them.
-
-        Concurrent tasks share the log; positions that are never written stay holes.
-        """
+        """Reserve positions of the channel's log; return its number and the first of them."""
         with self._lock:
             log = self._logs.get((ns, channel)) or self._open(ns, channel, self._new_number(ns))
             start = log.next
@@ -153,10 +142,7 @@ class OpenLogs:
                 self._open(ns, channel, log, stop)
 
     def note_tails(self, tails: Iterable[tuple[int, int, TailSegment]]) -> None:
-        """Remember committed small segments (log, start, segment), to be sealed later.
-
-        One that was read may be a part of a segment that is remembered: somebody has cut it since.
-        """
+        """Remember committed small segments (log, start, segment), to be sealed later."""
         with self._lock:
             for number, start, part in tails:
                 log = self._by_number.get(number)
@@ -171,10 +157,7 @@ class OpenLogs:
                     self._ripe[number] = log
 
     def begin_seals(self) -> list[tuple[OpenLog, Tail]]:
-        """Return the logs that are ripe, each with a copy of its tail.
-
-        Each is given to one batch at a time, which must call `end_seal`.
-        """
+        """Return the logs that are ripe, each with a copy of its tail; `end_seal` must follow."""
         if not self._ripe:
             return []
         with self._lock:
@@ -184,11 +167,7 @@ class OpenLogs:
             return [(log, dict(log.tail)) for log in found]
 
     def end_seal(self, log: OpenLog, sealed: Tail, grows: Tail) -> None:
-        """Let the log be sealed again.
-
-        `sealed` left the tail (nothing did, after a failure); `grows` is a segment made of
-        it that may still take more.
-        """
+        """Let the log be sealed again: `sealed` left the tail; `grows` is made of it."""
         with self._lock:
             log.sealing = False
             for start in sealed:
@@ -215,11 +194,7 @@ def _overlaps(tail: Tail, start: int, stop: int) -> bool:
 
 
 class Appender:
-    """Collects the new elements of one batch for logs of one namespace.
-
-    `size` are the bytes of the elements, `stored` those that segments take more (or less) once
-    the batch is committed; `dropped` are the segments that a seal replaces: log, start, count.
-    """
+    """Collects the new elements of one batch for logs of one namespace."""
 
     __slots__ = (
         *("logs", "ns", "compression", "home", "size", "stored", "dropped"),
@@ -231,10 +206,11 @@ class Appender:
         self.ns = ns
         self.compression = compression
         self.home = BatchSegments()
-        self.size = self.stored = 0
+        self.size = 0  # bytes of the elements
+        self.stored = 0  # bytes that segments take more (or less) once the batch is committed
         self._runs: list[tuple[int, int, list[bytes], int]] = []  # log, start, elements, bytes
         # Most batches have none of these.
-        self.dropped: tuple[tuple[int, int, int], ...] = ()
+        self.dropped: tuple[tuple[int, int, int], ...] = ()  # log, start, count
         self._borrowed: dict[tuple[int, int], Segment] | None = None
         self._sealed: tuple[Segment, ...] = ()
         self._seals: tuple[tuple[OpenLog, Tail, Tail], ...] = ()
@@ -299,17 +275,19 @@ class Appender:
             self._tails.append((log, start, TailSegment(data, size, stored)))
         return segment
 
-    # -- sealing ---------------------------------------------------------------------
-
     def seal(self) -> None:
-        """Join the small segments of logs that are ripe.
-
-        The joined segment takes the next ones in too, until it is full: a few rewrites
-        of some kilobytes for a history that compresses well.
-        """
+        """Join the small segments of logs that are ripe."""
         for log, tail in self.logs.begin_seals():
             grows: Tail = {}
-            for run in _contiguous(tail):
+            runs: list[list[int]] = []  # starts of segments that lie one behind the other
+            stop = -1
+            for start in sorted(tail):
+                if start == stop:
+                    runs[-1].append(start)
+                else:
+                    runs.append([start])
+                stop = start + len(tail[start].elements)
+            for run in runs:
                 joined = tail[run[0]] if len(run) == 1 else self._join(log.log, run, tail)
                 full = len(joined.elements) >= FULL_COUNT or joined.size >= FULL_BYTES
                 grows = {} if full else {run[0]: joined}
@@ -322,8 +300,6 @@ class Appender:
         self.dropped += tuple([(log, start, len(tail[start].elements)) for start in run])
         self.stored += len(segment.data) - sum([tail[start].stored for start in run])
         return TailSegment(elements, sum([tail[start].size for start in run]), len(segment.data))
-
-    # -- afterwards ------------------------------------------------------------------
 
     def committed(self) -> None:
         """Remember the batch as committed."""
@@ -343,7 +319,6 @@ class Appender:
 def _joined(
     runs: list[tuple[int, int, list[bytes], int]],
 ) -> list[tuple[int, int, list[bytes], int]]:
-    """Join the runs that lie one behind the other."""
     joined: list[tuple[int, int, list[bytes], int]] = []
     for log, start, data, size in sorted(runs, key=lambda run: run[:2]):
         last = joined[-1] if joined else None
@@ -355,29 +330,13 @@ def _joined(
     return joined
 
 
-def _contiguous(tail: Tail) -> list[list[int]]:
-    """Group the starts of segments that lie one behind the other."""
-    runs: list[list[int]] = []
-    stop = -1
-    for start in sorted(tail):
-        if start == stop:
-            runs[-1].append(start)
-        else:
-            runs.append([start])
-        stop = start + len(tail[start].elements)
-    return runs
-
-
 NO_KEY: Any = object()
 SPANS_FREE = 32  # spans that a value may have before a rewrite is thought of
 
 
 @dataclass(slots=True)
 class Element:
-    """One element on its way into a log: its position, or the bytes to put there.
-
-    `copy` is a copy of the item; `shadow` that of the item as it is stored.
-    """
+    """One element on its way into a log: its position, or the bytes to put there."""
 
     index: int
     item: Any
@@ -409,14 +368,13 @@ def in_common(seen: Seen, offset: int, fresh: list[Element], at: int) -> int:
     keys = [NO_KEY] * seen.size if seen.keys is None else seen.keys
     count = 0
     for element, item, key in zip(fresh[at:], seen.items[offset:], keys[offset:], strict=False):
-        if element.item is not item or not _same_key(element.key, key):
+        same_key = element.key is key or (
+            type(element.key) is type(key) and is_leaf(key) and bool(element.key == key)
+        )
+        if element.item is not item or not same_key:
             break
         count += 1
     return count
-
-
-def _same_key(a: Any, b: Any) -> bool:
-    return a is b or (type(a) is type(b) and is_leaf(a) and bool(a == b))
 
 
 def spans_of(pieces: list[Piece], fresh: list[Element], old: RunValue | None) -> list[Span]:
@@ -434,11 +392,10 @@ def spans_of(pieces: list[Piece], fresh: list[Element], old: RunValue | None) ->
 
 
 def too_scattered(spans: tuple[Span, ...], weight: int) -> bool:
-    """Return True if writing the value afresh costs less than carrying on with its spans.
+    """Return True if the spans take as much as the value.
 
-    Each span costs about 6 bytes in every manifest that follows. After n changes that split one
-    more span each, n * n * 3 bytes went into spans: rewrite when that is what the value itself
-    takes.
+    Each costs about 6 bytes in every manifest that follows. After n changes that split one more
+    span each, n * n * 3 bytes went into spans.
     """
     return len(spans) > SPANS_FREE and 3 * len(spans) ** 2 > weight
 
@@ -450,10 +407,7 @@ def was_changed(exc: UnserializableError) -> bool:
 
 
 def passing(value: Any) -> bool:
-    """Return True for an object that LangGraph is about to give an id: a message has a field.
-
-    (Not `getattr`: an `id` may be a property, and then it is the program's code.)
-    """
+    """Return True for an object that LangGraph is about to give an id: a message has a field."""
     cls: type = type(value)
     if not is_state(value) or not layout(cls).has_dict:
         return False

@@ -1,14 +1,11 @@
 """Manifests: the version and value of every channel of a checkpoint, and their encoding.
 
 A manifest is written against a *keyframe*, a whole manifest stored as a log element: only what
-differs is kept, and channels and nodes go by their number in the keyframe. Keyframes are segments,
-so deleting one checkpoint never breaks another.
-
-On the wire, a MessagePack list: `[v, updated, extra, gone, entries, gone_nodes, seen, newest]`,
-with `entries` flat triples (channel, version, value reference) and `seen` flat pairs (node, [all?,
-channel, version, channel, version, ...]). The reference of a value that was removed is false. A
-whole-number version is written as its distance to `newest`, the greatest of them: a small number,
-as all move on together.
+differs is kept, and channels and nodes go by their number in the keyframe. On the wire, a
+MessagePack list: `[v, updated, extra, gone, entries, gone_nodes, seen, newest]`, with `entries`
+flat triples (channel, version, value reference; false for a removed value) and `seen` flat pairs
+(node, [all?, channel, version, channel, version, ...]). A whole-number version is written as its
+distance to `newest`, the greatest of them.
 """
 
 from __future__ import annotations
@@ -29,14 +26,11 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class ChannelEntry(NamedTuple):
-    """A channel's version and value; no value means the channel is empty.
-
-    `removed`: it had a value, which did not have to be kept.
-    """
+    """A channel's version and value; no value means the channel is empty."""
 
     version: Version
     ref: Ref | None
-    removed: bool = False
+    removed: bool = False  # it had a value, which did not have to be kept
 
     @property
     def is_empty(self) -> bool:
@@ -45,17 +39,13 @@ class ChannelEntry(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """A checkpoint without its identity: format `v`, channels, what nodes have seen.
-
-    `updated` is the checkpoint's `updated_channels` (False where the key is absent); `extra` holds
-    the codec's bytes for keys of other LangGraph releases.
-    """
+    """A checkpoint without its identity: format `v`, channels, what nodes have seen."""
 
     v: int
     entries: Mapping[str, ChannelEntry] = _NONE
     seen: Mapping[str, Versions] = _NONE
-    updated: list[str] | bool | None = False
-    extra: bytes | None = None
+    updated: list[str] | bool | None = False  # `updated_channels`; False where that is absent
+    extra: bytes | None = None  # keys of other LangGraph releases, encoded
 
     def needs(self) -> Iterable[Span]:
         """Return every span that some channel's value lies in."""
@@ -94,19 +84,18 @@ def portable_difference(
     nodes: Mapping[str, int],
     to_wire: Callable[[Ref | None, Ref | None], Any],
 ) -> list[Any]:
-    """Return the last five parts of the list that is packed.
-
-    The compiled twin returns None where anything is unusual: names or versions of a subclass,
-    fractions, other mappings than dicts.
-    """
+    """Return the last five parts of the list that is packed; the compiled twin None if unusual."""
     whole = [entry.version for entry in entries.values() if type(entry.version) is int]
     newest = max(whole) if whole and min(whole) >= 0 else 0
     changed: list[Any] = []
     for name, entry in entries.items():
         old = known.get(name)
-        if entry is old or _same_entry(entry, old):
-            continue
         version, ref, removed = entry
+        # (Versions first: they tell most entries apart, and a reference may be long.)
+        if entry is old or (
+            old is not None and same_version(version, old.version) and entry[1:] == old[1:]
+        ):
+            continue
         to = False if removed else to_wire(ref, None if old is None else old.ref)
         changed += (channels.get(name, name), _distance(version, newest), to)
     seen_now: list[Any] = []
@@ -125,7 +114,6 @@ def _gone(numbers: Mapping[str, int], now: Mapping[str, Any]) -> list[int]:
 
 
 def _distance(version: Version, newest: int) -> Version:
-    """Convert a whole-number version to its distance to the newest, or back."""
     return newest - version if type(version) is int else version
 
 
@@ -141,11 +129,7 @@ def sharing(
 
 
 def decode(data: bytes, keyframe: Manifest = EMPTY) -> Manifest:
-    """Return the manifest that `encode` encoded against the same keyframe.
-
-    Raises:
-        CorruptionError: the bytes are damaged or belong to another keyframe.
-    """
+    """Return the manifest that `encode` encoded against the same keyframe."""
     try:
         return _decoded(ormsgpack.unpackb(data), keyframe)
     except (ValueError, TypeError, IndexError, KeyError) as exc:
@@ -185,11 +169,6 @@ def _without(old: Mapping[str, Any], gone: Sequence[int]) -> dict[str, Any]:
     names = list(old)
     dropped = {names[number] for number in gone}
     return {name: value for name, value in old.items() if name not in dropped}
-
-
-def _same_entry(a: ChannelEntry, b: ChannelEntry | None) -> bool:
-    # (Versions first: they tell most entries apart, and a reference may be long.)
-    return a is b or (b is not None and same_version(a.version, b.version) and a[1:] == b[1:])
 
 
 def _same(a: Mapping[str, Version], b: Versions) -> bool:

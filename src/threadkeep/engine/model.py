@@ -1,11 +1,7 @@
-"""Records that the engine and every backend exchange.
-
-A record is complete in itself, so that any backend can store it and any test can build it by hand.
-A *log* is an append-only sequence of encoded elements of one thread, a *segment* a stored run of a
-log, a *span* a range of a log. See docs/architecture.md.
+"""Records that the engine and every backend exchange, each complete in itself.
 
 Ids (of threads, namespaces, checkpoints, tasks) are any text that UTF-8 can hold, ordered by code
-point, as Python orders `str`. Numbers fit in 64 bits, signed.
+point. Numbers fit in 64 bits, signed.
 """
 
 from collections.abc import Mapping
@@ -30,15 +26,12 @@ class Span(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """An immutable stored run of a log: `count` (at least 1) elements from `start` on.
-
-    `data` is a frame (see `codec.frame`): the backend never looks inside.
-    """
+    """An immutable stored run of a log: `count` (at least 1) elements from `start` on."""
 
     log: int
     start: int
     count: int  # type: ignore[assignment]  # (nobody asks a segment how often it holds a value)
-    data: bytes
+    data: bytes  # a frame (`codec.frame`): the backend never looks inside
 
     @property
     def stop(self) -> int:
@@ -58,29 +51,18 @@ HIDDEN = 4  # pruned, kept only because a DeltaChannel is rebuilt through it
 
 
 class CheckpointRow(NamedTuple):
-    """One checkpoint as stored.
-
-    `run` is 0 where the run that put the parent went on, else the token of the load
-    (`get_tuple`) that this run began with; `seen` is the `seq` of the newest write on
-    the parent which that load returned. Together they say which writes on the parent
-    led here. `ts` is the checkpoint's time in microseconds since 1970 (UTC), or the
-    text itself where it is not a canonical ISO time.
-
-    `metadata` is JSON text, for queries and people; `exact` holds the codec's bytes
-    where JSON would not give the very same metadata back. `manifest` is encoded
-    against the keyframe manifest stored at (`key_log`, `key_pos`).
-    """
+    """One checkpoint as stored; `run` and `seen` say which writes on the parent led here."""
 
     ns: str
     id: str
     parent: str | None
-    run: int
-    seen: int
+    run: int  # 0: the run that put the parent went on; else the token of this run's first load
+    seen: int  # the `seq` of the newest write on the parent which that load returned
     flags: int
-    ts: int | str
-    metadata: str
-    exact: bytes | None
-    key_log: int
+    ts: int | str  # microseconds since 1970 (UTC), or the text where that is no ISO time
+    metadata: str  # JSON text, for queries and people
+    exact: bytes | None  # the codec's bytes, where JSON would not give the same metadata back
+    key_log: int  # where the keyframe is stored that `manifest` is encoded against
     key_pos: int
     manifest: bytes
 
@@ -89,15 +71,13 @@ class WriteRow(NamedTuple):
     """The writes of one `put_writes` call, by one task, in one row.
 
     `seq` is assigned by the backend at commit and grows with every row of the same checkpoint (any
-    value put in is ignored). `run` is 0 where the writer is the run that put the checkpoint, else
-    the token of the writer's load; `seen` as in `CheckpointRow`. Rows are only ever added: the
-    engine decides which of them count.
+    value put in is ignored). Rows are only ever added: the engine decides which of them count.
     """
 
     ns: str
     checkpoint_id: str
-    run: int
-    seen: int
+    run: int  # 0: of the run that put the checkpoint; else the token of the writer's load
+    seen: int  # as in `CheckpointRow`
     task_id: str
     task_path: str
     body: bytes
@@ -113,18 +93,13 @@ class Child(NamedTuple):
 
 
 class StoredCheckpoint(NamedTuple):
-    """A checkpoint as read: its row, its keyframe, all its write rows in `seq` order.
-
-    `keyframe` is the whole segment that holds the keyframe, or None where it is
-    missing (damage). `child` is the child with the smallest id greater than the
-    checkpoint's own, hidden ones included.
-    """
+    """A checkpoint as read: its row, its keyframe, all its write rows in `seq` order."""
 
     thread: str
     row: CheckpointRow
-    keyframe: Segment | None
+    keyframe: Segment | None  # the whole segment that holds it; None: missing (damage)
     writes: tuple[WriteRow, ...] = ()
-    child: Child | None = None
+    child: Child | None = None  # with the smallest greater id, hidden ones included
 
 
 class ThreadState(NamedTuple):
@@ -216,16 +191,12 @@ class ReadThread(NamedTuple):
 
 
 class UnreadableRow(NamedTuple):
-    """A row that is there and cannot be made a record.
+    """A row that is there and cannot be made a record."""
 
-    `table` is "checkpoints", "writes", "segments", or another that the store has. `key` finds the
-    row again in the store that it was read from. `data` is what it holds, for a person to read.
-    """
-
-    table: str
-    key: bytes
+    table: str  # "checkpoints", "writes", "segments", or another that the store has
+    key: bytes  # finds the row again in the store that it was read from
     problem: str
-    data: bytes
+    data: bytes  # what it holds, for a person to read
 
 
 class SegmentInfo(NamedTuple):
@@ -271,10 +242,9 @@ class FindThreads(NamedTuple):
 
 
 class ReadSizes(NamedTuple):
-    """The sizes of threads.
+    """The sizes of threads that hold any row at all (orphans too).
 
-    Reply: one `Sizes` with at most `limit` threads, of those that hold any row at all (orphans
-    too), in ascending order, from behind the thread id `after` on.
+    Reply: one `Sizes` with at most `limit` threads, in ascending order, from behind `after` on.
     """
 
     after: str | None
@@ -282,27 +252,20 @@ class ReadSizes(NamedTuple):
 
 
 class ThreadSize(NamedTuple):
-    """The number of a thread's rows (hidden checkpoints count), and their contents in bytes.
-
-    `segment_bytes` are those of segments' data; segments of several threads count for the first.
-    """
+    """The number of a thread's rows (hidden checkpoints count), and their contents in bytes."""
 
     thread: str
     checkpoints: int
     writes: int
     segments: int
     row_bytes: int
-    segment_bytes: int
+    segment_bytes: int  # those of several threads count for the first
 
 
 class Sizes(NamedTuple):
-    """The sizes of some threads, and of the store.
+    """The sizes of some threads, and of the store."""
 
-    `total` is the number of bytes that the whole store takes where it lives (on disk,
-    with its own overhead and free space), whichever threads were asked for.
-    """
-
-    total: int
+    total: int  # bytes that the whole store takes, with its own overhead and free space
     threads: tuple[ThreadSize, ...]
 
 

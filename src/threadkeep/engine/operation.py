@@ -1,9 +1,8 @@
 """Operations, the requests that they yield, and helpers to make them.
 
-An operation is a generator: it yields requests and is sent their replies; errors are thrown in
-at the yield. Those of the engine yield a `Fetch` or a `Commit`; the other requests are for what
-stands in front of a store (see `threadkeep.layers.layer`). `yield` is typed `Any`, so operations
-use only the helpers here.
+An operation is a generator: it yields requests and is sent their replies; errors are thrown in at
+the yield. Those of the engine yield a `Fetch` or a `Commit`, the other requests are for layers.
+`yield` is typed `Any`, so operations use only the helpers here.
 """
 
 from __future__ import annotations
@@ -29,13 +28,10 @@ T = TypeVar("T")
 
 
 class Fetch(NamedTuple):
-    """Answer these reads in one round trip. Reply: a list, in order.
-
-    `hot`: this process has just used the rows, so a store on a local disk finds them in memory.
-    """
+    """Answer these reads in one round trip. Reply: a list, in order."""
 
     reads: Sequence[Read]
-    hot: bool = False
+    hot: bool = False  # this process has just used the rows: a local disk has them in memory
 
 
 class Commit(NamedTuple):
@@ -45,10 +41,7 @@ class Commit(NamedTuple):
 
 
 class CommitMany(NamedTuple):
-    """Carry out these batches together, in order.
-
-    Reply: for each None, or the error that it was refused with, which leaves the others alone.
-    """
+    """Carry out these batches together. Reply: for each None, or the error that refused it."""
 
     changes: Sequence[Batch]
 
@@ -62,15 +55,10 @@ class Call(NamedTuple):
 
 
 class Aside(NamedTuple):
-    """Do something beside the backend. Reply: its result.
+    """Do something beside the backend. Reply: its result."""
 
-    Args:
-        call: does it for a blocking caller, and may block.
-        acall: does it for an awaiting caller; None for `call` in a worker thread.
-    """
-
-    call: Callable[[], Any]
-    acall: Callable[[], Awaitable[Any]] | None = None
+    call: Callable[[], Any]  # may block
+    acall: Callable[[], Awaitable[Any]] | None = None  # None: `call` in a worker thread
 
 
 Request: TypeAlias = Fetch | Commit | CommitMany | Call | Aside
@@ -95,10 +83,7 @@ def fetch_checkpoint(
 def fetch_segments(
     thread: str, spans: tuple[Span, ...], generation: int | None = None
 ) -> Operation[list[Segment]]:
-    """Return the segments that the spans lie in; no round trip for no spans.
-
-    `generation` is the thread's own of when the spans were read, where that is known.
-    """
+    """Return the segments that the spans lie in; no round trip for no spans."""
     if not spans:
         return []
     reply = yield from fetch(ReadSegments(thread, spans, generation))

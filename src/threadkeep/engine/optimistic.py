@@ -1,7 +1,4 @@
-"""Optimistic changes: read a thread, build one change, commit; retry where others were faster.
-
-The fences of every change come from the snapshot that it was built of.
-"""
+"""Optimistic changes: read a thread, build one change, commit; retry where others were faster."""
 
 from __future__ import annotations
 
@@ -19,16 +16,8 @@ from threadkeep.engine.model import (
     SegmentInfo,
     ThreadRows,
 )
-from threadkeep.engine.operation import (
-    Fetch,
-    Operation,
-    commit,
-)
-from threadkeep.engine.thread_entry import (
-    EntryFence,
-    ReadEntry,
-    ThreadEntry,
-)
+from threadkeep.engine.operation import Fetch, Operation, commit
+from threadkeep.engine.thread_entry import EntryFence, ReadEntry, ThreadEntry
 from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
 
 T = TypeVar("T")
@@ -97,13 +86,10 @@ def rows_fence(threads: Iterable[ThreadRows]) -> RowsFence:
 def read_snapshot(
     thread: str, *, stub: bool = True, skip: bool = False, alone: bool = False
 ) -> Operation[Snapshot]:
-    """Read one state of a thread.
+    """Read one state of a thread; `alone`: without the threads that share its segments.
 
-    Args:
-        thread: its name.
-        stub: leave an archived thread in the cold store; it has no rows then.
-        skip: list unreadable rows apart, instead of failing.
-        alone: do not read the threads that share its segments.
+    `stub` leaves an archived thread in the cold store: it has no rows then. `skip` lists unreadable
+    rows apart, instead of failing.
     """
     family: tuple[str, ...] = ()
     while True:
@@ -123,32 +109,21 @@ def optimistic(
 ) -> Operation[T]:
     """Change a thread: read a snapshot, build a change, commit it; retry where overtaken.
 
-    Args:
-        engine: the engine's parts.
-        thread: the thread's name.
-        build: makes the change. It may raise one of `OVERTAKEN` to be called again.
-        read: reads the snapshot.
-
-    Raises:
-        ConflictError: others were faster at every attempt.
+    Raises ConflictError where others were faster at every attempt. `build` may raise one of
+    `OVERTAKEN` to be called again.
     """
 
     def attempt() -> Operation[T]:
         change, result = yield from build((yield from read(thread)))
         if change is not None:
             yield from commit(change)
-            if _removes(change):
-                engine.working_set.forget(thread)
+            if isinstance(change, DropThread) or (
+                isinstance(change, Batch) and (change.bump or change.drop_segments)
+            ):
+                engine.working_set.forget(thread)  # (it may remember rows that were removed)
         return result
 
     return (yield from retry(thread, attempt))
-
-
-def _removes(change: Change) -> bool:
-    """Return True if the change removes rows that this process may remember."""
-    if isinstance(change, Batch):
-        return change.bump or bool(change.drop_segments)
-    return isinstance(change, DropThread)
 
 
 def retry(
@@ -156,11 +131,7 @@ def retry(
     attempt: Callable[[], Generator[Y, Any, T]],
     overtaken: tuple[type[Exception], ...] | type[Exception] = OVERTAKEN,
 ) -> Generator[Y, Any, T]:
-    """Run an attempt, and another one where somebody else was faster: it failed in such a way.
-
-    Raises:
-        ConflictError: others were faster at every attempt.
-    """
+    """Run an attempt, and another one where somebody else was faster; at last a ConflictError."""
     for _ in range(ATTEMPTS):
         try:
             return (yield from attempt())

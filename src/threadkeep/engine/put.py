@@ -1,16 +1,13 @@
 """Saving a checkpoint, and a task's pending writes: what changed, in one commit.
 
-The channels that changed are read off their versions beside the parent's: the same version is
-the parent's value, unread, whatever the checkpoint shows of it (a DeltaChannel's snapshot stays
-visible so), unless the caller names the channel as new; another version is the value given, or
-none. Writes may come before their checkpoint, after it, or for one that never comes.
+A channel with the parent's version has the parent's value, unread, unless the caller names it as
+new. Writes may come before their checkpoint, after it, or for one that never comes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP
@@ -20,14 +17,16 @@ from threadkeep.codec import Codec
 from threadkeep.engine import manifest as manifests
 from threadkeep.engine import thread_summary
 from threadkeep.engine.context import (
+    ATTEMPTS,
     KEYFRAME_EVERY,
     Built,
     Engine,
     Failed,
-    commit_built,
     read_elements,
     read_manifest,
+    remember,
     resume_logs,
+    to_commit,
     watched_value,
 )
 from threadkeep.engine.draft import Draft
@@ -50,28 +49,31 @@ from threadkeep.engine.rows import created_at, pack_metadata, pack_time, pack_wr
 from threadkeep.engine.shadow import copy_and_watch
 from threadkeep.engine.snapshots import LOADS, ChannelValue, Keyframe, LoadEntry, Snapshot, own_copy
 from threadkeep.engine.working_set import ThreadMemory
-from threadkeep.errors import CodecError, ThreadkeepError
+from threadkeep.errors import (
+    BackendError,
+    CodecError,
+    ConflictError,
+    SegmentTakenError,
+    StaleThreadError,
+    ThreadkeepError,
+)
 
+_NO_VALUES: Mapping[str, ChannelValue] = {}
 _KNOWN_KEYS = frozenset(
     {*("v", "id", "ts", "channel_values", "channel_versions", "versions_seen"), "updated_channels"}
 )
 
 
 class Put(NamedTuple):
-    """A `put` call: the checkpoint, its parent's id, its metadata merged.
-
-    The channels that are `new` have the value given even where their version is not new.
-    A `complete` checkpoint shows all that it has: a channel that it leaves out is empty,
-    whatever its version. `run`: of a graph's run.
-    """
+    """A `put` call: the checkpoint, its parent's id, its metadata merged."""
 
     place: CheckpointRef
     parent: str | None
     checkpoint: dict[str, Any]
     metadata: dict[str, Any]
-    new: frozenset[str] = frozenset()
-    complete: bool = False
-    run: bool = False
+    new: frozenset[str] = frozenset()  # channels with a new value, whatever their version
+    complete: bool = False  # channels that it leaves out are empty, whatever their version
+    run: bool = False  # of a graph's run
 
     @property
     def loaded(self) -> LoadEntry | None:
@@ -85,44 +87,104 @@ class Put(NamedTuple):
         return self._replace(checkpoint={**self.checkpoint, "channel_values": copies})
 
 
-def build(engine: Engine, call: Put) -> Built | None:
-    """Build the batch of a put; None where the store must be read first.
+Writes: TypeAlias = Sequence[tuple[str, Any]]  # channel and value
 
-    Raises:
-        UnserializableError: a value cannot be stored.
-    """
+
+class PutWrites(NamedTuple):
+    """A `put_writes` call; `indexes` are the writes' own, where another saver has given them."""
+
+    place: CheckpointRef
+    writes: Writes
+    task_id: str
+    task_path: str
+    indexes: Sequence[int] | None = None
+
+    def with_copies(self) -> PutWrites:
+        """Return the call with copies of its values, as they are now."""
+        copies = copy_and_watch([value for _, value in self.writes]).copies
+        channels = [channel for channel, _ in self.writes]
+        return self._replace(writes=list(zip(channels, copies, strict=True)))
+
+
+Call: TypeAlias = Put | PutWrites
+
+
+def build(engine: Engine, call: Call) -> Built | None:
+    """Build the batch of a call; None where the store must be read first."""
     memory = engine.memory(call.place.thread)
-    known = _known_parent(memory, call)
-    if known is None:
+    generation = memory.generation
+    if generation is None:
         return None
-    generation, parent = known
-    if parent is not None and _lost(engine, parent, call):
+    if isinstance(call, PutWrites):
+        with memory.encoding:
+            return _writes_batch(engine, memory, call, generation)
+    parent, values = _known_parent(memory, call), _NO_VALUES
+    if parent is not None:
+        if _lost(engine, parent, call):
+            return None
+        values = parent.values
+    elif call.parent is not None:
         return None
-    held = {} if parent is None else parent.values
     with memory.encoding:
-        return _put_batch(engine, memory, call, generation, parent, held, join=True)
+        return _put_batch(engine, memory, call, generation, parent, values, join=True)
 
 
-def put(engine: Engine, call: Put, failed: Failed | None = None) -> Operation[None]:
-    """Store the checkpoint; `failed` is the batch of a first attempt.
+def save(engine: Engine, call: Call, failed: Failed | None = None) -> Operation[None]:
+    """Build the batch of a call and commit it, again where its log positions were taken.
 
-    Raises:
-        UnserializableError: a value cannot be stored; nothing was.
-        ConflictError: with `conflicts="raise"`, the thread has moved on; nothing was stored.
-        ThreadDeletedError: the run is older than the thread's deletion.
+    `failed`: the batch of a first attempt, and its error. Raises ConflictError where another run
+    was faster and `conflicts="raise"`, or others kept taking the positions.
     """
-    build, lost = partial(_put_attempt, engine, call), partial(_sweep, engine, call)
-    yield from commit_built(engine, call.place, build, lost, failed)
+    place = call.place
+    for attempt in range(ATTEMPTS):
+        built, failure = failed or ((yield from _attempt(engine, call, attempt)), None)
+        failed, done = None, False
+        try:
+            if failure is not None:
+                raise failure
+            yield from commit(to_commit(engine, place, built))
+            done = True
+        except SegmentTakenError:
+            engine.memory(place.thread).abandon()
+        except StaleThreadError:
+            engine.working_set.forget(place.thread)
+        except ThreadkeepError as exc:
+            if isinstance(exc, ConflictError) and isinstance(call, Put):
+                with suppress(BackendError):  # the conflict is what the caller must hear of
+                    yield from _sweep(engine, call)
+            exc.at(**place.named())
+            raise
+        finally:  # (also where it was interrupted, and nobody knows whether it is there)
+            if not done:
+                built.appender.failed()
+        if done:
+            remember(engine, place, built)
+            return
+    raise ConflictError(
+        "Others keep taking the log positions of this thread.",
+        hint="Try the call again.",
+        **place.named(),
+    )
 
 
-def _put_attempt(engine: Engine, call: Put, attempt: int) -> Operation[Built]:
+def _attempt(engine: Engine, call: Call, attempt: int) -> Operation[Built]:
     memory = engine.memory(call.place.thread)
-    if _known_parent(memory, call) is None:
-        call = call.with_copies()  # the program goes on while the store is asked
-    generation, parent = yield from _parent(engine, memory, call)
-    held = yield from _recall(engine, memory, parent, call, generation, resume=attempt == 0)
+    generation = memory.generation
+    if isinstance(call, PutWrites):
+        if generation is None:  # nobody has looked whether the thread is there, and not archived
+            call = call.with_copies()  # the program goes on while the store is read
+            generation = (yield from fetch_checkpoint(*call.place)).generation
+        with memory.encoding:
+            return _writes_batch(engine, memory, call, generation)
+    parent = _known_parent(memory, call)
+    if generation is None or (parent is None and call.parent is not None):
+        call = call.with_copies()
+        generation, parent = yield from _read_parent(engine, memory, call)
+    values = _NO_VALUES
+    if parent is not None:
+        values = yield from _recall(engine, memory, parent, call, generation, resume=attempt == 0)
     with memory.encoding:
-        return _put_batch(engine, memory, call, generation, parent, held, join=attempt == 0)
+        return _put_batch(engine, memory, call, generation, parent, values, join=attempt == 0)
 
 
 def _sweep(engine: Engine, call: Put) -> Operation[None]:
@@ -141,26 +203,14 @@ def _sweep(engine: Engine, call: Put) -> Operation[None]:
         yield from commit(Batch(call.place.thread, engine.now(), drop_writes=drops))
 
 
-# -- the parent ----------------------------------------------------------------------
+def _known_parent(memory: ThreadMemory, call: Put) -> Snapshot | None:
+    return None if call.parent is None else memory.state(call.place.ns, call.parent)
 
 
-def _known_parent(memory: ThreadMemory, call: Put) -> tuple[int, Snapshot | None] | None:
-    generation = memory.generation
-    if generation is None:
-        return None
-    if call.parent is None:
-        return generation, None
-    state = memory.state(call.place.ns, call.parent)
-    return None if state is None else (generation, state)
-
-
-def _parent(
+def _read_parent(
     engine: Engine, memory: ThreadMemory, call: Put
 ) -> Operation[tuple[int, Snapshot | None]]:
-    """Return the parent, if there is one, and the thread's generation under which it holds."""
-    place, known = call.place, _known_parent(memory, call)
-    if known is not None:
-        return known
+    place = call.place
     reply = yield from fetch_checkpoint(place.thread, place.ns, call.parent)
     memory.meet(reply.generation)
     if call.parent is None or reply.found is None:
@@ -174,19 +224,13 @@ def _parent(
 def _recall(
     engine: Engine,
     memory: ThreadMemory,
-    parent: Snapshot | None,
+    parent: Snapshot,
     call: Put,
     generation: int,
     *,
     resume: bool,
 ) -> Operation[Mapping[str, ChannelValue]]:
-    """Return the parent's values of the channels that changed, read where they are not known.
-
-    Where the engine remembers all, those of all channels, so that they can be stored anew.
-    With `resume` its logs are gone on with: not after a failure, as others may have done so.
-    """
-    if parent is None:
-        return {}
+    """Return the parent's values of the channels that changed, read where they are not known."""
     lost = _lost(engine, parent, call)
     if not lost:
         return parent.values
@@ -225,9 +269,6 @@ def _is_kept(call: Put, entry: ChannelEntry, channel: str, version: Version) -> 
     return channel not in call.new or channel not in call.checkpoint["channel_values"]
 
 
-# -- the new checkpoint --------------------------------------------------------------
-
-
 def _put_batch(
     engine: Engine,
     memory: ThreadMemory,
@@ -238,8 +279,7 @@ def _put_batch(
     *,
     join: bool,
 ) -> Built:
-    place, now, codec = call.place, engine.now(), engine.codec
-    thread, ns, own_id = place
+    place, ns, now, codec = call.place, call.place.ns, engine.now(), engine.codec
     appender = Appender(memory.logs, ns, engine.compression)
     draft = Draft(memory, codec, appender)
     try:
@@ -248,8 +288,7 @@ def _put_batch(
     except ThreadkeepError as exc:
         exc.at(**place.named())
         raise
-    key = _keyframe(parent, written, appender)
-    data = manifests.encode(written, key.manifest, key.numbers)
+    key, data = _encoded(parent, written, appender)
     if join:
         appender.seal()
     segments = appender.segments()
@@ -260,33 +299,45 @@ def _put_batch(
         reported, flags, owner = reported._replace(metadata={}), flags | loaded.flags, loaded
     elif parent is not None:  # a run goes on, and if it chose its checkpoint, it still has
         flags, owner = flags | parent.flags & FREE, parent.owner
-    run, seen = (0, 0) if loaded is None else (loaded.run, loaded.seen)
-    above = None if call.parent is None else own_copy(call.parent)
-    ts = pack_time(call.checkpoint.get("ts", ""))
-    # (what the checksum covers, and the columns of the row, in their order)
-    at = (ns, own_copy(str(own_id)), above, run, seen, flags, ts)
-    fields = (*at, metadata, exact, key.log, key.pos)
-    row = CheckpointRow(*fields, seal(data, fields))
+    row = _row(call, loaded, flags, metadata, exact, key, data)
     # What a run that named no checkpoint expects: that it goes on from the head.
-    fence = None if ns or flags & FREE else HeadFence(ns, above)
+    fence = None if ns or flags & FREE else HeadFence(ns, row.parent)
     touch = thread_summary.of_checkpoint(row, call.metadata, appender.stored, now, reported)
     batch = Batch(
-        thread=thread,
+        thread=place.thread,
         now=now,
         generation=generation,
-        born=born(own_id, call.parent),
+        born=born(place.id, call.parent),
         fences=(fence,) if fence is not None and engine.conflicts == "raise" else (),
         segments=segments,
         checkpoints=(row,),
         drop_segments=appender.dropped,
         touch=touch,
     )
-    data, fresh = row.manifest, draft.fresh
-    state = Snapshot(ns, row.id, flags, written, key, held, data, codec, owner, fresh)
+    state = Snapshot(ns, row.id, flags, written, key, held, row.manifest, codec, owner, draft.fresh)
     reported = thread_summary.report_of(reported, touch, call.metadata)
     begins = loaded is not None
-    expected = fence if call.run or begins else None
-    return Built(memory, batch, appender, state, reported, above, (), expected, begins)
+    fence = fence if call.run or begins else None
+    return Built(memory, batch, appender, state, reported, row.parent, (), fence, begins)
+
+
+def _row(
+    call: Put,
+    loaded: LoadEntry | None,
+    flags: int,
+    metadata: str,
+    exact: bytes | None,
+    key: Keyframe,
+    data: bytes,
+) -> CheckpointRow:
+    _, ns, own_id = call.place
+    run, seen = (0, 0) if loaded is None else (loaded.run, loaded.seen)
+    above = None if call.parent is None else own_copy(call.parent)
+    ts = pack_time(call.checkpoint.get("ts", ""))
+    # (what the checksum covers, and the columns of the row, in their order)
+    at = (ns, own_copy(str(own_id)), above, run, seen, flags, ts)
+    fields = (*at, metadata, exact, key.log, key.pos)
+    return CheckpointRow(*fields, seal(data, fields))
 
 
 def born(*ids: str | None) -> int | None:
@@ -342,77 +393,21 @@ def _manifest(
     return Manifest(checkpoint.get("v", 1), entries, seen, updated, extra), held
 
 
-def _keyframe(parent: Snapshot | None, written: Manifest, appender: Appender) -> Keyframe:
-    """Return the keyframe to write against: the parent's, or a new one when that is used up."""
+def _encoded(
+    parent: Snapshot | None, written: Manifest, appender: Appender
+) -> tuple[Keyframe, bytes]:
+    """Encode a manifest against the parent's keyframe, or a new one when that is used up."""
     key = parent.keyframe if parent is not None else None
     if key is not None and key.used < KEYFRAME_EVERY:
-        return Keyframe(key.manifest, key.log, key.pos, key.used + 1, key.numbers)
-    log, pos = appender.append(KEYFRAMES, [manifests.encode(written)])
-    return Keyframe(written, log, pos, 1, manifests.numbers(written))
-
-
-Writes: TypeAlias = Sequence[tuple[str, Any]]  # channel and value
-
-
-class PutWrites(NamedTuple):
-    """A `put_writes` call; `indexes` are the writes' own, where another saver has given them."""
-
-    place: CheckpointRef
-    writes: Writes
-    task_id: str
-    task_path: str
-    indexes: Sequence[int] | None = None
-
-    def index_of(self, number: int, channel: str) -> int:
-        """The index of a write, given its number and channel."""
-        if self.indexes is not None:
-            return self.indexes[number]
-        return WRITES_IDX_MAP.get(channel, number)
-
-
-def build_writes(engine: Engine, call: PutWrites) -> Built | None:
-    """Build the batch of the writes; None where the store must be read first.
-
-    Raises:
-        UnserializableError: a value cannot be stored.
-    """
-    memory = engine.memory(call.place.thread)
-    generation = memory.generation
-    if generation is None:
-        return None
-    with memory.encoding:
-        return _writes_batch(engine, memory, call, generation)
-
-
-def put_writes(engine: Engine, call: PutWrites, failed: Failed | None = None) -> Operation[None]:
-    """Store the writes; `failed` is the batch of a first attempt.
-
-    Raises:
-        UnserializableError: a value cannot be stored; nothing was.
-        ConflictError: with `conflicts="raise"`, another live run has written here.
-        ThreadDeletedError: the run is older than the thread's deletion.
-    """
-    build = partial(_write_attempt, engine, call)
-    yield from commit_built(engine, call.place, build, failed=failed)
-
-
-def _write_attempt(engine: Engine, call: PutWrites, attempt: int) -> Operation[Built]:
-    del attempt  # each is made alike
-    memory = engine.memory(call.place.thread)
-    generation = memory.generation
-    if generation is None:  # nobody has looked whether the thread is there, and not archived
-        # (the program goes on while the store is read)
-        copies = copy_and_watch([value for _, value in call.writes]).copies
-        writes = [(channel, copy) for (channel, _), copy in zip(call.writes, copies, strict=True)]
-        call = call._replace(writes=writes)
-        state = yield from fetch_checkpoint(*call.place)
-        generation = state.generation
-    with memory.encoding:
-        return _writes_batch(engine, memory, call, generation)
+        key = Keyframe(key.manifest, key.log, key.pos, key.used + 1, key.numbers)
+    else:
+        log, pos = appender.append(KEYFRAMES, [manifests.encode(written)])
+        key = Keyframe(written, log, pos, 1, manifests.numbers(written))
+    return key, manifests.encode(written, key.manifest, key.numbers)
 
 
 def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generation: int) -> Built:
-    place, now = call.place, engine.now()
+    place, now, indexes = call.place, engine.now(), call.indexes
     thread, ns, own_id = place
     appender = Appender(memory.logs, ns, engine.compression)
     draft = Draft(memory, engine.codec, appender, writes=True)
@@ -427,7 +422,8 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generat
             failed = channel == ERROR and isinstance(value, BaseException)
             stored = repr(value) if failed else value
             ref, seen = draft.value(channel, stored, held.get(channel))
-            made.append((call.index_of(number, channel), channel, ref, seen))
+            own = WRITES_IDX_MAP.get(channel, number) if indexes is None else indexes[number]
+            made.append((own, channel, ref, seen))
     except ThreadkeepError as exc:
         exc.at(**place.named())
         raise
@@ -459,5 +455,4 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generat
         writes=(row,),
         touch=thread_summary.of_writes(row, appender.stored, now, waits=waits),
     )
-    beside = None if state is None else state.id
-    return Built(memory, batch, appender, beside=beside, writes=tuple(made))
+    return Built(memory, batch, appender, beside=state and state.id, writes=tuple(made))

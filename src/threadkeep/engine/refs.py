@@ -1,17 +1,9 @@
 """Value references: how a manifest or a pending write refers to one value.
 
-- `Inline`: the codec's bytes, for what is small.
-- `Cell`: one element of a log, for one large value.
-- `Run`: the elements of a list, tuple or dict (as items) as spans over logs.
-
-`uses` names elements that the bytes refer to (values stored elsewhere already). Together with a
-reference's own place these are all the addresses it needs, so a reader can fetch them at once and
-a cleaner can keep them.
-
-On the wire (MessagePack): bytes for a plain `Inline`, else a list that begins with the kind:
-`[0, data, *uses]`, `[1, log, pos, *uses]`, `[2|3|4, *spans]`; a span is `log, start, length`; no
-value at all is nil. `[5, kind, *changes]` gives the spans as a difference to those of an older
-reference (see `_changes`).
+On the wire (MessagePack): bytes for a plain `Inline`, else a list that begins with the kind: `[0,
+data, *uses]`, `[1, log, pos, *uses]`, `[2|3|4, *spans]`; a span is `log, start, length`; no value
+at all is nil. `[5, kind, *changes]` gives the spans as a difference to those of an older reference
+(see `_changes`).
 """
 
 from __future__ import annotations
@@ -96,7 +88,11 @@ def from_wire(wire: Any, old: Ref | None = None) -> Ref | None:
 
 def _changes(new: tuple[Span, ...], old: tuple[Span, ...]) -> list[int]:
     """Write spans as runs of the old ones (`first, count`) and new ones (`~log, start, length`)."""
-    same = _common(new, old)
+    same = 0
+    for span, before in zip(new, old, strict=False):
+        if span is not before and span != before:
+            break
+        same += 1
     flat = [0, same] if same else []
     last = len(flat) - 1  # where the count of the run under way stands, if there is one
     where = {span: i for i, span in enumerate(old[same:], same)}
@@ -111,15 +107,6 @@ def _changes(new: tuple[Span, ...], old: tuple[Span, ...]) -> list[int]:
             flat += (i, 1)
             last = len(flat) - 1
     return flat
-
-
-def _common(new: tuple[Span, ...], old: tuple[Span, ...]) -> int:
-    count = 0
-    for a, b in zip(new, old, strict=False):
-        if a is not b and a != b:
-            break
-        count += 1
-    return count
 
 
 def _changed(flat: Sequence[int], old: tuple[Span, ...]) -> tuple[Span, ...]:
@@ -148,9 +135,6 @@ def _spans(flat: Sequence[int]) -> tuple[Span, ...]:
         return (Span(log, start, start + length),)
     triples = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
     return tuple([Span(log, start, start + length) for log, start, length in triples])
-
-
-# -- spans as a sequence -------------------------------------------------------------
 
 
 def span_of(place: SegmentInfo) -> Span:

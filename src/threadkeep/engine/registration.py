@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from threadkeep.engine.context import Engine, not_found, unless_hidden
 from threadkeep.engine.model import Batch
-from threadkeep.engine.operation import (
-    CheckpointRef,
-    Operation,
-    commit,
-    fetch,
-    fetch_checkpoint,
-)
+from threadkeep.engine.operation import CheckpointRef, Operation, commit, fetch, fetch_checkpoint
 from threadkeep.engine.optimistic import retry
 from threadkeep.engine.thread_entry import (
-    Cause,
     CountThreads,
     EntryFence,
     Order,
@@ -25,7 +18,6 @@ from threadkeep.engine.thread_entry import (
     ThreadEntry,
     ThreadQuery,
     ThreadStatus,
-    allows,
     is_there,
 )
 from threadkeep.errors import ThreadExistsError, ThreadNotFoundError
@@ -38,30 +30,24 @@ ALL = ThreadQuery()
 """Threads that were not deleted."""
 
 
-# -- changing an entry -----------------------------------------------------------------
-
-
 def create(
     engine: Engine, thread: str, labels: tuple[str, ...], ttl: int | None
 ) -> Operation[ThreadEntry]:
-    """Register a thread before anything is saved in it.
+    """Register a thread before anything is saved in it."""
 
-    Raises:
-        ThreadExistsError: it exists.
-        ConflictError: others keep changing it.
-    """
-
-    def created(entry: ThreadEntry | None) -> ThreadEntry:
-        if not allows(Cause.CREATE, "" if entry is None else entry.state):
+    def attempt() -> Operation[ThreadEntry]:
+        entry = yield from read(thread)
+        if is_there(entry):
             raise ThreadExistsError(
                 "There is a thread of this name.",
                 hint="Give another name, or exist_ok=True to use the thread as it is.",
                 thread=thread,
             )
         now = engine.now()
-        return ThreadEntry(thread, ThreadStatus.CREATED, now, now, labels=labels, ttl=ttl)
+        new = ThreadEntry(thread, ThreadStatus.CREATED, now, now, labels=labels, ttl=ttl)
+        return (yield from _commit(engine, entry, new))
 
-    return _changed(engine, thread, created)
+    return retry(thread, attempt)
 
 
 def change(
@@ -70,30 +56,10 @@ def change(
     update: Callable[[ThreadEntry], ThreadEntry],
     at: CheckpointRef | None = None,
 ) -> Operation[ThreadEntry]:
-    """Change the entry of a thread; `update` makes the new one of the present one.
+    """Change the entry of a thread, if the checkpoint `at` is there."""
 
-    Raises:
-        ThreadNotFoundError: there is no such thread, or it was deleted.
-        CheckpointNotFoundError: the checkpoint `at`, which the change is about, is not there.
-        ConflictError: others keep changing it.
-    """
-
-    def updated(entry: ThreadEntry | None) -> ThreadEntry:
-        if not is_there(entry):
-            raise ThreadNotFoundError(thread=thread)
-        return update(entry)
-
-    return _changed(engine, thread, updated, at)
-
-
-def _changed(
-    engine: Engine,
-    thread: str,
-    update: Callable[[ThreadEntry | None], ThreadEntry],
-    at: CheckpointRef | None = None,
-) -> Operation[ThreadEntry]:
     def attempt() -> Operation[ThreadEntry]:
-        entry = yield from read(thread)
+        entry = yield from known(thread)
         new = update(entry)
         if new == entry:
             return new
@@ -101,14 +67,15 @@ def _changed(
             state = yield from fetch_checkpoint(*at)
             if unless_hidden(state.found) is None:
                 raise not_found(at)
-        fence = EntryFence(0 if entry is None else entry.revision)
-        yield from commit(Batch(thread, engine.now(), fences=(fence,), entry=new))
-        return (yield from read(thread)) or new
+        return (yield from _commit(engine, entry, new))
 
     return retry(thread, attempt)
 
 
-# -- reading entries -------------------------------------------------------------------
+def _commit(engine: Engine, old: ThreadEntry | None, new: ThreadEntry) -> Operation[ThreadEntry]:
+    fence = EntryFence(0 if old is None else old.revision)
+    yield from commit(Batch(new.thread, engine.now(), fences=(fence,), entry=new))
+    return (yield from read(new.thread)) or new
 
 
 def read(thread: str) -> Operation[ThreadEntry | None]:
@@ -117,11 +84,7 @@ def read(thread: str) -> Operation[ThreadEntry | None]:
 
 
 def known(thread: str) -> Operation[ThreadEntry]:
-    """Return the entry of an existing thread.
-
-    Raises:
-        ThreadNotFoundError: there is no such thread, or it was deleted.
-    """
+    """Return the entry of an existing thread."""
     entry = yield from read(thread)
     if not is_there(entry):
         raise ThreadNotFoundError(thread=thread)
@@ -138,31 +101,23 @@ def all_names(query: ThreadQuery) -> Operation[list[str]]:
     names: list[str] = []
     after: tuple[str, str] | None = None
     while True:
-        page = yield from search(SearchThreads(query, "thread", False, after, PAGE))  # noqa: FBT003 - `descending`
+        page = yield from page_of("thread", after, query)
         names += [entry.thread for entry in page]
         if len(page) < PAGE:
             return names
         after = names[-1], names[-1]
 
 
-def page_of(order: Order, after: tuple[int | str, str] | None) -> Operation[list[ThreadEntry]]:
-    """Return the next page of all threads in ascending order; the last one is short.
-
-    `after` is the order's value of the last entry of the page before, and its thread.
-    """
-    return search(SearchThreads(ALL, order, descending=False, after=after, limit=PAGE))
+def page_of(
+    order: Order, after: tuple[int | str, str] | None, query: ThreadQuery = ALL
+) -> Operation[list[ThreadEntry]]:
+    """Return the next page of threads in ascending order, behind a value and its thread."""
+    return search(SearchThreads(query, order, descending=False, after=after, limit=PAGE))
 
 
 def count(query: ThreadQuery) -> Operation[int]:
     """Return how many threads match."""
     return cast("int", (yield from fetch(CountThreads(query))))
-
-
-def _named(threads: Iterable[str]) -> Operation[list[ThreadEntry]]:
-    found: list[ThreadEntry] = []
-    for name in dict.fromkeys(threads):
-        found += [(yield from known(name))]
-    return found
 
 
 def for_each(
@@ -172,22 +127,13 @@ def for_each(
     progress: Progress | None,
     run: Callable[[Operation[Any]], Generator[Any, Any, Any]] = lambda operation: operation,
 ) -> Generator[Any, Any, int]:
-    """Visit all threads in the order of their names, or some; return how many.
-
-    Args:
-        threads: names; None for all threads.
-        visit: called with each entry.
-        stage: what is being done, for `progress`.
-        progress: called after each thread.
-        run: how an operation is run; within an operation as it is.
-
-    Raises:
-        ThreadNotFoundError: one of `threads` does not exist; none was visited.
-    """
+    """Visit all threads by name, or some, each entry; return how many. `run` runs an operation."""
     if threads is None:
         total, page = (yield from run(count(ALL))), (yield from run(page_of("thread", None)))
     else:
-        total, page = len(threads), (yield from run(_named(threads)))
+        total, page = len(threads), []
+        for name in dict.fromkeys(threads):
+            page.append((yield from run(known(name))))
     done = 0
     while page:
         for entry in page:

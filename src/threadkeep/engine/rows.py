@@ -1,8 +1,6 @@
 """Rows of checkpoints and pending writes: checksums, metadata, times, and which writes count.
 
-A row's checksum covers its payload and every column that reading relies on; segments carry one
-in their frame. It is CRC-16/XMODEM (`binascii.crc_hqx`): rows are small and many, and it finds
-every burst of up to 16 bits.
+A row's checksum (CRC-16/XMODEM) covers its payload and every column that reading relies on.
 """
 
 from __future__ import annotations
@@ -36,9 +34,6 @@ _VERSION_AT = 14
 _UUID_LENGTH = 36
 
 
-# -- checksums -------------------------------------------------------------------------
-
-
 def seal(payload: bytes, fields: tuple[object, ...]) -> bytes:
     """Append the checksum of a payload and of other fields of its row."""
     # `repr` would not do: which characters it escapes grows with Python's Unicode tables.
@@ -47,11 +42,7 @@ def seal(payload: bytes, fields: tuple[object, ...]) -> bytes:
 
 
 def unseal(sealed: bytes, fields: tuple[object, ...]) -> bytes:
-    """Check and remove the checksum that `seal` has appended.
-
-    Raises:
-        CorruptionError: the payload or a field has changed.
-    """
+    """Check and remove the checksum that `seal` has appended."""
     payload = sealed[:-_CHECKSUM]
     if len(sealed) < _CHECKSUM or seal(payload, fields) != sealed:
         raise CorruptionError("A stored row is damaged: its checksum does not match.")
@@ -88,9 +79,6 @@ def with_body(row: WriteRow, body: bytes) -> WriteRow:
     return row._replace(body=seal(body, write_fields(row)))
 
 
-# -- visibility ------------------------------------------------------------------------
-
-
 def visible(checkpoints: Iterable[StoredCheckpoint]) -> list[StoredCheckpoint]:
     """Return the checkpoints that are not hidden, in their order."""
     return [stored for stored in checkpoints if not stored.row.flags & HIDDEN]
@@ -106,15 +94,11 @@ def heads(checkpoints: Iterable[StoredCheckpoint]) -> dict[str, str]:
     return {stored.row.ns: stored.row.id for stored in visible(checkpoints)}
 
 
-# -- metadata --------------------------------------------------------------------------
-
-
 def pack_metadata(metadata: dict[str, Any], codec: Codec) -> tuple[str, bytes | None]:
     """Return metadata as JSON text, and as the codec's bytes where JSON cannot hold it.
 
-    Metadata comes back as JSON gives it, as from LangGraph's savers: a tuple as a list. Where
-    those of SQLite and PostgreSQL refuse it (a UUID, NaN), it comes back as from its saver in
-    memory: such values as they were, the containers around them as JSON has them.
+    It comes back as JSON gives it, as from LangGraph's savers; where those of SQLite and PostgreSQL
+    refuse a value (a UUID, NaN), as from its saver in memory.
     """
     try:
         text = _plain_text(metadata)
@@ -163,23 +147,15 @@ def _readable(metadata: dict[str, Any]) -> str:
             plain[key] = value
         except (TypeError, ValueError, RecursionError):
             name = str(key).encode(errors="backslashreplace").decode()
-            plain[name] = _safe_repr(value)
+            try:
+                plain[name] = ascii(value)
+            except Exception:  # noqa: BLE001 - it is the program's own code
+                plain[name] = f"<{type(value).__qualname__}>"
     return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
 
 
-def _safe_repr(value: Any) -> str:
-    try:
-        return ascii(value)
-    except Exception:  # noqa: BLE001 - it is the program's own code
-        return f"<{type(value).__qualname__}>"
-
-
 def unpack_metadata(text: str, exact: bytes | None, codec: Codec) -> dict[str, Any]:
-    """Return the metadata that `pack_metadata` packed.
-
-    Raises:
-        CorruptionError, UnknownTypeError: it cannot be read back as it was.
-    """
+    """Return the metadata that `pack_metadata` packed."""
     try:
         metadata = json.loads(text) if exact is None else codec.decode(exact)
     except ValueError as exc:
@@ -187,9 +163,6 @@ def unpack_metadata(text: str, exact: bytes | None, codec: Codec) -> dict[str, A
     if not isinstance(metadata, dict):
         raise CorruptionError("A checkpoint's metadata is damaged.")
     return metadata
-
-
-# -- times -----------------------------------------------------------------------------
 
 
 def pack_time(text: str) -> int | str:
@@ -215,10 +188,7 @@ def unpack_time(packed: int | str) -> str:
 
 @lru_cache(maxsize=4096)  # (called for each checkpoint, and again for its first child)
 def created_at(checkpoint_id: str | None) -> int | None:
-    """Return when an id was made, in microseconds since 1970; None if it does not tell.
-
-    LangGraph's ids are UUIDs of version 6 (RFC 9562, section 5.6).
-    """
+    """Return when a UUID of version 6 was made, in microseconds since 1970; None for other ids."""
     if (
         checkpoint_id is None
         or len(checkpoint_id) != _UUID_LENGTH
@@ -230,9 +200,6 @@ def created_at(checkpoint_id: str | None) -> int | None:
         return int(digits, 16) // 10 - UUID6_OFFSET
     except ValueError:
         return None
-
-
-# -- pending writes --------------------------------------------------------------------
 
 
 class Write(NamedTuple):
@@ -272,9 +239,9 @@ def counts_for(row: WriteRow, child: Child | CheckpointRow) -> bool:
 def counting(rows: Sequence[WriteRow], child: Child | None) -> list[Write]:
     """Return the writes of a checkpoint that count, in the order LangGraph applies them.
 
-    With a child: those that the child's run made, or had loaded when it began. Without
-    one: all, the first run's of each task. Of a task's writes with the same index the
-    first counts, of the special ones (negative index) the last.
+    With a child: those that the child's run made, or had loaded when it began. Without one: all,
+    the first run's of each task. Of a task's writes with the same index the first counts, of the
+    special ones (negative index) the last.
     """
     chosen: dict[tuple[str, int], Write] = {}
     began: dict[str, list[WriteRow]] = {}

@@ -1,17 +1,9 @@
 """Shadows: noticing that a value was changed in place since it was encoded.
 
-A shadow remembers, for a run of elements, every mutable container reachable from them and the
-identity of all that each container referred to. The check asks the interpreter for those references
-again, container by container, and compares identities: about 0.04 us a message, exact (`1`, `True`
-and `1.0` are different objects). Dict keys are compared too, as the interpreter does not report the
-keys of a dict whose keys are all text.
-
-Invariant: a shadow that holds says that encoding the elements again would give the same bytes. What
-cannot be watched (arrays, foreign objects) is `opaque` and never holds.
-
-`Shadow`, `copy_and_watch` and `disjoint` are compiled (`_identity.c`) where the installation could
-compile them: one object then holds all that is remembered of up to 256 elements. The classes and
-functions in Python here have the same answers.
+A shadow remembers every mutable container reachable from a run of elements, and the identity of all
+that each referred to. One that holds says that encoding the elements again would give the same
+bytes; what cannot be watched (arrays, foreign objects) is opaque and never holds. Compiled in
+`_identity.c`; the Python here has the same answers.
 """
 
 from __future__ import annotations
@@ -93,11 +85,7 @@ class PortableShadow:
         return portable_intact(self._elements)
 
     def holds_in(self, value: object, keys: list[Any] | None, items: list[Any], size: int) -> bool:
-        """Return True if a value has just these elements, as they were, at one instant.
-
-        Parts that cannot be watched are passed over. `keys` are a dict's keys; of `items`, or the
-        dict's values, `size` count.
-        """
+        """Return True if a value has just these elements, as they were, but for opaque parts."""
         return portable_consists_of(value, keys, items, size) and self.holds_now()
 
     def changed(self) -> frozenset[int]:
@@ -113,15 +101,11 @@ class PortableShadow:
 
 
 class WatchedCopies(NamedTuple):
-    """Elements at one instant: copies of them, and the shadow of the elements themselves.
+    """Elements at one instant: copies of them, and the shadow of the elements themselves."""
 
-    `copies` share nothing mutable with the elements but parts that cannot be watched. `originals`
-    gives the instance that a copied one, named by its `id`, was made from.
-    """
-
-    copies: list[Any]
+    copies: list[Any]  # they share nothing mutable with the elements but opaque parts
     shadow: Shadow
-    originals: dict[int, Any]
+    originals: dict[int, Any]  # by the `id` of a copied instance: what it was made from
 
 
 def portable_copy_and_watch(elements: list[Any]) -> WatchedCopies:

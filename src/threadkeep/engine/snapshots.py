@@ -1,8 +1,4 @@
-"""Records of what this process saw or stored: loads, values, checkpoints.
-
-Invariant: a record holds a value together with its shadow, so that a change in place since then
-is noticed.
-"""
+"""Records of what this process saw or stored: loads, values, checkpoints."""
 
 from __future__ import annotations
 
@@ -22,11 +18,7 @@ _LEAST = 128  # entries before the first sweep
 
 
 class LoadEntry:
-    """One load, by the id that it returned.
-
-    `run` is the load's token (never 0), `seen` the `seq` of the newest write it returned,
-    `flags` (see `model`) tell how what comes of it is to be fenced.
-    """
+    """One load, by the id that it returned."""
 
     __slots__ = ("flags", "id", "run", "seen")
 
@@ -55,16 +47,12 @@ _UNHELD = _references(LoadEntry(own_copy("id"), 1, 0, 0))
 class Loads:
     """Table of loads, by the identity of the checkpoint ids that they returned.
 
-    Each load returns an id that is a `str` object of its own. LangGraph carries that very object
-    into the first `put` and into every `put_writes` on the checkpoint, for graphs, subgraphs and
-    state updates alike; so these calls find the load they come from. To everybody else the id is
-    text like any other. An id that is not in the table, in a later `put` say, means that the run
-    that put the parent goes on.
+    LangGraph carries the very `str` object that a load returned into the first `put` and into every
+    `put_writes` on the checkpoint. An id that is not in the table, in a later `put` say, means that
+    the run that put the parent goes on.
 
-    Invariants: an entry holds its id, so no other object can have the same identity while it is
-    here; nothing else of ours does, so the number of references tells if the program still holds
-    it. Entries that nobody holds are at most as many again, or 128. Only operations that are atomic
-    in CPython touch the table: it needs no lock, and a fork may copy it at any time.
+    Invariants: nothing of ours but the entry holds the id, so the number of references tells if the
+    program still does. Only operations that are atomic in CPython touch the table: no lock.
     """
 
     def __init__(self) -> None:
@@ -75,10 +63,7 @@ class Loads:
         return len(self._entries)
 
     def add(self, text: str, run: int, seen: int, flags: int) -> str:
-        """Remember a load; the id to return.
-
-        An id of one character is not remembered: Python has one object for all of these.
-        """
+        """Remember a load; return its id, an object of its own if it has two characters or more."""
         if len(text) < 2:  # noqa: PLR2004 - see above
             return text
         found = own_copy(text)
@@ -125,18 +110,14 @@ class RunValue(NamedTuple):
 
 
 class Raw(NamedTuple):
-    """Bytes stored as an element, in full.
-
-    `depth` counts patches behind the last whole one, `uses` are the positions that reading it needs
-    beside its own; `anchor` is an earlier version that the next patch may go back to.
-    """
+    """Bytes stored as an element, in full."""
 
     data: bytes
     log: int
     pos: int
-    depth: int = 0
-    uses: tuple[Span, ...] = ()
-    anchor: Raw | None = None
+    depth: int = 0  # patches behind the last whole one
+    uses: tuple[Span, ...] = ()  # positions that reading it needs beside its own
+    anchor: Raw | None = None  # an earlier version that the next patch may go back to
 
     @property
     def span(self) -> Span:
@@ -145,10 +126,7 @@ class Raw(NamedTuple):
 
 
 class CellValue(NamedTuple):
-    """A single value as last seen. `raw` is None for a value stored inline.
-
-    `weight` is about how many bytes this stands for.
-    """
+    """A single value as last seen. `raw` is None for a value stored inline."""
 
     value: Any
     shadow: Shadow
@@ -176,10 +154,7 @@ ChannelValue: TypeAlias = RunValue | CellValue
 
 
 class Keyframe(NamedTuple):
-    """A whole manifest and where it is stored; `used` counts the checkpoints against it.
-
-    `numbers` are those that its channels and nodes go by.
-    """
+    """A whole manifest and where it is stored; `used` counts the checkpoints against it."""
 
     manifest: Manifest
     log: int
@@ -189,13 +164,7 @@ class Keyframe(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A stored checkpoint with the values that this process knows of.
-
-    `data` is the manifest as stored, which tells a row that was replaced since. The values were
-    decoded with `codec`: who may load other types gets others. `owner` is the load of the run that
-    they were lent to; None where that is not known: then they are not lent again. `fresh` are the
-    bytes that it does not share with the snapshot before it.
-    """
+    """A stored checkpoint with the values that this process knows of."""
 
     ns: str
     id: str
@@ -203,10 +172,10 @@ class Snapshot(NamedTuple):
     manifest: Manifest
     keyframe: Keyframe
     values: Mapping[str, ChannelValue]
-    data: bytes
-    codec: Codec
-    owner: LoadEntry | None = None
-    fresh: int = 0
+    data: bytes  # the manifest as stored, which tells a row that was replaced since
+    codec: Codec  # what the values were decoded with: others may load other types
+    owner: LoadEntry | None = None  # the load of the run that the values were lent to
+    fresh: int = 0  # bytes that it does not share with the snapshot before it
 
     @property
     def weight(self) -> int:
@@ -240,16 +209,13 @@ class StoredObject(NamedTuple):
 
 
 class StoredValue(NamedTuple):
-    """A whole value of a channel that was stored a moment ago, as a pending write say.
-
-    `size` are the bytes that were stored for it and for nothing before.
-    """
+    """A whole value of a channel that was stored a moment ago, as a pending write say."""
 
     value: Any
     ref: Ref
     held: ChannelValue
     home: BatchSegments
-    size: int
+    size: int  # bytes that were stored for it and for nothing before
 
     def parts(self) -> Iterable[tuple[int, Any]]:
         """Return the elements that the value is found again by, with their numbers."""

@@ -1,20 +1,17 @@
 """Entries of the registry: what is known of a thread as a whole, its states, and its labels.
 
-The records are plain, like those of `model`, whose closed sets they belong to.
-
-A label is a text that every store can look up, in JSON: `"urgent"` is a tag, `["user_id","u1"]`
-a piece of metadata, `{"at":[ns,id],"tag":"best"}` a tag of one checkpoint (without a "tag": its
-pin), `{"kept":...}` a record of our own, of a kind that a thread has one of. The last two are
-looked up by nobody. Invariant: equal tags and equal pieces of metadata are the same text, and no
-text is two things; numbers are equal as texts: 1 is not 1.0, nor true.
+A label is a text that every store can look up, in JSON: `"urgent"` is a tag, `["user_id","u1"]` a
+piece of metadata, `{"at":[ns,id],"tag":"best"}` a tag of one checkpoint (without a "tag": its pin),
+`{"kept":...}` a record of our own, of a kind that a thread has one of. The last two are looked up
+by nobody. Equal tags and metadata are the same text; 1 is not 1.0, nor true.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
 MAX_LABEL_BYTES = 1000  # what every store's index takes
@@ -23,27 +20,20 @@ ARCHIVE_RECORD = "archive"  # the kind of the record of where a thread is archiv
 
 
 class ThreadEntry(NamedTuple):
-    """The entry of a thread. Times are microseconds since 1970.
-
-    `state` is a `ThreadStatus`; `labels` are in order; `ttl` is how long the thread may rest, in
-    microseconds, `origin` the thread and checkpoint that it was forked from. `size` is about how
-    many bytes its rows and segments hold. `waits_at` is the checkpoint of the root namespace at
-    which an interrupt waits. `deleted_at` is the tombstone, 0 if there is none. `revision` grows
-    whenever something else than times and size changes; 0 where there is no entry.
-    """
+    """The entry of a thread. Times are microseconds since 1970."""
 
     thread: str
-    state: str
+    state: str  # a `ThreadStatus`
     created_at: int
     updated_at: int
-    size: int = 0
-    labels: tuple[str, ...] = ()
+    size: int = 0  # about how many bytes its rows and segments hold
+    labels: tuple[str, ...] = ()  # in order
     pinned: bool = False
-    ttl: int | None = None
-    origin: tuple[str, str] | None = None
-    waits_at: str | None = None
-    deleted_at: int = 0
-    revision: int = 0
+    ttl: int | None = None  # microseconds that the thread may rest
+    origin: tuple[str, str] | None = None  # the thread and checkpoint that it was forked from
+    waits_at: str | None = None  # the checkpoint of the root namespace where an interrupt waits
+    deleted_at: int = 0  # the tombstone
+    revision: int = 0  # grows whenever something else than times and size changes
 
 
 class Move(NamedTuple):
@@ -77,9 +67,6 @@ class Touch(NamedTuple):
     moves: tuple[Move, ...] = ()
 
 
-# -- reads and a fence -----------------------------------------------------------------
-
-
 class ReadEntry(NamedTuple):
     """The entry of a thread. Reply: one `ThreadEntry`, or None without one."""
 
@@ -87,23 +74,17 @@ class ReadEntry(NamedTuple):
 
 
 class ThreadQuery(NamedTuple):
-    """A filter of entries, which must match all of its parts.
+    """A filter of entries, which must match all of its parts."""
 
-    `states`: one of these; none given: all but "deleted". `labels`: each of these. Times are
-    from the first (inclusive) to the second (exclusive), None for no limit. `waits`: an interrupt
-    waits, or none. `size`: at least so many bytes. `origin`: forked from this thread. `rested`:
-    has a ttl, and was last written longer ago than that, seen from this time.
-    """
-
-    states: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
-    created: tuple[int | None, int | None] = (None, None)
+    states: tuple[str, ...] = ()  # one of these; none given: all but "deleted"
+    labels: tuple[str, ...] = ()  # each of these
+    created: tuple[int | None, int | None] = (None, None)  # from (inclusive), to (exclusive)
     updated: tuple[int | None, int | None] = (None, None)
-    waits: bool | None = None
+    waits: bool | None = None  # an interrupt waits, or none
     pinned: bool | None = None
-    size: int | None = None
-    origin: str | None = None
-    rested: int | None = None
+    size: int | None = None  # at least so many bytes
+    origin: str | None = None  # forked from this thread
+    rested: int | None = None  # last written longer ago than its ttl, seen from this time
 
 
 Order: TypeAlias = Literal["updated_at", "created_at", "size", "thread"]
@@ -135,11 +116,8 @@ class EntryFence(NamedTuple):
     revision: int
 
 
-# -- states ----------------------------------------------------------------------------
-
-
 class ThreadStatus(StrEnum):
-    """The states of a thread; it gets from one to another only as `TRANSITIONS` says."""
+    """The states of a thread."""
 
     CREATED = "created"  # by name, before anything is saved
     ACTIVE = "active"
@@ -150,50 +128,24 @@ class ThreadStatus(StrEnum):
 
 
 class Cause(StrEnum):
-    """Causes that can move a thread from one state to another."""
+    """Causes that can move a thread from one state to another as it is saved."""
 
-    CREATE = "create"  # `threads.create`
-    FORK = "fork"  # `threads.fork`, for the new thread
     SAVE = "save"  # a checkpoint of the root namespace
     SAVE_INSIDE = "save inside"  # a checkpoint of a subgraph
     INTERRUPT = "interrupt"  # a task waits for an answer
     RESUME = "resume"  # the wait is over where it was, as what waited is gone
-    ARCHIVE = "archive"  # `threads.archive`; `threads.restore` leads back to where it was
-    DELETE = "delete"  # `delete_thread`
 
 
-class Transition(NamedTuple):
-    """The state that a cause leads to, and those it leads from ("": the thread is not known)."""
+_NEW = ("", "deleted", "created")
+WITH_CHECKPOINTS = ("active", "suspended", "forked")
+"""States of threads that may hold checkpoints in the store."""
 
-    sources: tuple[str, ...]
-    target: ThreadStatus
-
-
-_NEW = ("", ThreadStatus.DELETED, ThreadStatus.CREATED)
-_LIVE = (ThreadStatus.ACTIVE, ThreadStatus.SUSPENDED, ThreadStatus.FORKED)  # may hold checkpoints
-
-TRANSITIONS: Mapping[Cause, Transition] = MappingProxyType(
-    {
-        Cause.CREATE: Transition(("", ThreadStatus.DELETED), ThreadStatus.CREATED),
-        Cause.FORK: Transition(_NEW, ThreadStatus.FORKED),
-        Cause.SAVE: Transition(
-            (*_NEW, ThreadStatus.FORKED, ThreadStatus.SUSPENDED), ThreadStatus.ACTIVE
-        ),
-        Cause.SAVE_INSIDE: Transition(_NEW, ThreadStatus.ACTIVE),
-        Cause.INTERRUPT: Transition((*_NEW, *_LIVE), ThreadStatus.SUSPENDED),
-        Cause.RESUME: Transition(
-            (ThreadStatus.SUSPENDED, ThreadStatus.FORKED), ThreadStatus.ACTIVE
-        ),
-        Cause.ARCHIVE: Transition(_LIVE, ThreadStatus.ARCHIVED),
-        Cause.DELETE: Transition(("", *ThreadStatus), ThreadStatus.DELETED),
-    }
-)
-_MOVES = {
-    cause: (
-        *(tuple(map(str, step.sources)), str(step.target)),
-        *(cause is Cause.INTERRUPT, cause is not Cause.SAVE),
-    )
-    for cause, step in TRANSITIONS.items()
+# The states that a cause leads from ("": the thread is not known), and the one it leads to.
+_MOVES: dict[Cause, tuple[tuple[str, ...], str]] = {
+    Cause.SAVE: ((*_NEW, "forked", "suspended"), "active"),
+    Cause.SAVE_INSIDE: (_NEW, "active"),
+    Cause.INTERRUPT: ((*_NEW, *WITH_CHECKPOINTS), "suspended"),
+    Cause.RESUME: (("suspended", "forked"), "active"),
 }
 
 
@@ -203,13 +155,8 @@ def move(cause: Cause, checkpoint: str) -> Move:
     They may come in any order. A checkpoint that is saved ends only what waits at an earlier
     one: the interrupt at itself may have been stored before it.
     """
-    sources, target, waits, same = _MOVES[cause]
-    return Move(sources, target, checkpoint, waits, same)
-
-
-def allows(cause: Cause, state: str) -> bool:
-    """Return True if the cause may move a thread that is in this state ("": not known)."""
-    return state in TRANSITIONS[cause].sources
+    sources, target = _MOVES[cause]
+    return Move(sources, target, checkpoint, cause is Cause.INTERRUPT, cause is not Cause.SAVE)
 
 
 def is_there(entry: ThreadEntry | None) -> TypeGuard[ThreadEntry]:
@@ -222,8 +169,7 @@ def is_archived(entry: ThreadEntry | None) -> TypeGuard[ThreadEntry]:
     return entry is not None and entry.state == ThreadStatus.ARCHIVED
 
 
-# -- labels ----------------------------------------------------------------------------
-
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000").search  # (behind an even number of backslashes)
 _CANONICAL = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True
 )
@@ -251,20 +197,16 @@ def record_label(kind: str, value: Any) -> str:
     return _checked(_CANONICAL.encode({kind: value}))
 
 
-def record_prefix(kind: str) -> str:
-    """Return the beginning of the label of a record of this kind."""
-    return f'{{"{kind}":'
-
-
 def find_record(labels: Iterable[str], kind: str) -> Any:
     """Return the record of this kind; None if there is none."""
-    prefix = record_prefix(kind)
+    prefix = f'{{"{kind}":'
     return next((json.loads(label)[kind] for label in labels if label.startswith(prefix)), None)
 
 
 def without_record(labels: Iterable[str], kind: str) -> tuple[str, ...]:
     """Return the labels but for the record of this kind."""
-    return tuple([label for label in labels if not label.startswith(record_prefix(kind))])
+    prefix = f'{{"{kind}":'
+    return tuple([label for label in labels if not label.startswith(prefix)])
 
 
 def is_record_label(label: str) -> bool:
@@ -296,9 +238,6 @@ def metadata_of(labels: Iterable[str]) -> dict[str, Any]:
     return dict(map(json.loads, metadata_labels(labels)))
 
 
-_AT = "at"
-
-
 class Mark(NamedTuple):
     """Tags and pin of one checkpoint."""
 
@@ -310,20 +249,20 @@ class Mark(NamedTuple):
 
 def mark_label(ns: str, checkpoint: str, tag: str | None = None) -> str:
     """Return the label of a checkpoint's tag, or of its pin. Raises ValueError as `tag_label`."""
-    mark: dict[str, Any] = {_AT: [ns, checkpoint]}
+    mark: dict[str, Any] = {"at": [ns, checkpoint]}
     return _checked(_CANONICAL.encode(mark if tag is None else {**mark, "tag": tag}))
 
 
 def is_mark_label(label: str) -> bool:
     """Return True if it is of a checkpoint."""
-    return label.startswith(record_prefix(_AT))
+    return label.startswith('{"at":')
 
 
 def marks_of(labels: Iterable[str]) -> tuple[Mark, ...]:
     """Return the marks of checkpoints, in their order."""
     found: dict[tuple[str, str], Mark] = {}
     for mark in map(json.loads, filter(is_mark_label, sorted(labels))):
-        ns, checkpoint = mark[_AT]
+        ns, checkpoint = mark["at"]
         known = found.get((ns, checkpoint), Mark(ns, checkpoint))
         tags = (*known.tags, mark["tag"]) if "tag" in mark else known.tags
         found[ns, checkpoint] = known._replace(tags=tags, pinned=known.pinned or "tag" not in mark)
@@ -333,18 +272,9 @@ def marks_of(labels: Iterable[str]) -> tuple[Mark, ...]:
 def _checked(label: str) -> str:
     if len(label.encode()) > MAX_LABEL_BYTES:  # (a lone surrogate is a ValueError, too)
         raise ValueError(f"it takes more than {MAX_LABEL_BYTES} bytes")
-    if "\\u0000" in label and "\x00" in _texts(json.loads(label)):
+    if _NUL(label):
         raise ValueError("it holds a NUL character")
     return label
-
-
-def _texts(value: Any) -> str:
-    """Return all texts in a JSON value, one behind the other."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Mapping):
-        return "".join(map(_texts, (*value.keys(), *value.values())))
-    return "".join(map(_texts, value)) if isinstance(value, list) else ""
 
 
 def _check_keys(value: Any) -> None:

@@ -1,7 +1,6 @@
 """Summary of a thread for the registry: the touches of saves, and the tasks that wait.
 
-Invariant: a touch cannot be refused, is right in whatever order saves arrive, and costs a save of
-a known thread next to nothing. Only `tasks` says what "an interrupt waits" means.
+A touch cannot be refused, and is right in whatever order saves arrive.
 """
 
 from __future__ import annotations
@@ -59,10 +58,7 @@ AFTER_ALL = "\U0010ffff"
 def of_checkpoint(
     row: CheckpointRow, metadata: Mapping[str, Any], size: int, now: int, reported: Reported
 ) -> Touch:
-    """Return the touch of a checkpoint: its time, and what its run says of itself.
-
-    `size` are the bytes that segments took more or less.
-    """
+    """Return the touch of a checkpoint: its time, and what its run says of itself."""
     at = now if now - reported.at >= LAG or now < reported.at else None
     size += row_size(row)
     said = () if row.ns else _said(metadata, reported.metadata)
@@ -71,10 +67,7 @@ def of_checkpoint(
 
 
 def of_writes(row: WriteRow, size: int, now: int, *, waits: bool) -> Touch:
-    """Return the touch of pending writes; those that interrupt a task of the head begin a wait.
-
-    Others end none, as other tasks may wait at the same checkpoint: the next checkpoint does.
-    """
+    """Return the touch of pending writes; those that interrupt a task of the head begin a wait."""
     size += len(row.body)
     if not waits:
         return Touch(size)
@@ -91,8 +84,10 @@ def report_of(reported: Reported, touch: Touch, metadata: Mapping[str, Any]) -> 
 
 def _said(metadata: Mapping[str, Any], reported: Mapping[str, Any]) -> tuple[str, ...]:
     found = []
-    for key, value in metadata.items():
-        if key in _OWN_KEYS or not _is_of_run(key, value):
+    for key, value in metadata.items():  # (as `of_run`, for every save)
+        if key in _OWN_KEYS or type(value) not in _SCALARS:
+            continue
+        if type(key) is not str or key.startswith(_OWN_BEGINNINGS):
             continue
         if key not in reported or reported[key] != value or type(reported[key]) is not type(value):
             try:
@@ -107,22 +102,17 @@ def of_run(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in metadata.items()
-        if key not in _OWN_KEYS and _is_of_run(key, value)
+        if type(value) in _SCALARS
+        and key not in _OWN_KEYS
+        and type(key) is str
+        and not key.startswith(_OWN_BEGINNINGS)
     }
-
-
-def _is_of_run(key: Any, value: Any) -> bool:
-    return type(value) in _SCALARS and type(key) is str and not key.startswith(_OWN_BEGINNINGS)
 
 
 def of_rows(
     checkpoints: Sequence[StoredCheckpoint], orphans: Sequence[WriteRow], segments: int
 ) -> Touch:
-    """Return the touch of all rows of a thread: its size, and if it waits.
-
-    `orphans` are writes on none of the checkpoints, which come by namespace and id; `segments` are
-    bytes.
-    """
+    """Return the touch of all rows of a thread: its size, and if it waits."""
     rows: list[CheckpointRow | WriteRow] = [stored.row for stored in checkpoints]
     rows += [write for stored in checkpoints for write in stored.writes]
     size = segments + sum(map(row_size, (*rows, *orphans)))
@@ -207,8 +197,11 @@ def merged(touches: tuple[Touch, ...]) -> Touch:
     for one in touches:
         said |= {thread_entry.label_prefix(label): label for label in one.labels}
         for step in one.moves:
-            if moves and _continues(moves[-1], step):
-                moves.pop()
+            last = moves[-1] if moves else step
+            if last.checkpoint <= step.checkpoint and step == last._replace(
+                checkpoint=step.checkpoint
+            ):
+                del moves[-1:]  # this one does all that it does
             moves.append(step)
     return Touch(
         sum([one.size for one in touches[last_whole:]]),
@@ -219,31 +212,22 @@ def merged(touches: tuple[Touch, ...]) -> Touch:
     )
 
 
-def _continues(one: Move, other: Move) -> bool:
-    """Return True if the second move would do all that the first does."""
-    return one._replace(checkpoint=other.checkpoint) == other and one.checkpoint <= other.checkpoint
-
-
 _CONTROL = frozenset({ERROR, ERROR_SOURCE, INTERRUPT, RESUME})
 
 
 class Tasks(NamedTuple):
-    """The tasks of a step by what they wrote, in the order of their first write.
+    """The tasks of a step by what they wrote, in the order of their first write."""
 
-    `asked` called `interrupt()`; `waiting` are those of them that have not ended since;
-    `failed` left an error.
-    """
-
-    asked: tuple[str, ...] = ()
-    waiting: tuple[str, ...] = ()
-    failed: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()  # called `interrupt()`
+    waiting: tuple[str, ...] = ()  # those of them that have not ended since
+    failed: tuple[str, ...] = ()  # left an error
 
 
 def tasks(writes: Iterable[tuple[str, str]]) -> Tasks:
     """Return the status of a step's tasks, by the task and channel of each write that counts.
 
-    The rule is LangGraph's: a task has ended if it wrote anything but what says how it fares. An
-    answer alone ends nothing, as the task may ask again. (`langgraph.pregel._task_status`)
+    As in LangGraph's `_task_status`, a task has ended if it wrote anything but what says how it
+    fares. An answer alone ends nothing, as the task may ask again.
     """
     channels: dict[str, set[str]] = {}
     for task, channel in writes:

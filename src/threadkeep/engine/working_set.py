@@ -1,11 +1,7 @@
 """Working set: what this process last saw of its threads. Never needed for correctness.
 
-Per thread: the snapshots of its last checkpoints, the logs it appends to, and the values it
-stored a moment ago. All is dropped when the thread's generation changes (segments were removed),
-or to make room. Snapshots are published only after their commit.
-
-Invariant: what is remembered as stored is stored, under the generation remembered. The locks
-made by `locks` guard moments; none is held while an operation waits.
+Invariant: what is remembered as stored is stored, under the generation remembered. No lock is held
+while an operation waits.
 """
 
 from __future__ import annotations
@@ -48,6 +44,7 @@ class ThreadMemory:
         # the states and the generation: a run is reported once.
         self._forked: dict[str, None] = {}
         self.reported = NOTHING_REPORTED
+        self.weighed = _BASE_WEIGHT  # as the working set last weighed it
 
     def meet(self, generation: int) -> None:
         """Forget everything if segments were removed since."""
@@ -81,8 +78,6 @@ class ThreadMemory:
             if generation == self.generation:
                 self.recent.remember(placed, known)
 
-    # -- states ----------------------------------------------------------------------
-
     def state(self, ns: str, checkpoint_id: str) -> Snapshot | None:
         """Return the snapshot of a checkpoint, if it is remembered."""
         return self._states.get((ns, checkpoint_id))
@@ -106,12 +101,7 @@ class ThreadMemory:
     ) -> str | None:
         """Remember a checkpoint that was committed (or read) under `generation`.
 
-        `fence` is what its run expects of the head, `reported` what is reported of the thread with
-        it; `begins`: it is its run's first.
-
-        Returns:
-            The head that the run leaves behind, as far as this process knows; None if it is known
-            to have left one behind before.
+        Returns the head that the run leaves behind, None if none or if it left one behind before.
         """
         with self._lock:
             if generation != self.generation:
@@ -136,7 +126,6 @@ class ThreadMemory:
             return left
 
     def _left(self, state: Snapshot, fence: HeadFence, *, begins: bool) -> str | None:
-        """Return the head that this run leaves behind; None if it did so before."""
         head, expected = self._head, fence.expected
         is_known = state.id in self._forked or (not begins and expected in self._forked)
         is_newer = head is not None and (expected is None or head > expected)
@@ -157,10 +146,7 @@ class ThreadMemory:
 
 
 class WorkingSet:
-    """LRU cache of threads, at most about `limit` bytes of them.
-
-    With `exclusive`, it appends to logs of its own alone (see `logs`).
-    """
+    """LRU cache of threads of about `limit` bytes; `exclusive`: with logs of its own alone."""
 
     def __init__(
         self,
@@ -179,15 +165,10 @@ class WorkingSet:
     def _start(self) -> None:
         self._lock = self._locks()
         self._threads: OrderedDict[str, ThreadMemory] = OrderedDict()
-        self._weights: dict[str, int] = {}
         self._total = 0
 
     def apart(self) -> WorkingSet:
-        """Return an empty one of the same size, which appends to exclusive logs.
-
-        What it remembers is not stored yet: where a part of that is refused, nothing built on it
-        may reach others.
-        """
+        """Return an empty one of the same size, which appends to exclusive logs."""
         return WorkingSet(self._limit, self._locks, self._token, exclusive=True)
 
     def before_fork(self) -> None:
@@ -205,7 +186,7 @@ class WorkingSet:
             if memory is None:
                 memory = ThreadMemory(self._locks, self._token, exclusive=self._exclusive)
                 self._threads[thread] = memory
-                self._weigh(thread, _BASE_WEIGHT)
+                self._total += memory.weighed
                 self._make_room()
             self._threads.move_to_end(thread)
             return memory
@@ -221,7 +202,8 @@ class WorkingSet:
         weight = memory.weight
         with self._lock:
             if self._threads.get(thread) is memory:
-                self._weigh(thread, weight)
+                self._total += weight - memory.weighed
+                memory.weighed = weight
             if self._total > self._limit:
                 self._make_room()
 
@@ -229,13 +211,10 @@ class WorkingSet:
         while self._total > self._limit and len(self._threads) > 1:
             self._drop(next(iter(self._threads)))
 
-    def _weigh(self, thread: str, weight: int) -> None:
-        self._total += weight - self._weights.get(thread, 0)
-        self._weights[thread] = weight
-
     def _drop(self, thread: str) -> None:
-        self._threads.pop(thread, None)
-        self._total -= self._weights.pop(thread, 0)
+        memory = self._threads.pop(thread, None)
+        if memory is not None:
+            self._total -= memory.weighed
 
     def __len__(self) -> int:
         return len(self._threads)
@@ -249,11 +228,7 @@ _RESERVED = 64  # positions reserved for objects that are not final yet
 
 
 class Recent:
-    """The values of one thread that were stored last, found again by identity.
-
-    A message comes first as its task's pending write and then in its channel, or the other way
-    round: the second time it need not be encoded. Bounded by number and by bytes.
-    """
+    """The values of one thread that were stored last, found again by identity."""
 
     def __init__(self, lock: Lock, logs: OpenLogs) -> None:
         self._lock = lock
@@ -274,8 +249,6 @@ class Recent:
         for values in (self._placed, self._known, self._parts, self._reserved):
             values.clear()
         self._placed_bytes = self._known_bytes = 0
-
-    # -- finding -----------------------------------------------------------------------
 
     def placed(self, value: Any) -> StoredObject | None:
         """Return where this very object is stored, if it has not changed since."""
@@ -315,8 +288,6 @@ class Recent:
         """Return a stored value of the channel that holds `item`, and where it is in it."""
         return self._parts.get((channel, id(item)))
 
-    # -- remembering -------------------------------------------------------------------
-
     def remember(self, placed: list[StoredObject], known: list[tuple[str, StoredValue]]) -> None:
         """Remember the last few values. The caller holds the lock."""
         for item in placed:
@@ -347,8 +318,6 @@ class Recent:
         for _, item in value.parts():
             if self._parts.get((channel, id(item)), (None,))[0] is value:
                 del self._parts[channel, id(item)]
-
-    # -- positions reserved for objects that are not final yet -----------------------------
 
     def reserve(self, ns: str, channel: str, value: Any) -> None:
         """Reserve the next position of the channel's log for an object that is not final."""

@@ -1,25 +1,21 @@
 """Erasing threads: their rows, what is cached of them, and the bytes in the store's files.
 
-Rows go first, and the places that may hold copies of them after all are gone. Each place is
-cleared whether or not rows were found, so that an erasure that was cut off is completed by
-repeating it: a thread that shares segments is emptied before the last row goes that tells whom it
-shares them with. What others need stays whole. One thread, or place, that fails does not keep the
-others from being erased, and is an error that says what was done.
+Rows go first, then the places that may hold copies of them. Each place is cleared whether or not
+rows were found, so that an erasure that was cut off is completed by repeating it: a thread that
+shares segments is emptied before the last row goes that tells whom it shares them with.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from threadkeep import validation
 from threadkeep.backends.base import Scrubbed
-from threadkeep.engine import (
-    registration,
-    thread_summary,
-)
+from threadkeep.engine import registration, thread_summary
 from threadkeep.engine.cold_references import archive_of
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import (
@@ -39,36 +35,22 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep.engine.operation import (
-    Fetch,
-    Operation,
-    Progress,
-    commit,
-    no_progress,
-)
+from threadkeep.engine.operation import Fetch, Operation, Progress, commit, no_progress
 from threadkeep.engine.optimistic import Build, Snapshot, T, optimistic
 from threadkeep.engine.refs import span_of
-from threadkeep.engine.thread_entry import (
-    ReadEntry,
-    ThreadEntry,
-    ThreadQuery,
-    Touch,
-    is_there,
-)
+from threadkeep.engine.thread_entry import ReadEntry, ThreadEntry, ThreadQuery, Touch, is_there
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
+    InvalidArgumentError,
     ThreadArchivedError,
     ThreadkeepError,
     ThreadNotFoundError,
     UnfinishedErasureError,
+    invalid,
 )
-from threadkeep.layers.driver import (
-    Runner,
-    Workflow,
-    aside,
-    on,
-)
+from threadkeep.layers.driver import Runner, Workflow, aside, on
+from threadkeep.registry.filters import metadata_labels
 from threadkeep.retention.apply import shortened, thinning
 from threadkeep.store import LayeredStore
 
@@ -151,28 +133,24 @@ class EraseReport:
 def erase(
     store: LayeredStore,
     engine: Engine,
-    thread: str | None = None,
-    labels: tuple[str, ...] = (),
+    thread: str | None,
+    metadata: Mapping[str, Any] | None,
+    progress: Progress | None,
     *,
-    forks: bool = False,
-    rewrite: bool = False,
-    dry_run: bool = False,
-    progress: Progress | None = None,
+    forks: bool,
+    rewrite: bool,
+    dry_run: bool,
 ) -> Workflow[EraseReport]:
-    """Erase a thread, or all that have these labels; see `Threads.erase`.
-
-    Args:
-        store: where they are.
-        engine: the engine's parts.
-        thread: its name; or
-        labels: what all of them have.
-        forks: also those that were forked from them.
-        rewrite: see `Backend.scrub`.
-        dry_run: change nothing.
-        progress: see `Progress`.
-    """
+    """See `Threads.erase`."""
+    for flag, value in (("forks", forks), ("rewrite", rewrite), ("dry_run", dry_run)):
+        validation.flag(flag, value)
+    if (thread is None) == (metadata is None):
+        raise InvalidArgumentError(
+            "Threads to erase are not named, or named twice.",
+            hint='Use a thread\'s name, or metadata={"user_id": ...}.',
+        )
     beneath, progress = store.beneath(), progress or no_progress
-    names = yield from on(beneath, _names(thread, labels))
+    names = yield from on(beneath, _names(thread, metadata))
     found = yield from on(beneath, forks_of(names))
     # Origins last: as long as they are there, it is known what was forked from them.
     all_names = [*reversed(found), *names] if forks else names
@@ -182,45 +160,69 @@ def erase(
     for name in all_names:
         shared |= yield from on(beneath, sharing_with(name))
     shared -= {*found, *names}
-    rehearsal = Rehearsal() if dry_run else None
-    done, failures = list[ErasedThread](), list[ThreadkeepError]()
-    for number, name in enumerate(all_names, 1):
-        try:
-            gone = yield from on(beneath, erase_thread(engine, name, rehearsal))
-            done.append(replace(gone, archived_bytes=0) if name in elsewhere else gone)
-        except (ConflictError, CorruptionError) as error:  # (of this thread alone)
-            failures.append(error)
-        progress("threads erased", number, len(all_names))
-    if failures and not done:
-        raise failures[0]
+    done, failures = yield from _erase_each(
+        beneath, engine, all_names, elsewhere, progress, dry_run=dry_run
+    )
     left = () if forks else tuple(sorted(found))
     report = EraseReport(tuple(done), left, tuple(sorted(shared)), dry_run=dry_run)
     if dry_run:
         return replace(report, unfinished=_lines(failures))
+    # (Where no rows were found, this may complete an erasure of other threads.)
     is_new = any(one.checkpoints or one.writes or one.segments for one in done)
-    near = sorted({*names, *found, *shared}) if is_new else None
-    clearance = Clearance(store, cold, all_names, near, tuple(elsewhere.values()), rewrite)
-    return (yield from _clear(clearance, report, failures, progress))
+    places = (
+        _clear_caches(store, sorted({*names, *found, *shared}) if is_new else (None,)),
+        _clear_archives(cold, all_names, elsewhere.values()),
+        # (no layer in front holds anything that files are made of)
+        on(store, store.scrub(rewrite=rewrite)),
+    )
+    return (yield from _clear(places, report, failures, progress))
 
 
-def _names(thread: str | None, labels: tuple[str, ...]) -> Operation[list[str]]:
+def _lines(failures: Sequence[ThreadkeepError]) -> tuple[str, ...]:
+    return tuple([" ".join(str(error).split()) for error in failures])
+
+
+def _erase_each(
+    store: Runner,
+    engine: Engine,
+    names: Sequence[str],
+    elsewhere: Mapping[str, str],
+    progress: Progress,
+    *,
+    dry_run: bool,
+) -> Workflow[tuple[list[ErasedThread], list[ThreadkeepError]]]:
+    """Remove each thread; raise only where none could be removed."""
+    done, failures = list[ErasedThread](), list[ThreadkeepError]()
+    rehearsal = _Rehearsal(set(), {}) if dry_run else None
+    for number, name in enumerate(names, 1):
+        try:
+            gone = yield from on(store, _erase_thread(engine, name, rehearsal))
+            done.append(replace(gone, archived_bytes=0) if name in elsewhere else gone)
+        except (ConflictError, CorruptionError) as error:  # (of this thread alone)
+            failures.append(error)
+        progress("threads erased", number, len(names))
+    if failures and not done:
+        raise failures[0]
+    return done, failures
+
+
+def _names(thread: str | None, metadata: Mapping[str, Any] | None) -> Operation[list[str]]:
     if thread is None:
-        return (yield from registration.all_names(ThreadQuery(labels=labels)))
-    entry, rows = yield from _look_at(thread)
-    # (a tombstone is enough, and so are rows that nobody has registered)
+        if not metadata or not isinstance(metadata, Mapping):
+            raise invalid("metadata", metadata, 'Name the threads: {"user_id": "u1"}.')
+        return (yield from registration.all_names(ThreadQuery(labels=metadata_labels(metadata))))
+    name = validation.thread_id(thread)
+    entry, rows = yield from _look_at(name)
+    # (a tombstone is enough, and so are rows without an entry)
     if entry is None and not (rows.generation or rows.deleted_at) and not _holds_rows(rows):
-        raise ThreadNotFoundError(hint="Nothing was erased.", thread=thread)
-    return [thread]
+        raise ThreadNotFoundError(hint="Nothing was erased.", thread=name)
+    return [name]
 
 
 def _elsewhere(
     store: Runner, cold: ColdStore | None, names: Sequence[str]
 ) -> Workflow[dict[str, str]]:
-    """The folders of another store that entries of threads name, by thread.
-
-    Raises:
-        ThreadArchivedError: a thread has archives, and there is no cold store.
-    """
+    """The folders of another store that entries of threads name, by thread."""
     found: dict[str, str] = {}
     for name in names:
         archive = archive_of((yield from on(store, registration.read(name))))
@@ -232,72 +234,46 @@ def _elsewhere(
     return found
 
 
-def _lines(failures: Sequence[ThreadkeepError]) -> tuple[str, ...]:
-    return tuple([" ".join(str(error).split()) for error in failures])
-
-
 # -- places that may hold copies -------------------------------------------------------
 
-
-class Clearance(NamedTuple):
-    """The threads to clear a place of.
-
-    `threads` are those that are erased, `near` also those that share with them; None for all that
-    there are: no rows were found, and this may complete what was cut off, of other threads.
-    `elsewhere` are folders of the cold store that are another store's, of which this is a copy.
-    """
-
-    store: LayeredStore
-    cold: ColdStore | None
-    threads: Sequence[str]
-    near: Sequence[str] | None
-    elsewhere: Sequence[str]
-    rewrite: bool
+# Each is idempotent, and finds what is a thread's by its name, as its rows are gone by then.
 
 
-def _caches(of: Clearance) -> Workflow[Scrubbed]:
-    """Clear what this program and the hot store have cached."""
-    store = of.store
-    for name in (None,) if of.near is None else of.near:
+def _clear_caches(store: LayeredStore, threads: Iterable[str | None]) -> Workflow[Scrubbed]:
+    for name in threads:
         yield from on(store, store.clear_cache(name))
     here = Scrubbed(("what this program remembered, and its cache",))
     return here + (yield from on(store, store.scrub_hot()))
 
 
-def _files(of: Clearance) -> Workflow[Scrubbed]:
-    """Scrub the store's own files."""
-    return on(of.store, of.store.scrub(rewrite=of.rewrite))
-
-
-def _archives(of: Clearance) -> Workflow[Scrubbed]:
+def _clear_archives(
+    cold: ColdStore | None, threads: Iterable[str], elsewhere: Iterable[str]
+) -> Workflow[Scrubbed]:
     """Remove what this store has put into the cold store, whichever process left it there."""
-    cold = of.cold
     if cold is None:
         return Scrubbed()
-    for name in of.threads:
+    for name in threads:
         yield from aside(partial(cold.clear, cold.home(name)))
-    others = [_ELSEWHERE.format(folder) for folder in of.elsewhere]
+    others = [_ELSEWHERE.format(folder) for folder in elsewhere]
     return Scrubbed(("archives in the cold store",), (_VERSIONS, *others))
 
 
-# A further place that may hold copies is added here: an idempotent function that raises where it
-# fails, and finds what is a thread's by the thread's name, as its rows are gone by then.
-PLACES: tuple[Callable[[Clearance], Workflow[Scrubbed]], ...] = (_caches, _archives, _files)
-
-
 def _clear(
-    of: Clearance, report: EraseReport, failures: list[ThreadkeepError], progress: Progress
+    places: Sequence[Workflow[Scrubbed]],
+    report: EraseReport,
+    failures: list[ThreadkeepError],
+    progress: Progress,
 ) -> Workflow[EraseReport]:
     """Clear all places; return the full report, or raise where anything has failed."""
     found = Scrubbed(("rows, entries and labels",))
-    for number, place in enumerate(PLACES):
-        progress("places cleared", number, len(PLACES))
+    for number, place in enumerate(places):
+        progress("places cleared", number, len(places))
         try:
-            found += yield from place(of)
+            found += yield from place
         except ThreadkeepError as error:
             failures.append(error)
-    progress("places cleared", len(PLACES), len(PLACES))
-    unfinished, remains = _lines(failures), (*found.remains, *ALWAYS)
+    progress("places cleared", len(places), len(places))
+    remains, unfinished = (*found.remains, *ALWAYS), _lines(failures)
     report = replace(report, cleared=found.cleared, remains=remains, unfinished=unfinished)
     if failures:
         raise UnfinishedErasureError(
@@ -351,42 +327,22 @@ def _holds_rows(rows: ThreadRows) -> bool:
 # -- one thread ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Rehearsal:
-    """The result of a dry run so far, of threads that share segments, as if these were gone.
+class _Rehearsal(NamedTuple):
+    """The threads that would be gone in a dry run, and the bytes that they would have freed.
 
-    `freed` is how many bytes of a segment, by a name of its family and its key.
+    These are by a name of the segment's family, and its key.
     """
 
-    threads: set[str] = field(default_factory=set)
-    freed: dict[tuple[str, SegmentKey], int] = field(default_factory=dict)
-
-    def new(self, snapshot: Snapshot, freed: Mapping[SegmentKey, int]) -> dict[SegmentKey, int]:
-        """Return the bytes that were not reported yet, and note them."""
-        self.threads.add(snapshot.thread)
-        family = min(snapshot.thread, *snapshot.rows.family)
-        new: dict[SegmentKey, int] = {}
-        for key, size in freed.items():
-            reported = self.freed.get((family, key), 0)
-            if size > reported:
-                new[key] = size - reported
-                self.freed[family, key] = size
-        return new
+    threads: set[str]
+    freed: dict[tuple[str, SegmentKey], int]
 
 
-def erase_thread(
-    engine: Engine, thread: str, rehearsal: Rehearsal | None = None
+def _erase_thread(
+    engine: Engine, thread: str, rehearsal: _Rehearsal | None
 ) -> Operation[ErasedThread]:
     """Remove a thread, and the parts of shared segments that it alone needs.
 
-    Args:
-        engine: the engine's parts.
-        thread: its name. One that is a tombstone already stays as it is.
-        rehearsal: change nothing, and report what would go after what was reported before.
-
-    Raises:
-        CorruptionError: what others need of its segments cannot be told, as rows are damaged.
-        ConflictError: somebody who shares them keeps writing.
+    One that is a tombstone already stays as it is.
     """
     entry, rows = yield from _look_at(thread)
     gone = _report(thread, rows, {segment_key(s): s.size for s in rows.segments})
@@ -396,6 +352,7 @@ def erase_thread(
     if archive is not None:
         gone = replace(gone, archived_bytes=archive.size)
     if rehearsal is not None:
+        rehearsal.threads.add(thread)
         return gone
     if is_there(entry) or not rows.deleted_at or _holds_rows(rows) or rows.family:
         yield from commit(DropThread(thread, engine.now()))
@@ -409,15 +366,13 @@ def erase_thread(
     return gone
 
 
-def _empty(engine: Engine, thread: str, rehearsal: Rehearsal | None) -> Operation[ErasedThread]:
-    """Remove all of a thread's rows, and what nobody else needs of its segments."""
+def _empty(engine: Engine, thread: str, rehearsal: _Rehearsal | None) -> Operation[ErasedThread]:
+    """Remove all of a thread's rows, and what no other thread needs of its segments."""
 
     def build(snapshot: Snapshot) -> Operation[tuple[Batch | None, ErasedThread]]:
-        rows, others = snapshot.rows, snapshot.others
-        if rehearsal is not None:
-            named = zip(rows.family, others, strict=True)
-            others = tuple([one for name, one in named if name not in rehearsal.threads])
-        used = positions(Lineage(()), (), (), others)
+        rows, gone = snapshot.rows, rehearsal.threads if rehearsal is not None else ()
+        named = zip(rows.family, snapshot.others, strict=True)
+        used = positions(Lineage(()), (), (), [one for name, one in named if name not in gone])
         batch = Batch(
             thread,
             engine.now(),
@@ -433,21 +388,20 @@ def _empty(engine: Engine, thread: str, rehearsal: Rehearsal | None) -> Operatio
         )
         batch = yield from shortened(engine, snapshot, batch, used, wholly=True)
         freed = _freed(rows, batch)
-        if rehearsal is not None:
-            return None, _report(thread, rows, rehearsal.new(snapshot, freed))
-        return batch._replace(touch=Touch(whole=True)), _report(thread, rows, freed)
+        if rehearsal is None:
+            return batch._replace(touch=Touch(whole=True)), _report(thread, rows, freed)
+        heap = min(thread, *rows.family)
+        new = {key: size - rehearsal.freed.get((heap, key), 0) for key, size in freed.items()}
+        rehearsal.freed.update({(heap, key): size for key, size in freed.items()})
+        return None, _report(thread, rows, {key: size for key, size in new.items() if size})
 
     return _with_family(engine, thread, build)
 
 
 def sweep(engine: Engine, thread: str, *, alone: bool = False) -> Operation[tuple[str, ...]]:
-    """Take out of a thread's segments what nobody needs; return with whom it shares them.
+    """Take out of a thread's segments what no row needs; return with whom it shares them.
 
     With `alone` nothing is done where it shares them. An archived thread holds no such thing.
-
-    Raises:
-        CorruptionError: what is needed cannot be told, as rows are damaged.
-        ConflictError: somebody who shares them keeps writing.
     """
 
     def build(snapshot: Snapshot) -> Operation[tuple[Batch | None, tuple[str, ...]]]:
@@ -481,7 +435,7 @@ def _writes(rows: ThreadRows) -> list[WriteRow]:
 
 
 def _freed(rows: ThreadRows, batch: Batch) -> dict[SegmentKey, int]:
-    """By how much each segment gets smaller that the batch drops, or writes anew as less."""
+    """By how much each segment gets smaller that the batch drops, or rewrites as less."""
     sizes = {segment_key(s): s.size for s in rows.segments}
     freed = {key: sizes[key] for key in batch.drop_segments}
     keys = sorted(freed)

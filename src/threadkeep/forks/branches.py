@@ -1,32 +1,23 @@
 """The tree of a thread's checkpoints, from their rows and manifests; no value is decoded.
 
-Each checkpoint stands in the tree once, behind its parent, whatever rows say of their parents:
-absent ones, pruned ones, or themselves. Each round trip reads a bounded number of rows.
+Each checkpoint is in the tree once, behind its parent, whatever rows say of their parents: absent
+ones, pruned ones, or themselves. Each round trip reads a bounded number of rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
+from threadkeep import validation
 from threadkeep.engine.context import Engine, Keyframes, named, not_found, read_manifest
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import HIDDEN, ReadPath, ScanCheckpoints, StoredCheckpoint
-from threadkeep.engine.operation import (
-    CheckpointRef,
-    Fetch,
-    Operation,
-    fetch,
-)
+from threadkeep.engine.operation import Fetch, Operation, fetch
 from threadkeep.engine.refs import Inline, Run
 from threadkeep.engine.rows import counting, unpack_metadata, unpack_time
-from threadkeep.engine.thread_summary import (
-    Tasks,
-    following,
-    own,
-    tasks,
-)
+from threadkeep.engine.thread_summary import following, own, tasks
 from threadkeep.langgraph_internals import TASKS
 
 _PAGE = 256  # rows that a scan reads at once
@@ -41,55 +32,55 @@ class BranchCheckpoint:
     Attributes:
         id: the checkpoint's id.
         parent: LangGraph's parent id, which may have been pruned.
-        above: the nearest ancestor shown; None for a root.
+        time: ISO text.
+        metadata: all of it.
+        next: the nodes to run after it.
+        has_sends: True if tasks were sent (`Send`); values alone name their nodes.
+        written: the state's channels that the step before wrote.
+        interrupted: ids of the next step's tasks that called `interrupt()`.
+        waiting: those of them still unanswered.
+        failed: ids of the next step's tasks that raised.
+        visible_parent: the nearest ancestor in the tree; None for a root.
         hidden: how many pruned checkpoints, kept for DeltaChannels, are between the two.
         is_cut: True if the parent was removed.
         children: the checkpoints right below it, oldest id first.
-        time: ISO text.
-        step: of the metadata; None if it has none.
-        source: of the metadata; None if it has none.
-        metadata: all of it.
         is_head: True for the newest checkpoint.
-        next: the nodes to run after it.
-        sends: True if tasks were sent (`Send`); values alone name their nodes.
-        written: the state's channels that the step before wrote.
-        asked: ids of the next step's tasks that called `interrupt()`.
-        waiting: those of them still unanswered.
-        failed: ids of the next step's tasks that raised.
     """
 
     id: str
     parent: str | None
-    above: str | None
-    hidden: int
-    is_cut: bool
-    children: tuple[str, ...]
     time: str
-    step: int | None
-    source: str | None
     metadata: Mapping[str, Any]
-    is_head: bool
-    next: tuple[str, ...]
-    sends: bool
-    written: tuple[str, ...]
-    asked: tuple[str, ...]
-    waiting: tuple[str, ...]
-    failed: tuple[str, ...]
+    next: tuple[str, ...] = ()
+    has_sends: bool = False
+    written: tuple[str, ...] = ()
+    interrupted: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    visible_parent: str | None = None
+    hidden: int = 0
+    is_cut: bool = False
+    children: tuple[str, ...] = ()
+    is_head: bool = False
 
     @property
-    def is_interrupted(self) -> bool:
-        """True if an interrupt waits here for an answer."""
-        return bool(self.waiting)
+    def step(self) -> int | None:
+        """`step` of the metadata; None if it has none."""
+        return self.metadata.get("step")
+
+    @property
+    def source(self) -> str | None:
+        """`source` of the metadata; None if it has none."""
+        return self.metadata.get("source")
 
 
 @dataclass(frozen=True, slots=True)
 class Branches:
     """A thread's checkpoints in one namespace.
 
-    `checkpoints` has them by id, each behind the one that it hangs from: a root, its first
-    child with all that came of it, and so on. `roots` hang from nothing, nothing hangs from
-    `tips`, and several hang from `forks`, each oldest id first. `head` is the checkpoint where a
-    run goes on that names none.
+    `checkpoints` has them by id, each behind its visible parent: a root, its first child with all
+    that came of it, and so on. `roots` have no visible parent, `tips` no children, and `forks`
+    several, each oldest id first. A run that names no checkpoint continues at `head`.
     """
 
     thread: str
@@ -107,47 +98,31 @@ class Branches:
             id: a checkpoint of the tree; the last one of the result.
         """
         found = [id]
-        above = self.checkpoints[id].above
-        while above is not None and len(self.checkpoints[above].children) == 1:
-            found.append(above)
-            above = self.checkpoints[above].above
+        parent = self.checkpoints[id].visible_parent
+        while parent is not None and len(self.checkpoints[parent].children) == 1:
+            found.append(parent)
+            parent = self.checkpoints[parent].visible_parent
         return tuple(reversed(found))
-
-
-class Shown(NamedTuple):
-    """A visible checkpoint, by its rows; see `BranchCheckpoint`."""
-
-    id: str
-    parent: str | None
-    time: str
-    metadata: Mapping[str, Any]
-    next: tuple[str, ...] = ()
-    sends: bool = False
-    written: tuple[str, ...] = ()
-    tasks: Tasks = Tasks()
 
 
 # -- reading ---------------------------------------------------------------------------
 
 
 def branches(engine: Engine, thread: str, ns: str) -> Operation[Branches]:
-    """Return the tree of a thread's checkpoints in a namespace.
-
-    Raises:
-        ThreadNotFoundError: there are none.
-        CorruptionError, UnknownTypeError: rows cannot be read.
-    """
-    trees = yield from _trees(engine, thread, ns)
+    """See `Threads.branches`."""
+    place = validation.place(thread, ns)
+    trees = yield from _trees(engine, place.thread, place.ns)
     if ns not in trees:
-        raise not_found(CheckpointRef(thread, ns))
+        raise not_found(place)
     return trees[ns]
 
 
 def all_branches(engine: Engine, thread: str) -> Operation[dict[str, Branches]]:
-    """Return the trees of all namespaces of a thread, by namespace. Raises as `branches`."""
-    trees = yield from _trees(engine, thread, None)
+    """See `Threads.branches_by_ns`."""
+    place = validation.place(thread)
+    trees = yield from _trees(engine, place.thread, None)
     if not trees:
-        raise not_found(CheckpointRef(thread, ""))
+        raise not_found(place)
     return dict(sorted(trees.items()))
 
 
@@ -161,16 +136,8 @@ def _trees(engine: Engine, thread: str, ns: str | None) -> Operation[dict[str, B
         if len(page) < _PAGE:
             break
         after = page[-1].row.id, thread, page[-1].row.ns
-    yield from _read_hidden(rows, thread)
-    found = rows.shown.items()
-    return {ns: tree(thread, ns, shown, rows.hidden.get(ns, {})) for ns, shown in found}
-
-
-def _read_hidden(rows: _Rows, thread: str) -> Operation[None]:
-    """Read on from the parents that the scan did not show, until all are known."""
     size = _SHORTEST
-    unknown = rows.unknown()
-    while unknown:
+    while unknown := rows.unknown_parents():
         some = unknown[: _ROWS // size]
         replies = yield Fetch([ReadPath(thread, ns, id, size) for ns, id in some])
         for key, path in zip(some, replies, strict=True):
@@ -178,32 +145,31 @@ def _read_hidden(rows: _Rows, thread: str) -> Operation[None]:
             if not path:
                 rows.absent.add(key)
         size = min(2 * size, _LONGEST)
-        unknown = rows.unknown()
+    found = rows.shown.items()
+    return {ns: tree(thread, ns, shown, rows.hidden.get(ns, {})) for ns, shown in found}
 
 
 class _Rows:
     """The rows read so far, by namespace and id; `absent` are parents that do not exist."""
 
     def __init__(self, engine: Engine) -> None:
-        self.shown: dict[str, dict[str, Shown]] = {}
+        self.shown: dict[str, dict[str, BranchCheckpoint]] = {}
         self.hidden: dict[str, dict[str, str | None]] = {}
         self.absent: set[tuple[str, str]] = set()
         self._engine = engine
         self._keyframes: Keyframes = {}
-        self._nothing = Inline(engine.codec.encode([]))
+        self._no_tasks = Inline(engine.codec.encode([]))
 
     def add(self, page: list[StoredCheckpoint]) -> None:
-        """Add rows."""
         for stored in page:
             row = stored.row
             if row.flags & HIDDEN:
                 self.hidden.setdefault(row.ns, {})[row.id] = row.parent
             elif row.id not in self.shown.get(row.ns, ()):
                 with named(stored):
-                    self.shown.setdefault(row.ns, {})[row.id] = self._shown(stored)
+                    self.shown.setdefault(row.ns, {})[row.id] = self._checkpoint(stored)
 
-    def unknown(self) -> list[tuple[str, str]]:
-        """Return the parents that were not read yet."""
+    def unknown_parents(self) -> list[tuple[str, str]]:
         found: list[tuple[str, str]] = []
         for ns, shown in self.shown.items():
             hidden = self.hidden.get(ns, {})
@@ -212,155 +178,87 @@ class _Rows:
             found += [(ns, id) for id in parents if id is not None and id not in known]
         return sorted(set(found) - self.absent)
 
-    def _shown(self, stored: StoredCheckpoint) -> Shown:
+    def _checkpoint(self, stored: StoredCheckpoint) -> BranchCheckpoint:
         row = stored.row
-        metadata = unpack_metadata(row.metadata, row.exact, self._engine.codec)
         read, _ = read_manifest(stored, self._keyframes)
-        channels = [name for name, entry in read.entries.items() if entry.ref is not None]
-        return Shown(
+        filled = [name for name, entry in read.entries.items() if entry.ref is not None]
+        counted = counting(stored.writes, stored.child)
+        status = tasks([(write.task_id, write.channel) for write in counted])
+        return BranchCheckpoint(
             row.id,
             row.parent,
             unpack_time(row.ts),
-            metadata,
-            next=tuple(following(channels)),
-            sends=self._sends(read),
+            unpack_metadata(row.metadata, row.exact, self._engine.codec),
+            next=tuple(following(filled)),
+            has_sends=self._has_sends(read),
             written=tuple(own(read.updated if isinstance(read.updated, list) else ())),
-            tasks=_tasks(stored),
+            interrupted=status.asked,
+            waiting=status.waiting if stored.child is None else (),
+            failed=status.failed,
         )
 
-    def _sends(self, read: Manifest) -> bool:
+    def _has_sends(self, read: Manifest) -> bool:
         """Return True if tasks were sent: their list is often there, and empty."""
         entry = read.entries.get(TASKS)
         ref = None if entry is None else entry.ref
-        return bool(ref.spans) if isinstance(ref, Run) else ref not in (None, self._nothing)
-
-
-def _tasks(stored: StoredCheckpoint) -> Tasks:
-    """The tasks of the step after it; where the thread went on, none waits any more."""
-    if not stored.writes:
-        return Tasks()
-    found = tasks([(w.task_id, w.channel) for w in counting(stored.writes, stored.child)])
-    return found if stored.child is None else found._replace(waiting=())
+        return bool(ref.spans) if isinstance(ref, Run) else ref not in (None, self._no_tasks)
 
 
 # -- the tree --------------------------------------------------------------------------
 
 
 def tree(
-    thread: str, ns: str, shown: Mapping[str, Shown], hidden: Mapping[str, str | None]
+    thread: str, ns: str, shown: Mapping[str, BranchCheckpoint], hidden: Mapping[str, str | None]
 ) -> Branches:
-    """Build the tree of at least one visible checkpoint.
-
-    Args:
-        thread: its name.
-        ns: the namespace.
-        shown: the visible checkpoints by id.
-        hidden: the parents of the pruned ones, by id.
-    """
-    ways = _ways(shown, hidden)
-    above = {id: way.above for id, way in ways.items()}
-    _break_circles(above)
-    children: dict[str, list[str]] = {id: [] for id in shown}
-    for id in sorted(shown):
-        hangs_from = above[id]
-        if hangs_from is not None:
-            children[hangs_from].append(id)
-    head = max(shown)
-    roots = tuple([id for id in sorted(shown) if above[id] is None])
-    found = {
-        id: _checkpoint(shown[id], ways[id], above[id], children[id], is_head=id == head)
-        for id in _in_order(roots, children)
-    }
+    """Build the tree of at least one visible checkpoint."""
+    ids, head = sorted(shown), max(shown)
+    found = {id: _with_parent(shown[id], shown, hidden) for id in ids}
+    children: dict[str, list[str]] = {id: [] for id in ids}
+    for id in ids:
+        parent = found[id].visible_parent
+        if parent is not None:
+            children[parent].append(id)
+    roots = [id for id in ids if found[id].visible_parent is None]
+    order = list(_in_order(roots, children))
+    while len(order) < len(ids):  # a checkpoint is its own ancestor
+        root = min(set(ids).difference(order))
+        parent = found[root].visible_parent
+        if parent is not None:
+            children[parent].remove(root)
+        found[root] = replace(found[root], visible_parent=None)
+        roots.append(root)
+        order += _in_order([root], children)
     return Branches(
         thread=thread,
         ns=ns,
         head=head,
-        roots=roots,
-        tips=tuple([id for id in sorted(shown) if not children[id]]),
-        forks=tuple([id for id in sorted(shown) if len(children[id]) > 1]),
-        checkpoints=found,
+        roots=tuple(sorted(roots)),
+        tips=tuple([id for id in ids if not children[id]]),
+        forks=tuple([id for id in ids if len(children[id]) > 1]),
+        checkpoints={
+            id: replace(found[id], children=tuple(children[id]), is_head=id == head) for id in order
+        },
     )
 
 
-def _checkpoint(
-    one: Shown, way: _Way, above: str | None, children: list[str], *, is_head: bool
+def _with_parent(
+    one: BranchCheckpoint, shown: Mapping[str, BranchCheckpoint], hidden: Mapping[str, str | None]
 ) -> BranchCheckpoint:
-    return BranchCheckpoint(
-        id=one.id,
-        parent=one.parent,
-        above=above,
-        hidden=way.hidden,
-        is_cut=way.is_cut,
-        children=tuple(children),
-        time=one.time,
-        step=one.metadata.get("step"),
-        source=one.metadata.get("source"),
-        metadata=one.metadata,
-        is_head=is_head,
-        next=one.next,
-        sends=one.sends,
-        written=one.written,
-        asked=one.tasks.asked,
-        waiting=one.tasks.waiting,
-        failed=one.tasks.failed,
-    )
-
-
-class _Way(NamedTuple):
-    """The way up to the nearest visible ancestor: past so many hidden ones, or to a gap."""
-
-    above: str | None
-    hidden: int = 0
-    is_cut: bool = False
-
-
-def _ways(shown: Mapping[str, Shown], hidden: Mapping[str, str | None]) -> dict[str, _Way]:
-    """Each visible checkpoint's way up; a step through hidden ones is taken once for all."""
-    known: dict[str, _Way] = {}
-    return {id: _way(one.parent, shown, hidden, known) for id, one in shown.items()}
-
-
-def _way(
-    start: str | None,
-    shown: Mapping[str, Shown],
-    hidden: Mapping[str, str | None],
-    known: dict[str, _Way],
-) -> _Way:
-    passed: dict[str, None] = {}
-    at = start
-    while at is not None and at in hidden and at not in known and at not in passed:
-        passed[at] = None
-        at = hidden[at]
-    if at in known:
-        way = known[at]
-    elif at is None or at in passed:  # the beginning, or hidden ones that go round in a circle
-        way = _Way(None)
-    else:
-        way = _Way(at) if at in shown else _Way(None, is_cut=True)
-    for id in reversed(passed):
-        way = known[id] = way._replace(hidden=way.hidden + 1)
-    return way
-
-
-def _break_circles(above: dict[str, str | None]) -> None:
-    """Make the oldest id a root where checkpoints are their own ancestors."""
-    done: set[str] = set()
-    for start in above:
-        passed: dict[str, None] = {}
-        at: str | None = start
-        while at is not None and at not in done and at not in passed:
-            passed[at] = None
-            at = above[at]
-        if at is not None and at in passed:
-            met = list(passed)
-            above[min(met[met.index(at) :])] = None
-        done.update(passed)
+    """Find the nearest visible ancestor, past hidden ones."""
+    parent, passed = one.parent, set[str]()
+    while parent is not None and parent in hidden and parent not in passed:
+        passed.add(parent)
+        parent = hidden[parent]
+    if parent in shown:
+        return replace(one, visible_parent=parent, hidden=len(passed))
+    is_cut = parent is not None and parent not in passed
+    return replace(one, hidden=len(passed), is_cut=is_cut)
 
 
 def _in_order(roots: Iterable[str], children: Mapping[str, list[str]]) -> Iterable[str]:
-    """Each root with all below it, a checkpoint always behind the one that it hangs from."""
-    waiting = list(roots)[::-1]
-    while waiting:
-        id = waiting.pop()
+    """Iterate over each root and all below it, a checkpoint always behind its parent."""
+    pending = list(roots)[::-1]
+    while pending:
+        id = pending.pop()
         yield id
-        waiting += reversed(children[id])
+        pending += reversed(children[id])

@@ -7,16 +7,14 @@ refer to, except where it shares segments.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Container, Sequence
 from contextlib import suppress
-from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
-from threadkeep.engine import (
-    thread_entry,
-    thread_summary,
-)
+from threadkeep import validation
+from threadkeep.engine import thread_entry, thread_summary
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import CheckpointKey, Lineage, checkpoint_key, write_key
 from threadkeep.engine.model import (
@@ -27,10 +25,7 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep.engine.operation import (
-    Operation,
-    commit,
-)
+from threadkeep.engine.operation import Operation, commit
 from threadkeep.engine.optimistic import Snapshot, optimistic, read_snapshot
 from threadkeep.engine.rows import of_the_graph, unpack_metadata
 from threadkeep.engine.thread_entry import ThreadEntry, ThreadStatus
@@ -42,17 +37,13 @@ from threadkeep.errors import (
     InvalidArgumentError,
     ThreadNotFoundError,
 )
+from threadkeep.registry.info import ThreadInfo, info
 
 _READ = partial(read_snapshot, stub=False, alone=True)
 
 
 def copy_thread(engine: Engine, source: str, target: str) -> Operation[None]:
-    """Copy a thread inside the store; a missing source copies nothing.
-
-    Raises:
-        ThreadExistsError: the target holds checkpoints.
-        InvalidArgumentError: source and target are the same thread.
-    """
+    """Copy a thread inside the store; a missing source copies nothing."""
     if source == target:
         raise InvalidArgumentError("A thread cannot be copied onto itself.", thread=source)
     yield from commit(CopyThread(source, target, engine.now()))
@@ -60,22 +51,12 @@ def copy_thread(engine: Engine, source: str, target: str) -> Operation[None]:
 
 
 def fork(
-    engine: Engine, source: str, checkpoint: str | None, target: str
-) -> Operation[ThreadEntry]:
-    """Begin a thread with a checkpoint of another, and all that led there.
-
-    Args:
-        engine: the engine's parts.
-        source: the other thread.
-        checkpoint: the id of a checkpoint of its root namespace; None for its head.
-        target: the new thread's name.
-
-    Raises:
-        ThreadNotFoundError: the source holds no checkpoints.
-        CheckpointNotFoundError: the source has no such checkpoint.
-        ThreadExistsError: the target holds checkpoints.
-        ConflictError: others keep changing the source.
-    """
+    engine: Engine, thread: str, checkpoint_id: str | None, new_thread_id: str | None
+) -> Operation[ThreadInfo]:
+    """See `Threads.fork`."""
+    source = validation.thread_id(thread)
+    target = str(uuid.uuid4()) if new_thread_id is None else validation.thread_id(new_thread_id)
+    checkpoint = validation.checkpoint_id(checkpoint_id)
 
     def build(snapshot: Snapshot) -> Operation[tuple[ForkThread, ThreadEntry]]:
         yield from ()
@@ -94,12 +75,12 @@ def fork(
 
     entry = yield from optimistic(engine, source, build, _READ)
     yield from _trim(engine, target)
-    return entry
+    return info(entry)
 
 
 def _trim(engine: Engine, thread: str) -> Operation[None]:
     """Take out of a new copy, or of a fork where the store copies, what it does not refer to."""
-    # (Damaged rows do not tell what that is; whoever writes there already is not kept waiting.)
+    # (Damaged rows do not tell what that is; a run that writes there already need not wait.)
     with suppress(CorruptionError, ConflictError):
         yield from sweep(engine, thread, alone=True)
     engine.working_set.forget(thread)
@@ -116,39 +97,25 @@ class Begin(NamedTuple):
     writes: list[WriteRow]
 
 
-class _Run(Enum):
-    """Outcome of the run that put the fork's newest checkpoint."""
-
-    ENDED = "nobody has gone on from there: all is as it was left"
-    FOLLOWED = "only later runs went on: what they added is not a part of the fork"
-    WENT_ON = "it went on itself: what it did from there on is not a part of the fork"
-
-
 def _begin(engine: Engine, source: str, rows: ThreadRows, checkpoint: str | None) -> Begin:
     lineage = Lineage(rows.checkpoints)
     at = _origin(source, lineage, checkpoint)
     root, children = set(lineage.path(at)), lineage.children()
-    run = _run(children.get(at, ()))
-    found = root | {
-        key
+    found = {
+        key: stored
         for key, stored in lineage.stored.items()
-        if key[0] and _belongs(engine, stored, root, at, run)
+        if key in root or (key[0] and _belongs(engine, stored, root, at, children.get(at, ())))
     }
-    taken = {key: stored for key, stored in lineage.stored.items() if key in found}
-    writes = {key: _writes(one, children.get(key, ()), found) for key, one in taken.items()}
+    writes = {key: _writes(one, children.get(key, ()), found) for key, one in found.items()}
     return Begin(
-        taken[at]._replace(writes=tuple(writes[at])),
-        list(taken.values()),
+        found[at]._replace(writes=tuple(writes[at])),
+        list(found.values()),
         [write for some in writes.values() for write in some],
     )
 
 
 def _origin(source: str, lineage: Lineage, checkpoint: str | None) -> CheckpointKey:
-    """The checkpoint that the fork begins with.
-
-    Raises:
-        ThreadNotFoundError, CheckpointNotFoundError: there is none.
-    """
+    """The checkpoint that the fork begins with."""
     ids = [stored.row.id for stored in of_the_graph(lineage.stored.values())]
     if checkpoint is not None and checkpoint not in ids:
         kind = CheckpointNotFoundError if lineage.stored else ThreadNotFoundError
@@ -158,20 +125,14 @@ def _origin(source: str, lineage: Lineage, checkpoint: str | None) -> Checkpoint
     return "", ids[-1] if checkpoint is None else checkpoint
 
 
-def _run(children: Sequence[CheckpointRow]) -> _Run:
-    if any(row.run == 0 for row in children):
-        return _Run.WENT_ON
-    return _Run.FOLLOWED if children else _Run.ENDED
-
-
 def _belongs(
     engine: Engine,
     stored: StoredCheckpoint,
     root: Container[CheckpointKey],
     at: CheckpointKey,
-    run: _Run,
+    children: Sequence[CheckpointRow],
 ) -> bool:
-    """Return True for a subgraph's checkpoint of one of these, from before anybody went on.
+    """Return True for a subgraph's checkpoint of one of these, from before anybody continued.
 
     (LangGraph says of each which checkpoint of the root it belongs to: its `parents`.)
     """
@@ -181,7 +142,7 @@ def _belongs(
     parent = parents.get("") if isinstance(parents, dict) else None
     if parent != at[1]:
         return ("", parent) in root
-    return run is _Run.ENDED or (run is _Run.FOLLOWED and row.run == 0)
+    return _was_before(row, children)
 
 
 def _writes(
@@ -190,16 +151,20 @@ def _writes(
     """The pending writes that are a part of the fork.
 
     Of a checkpoint that is followed by another one in the fork all (which of them count is told
-    by that), and of one that nothing has ever followed. Else those of the run that put it: an
-    interrupt that waited, say, without the answer that came later; and none if that run went on
-    itself.
+    by that). Else those from before anybody continued: an interrupt that waited, say, without the
+    answer that came later.
     """
-    writes = list(stored.writes)
-    if not children or any((row.ns, row.id) in found for row in children):
-        return writes
-    if any(row.run == 0 for row in children):
-        return []
-    return [write for write in writes if write.run == 0]
+    if any((row.ns, row.id) in found for row in children):
+        return list(stored.writes)
+    return [write for write in stored.writes if _was_before(write, children)]
+
+
+def _was_before(row: CheckpointRow | WriteRow, children: Sequence[CheckpointRow]) -> bool:
+    """Return True if the row was stored before a run continued from its checkpoint.
+
+    Run 0 is the one that put the checkpoint: if that continued itself, its rows do not tell.
+    """
+    return not children or (row.run == 0 and all(child.run != 0 for child in children))
 
 
 def _entry(engine: Engine, target: str, begin: Begin, origin: ThreadEntry | None) -> ThreadEntry:

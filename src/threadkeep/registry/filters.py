@@ -1,23 +1,17 @@
-"""Filters, orders, pages and labels that callers give, as records of the engine.
-
-They are used by the operations behind `saver.threads` that create, find and change threads.
-"""
+"""Operations behind `saver.threads` that create, find and change threads."""
 
 from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from threadkeep import validation
 from threadkeep.engine import registration, thread_entry
 from threadkeep.engine.context import Engine
-from threadkeep.engine.operation import (
-    CheckpointRef,
-    Operation,
-)
+from threadkeep.engine.operation import CheckpointRef, Operation
 from threadkeep.engine.thread_entry import (
     Order,
     SearchThreads,
@@ -27,7 +21,7 @@ from threadkeep.engine.thread_entry import (
     label_prefix,
 )
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, invalid
-from threadkeep.registry.info import ThreadInfo, ThreadPage, info, micros
+from threadkeep.registry.info import EPOCH, ThreadInfo, ThreadPage, info
 from threadkeep.validation import LONGEST, MICROSECOND, duration
 
 When: TypeAlias = datetime | timedelta
@@ -49,7 +43,7 @@ _ORDERS: dict[str, Order] = {
 
 
 class Filters(TypedDict, total=False):
-    """Filters of threads; all that are given must match.
+    """Filters of threads; all of them must match.
 
     state: one state, or several of which it is one; without, all but deleted threads.
     metadata: pieces of metadata that it has, compared as JSON (1 is not 1.0).
@@ -75,7 +69,51 @@ class Filters(TypedDict, total=False):
     forked_from: str | None
 
 
-def thread_query(now: int, **filters: Unpack[Filters]) -> ThreadQuery:
+# -- searches ------------------------------------------------------------------------
+
+
+def search(
+    engine: Engine, order: OrderName, limit: int, cursor: str | None, wanted: Filters
+) -> Operation[ThreadPage]:
+    """See `Threads.search`."""
+    field = _ORDERS.get(order.removeprefix("-")) if isinstance(order, str) else None
+    if field is None:
+        hint = f"Orders are {', '.join(_ORDERS)}, and these with a minus."
+        raise invalid("order", order, hint)
+    if type(limit) is not int or not 1 <= limit <= MOST:
+        raise invalid("limit", limit, f"Use 1 to {MOST}, and read the next page by cursor.")
+    after = None if cursor is None else _after(cursor, order)
+    query = thread_query(engine.now(), wanted)
+    entries = yield from registration.search(
+        SearchThreads(query, field, order.startswith("-"), after, limit)
+    )
+    following = None
+    if len(entries) == limit:
+        place = [order, getattr(entries[-1], field), entries[-1].thread]
+        following = urlsafe_b64encode(json.dumps(place).encode()).decode()
+    return ThreadPage(tuple(map(info, entries)), following)
+
+
+def _after(cursor: object, order: str) -> tuple[int | str, str]:
+    """Return the place in a cursor that `search` made for this order."""
+    kind: type = str if order.removeprefix("-") == "thread" else int
+    try:
+        own, value, name = json.loads(urlsafe_b64decode(validation.text("cursor", cursor)))
+        is_ours = own == order and type(value) is kind and type(name) is str
+    except (ValueError, TypeError):
+        is_ours = False
+    if not is_ours:
+        hint = "Use the cursor of the page before, with the same order."
+        raise invalid("cursor", cursor, hint)
+    return value, name
+
+
+def count(engine: Engine, wanted: Filters) -> Operation[int]:
+    """See `Threads.count`."""
+    return registration.count(thread_query(engine.now(), wanted))
+
+
+def thread_query(now: int, filters: Filters) -> ThreadQuery:
     """Return the query that filters ask for."""
     unknown = sorted(filters.keys() - Filters.__annotations__.keys())
     if unknown:
@@ -87,15 +125,20 @@ def thread_query(now: int, **filters: Unpack[Filters]) -> ThreadQuery:
     size, origin = filters.get("min_bytes"), filters.get("forked_from")
     if size is not None and (type(size) is not int or not 0 <= size < LONGEST):
         raise invalid("min_bytes", size, "Use a number of bytes, 0 or more.")
+    states = filters.get("state") or ()
+    states = (states,) if isinstance(states, str) else tuple(states)
+    for state in states:
+        if state not in tuple(ThreadStatus):
+            raise invalid("state", state, f"States are {', '.join(ThreadStatus)}.")
+
+    def moment(name: str) -> int | None:
+        return _moment(name, filters.get(name), now)
+
     return ThreadQuery(
-        states=_states(filters.get("state")),
+        states=tuple(dict.fromkeys(map(str, states))),
         labels=metadata_labels(filters.get("metadata") or {}) + tag_labels(filters.get("tags", ())),
-        created=_between(
-            now, "created", filters.get("created_after"), filters.get("created_before")
-        ),
-        updated=_between(
-            now, "updated", filters.get("updated_after"), filters.get("updated_before")
-        ),
+        created=(moment("created_after"), moment("created_before")),
+        updated=(moment("updated_after"), moment("updated_before")),
         waits=waits,
         pinned=pinned,
         size=size,
@@ -103,23 +146,7 @@ def thread_query(now: int, **filters: Unpack[Filters]) -> ThreadQuery:
     )
 
 
-def _states(value: str | Iterable[str] | None) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    found = (value,) if isinstance(value, str) else tuple(value)
-    for one in found:
-        if one not in tuple(ThreadStatus):
-            raise invalid("state", one, f"States are {', '.join(ThreadStatus)}.")
-    return tuple(dict.fromkeys(map(str, found)))
-
-
-def _between(
-    now: int, name: str, after: When | None, before: When | None
-) -> tuple[int | None, int | None]:
-    return _moment(f"{name}_after", after, now), _moment(f"{name}_before", before, now)
-
-
-def _moment(name: str, value: When | None, now: int) -> int | None:
+def _moment(name: str, value: object, now: int) -> int | None:
     if value is None:
         return None
     if isinstance(value, timedelta):
@@ -127,10 +154,10 @@ def _moment(name: str, value: When | None, now: int) -> int | None:
     if not isinstance(value, datetime) or value.tzinfo is None:
         hint = "Use a datetime with a time zone, or a timedelta: how long ago."
         raise invalid(name, value, hint)
-    return micros(value)
+    return (value - EPOCH) // MICROSECOND
 
 
-# -- labels and ttl ------------------------------------------------------------------
+# -- labels --------------------------------------------------------------------------
 
 
 def tag_labels(tags: Iterable[str]) -> tuple[str, ...]:
@@ -146,24 +173,19 @@ def _tag(value: object) -> str:
     return text
 
 
-def mark_labels(at: CheckpointRef, tags: Iterable[str] | None) -> tuple[str, ...]:
-    """Return the labels of a checkpoint's tags, or (None) of its pin."""
-    id = at.id or ""
-    if tags is None:
-        return (_label("pin", thread_entry.mark_label, at.ns, id),)
-    found = [_label("tag", thread_entry.mark_label, at.ns, id, _tag(tag)) for tag in tags]
-    return tuple(dict.fromkeys(found))
-
-
 def metadata_labels(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the labels of metadata."""
     if not validation.is_mapping(metadata):
         raise invalid("metadata", metadata, 'Use a dict, such as {"user_id": "u1"}.')
-    names = [validation.text("key of metadata", key) for key in metadata]
     return tuple(
         [
-            _label(f"metadata[{name!r}]", thread_entry.metadata_label, name, value)
-            for name, value in zip(names, metadata.values(), strict=True)
+            _label(
+                f"metadata[{validation.text('key of metadata', key)!r}]",
+                thread_entry.metadata_label,
+                key,
+                value,
+            )
+            for key, value in metadata.items()
         ]
     )
 
@@ -180,61 +202,24 @@ def _label(what: str, make: Callable[..., str], *parts: Any) -> str:
         ) from None
 
 
-def checked_labels(found: Iterable[str], name: str) -> tuple[str, ...]:
+def _all_labels(found: Iterable[str], thread: str) -> tuple[str, ...]:
     """Return all labels of a thread, if they are not too many."""
-    together = tuple(sorted({thread_entry.label_prefix(label): label for label in found}.values()))
-    own = [
-        one
-        for one in together
-        if thread_entry.is_mark_label(one) or not thread_entry.is_record_label(one)
+    together = tuple(sorted({label_prefix(label): label for label in found}.values()))
+    records = [
+        label
+        for label in together
+        if thread_entry.is_record_label(label) and not thread_entry.is_mark_label(label)
     ]
-    if len(own) > thread_entry.MAX_LABELS:
+    if len(together) - len(records) > thread_entry.MAX_LABELS:
         raise InvalidArgumentError(
             f"A thread has at most {thread_entry.MAX_LABELS} tags and pieces of metadata,"
             " with the tags and pins of its checkpoints.",
-            thread=name,
+            thread=thread,
         )
     return together
 
 
-def microseconds(value: timedelta | float | None) -> int | None:
-    """Return a ttl in microseconds."""
-    return None if value is None else duration("ttl", value) // MICROSECOND
-
-
-# -- pages ---------------------------------------------------------------------------
-
-
-def page(query: ThreadQuery, order: OrderName, limit: int, cursor: str | None) -> SearchThreads:
-    """Return the search for one page."""
-    name = _ORDERS.get(order.removeprefix("-")) if isinstance(order, str) else None
-    if name is None:
-        hint = f"Orders are {', '.join(_ORDERS)}, and these with a minus."
-        raise invalid("order", order, hint)
-    if type(limit) is not int or not 1 <= limit <= MOST:
-        raise invalid("limit", limit, f"Use 1 to {MOST}, and go on by cursor.")
-    after = None if cursor is None else _after(cursor, order)
-    return SearchThreads(query, name, order.startswith("-"), after, limit)
-
-
-def cursor_after(entry: ThreadEntry, order: OrderName) -> str:
-    """Return the cursor behind an entry."""
-    place = [order, getattr(entry, _ORDERS[order.removeprefix("-")]), entry.thread]
-    return urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
-
-
-def _after(cursor: object, order: str) -> tuple[int | str, str]:
-    kind: type = str if order.removeprefix("-") == "thread" else int
-    try:
-        text = validation.text("cursor", cursor)
-        own, value, name = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        is_ours = own == order and type(value) is kind and type(name) is str
-    except (ValueError, TypeError):
-        is_ours = False
-    if not is_ours:
-        hint = "Use the cursor of the page before, with the same order."
-        raise invalid("cursor", cursor, hint)
-    return value, name
+# -- entries -------------------------------------------------------------------------
 
 
 def create(
@@ -248,16 +233,15 @@ def create(
 ) -> Operation[ThreadInfo]:
     """See `Threads.create`."""
     name = validation.thread_id(thread)
-    labels = metadata_labels(metadata or {}) + tag_labels(tags)
-    labels, rest = checked_labels(labels, name), microseconds(ttl)
+    labels = _all_labels(metadata_labels(metadata or {}) + tag_labels(tags), name)
+    idle = None if ttl is None else duration("ttl", ttl) // MICROSECOND
     try:
-        entry = yield from registration.create(engine, name, labels, rest)
+        return info((yield from registration.create(engine, name, labels, idle)))
     except ThreadExistsError:
-        found = (yield from registration.read(name)) if exist_ok else None
-        if found is None:
+        entry = (yield from registration.read(name)) if exist_ok else None
+        if entry is None:
             raise
-        entry = found
-    return info(entry)
+        return info(entry)
 
 
 def get(thread: str) -> Operation[ThreadInfo | None]:
@@ -270,15 +254,14 @@ def update(
     engine: Engine, thread: str, metadata: Mapping[str, Any], ttl: timedelta | float | None
 ) -> Operation[ThreadInfo]:
     """See `Threads.update`."""
-    removed = metadata_labels({k: v for k, v in metadata.items() if v is None})
+    removed = set(map(label_prefix, metadata_labels(metadata)))
     added = metadata_labels({k: v for k, v in metadata.items() if v is not None})
-    rest = microseconds(ttl) if ttl else None
+    idle = duration("ttl", ttl) // MICROSECOND if ttl else None
 
     def updated(entry: ThreadEntry) -> ThreadEntry:
-        gone = set(map(label_prefix, removed))
-        stay = [label for label in entry.labels if label_prefix(label) not in gone]
-        labels = checked_labels((*stay, *added), entry.thread)
-        return entry._replace(labels=labels, ttl=entry.ttl if ttl is None else rest)
+        stay = [label for label in entry.labels if label_prefix(label) not in removed]
+        labels = _all_labels((*stay, *added), entry.thread)
+        return entry._replace(labels=labels, ttl=entry.ttl if ttl is None else idle)
 
     return _changed(engine, thread, updated)
 
@@ -295,8 +278,9 @@ def tag(
     """See `Threads.tag` and `Threads.untag`."""
     if checkpoint is None:
         return _labelled(engine, thread, tag_labels(tags), add=add)
-    place = validation.place(validation.thread_id(thread), ns, checkpoint)
-    return _labelled(engine, thread, mark_labels(place, tags), place, add=add)
+    at = validation.place(validation.thread_id(thread), ns, checkpoint)
+    labels = [_label("tag", thread_entry.mark_label, at.ns, at.id, _tag(tag)) for tag in tags]
+    return _labelled(engine, thread, labels, at, add=add)
 
 
 def pin(
@@ -305,14 +289,15 @@ def pin(
     """See `Threads.pin` and `Threads.unpin`."""
     if checkpoint is None:
         return _changed(engine, thread, lambda entry: entry._replace(pinned=pinned))
-    place = validation.place(validation.thread_id(thread), ns, checkpoint)
-    return _labelled(engine, thread, mark_labels(place, None), place, add=pinned)
+    at = validation.place(validation.thread_id(thread), ns, checkpoint)
+    label = _label("pin", thread_entry.mark_label, at.ns, at.id)
+    return _labelled(engine, thread, [label], at, add=pinned)
 
 
 def _labelled(
     engine: Engine,
     thread: str,
-    labels: tuple[str, ...],
+    labels: Sequence[str],
     at: CheckpointRef | None = None,
     *,
     add: bool,
@@ -321,7 +306,7 @@ def _labelled(
 
     def labelled(entry: ThreadEntry) -> ThreadEntry:
         others = [label for label in entry.labels if label not in labels]
-        found = checked_labels((*others, *(labels if add else ())), entry.thread)
+        found = _all_labels((*others, *(labels if add else ())), entry.thread)
         return entry._replace(labels=found)
 
     return _changed(engine, thread, labelled, at if add else None)
@@ -335,18 +320,3 @@ def _changed(
 ) -> Operation[ThreadInfo]:
     entry = yield from registration.change(engine, validation.thread_id(thread), change, at)
     return info(entry)
-
-
-def search(
-    engine: Engine, order: OrderName, limit: int, cursor: str | None, wanted: Filters
-) -> Operation[ThreadPage]:
-    """See `Threads.search`."""
-    query = thread_query(engine.now(), **wanted)
-    entries = yield from registration.search(page(query, order, limit, cursor))
-    more = cursor_after(entries[-1], order) if len(entries) == limit else None
-    return ThreadPage(tuple(map(info, entries)), more)
-
-
-def count(engine: Engine, wanted: Filters) -> Operation[int]:
-    """See `Threads.count`."""
-    return registration.count(thread_query(engine.now(), **wanted))

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, overload
 
 from threadkeep.engine import thread_entry
 from threadkeep.engine.cold_references import archive_of
-from threadkeep.engine.thread_entry import (
-    Mark,
-    ThreadEntry,
-    ThreadStatus,
-    is_archived,
-)
+from threadkeep.engine.thread_entry import Mark, ThreadEntry, ThreadStatus, is_archived
 from threadkeep.retention import policy
 from threadkeep.retention.policy import Retention
 from threadkeep.validation import MICROSECOND
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +36,7 @@ class ThreadInfo:
         retention_json: its own retention, if it has one; see `retention`.
         marks: the checkpoints that have tags or a pin, each with these.
         archived_bytes: what it takes in the cold store; None where it is not archived.
-        offloaded_bytes: what of its values lies there while it is in use, about: what nobody needs
+        offloaded_bytes: what of its values is there while it is in use, about: what is not needed
             any more is counted until it is removed.
     """
 
@@ -78,29 +73,21 @@ class ThreadInfo:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as values that JSON can hold; times as ISO 8601, the ttl in seconds."""
-        return {
-            "id": self.id,
-            "state": str(self.state),
-            "created_at": self.created_at.isoformat(),
-            "updated_at": self.updated_at.isoformat(),
-            "bytes": self.bytes,
-            "metadata": self.metadata,
-            "tags": list(self.tags),
-            "pinned": self.pinned,
-            "ttl": None if self.ttl is None else self.ttl.total_seconds(),
-            "forked_from": None if self.forked_from is None else list(self.forked_from),
-            "waits_at": self.waits_at,
-            "deleted_at": None if self.deleted_at is None else self.deleted_at.isoformat(),
-            "retention": self.retention_json,
-            "archived_bytes": self.archived_bytes,
-            "offloaded_bytes": self.offloaded_bytes,
-            "marks": [{**mark._asdict(), "tags": list(mark.tags)} for mark in self.marks],
-        }
+        data = {one.name: getattr(self, one.name) for one in fields(self)}
+        data["retention"] = data.pop("retention_json")
+        data["state"] = str(self.state)
+        data["ttl"] = None if self.ttl is None else self.ttl.total_seconds()
+        for name in ("created_at", "updated_at", "deleted_at"):
+            data[name] = None if data[name] is None else data[name].isoformat()
+        for name in ("tags", "forked_from"):
+            data[name] = None if data[name] is None else list(data[name])
+        data["marks"] = [{**mark._asdict(), "tags": list(mark.tags)} for mark in self.marks]
+        return data
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadPage(Sequence[ThreadInfo]):
-    """A sequence of threads, and the `cursor` with which `search` goes on; None at the end."""
+    """A sequence of threads, and the `cursor` of the next page; None at the end."""
 
     threads: tuple[ThreadInfo, ...]
     cursor: str | None
@@ -124,8 +111,8 @@ def info(entry: ThreadEntry) -> ThreadInfo:
     return ThreadInfo(
         id=entry.thread,
         state=ThreadStatus(entry.state),
-        created_at=_EPOCH + entry.created_at * MICROSECOND,
-        updated_at=_EPOCH + entry.updated_at * MICROSECOND,
+        created_at=EPOCH + entry.created_at * MICROSECOND,
+        updated_at=EPOCH + entry.updated_at * MICROSECOND,
         bytes=max(entry.size, 0),
         metadata=thread_entry.metadata_of(entry.labels),
         tags=thread_entry.tags_of(entry.labels),
@@ -133,14 +120,9 @@ def info(entry: ThreadEntry) -> ThreadInfo:
         ttl=None if entry.ttl is None else entry.ttl * MICROSECOND,
         forked_from=entry.origin,
         waits_at=entry.waits_at,
-        deleted_at=_EPOCH + entry.deleted_at * MICROSECOND if entry.deleted_at else None,
+        deleted_at=EPOCH + entry.deleted_at * MICROSECOND if entry.deleted_at else None,
         retention_json=thread_entry.find_record(entry.labels, policy.RECORD),
         marks=thread_entry.marks_of(entry.labels),
         archived_bytes=archive.size if archive is not None and is_archived(entry) else None,
         offloaded_bytes=0 if archive is None else max(archive.offloaded, 0),
     )
-
-
-def micros(moment: datetime) -> int:
-    """Return microseconds since 1970 of a moment that has a time zone."""
-    return (moment - _EPOCH) // MICROSECOND

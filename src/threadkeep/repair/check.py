@@ -11,12 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from threadkeep.codec.frame import unpack
-from threadkeep.engine import (
-    thread_summary,
-)
+from threadkeep.engine import thread_summary
 from threadkeep.engine.cold_references import STUB
 from threadkeep.engine.context import NO_CODEC, Engine
 from threadkeep.engine.elements import Elements
@@ -45,11 +42,7 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep.engine.operation import (
-    Operation,
-    fetch,
-    fetch_segments,
-)
+from threadkeep.engine.operation import Operation, Progress, fetch, fetch_segments
 from threadkeep.engine.optimistic import Snapshot, read_snapshot
 from threadkeep.engine.refs import Cell, Ref, span_of
 from threadkeep.engine.rows import counts_for, manifest_of, unpack_writes
@@ -61,15 +54,8 @@ from threadkeep.errors import (
     ThreadArchivedError,
     ThreadkeepError,
 )
-from threadkeep.layers.driver import (
-    Runner,
-    Workflow,
-    on,
-)
+from threadkeep.layers.driver import Runner, Workflow, on
 from threadkeep.stats import EVERYTHING, all_sizes
-
-if TYPE_CHECKING:
-    from threadkeep.engine.operation import Progress
 
 UNREADABLE = (CodecError, InvalidArgumentError)
 """Errors of a store about rows that it cannot read."""
@@ -155,12 +141,11 @@ def damage() -> Operation[list[Finding]]:
 
 def threads_to_check() -> Operation[tuple[list[str], list[Finding]]]:
     """Return the threads that hold any row, or all that can be listed; and why not all could."""
-    names: list[str] = []
     try:
-        sizes = yield from all_sizes()
-        return [size.thread for size in sizes.threads], []
+        return [size.thread for size in (yield from all_sizes()).threads], []
     except CorruptionError as exc:
         findings = [Finding(exc.message)]
+    names: list[str] = []
     try:
         page = yield from fetch(FindThreads(None, _PAGE, empty=True))
         while page:
@@ -252,10 +237,9 @@ def examine(engine: Engine, snapshot: Snapshot) -> Operation[Examined]:
     _look_at_writes(found, elements)
     if found.broken or found.broken_writes or rows.unreadable:
         yield from _look_at_deltas(engine, found, whole)
-    if all(finding.kind in NOTES for finding in found.findings):
-        problem = _registry_problem(rows, entry)
-        if problem:
-            found.add(Kind.REGISTRY, problem)
+    is_sound = all(finding.kind in NOTES for finding in found.findings)
+    if is_sound and (problem := _registry_problem(rows, entry)):
+        found.add(Kind.REGISTRY, problem)
     return found
 
 
@@ -269,8 +253,12 @@ def _read_segments(found: Examined) -> Operation[None]:
     try:
         segments = yield from _not_away(found, [Span(log, 0, EVERYTHING) for log in logs])
     except UNREADABLE:
-        for log in logs:
-            segments += yield from _of_log(found, log)
+        for info in found.rows.segments:
+            try:
+                segments += yield from _not_away(found, [span_of(info)])
+            except UNREADABLE as exc:
+                found.damaged[segment_key(info)] = None
+                found.add(Kind.SEGMENT, f"{_name(info)} cannot be read: {exc.message}")
     there = set(map(segment_key, segments)) | found.damaged.keys() | found.away.keys()
     read = by_log([segment.span for segment in segments])  # (sealed ones hold others' positions)
     for info in found.rows.segments:
@@ -299,22 +287,6 @@ def _not_away(found: Examined, spans: Sequence[Span]) -> Operation[list[Segment]
     return [s for s in segments if segment_key(s) not in found.away]
 
 
-def _of_log(found: Examined, log: int) -> Operation[list[Segment]]:
-    """The segments of a log, one by one where they cannot be read at once."""
-    try:
-        return (yield from _not_away(found, [Span(log, 0, EVERYTHING)]))
-    except UNREADABLE:
-        segments: list[Segment] = []
-    for info in found.rows.segments:
-        if info.log == log:
-            try:
-                segments += yield from _not_away(found, [span_of(info)])
-            except UNREADABLE as exc:
-                found.damaged[segment_key(info)] = None
-                found.add(Kind.SEGMENT, f"{_name(info)} cannot be read: {exc.message}")
-    return segments
-
-
 def _sort(found: Examined, segment: Segment) -> None:
     key = segment_key(segment)
     try:
@@ -330,7 +302,7 @@ def _sort(found: Examined, segment: Segment) -> None:
 
 
 def _find_overlaps(found: Examined) -> None:
-    """Of two segments for the same positions nobody knows which one is right."""
+    """Find segments for the same positions: which one is right cannot be told."""
     for one, other in pairwise([found.segments[key] for key in sorted(found.segments)]):
         if one.log == other.log and other.start < one.stop:
             found.add(Kind.SEGMENT, f"{_name(other)} overlaps the one before")
@@ -348,13 +320,12 @@ def _with_keyframes(rows: ThreadRows, found: Examined) -> list[StoredCheckpoint]
     logs: dict[int, list[Segment]] = {}
     for segment in (*found.segments.values(), *filter(None, found.damaged.values())):
         logs.setdefault(segment.log, []).append(segment)
-
-    def with_keyframe(stored: StoredCheckpoint) -> StoredCheckpoint:
-        log, pos = stored.row.key_log, stored.row.key_pos
-        over = [stored.keyframe, *[s for s in logs.get(log, ()) if s.start <= pos < s.stop]]
-        return stored._replace(keyframe=next(filter(None, over), None))
-
-    return list(map(with_keyframe, rows.checkpoints))
+    whole = []
+    for stored in rows.checkpoints:
+        log, pos, keyframe = stored.row.key_log, stored.row.key_pos, stored.keyframe
+        over = [segment for segment in logs.get(log, ()) if segment.start <= pos < segment.stop]
+        whole.append(stored._replace(keyframe=keyframe or next(iter(over), None)))
+    return whole
 
 
 def _readable(found: Examined, checkpoints: Iterable[StoredCheckpoint]) -> Lineage:
@@ -444,9 +415,8 @@ def _look_at_deltas(
     lineage, elements = found.lineage, Elements(NO_CODEC, found.segments.values())
     found.rebuilt = yield from searches(engine, found.thread, lineage, lineage.stored, elements)
     stored = {checkpoint_key(one): one for one in whole}
-    causes: dict[Search, CheckpointKey | None] = {}
     for key, channel in found.rebuilt:
-        cause = _broken_above(found, stored, (key, channel), causes)
+        cause = _broken_above(found, stored, (key, channel))
         if cause is not None:
             problem = f"it is rebuilt through checkpoint {cause[1]!r}, of which something is broken"
             found.add(Kind.DELTA, problem, key, channel)
@@ -454,30 +424,23 @@ def _look_at_deltas(
 
 
 def _broken_above(
-    found: Examined,
-    stored: dict[CheckpointKey, StoredCheckpoint],
-    search: Search,
-    known: dict[Search, CheckpointKey | None],
+    found: Examined, stored: dict[CheckpointKey, StoredCheckpoint], search: Search
 ) -> CheckpointKey | None:
     """The nearest ancestor that the channel is rebuilt through and that lacks it."""
-    (at, channel), passed = search, []
-    while (at, channel) not in known:
-        passed.append(at)
-        known[at, channel] = None  # (a checkpoint may be its own ancestor)
-        parent = stored[at].row.parent
-        above = (at[0], parent) if parent is not None else None
-        if above is None or (above not in stored and not found.hides("checkpoints")):
-            break
+    at, channel = search
+    passed: set[CheckpointKey] = set()  # (a checkpoint may be its own ancestor)
+    while at not in passed:
+        passed.add(at)
+        above = at[0], stored[at].row.parent or ""
+        if not above[1] or (above not in stored and not found.hides("checkpoints")):
+            return None
         is_lost = above not in found.lineage.stored or channel in found.lost.get(above, ())
         if is_lost or _lacks_writes(found, stored[above], stored[at]):
-            known[at, channel] = above
-            break
+            return above
         if found.lineage.value(above, channel) is not None:
-            break
+            return None
         at = above
-    cause = known[at, channel]
-    known.update({(key, channel): cause for key in passed})
-    return cause
+    return None
 
 
 def _lacks_writes(found: Examined, above: StoredCheckpoint, below: StoredCheckpoint) -> bool:

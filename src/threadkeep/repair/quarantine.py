@@ -12,18 +12,12 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType
 from typing import Any, BinaryIO
 
 from threadkeep.engine.model import UnreadableRow
 from threadkeep.errors import CorruptionError, OpenError
 from threadkeep.repair.check import Finding, Kind
-from threadkeep.transfer.bundle_format import (
-    BUNDLE,
-    BundleWriter,
-    Form,
-    read_threads,
-)
+from threadkeep.transfer.bundle_format import BUNDLE, BundleWriter, Form, read_threads
 from threadkeep.transfer.files import file_errors, sync_folder
 from threadkeep.transfer.whole_thread import WholeThread
 
@@ -38,7 +32,7 @@ QUARANTINE = Form(
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Removed:
     """The rows and segments that go out of a thread, with their bytes as they are.
 
     `whole` holds the checkpoints and writes that go, the damaged segments, and a copy of the
@@ -51,19 +45,11 @@ class Taken:
 
 
 class QuarantineFile:
-    """Writer of a quarantine file, which is made once something is added.
-
-    Args:
-        path: the file.
-
-    Raises:
-        OpenError: it exists already, or its folder does not.
-    """
+    """Writer of a quarantine file, which is made once something is added."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: BinaryIO | None = None
-        self._writer: BundleWriter | None = None
+        self._opened: tuple[BundleWriter, BinaryIO] | None = None
         if path.exists() or path.is_symlink():
             raise _exists(path)
         if not path.absolute().parent.is_dir():
@@ -74,43 +60,39 @@ class QuarantineFile:
     @property
     def is_used(self) -> bool:
         """True if anything was added."""
-        return self._writer is not None
+        return self._opened is not None
 
-    def add(self, taken: Taken) -> None:
-        """Write the rows and segments that go out of a thread; durable on return.
-
-        Raises:
-            OpenError, DiskFullError, BackendError: it cannot be written.
-            UnserializableError: it is too large.
-        """
+    def add(self, removed: Removed) -> None:
+        """Write the rows and segments that go out of a thread; durable on return."""
         with file_errors(self.path):
-            writer, file = self._opened()
-            writer.add(taken.whole, _more(taken))
+            if self._opened is None:
+                self._opened = self._create()
+            writer, file = self._opened
+            writer.add(removed.whole, _more(removed))
             _flush(file)
 
     def end(self) -> None:
         """Write the end: the file is complete."""
-        if self._writer is not None and self._file is not None:
+        if self._opened is not None:
+            writer, file = self._opened
             with file_errors(self.path):
-                self._writer.end()
-                _flush(self._file)
+                writer.end()
+                _flush(file)
 
     def close(self) -> None:
         """Close the file, complete or not. Idempotent."""
-        if self._file is not None:
-            self._file.close()
+        if self._opened is not None:
+            self._opened[1].close()
 
-    def _opened(self) -> tuple[BundleWriter, BinaryIO]:
-        if self._writer is None or self._file is None:
-            try:
-                # (of its owner only: it holds what the store does)
-                number = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-            except FileExistsError as error:
-                raise _exists(self.path) from error
-            self._file = os.fdopen(number, "wb")
-            self._writer = BundleWriter(self._file, QUARANTINE)
-            sync_folder(self.path.absolute().parent)
-        return self._writer, self._file
+    def _create(self) -> tuple[BundleWriter, BinaryIO]:
+        try:
+            # (of its owner only: it holds what the store does)
+            number = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        except FileExistsError as error:
+            raise _exists(self.path) from error
+        file = os.fdopen(number, "wb")
+        sync_folder(self.path.absolute().parent)
+        return BundleWriter(file, QUARANTINE), file
 
 
 def _exists(path: Path) -> OpenError:
@@ -122,16 +104,16 @@ def _flush(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def _more(taken: Taken) -> dict[str, Any]:
+def _more(removed: Removed) -> dict[str, Any]:
     return {
         _FINDINGS: [
-            [str(f.kind), f.problem, f.namespace, f.checkpoint, f.channel] for f in taken.findings
+            [str(f.kind), f.problem, f.namespace, f.checkpoint, f.channel] for f in removed.findings
         ],
-        _UNREADABLE: [list(row) for row in taken.unreadable],
+        _UNREADABLE: [list(row) for row in removed.unreadable],
     }
 
 
-def read_quarantine(file: str | os.PathLike[str]) -> Iterator[Taken]:
+def read_quarantine(file: str | os.PathLike[str]) -> Iterator[Removed]:
     """Iterate over the threads of a quarantine file, in the order in which they were repaired.
 
     Args:
@@ -146,29 +128,14 @@ def read_quarantine(file: str | os.PathLike[str]) -> Iterator[Taken]:
     with file_errors(path), path.open("rb") as opened:
         for whole, more in read_threads(opened, QUARANTINE):
             try:
-                findings = [_finding(whole.thread, one) for one in more[_FINDINGS]]
-                unreadable = [_row(one) for one in more[_UNREADABLE]]
+                findings = [
+                    Finding(problem, whole.thread, ns, checkpoint, channel, Kind(kind))
+                    for kind, problem, ns, checkpoint, channel in more[_FINDINGS]
+                ]
+                unreadable = [UnreadableRow(*row) for row in more[_UNREADABLE]]
             except (KeyError, TypeError, ValueError) as error:
                 raise CorruptionError(
                     f"A thread of the quarantine file cannot be read: {error}",
                     hint=QUARANTINE.hint,
                 ) from error
-            yield Taken(whole, tuple(findings), tuple(unreadable))
-
-
-def _finding(thread: str, parts: list[Any]) -> Finding:
-    kind, *texts = parts
-    problem, ns, checkpoint, channel = _of((str, NoneType), texts)
-    return Finding(problem, thread, ns, checkpoint, channel, Kind(kind))
-
-
-def _row(parts: list[Any]) -> UnreadableRow:
-    _of((str, bytes), parts)
-    return UnreadableRow(*parts)
-
-
-def _of(kinds: tuple[type, ...], values: list[Any]) -> list[Any]:
-    for value in values:
-        if type(value) not in kinds:
-            raise TypeError(f"{type(value).__name__} stands where it must not")
-    return values
+            yield Removed(whole, tuple(findings), tuple(unreadable))

@@ -1,30 +1,28 @@
 """Repair: what is broken is taken out of threads, so that the rest of them loads.
 
-Whatever goes out of a thread is in the quarantine file, byte by byte and on the disk, before it
-goes. What is sound stays as it is, and a sound thread is not written to. One thread that cannot be
-read or repaired never keeps the others from it.
+What goes out of a thread is in the quarantine file, on the disk, before it goes. What is sound
+stays as it is. One thread that cannot be repaired never keeps the others from it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from threadkeep import validation
-from threadkeep.engine import (
-    manifest,
-    thread_summary,
-)
+from threadkeep.engine import manifest, thread_summary
 from threadkeep.engine.cold_references import WITH_COLD
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import (
     CheckpointKey,
     Lineage,
     SegmentKey,
+    WriteKey,
     by_log,
     checkpoint_key,
     segment_key,
@@ -33,7 +31,6 @@ from threadkeep.engine.lineage import (
     write_key,
     write_spans,
 )
-from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import (
     HIDDEN,
     Batch,
@@ -43,21 +40,12 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep.engine.operation import (
-    Operation,
-    Progress,
-    commit,
-)
+from threadkeep.engine.operation import Operation, Progress, commit
 from threadkeep.engine.optimistic import Snapshot, read_snapshot, retry
 from threadkeep.engine.rows import heads, with_manifest
 from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import CodecError, InvalidArgumentError, ThreadNotFoundError
-from threadkeep.layers.driver import (
-    Runner,
-    Workflow,
-    aside,
-    on,
-)
+from threadkeep.layers.driver import Runner, Workflow, aside, on
 from threadkeep.repair.check import (
     NOTES,
     UNREADABLE,
@@ -69,13 +57,9 @@ from threadkeep.repair.check import (
     threads_to_check,
     unreadable,
 )
-from threadkeep.repair.quarantine import QuarantineFile, Taken
+from threadkeep.repair.quarantine import QuarantineFile, Removed
 from threadkeep.store import LayeredStore
 from threadkeep.transfer.whole_thread import WholeThread
-
-if TYPE_CHECKING:
-    from threadkeep.engine.operation import Progress
-
 
 HINTS = {
     Kind.STORE: "Damage of the store's own files or tables is not repaired by this: restore a"
@@ -88,8 +72,6 @@ HINTS = {
     Kind.SEGMENT: "A thread that shares it is broken too: name both, or none.",
 }
 """Advice for a finding that is left, by its kind."""
-
-_SHARED = "thread {0!r} needs it too: repair that one, then this one again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,97 +102,73 @@ class RepairedThread:
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """The result of a repair: how many threads were looked at, and those that were repaired.
+    """The result of a repair: how many threads were examined, and those that were repaired.
 
-    `left` cannot be repaired by this, each with the reason. `file` holds what was taken out; None
-    where nothing was.
+    `unrepaired` findings stay, each with the reason. `file` holds what was taken out; None where
+    nothing was.
     """
 
     threads: int
     repaired: tuple[RepairedThread, ...]
-    left: tuple[Finding, ...]
+    unrepaired: tuple[Finding, ...]
     file: Path | None = None
 
     @property
     def ok(self) -> bool:
         """True if nothing is broken any more."""
-        return not self.left
+        return not self.unrepaired
 
 
-@dataclass(frozen=True, slots=True)
-class Repair:
-    """The findings of a thread, and the change that repairs it.
+class Repair(NamedTuple):
+    """The change that repairs a thread; None where nothing can be done.
 
-    `taken` is None where nothing goes: then only the registry's entry is put right, or nothing
-    can be done (`batch` is None). `left` are findings that stay, each with the reason.
+    `removed` is None where nothing goes: then only the registry's entry is put right.
     """
 
-    thread: str
-    findings: tuple[Finding, ...]
+    report: RepairedThread
     batch: Batch | None = None
-    taken: Taken | None = None
-    heads: tuple[NewHead, ...] = ()
-    left: tuple[Finding, ...] = ()
-
-    @property
-    def report(self) -> RepairedThread:
-        """The result, once it is done."""
-        batch, taken = self.batch, self.taken
-        if batch is None or taken is None:
-            return RepairedThread(self.thread, self.findings)
-        return RepairedThread(
-            self.thread,
-            self.findings,
-            tuple([(row.ns, row.id) for row in taken.whole.checkpoints]),
-            len(batch.drop_writes),
-            len(batch.drop_segments),
-            len(batch.drop_unreadable),
-            self.heads,
-        )
+    removed: Removed | None = None
+    unrepaired: tuple[Finding, ...] = ()
 
 
-# -- the whole of it -------------------------------------------------------------------
+# -- a store ---------------------------------------------------------------------------
 
 
-def repair_threads(
-    store: Runner,
+def repair(
+    store: LayeredStore,
     engine: Engine,
-    threads: Sequence[str] | None = None,
-    file: Path | None = None,
+    threads: str | Iterable[str] | None,
+    file: str | os.PathLike[str] | None,
+    progress: Progress | None,
     *,
-    progress: Progress | None = None,
+    dry_run: bool,
 ) -> Workflow[RepairReport]:
-    """Repair threads; see `Threads.repair`.
-
-    Args:
-        store: where they are.
-        engine: the engine's parts.
-        threads: their names; None for all, and then damage of the store itself is reported too.
-        file: the quarantine file to write; None: a dry run.
-        progress: see `Progress`.
-
-    Raises:
-        ThreadNotFoundError: one of them does not exist; nothing was changed.
-        OpenError, DiskFullError: the file exists already, or cannot be written.
-        ConflictError: others keep writing to a thread.
-    """
-    names, unlisted = yield from on(store, threads_to_check())
-    for name in threads or ():
+    """See `Threads.repair`."""
+    named, beneath = validation.thread_ids(threads), store.beneath()
+    if file is None and not dry_run:
+        raise InvalidArgumentError(
+            "A quarantine file is needed.",
+            hint='Use file="quarantine.tkq", or dry_run=True to see what would be done.',
+        )
+    names, unlisted = yield from on(beneath, threads_to_check())
+    for name in named or ():
         if name not in names:
             raise ThreadNotFoundError(hint="Nothing was changed.", thread=name)
-    quarantine = None if file is None else (yield from aside(partial(QuarantineFile, file)))
-    names = names if threads is None else list(threads)
+    quarantine = None
+    if file is not None and not dry_run:
+        quarantine = yield from aside(partial(QuarantineFile, Path(file)))
+    names = names if named is None else named
     try:
-        done, left = yield from _repair_all(store, engine, names, quarantine, progress)
+        done, unrepaired = yield from _repair_all(beneath, engine, names, quarantine, progress)
         if quarantine is not None:
             yield from aside(quarantine.end)
     finally:
         if quarantine is not None:
             quarantine.close()
-    if threads is None:
-        left += unlisted + (yield from on(store, damage()))
+    if named is None:
+        unrepaired += unlisted + (yield from on(beneath, damage()))
     path = quarantine.path if quarantine is not None and quarantine.is_used else None
-    return RepairReport(len(names), tuple(done), tuple(left), path)
+    return RepairReport(len(names), tuple(done), tuple(unrepaired), path)
 
 
 def _repair_all(
@@ -220,11 +178,11 @@ def _repair_all(
     quarantine: QuarantineFile | None,
     progress: Progress | None,
 ) -> Workflow[tuple[list[RepairedThread], list[Finding]]]:
-    """Repair each thread; return the results, and the findings that are left."""
-    done, left, again = list[RepairedThread](), list[Finding](), list[str]()
+    """Repair each thread; return the results, and the findings that stay."""
+    done, unrepaired, again = list[RepairedThread](), list[Finding](), list[str]()
     for number, thread in enumerate(names, 1):
         found = yield from _repair(store, engine, thread, quarantine)
-        if found is not None and found.left:
+        if found is not None and found.unrepaired:
             again.append(thread)
         if found is not None and found.batch is not None:
             done.append(found.report)
@@ -232,8 +190,8 @@ def _repair_all(
             progress("threads repaired", number, len(names))
     for thread in again:  # (what it shares with others may have been repaired since)
         found = yield from _repair(store, engine, thread, quarantine)
-        left += found.left if found is not None else ()
-    return done, left
+        unrepaired += found.unrepaired if found is not None else ()
+    return done, unrepaired
 
 
 def _repair(
@@ -241,25 +199,19 @@ def _repair(
 ) -> Workflow[Repair | None]:
     def attempt() -> Workflow[Repair | None]:
         found = yield from on(store, plan(engine, thread))
-        if found is None or found.batch is None or quarantine is None:
-            return found
-        if found.taken is not None:
-            yield from aside(partial(quarantine.add, found.taken))
-        yield from on(store, carry_out(engine, found))
+        if found is not None and found.batch is not None and quarantine is not None:
+            if found.removed is not None:
+                yield from aside(partial(quarantine.add, found.removed))
+            yield from on(store, carry_out(engine, found.batch))
         return found
 
     return retry(thread, attempt)
 
 
-def carry_out(engine: Engine, repair: Repair) -> Operation[None]:
-    """Commit a repair.
-
-    Raises:
-        ConflictError, StaleThreadError: somebody has written meanwhile.
-    """
-    assert repair.batch is not None  # noqa: S101 - else there is nothing to do
-    yield from commit(repair.batch._replace(now=engine.now()))
-    engine.working_set.forget(repair.thread)
+def carry_out(engine: Engine, batch: Batch) -> Operation[None]:
+    """Commit a repair."""
+    yield from commit(batch._replace(now=engine.now()))
+    engine.working_set.forget(batch.thread)
 
 
 def plan(engine: Engine, thread: str) -> Operation[Repair | None]:
@@ -268,18 +220,18 @@ def plan(engine: Engine, thread: str) -> Operation[Repair | None]:
         snapshot = yield from read_snapshot(thread, skip=True)
     except UNREADABLE as exc:
         unread = (unreadable(thread, exc),)
-        return Repair(thread, unread, left=unread)
+        return Repair(RepairedThread(thread, unread), unrepaired=unread)
     found = yield from examine(engine, snapshot)
-    findings = tuple(found.findings)
-    kinds = {finding.kind for finding in findings}
+    report = RepairedThread(thread, tuple(found.findings))
+    kinds = {finding.kind for finding in found.findings}
     if kinds <= {Kind.AWAY}:
         return None
     if Kind.UNKNOWN in kinds or (Kind.AWAY in kinds and not kinds <= NOTES):
         # A newer release, a key or a cold store may be able to read something.
-        return Repair(thread, findings, left=findings)
+        return Repair(report, unrepaired=report.findings)
     if kinds <= NOTES:
-        return Repair(thread, findings, _registering(engine, snapshot))
-    return _Surgery(engine, found, snapshot).repair()
+        return Repair(report, _registering(engine, snapshot))
+    return _removing(engine, found, snapshot, report)
 
 
 def _registering(engine: Engine, snapshot: Snapshot) -> Batch:
@@ -298,154 +250,138 @@ def _registering(engine: Engine, snapshot: Snapshot) -> Batch:
 # -- rows and segments -----------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Surgery:
-    """The parts of one thread that go, and those that stay.
+def _removing(
+    engine: Engine, found: Examined, snapshot: Snapshot, report: RepairedThread
+) -> Repair:
+    """The change that removes what is broken.
 
-    `stripped` are broken checkpoints that a sound one's DeltaChannel is rebuilt through: they
-    stay, hidden, without the values that are lost.
+    Broken checkpoints that a sound one's DeltaChannel is rebuilt through stay, hidden and without
+    the values that are lost.
     """
+    rows = found.rows
+    sound = [search for search in found.rebuilt if search[0] not in found.broken]
+    ancestors = found.lineage.ancestors(sound) & found.broken
+    stripped = {key: _without_lost(found, key) for key in ancestors}
+    stay = _sound_checkpoints(found, stripped)
+    orphans = [row for row in rows.orphans if write_key(row) not in found.broken_writes]
+    used = _used(found, stay, orphans, snapshot.others)
+    damaged = sorted(found.damaged)
+    dropped = [key for key in damaged if not touches(used, _span(key))]
+    removed = _removed(found, dropped, {write_key(w) for s in stay for w in s.writes}, orphans)
+    size = snapshot.segment_bytes(without=[s for s in rows.segments if segment_key(s) in dropped])
+    checkpoints = tuple([(row.ns, row.id) for row in removed.whole.checkpoints])
+    batch = Batch(
+        found.thread,
+        engine.now(),
+        rows.generation,
+        fences=(snapshot.rows_fence,),
+        checkpoints=tuple(stripped.values()),
+        drop_checkpoints=tuple([key for key in checkpoints if key not in stripped]),
+        drop_writes=tuple(map(write_key, removed.whole.writes)),
+        drop_segments=tuple(dropped),
+        drop_unreadable=rows.unreadable,
+        bump=True,
+        touch=thread_summary.put_right(thread_summary.of_rows(stay, orphans, size)),
+    )
+    unrepaired = tuple([_still_used(found, snapshot, key) for key in damaged if key not in dropped])
+    drops = (batch.drop_checkpoints, batch.drop_writes, batch.drop_segments)
+    if not any((*drops, batch.drop_unreadable, batch.checkpoints)):
+        return Repair(report, unrepaired=unrepaired)
+    report = replace(
+        report,
+        checkpoints=checkpoints,
+        writes=len(batch.drop_writes),
+        segments=len(dropped),
+        unreadable=len(rows.unreadable),
+        heads=tuple(_new_heads(rows, stay)),
+    )
+    return Repair(report, batch, removed, unrepaired)
 
-    engine: Engine
-    found: Examined
-    snapshot: Snapshot
-    stripped: dict[CheckpointKey, CheckpointRow] = field(default_factory=dict)
 
-    def repair(self) -> Repair:
-        """Return the repair."""
-        found = self.found
-        sound = [search for search in found.rebuilt if search[0] not in found.broken]
-        for key in found.lineage.ancestors(sound) & found.broken:
-            self.stripped[key] = self._without_lost(key)
-        used = self._used()
-        damaged = sorted(found.damaged)
-        dropped = [key for key in damaged if not touches(used, _span(key))]
-        taken = self._taken(dropped)
-        batch = self._batch(dropped, taken)
-        left = tuple([self._still_used(key) for key in damaged if key not in dropped])
-        drops = (batch.drop_checkpoints, batch.drop_writes, batch.drop_segments)
-        if not any((*drops, batch.drop_unreadable, batch.checkpoints)):
-            return Repair(found.thread, tuple(found.findings), left=left)
-        heads = tuple(_new_heads(found.rows, self._left()))
-        return Repair(found.thread, tuple(found.findings), batch, taken, heads, left)
+def _without_lost(found: Examined, key: CheckpointKey) -> CheckpointRow:
+    """The checkpoint's row, hidden, and without the values that cannot be read."""
+    row, lost = found.lineage.stored[key].row, found.lost.get(key, set())
+    read, keyframe = found.lineage.manifest(key)
+    entries = {
+        channel: entry._replace(ref=None) if channel in lost else entry
+        for channel, entry in read.entries.items()
+    }
+    data = manifest.encode(read._replace(entries=entries), keyframe.manifest)
+    return with_manifest(row._replace(flags=row.flags | HIDDEN), data)
 
-    def _without_lost(self, key: CheckpointKey) -> CheckpointRow:
-        """The checkpoint's row, hidden, and without the values that cannot be read."""
-        row, lost = self.found.lineage.stored[key].row, self.found.lost.get(key, set())
-        read, keyframe = self.found.lineage.manifest(key)
-        entries = {
-            channel: entry._replace(ref=None) if channel in lost else entry
-            for channel, entry in read.entries.items()
-        }
-        data = manifest.encode(read._replace(entries=entries), keyframe.manifest)
-        row = row._replace(flags=row.flags | HIDDEN)
-        return with_manifest(row, data)
 
-    def _left(self) -> list[StoredCheckpoint]:
-        """The checkpoints that stay, as they will be."""
-        left = []
-        for stored in self.found.rows.checkpoints:
-            key = checkpoint_key(stored)
-            writes = tuple([row for row in stored.writes if not self._is_broken(row)])
-            if key in self.stripped:
-                left.append(stored._replace(row=self.stripped[key], writes=writes))
-            elif key not in self.found.broken:
-                left.append(stored._replace(writes=writes))
-        return left
+def _sound_checkpoints(
+    found: Examined, stripped: Mapping[CheckpointKey, CheckpointRow]
+) -> list[StoredCheckpoint]:
+    """The checkpoints that stay, as they will be."""
+    stay = []
+    for stored in found.rows.checkpoints:
+        key = checkpoint_key(stored)
+        if key in stripped or key not in found.broken:
+            row = stripped.get(key, stored.row)
+            writes = [w for w in stored.writes if write_key(w) not in found.broken_writes]
+            stay.append(stored._replace(row=row, writes=tuple(writes)))
+    return stay
 
-    def _is_broken(self, row: WriteRow) -> bool:
-        return write_key(row) in self.found.broken_writes
 
-    def _orphans(self) -> list[WriteRow]:
-        return [row for row in self.found.rows.orphans if not self._is_broken(row)]
+def _used(
+    found: Examined,
+    stay: Sequence[StoredCheckpoint],
+    orphans: Sequence[WriteRow],
+    others: Sequence[ThreadRows],
+) -> dict[int, list[Span]]:
+    """All positions that sound rows refer to, and of other threads all rows."""
+    known = found.lineage.stored  # with the keyframes that they were examined with
+    lineage = Lineage([s._replace(keyframe=known[checkpoint_key(s)].keyframe) for s in stay])
+    spans = list(spans_of(lineage, lineage.stored, orphans))
+    for rows in others:
+        spans += _readable_spans(rows)
+    return by_log(spans)
 
-    def _gone(self) -> tuple[list[CheckpointRow], list[WriteRow]]:
-        """Rows that go, those of stripped checkpoints too, with the writes on what goes."""
-        broken = self.found.broken
-        checkpoints, writes = [], []
-        for stored in self.found.rows.checkpoints:
-            key = checkpoint_key(stored)
-            if key in broken:
-                checkpoints.append(stored.row)
-            goes = key in broken and key not in self.stripped
-            writes += [row for row in stored.writes if goes or self._is_broken(row)]
-        writes += [row for row in self.found.rows.orphans if self._is_broken(row)]
-        return checkpoints, writes
 
-    # -- segments ----------------------------------------------------------------------
+def _still_used(found: Examined, snapshot: Snapshot, key: SegmentKey) -> Finding:
+    why = "sound rows refer to it"
+    for name, rows in zip(found.rows.family, snapshot.others, strict=True):
+        if touches(by_log(_readable_spans(rows)), _span(key)):
+            why = f"thread {name!r} needs it too: repair that one, then this one again"
+            break
+    log, start, _ = key
+    problem = f"segment {start} of log {log} is damaged, and stays: {why}"
+    return Finding(problem, found.thread, kind=Kind.SEGMENT)
 
-    def _used(self) -> dict[int, list[Span]]:
-        """All positions that sound rows refer to, and of other threads all rows."""
-        known = self.found.lineage.stored  # with the keyframes that they were examined with
-        left = [s._replace(keyframe=known[checkpoint_key(s)].keyframe) for s in self._left()]
-        lineage = Lineage(left)
-        spans = list(spans_of(lineage, lineage.stored, self._orphans()))
-        for rows in self.snapshot.others:
-            spans += _readable_spans(rows)
-        return by_log(spans)
 
-    def _still_used(self, key: SegmentKey) -> Finding:
-        names = [
-            name
-            for name, rows in zip(self.found.rows.family, self.snapshot.others, strict=True)
-            if touches(by_log(_readable_spans(rows)), _span(key))
-        ]
-        log, start, _ = key
-        why = _SHARED.format(names[0]) if names else "sound rows refer to it"
-        problem = f"segment {start} of log {log} is damaged, and stays: {why}"
-        return Finding(problem, self.found.thread, kind=Kind.SEGMENT)
-
-    def _taken(self, dropped: Sequence[SegmentKey]) -> Taken:
-        checkpoints, writes = self._gone()
-        needs = by_log(self._spans_of_gone(checkpoints, writes))
-        found = self.found
-        segments = {key: s for key, s in found.segments.items() if touches(needs, s.span)}
-        segments |= {
-            key: segment
-            for key, segment in found.damaged.items()
-            if segment is not None and (key in dropped or touches(needs, _span(key)))
-        }
-        whole = WholeThread(
-            found.thread,
-            found.rows.deleted_at,
-            tuple([segments[key] for key in sorted(segments)]),
-            tuple(checkpoints),
-            tuple(writes),
-            entry=found.entry,
-        )
-        return Taken(whole, tuple(found.findings), found.rows.unreadable)
-
-    def _spans_of_gone(
-        self, checkpoints: Iterable[CheckpointRow], writes: Iterable[WriteRow]
-    ) -> Iterator[Span]:
-        """The spans that they refer to, as far as they can be read."""
-        for row in checkpoints:
-            yield Span(row.key_log, row.key_pos, row.key_pos + 1)
-            if (row.ns, row.id) in self.found.lineage.stored:
-                yield from self.found.lineage.manifest((row.ns, row.id))[0].needs()
-        for write in writes:
-            yield from _readable_write(write)
-
-    def _batch(self, dropped: Sequence[SegmentKey], taken: Taken) -> Batch:
-        rows, going = self.found.rows, set(dropped)
-        gone = [s for s in rows.segments if segment_key(s) in going]
-        size = self.snapshot.segment_bytes(without=gone)
-        checkpoints = [(row.ns, row.id) for row in taken.whole.checkpoints]
-        return Batch(
-            self.found.thread,
-            self.engine.now(),
-            rows.generation,
-            fences=(self.snapshot.rows_fence,),
-            checkpoints=tuple(self.stripped.values()),
-            drop_checkpoints=tuple([key for key in checkpoints if key not in self.stripped]),
-            drop_writes=tuple(map(write_key, taken.whole.writes)),
-            drop_segments=tuple(dropped),
-            drop_unreadable=rows.unreadable,
-            bump=True,
-            touch=thread_summary.put_right(
-                thread_summary.of_rows(self._left(), self._orphans(), size)
-            ),
-        )
+def _removed(
+    found: Examined,
+    dropped: Sequence[SegmentKey],
+    stay: set[WriteKey],
+    orphans: Sequence[WriteRow],
+) -> Removed:
+    """The rows that go, those of stripped checkpoints too, and segments that they refer to."""
+    rows, stay = found.rows, stay | set(map(write_key, orphans))
+    checkpoints = [s.row for s in rows.checkpoints if checkpoint_key(s) in found.broken]
+    writes = [row for s in rows.checkpoints for row in s.writes] + list(rows.orphans)
+    writes = [row for row in writes if write_key(row) not in stay]
+    spans = [span for row in writes for span in _readable_write(row)]
+    for row in checkpoints:
+        spans.append(Span(row.key_log, row.key_pos, row.key_pos + 1))
+        if (row.ns, row.id) in found.lineage.stored:
+            spans += found.lineage.manifest((row.ns, row.id))[0].needs()
+    needs = by_log(spans)
+    segments = {key: s for key, s in found.segments.items() if touches(needs, s.span)}
+    segments |= {
+        key: segment
+        for key, segment in found.damaged.items()
+        if segment is not None and (key in dropped or touches(needs, _span(key)))
+    }
+    whole = WholeThread(
+        found.thread,
+        rows.deleted_at,
+        tuple([segments[key] for key in sorted(segments)]),
+        tuple(checkpoints),
+        tuple(writes),
+        entry=found.entry,
+    )
+    return Removed(whole, tuple(found.findings), rows.unreadable)
 
 
 def _span(key: SegmentKey) -> Span:
@@ -459,11 +395,8 @@ def _readable_spans(rows: ThreadRows) -> Iterator[Span]:
     for key, stored in lineage.stored.items():
         row = stored.row
         yield Span(row.key_log, row.key_pos, row.key_pos + 1)
-        try:
-            read = lineage.manifest(key)[0]
-        except CodecError:
-            read = Manifest(0)
-        yield from read.needs()
+        with suppress(CodecError):
+            yield from lineage.manifest(key)[0].needs()
         for write in stored.writes:
             yield from _readable_write(write)
     for write in rows.orphans:
@@ -477,29 +410,9 @@ def _readable_write(row: WriteRow) -> list[Span]:
         return []
 
 
-def _new_heads(rows: ThreadRows, left: Iterable[StoredCheckpoint]) -> Iterator[NewHead]:
+def _new_heads(rows: ThreadRows, stay: Iterable[StoredCheckpoint]) -> Iterator[NewHead]:
     """The namespaces whose head goes."""
-    after = heads(left)
+    after = heads(stay)
     for ns, head in heads(rows.checkpoints).items():
         if after.get(ns) != head:
             yield NewHead(ns, head, after.get(ns))
-
-
-def repair(
-    store: LayeredStore,
-    engine: Engine,
-    threads: str | Iterable[str] | None,
-    file: str | os.PathLike[str] | None,
-    progress: Progress | None,
-    *,
-    dry_run: bool,
-) -> Workflow[RepairReport]:
-    """See `Threads.repair`."""
-    names, beneath = validation.thread_ids(threads), store.beneath()
-    if file is None and not dry_run:
-        raise InvalidArgumentError(
-            "A quarantine file is needed.",
-            hint='Use file="quarantine.tkq", or dry_run=True to see what would be done.',
-        )
-    path = None if file is None or dry_run else Path(file)
-    return repair_threads(beneath, engine, names, path, progress=progress)

@@ -3,7 +3,7 @@
 What a DeltaChannel of a kept checkpoint is rebuilt through stays, hidden. Segments that nothing
 refers to go with what referred to them, and the generation is raised, so that no process relies
 on what it remembers of them. Positions never change: of a segment of which little is used, that
-little is written anew where it lay.
+little is written again, at the same positions.
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ from typing import NamedTuple, TypeAlias, cast
 
 from threadkeep.codec import Codec
 from threadkeep.engine import manifest as manifests
-from threadkeep.engine import (
-    thread_entry,
-    thread_summary,
-)
+from threadkeep.engine import thread_entry, thread_summary
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import (
     CheckpointKey,
@@ -45,12 +42,7 @@ from threadkeep.engine.model import (
     StoredCheckpoint,
     WriteRow,
 )
-from threadkeep.engine.operation import (
-    Operation,
-    commit,
-    fetch,
-    fetch_segments,
-)
+from threadkeep.engine.operation import Operation, commit, fetch, fetch_segments
 from threadkeep.engine.optimistic import Snapshot, optimistic, read_snapshot
 from threadkeep.engine.refs import Ref, covering, length, span_of
 from threadkeep.engine.rows import (
@@ -86,9 +78,6 @@ def prune(engine: Engine, threads: Sequence[str], strategy: str) -> Operation[No
     """Keep the newest checkpoint of each namespace (`keep_latest`), or nothing (`delete`).
 
     `keep_latest` keeps what is pinned or tagged as well.
-
-    Raises:
-        InvalidArgumentError: another strategy.
     """
     if strategy not in ("keep_latest", "delete"):
         raise invalid("strategy", strategy, 'Use "keep_latest" or "delete".')
@@ -155,15 +144,7 @@ def thinning(
     keep: set[CheckpointKey],
     hidden: set[CheckpointKey],
 ) -> Batch:
-    """Build the change that removes all checkpoints but those kept and those kept hidden.
-
-    Args:
-        engine: the engine's parts.
-        snapshot: the thread.
-        lineage: its checkpoints, as they are to be.
-        keep: keys of those that stay.
-        hidden: keys of those that stay for others only.
-    """
+    """Build the change that removes all checkpoints but those kept and those kept hidden."""
     rows, stored, now = snapshot.rows, lineage.stored, engine.now()
     drop = [key for key in stored if key not in keep and key not in hidden]
     orphans = young(rows.orphans, now)
@@ -171,11 +152,9 @@ def thinning(
     gone += [row for key in drop for row in stored[key].writes]
     used = positions(lineage, keep | hidden, orphans, snapshot.others)
     unused = [s for s in rows.segments if not touches(used, span_of(s))]
-    left = [
-        _hide(one) if key in hidden else one
-        for key, one in stored.items()
-        if key in keep or key in hidden
-    ]
+    left = [one for key, one in stored.items() if key in keep]
+    left += [_hide(stored[key]) for key in hidden]
+    left.sort(key=checkpoint_key)
     return Batch(
         thread=snapshot.thread,
         now=now,
@@ -211,17 +190,10 @@ def young(orphans: Iterable[WriteRow], now: int) -> list[WriteRow]:
 def shortened(
     engine: Engine, snapshot: Snapshot, batch: Batch, used: Positions, *, wholly: bool = False
 ) -> Operation[Batch]:
-    """Let a change also write anew each segment of which less than half is used.
+    """Let a change also rewrite each segment of which less than half is used.
 
-    Args:
-        engine: the engine's parts.
-        snapshot: the thread.
-        batch: the change, which removes the segments that are not used at all.
-        used: the positions that are needed once it is committed.
-        wholly: leave nothing that is not used, whether or not that saves space.
-
-    Raises:
-        StaleThreadError: segments were removed since the rows were read.
+    `batch` removes the segments that are not used at all. With `wholly` nothing that is not used
+    is left, whether or not that saves space.
     """
     gone = set(batch.drop_segments)
     stay = [s for s in snapshot.rows.segments if segment_key(s) not in gone]
@@ -284,45 +256,42 @@ def droppable_channels(
     A DeltaChannel is counted in the metadata of some checkpoint, or its newest value is a
     snapshot. A channel without any value is in neither.
     """
+    if not names:
+        return frozenset(), ()
     newest: dict[tuple[str, str], Ref] = {}  # by namespace and channel
-    for key in sorted(lineage.stored) if names else ():
-        entries = lineage.manifest(key)[0].entries
-        for channel in entries.keys() & names:
-            ref = entries[channel].ref
-            if ref is not None:
-                newest[key[0], channel] = ref
-    channels = {channel for _, channel in newest}
     deltas: set[str] = set()
-    for stored in lineage.stored.values() if newest else ():
-        deltas |= counted_channels(engine, stored) & channels
+    for key in sorted(lineage.stored):
+        deltas |= counted_channels(engine, lineage.stored[key])
+        for channel, entry in lineage.manifest(key)[0].entries.items():
+            if channel in names and entry.ref is not None:
+                newest[key[0], channel] = entry.ref
     seeds = {ref for (_, channel), ref in newest.items() if channel not in deltas}
     snapshots = yield from snapshots_among(engine, thread, seeds)
     deltas |= {channel for (_, channel), ref in newest.items() if ref in snapshots}
-    return frozenset(channels - deltas), tuple(sorted(deltas))
+    channels = {channel for _, channel in newest}
+    return frozenset(channels - deltas), tuple(sorted(channels & deltas))
 
 
 def without_values(
     lineage: Lineage, keys: Iterable[CheckpointKey], channels: frozenset[str]
 ) -> Emptied:
     """Take the values of some channels out of some checkpoints; all else stays as it is."""
-    changed: dict[CheckpointKey, StoredCheckpoint] = {}
-    writes, gone, count = list[WriteRow](), list[WriteRow](), 0
-    checkpoints: list[CheckpointRow] = []
-    children = lineage.children() if channels else {}
-    for key in sorted(keys) if channels else ():
-        old = lineage.stored[key]
+    if not channels:
+        return Emptied(lineage)
+    checkpoints, writes, gone = list[CheckpointRow](), list[WriteRow](), list[WriteRow]()
+    stored, children, count = dict(lineage.stored), lineage.children(), 0
+    for key in sorted(keys):
+        old = stored[key]
         row, values = _without_refs(lineage, key, channels)
         rows = _without_writes(old.writes, children.get(key, ()), channels)
-        count += values
         if values:
             checkpoints.append(row)
+            count += values
         if rows != old.writes:
             gone += old.writes
             writes += rows
-        changed[key] = old._replace(row=row, writes=rows)
-    if not (checkpoints or writes):
-        return Emptied(lineage)
-    after = Lineage({**lineage.stored, **changed}.values())
+        stored[key] = old._replace(row=row, writes=rows)
+    after = Lineage(stored.values())
     return Emptied(after, tuple(checkpoints), tuple(writes), tuple(gone), count)
 
 
@@ -344,7 +313,7 @@ def _without_writes(
 ) -> tuple[WriteRow, ...]:
     """The pending writes of a checkpoint, without the values.
 
-    Rows that are stored anew come last. That matters where runs differ: which of their writes
+    Rows that are rewritten come last. That matters where runs differ: which of their writes
     count is told by their order. There they stay.
     """
     runs = {row.run for row in writes} | {row.run for row in children}

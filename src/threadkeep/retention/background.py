@@ -12,26 +12,17 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from threadkeep.backends import process_forks
-from threadkeep.engine.operation import Operation
+from threadkeep.engine.operation import Operation, Progress
 from threadkeep.errors import ThreadkeepError
 
-if TYPE_CHECKING:
-    from threadkeep.engine.operation import Progress
-
-_MOST_COUNTED = 10_000  # threads whose checkpoints are counted; of others the count begins anew
+_MOST_COUNTED = 10_000  # threads whose checkpoints are counted; of others the count begins again
 _log = logging.getLogger("threadkeep")
 
 
 class Collector:
-    """Collects every so many seconds, in a thread of its own, for as long as its owner lives.
-
-    Args:
-        collect: a method, whose owner is not kept alive; it reports progress after each thread.
-        every: seconds between two collections.
-    """
+    """Collects every so many seconds, in a thread of its own, for as long as its owner lives."""
 
     def __init__(self, collect: Callable[[Progress], object], every: float) -> None:
         self._end = threading.Event()
@@ -80,17 +71,13 @@ def _collect_until(
         try:
             with suppress(_StoppedError):
                 collect(progress)
-        except Exception:  # noqa: BLE001 - nobody waits for this, and it is done again
+        except Exception:  # noqa: BLE001 - no caller waits for this, and it is done again
             _log.warning("Background collection failed.", exc_info=True)
         del collect
 
 
 class Gained:
-    """Counts the checkpoints that threads have gained since they were collected.
-
-    Args:
-        enough: so many are worth a collection.
-    """
+    """Counts the checkpoints that threads have gained since they were collected."""
 
     def __init__(self, enough: int) -> None:
         self._enough = enough

@@ -11,15 +11,17 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from threadkeep.engine.context import named
 from threadkeep.engine.lineage import CheckpointKey, checkpoint_key
 from threadkeep.engine.model import HIDDEN, StoredCheckpoint
 from threadkeep.engine.rows import created_at, visible
 from threadkeep.engine.thread_summary import waits
 from threadkeep.errors import CorruptionError
 from threadkeep.retention.policy import Ends, Retention
+from threadkeep.validation import micros
 
 GRACE = 3600 * 1_000_000
-"""Microseconds for which a run may be about to go on: it has saves that are not stored yet."""
+"""Microseconds for which a run may be about to continue: it has saves that are not stored yet."""
 
 _NS_SEP, _TASK_SEP = "|", ":"  # as LangGraph puts the names of namespaces together
 _NOWHERE: CheckpointKey = ("", "")
@@ -46,9 +48,9 @@ class Seen(NamedTuple):
 class Choice:
     """The visible checkpoints that stay.
 
-    `spare` are those of them that nothing protects, oldest first. `until` is when (microseconds
-    since 1970) more may go though nothing is written, if that time comes. `ends` names children
-    that tell that an interrupt at one that stays waits no more: they are needed, hidden.
+    `spare` are those of them that nothing protects, oldest first. Before `until` (microseconds
+    since 1970) no more can go if nothing is written; None: ever. `ends` names children that tell
+    that an interrupt at one that stays waits no more: they are needed, hidden.
     """
 
     keys: frozenset[CheckpointKey]
@@ -73,31 +75,26 @@ def choose(
 
     `checkpoints` are all of them, hidden ones too, in the order of namespace and id. A tag or a
     pin protects those that are `marked`.
-
-    Raises:
-        CorruptionError: metadata or writes are damaged.
     """
     flags = {checkpoint_key(stored): stored.row.flags for stored in checkpoints}
     spaces: dict[str, list[Seen]] = {}
     for stored in visible(checkpoints):
         spaces.setdefault(stored.row.ns, []).append(_seen(stored, flags))
     homes = _homes(spaces, flags, now)
-    held = frozenset(_with_ancestors(spaces, marked))
-    protected = held | {one.key for seen in spaces.values() for one in _protected(seen, now)}
+    every = [one for seen in spaces.values() for one in seen]
+    with_ancestors = frozenset(_with_ancestors(every, marked))
+    protected = with_ancestors | {key for seen in spaces.values() for key in _protected(seen, now)}
     keys = {key for seen in spaces.values() for key in _within(policy, seen, now)} | protected
-    keys = _housed(keys, homes, held)
+    keys = _housed(keys, homes, with_ancestors)
+    limits = [GRACE] if policy.max_age is None else [GRACE, micros(policy.max_age) or 0]
+    times = [one.time + limit for one in every if one.time and one.key in keys for limit in limits]
     return Choice(
         keys=frozenset(keys),
         spare=tuple(sorted(keys - protected, key=lambda key: (key[1], key[0]))),
-        marked=held,
+        marked=with_ancestors,
         homes=homes,
-        until=_until(spaces, policy, homes, keys, protected, now),
-        ends={
-            one.key: one.answered_by
-            for seen in spaces.values()
-            for one in seen
-            if one.answered_by is not None
-        },
+        until=min([time for time in times if time >= now], default=None),
+        ends={one.key: one.answered_by for one in every if one.answered_by is not None},
     )
 
 
@@ -119,16 +116,11 @@ def _seen(stored: StoredCheckpoint, flags: Mapping[CheckpointKey, int]) -> Seen:
 
 def _metadata(stored: StoredCheckpoint) -> dict[str, Any]:
     """The metadata's JSON: all that is looked at here is exact in it."""
-    row = stored.row
     try:
-        found = json.loads(row.metadata)
+        found = json.loads(stored.row.metadata)
     except ValueError as exc:
-        raise CorruptionError(
-            "A checkpoint's metadata is damaged.",
-            thread=stored.thread,
-            namespace=row.ns or None,
-            checkpoint=row.id,
-        ) from exc
+        with named(stored):
+            raise CorruptionError("A checkpoint's metadata is damaged.") from exc
     return found if isinstance(found, dict) else {}
 
 
@@ -140,7 +132,7 @@ def _within(policy: Retention, seen: Sequence[Seen], now: int) -> list[Checkpoin
     left = _ends(policy.keep, seen)
     if policy.keep_last is not None:
         left = left[-policy.keep_last :]
-    age = policy.age
+    age = micros(policy.max_age)
     return [one.key for one in left if age is None or one.time is None or one.time + age >= now]
 
 
@@ -161,15 +153,15 @@ def _ends(which: Ends, seen: Sequence[Seen]) -> list[Seen]:
     return sorted(last.values(), key=lambda one: one.key)
 
 
-def _protected(seen: Sequence[Seen], now: int) -> list[Seen]:
-    """Return the head, waiting interrupts, and young tips, where a run may be about to go on.
+def _protected(seen: Sequence[Seen], now: int) -> list[CheckpointKey]:
+    """Return the head, waiting interrupts, and young tips, where a run may be about to continue.
 
     The parent of such a tip stays with it: without a parent it would not be known as a tip.
     """
     tips = {one.key: one.parent for one in seen[:-1] if one.is_tip and _young(one, now)}
     parents = set(tips.values())
     return [
-        one
+        one.key
         for one in seen
         if one is seen[-1] or one.waits or one.key in tips or one.key[1] in parents
     ]
@@ -179,11 +171,9 @@ def _young(one: Seen, now: int) -> bool:
     return one.time is not None and one.time + GRACE >= now
 
 
-def _with_ancestors(
-    spaces: Mapping[str, Sequence[Seen]], marked: Iterable[CheckpointKey]
-) -> set[CheckpointKey]:
+def _with_ancestors(every: Iterable[Seen], marked: Iterable[CheckpointKey]) -> set[CheckpointKey]:
     """The marked ones that exist, and those that subgraphs' were made under."""
-    there = {one.key: one for seen in spaces.values() for one in seen}
+    there = {one.key: one for one in every}
     found = {key for key in marked if key in there}
     above = {key for one in found for key in _parents(there[one]).items()}
     return found | (above & there.keys())
@@ -231,26 +221,3 @@ def _housed(
         if homes[ns] not in keys:
             keys = {key for key in keys if key[0] != ns or key in marked}
     return keys
-
-
-def _until(
-    spaces: Mapping[str, Sequence[Seen]],
-    policy: Retention,
-    homes: Mapping[str, CheckpointKey],
-    keys: set[CheckpointKey],
-    protected: frozenset[CheckpointKey],
-    now: int,
-) -> int | None:
-    """The time from which on more may go: the first age, or the first grace that ends."""
-    times = []
-    for ns, seen in spaces.items():
-        waits_for_home = _TASK_SEP in ns and ns not in homes and bool(_parents(seen[-1]))
-        for one in seen:
-            if one.key not in keys or one.time is None:
-                continue
-            if policy.age is not None and one.key not in protected:
-                times.append(one.time + policy.age)
-            is_last = one is seen[-1]
-            if (waits_for_home and is_last) or (one.is_tip and not is_last):
-                times.append(one.time + GRACE)
-    return min([time for time in times if time >= now], default=None)

@@ -9,11 +9,9 @@ from typing import Any, Literal, get_args
 
 from threadkeep.errors import CorruptionError, InvalidArgumentError, NewerFormatError, invalid
 from threadkeep.langgraph_internals import is_internal
-from threadkeep.validation import LONGEST, MICROSECOND, duration
+from threadkeep.validation import LONGEST, duration
 
 Ends = Literal["all", "run_ends", "turn_ends"]
-
-"""Largest number of microseconds, bytes or threads that every store can hold."""
 
 _VERSION = 1
 RECORD = "retention"
@@ -86,23 +84,6 @@ class Retention:
             raise invalid("keep_tagged", self.keep_tagged, "Use True or False.")
         object.__setattr__(self, "channels", _channels(self.channels))
 
-    @property
-    def age(self) -> int | None:
-        """`max_age` in microseconds."""
-        return _micros(self.max_age)
-
-    @property
-    def rest(self) -> int | None:
-        """`ttl` in microseconds."""
-        return _micros(self.ttl)
-
-    @property
-    def thins(self) -> bool:
-        """True if it can remove checkpoints."""
-        limits = (self.keep_last, self.max_age, self.max_bytes)
-        is_limited = self.keep != "all" or any(limit is not None for limit in limits)
-        return is_limited or bool(self.channels)
-
     def as_json(self) -> dict[str, Any]:
         """Return its version and all that is not the default, as JSON values; times in seconds."""
         found: dict[str, Any] = {"v": _VERSION}
@@ -115,12 +96,7 @@ class Retention:
 
 
 def read(found: Any) -> Retention:
-    """Return the policy of its JSON.
-
-    Raises:
-        NewerFormatError: a later release of threadkeep wrote it.
-        CorruptionError: it is damaged.
-    """
+    """Return the policy of its JSON."""
     if not isinstance(found, dict) or not isinstance(found.get("v"), int):
         raise CorruptionError("The retention of a thread cannot be read.")
     if found["v"] > _VERSION:
@@ -144,10 +120,6 @@ def _channels(value: object) -> dict[str, Literal["latest"]]:
         if is_internal(name):
             raise invalid("channels", name, "LangGraph needs this one, to know what runs next.")
     return dict(sorted(value.items()))
-
-
-def _micros(value: timedelta | float | None) -> int | None:
-    return value // MICROSECOND if isinstance(value, timedelta) else None
 
 
 EVERYTHING = Retention()

@@ -13,13 +13,34 @@ The docstring of each test is the sentence of `engine.model` or `backends.base` 
 checks. A backend with a native async driver is wrapped in `Blocking`. Importing this
 package needs pytest; nothing else in threadkeep does. See docs/writing-a-backend.md.
 """
+# ruff: noqa: E402 - pytest rewrites the asserts of modules that are imported after it was told
 
 import pytest
 
-_PARTS = ("batches", "forks", "groups", "reads", "registry", "threads")
+_PARTS = ("batches", "forks", "groups", "reads", "records", "registry", "threads")
 pytest.register_assert_rewrite(*(f"threadkeep.testing.{name}" for name in _PARTS))
 
-from threadkeep.testing.contract import BackendContract  # noqa: E402 - as above
-from threadkeep.testing.records import Blocking  # noqa: E402 - after the rewrite hook
+from threadkeep.testing.batches import BatchContract, FenceContract
+from threadkeep.testing.forks import ForkContract
+from threadkeep.testing.groups import ConcurrencyContract, GroupContract
+from threadkeep.testing.reads import ReadContract, SegmentContract
+from threadkeep.testing.records import Blocking
+from threadkeep.testing.registry import RegistryContract
+from threadkeep.testing.threads import ScanContract, ThreadContract
 
 __all__ = ["BackendContract", "Blocking"]
+
+
+class BackendContract(
+    ReadContract,
+    ScanContract,
+    SegmentContract,
+    BatchContract,
+    FenceContract,
+    ThreadContract,
+    RegistryContract,
+    ForkContract,
+    GroupContract,
+    ConcurrencyContract,
+):
+    """Every promise that a backend makes. Implement `new_backend`, and `reopen` if durable."""

@@ -3,43 +3,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from threadkeep.engine.model import (
     Batch,
     CopyThread,
     DropThread,
-    FindThreads,
     ForkThread,
     ReadDamage,
     ReadSegments,
     ReadSizes,
     RowsFence,
     ScanCheckpoints,
-    Segment,
     Span,
 )
-from threadkeep.engine.thread_entry import (
-    ReadEntry,
-    ThreadEntry,
-)
+from threadkeep.engine.thread_entry import ThreadEntry
 from threadkeep.errors import (
     ConflictError,
     SegmentTakenError,
     StaleThreadError,
     ThreadExistsError,
 )
-from threadkeep.testing.records import NOW, THREAD, Contract, checkpoint, segment, uid, write
-
-if TYPE_CHECKING:
-    from threadkeep.engine.model import SegmentInfo
+from threadkeep.testing.records import (
+    NOW,
+    THREAD,
+    Contract,
+    checkpoint,
+    ids,
+    segment,
+    uid,
+    write,
+)
 
 FORK = "fork"
-
-
-def places(segments: list[Segment] | tuple[SegmentInfo, ...]) -> list[tuple[int, int, int]]:
-    """The positions of segments."""
-    return [(s.log, s.start, s.count) for s in segments]
 
 
 class ForkContract(Contract):
@@ -56,21 +52,22 @@ class ForkContract(Contract):
 
     def fork(self, *, target: str = FORK, source: str = THREAD, **fields: Any) -> ForkThread:
         """A fork of the first two checkpoints, with one of the writes on the second."""
-        change: dict[str, Any] = {
-            "source": source,
-            "target": target,
-            "now": NOW + 9,
-            "generation": self.state(thread=source).generation,
-            "checkpoints": (("", uid(1)), ("", uid(2)), ("child", uid(2)), ("", uid(99))),
-            "writes": (("", uid(1), 1), ("", uid(2), 2), ("", uid(2), 9)),
-            "entry": ThreadEntry(target, "active", NOW + 9, NOW + 9, 5, origin=(source, uid(2))),
-        }
-        return ForkThread(**{**change, **fields})
+        change = ForkThread(
+            source,
+            target,
+            NOW + 9,
+            generation=self.state(thread=source).generation,
+            checkpoints=(("", uid(1)), ("", uid(2)), ("child", uid(2)), ("", uid(99))),
+            writes=(("", uid(1), 1), ("", uid(2), 2), ("", uid(2), 9)),
+            entry=ThreadEntry(target, "active", NOW + 9, NOW + 9, 5, origin=(source, uid(2))),
+        )
+        return change._replace(**fields)
 
-    def origin_and_fork(self) -> None:
-        """Both of them."""
+    def origin_and_fork(self) -> bool:
+        """Both of them; return True if they share segments."""
         self.origin()
-        self.backend.commit(self.fork())
+        self.commit(self.fork())
+        return self.rows().family != ()
 
     def test_a_fork_has_the_rows_that_are_named(self) -> None:
         """As they are, with their `seq`; those that are not there are left out."""
@@ -86,44 +83,32 @@ class ForkContract(Contract):
         assert rows.orphans == ()
         assert self.head(thread=FORK) == uid(2)
         found = self.stored(2, thread=FORK)
-        assert found.thread == FORK
-        assert found.keyframe == segment(0, 2)
-        assert found.child is None
+        assert (found.thread, found.keyframe, found.child) == (FORK, segment(0, 2), None)
         scan = ScanCheckpoints(FORK, "", None, None, {}, None, 10)
-        assert [s.row.id for s in self.one(scan)] == [uid(2), uid(1)]
+        assert ids(self.one(scan)) == [uid(2), uid(1)]
 
     def test_a_fork_reads_the_segments_of_its_origin(self) -> None:
         """Those of before, whatever happens to the origin afterwards."""
         self.origin_and_fork()
-        everything = ((1, 0, 9), (2, 0, 9))
-        assert self.segments(*everything, thread=FORK) == self.segments(*everything)
-        before = self.segments(*everything, thread=FORK)
-        self.backend.commit(DropThread(THREAD, now=NOW + 20))
-        assert self.segments(*everything, thread=FORK) == before
-        assert places(self.rows(FORK).segments) == places(before)
-        assert self.segments(*everything) == []
-        assert self.one(FindThreads(None, 10)) == [FORK]
+        before, infos = self.everything(), self.rows().segments
+        assert self.everything(FORK) == before
+        self.drop(THREAD, NOW + 20)
+        assert self.everything(FORK) == before
+        assert self.rows(FORK).segments == infos
+        assert self.everything() == []
+        assert self.threads() == [FORK]
         assert self.one(ReadDamage()) == []
 
     def test_rows_that_take_a_fork_s_place_leave_its_origin_alone(self) -> None:
         """They lie at positions that the origin has too, and hold something else."""
         self.origin_and_fork()
-        everything = ((1, 0, 9), (2, 0, 9))
-        before = self.segments(*everything)
+        before = self.everything()
         new = segment(0, 2, data=b"new")
         put = Batch(FORK, NOW + 20, segments=(new,), checkpoints=(checkpoint(1),))
-        self.backend.commit(DropThread(FORK, 0, rows=put))
-        assert self.segments(*everything, thread=FORK) == [new]
-        assert self.segments(*everything) == before
+        self.drop(FORK, 0, rows=put)
+        assert self.everything(FORK) == [new]
+        assert self.everything() == before
         assert self.rows(FORK).family == ()
-
-    def test_a_fork_is_registered_as_told(self) -> None:
-        """Its entry is its own, and the origin's as it was."""
-        self.origin_and_fork()
-        entry = self.one(ReadEntry(FORK))
-        expected = ThreadEntry(FORK, "active", NOW + 9, NOW + 9, 5, origin=(THREAD, uid(2)))
-        assert entry._replace(revision=0) == expected
-        assert self.one(ReadEntry(THREAD)) is None
 
     def test_both_go_on(self) -> None:
         """Additions of one do not block the other, except at the same positions."""
@@ -134,10 +119,6 @@ class ForkContract(Contract):
         assert self.segments((4, 0, 1)) == [segment(0, log=4)]
         assert self.head() == uid(4)
         assert self.head(thread=FORK) == uid(5)
-
-    def test_positions_of_the_origin_are_taken(self) -> None:
-        """A fork that would write other bytes there is told, as any other writer is."""
-        self.origin_and_fork()
         taken = Batch(FORK, NOW, segments=(segment(2, data=b"other"),))
         self.refuses(taken, SegmentTakenError, thread=FORK)
         self.put(thread=FORK, segments=(segment(2),))
@@ -145,88 +126,76 @@ class ForkContract(Contract):
 
     def test_a_family_that_shares_is_told_of(self) -> None:
         """`family` names the threads that share segments; it is empty where nothing is shared."""
-        self.origin_and_fork()
-        family = self.rows().family
-        assert family in ((), (FORK,))
-        assert self.rows(FORK).family == ((THREAD,) if family else ())
-        self.backend.commit(self.fork(target="third", source=FORK))
-        shared = ((FORK, THREAD), ("third", THREAD), (FORK, "third"))
-        found = [self.rows(name).family for name in ("third", FORK, THREAD)]
-        assert found == ([tuple(sorted(f)) for f in shared] if family else [(), (), ()])
+        shared = self.origin_and_fork()
+        assert self.rows().family == ((FORK,) if shared else ())
+        assert self.rows(FORK).family == ((THREAD,) if shared else ())
+        self.commit(self.fork(target="third", source=FORK))
+        names = ("third", FORK, THREAD)
+        others = [tuple(sorted({*names} - {name})) for name in names]
+        assert [self.rows(name).family for name in names] == (others if shared else [()] * 3)
 
     def test_what_is_removed_for_one_is_stale_for_all(self) -> None:
         """`bump` raises the generation of whoever shares the segments."""
-        self.origin_and_fork()
+        shared = self.origin_and_fork()
         before = self.state(thread=FORK).generation
         self.put(drop_segments=((2, 0, 1),), bump=True)
-        gone = self.segments((2, 0, 1), thread=FORK) == []
-        assert gone == bool(self.rows().family)
-        assert (self.state(thread=FORK).generation > before) == gone
-        if gone:
-            read = ReadSegments(FORK, (Span(1, 0, 1),), before)
-            assert self.one(read) == []
+        assert (self.segments((2, 0, 1), thread=FORK) == []) == shared
+        assert (self.state(thread=FORK).generation > before) == shared
+        if shared:
+            assert self.one(ReadSegments(FORK, (Span(1, 0, 1),), before)) == []
             stale = Batch(FORK, NOW, generation=before, checkpoints=(checkpoint(9),))
             self.refuses(stale, StaleThreadError, thread=FORK)
 
     def test_rows_of_the_family_count_for_a_fence(self) -> None:
         """Rows of all threads that share the segments count: any may need what looks unused."""
-        self.origin_and_fork()
-        shared = bool(self.rows().family)
+        shared = self.origin_and_fork()
         own = RowsFence(4, 4)
         all_of_them = RowsFence(4 + 3, 4 + 2) if shared else own
         self.put(fences=(all_of_them,))
-        if shared:
-            self.refuses(Batch(THREAD, NOW, fences=(own,)), ConflictError)
         self.put(thread=FORK, writes=(write(2),))
-        if shared:
-            self.refuses(Batch(THREAD, NOW, fences=(all_of_them,)), ConflictError)
-        else:
-            self.put(fences=(own,))
+        for fence in (own, all_of_them):
+            if shared:
+                self.refuses(Batch(THREAD, NOW, fences=(fence,)), ConflictError)
+            else:
+                self.put(fences=(fence,))
 
     def test_the_last_one_takes_the_segments_along(self) -> None:
-        """Nothing is left of them when nobody shares them any more."""
+        """Nothing is left of them when nobody shares them any more; a copy shares nothing."""
         self.origin_and_fork()
+        self.commit(CopyThread(FORK, "copy", now=NOW + 10))
+        assert self.rows("copy").family == ()
         for name in (THREAD, FORK):
-            self.backend.commit(DropThread(name, now=NOW + 20))
+            self.drop(name, NOW + 20)
+        assert self.segments((1, 0, 2), thread="copy") == [segment(0, 2)]
+        assert self.head(thread="copy") == uid(2)
+        self.drop("copy")
         assert self.one(ReadSizes(None, 10)).threads == ()
-        assert self.segments((1, 0, 9), thread=FORK) == []
+        assert self.everything(FORK) == []
         assert self.one(ReadDamage()) == []
 
     def test_a_deleted_member_begins_anew(self) -> None:
         """Its next life has nothing to do with the family."""
         self.origin_and_fork()
-        self.backend.commit(DropThread(THREAD, now=NOW + 20))
+        self.drop(THREAD, NOW + 20)
         other = segment(0, 2, data=b"other")
         self.put(segments=(other,), checkpoints=(checkpoint(50),))
-        assert self.segments((1, 0, 9)) == [other]
+        assert self.everything() == [other]
         assert self.segments((1, 0, 2), thread=FORK) == [segment(0, 2)]
         assert self.rows().family == ()
-        self.backend.commit(self.fork(target="second", checkpoints=(("", uid(50)),), writes=()))
+        self.commit(self.fork(target="second", checkpoints=(("", uid(50)),), writes=()))
         assert self.segments((1, 0, 2), thread="second") == [other]
-        self.backend.commit(DropThread(FORK, now=NOW + 21))
+        self.drop(FORK, NOW + 21)
         assert self.segments((1, 0, 2), thread="second") == [other]
-
-    def test_a_copy_of_a_fork_is_whole(self) -> None:
-        """It shares nothing."""
-        self.origin_and_fork()
-        self.backend.commit(CopyThread(FORK, "copy", now=NOW + 10))
-        for name in (THREAD, FORK):
-            self.backend.commit(DropThread(name, now=NOW + 20))
-        assert self.segments((1, 0, 2), thread="copy") == [segment(0, 2)]
-        assert self.head(thread="copy") == uid(2)
-        assert self.rows("copy").family == ()
 
     def test_shared_segments_count_once(self) -> None:
         """For the first of the threads, by name."""
         self.origin()
         self.put(thread="zoo", checkpoints=(checkpoint(1),))
-        alone = self.one(ReadSizes(None, 10))
-        self.backend.commit(self.fork(target="z-fork"))
+        (before, _) = self.one(ReadSizes(None, 10)).threads
+        self.commit(self.fork(target="z-fork"))
         sizes = {s.thread: s for s in self.one(ReadSizes(None, 10)).threads}
-        before = {s.thread: s for s in alone.threads}
-        assert sizes[THREAD] == before[THREAD]
-        shared = bool(self.rows().family)
-        count = 0 if shared else before[THREAD].segments
+        assert sizes[THREAD] == before
+        count = 0 if self.rows().family else before.segments
         assert (sizes["z-fork"].checkpoints, sizes["z-fork"].segments) == (3, count)
 
     def test_a_fork_needs_its_origin_as_it_was_read(self) -> None:
@@ -235,23 +204,21 @@ class ForkContract(Contract):
         change = self.fork()
         self.put(bump=True)
         self.refuses(change, StaleThreadError, thread=FORK)
-        absent = change._replace(source="nobody")
-        self.refuses(absent._replace(generation=5), StaleThreadError, thread=FORK)
-        assert self.one(ReadEntry(FORK)) is None
+        absent = change._replace(source="nobody", generation=5)
+        self.refuses(absent, StaleThreadError, thread=FORK)
+        assert self.entry(FORK) is None
 
     def test_a_fork_needs_its_origins_entry_as_it_was_read(self) -> None:
         """`ConflictError` if `revision` is not that of the source's entry."""
         self.origin()
         entry = ThreadEntry(THREAD, "active", NOW, NOW)
         self.put(entry=entry)
-        known = self.one(ReadEntry(THREAD))
+        change = self.fork(revision=self.known().revision)
         self.put(entry=entry._replace(pinned=True))
-        change = self.fork()._replace(revision=known.revision)
         self.refuses(change, ConflictError, thread=FORK)
-        assert self.one(ReadEntry(FORK)) is None
-        now = self.one(ReadEntry(THREAD))
-        self.backend.commit(change._replace(revision=now.revision))
-        assert self.one(ReadEntry(FORK)) is not None
+        assert self.entry(FORK) is None
+        self.commit(change._replace(revision=self.known().revision))
+        assert self.entry(FORK) is not None
 
     def test_a_fork_takes_nobodys_place(self) -> None:
         """A target that holds checkpoints is left alone; a deleted one is begun anew."""
@@ -259,10 +226,10 @@ class ForkContract(Contract):
         self.put(thread=FORK, checkpoints=(checkpoint(7),))
         self.refuses(self.fork(), ThreadExistsError, thread=FORK)
         self.refuses(self.fork(target=THREAD), ThreadExistsError)
-        self.backend.commit(DropThread(FORK, now=NOW))
+        self.drop(FORK)
         self.put(thread=FORK, segments=(segment(0, log=9),), writes=(write(3),))
         before = self.state(thread=FORK).generation
-        self.backend.commit(self.fork())
+        self.commit(self.fork())
         assert self.state(thread=FORK).deleted_at == 0
         assert self.state(thread=FORK).generation > before
         assert self.head(thread=FORK) == uid(2)
@@ -271,19 +238,18 @@ class ForkContract(Contract):
 
     def test_who_comes_and_goes_is_noticed(self) -> None:
         """After a deletion or one more fork there may be as many rows as before: all are stale."""
-        self.origin_and_fork()
-        if not self.rows().family:
+        if not self.origin_and_fork():
             return
-        for change in (self.fork(target="third"), DropThread(FORK, now=NOW + 20)):
+        for change in (self.fork(target="third"), DropThread(FORK, NOW + 20)):
             before = [self.state(thread=name).generation for name in (THREAD, FORK)]
-            self.backend.commit(change)
+            self.commit(change)
             after = [self.state(thread=name).generation for name in (THREAD, FORK)]
             assert all(new > old for new, old in zip(after, before, strict=True))
         stale = Batch(THREAD, NOW, generation=before[0], drop_segments=((2, 0, 1),))
         self.refuses(stale, StaleThreadError)
 
     def test_the_entry_of_a_fork_is_its_own_whole(self) -> None:
-        """The target's former entry leaves no trace."""
+        """The target's former entry leaves no trace, and the origin's is as it was."""
         self.origin()
         before = ThreadEntry(
             FORK, "created", NOW - 5, NOW - 5, labels=('"old"',), pinned=True, ttl=5
@@ -292,16 +258,13 @@ class ForkContract(Contract):
         entry = ThreadEntry(
             FORK, "forked", NOW + 9, NOW + 9, 5, waits_at=uid(2), origin=(THREAD, uid(2))
         )
-        self.backend.commit(self.fork(entry=entry))
-        assert self.one(ReadEntry(FORK))._replace(revision=0) == entry
+        self.commit(self.fork(entry=entry))
+        assert self.known(FORK)._replace(revision=0) == entry
+        assert self.entry() is None
 
     def test_forks_outlive_the_backend(self) -> None:
         """So do the segments that they share."""
         self.origin_and_fork()
-        self.backend.commit(DropThread(THREAD, now=NOW + 20))
-        again = self.reopen(self.folder)
-        if again is None:
-            return
-        self.backend.close()
-        self.backend = again
+        self.drop(THREAD, NOW + 20)
+        self.start_again()
         assert self.segments((1, 0, 2), thread=FORK) == [segment(0, 2)]

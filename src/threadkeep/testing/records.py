@@ -1,9 +1,9 @@
 """Builders of records, the base class of the contract's parts, and `Blocking`."""
+# ruff: noqa: S101 - tests are made of asserts
 
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import uuid
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +14,8 @@ from threadkeep.backends.base import Backend
 from threadkeep.engine.model import (
     Batch,
     CheckpointRow,
+    DropThread,
+    FindThreads,
     ReadCheckpoint,
     ReadSegments,
     ReadThread,
@@ -24,9 +26,10 @@ from threadkeep.engine.model import (
     ThreadState,
     WriteRow,
 )
+from threadkeep.engine.thread_entry import CountThreads, ReadEntry, ThreadEntry, ThreadQuery
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from threadkeep.backends.base import AsyncBackend, Backend, Scrubbed
@@ -44,11 +47,11 @@ class Blocking(Backend):
         make: opens the backend; awaited on that loop.
     """
 
-    def __init__(self, make: Callable[[], Awaitable[AsyncBackend]]) -> None:
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, AsyncBackend]]) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._backend = self._run(_awaited(make))
+        self._backend = self._run(make())
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """See `Backend.fetch`."""
@@ -80,13 +83,6 @@ class Blocking(Backend):
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
 
-async def _awaited(make: Callable[[], Awaitable[AsyncBackend]]) -> AsyncBackend:
-    return await make()
-
-
-# ruff: noqa: S101 - tests are made of asserts
-
-
 THREAD = "thread-1"
 NOW = 1_763_000_000_000_000  # microseconds since 1970
 
@@ -106,7 +102,7 @@ def checkpoint(number: int, parent: int | str | None = None, **fields: Any) -> C
         "seen": 0,
         "flags": 0,
         "ts": NOW + number,
-        "metadata": json.dumps({"source": "loop", "step": number}),
+        "metadata": f'{{"source": "loop", "step": {number}}}',
         "exact": None,
         "key_log": 1,
         "key_pos": 0,
@@ -157,9 +153,37 @@ class Contract:
         if isinstance(self.backend, Blocking):
             self.backend.stop()
 
+    def start_again(self) -> None:
+        """Close the backend, and open what is stored; skip the test if nothing is."""
+        self.backend.close()
+        again = self.reopen(self.folder)
+        if again is None:
+            pytest.skip("what this backend stores is lost when it is closed")
+        self.backend = again
+
+    # -- changes ---------------------------------------------------------------------
+
+    def commit(self, change: Change) -> None:
+        """Commit a change."""
+        self.backend.commit(change)
+
     def put(self, *, thread: str = THREAD, now: int = NOW, **rows: Any) -> None:
         """Commit a batch of these rows."""
-        self.backend.commit(Batch(thread, now, **rows))
+        self.commit(Batch(thread, now, **rows))
+
+    def drop(self, thread: str = THREAD, now: int = NOW, **fields: Any) -> None:
+        """Drop a thread."""
+        self.commit(DropThread(thread, now, **fields))
+
+    def refuses(self, change: Change, error: type[Exception], *, thread: str = THREAD) -> None:
+        """Check that the change raises, and that the thread is as it was."""
+        before, data = self.rows(thread), self.everything(thread)
+        with pytest.raises(error):
+            self.commit(change)
+        assert self.rows(thread) == before
+        assert self.everything(thread) == data
+
+    # -- reads -----------------------------------------------------------------------
 
     def one(self, read: Any) -> Any:
         """The reply to a single read."""
@@ -186,25 +210,52 @@ class Contract:
         found = self.state(thread=thread, ns=ns).found
         return found.row.id if found else None
 
-    def segments(self, *spans: tuple[int, int, int], thread: str = THREAD) -> list[Segment]:
-        """The segments that overlap these spans."""
-        found: list[Segment] = self.one(ReadSegments(thread, tuple(Span(*span) for span in spans)))
-        return found
-
     def rows(self, thread: str = THREAD) -> ThreadRows:
         """Everything of the thread."""
         found: ThreadRows = self.one(ReadThread(thread))
         return found
 
-    def refuses(self, change: Change, error: type[Exception], *, thread: str = THREAD) -> None:
-        """Check that the change raises, and that the thread is as it was."""
-        before = self.rows(thread)
-        data = [s.data for s in self.segments(*_everything(before), thread=thread)]
-        with pytest.raises(error):
-            self.backend.commit(change)
-        assert self.rows(thread) == before
-        assert [s.data for s in self.segments(*_everything(before), thread=thread)] == data
+    def segments(self, *spans: tuple[int, int, int], thread: str = THREAD) -> list[Segment]:
+        """The segments that overlap these spans."""
+        found: list[Segment] = self.one(ReadSegments(thread, tuple(Span(*span) for span in spans)))
+        return found
+
+    def everything(self, thread: str = THREAD) -> list[Segment]:
+        """The segments of logs 0 to 9, up to position 1000."""
+        return self.segments(*((log, 0, 1000) for log in range(10)), thread=thread)
+
+    def threads(self, after: str | None = None, limit: int = 10, **fields: Any) -> list[str]:
+        """The ids that `FindThreads` finds."""
+        found: list[str] = self.one(FindThreads(after, limit, **fields))
+        return found
+
+    def entry(self, thread: str = THREAD) -> ThreadEntry | None:
+        """The thread's entry."""
+        found: ThreadEntry | None = self.one(ReadEntry(thread))
+        return found
+
+    def known(self, thread: str = THREAD) -> ThreadEntry:
+        """The thread's entry, which must exist."""
+        found = self.entry(thread)
+        assert found is not None
+        return found
+
+    def count(self, **query: Any) -> int:
+        """The number of entries that match."""
+        found: int = self.one(CountThreads(ThreadQuery(**query)))
+        return found
 
 
-def _everything(rows: ThreadRows) -> list[tuple[int, int, int]]:
-    return [(place.log, place.start, place.start + place.count) for place in rows.segments]
+def bodies(writes: Iterable[WriteRow]) -> list[bytes]:
+    """The bodies of write rows."""
+    return [row.body for row in writes]
+
+
+def places(rows: Iterable[StoredCheckpoint]) -> list[tuple[str, str]]:
+    """Namespace and id of checkpoints."""
+    return [(stored.row.ns, stored.row.id) for stored in rows]
+
+
+def ids(rows: Iterable[StoredCheckpoint]) -> list[str]:
+    """The ids of checkpoints."""
+    return [stored.row.id for stored in rows]

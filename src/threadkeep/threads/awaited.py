@@ -21,11 +21,11 @@ from threadkeep.diff import StateDiff, checkpoints
 from threadkeep.diff.checkpoints import ChannelVersion
 from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Progress
-from threadkeep.erasure import api as erasure
+from threadkeep.erasure import erase as erasure
 from threadkeep.erasure.erase import EraseReport
-from threadkeep.forks import merge as forks
+from threadkeep.forks import branches, fork, merge
 from threadkeep.forks.branches import Branches
-from threadkeep.forks.merge import Merge
+from threadkeep.forks.merge import Merge, MergeStrategy
 from threadkeep.layers import driver
 from threadkeep.registry import filters as registry
 from threadkeep.registry.filters import MOST, Filters, OrderName
@@ -195,11 +195,11 @@ class AwaitedThreads:
 
     async def abranches(self, thread: str, ns: str = "") -> Branches:
         """Async variant of `branches`."""
-        return await self._store.arun(forks.branches(self._engine, thread, ns))
+        return await self._store.arun(branches.branches(self._engine, thread, ns))
 
     async def abranches_by_ns(self, thread: str) -> dict[str, Branches]:
         """Async variant of `branches_by_ns`."""
-        return await self._store.arun(forks.all_branches(self._engine, thread))
+        return await self._store.arun(branches.all_branches(self._engine, thread))
 
     async def adiff(
         self, thread: str, before: str | None, after: str | None = None, ns: str = ""
@@ -233,21 +233,14 @@ class AwaitedThreads:
         self, thread: str, checkpoint_id: str | None = None, new_thread_id: str | None = None
     ) -> ThreadInfo:
         """Async variant of `fork`."""
-        return await self._store.arun(
-            forks.fork(self._engine, thread, checkpoint_id, new_thread_id)
-        )
+        return await self._store.arun(fork.fork(self._engine, thread, checkpoint_id, new_thread_id))
 
     async def amerge_fork(
-        self,
-        fork: str,
-        into: str,
-        strategy: forks.MergeStrategy | None = None,
-        *,
-        dry_run: bool = False,
+        self, fork: str, into: str, strategy: MergeStrategy | None = None, *, dry_run: bool = False
     ) -> Merge:
         """Async variant of `merge_fork`."""
         return await self._store.arun(
-            forks.merge(self._engine, fork, into, strategy, dry_run=dry_run)
+            merge.merge(self._engine, fork, into, strategy, dry_run=dry_run)
         )
 
     async def adiscard_fork(self, fork: str, *, delete: bool = False) -> ThreadInfo:

@@ -15,18 +15,15 @@ from threadkeep.cold import tiering as cold
 from threadkeep.cold.offload import Offloaded
 from threadkeep.cold.policy import OFFLOAD_OVER, Tiering
 from threadkeep.cold.tiering import TierReport
-from threadkeep.diff import (
-    StateDiff,
-    checkpoints,
-)
+from threadkeep.diff import StateDiff, checkpoints
 from threadkeep.diff.checkpoints import ChannelVersion
 from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Progress
-from threadkeep.erasure import api as erasure
+from threadkeep.erasure import erase as erasure
 from threadkeep.erasure.erase import EraseReport
-from threadkeep.forks import merge as forks
+from threadkeep.forks import branches, fork, merge
 from threadkeep.forks.branches import Branches
-from threadkeep.forks.merge import Merge
+from threadkeep.forks.merge import Merge, MergeStrategy
 from threadkeep.layers import driver
 from threadkeep.registry.info import ThreadInfo
 from threadkeep.repair import repair as repairs
@@ -60,7 +57,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             InvalidArgumentError: a name is no text.
             CorruptionError, UnknownTypeError: a checkpoint's row or writes cannot be read.
         """
-        return self._store.run(forks.branches(self._engine, thread, ns))
+        return self._store.run(branches.branches(self._engine, thread, ns))
 
     def branches_by_ns(self, thread: str) -> dict[str, Branches]:
         """Return the trees of all checkpoint namespaces, by namespace; "" is the graph's own.
@@ -69,7 +66,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             ThreadNotFoundError: the thread holds no checkpoints.
             ThreadkeepError: as `branches`.
         """
-        return self._store.run(forks.all_branches(self._engine, thread))
+        return self._store.run(branches.all_branches(self._engine, thread))
 
     def diff(
         self, thread: str, before: str | None, after: str | None = None, ns: str = ""
@@ -161,13 +158,13 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CheckpointNotFoundError: it has no such checkpoint.
             ThreadExistsError: a thread of the new name holds checkpoints.
         """
-        return self._store.run(forks.fork(self._engine, thread, checkpoint_id, new_thread_id))
+        return self._store.run(fork.fork(self._engine, thread, checkpoint_id, new_thread_id))
 
     def merge_fork(
         self,
         fork: str,
         into: str,
-        strategy: forks.MergeStrategy | None = None,
+        strategy: MergeStrategy | None = None,
         *,
         dry_run: bool = False,
     ) -> Merge:
@@ -194,7 +191,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CheckpointNotFoundError: the checkpoint that the fork began with was pruned.
             ThreadNotFoundError: one of the threads holds nothing.
         """
-        return self._store.run(forks.merge(self._engine, fork, into, strategy, dry_run=dry_run))
+        return self._store.run(merge.merge(self._engine, fork, into, strategy, dry_run=dry_run))
 
     def discard_fork(self, fork: str, *, delete: bool = False) -> ThreadInfo:
         """Archive a fork that is of no more use, or delete it.

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, cast
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
@@ -34,7 +34,7 @@ from threadkeep.engine.operation import (
     fetch,
     no_progress,
 )
-from threadkeep.engine.put import Put, PutWrites
+from threadkeep.engine.put import Call, Put, PutWrites
 from threadkeep.engine.rows import (
     created_at,
     pack_time,
@@ -59,8 +59,6 @@ from threadkeep.layers.driver import (
 from threadkeep.store import LayeredStore
 from threadkeep.transfer.sources import Source, SourceCheckpoint, SourceWrite, open_source
 from threadkeep.transfer.whole_thread import CheckpointKey, parts_of
-
-Call: TypeAlias = Put | PutWrites
 
 _MOST_CHECKPOINTS = 64  # in one read, and one write
 _MOST_BYTES = 8 << 20
@@ -336,7 +334,7 @@ def _operation(engine: Engine, call: Call) -> Operation[None]:
     made = at if isinstance(at, int) else created_at(call.place.id)
     if made is not None:
         engine = engine._replace(now=lambda: made)
-    return put.put(engine, call) if isinstance(call, Put) else put.put_writes(engine, call)
+    return put.save(engine, call)
 
 
 def _write_calls(place: CheckpointRef, writes: Iterable[SourceWrite]) -> Iterator[PutWrites]:

@@ -363,7 +363,7 @@ def test_register_is_a_decorator_too(default_registry) -> None:
 
     codec = NativeCodec(default_registry)
     assert codec.decode(codec.encode([One(1), Two(2)])) == [One(1), Two(2)]
-    assert default_registry.named("old:Two") is Two
+    assert default_registry.named.get("old:Two") is Two
 
 
 def test_register_module_allows_its_data_classes(default_registry, strict) -> None:
@@ -374,8 +374,8 @@ def test_register_module_allows_its_data_classes(default_registry, strict) -> No
         codec.decode(data[0])
     register_module("codec_models")
     assert codec.decode_many(data) == values
-    assert default_registry.named("codec_models:Plain") is None
-    assert default_registry.named("codec_models:HumanMessage") is None
+    assert default_registry.named.get("codec_models:Plain") is None
+    assert default_registry.named.get("codec_models:HumanMessage") is None
 
 
 def test_register_module_may_import(default_registry, tmp_path, monkeypatch) -> None:

@@ -227,7 +227,7 @@ def test_a_registered_class_needs_no_name(monkeypatch) -> None:
     registry.register(Sheet)
     monkeypatch.setattr(sys.modules[__name__], "Sheet", anew(Sheet))
     codec = NativeCodec(registry)
-    value = vars(registry)["_named"][f"{__name__}:Sheet"]()
+    value = registry.named[f"{__name__}:Sheet"]()
     assert codec.decode(codec.encode([value])) == [value]
 
 

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
-from datetime import UTC, datetime
-from enum import Enum
 from typing import Any
-from uuid import UUID
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage
@@ -21,17 +16,7 @@ from threadkeep.diff import (
     DiffSide,
     StateDiff,
     differences,
-    records,
 )
-
-
-class Color(Enum):
-    RED = 1
-
-
-class Broken:
-    def __str__(self) -> str:
-        raise RuntimeError
 
 
 def side(**more: Any) -> DiffSide:
@@ -73,25 +58,6 @@ def test_any_difference_has_both_forms(a: Any, b: Any) -> None:
     for line in diff.as_text().split("\n"):
         assert line.isprintable()
         assert len(line) <= 160
-
-
-def test_values_as_data() -> None:
-    assert records.value_data([1, 1.5, "a", None, True]) == [1, 1.5, "a", None, True]
-    assert records.value_data((math.nan, math.inf)) == ["nan", "inf"]
-    assert records.value_data({1: b"ab", None: {3, 1}}) == {"1": "YWI=", "None": [1, 3]}
-    assert records.value_data(datetime(2024, 1, 2, tzinfo=UTC)) == "2024-01-02 00:00:00+00:00"
-    assert records.value_data([UUID(int=1), Color.RED]) == [str(UUID(int=1)), "Color.RED"]
-    assert records.value_data(Broken()) == "<Broken>"
-    assert records.value_data(np.arange(3)) == "[0 1 2]"
-    found = records.value_data(AIMessage("hi", id="1"))
-    assert (found["__class__"], found["content"], found["id"]) == ("AIMessage", "hi", "1")
-
-
-def test_a_value_that_goes_on_and_on() -> None:
-    value: Any = []
-    for _ in range(500):
-        value = [value]
-    json.dumps(records.value_data(value))
 
 
 def test_what_was_added_has_no_before() -> None:

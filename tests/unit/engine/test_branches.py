@@ -8,7 +8,7 @@ from kit.engine import Chain, Counted, checkpoint, config, counted_saver
 
 from threadkeep.engine.model import Batch
 from threadkeep.forks.branches import (
-    Shown,
+    BranchCheckpoint,
     tree,
 )
 from threadkeep.saver import Saver
@@ -19,7 +19,9 @@ PARENTS = st.dictionaries(IDS, st.none() | IDS | st.just("absent"), min_size=1)
 
 def made(parents, pruned=()):
     shown = {
-        id: Shown(id, parent, "", {"step": 1}) for id, parent in parents.items() if id not in pruned
+        id: BranchCheckpoint(id, parent, "", {"step": 1})
+        for id, parent in parents.items()
+        if id not in pruned
     }
     hidden = {id: parent for id, parent in parents.items() if id in pruned}
     return tree("t", "", shown, hidden) if shown else None
@@ -49,15 +51,17 @@ def test_any_rows_make_a_tree(parents, pruned):
     met = set()
     for id, one in found.checkpoints.items():
         assert one.id == id
-        assert one.above is None or one.above in met, "behind what it hangs from"
+        assert one.visible_parent is None or one.visible_parent in met, "behind what it hangs from"
         met.add(id)
         assert list(one.children) == sorted(
-            other.id for other in found.checkpoints.values() if other.above == id
+            other.id for other in found.checkpoints.values() if other.visible_parent == id
         )
         assert one.parent == parents[id]
     assert found.head == max(visible)
     assert [one.id for one in found.checkpoints.values() if one.is_head] == [found.head]
-    assert list(found.roots) == sorted(i for i in visible if found.checkpoints[i].above is None)
+    assert list(found.roots) == sorted(
+        i for i in visible if found.checkpoints[i].visible_parent is None
+    )
     assert list(found.tips) == sorted(i for i in visible if not found.checkpoints[i].children)
     assert list(found.forks) == sorted(i for i in visible if len(found.checkpoints[i].children) > 1)
 
@@ -71,8 +75,8 @@ def test_ways_up_are_told_as_they_are(parents, pruned):
         assert one.is_cut == (end is not None and end not in parents and not in_circle)
         if not in_circle:
             assert one.hidden == hidden
-        if one.above is not None:
-            assert one.above == end
+        if one.visible_parent is not None:
+            assert one.visible_parent == end
 
 
 def test_a_circle_begins_at_its_oldest():
@@ -104,7 +108,7 @@ def test_what_led_to_a_checkpoint_alone(parents):
         *ways, last = found.since_fork(id)
         assert last == id
         assert all(len(found.checkpoints[way].children) == 1 for way in ways)
-        above = found.checkpoints[(*ways, last)[0]].above
+        above = found.checkpoints[(*ways, last)[0]].visible_parent
         assert above is None or above in found.forks
 
 
@@ -120,7 +124,7 @@ def test_hidden_ancestors_are_read_in_stretches():
     backend.asked()
     found = saver.threads.branches("t")
     assert len(found.checkpoints) == 80
-    assert {one.hidden for one in found.checkpoints.values() if one.above} == {18}
+    assert {one.hidden for one in found.checkpoints.values() if one.visible_parent} == {18}
     assert backend.asked()[0] <= 5
 
 
@@ -134,7 +138,7 @@ def test_a_long_hidden_line_is_read_in_few_stretches():
     backend.commit(Batch("t", 1, hide_checkpoints=tuple(hidden)))
     backend.asked()
     (one,) = saver.threads.branches("t").checkpoints.values()
-    assert (one.hidden, one.above, one.is_cut) == (899, None, False)
+    assert (one.hidden, one.visible_parent, one.is_cut) == (899, None, False)
     assert backend.asked()[0] <= 12
 
 
@@ -143,7 +147,7 @@ def test_of_an_answered_interrupt_nothing_waits():
     at = saver.put(config(), checkpoint(1, {}, {}), {}, {})
 
     def waits():
-        return saver.threads.branches("t").checkpoints["00000001"].is_interrupted
+        return saver.threads.branches("t").checkpoints["00000001"].waiting
 
     saver.put_writes(at, [("other", 1)], "task 1")
     assert not waits()

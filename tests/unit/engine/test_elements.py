@@ -72,7 +72,7 @@ def test_each_element_is_decoded_once():
     codec = CountedCodec()
     found = Elements(codec, [segment(1, 0, range(100))])
     for stop in (40, 100, 60):
-        assert found.items(Run(refs.LIST, (Span(1, 0, stop),))) == list(range(stop))
+        assert found.value(Run(refs.LIST, (Span(1, 0, stop),))) == list(range(stop))
     found.element(1, 7)
     assert codec.decoded <= 140
 
@@ -83,7 +83,7 @@ def test_each_element_is_decoded_once():
 def test_what_is_missing_is_named(found, span):
     assert found.missing([span, Span(1, 0, 2)]) == (span,)
     with pytest.raises(CorruptionError, match="missing"):
-        found.items(Run(refs.LIST, (span,)))
+        found.value(Run(refs.LIST, (span,)))
 
 
 def test_nothing_is_missing(found):
@@ -160,7 +160,7 @@ def test_neighbouring_versions_are_put_together_once(order, room, monkeypatch):
         assert found.raw(1, pos) == whole[pos]
     patches = sum(element.startswith(elements._PATCH) for element in stored)
     assert len(applied) == patches if room else len(applied) > 5 * patches
-    assert sum(map(len, found._patched.values.values())) <= room
+    assert sum(map(len, found._patched.values())) <= room
 
 
 def test_small_values_and_other_values_are_stored_whole():

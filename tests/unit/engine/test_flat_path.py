@@ -119,7 +119,7 @@ def stored_by(calls, *, flat: bool) -> list[Any]:
         elif name == "put":
             saver._store.run(put_operation(saver, *given))
         else:
-            saver._store.run(put.put_writes(saver._engine, arguments.put_writes(*given)))
+            saver._store.run(put.save(saver._engine, arguments.put_writes(*given)))
     return backend.commits
 
 

@@ -43,7 +43,7 @@ def putting(saver, at, number, values, versions=None):
 
 def writing(saver, at, writes, task="task"):
     call = arguments.put_writes(at, writes, task, "")
-    return Steps(write.put_writes(saver._engine, call), saver._store.backend)
+    return Steps(write.save(saver._engine, call), saver._store.backend)
 
 
 def pruning(saver, thread="t"):

@@ -55,7 +55,7 @@ def test_what_was_sound_stays_and_the_rest_goes(seed, tmp_path):
     planned = fresh(saver).threads.repair(dry_run=True)
     assert loadable(saver, whole) == before
     report = fresh(saver).threads.repair(file=tmp_path / "out.tkq")
-    assert (report.repaired, report.left) == (planned.repaired, planned.left)
+    assert (report.repaired, report.unrepaired) == (planned.repaired, planned.unrepaired)
     assert bool(report.repaired) == damaged == (tmp_path / "out.tkq").exists()
     again = fresh(saver).check()
     assert (again.findings, again.notes) == ((), ())
@@ -100,7 +100,7 @@ def test_a_sound_store_is_not_written_to(tmp_path):
         saver.put_writes(chain.at, [("n", i)], "task")
     backend.asked()
     report = saver.threads.repair(file=tmp_path / "out.tkq")
-    assert (report.threads, report.repaired, report.left, report.file) == (1, (), (), None)
+    assert (report.threads, report.repaired, report.unrepaired, report.file) == (1, (), (), None)
     assert backend.asked()[1] == 0
     assert list(tmp_path.iterdir()) == []
 
@@ -122,11 +122,11 @@ def test_somebody_writes_in_between(tmp_path, monkeypatch):
     key = damaged(saver)
     inner, calls = rows.carry_out, []
 
-    def late(engine, repair):
-        calls.append(repair)
+    def late(engine, batch):
+        calls.append(batch)
         if len(calls) == 1:
             fresh(saver).put_writes(config(checkpoint_id="00000001"), [("n", 5)], "late")
-        return inner(engine, repair)
+        return inner(engine, batch)
 
     monkeypatch.setattr(rows, "carry_out", late)
     report = fresh(saver).threads.repair(file=tmp_path / "out.tkq")
@@ -175,7 +175,7 @@ def test_what_a_newer_release_wrote_is_left_alone(tmp_path):
     before = dict(rows_in_memory(saver)["t"].namespaces[""].rows)
     report = fresh(saver).threads.repair(file=tmp_path / "out.tkq")
     assert report.repaired == ()
-    assert Kind.UNKNOWN in {finding.kind for finding in report.left}
+    assert Kind.UNKNOWN in {finding.kind for finding in report.unrepaired}
     assert rows_in_memory(saver)["t"].namespaces[""].rows == before
 
 

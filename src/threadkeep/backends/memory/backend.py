@@ -10,13 +10,20 @@ import secrets
 import threading
 from heapq import merge, nlargest, nsmallest
 from itertools import islice
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from operator import attrgetter, gt, lt
+from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends import process_forks
 from threadkeep.backends.base import Backend, Scrubbed
 from threadkeep.backends.memory.changes import carry_out
-from threadkeep.backends.memory.rows import EMPTY, EMPTY_NAMESPACE, Thread, Threads, entry_of
+from threadkeep.backends.memory.rows import (
+    EMPTY,
+    EMPTY_NAMESPACE,
+    Namespace,
+    Thread,
+    Threads,
+    entry_of,
+)
 from threadkeep.backends.records import between, matches
 from threadkeep.engine.model import (
     CheckpointRow,
@@ -50,8 +57,7 @@ from threadkeep.errors import ClosedError, ThreadkeepError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from threadkeep.backends.memory.rows import Threads
-    from threadkeep.engine.model import Change, Read
+    from threadkeep.engine.model import Change
 
 
 class MemoryBackend(Backend):
@@ -76,7 +82,7 @@ class MemoryBackend(Backend):
         """Answer each read, in order. See `Backend.fetch`."""
         with self._lock:
             self._check_open()
-            return [reply(self._threads, read) for read in reads]
+            return [_REPLIES[type(read)](self._threads, read) for read in reads]
 
     def commit(self, change: Change) -> None:
         """Carry out the change, all or nothing. See `Backend.commit`."""
@@ -127,14 +133,6 @@ class MemoryBackend(Backend):
             raise ClosedError(hint="Open a new saver: what this one held in memory is gone.")
 
 
-_Named: TypeAlias = tuple[str, CheckpointRow]  # with its thread id
-
-
-def reply(threads: Threads, read: Read) -> Any:
-    """Answer one read as its docstring says."""
-    return _REPLIES[type(read)](threads, read)
-
-
 def _checkpoint(threads: Threads, read: ReadCheckpoint) -> ThreadState:
     thread = threads.get(read.thread, EMPTY)
     namespace = thread.namespaces.get(read.ns, EMPTY_NAMESPACE)
@@ -166,37 +164,26 @@ def _path(threads: Threads, read: ReadPath) -> list[StoredCheckpoint]:
 
 def _scan(threads: Threads, read: ScanCheckpoints) -> list[StoredCheckpoint]:
     # Equal ids keep the order of the iterators merged: thread, then namespace.
-    rows = merge(*_scanned(threads, read), key=_id_of, reverse=True)
-    after = read.after
-    page = (
-        threads[name].stored(name, row)
-        for name, row in rows
-        if after is None or row.id < after[0] or (name, row.ns) > after[1:]
-    )
-    return list(islice(page, read.limit))
-
-
-def _scanned(threads: Threads, read: ScanCheckpoints) -> Iterator[Iterator[_Named]]:
-    """One iterator for each namespace looked into, in the order of thread and namespace."""
+    found: list[Iterator[tuple[str, CheckpointRow]]] = []
     for name in sorted(threads) if read.thread is None else [read.thread]:
-        thread = threads.get(name, EMPTY)
-        for ns in sorted(thread.namespaces) if read.ns is None else [read.ns]:
-            if ns in thread.namespaces:
-                yield _visible(thread, name, ns, read)
+        spaces = threads.get(name, EMPTY).namespaces
+        names = sorted(spaces) if read.ns is None else [read.ns]
+        found += [_visible(name, spaces.get(ns, EMPTY_NAMESPACE), read) for ns in names]
+    page = islice(merge(*found, key=lambda at: at[1].id, reverse=True), read.limit)
+    return [threads[name].stored(name, row) for name, row in page]
 
 
-def _visible(thread: Thread, name: str, ns: str, read: ScanCheckpoints) -> Iterator[_Named]:
-    newest = read.after[0] if read.after else None
-    if read.id is not None:
-        newest = read.id if newest is None else min(newest, read.id)
-    for row in thread.namespaces[ns].visible_down(read.before, newest):
+def _visible(
+    name: str, namespace: Namespace, read: ScanCheckpoints
+) -> Iterator[tuple[str, CheckpointRow]]:
+    """Yield the rows of one namespace that are wanted, with their thread."""
+    after = read.after
+    upper = [key for key in (read.id, after and after[0]) if key is not None]
+    for row in namespace.visible_down(read.before, min(upper, default=None)):
         if read.id is not None and row.id != read.id:
-            break
-        yield name, row
-
-
-def _id_of(named: _Named) -> str:
-    return named[1].id
+            return
+        if after is None or row.id < after[0] or (name, row.ns) > after[1:]:
+            yield name, row
 
 
 # -- housekeeping --------------------------------------------------------------------
@@ -211,25 +198,19 @@ def _thread(threads: Threads, read: ReadThread) -> ThreadRows:
         for key in sorted(namespace.writes.keys() - namespace.rows.keys()):
             orphans += namespace.writes[key]
     places = (SegmentInfo(s.log, s.start, s.count, len(s.data)) for s in thread.segments())
-    return ThreadRows(
-        thread.generation,
-        thread.deleted_at,
-        tuple(checkpoints),
-        tuple(orphans),
-        tuple(places),
-        tuple(sorted(thread.heap.members - {read.thread})),
-    )
+    family = tuple(sorted(thread.heap.members - {read.thread}))
+    state = (thread.generation, thread.deleted_at)
+    return ThreadRows(*state, tuple(checkpoints), tuple(orphans), tuple(places), family)
 
 
 def _find(threads: Threads, read: FindThreads) -> list[str]:
-    found = (name for name in _names_after(threads, read.after) if _wanted(threads[name], read))
+    def is_wanted(thread: Thread) -> bool:
+        if not read.run_ids:
+            return read.empty or any(thread.rows())
+        return any(_run_id(row) in read.run_ids for row in thread.rows())
+
+    found = (name for name in _names_after(threads, read.after) if is_wanted(threads[name]))
     return list(islice(found, read.limit))
-
-
-def _wanted(thread: Thread, read: FindThreads) -> bool:
-    if not read.run_ids:
-        return read.empty or thread.holds_checkpoints()
-    return any(_run_id(row) in read.run_ids for row in thread.rows())
 
 
 def _run_id(row: CheckpointRow) -> object:
@@ -265,22 +246,20 @@ def _entry(threads: Threads, read: ReadEntry) -> ThreadEntry | None:
 
 
 def _search(threads: Threads, read: SearchThreads) -> list[ThreadEntry]:
-    place = attrgetter(read.order, "thread")
-    found = _meant(threads, read.query)
-    if read.after is not None and read.descending:
-        found = (entry for entry in found if place(entry) < read.after)
-    elif read.after is not None:
-        found = (entry for entry in found if place(entry) > read.after)
-    return (nlargest if read.descending else nsmallest)(read.limit, found, key=place)
+    first, is_behind = (nlargest, lt) if read.descending else (nsmallest, gt)
+    place, found = attrgetter(read.order, "thread"), _meant(threads, read.query)
+    if read.after is not None:
+        found = [entry for entry in found if is_behind(place(entry), read.after)]
+    return first(read.limit, found, key=place)
 
 
 def _count(threads: Threads, read: CountThreads) -> int:
-    return sum(1 for _ in _meant(threads, read.query))
+    return len(_meant(threads, read.query))
 
 
-def _meant(threads: Threads, query: ThreadQuery) -> Iterator[ThreadEntry]:
-    entries = filter(None, map(entry_of, threads.values()))
-    return (entry for entry in entries if matches(entry, query))
+def _meant(threads: Threads, query: ThreadQuery) -> list[ThreadEntry]:
+    entries = map(entry_of, threads.values())
+    return [entry for entry in entries if entry is not None and matches(entry, query)]
 
 
 def _damage(_threads: Threads, _read: ReadDamage) -> list[str]:

@@ -94,9 +94,13 @@ def _copy(threads: Threads, change: CopyThread) -> None:
     if not source.holds_rows():
         return
     _check_source(change, source)
-    if target.holds_checkpoints() or source is target:
+    if any(target.rows()) or source is target:
         raise ThreadExistsError(thread=change.target)
-    copy = threads[change.target] = _copied(source, generation=target.generation + 1)
+    copy = threads[change.target] = Thread()
+    copy.generation = target.generation + 1
+    copy.add_rows(source.rows(), source.writes())
+    for segment in source.segments():
+        copy.logs[segment.log].put(segment)
     target.heap.members.discard(change.target)
     copy.heap.members.add(change.target)
     copy_entry(copy, change.target, source, target, change.now)
@@ -108,7 +112,7 @@ def _fork(threads: Threads, change: ForkThread) -> None:
     if source.generation != change.generation:
         raise StaleThreadError(thread=change.source)
     _check_source(change, source)
-    if target.holds_checkpoints() or source is target:
+    if any(target.rows()) or source is target:
         raise ThreadExistsError(thread=change.target)
     fork = threads[change.target] = Thread()
     target.heap.members.discard(change.target)
@@ -116,7 +120,11 @@ def _fork(threads: Threads, change: ForkThread) -> None:
     fork.heap.members.add(change.target)
     fork.generation, fork.revision = target.generation + 1, target.revision
     _bump(threads, source)
-    _take_over(source, fork, change)
+    checkpoints, writes = set(change.checkpoints), set(change.writes)
+    fork.add_rows(
+        (row for row in source.rows() if (row.ns, row.id) in checkpoints),
+        (row for row in source.writes() if (row.ns, row.checkpoint_id, row.seq) in writes),
+    )
     replace_entry(fork, change.entry)
     fork.size = change.entry.size
 
@@ -124,29 +132,6 @@ def _fork(threads: Threads, change: ForkThread) -> None:
 def _check_source(change: CopyThread | ForkThread, source: Thread) -> None:
     if change.revision not in (None, source.entry_revision):
         raise ConflictError(thread=change.source)
-
-
-def _take_over(source: Thread, fork: Thread, change: ForkThread) -> None:
-    """The rows that the change names, as they are."""
-    for row in source.rows():
-        if (row.ns, row.id) in change.checkpoints:
-            fork.namespace(row.ns).put(row)
-    for write in source.writes():
-        if (write.ns, write.checkpoint_id, write.seq) in change.writes:
-            fork.namespace(write.ns).writes.setdefault(write.checkpoint_id, []).append(write)
-
-
-def _copied(source: Thread, *, generation: int) -> Thread:
-    """The same records in containers of its own, never deleted."""
-    copy = Thread()
-    copy.generation = generation
-    for row in source.rows():
-        copy.namespace(row.ns).put(row)
-    for write in source.writes():
-        copy.namespace(write.ns).writes.setdefault(write.checkpoint_id, []).append(write)
-    for segment in source.segments():
-        copy.log(segment.log).put(segment)
-    return copy
 
 
 # -- steps of a batch ----------------------------------------------------------------
@@ -158,37 +143,32 @@ def _check(batch: Batch, thread: Thread, threads: Threads) -> None:
     if batch.generation is not None and batch.generation != thread.generation:
         raise StaleThreadError(thread=batch.thread)
     for fence in batch.fences:
-        _FENCES[type(fence)](batch, fence, thread, threads)
+        _check_fence(fence, batch, thread, threads)
 
 
-def _check_head(batch: Batch, fence: HeadFence, thread: Thread, _: Threads) -> None:
-    namespace = thread.namespaces.get(fence.ns, EMPTY_NAMESPACE)
-    first = 0 if fence.expected is None else bisect_right(namespace.ids, fence.expected)
-    own = {row.id for row in batch.checkpoints if row.ns == fence.ns}
-    for key in islice(namespace.ids, first, None):
-        if key not in own and not namespace.rows[key].flags & NESTED:
-            raise ConflictError(thread=batch.thread, namespace=fence.ns, checkpoint=key)
-
-
-def _check_writes(batch: Batch, fence: WritesFence, thread: Thread, _: Threads) -> None:
-    namespace = thread.namespaces.get(fence.ns, EMPTY_NAMESPACE)
-    rows = namespace.writes.get(fence.checkpoint_id, ())
-    if any(row.run != fence.run and row.seq > fence.seen for row in rows):
-        raise ConflictError(thread=batch.thread, namespace=fence.ns, checkpoint=fence.checkpoint_id)
-
-
-def _check_rows(batch: Batch, fence: RowsFence, thread: Thread, threads: Threads) -> None:
-    family = [threads[name] for name in thread.heap.members]
-    spaces = [space for member in family for space in member.namespaces.values()]
-    checkpoints = sum(len(space.ids) for space in spaces)
-    writes = sum(len(rows) for space in spaces for rows in space.writes.values())
-    if (checkpoints, writes) != (fence.checkpoints, fence.writes):
-        raise ConflictError(thread=batch.thread)
-
-
-def _check_entry(batch: Batch, fence: EntryFence, thread: Thread, _: Threads) -> None:
-    if thread.entry_revision != fence.revision:
-        raise ConflictError(thread=batch.thread)
+def _check_fence(fence: Fence, batch: Batch, thread: Thread, threads: Threads) -> None:
+    at: dict[str, str] = {}
+    match fence:
+        case HeadFence(ns, expected):
+            namespace = thread.namespaces.get(ns, EMPTY_NAMESPACE)
+            first = 0 if expected is None else bisect_right(namespace.ids, expected)
+            own = {row.id for row in batch.checkpoints if row.ns == ns}
+            newer = (key for key in islice(namespace.ids, first, None) if key not in own)
+            found = next((key for key in newer if not namespace.rows[key].flags & NESTED), None)
+            holds = found is None
+            at = {} if found is None else {"namespace": ns, "checkpoint": found}
+        case WritesFence(ns, key, run, seen):
+            rows = thread.namespaces.get(ns, EMPTY_NAMESPACE).writes.get(key, ())
+            holds = all(row.run == run or row.seq <= seen for row in rows)
+            at = {"namespace": ns, "checkpoint": key}
+        case RowsFence(checkpoints, writes):
+            family = [threads[name] for name in thread.heap.members]
+            holds = checkpoints == sum(len([*one.rows()]) for one in family)
+            holds = holds and writes == sum(len([*one.writes()]) for one in family)
+        case EntryFence(revision):
+            holds = thread.entry_revision == revision
+    if not holds:
+        raise ConflictError(thread=batch.thread, **at)
 
 
 def _move_segments(batch: Batch, thread: Thread) -> None:
@@ -199,7 +179,7 @@ def _move_segments(batch: Batch, thread: Thread) -> None:
     dropped = [logs[n].drop(start, count) for n, start, count in batch.drop_segments if n in logs]
     added: list[Segment] = []
     try:
-        added.extend(s for s in batch.segments if thread.log(s.log).put(s))
+        added.extend(s for s in batch.segments if thread.logs[s.log].put(s))
     except SegmentTakenError as error:
         for segment in added:
             logs[segment.log].drop(segment.start, segment.count)
@@ -211,23 +191,16 @@ def _move_segments(batch: Batch, thread: Thread) -> None:
 
 def _move_rows(batch: Batch, thread: Thread) -> None:
     for row in batch.checkpoints:
-        thread.namespace(row.ns).put(row)
+        thread.namespaces[row.ns].put(row)
     for write in batch.writes:
-        thread.namespace(write.ns).add_write(write)
+        thread.namespaces[write.ns].add_write(write)
     for ns, key in batch.drop_checkpoints:
-        thread.namespace(ns).drop(key)
+        thread.namespaces[ns].drop(key)
     for ns, key, seq in batch.drop_writes:
-        thread.namespace(ns).drop_write(key, seq)
+        thread.namespaces[ns].drop_write(key, seq)
     for ns, key in batch.hide_checkpoints:
-        thread.namespace(ns).hide(key)
+        thread.namespaces[ns].hide(key)
 
-
-_FENCES: dict[type[Fence], Callable[[Batch, Any, Thread, Threads], None]] = {
-    HeadFence: _check_head,
-    WritesFence: _check_writes,
-    RowsFence: _check_rows,
-    EntryFence: _check_entry,
-}
 
 _CHANGES: dict[type[Change], Callable[[Threads, Any], None]] = {
     Batch: _apply,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
 from threadkeep.backends.records import Log
@@ -24,8 +25,6 @@ from threadkeep.engine.thread_entry import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    from threadkeep.engine.thread_entry import ThreadEntry
 
 
 class Namespace:
@@ -110,7 +109,7 @@ class Heap:
     __slots__ = ("logs", "members")
 
     def __init__(self) -> None:
-        self.logs: dict[int, Log] = {}
+        self.logs: defaultdict[int, Log] = defaultdict(Log)
         self.members: set[str] = set()
 
 
@@ -122,30 +121,16 @@ class Thread:
     def __init__(self) -> None:
         self.generation = 0
         self.deleted_at = 0
-        self.namespaces: dict[str, Namespace] = {}
+        self.namespaces: defaultdict[str, Namespace] = defaultdict(Namespace)
         self.heap = Heap()
         self.entry: ThreadEntry | None = None
         self.size = 0
         self.revision = 0
 
-    def namespace(self, ns: str) -> Namespace:
-        """The namespace, made where it is not there yet."""
-        found = self.namespaces.get(ns)
-        if found is None:
-            found = self.namespaces[ns] = Namespace()
-        return found
-
     @property
-    def logs(self) -> dict[int, Log]:
+    def logs(self) -> defaultdict[int, Log]:
         """Its logs by number."""
         return self.heap.logs
-
-    def log(self, number: int) -> Log:
-        """The log, made where it is not there yet."""
-        found = self.logs.get(number)
-        if found is None:
-            found = self.logs[number] = Log()
-        return found
 
     def rows(self) -> Iterator[CheckpointRow]:
         """All checkpoints, hidden ones too."""
@@ -158,6 +143,13 @@ class Thread:
             for rows in namespace.writes.values():
                 yield from rows
 
+    def add_rows(self, rows: Iterable[CheckpointRow], writes: Iterable[WriteRow]) -> None:
+        """Add rows of another thread as they are."""
+        for row in rows:
+            self.namespaces[row.ns].put(row)
+        for write in writes:
+            self.namespaces[write.ns].writes.setdefault(write.checkpoint_id, []).append(write)
+
     def segments(self) -> Iterator[Segment]:
         """All segments by (log, start)."""
         for number in sorted(self.logs):
@@ -169,15 +161,9 @@ class Thread:
         """The revision of its entry; 0 without one."""
         return self.revision if self.entry is not None else 0
 
-    def holds_checkpoints(self) -> bool:
-        """True if there is a checkpoint, visible or hidden."""
-        return any(namespace.rows for namespace in self.namespaces.values())
-
     def holds_rows(self) -> bool:
         """True if there is any row: checkpoint, write or segment."""
-        return any(n.rows or n.writes for n in self.namespaces.values()) or any(
-            log.starts for log in self.logs.values()
-        )
+        return any(self.rows()) or any(self.writes()) or any(self.segments())
 
     def stored(self, name: str, row: CheckpointRow) -> StoredCheckpoint:
         """The row as it is read: with keyframe, writes and child."""

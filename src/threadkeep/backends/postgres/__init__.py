@@ -1,7 +1,4 @@
-"""Rows in a PostgreSQL database.
-
-Needs the extra `threadkeep[postgres]`.
-"""
+"""Rows in a PostgreSQL database (needs the extra `threadkeep[postgres]`)."""
 
 from threadkeep.backends.postgres.backend import AsyncPostgresBackend, PostgresBackend, opened
 

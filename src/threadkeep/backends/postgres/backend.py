@@ -1,13 +1,8 @@
-"""PostgreSQL backend: statements sent to the server, retried, and their answers understood.
-
-The logic is that of `AsyncPostgresBackend`. `PostgresBackend` runs the same coroutines on
-blocking connections. Neither rows nor errors of the driver leave this package.
-"""
+"""PostgreSQL backend: statements sent to the server, retried, and their answers understood."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -17,19 +12,12 @@ from psycopg.errors import Diagnostic
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep.backends.base import AsyncBackend, Scrubbed
-from threadkeep.backends.postgres import (
-    changes,
-    maintenance,
-    migrations,
-    partitions,
-    reads,
-)
+from threadkeep.backends.failures import again
+from threadkeep.backends.postgres import changes, maintenance, migrations, partitions, reads
 from threadkeep.backends.postgres.connections import (
     NEWEST_STATE,
     ONE_STATE,
-    GivenConnection,
-    GivenPool,
-    Message,
+    Given,
     OwnAsyncPools,
     OwnPool,
     Settings,
@@ -40,12 +28,11 @@ from threadkeep.backends.postgres.connections import (
 from threadkeep.backends.postgres.failures import (
     DRIVER_ERRORS,
     lost_connection,
-    mapped,
+    mapped_errors,
     passes,
     refusal,
 )
 from threadkeep.backends.postgres.statement import Rows, Statement
-from threadkeep.backends.retry import again
 from threadkeep.backends.sync_bridge import BlockingFace, finish
 from threadkeep.engine.model import Change, CopyThread, Read, ReadThread
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
@@ -79,8 +66,8 @@ class AsyncPostgresBackend(AsyncBackend):
     async def fetch(self, reads_: Sequence[Read]) -> list[Any]:
         """Answer each read, in order, all from one state. See `Backend.fetch`."""
         queries = [reads.query(read) for read in reads_]
-        statements = [self._ready(s) for query in queries for s in query.statements]
-        with self._mapped_errors():
+        statements = [statement for query in queries for statement in query.statements]
+        with mapped_errors(self._server):
             rows = iter(await self._answered(statements, ONE_STATE) if statements else ())
         return [query.reply([next(rows) for _ in query.statements]) for query in queries]
 
@@ -101,20 +88,19 @@ class AsyncPostgresBackend(AsyncBackend):
         statement = changes.together(many)
         if statement is None:
             return False
-        with self._mapped_errors():
-            ((row,),) = await self._answered([self._ready(statement)], NEWEST_STATE)
+        with mapped_errors(self._server):
+            ((row,),) = await self._answered([statement], NEWEST_STATE)
         return bool(row[0])
 
     async def _each(self, many: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """Make the changes one after the other, in one transaction."""
-        statements = [self._ready(changes.statement(change)) for change in many]
+        statements = [changes.statement(change) for change in many]
         if len(many) > 1:
             threads = {thread for change in many for thread in changes.locked(change)}
             if len(threads) > 1:
                 # All are locked first, in one order: so no two groups wait for each other.
-                statements = [*map(self._ready, changes.locking(threads)), *statements]
+                statements = [*changes.locking(threads), *statements]
         losses: list[Exception] = []
-        with self._mapped_errors():
+        with mapped_errors(self._server):
             answers = await self._answered(statements, NEWEST_STATE, losses)
         results: list[ThreadkeepError | None] = []
         for change, rows in zip(many, answers[-len(many) :], strict=True):
@@ -135,13 +121,8 @@ class AsyncPostgresBackend(AsyncBackend):
         """Migrate the tables to this release's version, and make and drop partitions.
 
         Any number of processes may do so at once. Needs the right to create tables.
-
-        Raises:
-            NewerDatabaseError: the tables are of a later release.
-            NotOursError: the schema holds another program's tables; they are left as they are.
-            UnreachableError, BackendError: the server failed; retry.
         """
-        with self._mapped_errors(migrating=True):
+        with mapped_errors(self._server, migrating=True):
             await self._retried(self._migrate)
 
     async def _migrate(self) -> None:
@@ -156,7 +137,7 @@ class AsyncPostgresBackend(AsyncBackend):
                     return
                 answer = error = None
                 try:
-                    (answer,) = await send(conn, Message([self._ready(step)], NEWEST_STATE))
+                    (answer,) = await send(conn, self._ready([step]), NEWEST_STATE)
                 except DRIVER_ERRORS as failure:
                     error = failure
 
@@ -167,8 +148,8 @@ class AsyncPostgresBackend(AsyncBackend):
 
     async def identity(self) -> str:
         """Name the schema among those of all servers. See `Backend.identity`."""
-        statement = self._ready(Statement(_IDENTITY, (self._schema,)))
-        with self._mapped_errors():
+        statement = Statement(_IDENTITY, (self._schema,))
+        with mapped_errors(self._server):
             ((row,),) = await self._answered([statement], ONE_STATE)
         return "-".join(map(str, row))
 
@@ -177,9 +158,9 @@ class AsyncPostgresBackend(AsyncBackend):
 
         Needs the rights of the tables' owner; a given connection must be in autocommit.
         """
-        server = maintenance.Server(self._send_alone, self._source.pause)
-        with self._mapped_errors():
-            return await self._retried(lambda: maintenance.scrub(server, rewrite=rewrite))
+        call = partial(maintenance.scrub, self._send_alone, self._source.pause, rewrite=rewrite)
+        with mapped_errors(self._server):
+            return await self._retried(call)
 
     async def _send_alone(self, statement: Statement) -> tuple[Rows, Sequence[str]]:
         """Return the rows of a statement that is sent by itself, and the server's warnings."""
@@ -192,7 +173,7 @@ class AsyncPostgresBackend(AsyncBackend):
         async with self._source.lend() as conn:
             conn.add_notice_handler(note)
             try:
-                (rows,) = await send(conn, Message([self._ready(statement)], NEWEST_STATE))
+                (rows,) = await send(conn, self._ready([statement]), NEWEST_STATE)
             finally:
                 conn.remove_notice_handler(note)
         return rows, warnings
@@ -201,9 +182,11 @@ class AsyncPostgresBackend(AsyncBackend):
         """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
         await self._source.close()
 
-    def _ready(self, statement: Statement) -> Statement:
-        """Return the statement with the schema's name in it."""
-        return statement._replace(sql=statement.sql.replace("{schema}", self._schema))
+    def _ready(self, statements: Sequence[Statement]) -> list[Statement]:
+        return [
+            Statement(sql.replace("{schema}", self._schema), values, keep)
+            for sql, values, keep in statements
+        ]
 
     async def _answered(
         self,
@@ -215,8 +198,8 @@ class AsyncPostgresBackend(AsyncBackend):
 
         Lost connections are added to `losses`: what was sent over them may have been done.
         """
-        message = Message(statements, isolation, self._before)
-        return await self._retried(partial(self._send, message), losses)
+        call = partial(self._send, self._ready(statements), isolation)
+        return await self._retried(call, losses)
 
     async def _retried(
         self, call: Callable[[], Awaitable[T]], losses: list[Exception] | None = None
@@ -234,43 +217,26 @@ class AsyncPostgresBackend(AsyncBackend):
             losses += lost
         return await again(call, passes, self._source.pause)
 
-    async def _send(self, message: Message) -> list[Rows]:
+    async def _send(self, statements: Sequence[Statement], isolation: str) -> list[Rows]:
         async with self._source.lend() as conn:
-            return await send(conn, message)
-
-    @contextmanager
-    def _mapped_errors(self, *, migrating: bool = False) -> Iterator[None]:
-        try:
-            yield
-        except DRIVER_ERRORS as error:
-            raise mapped(error, self._server, migrating=migrating) from error
+            return await send(conn, statements, isolation, self._before)
 
 
 class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
-    """Rows in a PostgreSQL database, for blocking calls; `asynchronous` serves awaiting ones.
-
-    Args:
-        database: a URL (which may have the parameters `schema` and `partition_by`) or another
-            conninfo of libpq, or a pool or connection of psycopg, which stays the program's own.
-        options: see `Settings`.
-
-    Raises:
-        OpenError: the URL cannot be read.
-        InvalidArgumentError: an option is invalid.
-    """
+    """Rows in a PostgreSQL database, for blocking calls; `asynchronous` serves awaiting ones."""
 
     counts_for_all = True
 
     def __init__(
         self, database: str | ConnectionPool[Any] | Connection[Any], **options: Any
     ) -> None:
-        if isinstance(database, str):
-            settings = settings_of(database, **options)
-            loops = OwnAsyncPools(settings)
-            native = AsyncPostgresBackend(loops, settings)
-            super().__init__(AsyncPostgresBackend(OwnPool(settings), settings), native, loops)
-        else:
+        if not isinstance(database, str):
             super().__init__(_backend_over(database, ConnectionPool, Connection, options))
+            return
+        settings = settings_of(database, **options)
+        loops = OwnAsyncPools(settings)
+        native = AsyncPostgresBackend(loops, settings)
+        super().__init__(AsyncPostgresBackend(OwnPool(settings), settings), native, loops)
 
     def migrate(self) -> None:
         """See `AsyncPostgresBackend.migrate`."""
@@ -289,9 +255,6 @@ def opened(
 
     An async pool or connection of psycopg gives a backend that only awaiting calls can use.
     A pipeline (`pipe`) may be open on a connection: what is committed is synced there.
-
-    Raises:
-        InvalidArgumentError: also for a pool with a pipe, which belongs to one connection.
     """
     if pipe is not None and not isinstance(database, Connection | AsyncConnection):
         raise InvalidArgumentError(
@@ -305,7 +268,6 @@ def opened(
 def _backend_over(
     given: Any, pool: type, connection: type, options: dict[str, Any]
 ) -> AsyncPostgresBackend:
-    """Make a backend over a program's own pool or connection of these types."""
     if not isinstance(given, (pool, connection)):
         raise InvalidArgumentError(
             f"{type(given).__name__} is no PostgreSQL database.",
@@ -314,5 +276,4 @@ def _backend_over(
     info = getattr(given, "info", None)
     conninfo = getattr(info, "dsn", None) or getattr(given, "conninfo", "")  # (for errors)
     settings = Settings(conninfo if isinstance(conninfo, str) else "", **options)
-    source = GivenPool(given) if isinstance(given, pool) else GivenConnection(given)
-    return AsyncPostgresBackend(source, settings)
+    return AsyncPostgresBackend(Given(given), settings)

@@ -1,8 +1,6 @@
 """Changes as SQL: one statement each, which calls a function of the schema.
 
-A change is one statement, and so a transaction of its own; many batches may be one call of
-`commit_batches`. Values reach SQL as bound parameters only. The text of a statement depends only
-on the kinds of rows that a batch has, so that few of them are prepared.
+The text of a statement depends only on the kinds of rows of a batch, so that few are prepared.
 """
 # ruff: noqa: S608 - texts are put together from constants of this module only
 
@@ -12,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from psycopg.types.numeric import Int8
 
@@ -24,6 +22,7 @@ from threadkeep.backends.postgres.statement import (
     pack_optional,
     pack_text,
 )
+from threadkeep.backends.records import only_adds
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -37,12 +36,7 @@ from threadkeep.engine.model import (
     WriteRow,
     WritesFence,
 )
-from threadkeep.engine.thread_entry import (
-    EntryFence,
-    ThreadEntry,
-    Touch,
-    label_prefix,
-)
+from threadkeep.engine.thread_entry import EntryFence, ThreadEntry, Touch, label_prefix
 from threadkeep.errors import InvalidArgumentError
 
 _Row: TypeAlias = tuple[Any, ...]
@@ -196,14 +190,17 @@ def _register(
 
 def _entry_arguments(entry: ThreadEntry) -> Iterator[_Argument]:
     origin, checkpoint = entry.origin or (None, None)
-    yield "entry_state => %s", (entry.state,)
-    yield "entry_created => %s", (Int8(entry.created_at),)
-    yield "entry_updated => %s", (Int8(entry.updated_at),)
-    yield "entry_pinned => %s", (entry.pinned,)
-    yield "entry_ttl => %s::bigint", (_number(entry.ttl),)
-    yield "entry_origin => %s", (pack_optional(origin),)
-    yield "entry_origin_checkpoint => %s", (pack_optional(checkpoint),)
-    yield "entry_waits_at => %s", (pack_optional(entry.waits_at),)
+    for sql, value in (
+        ("entry_state => %s", entry.state),
+        ("entry_created => %s", Int8(entry.created_at)),
+        ("entry_updated => %s", Int8(entry.updated_at)),
+        ("entry_pinned => %s", entry.pinned),
+        ("entry_ttl => %s::bigint", _number(entry.ttl)),
+        ("entry_origin => %s", pack_optional(origin)),
+        ("entry_origin_checkpoint => %s", pack_optional(checkpoint)),
+        ("entry_waits_at => %s", pack_optional(entry.waits_at)),
+    ):
+        yield sql, (value,)
     yield from _label_arguments("entry", entry.labels)
 
 
@@ -328,12 +325,9 @@ def together(changes: Sequence[Change]) -> Statement | None:
 
     None where a change does more than add rows, two overlap, or they are too much for one call.
     """
-    batches = [change for change in changes if isinstance(change, Batch) and _only_adds(change)]
-    if (
-        len(batches) < len(changes)
-        or _overlap(batches)
-        or sum(map(size, batches)) > _MOST_BYTES_TOGETHER
-    ):
+    batches = [change for change in changes if _adds_rows(change)]
+    is_too_much = sum(map(size, batches)) > _MOST_BYTES_TOGETHER
+    if len(batches) < len(changes) or is_too_much or _overlap(batches):
         return None
     rows = _rows(batches)
     values: list[Array] = []
@@ -348,18 +342,11 @@ def together(changes: Sequence[Change]) -> Statement | None:
     return Statement(f"SELECT {{schema}}.commit_batches({_CALL})", tuple(values))
 
 
-def _only_adds(batch: Batch) -> bool:
-    """Return True if a batch only adds rows, or replaces segments."""
-    return not (
-        batch.fences
-        or batch.bump
-        or batch.entry is not None
-        or batch.drop_checkpoints
-        or batch.drop_writes
-        or batch.hide_checkpoints
-        or batch.drop_unreadable
-        or (batch.drop_segments and not batch.segments)
-        or (batch.touch is not None and batch.touch.whole)
+def _adds_rows(change: Change) -> TypeGuard[Batch]:
+    return (
+        only_adds(change)
+        and bool(change.segments or not change.drop_segments)
+        and not (change.touch is not None and change.touch.whole)
     )
 
 
@@ -387,7 +374,6 @@ def _overlap(batches: Sequence[Batch]) -> bool:
 
 
 def _rows(batches: Sequence[Batch]) -> dict[str, list[_Row]]:
-    """Return the rows of each kind."""
     rows: dict[str, list[_Row]] = {kind: [] for kind in _KINDS}
     for number, batch in enumerate(batches, 1):
         touch = batch.touch
@@ -425,7 +411,7 @@ _REPLACE = f"""{_DROPPED}, put AS MATERIALIZED (
 )
 SELECT coalesce(refusal, (SELECT put.refusal FROM put)), at_namespace, at_checkpoint FROM dropped
 """
-# (the argument says that it comes after the drop)
+# (The argument says that it comes after the drop.)
 _AFTER_DROP = "the_thread => CASE WHEN dropped.gone IS NOT NULL THEN %s::text END"
 
 
@@ -446,28 +432,9 @@ def _drop(change: DropThread) -> Statement:
 
 
 def _copy(change: CopyThread) -> Statement:
-    names, now = (pack_text(change.source), pack_text(change.target)), Int8(change.now)
-    if change.revision is None:
-        return Statement("SELECT refusal FROM {schema}.copy_thread(%s, %s, %s)", (*names, now))
-    values = (list(names), names[0], Int8(change.revision), names[0], *names, now)
-    return Statement(_COPY_EXPECTED, values)
-
-
-# (locked in the order in which the functions do, before the revision is looked at)
-_SOURCE = """
-found AS MATERIALIZED (
-    SELECT t.thread_id, CASE WHEN t.state IS NULL THEN 0 ELSE t.revision END AS revision
-    FROM {schema}.threads t WHERE t.thread_id = ANY(%s) ORDER BY t.thread_id FOR NO KEY UPDATE
-), source AS MATERIALIZED (
-    SELECT coalesce((SELECT f.revision FROM found f WHERE f.thread_id = %s), 0) AS revision
-)
-"""
-_COPY_EXPECTED = f"""
-WITH {_SOURCE}
-SELECT CASE WHEN source.revision <> %s AND {{schema}}.holds_rows(%s) THEN 'conflict'
-    ELSE (SELECT refusal FROM {{schema}}.copy_thread(%s, %s, %s)) END
-FROM source
-"""
+    names = pack_text(change.source), pack_text(change.target)
+    values = (*names, Int8(change.now), _number(change.revision))
+    return Statement("SELECT refusal FROM {schema}.copy_thread(%s, %s, %s, %s::bigint)", values)
 
 
 def _fork(change: ForkThread) -> Statement:
@@ -475,8 +442,8 @@ def _fork(change: ForkThread) -> Statement:
     writes = _columns([(*_key((ns, id_)), Int8(seq)) for ns, id_, seq in change.writes], 3)
     touch = Touch(change.entry.size, whole=True)
     told, told_values = _register(change.target, change.now, change.entry, touch)
-    names = [pack_text(change.source), pack_text(change.target)]
-    values = (names, names[0], _number(change.revision), *names, Int8(change.generation))
+    expected = Int8(change.generation), _number(change.revision)
+    values = (pack_text(change.source), pack_text(change.target), *expected)
     return Statement(_FORK.replace("{told}", told), (*values, *checkpoints, *writes, *told_values))
 
 
@@ -484,14 +451,12 @@ def _columns(rows: Iterable[_Row], width: int) -> list[list[Any]]:
     return list(map(list, zip(*rows, strict=True))) or [[]] * width
 
 
-_FORK = f"""
-WITH {_SOURCE}, done AS MATERIALIZED (
-    SELECT CASE WHEN source.revision <> %s::bigint THEN 'conflict' ELSE (
-        SELECT refusal FROM {{schema}}.fork_thread(
-            %s, %s, %s, %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[])
-    ) END AS refusal FROM source)
+_FORK = """
+WITH done AS MATERIALIZED (
+    SELECT refusal FROM {schema}.fork_thread(%s, %s, %s, %s::bigint,
+        %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[]))
 SELECT done.refusal, NULL, NULL,
-    CASE WHEN done.refusal IS NULL THEN {{told}} END
+    CASE WHEN done.refusal IS NULL THEN {told} END
 FROM done
 """
 _CHANGES: dict[type[Change], Callable[[Any], Statement]] = {

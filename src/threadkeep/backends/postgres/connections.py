@@ -1,11 +1,6 @@
-"""Settings of a PostgreSQL store, from a URL and options.
-
-Connections, from pools of our own or a program's, and statements sent over them.
+"""Settings of a PostgreSQL store, its connections, and statements sent over them.
 
 A connection belongs to the process, and an async one to the event loop, that it was opened in.
-What the program gave is never closed. A message is one round trip: a single statement is its own
-transaction, several are one, pipelined. In a transaction that the program has begun, reads are a
-part of it, and changes are refused.
 """
 
 from __future__ import annotations
@@ -13,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, pq
@@ -25,19 +20,13 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
+from threadkeep import errors
 from threadkeep.backends import sync_bridge
 from threadkeep.backends.base import without
-from threadkeep.backends.postgres.failures import mapped
+from threadkeep.backends.postgres.failures import mapped_errors
 from threadkeep.backends.postgres.statement import Array, Rows, Statement, register_arrays
 from threadkeep.backends.process_forks import LoopConnections, PerProcess
 from threadkeep.backends.sync_bridge import entered, result
-from threadkeep.errors import (
-    ClosedError,
-    InvalidArgumentError,
-    OpenError,
-    UnreachableError,
-    invalid,
-)
 from threadkeep.validation import is_count, is_time
 
 _QUOTED = re.compile(r'".*"', re.DOTALL)  # what libpq quotes of a conninfo may be its password
@@ -49,25 +38,9 @@ _SCHEMES = ("postgresql", "postgres")
 
 @dataclass(frozen=True)
 class Settings:
-    """Checked settings of a store.
+    """Checked settings of a store: the options of `PostgresSaver`, and what libpq takes.
 
-    Args:
-        conninfo: what libpq takes, without the application's name; "" for the program's own
-            connections.
-        schema: the schema of the tables.
-        min_size: connections that a pool keeps open while idle.
-        max_size: most connections of a pool.
-        timeout: seconds to wait for a free connection.
-        prepare_threshold: uses of a statement before it is prepared; None for never.
-        statement_timeout: seconds that the server gives a statement; None for its own default.
-        application_name: the name of the connections in the server's list.
-        partition_by: "month": a migration partitions the checkpoints by the month of their ids,
-            makes partitions ahead, and drops empty ones of past months; None: it leaves the table
-            as it is.
-
-    Raises:
-        InvalidArgumentError: a value is invalid.
-        OpenError: the conninfo cannot be read.
+    `conninfo` is "" for the program's own connections.
     """
 
     conninfo: str
@@ -82,29 +55,25 @@ class Settings:
 
     def __post_init__(self) -> None:
         size = len(self.schema.encode()) if isinstance(self.schema, str) else 0
+        threshold, limit = self.prepare_threshold, self.statement_timeout
+        valid_threshold = threshold is None or is_count(threshold, 0)
+        valid_limit = limit is None or (is_time(limit) and limit * 1000 <= _LONGEST_TIMEOUT)
         valid_schema = 0 < size <= _LONGEST_NAME and not set(self.schema) & set("\0%$")
         for name, valid, hint in (
             ("schema", valid_schema, "Use a name of 1 to 63 bytes, without % and $."),
             ("min_size", is_count(self.min_size, 0), "Use a number of connections, 0 or more."),
             ("timeout", is_time(self.timeout), "Use seconds, more than 0."),
-            ("prepare_threshold", self._is_threshold, "Use 0 or more, or None."),
-            ("statement_timeout", self._is_limit, "Use seconds, at most 2,147,483, or None."),
+            ("prepare_threshold", valid_threshold, "Use 0 or more, or None."),
+            ("statement_timeout", valid_limit, "Use seconds, at most 2,147,483, or None."),
             ("application_name", isinstance(self.application_name, str), "Use a text."),
             ("partition_by", self.partition_by in (None, "month"), "Use 'month', or None."),
         ):
             if not valid:
-                raise invalid(name, getattr(self, name), hint)
+                raise errors.invalid(name, getattr(self, name), hint)
         if not is_count(self.max_size, max(1, self.min_size)):
-            raise invalid("max_size", self.max_size, "Use at least 1, and no less than min_size.")
-
-    @property
-    def _is_threshold(self) -> bool:
-        return self.prepare_threshold is None or is_count(self.prepare_threshold, 0)
-
-    @property
-    def _is_limit(self) -> bool:
-        limit = self.statement_timeout
-        return limit is None or (is_time(limit) and limit * 1000 <= _LONGEST_TIMEOUT)
+            raise errors.invalid(
+                "max_size", self.max_size, "Use at least 1, and no less than min_size."
+            )
 
     @property
     def quoted_schema(self) -> str:
@@ -118,11 +87,8 @@ class Settings:
             parts = conninfo_to_dict(self.conninfo)
         except psycopg.Error:
             parts = {}
-        hosts = str(parts.get("host") or parts.get("hostaddr") or "localhost").split(",")
-        ports = str(parts.get("port") or "5432").split(",")
-        ports = ports * len(hosts) if len(ports) == 1 else ports
-        places = ",".join(f"{host}:{port}" for host, port in zip(hosts, ports, strict=False))
-        return f"PostgreSQL at {places}"
+        host = parts.get("host") or parts.get("hostaddr") or "localhost"
+        return f"PostgreSQL at {host}:{parts.get('port') or 5432}"
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -136,22 +102,12 @@ class Settings:
     @property
     def pool_arguments(self) -> dict[str, Any]:
         """Arguments of a pool of our own, beside the conninfo."""
-        return {
-            "kwargs": self.arguments,
-            "min_size": self.min_size,
-            "max_size": self.max_size,
-            "timeout": self.timeout,
-            "name": "threadkeep",
-        }
+        sizes = {"min_size": self.min_size, "max_size": self.max_size, "timeout": self.timeout}
+        return {"kwargs": self.arguments, "name": "threadkeep", **sizes}
 
 
 def settings_of(database: str, **options: Any) -> Settings:
-    """Read the settings from a URL, or another conninfo of libpq, and options, which come first.
-
-    Raises:
-        OpenError: the URL cannot be read.
-        InvalidArgumentError: an option, or a parameter of ours, is invalid.
-    """
+    """Read the settings from a URL, or another conninfo of libpq, and options, which come first."""
     for name in _OF_URLS:
         database, value = without(name, database)
         if value is not None:
@@ -163,7 +119,7 @@ def settings_of(database: str, **options: Any) -> Settings:
         conninfo = make_conninfo(database)
     except (psycopg.Error, UnicodeError) as error:
         cause = _QUOTED.sub('"..."', " ".join(str(error).split()))
-        raise OpenError(
+        raise errors.OpenError(
             f"Invalid PostgreSQL URL: {cause}",
             hint="Use postgresql://user:password@host:5432/database.",
         ) from None  # the cause could show the password
@@ -182,12 +138,7 @@ NEWEST_STATE = "READ COMMITTED"
 """Isolation of changes: a statement sees what others committed while it waited for a lock."""
 
 
-class Message(NamedTuple):
-    """Statements that are sent together; those of `before` come first and have no answer."""
-
-    statements: Sequence[Statement]
-    isolation: str
-    before: Sequence[Statement] = ()
+_BEGUN = (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
 
 
 def _in_pipeline(conn: _Conn | _AsyncConn) -> bool:
@@ -195,61 +146,54 @@ def _in_pipeline(conn: _Conn | _AsyncConn) -> bool:
 
 
 def _in_transaction(conn: _Conn | _AsyncConn) -> bool:
-    return conn.info.transaction_status in (
-        pq.TransactionStatus.INTRANS,
-        pq.TransactionStatus.INERROR,
-    )
+    return conn.info.transaction_status in _BEGUN
 
 
-async def send(conn: _Conn | _AsyncConn, message: Message) -> list[Rows]:
-    """Return the rows of each statement; changes are durable on return.
+async def send(
+    conn: _Conn | _AsyncConn,
+    statements: Sequence[Statement],
+    isolation: str,
+    before: Sequence[Statement] = (),
+) -> list[Rows]:
+    """Return the rows of each statement, but for those of `before`, which are sent first.
 
-    A call that fails leaves no transaction open which it began.
+    Changes are durable on return. A call that fails leaves no transaction open which it began.
     """
     if _in_pipeline(conn):
         async with entered(conn.pipeline()):  # whose end synchronizes: the state is known then
             pass
     if _in_transaction(conn):
-        if message.isolation == NEWEST_STATE:
-            raise InvalidArgumentError(
+        if isolation == NEWEST_STATE:
+            raise errors.InvalidArgumentError(
                 "The given connection is in the middle of a transaction, which could be undone.",
                 hint="End it first, or give the saver a pool, or a connection of its own.",
             )
         async with entered(conn.transaction()):  # a savepoint
             async with entered(conn.pipeline()):
-                cursors = [await _execute(conn, statement) for statement in message.statements]
+                cursors = [await _execute(conn, statement) for statement in statements]
             return [await _rows(cursor) for cursor in cursors]
-    sent, answered, pipelined = message.statements, slice(None), True
-    if len(message.statements) + len(message.before) == 1:
+    sent, first, pipelined = statements, 0, True
+    if len(statements) + len(before) == 1:
         pipelined = _in_pipeline(conn)  # (what it answers is not committed before it ends)
     else:
-        sent, answered = _transaction(message, autocommit=conn.autocommit)
+        begin = "BEGIN" if conn.autocommit else "SET TRANSACTION"
+        begun = Statement(f"{begin} ISOLATION LEVEL {isolation}")
+        first = 1 + len(before)
+        sent = [begun, *before, *statements, *((_COMMIT,) if conn.autocommit else ())]
     try:
         async with entered(conn.pipeline()) if pipelined else _NO_PIPELINE:
             cursors = [await _execute(conn, statement) for statement in sent]
             if not conn.autocommit:
                 await result(conn.commit())
-        return [await _rows(cursor) for cursor in cursors[answered]]
+        answered = cursors[first : first + len(statements)]
+        return [await _rows(cursor) for cursor in answered]
     finally:
         if _in_transaction(conn):
             await result(conn.rollback())
 
 
 _NO_PIPELINE = nullcontext()
-
-
-def _transaction(message: Message, *, autocommit: bool) -> tuple[Sequence[Statement], slice]:
-    """Return the statements of a transaction, and which of them are the message's."""
-    begin = "BEGIN" if autocommit else "SET TRANSACTION"
-    sent = [
-        Statement(f"{begin} ISOLATION LEVEL {message.isolation}"),
-        *message.before,
-        *message.statements,
-    ]
-    answered = slice(1 + len(message.before), len(sent))
-    if autocommit:
-        sent.append(Statement("COMMIT"))
-    return sent, answered
+_COMMIT = Statement("COMMIT")
 
 
 async def _execute(conn: _Conn | _AsyncConn, statement: Statement) -> Any:
@@ -296,15 +240,6 @@ class Source:
         raise NotImplementedError
 
 
-@contextmanager
-def _mapped_refusals(settings: Settings) -> Iterator[None]:
-    """Map a failure to connect to an error that is not retried: a wrong password stays wrong."""
-    try:
-        yield
-    except psycopg.Error as error:
-        raise mapped(error, settings.server) from error
-
-
 class OwnPool(Source):
     """A pool that is opened when it is first needed, anew after a fork."""
 
@@ -325,8 +260,9 @@ class OwnPool(Source):
 
 
 def _opened(settings: Settings) -> ConnectionPool[_Conn]:
-    # A pool retries without a word: whether the server lets us in is asked first.
-    with _mapped_refusals(settings):
+    # A pool retries without a word: whether the server lets us in is asked first, and is not
+    # retried: a wrong password stays wrong.
+    with mapped_errors(settings.server):
         psycopg.connect(settings.conninfo, **settings.arguments).close()
     return ConnectionPool(settings.conninfo, open=True, **settings.pool_arguments)
 
@@ -364,7 +300,7 @@ class OwnAsyncPools(LoopConnections["asyncio.Task[_LoopPool]"], Source):
     async def _end(self, made: asyncio.Task[_LoopPool]) -> None:
         try:
             opened = await made
-        except UnreachableError:  # it was never open
+        except errors.UnreachableError:  # it was never open
             return
         await opened.close()
 
@@ -392,7 +328,7 @@ class _LoopPool:
     @classmethod
     async def open(cls, settings: Settings) -> _LoopPool:
         """Open a pool, if the server lets us in."""
-        with _mapped_refusals(settings):
+        with mapped_errors(settings.server):
             first = await AsyncConnection.connect(settings.conninfo, **settings.arguments)
         await first.close()
         opened = cls(settings)
@@ -418,51 +354,37 @@ class _LoopPool:
             await asyncio.wait([self._keeper])
 
 
-class _Given(Source):
-    """A program's own pool or connection."""
+class Given(Source):
+    """A program's own pool or connection, which its owner closes; a connection is lent once."""
 
     def __init__(self, given: Any) -> None:
         self._given = given
+        self._is_pool = isinstance(given, ConnectionPool | AsyncConnectionPool)
         self.awaited = isinstance(given, AsyncConnectionPool | AsyncConnection)
+        self._lock: Any = asyncio.Lock() if self.awaited else threading.Lock()
         self._open = True
-
-    def _check_open(self) -> None:
-        if not self._open:
-            raise ClosedError(hint="Open a new saver.")
-
-    async def close(self) -> None:
-        """Use it no more; its owner closes it."""
-        self._open = False
-
-
-class GivenPool(_Given):
-    """A program's own pool, blocking or async."""
 
     def lend(self) -> AbstractAsyncContextManager[Any]:
         """See `Source.lend`."""
-        self._check_open()
-        return entered(self._given.connection())
-
-    async def mend(self) -> None:
-        """See `Source.mend`."""
-        await result(self._given.check())
-
-
-class GivenConnection(_Given):
-    """A program's own connection, blocking or async: one call at a time."""
-
-    def __init__(self, given: Any) -> None:
-        super().__init__(given)
-        self._lock: Any = asyncio.Lock() if self.awaited else threading.Lock()
+        if not self._open:
+            raise errors.ClosedError(hint="Open a new saver.")
+        return entered(self._given.connection()) if self._is_pool else self._alone()
 
     @asynccontextmanager
-    async def lend(self) -> AsyncIterator[Any]:
-        """See `Source.lend`."""
+    async def _alone(self) -> AsyncIterator[Any]:
         async with entered(self._lock):
-            self._check_open()
             if self._given.closed:
-                raise UnreachableError(
+                raise errors.UnreachableError(
                     "The connection that the saver was given is closed.",
                     hint="Give a new one to a new saver; with a URL or a pool, savers reconnect.",
                 )
             yield self._given
+
+    async def mend(self) -> None:
+        """See `Source.mend`."""
+        if self._is_pool:
+            await result(self._given.check())
+
+    async def close(self) -> None:
+        """See `Source.close`."""
+        self._open = False

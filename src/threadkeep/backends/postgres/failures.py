@@ -1,35 +1,20 @@
 """Errors of the driver and refusals of the schema's functions, as errors of threadkeep.
 
-Every driver error that leaves this package went through `mapped`. Codes: appendix A of
-PostgreSQL's manual; TK001 is raised by a function of ours (`migrations/`), TK002 by `partitions`,
-TK007 by a migration, which handles it.
+Codes: appendix A of PostgreSQL's manual, and our own TK001 (migrations), TK002 (partitions).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout
 
+from threadkeep import errors
+from threadkeep.backends.failures import REFUSALS, Meaning, store_error
 from threadkeep.backends.postgres.statement import Rows, unpack_text
 from threadkeep.engine.model import Change
-from threadkeep.errors import (
-    BackendError,
-    ClosedError,
-    ConflictError,
-    CorruptionError,
-    DiskFullError,
-    InvalidArgumentError,
-    LockedError,
-    NotSetUpError,
-    ReadOnlyError,
-    SegmentTakenError,
-    StaleThreadError,
-    StatementTimeoutError,
-    ThreadDeletedError,
-    ThreadExistsError,
-    ThreadkeepError,
-    UnreachableError,
-)
 
 DRIVER_ERRORS = (psycopg.Error, UnicodeError)
 NO_RIGHT = "42501"
@@ -41,41 +26,50 @@ _SET_UP = (
     " schema= says where they lie."
 )
 # By error code, or its first three or two characters.
-_MEANINGS: dict[str, tuple[type[ThreadkeepError], str]] = {
-    **dict.fromkeys(("42P01", "42883", "42703", "3F000"), (NotSetUpError, _SET_UP)),
-    "3D000": (UnreachableError, "Create the database, or name another one in the URL."),
-    "28": (UnreachableError, "Check the user and the password in the URL."),
-    "57014": (StatementTimeoutError, "Raise statement_timeout, or look for what holds locks."),
-    "53100": (DiskFullError, "Free some space on the server and retry: nothing changed."),
-    "53": (BackendError, "The server lacks resources: look into its log."),
+_MEANINGS: dict[str, Meaning] = {
+    **dict.fromkeys(("42P01", "42883", "42703", "3F000"), (errors.NotSetUpError, _SET_UP)),
+    "3D000": (errors.UnreachableError, "Create the database, or name another one in the URL."),
+    "28": (errors.UnreachableError, "Check the user and the password in the URL."),
+    "57014": (
+        errors.StatementTimeoutError,
+        "Raise statement_timeout, or look for what holds locks.",
+    ),
+    "53100": (errors.DiskFullError, "Free some space on the server and retry: nothing changed."),
+    "53": (errors.BackendError, "The server lacks resources: look into its log."),
     "25006": (
-        ReadOnlyError,
+        errors.ReadOnlyError,
         "Add target_session_attrs=read-write to the URL, so that a server that writes is chosen.",
     ),
     NO_RIGHT: (
-        ReadOnlyError,
+        errors.ReadOnlyError,
         "Grant this user USAGE on the schema, and SELECT, INSERT, UPDATE, DELETE on its tables.",
     ),
     "TK001": (
-        BackendError,
+        errors.BackendError,
         "ALTER ROLE ... SET default_transaction_isolation = 'read committed' for this user.",
     ),
     "TK002": (
-        BackendError,
+        errors.BackendError,
         "Leave partition_by out, or keep their definitions, take them off, migrate, and make them.",
     ),
     "42P07": (
-        BackendError,
+        errors.BackendError,
         "Attach it again if it is a detached partition, else take another schema: ?schema=NAME.",
     ),
-    "40": (LockedError, "Others kept changing the same rows: retry."),
-    "55P03": (LockedError, "Another transaction keeps rows locked: end it."),
-    "08": (UnreachableError, "Look whether the server runs, can be reached and lets this user in."),
-    "57": (UnreachableError, "The server is shutting down or starting: retry later."),
-    "22": (InvalidArgumentError, "Ids must be valid Unicode, numbers must fit in 64 bits."),
-    "54": (InvalidArgumentError, "PostgreSQL takes ids of 2,000 bytes together, values of 1 GB."),
-    "XX001": (CorruptionError, "Restore a backup: the server finds its files damaged."),
-    "XX002": (CorruptionError, "Rebuild the index that the message names: REINDEX."),
+    "40": (errors.LockedError, "Others kept changing the same rows: retry."),
+    "55P03": (errors.LockedError, "Another transaction keeps rows locked: end it."),
+    "08": (
+        errors.UnreachableError,
+        "Look whether the server runs, can be reached and lets this user in.",
+    ),
+    "57": (errors.UnreachableError, "The server is shutting down or starting: retry later."),
+    "22": (errors.InvalidArgumentError, "Ids must be valid Unicode, numbers must fit in 64 bits."),
+    "54": (
+        errors.InvalidArgumentError,
+        "PostgreSQL takes ids of 2,000 bytes together, values of 1 GB.",
+    ),
+    "XX001": (errors.CorruptionError, "Restore a backup: the server finds its files damaged."),
+    "XX002": (errors.CorruptionError, "Rebuild the index that the message names: REINDEX."),
 }
 # After these a commit may be retried: it is idempotent.
 _PASSING = ("08", "40", "57P")
@@ -97,36 +91,38 @@ def lost_connection(error: BaseException) -> bool:
     return passes(error) and not code.startswith("40")
 
 
-def mapped(error: Exception, server: str, *, migrating: bool = False) -> ThreadkeepError:
-    """Map a driver's error.
-
-    Args:
-        error: one of `DRIVER_ERRORS`.
-        server: the server's name, for the message.
-        migrating: True while tables are made, which needs other rights.
-    """
+def mapped(error: Exception, server: str, *, migrating: bool = False) -> errors.ThreadkeepError:
+    """Map a driver's error; while tables are made (`migrating`), other rights are needed."""
     if isinstance(error, PoolClosed):
-        return ClosedError(hint="Open a new saver.")
+        return errors.ClosedError(hint="Open a new saver.")
     if isinstance(error, PoolTimeout):
-        return UnreachableError(
+        return errors.UnreachableError(
             f"No connection to {server} became free: {error}.",
             hint="Raise max_size, or look for what keeps connections busy; while the server"
             " is down, none is free.",
         )
     if not isinstance(error, psycopg.Error):
-        return InvalidArgumentError(
+        return errors.InvalidArgumentError(
             f"PostgreSQL cannot store this text: {error}", hint="Ids must be valid Unicode."
         )
     code = error.sqlstate or ""
-    kind, hint = _meaning(error, code)
+    meaning = _meaning(error, code)
     if migrating and code == NO_RIGHT:
-        hint = _OWNER
-    text = (kind.__doc__ or "").strip().splitlines()[0].rstrip(".")
+        meaning = (meaning[0], _OWNER)
     message = error.diag.message_primary or " ".join(str(error).split())
-    return kind(f"{text}: {server} says {message!r}.", hint=hint)
+    return store_error(meaning, server, message)
 
 
-def _meaning(error: psycopg.Error, code: str) -> tuple[type[ThreadkeepError], str]:
+@contextmanager
+def mapped_errors(server: str, *, migrating: bool = False) -> Iterator[None]:
+    """Raise the driver's errors as ours: see `mapped`."""
+    try:
+        yield
+    except DRIVER_ERRORS as error:
+        raise mapped(error, server, migrating=migrating) from error
+
+
+def _meaning(error: psycopg.Error, code: str) -> Meaning:
     if not code:
         if isinstance(error, psycopg.OperationalError):
             return _MEANINGS["08"]
@@ -135,22 +131,13 @@ def _meaning(error: psycopg.Error, code: str) -> tuple[type[ThreadkeepError], st
     for prefix in (code, code[:3], code[:2]):
         if prefix in _MEANINGS:
             return _MEANINGS[prefix]
-    return BackendError, "Look into the server's log."
+    return errors.BackendError, "Look into the server's log."
 
 
-_REFUSALS: dict[str, type[ThreadkeepError]] = {
-    "deleted": ThreadDeletedError,
-    "stale": StaleThreadError,
-    "conflict": ConflictError,
-    "taken": SegmentTakenError,
-    "exists": ThreadExistsError,
-}
-
-
-def refusal(rows: Rows, change: Change) -> ThreadkeepError | None:
+def refusal(rows: Rows, change: Change) -> errors.ThreadkeepError | None:
     """Return the error that a function of the schema answered with; None if it made the change."""
     kind, *place = rows[0][:3]
     if not kind:
         return None
     ns, checkpoint = (unpack_text(text) if text else None for text in place or (None, None))
-    return _REFUSALS[kind](thread=change.thread, namespace=ns, checkpoint=checkpoint)
+    return REFUSALS[kind](thread=change.thread, namespace=ns, checkpoint=checkpoint)

@@ -1,11 +1,7 @@
-"""Maintenance of a schema: scrubbing of its files, backup and restore.
+"""Maintenance of a schema: scrubbing of its files; backup and restore by pg_dump and pg_restore.
 
-A deleted row stays in its page until VACUUM has found it, and its bytes until something is
-written over them. VACUUM FULL writes each table and its indexes into new files, but takes along
-what an older transaction may still see: tables are reported clean only if none was left.
-
-Backups use pg_dump and pg_restore. No secret is ever an argument of a program. A restore that
-fails has changed nothing.
+VACUUM FULL takes along what an older transaction may still see: tables are reported clean only if
+none was left.
 """
 
 from __future__ import annotations
@@ -15,31 +11,22 @@ import re
 import shutil
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import psycopg
 import psycopg.errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
+from threadkeep import errors
 from threadkeep.backends.base import Scrubbed
 from threadkeep.backends.postgres import migrations
 from threadkeep.backends.postgres.connections import settings_of
-from threadkeep.backends.postgres.failures import DRIVER_ERRORS, NO_RIGHT, mapped
+from threadkeep.backends.postgres.failures import NO_RIGHT, mapped_errors
 from threadkeep.backends.postgres.statement import Rows, Statement
-from threadkeep.errors import (
-    BackendError,
-    InvalidArgumentError,
-    LockedError,
-    NotOursError,
-    NotSetUpError,
-    OpenError,
-    ReadOnlyError,
-    ThreadExistsError,
-)
 
 _TABLES = ("threads", "thread_labels", "heaps", "checkpoints", "writes", "segments")
 _NAMES = ", ".join([f"{{schema}}.{table}" for table in _TABLES])
@@ -90,55 +77,45 @@ _NOTES = (
 )
 
 
-class Server(NamedTuple):
-    """Functions that send a statement by itself, for its rows and warnings, and that wait."""
-
-    send: Callable[[Statement], Awaitable[tuple[Rows, Sequence[str]]]]
-    pause: Callable[[float], Awaitable[None]]
+Send: TypeAlias = Callable[[Statement], Awaitable[tuple[Rows, Sequence[str]]]]
+"""Sends a statement by itself; returns its rows and the server's warnings."""
+Pause: TypeAlias = Callable[[float], Awaitable[None]]
 
 
-async def scrub(server: Server, *, rewrite: bool) -> Scrubbed:
-    """See `Backend.scrub`.
-
-    Raises:
-        LockedError: an older transaction is open.
-        ReadOnlyError: the role may not do it.
-        InvalidArgumentError: a given connection is not in autocommit.
-        DRIVER_ERRORS: the server failed.
-    """
+async def scrub(send: Send, pause: Pause, *, rewrite: bool) -> Scrubbed:
+    """See `Backend.scrub`."""
     if rewrite:
-        return await _rewrite(server)
+        await _wait_for_older_transactions(send, pause)
+        return await _rewrite(send)
     try:
-        _, warnings = await server.send(_VACUUM)
+        _, warnings = await send(_VACUUM)
     except psycopg.Error as error:
         warnings = (str(error.diag.message_primary or error),)
     reason = (_NOT_VACUUMED.format(warnings[0]),) if warnings else ()
     return Scrubbed((), (" ".join((_PAGES, *reason)), _NOTES, _LOG))
 
 
-async def _rewrite(server: Server) -> Scrubbed:
-    await _wait_for_older_transactions(server)
+async def _rewrite(send: Send) -> Scrubbed:
     try:
-        _, warnings = await server.send(_REWRITE)
+        _, warnings = await send(_REWRITE)
     except psycopg.errors.ActiveSqlTransaction as error:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             "The given connection begins transactions by itself, and VACUUM must not be in one.",
             hint="Give a URL, or connections with autocommit=True.",
         ) from error
     if warnings:
-        raise ReadOnlyError(
+        raise errors.ReadOnlyError(
             f"PostgreSQL has not rewritten all tables: {warnings[0]}.",
             hint="Erase as the role that owns the schema's tables.",
         )
-    notes = () if await _is_allowed(server, _STATISTICS) else (_NOTES,)
-    written = () if await _is_allowed(server, _CHECKPOINT) else (_NOT_WRITTEN,)
+    notes = () if await _is_allowed(send, _STATISTICS) else (_NOTES,)
+    written = () if await _is_allowed(send, _CHECKPOINT) else (_NOT_WRITTEN,)
     return Scrubbed(("PostgreSQL's tables and indexes, written anew",), (_LOG, *written, *notes))
 
 
-async def _is_allowed(server: Server, statement: Statement) -> bool:
-    """Run a statement; return False if the role lacks the right."""
+async def _is_allowed(send: Send, statement: Statement) -> bool:
     try:
-        _, warnings = await server.send(statement)
+        _, warnings = await send(statement)
     except psycopg.Error as error:
         if error.sqlstate != NO_RIGHT:
             raise
@@ -146,18 +123,18 @@ async def _is_allowed(server: Server, statement: Statement) -> bool:
     return not warnings
 
 
-async def _wait_for_older_transactions(server: Server) -> None:
-    ((now,),), _ = await server.send(_NOW)
+async def _wait_for_older_transactions(send: Send, pause: Pause) -> None:
+    ((now,),), _ = await send(_NOW)
     behind = Statement(_BEHIND, (now, now), keep=False)
-    older: dict[str, str] = dict((await server.send(_RUNNING))[0])
+    older: dict[str, str] = dict((await send(_RUNNING))[0])
     for _ in range(round(_PATIENCE / _PAUSE)):
-        still: dict[str, str] = dict((await server.send(_RUNNING))[0])
+        still: dict[str, str] = dict((await send(_RUNNING))[0])
         names = [name for key, name in older.items() if key in still]
-        names += [name for (name,) in (await server.send(behind))[0]]
+        names += [name for (name,) in (await send(behind))[0]]
         if not names:
             return
-        await server.pause(_PAUSE)
-    raise LockedError(
+        await pause(_PAUSE)
+    raise errors.LockedError(
         f"An older transaction may still see removed rows: {', '.join(names)}.", hint="End it."
     )
 
@@ -184,25 +161,11 @@ ON CONFLICT DO NOTHING
 """
 
 
-class _Before(NamedTuple):
-    """A schema before a restore: each thread's id, generation, tombstone, and if it has rows."""
-
-    exists: bool
-    threads: list[tuple[str, int, Any, bool]]
+_Before: TypeAlias = list[tuple[str, int, Any, bool]]  # of threads: the columns of `_THREADS`
 
 
 class Dumps:
-    """Backups of one schema of a database.
-
-    Args:
-        url: as `PostgresSaver` takes it.
-        folder: the folder of the programs; "" for those of the PATH.
-
-    Raises:
-        OpenError: the URL cannot be read.
-        InvalidArgumentError: it has a secret that the programs cannot be given, or a parameter
-            of ours is invalid.
-    """
+    """Backups of one schema of a database, by programs in a folder ("": those of the PATH)."""
 
     def __init__(self, url: str, folder: str = "") -> None:
         self._settings = settings_of(url)
@@ -212,58 +175,41 @@ class Dumps:
         self._at = f"--dbname={arguments}"
 
     def back_up(self, file: Path) -> None:
-        """Write the schema, as it is now, to an archive.
-
-        Raises:
-            NotSetUpError: there is no such schema, or no tables of ours in it.
-            OpenError: pg_dump is missing, or older than the server.
-            BackendError: it failed.
-        """
+        """Write the schema, as it is now, to an archive."""
         program = self._program("pg_dump")
-        with closing(self._connect()) as db:
+        with self._connected() as db:
             if not self._is_ours(db):
-                raise NotSetUpError(
+                raise errors.NotSetUpError(
                     f"There are no tables of threadkeep in schema {self._settings.schema!r}.",
                     hint="Name their schema in the URL: ?schema=name.",
                 )
             self._check_version(program, db.info.server_version // 10000)
-        self._run(
-            program, "--format=custom", f"--schema={self._schema}", f"--file={file}", self._at
-        )
+        place = f"--schema={self._schema}", f"--file={file}", self._at
+        self._run(program, "--format=custom", *place)
 
     def restore(self, file: Path, now: int, *, replace: bool) -> None:
         """Make the schema anew from an archive, in one transaction.
 
-        Args:
-            file: the archive.
-            now: microseconds since 1970.
-            replace: drop a schema that holds threads.
-
-        Raises:
-            ThreadExistsError: the schema holds threads, and `replace` is false.
-            NotOursError: the archive, or the schema, holds something else.
-            OpenError: pg_restore is missing.
-            BackendError: it failed; nothing was changed.
+        `now` is in microseconds since 1970; with `replace`, a schema that holds threads is dropped.
         """
         program = self._program("pg_restore")
         contents = self._run(program, "--list", str(file))
         self._check_archive(contents)
-        with closing(self._connect()) as db:
-            before = self._before(db)
-        if any(has_rows for *_, has_rows in before.threads) and not replace:
-            raise ThreadExistsError(
+        with self._connected() as db:
+            exists, before = self._before(db)
+        if any(has_rows for *_, has_rows in before) and not replace:
+            raise errors.ThreadExistsError(
                 f"The schema {self._settings.schema!r} holds threads already.",
                 hint="Restore into a database without this schema, or --replace all it holds.",
             )
-        whole = ("--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges")
-        if before.exists:
-            with _temporary_file(_restore_order(contents, self._settings.schema)) as order:
-                clean = ("--clean", "--if-exists", f"--use-list={order}")
-                self._run(program, *clean, *whole, self._at, str(file))
-        else:
-            self._run(program, *whole, self._at, str(file))
-        if before.threads:
-            with closing(self._connect()) as db:
+        with NamedTemporaryFile("w", prefix=".threadkeep-") as order:
+            order.write(_restore_order(contents, self._settings.schema))
+            order.flush()
+            whole = ("--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges")
+            clean = ("--clean", "--if-exists", f"--use-list={order.name}") if exists else ()
+            self._run(program, *clean, *whole, self._at, str(file))
+        if before:
+            with self._connected() as db:
                 self._outdate(db, before, now)
 
     def _check_archive(self, contents: str) -> None:
@@ -273,7 +219,7 @@ class Dumps:
         if all(table in contents for table in tables):
             return
         others = ", ".join(map(repr, _SCHEMA.findall(contents))) or "none"
-        raise NotOursError(
+        raise errors.NotOursError(
             f"The archive holds no schema {schema!r} of threadkeep; its schemas: {others}.",
             hint="Name the one it was taken of in the URL: ?schema=name.",
         )
@@ -282,26 +228,27 @@ class Dumps:
         tables = migrations.tables_in(self._schema)
         return migrations.are_ours(dict(self._rows(db, tables.sql)))
 
-    def _before(self, db: psycopg.Connection[Any]) -> _Before:
+    def _before(self, db: psycopg.Connection[Any]) -> tuple[bool, _Before]:
+        """Return True if the schema exists, and what is in it."""
         exists = bool(self._rows(db, "SELECT to_regnamespace(%s) IS NOT NULL", self._schema)[0][0])
         if self._is_ours(db):
-            return _Before(exists, self._rows(db, self._sql(_THREADS)))
+            return exists, self._rows(db, self._sql(_THREADS))
         if exists and self._rows(db, _HOLDS_TABLES, self._schema):
-            raise NotOursError(
+            raise errors.NotOursError(
                 f"The schema {self._settings.schema!r} holds tables of another program.",
                 hint="It is left as it is: restore into another database.",
             )
-        return _Before(exists, [])
+        return exists, []
 
     def _outdate(self, db: psycopg.Connection[Any], before: _Before, now: int) -> None:
         """Raise generations, so that no process relies on what it remembers of the schema."""
-        beyond = 1 + max(generation for _, generation, *_ in before.threads)
+        beyond = 1 + max(generation for _, generation, *_ in before)
         (end,) = self._rows(db, self._sql("SELECT {schema}.time_of(%s)"), now)[0]
         gone = [
             (thread, generation + 1, end if has_rows else deleted_at)
-            for thread, generation, deleted_at, has_rows in before.threads
+            for thread, generation, deleted_at, has_rows in before
         ]
-        with self._mapped_errors(), db.transaction(), db.cursor() as cursor:
+        with db.transaction(), db.cursor() as cursor:
             cursor.execute(self._sql(_RAISE).encode(), (beyond,))
             cursor.executemany(self._sql(_BURY).encode(), gone)
 
@@ -309,28 +256,23 @@ class Dumps:
         return text.replace("{schema}", self._schema)
 
     def _rows(self, db: psycopg.Connection[Any], text: str, *values: object) -> list[Any]:
-        with self._mapped_errors():
-            return db.execute(text.encode(), values).fetchall()
-
-    def _connect(self) -> psycopg.Connection[Any]:
-        with self._mapped_errors():
-            return psycopg.connect(
-                self._settings.conninfo, row_factory=tuple_row, **self._settings.arguments
-            )
+        return db.execute(text.encode(), values).fetchall()
 
     @contextmanager
-    def _mapped_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except DRIVER_ERRORS as error:
-            raise mapped(error, self._settings.server) from error
+    def _connected(self) -> Iterator[psycopg.Connection[Any]]:
+        conninfo, arguments = self._settings.conninfo, self._settings.arguments
+        with (
+            mapped_errors(self._settings.server),
+            closing(psycopg.connect(conninfo, row_factory=tuple_row, **arguments)) as db,
+        ):
+            yield db
 
     # -- programs --------------------------------------------------------------------
 
     def _program(self, name: str) -> str:
         found = shutil.which(name, path=self._folder or None)
         if found is None:
-            raise OpenError(
+            raise errors.OpenError(
                 f"There is no program {name} in {self._folder or 'the PATH'}.", hint=_INSTALL
             )
         return found
@@ -339,13 +281,12 @@ class Dumps:
         found = re.search(r"(\d+)", self._run(program, "--version"))
         if found is None or int(found[1]) < server:
             version = found[1] if found else "unknown"
-            raise OpenError(
+            raise errors.OpenError(
                 f"{program} is of version {version}, and the server of version {server}.",
                 hint=f"pg_dump must not be older than the server. {_INSTALL}",
             )
 
     def _run(self, program: str, *arguments: str) -> str:
-        """Return what the program prints."""
         done = subprocess.run(  # noqa: S603 - a program of PostgreSQL, without a shell
             [program, *arguments],
             env=os.environ | self._environment,
@@ -359,16 +300,15 @@ class Dumps:
             lines = done.stderr.splitlines()
             wrong = [line.partition("error: ")[2] for line in lines if "error: " in line]
             reason = (wrong[:1] or lines[-1:] or ["no message"])[0]
-            raise BackendError(f"{Path(program).name} failed: {reason}")
+            raise errors.BackendError(f"{Path(program).name} failed: {reason}")
         return done.stdout
 
 
 def _without_password(conninfo: str) -> tuple[str, dict[str, str]]:
-    """Return the conninfo without its password, and the environment that holds that."""
     parts = conninfo_to_dict(conninfo)
     for name in _SECRETS:
         if name in parts:
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"{name} cannot be given to pg_dump without showing it to others.",
                 hint="Put it into a service file of libpq, and write ?service=name in the URL.",
             )
@@ -377,26 +317,6 @@ def _without_password(conninfo: str) -> tuple[str, dict[str, str]]:
     if password is not None:
         environment["PGPASSWORD"] = str(password)
     return make_conninfo("", **parts), environment
-
-
-@contextmanager
-def _temporary_file(text: str) -> Iterator[str]:
-    """Yield the path of a file that holds the text.
-
-    Raises:
-        OpenError: it cannot be written.
-    """
-    with ExitStack() as stack:
-        try:
-            file = stack.enter_context(NamedTemporaryFile("w", prefix=".threadkeep-"))
-            file.write(text)
-            file.flush()
-        except OSError as error:
-            raise OpenError(
-                f"A temporary file cannot be written: {error.strerror}.",
-                hint="Name a folder that has room for one in TMPDIR.",
-            ) from error
-        yield file.name
 
 
 # -- the list of an archive, as `pg_restore --list` prints it --------------------------

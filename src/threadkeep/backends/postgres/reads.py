@@ -1,14 +1,11 @@
-"""Reads of threads as SQL, and rows as records.
-
-Values reach SQL as bound parameters only. Several statements of a query see one state.
-"""
+"""Reads of threads as SQL, and rows as records. Several statements of a query see one state."""
 # ruff: noqa: S608 - texts are put together from constants of this module only
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from psycopg.types.numeric import Int8
 
@@ -25,36 +22,12 @@ from threadkeep.backends.postgres.statement import (
 )
 from threadkeep.backends.postgres.threads import MICROSECONDS
 from threadkeep.backends.records import with_writes
-from threadkeep.engine.model import (
-    HIDDEN,
-    CheckpointRow,
-    Child,
-    FindThreads,
-    Read,
-    ReadCheckpoint,
-    ReadDamage,
-    ReadPath,
-    ReadSegments,
-    ReadSizes,
-    ReadThread,
-    ScanCheckpoints,
-    Segment,
-    SegmentInfo,
-    StoredCheckpoint,
-    ThreadRows,
-    ThreadState,
-    WriteRow,
-)
-from threadkeep.engine.thread_entry import (
-    CountThreads,
-    ReadEntry,
-    SearchThreads,
-)
+from threadkeep.engine import model, thread_entry
 
 _LARGEST_EXACT = 2**53  # floats and integers up to here are equal in SQL where they are in Python
 
 
-def query(read: Read) -> Query:
+def query(read: model.Read) -> Query:
     """Return the query that answers a read."""
     return _QUERIES[type(read)](read)
 
@@ -106,9 +79,9 @@ _WHOLE = f"""{_ROW}, {_KEYFRAME}, x.checkpoint_id, x.run, x.seen,
 _PARTS = _KEYFRAMES + _CHILDREN + _WRITES
 
 
-def _checkpoint_row(row: Sequence[Any]) -> CheckpointRow:
+def _checkpoint_row(row: Sequence[Any]) -> model.CheckpointRow:
     ns, key, parent, run, seen, flags, micros, time, stored, text, *rest = row
-    return CheckpointRow(
+    return model.CheckpointRow(
         unpack_text(ns),
         unpack_text(key),
         unpack_optional(parent),
@@ -121,50 +94,49 @@ def _checkpoint_row(row: Sequence[Any]) -> CheckpointRow:
     )
 
 
-class _Keyframes:
-    """Keyframes of one reply, whose bytes come once."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, int, int], Segment] = {}
-
-    def of(self, thread: str, log: int, found: Sequence[Any]) -> Segment | None:
-        """Return the segment of these columns: start, count, and its bytes if it is the first."""
-        start, count, data = found
-        if start is None:
-            return None
-        if data is not None:
-            self._known[thread, log, start] = Segment(log, start, count, data)
-        return self._known[thread, log, start]
+_Keyframes: TypeAlias = dict[tuple[str, int, int], model.Segment]
 
 
-def _stored(thread: str, row: Sequence[Any], keyframes: _Keyframes) -> StoredCheckpoint:
-    """Make a checkpoint of the columns `_WHOLE`."""
+def _keyframe(
+    known: _Keyframes, thread: str, log: int, found: Sequence[Any]
+) -> model.Segment | None:
+    """Return the segment of these columns: start, count, and its bytes if it is the first."""
+    start, count, data = found
+    if data is not None:
+        known[thread, log, start] = model.Segment(log, start, count, data)
+    return known.get((thread, log, start))
+
+
+def _stored(thread: str, row: Sequence[Any], keyframes: _Keyframes) -> model.StoredCheckpoint:
     found = _checkpoint_row(row[:_ROW_COLUMNS])
     start, count, data, child, run, seen, *writes = row[_ROW_COLUMNS:]
-    return StoredCheckpoint(
+    return model.StoredCheckpoint(
         thread,
         found,
-        keyframes.of(thread, found.key_log, (start, count, data)),
+        _keyframe(keyframes, thread, found.key_log, (start, count, data)),
         tuple(_writes(found, writes)),
-        None if child is None else Child(unpack_text(child), run, seen),
+        None if child is None else model.Child(unpack_text(child), run, seen),
     )
 
 
-def _writes(row: CheckpointRow, columns: Sequence[list[Any] | None]) -> Iterator[WriteRow]:
+def _writes(
+    row: model.CheckpointRow, columns: Sequence[list[Any] | None]
+) -> Iterator[model.WriteRow]:
     for run, seen, task, path, body, seq in zip(*[c or () for c in columns], strict=True):
         task_id, task_path = unpack_text(task), unpack_text(path)
-        yield WriteRow(row.ns, row.id, run, seen, task_id, task_path, body, seq)
+        yield model.WriteRow(row.ns, row.id, run, seen, task_id, task_path, body, seq)
 
 
-def _page(rows: Rows) -> list[StoredCheckpoint]:
-    """Make checkpoints of rows of a thread's id and the columns `_WHOLE`."""
-    keyframes = _Keyframes()
+def _page(rows: Rows) -> list[model.StoredCheckpoint]:
+    keyframes: _Keyframes = {}
     return [_stored(unpack_text(thread), row, keyframes) for thread, *row in rows]
 
 
 # -- one checkpoint, and its ancestors -------------------------------------------------
 
-_VISIBLE = f"c.flags < {HIDDEN}"  # the greatest flag; a range is what the planner can estimate
+_VISIBLE = (
+    f"c.flags < {model.HIDDEN}"  # the greatest flag; a range is what the planner can estimate
+)
 _GENERATION = """
     CASE WHEN t.heap IS NULL THEN coalesce(t.generation, 0) ELSE t.generation
         + coalesce((SELECT h.generation FROM {schema}.heaps h WHERE h.heap = t.heap), 0) END
@@ -189,15 +161,15 @@ _HEAD = _ONE.replace("{which}", _VISIBLE)
 _BY_ID = _ONE.replace("{which}", "c.checkpoint_id = %s")
 
 
-def _checkpoint(read: ReadCheckpoint) -> Query:
+def _checkpoint(read: model.ReadCheckpoint) -> Query:
     values = [pack_text(read.thread), pack_text(read.ns)]
     if read.id is not None:
         values.append(pack_text(read.id))
 
-    def reply(results: Sequence[Rows]) -> ThreadState:
+    def reply(results: Sequence[Rows]) -> model.ThreadState:
         ((generation, deleted_at, *row),) = results[0]
-        found = _stored(read.thread, row, _Keyframes()) if row[1] is not None else None
-        return ThreadState(generation, deleted_at, found)
+        found = _stored(read.thread, row, {}) if row[1] is not None else None
+        return model.ThreadState(generation, deleted_at, found)
 
     return Query((Statement(_HEAD if read.id is None else _BY_ID, tuple(values)),), reply)
 
@@ -222,7 +194,7 @@ ORDER BY path.step
 """
 
 
-def _path(read: ReadPath) -> Query:
+def _path(read: model.ReadPath) -> Query:
     key = (pack_text(read.thread), pack_text(read.ns), pack_text(read.id), Int8(read.limit))
     return Query((Statement(_PATH, key),), lambda results: _page(results[0]))
 
@@ -248,12 +220,14 @@ ORDER BY s.log, s.start
 """
 
 
-def _segments(read: ReadSegments) -> Query:
+def _segments(read: model.ReadSegments) -> Query:
     thread = pack_text(read.thread)
     logs, starts, stops = ([Int8(n) for n in column] for column in _transposed(read.spans))
     generation = None if read.generation is None else Int8(read.generation)
     values = (logs, starts, stops, *[thread] * 4, generation, generation, thread)
-    return Query((Statement(_SEGMENTS, values),), lambda results: [Segment(*r) for r in results[0]])
+    return Query(
+        (Statement(_SEGMENTS, values),), lambda results: [model.Segment(*r) for r in results[0]]
+    )
 
 
 def _transposed(rows: Sequence[tuple[int, int, int]]) -> Sequence[Sequence[int]]:
@@ -279,7 +253,7 @@ _AFTER = """c.checkpoint_id <= %s AND (c.checkpoint_id < %s
 _MAY_HAVE = "(c.exact IS NOT NULL OR {})"
 
 
-def _scan(read: ScanCheckpoints) -> Query:
+def _scan(read: model.ScanCheckpoints) -> Query:
     conditions, values = _scan_conditions(read)
     sql = _SCAN.replace("{conditions}", " AND ".join(conditions))
     # Whether few rows match a filter or most, which only its values tell, decides how to look.
@@ -287,8 +261,7 @@ def _scan(read: ScanCheckpoints) -> Query:
     return Query((statement,), lambda results: _page(results[0]))
 
 
-def _scan_conditions(read: ScanCheckpoints) -> tuple[list[str], list[Any]]:
-    """Return the WHERE clause's terms, and the values for their parameters."""
+def _scan_conditions(read: model.ScanCheckpoints) -> tuple[list[str], list[Any]]:
     conditions, values = [_VISIBLE], []
     for term, value in (
         ("c.thread_id = %s", read.thread),
@@ -364,47 +337,47 @@ WHERE t.thread_id = %s AND o.thread_id <> t.thread_id ORDER BY o.thread_id
 """
 
 
-def _thread(read: ReadThread) -> Query:
+def _thread(read: model.ReadThread) -> Query:
     key = (pack_text(read.thread),)
     texts = (_THREAD, _ALL_ROWS, _ALL_WRITES, _ALL_SEGMENTS, _FAMILY)
 
-    def reply(results: Sequence[Rows]) -> ThreadRows:
+    def reply(results: Sequence[Rows]) -> model.ThreadRows:
         states, rows, writes, segments, others = results
         generation, deleted_at = states[0] if states else (0, 0)
-        keyframes = _Keyframes()
+        keyframes: _Keyframes = {}
         found = [_checkpoint_row(row[:_ROW_COLUMNS]) for row in rows]
         checkpoints, orphans = with_writes(
             read.thread,
             found,
             [
-                keyframes.of(read.thread, one.key_log, row[_ROW_COLUMNS:])
+                _keyframe(keyframes, read.thread, one.key_log, row[_ROW_COLUMNS:])
                 for one, row in zip(found, rows, strict=True)
             ],
             map(_write_row, writes),
         )
-        places = tuple(SegmentInfo(*row) for row in segments)
+        places = tuple(model.SegmentInfo(*row) for row in segments)
         family = tuple([unpack_text(other) for (other,) in others])
-        return ThreadRows(generation, deleted_at, checkpoints, orphans, places, family)
+        return model.ThreadRows(generation, deleted_at, checkpoints, orphans, places, family)
 
     return Query(tuple(Statement(text, key * text.count("%s")) for text in texts), reply)
 
 
-def _write_row(row: Sequence[Any]) -> WriteRow:
+def _write_row(row: Sequence[Any]) -> model.WriteRow:
     ns, checkpoint, run, seen, task, path, body, seq = row
     ns, checkpoint, task, path = map(unpack_text, (ns, checkpoint, task, path))
-    return WriteRow(ns, checkpoint, run, seen, task, path, body, seq)
+    return model.WriteRow(ns, checkpoint, run, seen, task, path, body, seq)
 
 
-_QUERIES: dict[type[Read], Callable[[Any], Query]] = {
-    ReadCheckpoint: _checkpoint,
-    ReadSegments: _segments,
-    ReadPath: _path,
-    ScanCheckpoints: _scan,
-    ReadThread: _thread,
-    FindThreads: threads.find,
-    ReadSizes: threads.sizes,
-    ReadEntry: threads.entry,
-    SearchThreads: threads.search,
-    CountThreads: threads.count,
-    ReadDamage: threads.damage,
+_QUERIES: dict[type[model.Read], Callable[[Any], Query]] = {
+    model.ReadCheckpoint: _checkpoint,
+    model.ReadSegments: _segments,
+    model.ReadPath: _path,
+    model.ScanCheckpoints: _scan,
+    model.ReadThread: _thread,
+    model.FindThreads: threads.find,
+    model.ReadSizes: threads.sizes,
+    thread_entry.ReadEntry: threads.entry,
+    thread_entry.SearchThreads: threads.search,
+    thread_entry.CountThreads: threads.count,
+    model.ReadDamage: threads.damage,
 }

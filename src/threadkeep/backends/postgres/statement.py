@@ -125,15 +125,7 @@ def register_arrays(adapters: AdaptersMap) -> None:
 
 
 def array(kind: str, column: Sequence[Any]) -> Array:
-    """Encode a column, which may hold None.
-
-    Args:
-        kind: "bigint", "text", "bytea" or "boolean".
-        column: int, str, bytes or bool.
-
-    Raises:
-        UnicodeError: a text is no valid Unicode.
-    """
+    """Encode a column, which may hold None."""
     oid, encode, empty = _KINDS[kind]
     return Array(_HEAD(1, 0, oid, len(column), 1) + encode(column)) if column else empty
 

@@ -1,7 +1,4 @@
-"""Reads of the registry and reads that span threads, as SQL.
-
-A thread has an entry where its row has a state. Pages are looked up in an index from the cursor on.
-"""
+"""Reads of the registry and reads that span threads, as SQL."""
 # ruff: noqa: S608 - texts are put together from constants of this module only
 
 from __future__ import annotations
@@ -19,15 +16,9 @@ from threadkeep.backends.postgres.statement import (
     unpack_optional,
     unpack_text,
 )
+from threadkeep.engine import thread_entry
 from threadkeep.engine.model import FindThreads, ReadDamage, ReadSizes, Sizes, ThreadSize
-from threadkeep.engine.thread_entry import (
-    CountThreads,
-    ReadEntry,
-    SearchThreads,
-    ThreadEntry,
-    ThreadQuery,
-    ThreadStatus,
-)
+from threadkeep.engine.thread_entry import ThreadEntry, ThreadQuery, ThreadStatus
 
 MICROSECONDS = "(extract(epoch from {}) * 1000000)::bigint"
 """A timestamp as microseconds since 1970."""
@@ -49,16 +40,13 @@ _TIMES = ("updated_at", "created_at")
 _ORDERS = {name: f"t.{name}" for name in (*_TIMES, "size")} | {"thread": "t.thread_id"}
 
 
-def entry(read: ReadEntry) -> Query:
+def entry(read: thread_entry.ReadEntry) -> Query:
     """Answer a `ReadEntry`."""
-
-    def reply(results: Sequence[Rows]) -> ThreadEntry | None:
-        return _entry(results[0][0]) if results[0] else None
-
-    return Query((Statement(_ENTRY, (pack_text(read.thread),)),), reply)
+    statement = Statement(_ENTRY, (pack_text(read.thread),))
+    return Query((statement,), lambda results: _entry(results[0][0]) if results[0] else None)
 
 
-def search(read: SearchThreads) -> Query:
+def search(read: thread_entry.SearchThreads) -> Query:
     """Answer a `SearchThreads`."""
     conditions, values = _where(read.query)
     order = _ORDERS[read.order]
@@ -78,7 +66,7 @@ def search(read: SearchThreads) -> Query:
     return Query((statement,), lambda results: [_entry(row) for row in results[0]])
 
 
-def count(read: CountThreads) -> Query:
+def count(read: thread_entry.CountThreads) -> Query:
     """Answer a `CountThreads`."""
     conditions, values = _where(read.query)
     sql = f"SELECT count(*) FROM {{schema}}.threads t WHERE {' AND '.join(conditions)}"
@@ -110,12 +98,8 @@ _HAS_LABEL = """EXISTS (
 
 
 def _where(query: ThreadQuery) -> tuple[list[str], list[Any]]:
-    """Return the WHERE clause's terms, and the values for their parameters."""
-    conditions, values = list[str](), list[Any]()
-    for condition, some in _conditions(query):
-        conditions.append(condition)
-        values += some
-    return conditions, values
+    terms = list(_conditions(query))
+    return [term for term, _ in terms], [value for _, values in terms for value in values]
 
 
 def _conditions(query: ThreadQuery) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -169,7 +153,6 @@ SELECT DISTINCT t.thread_id, NULL FROM found t WHERE {conditions} ORDER BY t.thr
 
 
 def _page(text: str, condition: str, after: str | None) -> tuple[str, list[str]]:
-    """Return the SQL that asks for threads in order, and the values of its cursor."""
     # (a cursor that may be NULL could not be looked up in an index)
     if after is None:
         return text.replace("{conditions}", condition), []
@@ -243,11 +226,9 @@ _STRAYS = " UNION ALL ".join(
 
 def damage(_read: ReadDamage) -> Query:
     """Answer a `ReadDamage`."""
+    text = "{} rows of {} are of thread {!r}, which is not there"
 
     def reply(results: Sequence[Rows]) -> list[str]:
-        return [
-            f"{count} rows of {table} are of thread {unpack_text(thread)!r}, which is not there"
-            for table, thread, count in results[0]
-        ]
+        return [text.format(number, table, unpack_text(one)) for table, one, number in results[0]]
 
     return Query((Statement(_STRAYS),), reply)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
-from typing import Any
+from itertools import groupby
+from typing import Any, TypeVar
 
 from threadkeep.backends.base import AsyncBackend, Scrubbed, without
 from threadkeep.backends.redis import scrubbing, threads
@@ -22,7 +23,7 @@ from threadkeep.backends.redis.clients import (
     Source,
 )
 from threadkeep.backends.redis.failures import DAMAGED, refusal
-from threadkeep.backends.redis.reads import Inquiry, Question, inquiry, is_of_thread
+from threadkeep.backends.redis.reads import Inquiry, Question, inquiry
 from threadkeep.backends.redis.rows import (
     Word,
     beginning_of_keys,
@@ -32,7 +33,7 @@ from threadkeep.backends.redis.rows import (
     keys_of,
     unpack_entry,
 )
-from threadkeep.backends.redis.scripts import Call, call, fork_words, script_of, waves
+from threadkeep.backends.redis.scripts import Call, batch_words, call, drop_words, fork_words
 from threadkeep.backends.redis.server import (
     NEVER,
     Generations,
@@ -59,6 +60,8 @@ from threadkeep.errors import (
     invalid,
 )
 
+T = TypeVar("T", Batch, DropThread)
+
 
 class AsyncRedisBackend(Server, AsyncBackend):
     """Rows in Redis, over clients that are awaited.
@@ -83,13 +86,10 @@ class AsyncRedisBackend(Server, AsyncBackend):
     async def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """Answer each read, in order; those of one thread from one state. See `Backend.fetch`."""
         with self._mapped_errors():
-            replies: dict[int, Any] = {}
-            stored = [self._as_stored(read) for read in reads]
-            of_thread = {at: inquiry(read) for at, read in enumerate(stored) if is_of_thread(read)}
-            if of_thread:
-                replies = await self._answered(of_thread)
+            found = {at: inquiry(self._as_stored(read)) for at, read in enumerate(reads)}
+            replies = await self._answered({at: asked for at, asked in found.items() if asked})
             for at, read in enumerate(reads):
-                if at not in of_thread:
+                if at not in replies:
                     replies[at] = await threads.answer(read, self)
         return [self._as_named(read, replies[at]) for at, read in enumerate(reads)]
 
@@ -132,68 +132,64 @@ class AsyncRedisBackend(Server, AsyncBackend):
             raise refused
 
     async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """Make several changes in one round trip, or as few as can be.
+        """Make several changes in as few round trips as can be. See `Backend.commit_many`.
 
-        Each is a transaction of its own. A change may build on one before it of its thread
-        (see `layers.layer`), so that it is not made once the server has failed that one: batches
-        of a thread go in one run of the script. To make all of them again is harmless. See
-        `Backend.commit_many`.
+        Each is a transaction of its own. A batch may build on one before it of its thread
+        (see `layers.layer`), so batches of a thread go in one run of the script. To make all of
+        them again is harmless.
         """
         results: list[ThreadkeepError | None] = []
         with self._mapped_errors():
-            for wave in waves(changes, self._goes_alone):
-                if self._goes_alone(wave[0]):
-                    results.append(await self._commit_alone(wave[0]))
+            for alone, run in groupby(changes, self._goes_alone):
+                if alone:
+                    results += [await self._commit_alone(change) for change in run]
                 else:
-                    results += await self._commit_together(wave)
+                    results += await self._commit_batches(list(run))
         return results
 
     def _goes_alone(self, change: Change) -> bool:
-        return self.is_cluster or isinstance(change, CopyThread | ForkThread)
+        return self.is_cluster or not isinstance(change, Batch)
 
-    async def _commit_together(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        by_thread: dict[str, list[Change]] = {}
-        for change in changes:
-            by_thread.setdefault(change.thread, []).append(change)
-        told = [call for change in changes for call in self._beforehand(change)]
+    async def _commit_batches(self, batches: Sequence[Any]) -> list[ThreadkeepError | None]:
+        by_thread: dict[str, list[Batch]] = {}
+        for batch in batches:
+            by_thread.setdefault(batch.thread, []).append(self._expecting(batch))
+        told = [call for batch in batches for call in self._beforehand(batch)]
         calls = [
-            self._writing(*script_of([*map(self._expecting, own)]), thread, in_index=False)
-            for thread, own in by_thread.items()
+            self._writing("commit", batch_words(own), thread) for thread, own in by_thread.items()
         ]
-        answers = await self.sent([*told, *calls, *told])
-        found = {
-            thread: iter(answer if isinstance(own[0], Batch) else [answer])
-            for (thread, own), answer in zip(by_thread.items(), answers[len(told) :], strict=False)
-        }
-        done = [(change, next(found[change.thread])) for change in changes]
-        await self._tell_index(done)
-        return [self._noted(answer, change) for change, answer in done]
+        answers = (await self.sent([*told, *calls, *told]))[len(told) :]
+        found = {thread: iter(answer) for thread, answer in zip(by_thread, answers, strict=False)}
+        return await self._noted([(batch, next(found[batch.thread])) for batch in batches])
 
-    def _expecting(self, change: Change) -> Change:
-        """Return a change that expects the generation as it is stored."""
-        if not isinstance(change, Batch | DropThread) or change.generation is None:
+    def _expecting(self, change: T) -> T:
+        """Return a batch or drop that expects the generation as it is stored."""
+        if change.generation is None:
             return change
         stored = self._generations.stored(change.thread, change.generation)
-        changed: Batch | DropThread = change._replace(generation=stored)
-        return changed
+        expecting: T = change._replace(generation=stored)
+        return expecting
 
     def _beforehand(self, change: Change) -> list[Call]:
         return threads.beforehand(change, self.prefix) if self._settings.indexed else []
 
-    async def _tell_index(self, done: Iterable[tuple[Change, Sequence[bytes]]]) -> None:
+    async def _noted(
+        self, done: Sequence[tuple[Change, Sequence[bytes]]]
+    ) -> list[ThreadkeepError | None]:
+        """Tell the index what was done, note new threads, and return what was refused."""
         if self._settings.indexed:
             calls = [call for each in done for call in threads.afterwards(*each, self.prefix)]
             await self.sent(calls)
-
-    def _noted(self, answer: Sequence[bytes], change: Change) -> ThreadkeepError | None:
-        """Note the beginning of a thread's life, and return what a script refused to do."""
-        thread = change.thread
-        refused = refusal(answer, thread)
-        if answer[0] == b"created":
-            self._generations.began(thread, int(answer[1]))
-        elif refused is None and isinstance(change, Batch):
-            self._generations.joined(thread, change.generation, int(answer[1]) - change.bump)
-        return refused
+        refusals = []
+        for change, answer in done:
+            refused = refusal(answer, change.thread)
+            refusals.append(refused)
+            if answer[0] == b"created":
+                self._generations.began(change.thread, int(answer[1]))
+            elif refused is None and isinstance(change, Batch):
+                stored = int(answer[1]) - change.bump
+                self._generations.joined(change.thread, change.generation, stored)
+        return refusals
 
     async def _commit_alone(self, change: Change) -> ThreadkeepError | None:
         """Make a change by itself.
@@ -207,18 +203,13 @@ class AsyncRedisBackend(Server, AsyncBackend):
             return refused
         if script is None:
             return None
-        name, arguments = script
-        thread, told = change.thread, self._beforehand(change)
-        await self.sent(told)
-        done = await self._written(name, arguments, thread, in_index=False)
+        done = await self._made(change, *script)
         if done[0] == b"unknown":
-            await self.sent([self._listing(thread)])
-            done = await self._written(name, arguments, thread, in_index=True)
+            await self.sent([self._listing(change.thread)])
+            done = await self._made(change, *script, in_index=True)
             if done[0] == b"created":
-                await self.sent([self._listing(thread)])  # it may have been swept meanwhile
-        await self.sent(told)
-        await self._tell_index([(change, done)])
-        return self._noted(done, change)
+                await self.sent([self._listing(change.thread)])  # it may have been swept meanwhile
+        return (await self._noted([(change, done)]))[0]
 
     async def _script_of(self, change: Change) -> tuple[str, Sequence[Word]] | None:
         """Return the script that makes a change, and its arguments; None where nothing is to do.
@@ -226,8 +217,10 @@ class AsyncRedisBackend(Server, AsyncBackend):
         Two threads are in two slots, and a script of a cluster sees one: a source is read in one
         state, the target is checked and written in another.
         """
-        if not isinstance(change, CopyThread | ForkThread):
-            return script_of([self._expecting(change)])
+        if isinstance(change, Batch):
+            return "commit", [*batch_words([self._expecting(change)])]
+        if isinstance(change, DropThread):
+            return "drop", [*drop_words(self._expecting(change))]
         is_fork = isinstance(change, ForkThread)
         (found,) = await self.ask([(change.source, Question("whole" if is_fork else "dump"))])
         mark = secrets.token_hex(16)
@@ -244,23 +237,25 @@ class AsyncRedisBackend(Server, AsyncBackend):
         _check_ends(change, row)
         return "copy", (mark, *dumps, *copy_words(change, row))
 
-    async def _written(
-        self, name: str, arguments: Sequence[Word], thread: str, *, in_index: bool
+    async def _made(
+        self, change: Change, name: str, words: Sequence[Word], *, in_index: bool = False
     ) -> Sequence[bytes]:
-        """Return the answer of a script to a single change."""
-        (answer,) = await self.sent([self._writing(name, arguments, thread, in_index=in_index)])
+        """Return the answer of a script to a change."""
+        told = self._beforehand(change)
+        call = self._writing(name, words, change.thread, in_index=in_index)
+        answer = (await self.sent([*told, call, *told]))[len(told)]
         found: Sequence[bytes] = answer[0] if name == "commit" else answer
         return found
 
     def _writing(
-        self, name: str, arguments: Sequence[Word], thread: str, *, in_index: bool
+        self, name: str, words: Iterable[Word], thread: str, *, in_index: bool = False
     ) -> Call:
         keys = keys_of(self.prefix, thread)
         in_index = in_index or not self._settings.indexed
         if self._settings.indexed and not self.is_cluster:
-            keys.append(self._index)
+            keys.append(self.index)
         first = (thread.encode(), int(in_index), self._settings.ttl_milliseconds)
-        return call(name, keys, (*first, *arguments))
+        return call(name, keys, (*first, *words))
 
     async def clear(self, beginning: str) -> None:
         """Remove all threads whose id begins so, tombstones too. Not on a cluster.
@@ -300,7 +295,7 @@ def _reply(asked: Inquiry, answers: Sequence[Any]) -> Any:
     """Return the reply. Raises CorruptionError where rows are not what they were."""
     try:
         return asked.reply(answers)
-    except (ValueError, IndexError, KeyError, TypeError) as error:
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
         raise CorruptionError(
             f"A row of thread {asked.thread!r} cannot be read: {error}", hint=DAMAGED
         ) from error

@@ -10,18 +10,14 @@ from collections.abc import Sequence
 
 from redis import exceptions
 
+from threadkeep.backends.failures import REFUSALS, Meaning, store_error
 from threadkeep.backends.redis.rows import unpack_text
 from threadkeep.errors import (
     BackendError,
-    ConflictError,
     CorruptionError,
     DiskFullError,
     InvalidArgumentError,
     ReadOnlyError,
-    SegmentTakenError,
-    StaleThreadError,
-    ThreadDeletedError,
-    ThreadExistsError,
     ThreadkeepError,
     UnreachableError,
 )
@@ -37,7 +33,7 @@ DAMAGED = "`threadkeep check URL` says what is damaged, `threadkeep repair` take
 
 _LET_IN = (UnreachableError, "Check the user and the password in the URL.")
 _IS_CLUSTER = (InvalidArgumentError, "This is a cluster: use redis+cluster://host:port.")
-_MEANINGS: dict[str, tuple[type[ThreadkeepError], str]] = {
+_MEANINGS: dict[str, Meaning] = {
     "OOM": (
         DiskFullError,
         "Its maxmemory is reached, and nothing changed: raise it, or prune or delete threads.",
@@ -126,14 +122,12 @@ def mapped(error: Exception, server: str) -> ThreadkeepError:
         return InvalidArgumentError(
             f"Redis cannot store this text: {error}", hint="Ids must be valid Unicode."
         )
-    kind, hint = _meaning(error)
-    text = (kind.__doc__ or "").strip().splitlines()[0].rstrip(".")
-    if kind is DiskFullError:
-        text = "There is no memory left for the database"
-    return kind(f"{text}: {server} says {' '.join(str(error).split())!r}.", hint=hint)
+    meaning = _meaning(error)
+    text = "There is no memory left for the database" if meaning[0] is DiskFullError else ""
+    return store_error(meaning, server, " ".join(str(error).split()), text)
 
 
-def _meaning(error: Exception) -> tuple[type[ThreadkeepError], str]:
+def _meaning(error: Exception) -> Meaning:
     code = _code(error)
     if code:
         return _MEANINGS[code]
@@ -146,19 +140,11 @@ def _meaning(error: Exception) -> tuple[type[ThreadkeepError], str]:
     return BackendError, "Look into the server's log."
 
 
-_REFUSALS: dict[bytes, type[ThreadkeepError]] = {
-    b"deleted": ThreadDeletedError,
-    b"stale": StaleThreadError,
-    b"conflict": ConflictError,
-    b"taken": SegmentTakenError,
-    b"exists": ThreadExistsError,
-}
-
-
 def refusal(answer: Sequence[bytes], thread: str) -> ThreadkeepError | None:
     """Return the error that a script answered with; None if it made the change."""
-    kind, *rest = answer
-    if kind not in _REFUSALS:
+    word, *rest = answer
+    kind = REFUSALS.get(word.decode(errors="replace"))
+    if kind is None:
         return None
     ns, checkpoint = map(unpack_text, rest[0].split(b"\x00")) if rest else (None, None)
-    return _REFUSALS[kind](thread=thread, namespace=ns, checkpoint=checkpoint)
+    return kind(thread=thread, namespace=ns, checkpoint=checkpoint)

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 from threadkeep.backends.records import with_writes
 from threadkeep.backends.redis.rows import (
-    Keyframes,
     Word,
+    keyframes_of,
     pack_checkpoint,
     pack_child,
     pack_number,
+    pack_place,
     pack_text,
     pack_write,
     pairs,
@@ -23,7 +25,6 @@ from threadkeep.backends.redis.rows import (
     stored_rows,
     unpack_checkpoint,
     unpack_entry,
-    unpack_info,
     unpack_place,
     unpack_write,
 )
@@ -69,16 +70,12 @@ class Inquiry(NamedTuple):
     reply: Callable[[Sequence[Any]], Any]
 
 
-def is_of_thread(read: Read) -> bool:
-    """Return True if the read is of one thread, and answered by a few questions."""
-    if isinstance(read, ScanCheckpoints):
-        return read.thread is not None and read.ns is not None
-    return type(read) in _INQUIRIES
-
-
-def inquiry(read: Read) -> Inquiry:
-    """Return the questions that answer a read."""
-    return _INQUIRIES[type(read)](read)
+def inquiry(read: Read) -> Inquiry | None:
+    """Return the questions that answer a read; None where it spans threads or namespaces."""
+    if isinstance(read, ScanCheckpoints) and (read.thread is None or read.ns is None):
+        return None
+    ask = _INQUIRIES.get(type(read))
+    return None if ask is None else ask(read)
 
 
 def _checkpoint(read: ReadCheckpoint) -> Inquiry:
@@ -139,20 +136,19 @@ def _thread(read: ReadThread) -> Inquiry:
 
     def reply(answers: Sequence[Any]) -> ThreadRows:
         ((generation, deleted_at, members, keys, flat, writes, places, sizes),) = answers
-        keyframes = Keyframes(flat)
+        keyframes = keyframes_of(flat)
         checkpoints, orphans = with_writes(
             read.thread,
             [unpack_checkpoint(member) for member in members],
-            [keyframes.at(key) for key in keys],
+            [keyframes[key] for key in keys],
             map(unpack_write, writes),
         )
-        infos = tuple(map(unpack_info, places, sizes))
+        infos = tuple(
+            [SegmentInfo(*unpack_place(at), size) for at, size in zip(places, sizes, strict=True)]
+        )
         return ThreadRows(int(generation), int(deleted_at), checkpoints, orphans, infos)
 
     return Inquiry(read.thread, (Question("thread"),), reply)
-
-
-_PLACE_BYTES = 24
 
 
 def _readable_rows(thread: str, answer: Sequence[Any]) -> ThreadRows:
@@ -165,23 +161,17 @@ def _readable_rows(thread: str, answer: Sequence[Any]) -> ThreadRows:
     broken: list[UnreadableRow] = []
     rows = _readable("checkpoints", members, unpack_checkpoint, pack_checkpoint, broken)
     made = _readable("writes", writes, unpack_write, _packed_write, broken)
+    sound = _readable("segments", places, _sound_place, lambda at: pack_place(*at), broken)
     wanted = {pack_child(row) for row in rows}
     problem = "it is the child entry of a missing checkpoint"
     broken += [UnreadableRow("children", m, problem, m) for m in children if m not in wanted]
-    infos: list[SegmentInfo] = []
-    for member, size in zip(places, sizes, strict=True):
-        info = unpack_info(member, size)
-        if len(member) == _PLACE_BYTES and info.count > 0:
-            infos.append(info)
-        else:
-            broken.append(UnreadableRow("segments", member, "it is no place of a segment", member))
     problem = "it is data of a segment without its place"
     broken += [UnreadableRow("data", name, problem, data) for name, data in pairs(stray)]
     checkpoints, orphans = with_writes(thread, rows, [None] * len(rows), made)
-    return ThreadRows(
-        *(int(generation), int(deleted_at), checkpoints, orphans, tuple(infos)),
-        unreadable=tuple(broken),
-    )
+    size_of = dict(zip(places, sizes, strict=True))
+    infos = tuple([SegmentInfo(*at, size_of[pack_place(*at)]) for at in sound])
+    state = (int(generation), int(deleted_at))
+    return ThreadRows(*state, checkpoints, orphans, infos, unreadable=tuple(broken))
 
 
 def _readable(
@@ -194,17 +184,21 @@ def _readable(
     """Return the records of members, and add those that cannot be read to `broken`."""
     rows: list[T] = []
     for member in members:
-        try:
+        with suppress(ValueError, IndexError, TypeError, AttributeError):
             row = unpack(member)
-            is_whole = pack(row) == member
-        except (ValueError, IndexError, OverflowError):
-            is_whole = False
-        if is_whole:
-            rows.append(row)
-        else:
-            problem = f"one of its {table} cannot be decoded"
-            broken.append(UnreadableRow(table, member, problem, member))
+            if pack(row) == member:
+                rows.append(row)
+                continue
+        problem = f"one of its {table} cannot be decoded"
+        broken.append(UnreadableRow(table, member, problem, member))
     return rows
+
+
+def _sound_place(member: bytes) -> tuple[int, int, int]:
+    log, start, count = unpack_place(member)
+    if count < 1:
+        raise ValueError(count)
+    return log, start, count
 
 
 def _packed_write(row: WriteRow) -> bytes:

@@ -6,9 +6,9 @@ one node of a cluster and can expire at one time:
     t  hash         the thread's own row: generation, deleted_at, ttl (milliseconds), copy, and
                     its entry in the registry (see writing.lua)
     c  sorted set   checkpoints: ns NUL id NUL, flags run seen key_log key_pos, 0 or 1 (has exact),
-                    parent, ...
+                    parent, (ts, metadata, exact, manifest)
     x  sorted set   children: ns NUL parent NUL id NUL, run seen
-    w  sorted set   writes: ns NUL checkpoint NUL, seq run seen, ...
+    w  sorted set   writes: ns NUL checkpoint NUL, seq run seen, (task_id, task_path, body)
     p  sorted set   where segments lie: log, start, stop
     s  hash         the segments' data, by log and start
 
@@ -20,9 +20,11 @@ order; a packed text is ordered by code point and ends with a NUL: a NUL inside 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 from urllib.parse import quote
+
+from ormsgpack import packb, unpackb
 
 from threadkeep.engine.model import (
     Batch,
@@ -30,7 +32,6 @@ from threadkeep.engine.model import (
     Child,
     CopyThread,
     Segment,
-    SegmentInfo,
     StoredCheckpoint,
     WriteRow,
 )
@@ -125,12 +126,14 @@ def pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
 
 
 # -- members -------------------------------------------------------------------------
+# What the scripts do not look at is MessagePack, at a member's end.
 
 
 def pack_checkpoint(row: CheckpointRow) -> bytes:
     """Make the member of a checkpoint."""
     numbers = (row.flags, row.run, row.seen, row.key_log, row.key_pos)
     parent = b"\x00" if row.parent is None else b"\x01" + pack_text(row.parent) + b"\x00"
+    ts = row.ts if isinstance(row.ts, int) else row.ts.encode()
     return b"".join(
         (
             place(row.ns, row.id),
@@ -138,27 +141,24 @@ def pack_checkpoint(row: CheckpointRow) -> bytes:
             *map(pack_number, numbers),
             b"0" if row.exact is None else b"1",
             parent,
-            b"n" + pack_number(row.ts) if isinstance(row.ts, int) else b"t" + _sized(row.ts),
-            _sized(row.metadata),
-            b"" if row.exact is None else _sized(row.exact),
-            row.manifest,
+            packb((ts, row.metadata.encode(), row.exact, row.manifest)),
         )
     )
 
 
 def unpack_checkpoint(member: bytes) -> CheckpointRow:
     """Make a checkpoint of its member."""
-    reader = _Reader(member)
-    ns, key = reader.text(), reader.text()
-    flags, run, seen, key_log, key_pos = reader.numbers(5)
-    has_exact = reader.raw(1) == b"1"
-    parent = reader.text() if reader.raw(1) == b"\x01" else None
-    ts = reader.numbers(1)[0] if reader.raw(1) == b"n" else reader.sized().decode()
-    metadata = reader.sized().decode()
-    exact = reader.sized() if has_exact else None
+    ns, key, rest = member.split(b"\x00", 2)
+    flags, run, seen, key_log, key_pos = _numbers(rest, 5)
+    parent, end = None, rest[42:]
+    if rest[41]:
+        packed, end = end.split(b"\x00", 1)
+        parent = unpack_text(packed)
+    ts, metadata, exact, manifest = unpackb(end)
     return CheckpointRow(
-        *(ns, key, parent, run, seen, flags, ts, metadata, exact),
-        *(key_log, key_pos, reader.rest()),
+        *(unpack_text(ns), unpack_text(key), parent, run, seen, flags),
+        *(ts.decode() if isinstance(ts, bytes) else ts, metadata.decode(), exact),
+        *(key_log, key_pos, manifest),
     )
 
 
@@ -174,24 +174,27 @@ def unpack_child(member: bytes) -> Child | None:
     """Make a child of its member; None of an empty one."""
     if not member:
         return None
-    reader = _Reader(member)
-    _, _, key = reader.text(), reader.text(), reader.text()
-    return Child(key, *reader.numbers(2))
+    _, _, key, rest = member.split(b"\x00", 3)
+    return Child(unpack_text(key), *_numbers(rest, 2))
 
 
 def pack_write(row: WriteRow) -> bytes:
     """Make the part of a write's member behind its `seq`."""
-    numbers = pack_number(row.run), pack_number(row.seen)
-    return b"".join((*numbers, _sized(row.task_id), _sized(row.task_path), row.body))
+    end = packb((row.task_id.encode(), row.task_path.encode(), row.body))
+    return pack_number(row.run) + pack_number(row.seen) + end
 
 
 def unpack_write(member: bytes) -> WriteRow:
     """Make a write of its member."""
-    reader = _Reader(member)
-    ns, key = reader.text(), reader.text()
-    seq, run, seen = reader.numbers(3)
-    task, path = reader.sized().decode(), reader.sized().decode()
-    return WriteRow(ns, key, run, seen, task, path, reader.rest(), seq)
+    ns, key, rest = member.split(b"\x00", 2)
+    seq, run, seen = _numbers(rest, 3)
+    task, path, body = unpackb(rest[24:])
+    ids = (unpack_text(ns), unpack_text(key))
+    return WriteRow(*ids, run, seen, task.decode(), path.decode(), body, seq)
+
+
+def _numbers(packed: bytes, count: int) -> list[int]:
+    return [unpack_number(packed[at : at + 8]) for at in range(0, 8 * count, 8)]
 
 
 def pack_place(log: int, start: int, count: int) -> bytes:
@@ -205,63 +208,20 @@ def unpack_place(member: bytes) -> tuple[int, int, int]:
     return log, start, stop - start
 
 
-def unpack_info(member: bytes, size: int) -> SegmentInfo:
-    """Make the record of a segment's place and the length of its data."""
-    return SegmentInfo(*unpack_place(member), size)
-
-
-def _sized(value: str | bytes) -> bytes:
-    data = value.encode() if isinstance(value, str) else value
-    return len(data).to_bytes(4, "big") + data
-
-
-class _Reader:
-    """Reader of a member from its beginning."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def raw(self, size: int) -> bytes:
-        at, self._at = self._at, self._at + size
-        return self._data[at : self._at]
-
-    def numbers(self, count: int) -> list[int]:
-        return [unpack_number(self.raw(8)) for _ in range(count)]
-
-    def text(self) -> str:
-        """Read a packed text and the NUL behind it."""
-        stop = self._data.index(b"\x00", self._at)
-        found = unpack_text(self._data[self._at : stop])
-        self._at = stop + 1
-        return found
-
-    def sized(self) -> bytes:
-        return self.raw(int.from_bytes(self.raw(4), "big"))
-
-    def rest(self) -> bytes:
-        return self._data[self._at :]
-
-
-class Keyframes:
-    """Keyframes of one reply: places and data in turn, each once."""
-
-    def __init__(self, flat: Sequence[bytes]) -> None:
-        self._found = {at: Segment(*unpack_place(at), data) for at, data in pairs(flat)}
-
-    def at(self, member: bytes) -> Segment | None:
-        """Return the keyframe of a place; None of an empty one."""
-        return self._found[member] if member else None
+def keyframes_of(flat: Sequence[bytes]) -> dict[bytes, Segment | None]:
+    """Return the keyframes of one reply by their places; None by an empty one."""
+    found = {at: Segment(*unpack_place(at), data) for at, data in pairs(flat)}
+    return {b"": None, **found}
 
 
 def stored_rows(thread: str, found: Any, flat: Sequence[bytes]) -> list[StoredCheckpoint]:
     """Make checkpoints with what belongs to them of an answer of `read.lua`, and its keyframes."""
-    keyframes = Keyframes(flat)
+    keyframes = keyframes_of(flat)
     return [
         StoredCheckpoint(
             thread,
             unpack_checkpoint(member),
-            keyframes.at(keyframe),
+            keyframes[keyframe],
             tuple(map(unpack_write, writes)),
             unpack_child(child),
         )
@@ -315,13 +275,11 @@ def _optional(value: str | int | None) -> Word:
 
 def copy_words(change: CopyThread, row: Row) -> Iterator[Word]:
     """Yield what `copy.lua` takes of the source's own row."""
-    fields = _fields(row)
-    yield from (change.now, fields.get(b"size", b"0"), int(b"state" in fields))
-    if b"state" in fields:
-        yield fields[b"state"]
-        for field in (b"waits_at", b"rest"):
-            yield b"=" + fields[field] if field in fields else b""
-        yield from _label_words(_labels(fields))
+    entry = unpack_entry(change.source, row)
+    yield from (change.now, _fields(row).get(b"size", b"0"), int(entry is not None))
+    if entry is not None:
+        yield from (entry.state, _optional(entry.waits_at), _optional(entry.ttl))
+        yield from _label_words(entry.labels)
 
 
 def _fields(row: Row) -> dict[bytes, bytes]:
@@ -333,15 +291,12 @@ def generation_of(row: Row) -> int:
     return int(_fields(row)[b"generation"])
 
 
-def _labels(fields: Mapping[bytes, bytes]) -> list[str]:
-    return sorted(label.decode() for field, label in fields.items() if field.startswith(b"l:"))
-
-
 def unpack_entry(thread: str, row: Row) -> ThreadEntry | None:
     """Make the entry in a thread's own row."""
     fields = _fields(row)
     if b"state" not in fields:
         return None
+    labels = sorted(label.decode() for field, label in fields.items() if field.startswith(b"l:"))
     origin, checkpoint = fields.get(b"origin"), fields.get(b"origin_checkpoint", b"")
     waits_at, rest = fields.get(b"waits_at"), fields.get(b"rest")
     return ThreadEntry(
@@ -350,7 +305,7 @@ def unpack_entry(thread: str, row: Row) -> ThreadEntry | None:
         created_at=int(fields[b"created_at"]),
         updated_at=int(fields[b"updated_at"]),
         size=int(fields.get(b"size", 0)),
-        labels=tuple(_labels(fields)),
+        labels=tuple(labels),
         pinned=b"pinned" in fields,
         ttl=None if rest is None else int(rest),
         origin=None if origin is None else (origin.decode(), checkpoint.decode()),

@@ -8,11 +8,10 @@ them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from threadkeep.backends.redis.rows import (
@@ -31,7 +30,6 @@ from threadkeep.backends.redis.rows import (
 )
 from threadkeep.engine.model import (
     Batch,
-    Change,
     DropThread,
     Fence,
     ForkThread,
@@ -79,47 +77,21 @@ def call(name: str, keys: Sequence[str], arguments: Sequence[Word]) -> Call:
 # -- arguments of changes --------------------------------------------------------------
 
 
-def waves(
-    changes: Sequence[Change], goes_alone: Callable[[Change], bool]
-) -> Iterator[list[Change]]:
-    """Yield the changes in order, those together that need not wait for others."""
-    wave: list[Change] = []
-    last: dict[str, Change] = {}  # of each thread
-    for change in changes:
-        alone = goes_alone(change)
-        waits = change.thread in last and not (
-            isinstance(change, Batch) and isinstance(last[change.thread], Batch)
-        )
-        if wave and (alone or waits):
-            yield wave
-            wave, last = [], {}
-        if alone:
-            yield [change]
-        else:
-            wave.append(change)
-            last[change.thread] = change
-    if wave:
-        yield wave
-
-
-def script_of(changes: Sequence[Change]) -> tuple[str, list[Word]]:
-    """Return the script that makes a drop, or batches of one thread, and its arguments."""
-    first = changes[0]
-    if isinstance(first, DropThread):
-        return "drop", list(_drop_words(first))
-    words: list[Word] = [len(changes)]
-    for batch in changes:
-        assert isinstance(batch, Batch)  # noqa: S101 - copies and forks go alone, see `fork_words`
-        of_batch = list(_batch_words(batch))
-        words += (len(of_batch), *of_batch)
-    return "commit", words
+def batch_words(batches: Sequence[Batch]) -> Iterator[Word]:
+    """Yield the arguments of `commit.lua`: batches of one thread."""
+    yield len(batches)
+    for batch in batches:
+        words = list(_batch_words(batch))
+        yield len(words)
+        yield from words
 
 
 def _batch_words(batch: Batch) -> Iterator[Word]:
-    segments = sorted(set(batch.segments), key=attrgetter("log", "start"))
+    segments = sorted(set(batch.segments))
     yield from _expected(batch)
     yield from _counted([(pack_place(*at),) for at in batch.drop_segments])
-    yield int(_overlap(segments))
+    overlap = any(a.log == b.log and a.stop > b.start for a, b in pairwise(segments))
+    yield int(overlap)
     yield from _rows(batch, segments)
     yield from _counted([(place(*key),) for key in batch.drop_checkpoints])
     yield from _counted(
@@ -131,7 +103,8 @@ def _batch_words(batch: Batch) -> Iterator[Word]:
     yield from registry_words(batch)
 
 
-def _drop_words(change: DropThread) -> Iterator[Word]:
+def drop_words(change: DropThread) -> Iterator[Word]:
+    """Yield the arguments of `drop.lua`."""
     yield from _expected(change.expected)
     yield from (change.now, int(change.entry is not None))
     if change.entry is not None:
@@ -180,11 +153,6 @@ def _counted(rows: Sequence[Sequence[Word]]) -> Iterator[Word]:
     yield len(rows)
     for row in rows:
         yield from row
-
-
-def _overlap(segments: Sequence[Segment]) -> bool:
-    """Return True if segments, in order, overlap."""
-    return any(one.log == other.log and one.stop > other.start for one, other in pairwise(segments))
 
 
 def _fence(fence: Fence, batch: Batch) -> tuple[Word, ...]:

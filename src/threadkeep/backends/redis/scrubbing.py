@@ -7,7 +7,7 @@ is reported clean only if its rewrite began after this was called, and has succe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis import exceptions
 
@@ -36,16 +36,11 @@ _CLUSTER = (
 _NO_SNAPSHOTS = "A snapshot that was saved by hand: Redis is not set to save any. Call BGSAVE."
 
 
-class _File(NamedTuple):
-    """A file of the server, the command that rewrites it, and its fields in INFO."""
-
-    name: str
-    command: str
-    status: str
-
-
-_LOG = _File("Redis' append-only file, written anew", "BGREWRITEAOF", "aof_last_bgrewrite_status")
-_SNAPSHOT = _File("Redis' snapshot, written anew", "BGSAVE", "rdb_last_bgsave_status")
+# By command: the file that it rewrites, and the field of INFO that says how that went.
+_FILES = {
+    "BGREWRITEAOF": ("Redis' append-only file, written anew", "aof_last_bgrewrite_status"),
+    "BGSAVE": ("Redis' snapshot, written anew", "rdb_last_bgsave_status"),
+}
 _BUSY = ("aof_rewrite_in_progress", "aof_rewrite_scheduled", "rdb_bgsave_in_progress")
 
 
@@ -56,36 +51,39 @@ async def scrub(server: Server) -> Scrubbed:
         LockedError: the server has not written them in time.
         DRIVER_ERRORS: it failed.
     """
-    keys = "the server's memory"
+    cleared = ["the server's memory"]
     if server.is_cluster:
-        return Scrubbed((keys,), (_CLUSTER, _ELSEWHERE))
+        return Scrubbed((*cleared,), (_CLUSTER, _ELSEWHERE))
     try:
         info = await _info(server)
         (saves,) = await server.sent([Call(("CONFIG GET", "save"))])
-        files = [_LOG] if int(info["aof_enabled"]) else []
-        files += [_SNAPSHOT] if saves.get("save") else []
-        for file in files:
-            await _rewrite(server, file)
+        if int(info["aof_enabled"]):
+            cleared.append(await _rewrite(server, "BGREWRITEAOF"))
+        if not saves.get("save"):
+            return Scrubbed((*cleared,), (_NO_SNAPSHOTS, _ELSEWHERE))
+        cleared.append(await _rewrite(server, "BGSAVE"))
     except exceptions.ResponseError as error:
         if not isinstance(error, exceptions.NoPermissionError) and _MISSING not in str(error):
             raise
-        return Scrubbed((keys,), (_BY_HAND, _ELSEWHERE))
-    remains = (_ELSEWHERE,) if _SNAPSHOT in files else (_NO_SNAPSHOTS, _ELSEWHERE)
-    return Scrubbed((keys, *[file.name for file in files]), remains)
+        return Scrubbed((*cleared,), (_BY_HAND, _ELSEWHERE))
+    return Scrubbed((*cleared,), (_ELSEWHERE,))
 
 
-async def _rewrite(server: Server, file: _File) -> None:
-    await _wait_until_idle(server, file)
-    await server.sent([Call((file.command,))])
-    info = await _wait_until_idle(server, file)
-    if info[file.status] != "ok":
+async def _rewrite(server: Server, command: str) -> str:
+    """Rewrite a file and return its name."""
+    name, status = _FILES[command]
+    await _wait_until_idle(server, command)
+    await server.sent([Call((command,))])
+    info = await _wait_until_idle(server, command)
+    if info[status] != "ok":
         raise LockedError(
-            f"Redis could not rewrite its files ({file.command}).",
+            f"Redis could not rewrite its files ({command}).",
             hint="Look into its log, and at its disk.",
         )
+    return name
 
 
-async def _wait_until_idle(server: Server, file: _File) -> Mapping[str, Any]:
+async def _wait_until_idle(server: Server, command: str) -> Mapping[str, Any]:
     """Wait until no file is being written, and return what INFO says then."""
     for _ in range(round(_PATIENCE / _PAUSE)):
         info = await _info(server)
@@ -93,7 +91,7 @@ async def _wait_until_idle(server: Server, file: _File) -> Mapping[str, Any]:
             return info
         await server.pause(_PAUSE)
     raise LockedError(
-        f"Redis has been writing its files for {_PATIENCE:g} seconds ({file.command}).",
+        f"Redis has been writing its files for {_PATIENCE:g} seconds ({command}).",
         hint="Wait until INFO persistence says that it has ended.",
     )
 

@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+from threadkeep.backends.failures import again
 from threadkeep.backends.redis.clients import Settings, Source
 from threadkeep.backends.redis.failures import DRIVER_ERRORS, lost, mapped, passes
 from threadkeep.backends.redis.reads import Question
 from threadkeep.backends.redis.rows import index_of, keys_of
 from threadkeep.backends.redis.scripts import Call, call
-from threadkeep.backends.retry import again
 
 _MOST = 10_000  # threads whose lives are remembered
 _APART = 2**32  # names of one life: a thread is not pruned more often than that
@@ -92,7 +92,7 @@ class Server:
     def __init__(self, source: Source, settings: Settings) -> None:
         self._source = source
         self._settings = settings
-        self._index = index_of(settings.prefix)
+        self.index = index_of(settings.prefix)
         self._was_reached = False
         self.prefix = settings.prefix
 
@@ -146,15 +146,11 @@ class Server:
         words = [word for q in questions for word in (q.name, len(q.words), *q.words)]
         return call("read", keys_of(self.prefix, thread), (refresh, *words))
 
-    async def threads(
-        self, after: str | None, limit: int, *, descending: bool = False
-    ) -> list[str]:
+    async def threads(self, after: str | None, limit: int) -> list[str]:
         """Return ids in the index, in order, from behind `after` on."""
-        name, first, last = (
-            ("ZREVRANGEBYLEX", "+", "-") if descending else ("ZRANGEBYLEX", "-", "+")
-        )
-        begin = first if after is None else b"(" + after.encode()
-        (found,) = await self.sent([Call((name, self._index, begin, last, "LIMIT", 0, limit))])
+        begin = "-" if after is None else b"(" + after.encode()
+        words = ("ZRANGEBYLEX", self.index, begin, "+", "LIMIT", 0, limit)
+        (found,) = await self.sent([Call(words)])
         return [member.decode() for member in found]
 
     async def pages(self, size: int, after: str | None = None) -> AsyncIterator[list[str]]:
@@ -167,7 +163,7 @@ class Server:
             after = names[-1]
 
     def _listing(self, thread: str) -> Call:
-        return Call(("ZADD", self._index, 0, thread.encode()))
+        return Call(("ZADD", self.index, 0, thread.encode()))
 
     async def sweep(self, thread: str) -> None:
         """Take a missing thread out of the index.
@@ -176,7 +172,7 @@ class Server:
         it puts it there once more.)
         """
         first, member = keys_of(self.prefix, thread)[0], thread.encode()
-        await self.sent([Call(("ZREM", self._index, member))])
+        await self.sent([Call(("ZREM", self.index, member))])
         (there,) = await self.sent([Call(("EXISTS", first))])
         if there:
             await self.sent([self._listing(thread)])

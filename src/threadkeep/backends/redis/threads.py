@@ -12,7 +12,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from heapq import nlargest, nsmallest
 from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from threadkeep.backends.records import matches
 from threadkeep.backends.redis.reads import Question, before, bounds, filter_texts
@@ -139,10 +139,8 @@ def afterwards(change: Change, answer: Sequence[bytes], prefix: str) -> list[Cal
 
 async def _search(read: SearchThreads, server: Server) -> list[ThreadEntry]:
     pages = await _few(read.query, server)
-    if pages is None and read.order in _TIMES:
-        return await _by_time(read, server)
-    if pages is None and read.order == "thread":
-        return await _by_name(read, server)
+    if pages is None and read.order != "size":
+        return await _in_order(read, server)
     best: list[ThreadEntry] = []
     first = nlargest if read.descending else nsmallest
     async for found in pages or _all(read.query, server):
@@ -201,27 +199,30 @@ async def _with_terms(
                 (key, name)
                 for name, entry in zip(part, entries, strict=True)
                 for key in members[name.encode()]
-                if entry is None or key not in _keys(entry, server)
+                if entry is None or key not in _places_of(entry, server)
             ],
             server,
         )
         yield _matching(entries, query)
 
 
-async def _take_out(strays: Sequence[tuple[bytes, str]], server: Server) -> None:
-    """Take threads out of sets that they do not belong to, but for those that now do."""
-    await server.sent([Call(("SREM", key, name.encode())) for key, name in strays])
+async def _take_out(strays: Sequence[tuple[bytes, str]], server: Server, kind: str = "S") -> None:
+    """Take threads out of sets ("Z": sorted ones) where they do not belong.
+
+    Those that another process has just put there are put back.
+    """
+    await server.sent([Call((f"{kind}REM", key, name.encode())) for key, name in strays])
     entries = await _entries([name for _, name in strays], server)
-    back = [
-        Call(("SADD", key, name.encode()))
-        for (key, name), entry in zip(strays, entries, strict=True)
-        if entry is not None and key in _keys(entry, server)
-    ]
-    await server.sent(back)
+    for (key, _), entry in zip(strays, entries, strict=True):
+        if entry is not None and key in (places := _places_of(entry, server)):
+            await server.sent([Call((f"{kind}ADD", key, *places[key], entry.thread.encode()))])
 
 
-def _keys(entry: ThreadEntry, server: Server) -> list[bytes]:
-    return [term_of(server.prefix, term) for term in _terms(entry)]
+def _places_of(entry: ThreadEntry, server: Server) -> dict[bytes, tuple[int, ...]]:
+    """Return the keys of sets that a thread belongs to, with its score where they are sorted."""
+    prefix = server.prefix
+    times = {times_of(prefix, name).encode(): (getattr(entry, name),) for name in _TIMES}
+    return {**times, **{term_of(prefix, term): () for term in _terms(entry)}}
 
 
 def _matching(entries: Iterable[ThreadEntry | None], query: ThreadQuery) -> list[ThreadEntry]:
@@ -233,53 +234,40 @@ async def _all(query: ThreadQuery, server: Server) -> AsyncIterator[list[ThreadE
         yield _matching(await _entries(names, server), query)
 
 
-async def _by_time(read: SearchThreads, server: Server) -> list[ThreadEntry]:
-    """Return the first that match in the order of their times."""
-    key, found = times_of(server.prefix, read.order), list[ThreadEntry]()
-    name, first, last = (
-        ("ZREVRANGEBYSCORE", "+inf", "-inf")
-        if read.descending
-        else ("ZRANGEBYSCORE", "-inf", "+inf")
-    )
-    begin = first if read.after is None else read.after[0]
-    offset, size = 0, max(read.limit + 1, 2)
-    while len(found) < read.limit:
-        (ids,) = await server.sent([Call((name, key, begin, last, "LIMIT", offset, size))])
-        entries = await _entries([member.decode() for member in ids], server)
-        found += [one for one in _matching(entries, read.query) if _is_behind(one, read)]
-        strays = [member for member, one in zip(ids, entries, strict=True) if one is None]
-        await _unlist(read.order, strays, server)
-        if len(ids) < size:
-            break
-        offset, size = offset + size, _MANY_ENTRIES
-    return found[: read.limit]
-
-
-async def _unlist(name: str, strays: Sequence[bytes], server: Server) -> None:
-    """Take threads without an entry out of an order, but for those that now have one."""
-    key = times_of(server.prefix, name)
-    await server.sent([Call(("ZREM", key, stray)) for stray in strays])
-    entries = await _entries([stray.decode() for stray in strays], server)
-    back = [
-        Call(("ZADD", key, getattr(entry, name), entry.thread.encode()))
-        for entry in entries
-        if entry is not None
-    ]
-    await server.sent(back)
-
-
-async def _by_name(read: SearchThreads, server: Server) -> list[ThreadEntry]:
-    """Return the first that match in the order of their ids."""
+async def _in_order(read: SearchThreads, server: Server) -> list[ThreadEntry]:
+    """Return the first that match, in the order of their times or of their ids."""
     found: list[ThreadEntry] = []
-    after = None if read.after is None else read.after[1]
-    size = read.limit
-    while len(found) < read.limit:
-        names = await server.threads(after, size, descending=read.descending)
-        found += _matching(await _entries(names, server), read.query)
-        if len(names) < size:
+    strays: list[tuple[bytes, str]] = []
+    key = times_of(server.prefix, read.order).encode()
+    async for names in _names(read, server):
+        entries = await _entries(names, server)
+        found += [entry for entry in _matching(entries, read.query) if _is_behind(entry, read)]
+        if read.order in _TIMES:
+            strays += [(key, name) for name, entry in zip(names, entries, strict=True) if not entry]
+        if len(found) >= read.limit:
             break
-        after, size = names[-1], _MANY_ENTRIES
+    await _take_out(strays, server, "Z")
     return found[: read.limit]
+
+
+async def _names(read: SearchThreads, server: Server) -> AsyncIterator[list[str]]:
+    """Yield pages of ids in the order of a search, from about where it begins."""
+    by_name = read.order == "thread"
+    key = server.index if by_name else times_of(server.prefix, read.order)
+    lowest, highest = ("-", "+") if by_name else ("-inf", "+inf")
+    name, begin, end = "ZRANGEBY", lowest, highest
+    if read.descending:
+        name, begin, end = "ZREVRANGEBY", highest, lowest
+    if read.after is not None:
+        begin = f"[{read.after[1]}" if by_name else str(read.after[0])
+    name += "LEX" if by_name else "SCORE"
+    offset, size = 0, max(read.limit + 1, 2)
+    while True:
+        (ids,) = await server.sent([Call((name, key, begin, end, "LIMIT", offset, size))])
+        yield [member.decode() for member in ids]
+        if len(ids) < size:
+            return
+        offset, size = offset + size, _MANY_ENTRIES
 
 
 async def _entries(names: Sequence[str], server: Server) -> list[ThreadEntry | None]:
@@ -290,16 +278,6 @@ async def _entries(names: Sequence[str], server: Server) -> list[ThreadEntry | N
 
 
 # -- threads ---------------------------------------------------------------------------
-
-
-class _Counts(NamedTuple):
-    """Counts of a thread's rows and bytes, from `read.lua`."""
-
-    there: int
-    checkpoints: int
-    writes: int
-    places: int
-    data: int
 
 
 async def _ask_all(
@@ -316,20 +294,16 @@ async def _ask_all(
 async def _find(read: FindThreads, server: Server) -> list[str]:
     found: list[str] = []
     question = "runs" if read.run_ids else "counts"
-    async for name, (answered,) in _ask_all(server, question, after=read.after):
+    async for name, ((there, rows, *_),) in _ask_all(server, question, after=read.after):
         if len(found) == read.limit:
             break
-        if not answered[0]:
+        if not there:
             await server.sweep(name)
-        elif _is_found(read, answered):
+        elif read.run_ids:
+            found += [name] if any(_run_id(row) in read.run_ids for row in rows) else []
+        elif read.empty or rows:
             found.append(name)
     return found
-
-
-def _is_found(read: FindThreads, answered: Any) -> bool:
-    if read.run_ids:
-        return any(_run_id(member) in read.run_ids for member in answered[1])
-    return read.empty or _Counts(*answered).checkpoints > 0
 
 
 def _run_id(member: bytes) -> object:
@@ -340,24 +314,22 @@ def _run_id(member: bytes) -> object:
 async def _sizes(read: ReadSizes, server: Server) -> Sizes:
     total = 0
     found: list[ThreadSize] = []
-    async for name, (counted, (rows, segments, memory)) in _ask_all(server, "counts", "bytes"):
-        counts = _Counts(*counted)
+    async for name, ((_, *counts), (rows, segments, memory)) in _ask_all(server, "counts", "bytes"):
         total += memory
         wanted = read.after is None or name > read.after
-        if wanted and len(found) < read.limit and any(counts[1:]):
-            numbers = (counts.checkpoints, counts.writes, counts.places)
-            found.append(ThreadSize(name, *numbers, rows, segments))
+        if wanted and len(found) < read.limit and any(counts):
+            checkpoints, writes, places, _ = counts
+            sizes = (checkpoints, writes, places, rows, segments)
+            found.append(ThreadSize(name, *sizes))
     return Sizes(total, tuple(found))
 
 
 async def _damage(_read: ReadDamage, server: Server) -> list[str]:
     findings = []
-    async for name, (counted,) in _ask_all(server, "counts"):
-        counts = _Counts(*counted)
-        if counts.places != counts.data:
+    async for name, ((*_, places, data),) in _ask_all(server, "counts"):
+        if places != data:
             findings.append(
-                f"thread {name!r} has {counts.places} places of segments and the data of"
-                f" {counts.data}"
+                f"thread {name!r} has {places} places of segments and the data of {data}"
             )
     return findings
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from threadkeep.backends import process_forks
 from threadkeep.backends.base import Backend
-from threadkeep.backends.sqlite import point_reads
 from threadkeep.backends.sqlite.changes import commit_many
 from threadkeep.backends.sqlite.connections import Connections
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.sqlite.opening import Location, path_of
-from threadkeep.backends.sqlite.reads import needs_transaction, reply
+from threadkeep.backends.sqlite.reads import checkpoint, needs_transaction, reply
 from threadkeep.engine.model import ReadCheckpoint
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 
@@ -26,23 +24,8 @@ if TYPE_CHECKING:
 class SqliteBackend(Backend):
     """Rows in one SQLite file, for any number of threads and processes at once.
 
-    Readers are never blocked (WAL), and there is one writer at a time.
-
-    Args:
-        database: the path of the file (made where there is none), `:memory:` for a
-            database in this process's memory, or a connection of sqlite3 or aiosqlite,
-            of which the file is taken: the connection itself is not used. A connection
-            to memory gives a new, empty database in memory.
-        synchronous: `full`: a commit survives a power cut. `normal`: it survives a
-            crash of the process; a power cut may take the last commits, never more,
-            and never leaves half a commit.
-        busy_timeout: seconds to wait for another process's write transaction.
-        read_only: neither make nor change the file; every commit is a `ReadOnlyError`.
-
-    Raises:
-        OpenError: and its kinds, if the database cannot be opened.
-        CorruptionError, LockedError: if it is damaged or stays locked.
-        InvalidArgumentError: an argument is invalid.
+    Readers are never blocked (WAL), and there is one writer at a time. The arguments are those of
+    `SqliteSaver`; with `read_only`, the file is neither made nor changed.
     """
 
     commits_groups = True
@@ -67,12 +50,11 @@ class SqliteBackend(Backend):
         mode = "ro" if read_only else "rwc"
         location = Location(path_of(database), synchronous, busy_timeout, mode)
         self._connections = Connections(location)
-        process_forks.watch(self)
 
     @property
     def reads_hot_in_memory(self) -> bool:
         """See `Backend`. A database in memory has one connection, which may be in use."""
-        return not self._connections.in_memory
+        return not self._connections.location.in_memory
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """Answer each read, in order, all from one state. See `Backend.fetch`."""
@@ -88,7 +70,7 @@ class SqliteBackend(Backend):
             if db.in_transaction:
                 db.execute("COMMIT")
         except DRIVER_ERRORS as error:
-            raise mapped(error, self._connections.path) from error
+            raise mapped(error, self._connections.location.path) from error
         else:
             return replies
         finally:
@@ -101,19 +83,17 @@ class SqliteBackend(Backend):
         each commit.
         """
         connections = self._connections
-        if read.thread not in connections.known.threads:
-            return None
-        if not connections.write_lock.acquire(blocking=False):
+        is_known = read.thread in connections.known.threads
+        if not is_known or not connections.write_lock.acquire(blocking=False):
             return None
         try:
-            db = connections.writer()
-            known = connections.known
+            db, known = connections.writer(), connections.known
             state = known.head(read) if known.holds(db) else None
             if state is None:
-                state = point_reads.checkpoint(db, read)
+                state = checkpoint(db, read)
                 known.remember(read, state)
         except DRIVER_ERRORS as error:
-            raise mapped(error, connections.path) from error
+            raise mapped(error, connections.location.path) from error
         else:
             return state
         finally:
@@ -148,14 +128,3 @@ class SqliteBackend(Backend):
     def close(self) -> None:
         """Close all connections; a read under way may end first. Idempotent."""
         self._connections.close()
-
-    def before_fork(self) -> None:
-        """See `Watched.before_fork`."""
-        self._connections.before_fork()
-
-    def after_fork(self, *, in_child: bool) -> None:
-        """See `Watched.after_fork`."""
-        if in_child:
-            self._connections.after_fork_in_child()
-        else:
-            self._connections.after_fork_in_parent()

@@ -1,8 +1,4 @@
-"""Commits: a group of changes in one transaction.
-
-Each change has its own result; one that fails leaves the others alone. No transaction stays open,
-wherever a caller is interrupted.
-"""
+"""Commits: a group of changes in one transaction; one that fails leaves the others alone."""
 
 from __future__ import annotations
 
@@ -10,18 +6,12 @@ from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.backends.sqlite import (
-    additions,
-    entries,
-    salvage,
-)
+from threadkeep.backends.records import only_adds
+from threadkeep.backends.sqlite import additions, entries, salvage
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
-from threadkeep.backends.sqlite.known import Known, is_deleted
+from threadkeep.backends.sqlite.known import Known
 from threadkeep.backends.sqlite.reads import read_thread_head
-from threadkeep.backends.sqlite.records import (
-    pack_id,
-    unpack_id,
-)
+from threadkeep.backends.sqlite.records import pack_id, unpack_id
 from threadkeep.engine.model import (
     HIDDEN,
     NESTED,
@@ -49,21 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from threadkeep.backends.sqlite.connections import Connections
-    from threadkeep.backends.sqlite.known import Known
 
 
 # ruff: noqa: S608 - texts are put together from constants of this package only
-
-
-def carry_out(db: sqlite3.Connection, change: Change) -> None:
-    """Carry out one change as its docstring says.
-
-    Raises:
-        ThreadDeletedError, StaleThreadError, ConflictError, SegmentTakenError,
-        ThreadExistsError: roll back to where this began.
-        DRIVER_ERRORS: the same, if the transaction still lives.
-    """
-    _CHANGES[type(change)](db, change)
 
 
 # -- batches -------------------------------------------------------------------------
@@ -76,7 +54,12 @@ def _apply(db: sqlite3.Connection, batch: Batch) -> None:
     (refusal,) = additions.add(db, [batch._replace(born=None, generation=None)], Known())
     if refusal is not None:
         raise refusal
-    _drop_rows(db, number, batch)
+    for ns, key in batch.drop_checkpoints:
+        db.execute(_DROP_CHECKPOINT, (number, ns, pack_id(key)))
+    for ns, key, seq in batch.drop_writes:
+        db.execute(_DROP_WRITE, (number, ns, pack_id(key), seq))
+    for ns, key in batch.hide_checkpoints:
+        db.execute(_HIDE, (number, ns, pack_id(key)))
     if batch.drop_unreadable:
         heap = read_thread_head(db, batch.thread).heap
         for row in batch.drop_unreadable:
@@ -88,13 +71,13 @@ def _apply(db: sqlite3.Connection, batch: Batch) -> None:
 def _checked(db: sqlite3.Connection, batch: Batch) -> int:
     """Return the number of a batch's thread, if all that the batch expects holds."""
     head = read_thread_head(db, batch.thread)
-    if batch.born is not None and is_deleted(head.deleted_at or None, batch.born):
+    if batch.born is not None and head.deleted_at and head.deleted_at >= batch.born:
         raise ThreadDeletedError(thread=batch.thread)
     if batch.generation is not None and head.generation != batch.generation:
         raise StaleThreadError(thread=batch.thread)
-    number = head.number or _number(db, batch.thread)
+    number = _number(db, batch.thread)
     for fence in batch.fences:
-        _FENCES[type(fence)](db, batch, number, fence)
+        _check(db, batch, number, fence)
     return number
 
 
@@ -105,8 +88,8 @@ _BUMP = f"UPDATE tk_threads SET generation = coalesce(generation, 0) + 1 WHERE {
 
 def _number(db: sqlite3.Connection, thread: str) -> int:
     """The thread's number, given now where it has none."""
-    known = read_thread_head(db, thread).number
-    return known or int(db.execute(_NEW_THREAD, (thread,)).lastrowid or 0)
+    number = read_thread_head(db, thread).number
+    return number or int(db.execute(_NEW_THREAD, (thread,)).lastrowid or 0)
 
 
 _NEWER_HEADS = f"""
@@ -119,31 +102,6 @@ _OTHERS_WRITE = """
 SELECT 1 FROM tk_writes
 WHERE thread = ? AND ns = ? AND checkpoint = ? AND seq > ? AND run IS NOT ? LIMIT 1
 """
-
-
-def _check_head(db: sqlite3.Connection, batch: Batch, number: int, fence: HeadFence) -> None:
-    expected = _BEFORE_ALL if fence.expected is None else pack_id(fence.expected)
-    # One more than the batch's own that are there already is one too many.
-    most = len(batch.checkpoints) + 1
-    newer = db.execute(_NEWER_HEADS, (number, fence.ns, expected, most)).fetchall()
-    if newer:
-        own = {row.id for row in batch.checkpoints if row.ns == fence.ns}
-        _refuse_others(batch.thread, fence.ns, own, newer)
-
-
-def _refuse_others(thread: str, ns: str, own: set[str], newer: list[tuple[bytes | str]]) -> None:
-    for (packed,) in newer:
-        key = unpack_id(packed)
-        if key not in own:
-            raise ConflictError(thread=thread, namespace=ns, checkpoint=key)
-
-
-def _check_writes(db: sqlite3.Connection, batch: Batch, number: int, fence: WritesFence) -> None:
-    key = (number, fence.ns, pack_id(fence.checkpoint_id))
-    if db.execute(_OTHERS_WRITE, (*key, fence.seen, fence.run or None)).fetchone():
-        raise ConflictError(thread=batch.thread, namespace=fence.ns, checkpoint=fence.checkpoint_id)
-
-
 _COUNT_ROWS = f"""
 WITH family AS (SELECT number FROM tk_threads WHERE {_FAMILY})
 SELECT (SELECT count(*) FROM tk_checkpoints WHERE thread IN family),
@@ -151,14 +109,27 @@ SELECT (SELECT count(*) FROM tk_checkpoints WHERE thread IN family),
 """
 
 
-def _check_rows(db: sqlite3.Connection, batch: Batch, number: int, fence: RowsFence) -> None:
-    if db.execute(_COUNT_ROWS, (number, number)).fetchone() != (fence.checkpoints, fence.writes):
-        raise ConflictError(thread=batch.thread)
-
-
-def _check_entry(db: sqlite3.Connection, batch: Batch, number: int, fence: EntryFence) -> None:
-    if entries.revision(db, number) != fence.revision:
-        raise ConflictError(thread=batch.thread)
+def _check(db: sqlite3.Connection, batch: Batch, number: int, fence: Fence) -> None:
+    thread = batch.thread
+    match fence:
+        case HeadFence(ns, expected):
+            after = _BEFORE_ALL if expected is None else pack_id(expected)
+            # One more than the batch's own that are there already is one too many.
+            most = len(batch.checkpoints) + 1
+            own = {row.id for row in batch.checkpoints if row.ns == ns}
+            for (packed,) in db.execute(_NEWER_HEADS, (number, ns, after, most)).fetchall():
+                if unpack_id(packed) not in own:
+                    raise ConflictError(thread=thread, namespace=ns, checkpoint=unpack_id(packed))
+        case WritesFence(ns, checkpoint, run, seen):
+            key = (number, ns, pack_id(checkpoint))
+            if db.execute(_OTHERS_WRITE, (*key, seen, run or None)).fetchone():
+                raise ConflictError(thread=thread, namespace=ns, checkpoint=checkpoint)
+        case RowsFence():
+            if db.execute(_COUNT_ROWS, (number, number)).fetchone() != fence:
+                raise ConflictError(thread=thread)
+        case EntryFence(revision):
+            if entries.revision(db, number) != revision:
+                raise ConflictError(thread=thread)
 
 
 # -- rows of a batch -----------------------------------------------------------------
@@ -169,15 +140,6 @@ _HIDE = f"""
 UPDATE tk_checkpoints SET flags = coalesce(flags, 0) | {HIDDEN}
 WHERE thread = ? AND ns = ? AND id = ?
 """
-
-
-def _drop_rows(db: sqlite3.Connection, number: int, batch: Batch) -> None:
-    for ns, key in batch.drop_checkpoints:
-        db.execute(_DROP_CHECKPOINT, (number, ns, pack_id(key)))
-    for ns, key, seq in batch.drop_writes:
-        db.execute(_DROP_WRITE, (number, ns, pack_id(key), seq))
-    for ns, key in batch.hide_checkpoints:
-        db.execute(_HIDE, (number, ns, pack_id(key)))
 
 
 # -- whole threads -------------------------------------------------------------------
@@ -245,22 +207,25 @@ def _copy(db: sqlite3.Connection, change: CopyThread) -> None:
     source = read_thread_head(db, change.source).number
     if source is None or not db.execute(_HOLDS_ROWS, (source,)).fetchone():
         return
-    _check_source(db, change, source)
-    target = _number(db, change.target)
-    if source == target or db.execute(_HOLDS_CHECKPOINTS, (target,)).fetchone():
-        raise ThreadExistsError(thread=change.target)
-    _empty(db, target)
+    target = _emptied_target(db, change, source)
     for statement in _COPY_ALL:
         db.execute(statement, (target, source))
     db.execute(_BURY, (None, target))
     entries.copy_entry(db, source, target, change)
 
 
-def _check_source(db: sqlite3.Connection, change: CopyThread | ForkThread, source: int) -> None:
+def _emptied_target(db: sqlite3.Connection, change: CopyThread | ForkThread, source: int) -> int:
+    """Return the number of the target, which holds nothing, if the change may be carried out."""
     if change.revision not in (None, entries.revision(db, source)):
         raise ConflictError(thread=change.source)
+    target = _number(db, change.target)
+    if source == target or db.execute(_HOLDS_CHECKPOINTS, (target,)).fetchone():
+        raise ThreadExistsError(thread=change.target)
+    _empty(db, target)
+    return target
 
 
+_SET_SIZE = "UPDATE tk_threads SET size = ? WHERE number = ?"
 _SHARE = "UPDATE tk_threads SET heap = ? WHERE number IN (?, ?)"
 _FORK_CHECKPOINT = f"{_COPY_ALL[0]} AND ns = ? AND id = ?"
 _FORK_WRITE = f"{_COPY_ALL[1]} AND ns = ? AND checkpoint = ? AND seq = ?"
@@ -270,11 +235,7 @@ def _fork(db: sqlite3.Connection, change: ForkThread) -> None:
     source, generation, _, heap = read_thread_head(db, change.source)
     if generation != change.generation or source is None:
         raise StaleThreadError(thread=change.source)
-    _check_source(db, change, source)
-    target = _number(db, change.target)
-    if source == target or db.execute(_HOLDS_CHECKPOINTS, (target,)).fetchone():
-        raise ThreadExistsError(thread=change.target)
-    _empty(db, target)
+    target = _emptied_target(db, change, source)
     db.execute(_SHARE, (heap, source, target))
     db.executemany(
         _FORK_CHECKPOINT, [(target, source, ns, pack_id(key)) for ns, key in change.checkpoints]
@@ -286,7 +247,7 @@ def _fork(db: sqlite3.Connection, change: ForkThread) -> None:
     db.execute(_BURY, (None, target))
     entries.forget(db, target, 0)
     entries.replace_entry(db, target, change.entry)
-    entries.set_size(db, target, change.entry.size)
+    db.execute(_SET_SIZE, (change.entry.size, target))
 
 
 def _empty(db: sqlite3.Connection, number: int) -> None:
@@ -294,20 +255,12 @@ def _empty(db: sqlite3.Connection, number: int) -> None:
         db.execute(statement, (number,))
 
 
-_FENCES: dict[type[Fence], Callable[[sqlite3.Connection, Batch, int, Any], None]] = {
-    HeadFence: _check_head,
-    WritesFence: _check_writes,
-    RowsFence: _check_rows,
-    EntryFence: _check_entry,
-}
-
 _CHANGES: dict[type[Change], Callable[[sqlite3.Connection, Any], None]] = {
     Batch: _apply,
     DropThread: _drop,
     CopyThread: _copy,
     ForkThread: _fork,
 }
-
 
 _SPARE_PAGES = 16  # free pages that are kept for what comes next
 _STEP_PAGES = 256  # pages given back at a time, while other processes may commit in between
@@ -318,11 +271,9 @@ def commit_many(
     connections: Connections, changes: Sequence[Change]
 ) -> list[ThreadkeepError | None]:
     """Carry out the changes, in order; return the refusal of each. See `Backend`."""
-    if not changes:
-        return []
     with connections.write_lock:
         try:
-            return _commit(connections, changes)
+            return _commit(connections, changes) if changes else []
         except BaseException:  # interrupted, whatever had begun
             connections.rest_writer()
             raise
@@ -330,8 +281,7 @@ def commit_many(
 
 def _commit(connections: Connections, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
     try:
-        db = connections.writer()
-        known = connections.known
+        db, known = connections.writer(), connections.known
         db.execute("BEGIN IMMEDIATE")
     except DRIVER_ERRORS as error:
         return [_mapped(error, connections) for _ in changes]
@@ -350,13 +300,14 @@ def _commit(connections: Connections, changes: Sequence[Change]) -> list[Threadk
         if len(changes) == 1:
             return [_mapped(error, connections)]
         return [refusal for change in changes for refusal in _commit(connections, [change])]
-    if any(map(_frees_pages, changes, refusals)):
+    done = [change for change, refusal in zip(changes, refusals, strict=True) if refusal is None]
+    if any(type(one) is DropThread or getattr(one, "drop_segments", ()) for one in done):
         _give_back(db)
     return refusals
 
 
 def _mapped(error: Exception, connections: Connections) -> ThreadkeepError:
-    failure = mapped(error, connections.path)
+    failure = mapped(error, connections.location.path)
     failure.__cause__ = error
     return failure
 
@@ -366,8 +317,8 @@ def _carry_out(
 ) -> list[ThreadkeepError | None]:
     """Carry out the changes, those that only add rows together with their neighbours."""
     refusals: list[ThreadkeepError | None] = []
-    for only_adds, run in groupby(changes, additions.suffice):
-        if only_adds:
+    for is_plain, run in groupby(changes, only_adds):
+        if is_plain:
             batches = [change for change in run if isinstance(change, Batch)]
             refusals += additions.add(db, batches, known)
         else:  # rarer: what it leaves is not followed
@@ -382,7 +333,7 @@ def _attempt(db: sqlite3.Connection, change: Change, *, guarded: bool) -> Thread
         db.execute("SAVEPOINT tk")
     failure = None
     try:
-        carry_out(db, change)
+        _CHANGES[type(change)](db, change)
     except ThreadkeepError as error:
         failure = error
         if guarded:
@@ -390,14 +341,6 @@ def _attempt(db: sqlite3.Connection, change: Change, *, guarded: bool) -> Thread
     if guarded:
         db.execute("RELEASE tk")
     return failure
-
-
-def _frees_pages(change: Change, refusal: ThreadkeepError | None) -> bool:
-    if refusal is not None:
-        return False
-    return isinstance(change, DropThread) or (
-        isinstance(change, Batch) and bool(change.drop_segments)
-    )
 
 
 def _give_back(db: sqlite3.Connection) -> None:

@@ -13,6 +13,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from threadkeep.backends import process_forks
 from threadkeep.backends.sqlite.failures import named
 from threadkeep.backends.sqlite.known import Known
 from threadkeep.backends.sqlite.opening import Location, open_first
@@ -42,15 +43,14 @@ class Connections:
     """
 
     def __init__(self, location: Location) -> None:
-        """Open the database, and make it where there is none. See `open_first`."""
-        self._closed = False
         self._writer: sqlite3.Connection | None
-        self._location, self._writer = open_first(location)
+        self.location, self._writer = open_first(location)
         self._idle: list[sqlite3.Connection] = []
         self._inherited: list[sqlite3.Connection] = []
-        self._closed_because = ""
+        self._closed: ClosedError | None = None
         self.known = Known()
         self._make_locks()
+        process_forks.watch(self)
 
     def _make_locks(self) -> None:
         self.write_lock = threading.Lock()
@@ -59,46 +59,27 @@ class Connections:
         self._forking = False
         self._still = False  # while forking: no connection is in use
 
-    @property
-    def path(self) -> str:
-        """The absolute path of the file, or `:memory:`."""
-        return self._location.path
-
-    @property
-    def busy_timeout(self) -> float:
-        """Seconds to wait for others."""
-        return self._location.busy_timeout
-
-    @property
-    def read_only(self) -> bool:
-        """True if nothing can be written."""
-        return self._location.mode in ("ro", "immutable")
-
-    @property
-    def in_memory(self) -> bool:
-        """True if the database is in this process's memory."""
-        return self._location.in_memory
-
     def writer(self) -> sqlite3.Connection:
         """The connection that writes, in no transaction."""
         self._check_open()
         if self._writer is not None and self._writer.in_transaction:
             self.rest_writer()  # an interrupted call left one open
         if self._writer is None:
-            self._writer = self._open(self._location.connect_writer)
+            self._writer = self._open(self.location.connect_writer)
             self.known = Known()
         return self._writer
 
     def rest_writer(self) -> None:
         """End what is left of a transaction; the next one finds a connection that works."""
-        if self._writer is not None and not _at_rest(self._writer) and not self.in_memory:
+        if self._writer is not None and not _at_rest(self._writer) and not self.location.in_memory:
             self._writer.close()
             self._writer = None
 
     def take(self) -> sqlite3.Connection:
         """Lend a connection for reading."""
-        if self.in_memory:
-            return self._take_only()
+        if self.location.in_memory:
+            self.write_lock.acquire()
+            return self._locked_writer()
         with self._lock:
             self._check_open()
             self._lent += 1
@@ -107,15 +88,11 @@ class Connections:
         try:
             if self.write_lock.acquire(blocking=False):
                 return self._locked_writer()
-            return self._open(self._location.connect_reader)
+            return self._open(self.location.connect_reader)
         except BaseException:
             with self._lock:
                 self._give_back()
             raise
-
-    def _take_only(self) -> sqlite3.Connection:
-        self.write_lock.acquire()
-        return self._locked_writer()
 
     def _locked_writer(self) -> sqlite3.Connection:
         try:
@@ -129,19 +106,17 @@ class Connections:
         if db is self._writer:
             self.rest_writer()
             self.write_lock.release()
-            if self.in_memory:
+            if self.location.in_memory:
                 return
         else:
-            self._keep(db, usable=_at_rest(db))
+            usable = _at_rest(db)
+            with self._lock:
+                if not usable or self._closed or len(self._idle) >= _IDLE_READERS:
+                    db.close()
+                else:
+                    self._idle.append(db)
         with self._lock:
             self._give_back()
-
-    def _keep(self, db: sqlite3.Connection, *, usable: bool) -> None:
-        with self._lock:
-            if not usable or self._closed or len(self._idle) >= _IDLE_READERS:
-                db.close()
-            else:
-                self._idle.append(db)
 
     def _give_back(self) -> None:
         self._lent -= 1
@@ -151,7 +126,7 @@ class Connections:
     def close(self) -> None:
         """Close what is not lent; the rest is closed when it is given back. Idempotent."""
         with self.write_lock, self._lock:
-            self._closed = True
+            self._closed = ClosedError(hint=f"Open a new saver for {self.location.path}.")
             # The writer comes last: who closes a database last tidies its WAL away.
             for db in (*self._inherited, *self._idle, self._writer):
                 if db is not None:
@@ -169,38 +144,34 @@ class Connections:
             self._still = False
             self.write_lock.release()
 
-    def after_fork_in_parent(self) -> None:
-        """Go on."""
-        self._forking = False
-        self._lock.release()
-        if self._still:
-            self.write_lock.release()
-
-    def after_fork_in_child(self) -> None:
-        """Set aside what belongs to the parent, to be closed before anything is opened."""
+    def after_fork(self, *, in_child: bool) -> None:
+        """Go on; a child sets aside what is its parent's, to be closed before it opens anything."""
         still = self._still
+        if not in_child:
+            self._forking = False
+            self._lock.release()
+            if still:
+                self.write_lock.release()
+            return
         self._make_locks()
         if not still:
-            self._closed = True
-            self._closed_because = "The process was forked while another thread used this saver."
-        elif not self.in_memory:  # a database in memory has become a copy of its own
+            self._closed = ClosedError(
+                "The process was forked while another thread used this saver.",
+                hint="Start processes by `spawn` or `forkserver`, or before threads use the saver.",
+            )
+        elif not self.location.in_memory:  # a database in memory has become a copy of its own
             self._inherited += self._idle
             if self._writer is not None:
                 self._inherited.append(self._writer)
             self._idle, self._writer = [], None
 
     def _open(self, connect: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
-        with named(self.path):
+        with named(self.location.path):
             with self._lock:
                 while self._inherited:
                     self._inherited.pop().close()
             return connect()
 
     def _check_open(self) -> None:
-        if self._closed_because:
-            raise ClosedError(
-                self._closed_because,
-                hint="Start processes by `spawn` or `forkserver`, or before threads use the saver.",
-            )
-        if self._closed:
-            raise ClosedError(hint=f"Open a new saver for {self.path}.")
+        if self._closed is not None:
+            raise self._closed.anew()

@@ -1,33 +1,19 @@
-"""The registry as SQL: a thread's entry, finding and counting entries, setting them.
-
-What saves tell in passing is in `additions`. Invariants: as in `reads` and `changes`; an
-entry is there where the thread's row has a state.
-"""
+"""The registry as SQL; a thread has an entry where its row has a state."""
 # ruff: noqa: S608 - texts are put together from constants of this package only
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.backends.sqlite.failures import DAMAGED
-from threadkeep.backends.sqlite.records import (
-    pack_id,
-    unpack_id,
-)
+from threadkeep.backends.sqlite.records import pack_id, unpack_id, wrong_types
 from threadkeep.engine.thread_entry import ThreadEntry, ThreadStatus, label_prefix
-from threadkeep.errors import CorruptionError
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator, Sequence
 
     from threadkeep.engine.model import CopyThread
-    from threadkeep.engine.thread_entry import (
-        CountThreads,
-        ReadEntry,
-        SearchThreads,
-        ThreadQuery,
-    )
+    from threadkeep.engine.thread_entry import CountThreads, ReadEntry, SearchThreads, ThreadQuery
 
 _RARE = 5000  # threads with a label; so few are looked at one by one
 
@@ -77,9 +63,7 @@ def _entry(db: sqlite3.Connection, row: tuple[Any, ...]) -> ThreadEntry:
     origin, origin_checkpoint, waits_at, deleted_at, revision = rest
     times = (created_at, updated_at, size or 0, ttl or 0, deleted_at or 0, revision or 0)
     if type(state) is not str or any(type(time) is not int for time in times):
-        raise CorruptionError(
-            "A row of tk_threads holds values of the wrong types.", hint=DAMAGED, thread=thread
-        )
+        raise wrong_types("tk_threads", thread)
     return ThreadEntry(
         thread=thread,
         state=state,
@@ -108,16 +92,13 @@ def _where(db: sqlite3.Connection, query: ThreadQuery) -> tuple[str, list[str], 
     """
     labels = list(query.labels)
     rarest = _rare(db, labels)
-    if rarest is None:
-        source, conditions, values = "tk_threads t", list[str](), list[Any]()
-    else:
+    source, terms = "tk_threads t", list(_conditions(query))
+    if rarest is not None:
         labels.remove(rarest)
         source = "tk_labels f CROSS JOIN tk_threads t"
-        conditions, values = ["f.label = ? AND t.number = f.thread"], [rarest]
-    for condition, value in (*_conditions(query), *((_HAS_LABEL, (one,)) for one in labels)):
-        conditions.append(condition)
-        values += value
-    return source, conditions, values
+        terms.insert(0, ("f.label = ? AND t.number = f.thread", (rarest,)))
+    terms += [(_HAS_LABEL, (label,)) for label in labels]
+    return source, [term for term, _ in terms], [value for _, some in terms for value in some]
 
 
 def _rare(db: sqlite3.Connection, labels: Sequence[str]) -> str | None:
@@ -151,14 +132,12 @@ def _conditions(query: ThreadQuery) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 # -- setting -------------------------------------------------------------------------
 
+_IS_NEW = f"coalesce(state, '{ThreadStatus.DELETED}') = '{ThreadStatus.DELETED}'"
 _SET = f"""
 UPDATE tk_threads SET
-    created_at = CASE WHEN coalesce(state, '{ThreadStatus.DELETED}') = '{ThreadStatus.DELETED}'
-        THEN :created_at ELSE created_at END,
-    updated_at = CASE WHEN coalesce(state, '{ThreadStatus.DELETED}') = '{ThreadStatus.DELETED}'
-        THEN :updated_at ELSE updated_at END,
-    waits_at = CASE WHEN coalesce(state, '{ThreadStatus.DELETED}') = '{ThreadStatus.DELETED}'
-        THEN :waits_at ELSE waits_at END,
+    created_at = iif({_IS_NEW}, :created_at, created_at),
+    updated_at = iif({_IS_NEW}, :updated_at, updated_at),
+    waits_at = iif({_IS_NEW}, :waits_at, waits_at),
     size = coalesce(size, 0), state = :state, pinned = :pinned, ttl = :ttl, origin = :origin,
     origin_checkpoint = :origin_checkpoint, revision = coalesce(revision, 0) + 1
 WHERE number = :number
@@ -170,28 +149,17 @@ _ADD_LABEL = "INSERT OR REPLACE INTO tk_labels (thread, beginning, label) VALUES
 def replace_entry(db: sqlite3.Connection, number: int, entry: ThreadEntry) -> None:
     """Let the thread be registered so; see `Batch.entry`."""
     origin, checkpoint = entry.origin or (None, None)
-    db.execute(
-        _SET,
-        {
-            "number": number,
-            "state": entry.state,
-            "created_at": entry.created_at,
-            "updated_at": entry.updated_at,
-            "waits_at": None if entry.waits_at is None else pack_id(entry.waits_at),
-            "pinned": 1 if entry.pinned else None,
-            "ttl": entry.ttl,
-            "origin": origin,
-            "origin_checkpoint": None if checkpoint is None else pack_id(checkpoint),
-        },
-    )
+    columns = {
+        "number": number,
+        "origin": origin,
+        "origin_checkpoint": None if checkpoint is None else pack_id(checkpoint),
+        "waits_at": None if entry.waits_at is None else pack_id(entry.waits_at),
+        "pinned": 1 if entry.pinned else None,
+    }
+    db.execute(_SET, {**entry._asdict(), **columns})
     db.execute(_DROP_LABELS, (number,))
     rows = [(number, label_prefix(label), label) for label in entry.labels]
     db.executemany(_ADD_LABEL, rows)
-
-
-def set_size(db: sqlite3.Connection, number: int, size: int) -> None:
-    """Let the thread's size be this."""
-    db.execute("UPDATE tk_threads SET size = ? WHERE number = ?", (size, number))
 
 
 _REVISION = "SELECT revision FROM tk_threads WHERE number = ? AND state IS NOT NULL"
@@ -220,10 +188,9 @@ def forget(db: sqlite3.Connection, number: int, now: int) -> None:
 
 _COPY = """
 UPDATE tk_threads SET
-    (state, created_at, updated_at, size, waits_at, pinned, ttl, origin, origin_checkpoint) = (
+    (state, created_at, updated_at, size, waits_at, ttl) = (
         SELECT s.state, iif(s.state IS NULL, NULL, :now), iif(s.state IS NULL, NULL, :now), s.size,
-            s.waits_at, tk_threads.pinned, coalesce(tk_threads.ttl, s.ttl), tk_threads.origin,
-            tk_threads.origin_checkpoint
+            s.waits_at, coalesce(tk_threads.ttl, s.ttl)
         FROM tk_threads s WHERE s.number = :source),
     revision = coalesce(revision, 0) + 1
 WHERE number = :target

@@ -6,16 +6,8 @@ import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from threadkeep.errors import (
-    BackendError,
-    ClosedError,
-    CorruptionError,
-    DiskFullError,
-    InvalidArgumentError,
-    LockedError,
-    ReadOnlyError,
-    ThreadkeepError,
-)
+from threadkeep import errors
+from threadkeep.backends.failures import Meaning, store_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,34 +17,37 @@ if TYPE_CHECKING:
 DRIVER_ERRORS = (sqlite3.Error, OverflowError, UnicodeError)
 
 DAMAGED = "Run `python -m threadkeep check FILE` to see what is damaged; restore a backup."
-_MEANINGS: dict[int, tuple[type[ThreadkeepError], str]] = {
+_MEANINGS: dict[int, Meaning] = {
     sqlite3.SQLITE_BUSY: (
-        LockedError,
+        errors.LockedError,
         "Another process keeps a write transaction open on {path}: end it, or raise busy_timeout.",
     ),
-    sqlite3.SQLITE_LOCKED: (LockedError, "Another connection keeps a table of {path} locked."),
+    sqlite3.SQLITE_LOCKED: (
+        errors.LockedError,
+        "Another connection keeps a table of {path} locked.",
+    ),
     sqlite3.SQLITE_READONLY: (
-        ReadOnlyError,
+        errors.ReadOnlyError,
         "Reading still works. To write, this process needs write access to {path} and its folder.",
     ),
-    sqlite3.SQLITE_PERM: (ReadOnlyError, "This process may not access {path}."),
+    sqlite3.SQLITE_PERM: (errors.ReadOnlyError, "This process may not access {path}."),
     sqlite3.SQLITE_FULL: (
-        DiskFullError,
+        errors.DiskFullError,
         "Free some space where {path} lies and do it again: nothing was changed.",
     ),
     sqlite3.SQLITE_IOERR: (
-        BackendError,
+        errors.BackendError,
         "Check the disk of {path}, and that no other program removed the file.",
     ),
-    sqlite3.SQLITE_CORRUPT: (CorruptionError, DAMAGED),
+    sqlite3.SQLITE_CORRUPT: (errors.CorruptionError, DAMAGED),
     # Our statements are constant: what SQLite cannot compile are tables that are not ours.
-    sqlite3.SQLITE_ERROR: (CorruptionError, DAMAGED),
+    sqlite3.SQLITE_ERROR: (errors.CorruptionError, DAMAGED),
     sqlite3.SQLITE_NOTADB: (
-        CorruptionError,
+        errors.CorruptionError,
         "The start of {path} was overwritten: restore a backup.",
     ),
     sqlite3.SQLITE_TOOBIG: (
-        InvalidArgumentError,
+        errors.InvalidArgumentError,
         "SQLite stores at most about 1 GB in one value: keep larger ones outside the state.",
     ),
 }
@@ -60,29 +55,23 @@ _MEANINGS: dict[int, tuple[type[ThreadkeepError], str]] = {
 
 def tells_of_damage(error: Exception) -> bool:
     """Return True if one of `DRIVER_ERRORS` means damage."""
-    return isinstance(mapped(error, ""), CorruptionError)
+    return isinstance(mapped(error, ""), errors.CorruptionError)
 
 
-def mapped(error: Exception, path: str) -> ThreadkeepError:
-    """Return the driver's error as ours.
-
-    Args:
-        error: one of `DRIVER_ERRORS`.
-        path: the database, shown in the hint.
-    """
+def mapped(error: Exception, path: str) -> errors.ThreadkeepError:
+    """Return the driver's error as ours."""
     if isinstance(error, UnicodeDecodeError) or "decode to UTF-8" in str(error):
-        return CorruptionError(f"{path} holds text that is not UTF-8.", hint=DAMAGED)
+        return errors.CorruptionError(f"{path} holds text that is not UTF-8.", hint=DAMAGED)
     if not isinstance(error, sqlite3.Error):
-        return InvalidArgumentError(
+        return errors.InvalidArgumentError(
             f"SQLite cannot store this value: {error}",
             hint="Ids must be valid Unicode, numbers must fit in 64 bits.",
         )
     if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
-        return ClosedError(hint="Open a new saver.")
+        return errors.ClosedError(hint="Open a new saver.")
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    kind, hint = _MEANINGS.get(code, (BackendError, "The database is {path}."))
-    text = (kind.__doc__ or "").strip().splitlines()[0].rstrip(".")
-    return kind(f"{text}: SQLite says {str(error)!r}.", hint=hint.format(path=path))
+    kind, hint = _MEANINGS.get(code, (errors.BackendError, "The database is {path}."))
+    return store_error((kind, hint.format(path=path)), "SQLite", str(error))
 
 
 @contextmanager

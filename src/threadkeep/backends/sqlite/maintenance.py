@@ -6,14 +6,14 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from threadkeep.backends.base import Scrubbed
 from threadkeep.backends.sqlite.failures import named
-from threadkeep.backends.sqlite.opening import MEMORY, Location, open_first
+from threadkeep.backends.sqlite.opening import MEMORY, Location, open_first, transaction
 from threadkeep.errors import InvalidArgumentError, LockedError, OpenError, ThreadExistsError
 
 if TYPE_CHECKING:
@@ -29,32 +29,28 @@ _NAME = "INSERT INTO tk_identity (identity, place) VALUES (?, ?)"
 
 def identity(connections: Connections) -> str:
     """Return the database's name, given now where it has none. Raises as a commit does."""
-    with connections.write_lock, named(connections.path):
+    with connections.write_lock, named(connections.location.path):
         db, place = connections.writer(), _place(connections)
         with suppress(sqlite3.OperationalError):  # there is no such table yet
             if found := db.execute(_READ, (place,)).fetchone():
                 return str(found[0])
-        if connections.read_only:
+        if connections.location.is_read_only:
             return secrets.token_hex(16)  # nothing lies under it, and nothing will
-        db.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(db):
             db.execute(_TABLE)
             found = db.execute(_READ, (place,)).fetchone()  # another process may have been faster
             if not found:
                 found = (secrets.token_hex(16),)
                 db.execute("DELETE FROM tk_identity")
                 db.execute(_NAME, (*found, place))
-            db.execute("COMMIT")
-        finally:
-            connections.rest_writer()
         return str(found[0])
 
 
 def _place(connections: Connections) -> str:
-    if connections.in_memory:
+    if connections.location.in_memory:
         return ""
-    file = Path(connections.path).stat()
-    system = os.statvfs(connections.path).f_fsid if hasattr(os, "statvfs") else file.st_dev
+    file = Path(connections.location.path).stat()
+    system = os.statvfs(connections.location.path).f_fsid if hasattr(os, "statvfs") else file.st_dev
     return f"{system}-{file.st_ino}"
 
 
@@ -70,20 +66,16 @@ def scrub(connections: Connections) -> Scrubbed:
 
     Needs as much free space as the file takes, twice for a while. Others may read meanwhile,
     and wait to write.
-
-    Raises:
-        LockedError: another connection writes, or reads what was there before.
-        DiskFullError, ReadOnlyError, CorruptionError, BackendError: the file is as it was.
     """
-    if connections.in_memory:
+    if connections.location.in_memory:
         return Scrubbed()
-    with connections.write_lock, named(connections.path):
+    with connections.write_lock, named(connections.location.path):
         db = connections.writer()
         db.execute("VACUUM")
-        is_empty = _emptied(db, connections.busy_timeout)
+        is_empty = _emptied(db, connections.location.busy_timeout)
     if not is_empty:
         raise LockedError(
-            f"{connections.path} was written anew, but still holds the old pages: another"
+            f"{connections.location.path} was written anew, but still holds the old pages: another"
             " connection is reading a state from before.",
             hint="End its transaction (a long read, a backup).",
         )
@@ -133,19 +125,10 @@ _THREADS = "SELECT count(DISTINCT thread) FROM tk_checkpoints"
 
 
 def back_up(path: str, file: Path, progress: Callable[[int, int], None]) -> int:
-    """Copy a database, as it is now, while others write to it.
+    """Copy a database, as it is now, while others write to it; return how many threads it holds.
 
-    Args:
-        path: the database's file.
-        file: an empty file; becomes a database that needs no other file beside it.
-        progress: called with how many pages are copied, and how many there are.
-
-    Returns:
-        How many threads it holds.
-
-    Raises:
-        OpenError: and its kinds: there is no such database.
-        CorruptionError, LockedError, DiskFullError, BackendError: it could not be copied.
+    The file is empty, and becomes a database that needs no other file beside it. `progress` is
+    called with how many pages are copied, and how many there are.
     """
     _check_is_file(path)
     _, source = open_first(Location(path, "full", _BUSY_SECONDS, "rw"))
@@ -166,21 +149,10 @@ def back_up(path: str, file: Path, progress: Callable[[int, int], None]) -> int:
 
 
 def restore(file: Path, path: str, now: int, *, replace: bool) -> int:
-    """Fill a database with what a copy holds, in one transaction.
+    """Fill a database with what a copy holds, in one transaction; return how many threads it has.
 
-    Args:
-        file: the copy.
-        path: the database's file; made where there is none. Others may have it open.
-        now: microseconds since 1970.
-        replace: whether what it holds may be removed.
-
-    Returns:
-        How many threads it holds now.
-
-    Raises:
-        ThreadExistsError: it holds threads, and they are not to be replaced.
-        OpenError: and its kinds: one of the two cannot be opened.
-        CorruptionError, LockedError, DiskFullError, BackendError: nothing was changed.
+    The database is made where there is none; others may have it open. `now` is in microseconds
+    since 1970; with `replace`, what it holds is removed.
     """
     _check_is_file(str(file))
     if Path(path).exists() and file.samefile(path):
@@ -190,35 +162,20 @@ def restore(file: Path, path: str, now: int, *, replace: bool) -> int:
     _, db = open_first(Location(str(Path(path).absolute()), "full", _BUSY_SECONDS))
     with closing(db), named(path):
         db.execute("ATTACH ? AS backup", (found.uri,))
-        with _transaction(db):
+        with transaction(db):
             if not replace and db.execute(_HOLDS_ROWS).fetchone() == (1,):
                 raise ThreadExistsError(
                     f"{path} holds threads already.",
                     hint="Restore into a file that is not there, or --replace all that it holds.",
                 )
-            _fill(db, now)
+            db.execute(_REMEMBER)
+            db.execute(_REMEMBER_BY_ID)
+            for table in _TABLES:
+                db.execute(f"DELETE FROM main.{table}")  # noqa: S608 - a constant
+                db.execute(f"INSERT INTO main.{table} SELECT * FROM backup.{table}")  # noqa: S608
+            db.execute(_BURY, (now,))
+            db.execute(_RAISE)
         return int(db.execute(_THREADS).fetchone()[0])
-
-
-def _fill(db: sqlite3.Connection, now: int) -> None:
-    db.execute(_REMEMBER)
-    db.execute(_REMEMBER_BY_ID)
-    for table in _TABLES:
-        db.execute(f"DELETE FROM main.{table}")  # noqa: S608 - a constant
-        db.execute(f"INSERT INTO main.{table} SELECT * FROM backup.{table}")  # noqa: S608
-    db.execute(_BURY, (now,))
-    db.execute(_RAISE)
-
-
-@contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        db.execute("COMMIT")
-    finally:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
 
 
 def _check_is_file(path: str) -> None:

@@ -1,4 +1,4 @@
-"""Opening a database: its path, its kind, its settings.
+"""Opening a database: its path, its tables (`schema.sql`), its settings.
 
 Only SQLite opens the file. Closing any other descriptor of it would drop all locks that this
 process holds on it (POSIX), and other processes could remove the WAL under its connections.
@@ -7,21 +7,100 @@ process holds on it (POSIX), and other processes could remove the WAL under its 
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import quote_from_bytes
 
-from threadkeep.backends.sqlite import schema
+from threadkeep import errors
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.sqlite.records import CACHED
-from threadkeep.errors import InvalidArgumentError, NotOursError, OpenError
+
+APPLICATION_ID = 0x74686B70  # "thkp", as `file` and `PRAGMA application_id` show it
+VERSION = 1  # of the tables: `PRAGMA user_version`
+
+_FUNCTIONS = {  # of the views
+    "id_text": """CASE WHEN typeof({0}) <> 'blob' THEN {0} WHEN length({0}) <> 16
+        THEN CAST(substr({0}, 17) AS TEXT)
+        ELSE lower(hex(substr({0}, 1, 4)) || '-' || hex(substr({0}, 5, 2)) || '-'
+            || hex(substr({0}, 7, 2)) || '-' || hex(substr({0}, 9, 2)) || '-'
+            || hex(substr({0}, 11))) END""",
+    "time_text": """CASE WHEN typeof({0}) <> 'integer' THEN {0}
+        ELSE strftime('%Y-%m-%dT%H:%M:%S', {0} / 1000000, 'unixepoch')
+            || printf('.%06d+00:00', {0} % 1000000) END""",
+}
+
+
+def is_ours(db: sqlite3.Connection, path: str) -> bool:
+    """Tell whether the database has our tables; False where it is empty."""
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    names = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+    if not names and application in (0, APPLICATION_ID):
+        return False
+    if application != APPLICATION_ID:
+        raise _not_ours(path, names)
+    if version > VERSION:
+        raise errors.NewerDatabaseError(
+            f"{path} has tables of version {version}; this release knows version {VERSION}.",
+            hint="Upgrade threadkeep: pip install --upgrade threadkeep.",
+        )
+    return True
+
+
+def create(db: sqlite3.Connection, path: str) -> None:
+    """Make the tables, unless another process has just made them."""
+    with transaction(db, "BEGIN"):
+        # In an empty file this takes the write lock, and is written with the tables.
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        if not is_ours(db, path):
+            for statement in _statements():
+                db.execute(statement)
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version = {VERSION}")
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
+    """Commit at the end of the block, or roll back where it fails."""
+    db.execute(begin)
+    try:
+        yield
+        db.execute("COMMIT")
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+
+
+def _statements() -> list[str]:
+    text = Path(__file__).with_name("schema.sql").read_text("utf-8")
+    for name, sql in _FUNCTIONS.items():
+        text = re.sub(rf"\b{name}\((\w+\.\w+)\)", sql.format(r"\1"), text)
+    return text.split(";\n")
+
+
+def _not_ours(path: str, names: set[str]) -> errors.NotOursError:
+    import shlex  # noqa: PLC0415 - seldom needed
+
+    if {"checkpoints", "writes"} <= names:
+        return errors.NotOursError(
+            f"{path} is a database of LangGraph's own SQLite saver, not of threadkeep.",
+            hint="It is left as it is. Give threadkeep a file of its own, and bring the threads"
+            f" there: threadkeep adopt {shlex.quote(path)} sqlite:///new.db",
+        )
+    some = ", ".join(sorted(names)[:3]) or "nothing"
+    return errors.NotOursError(
+        f"{path} is a database of another program: it holds {some}.",
+        hint="It is left as it is. Give threadkeep a file of its own.",
+    )
 
 
 class AsyncConnection(Protocol):
-    """Attributes that tell an `aiosqlite.Connection` from other objects."""
+    """An `aiosqlite.Connection`."""
 
     def execute_fetchall(self, sql: str, parameters: Any = None) -> Any:
         """Run a query."""
@@ -31,60 +110,41 @@ Database: TypeAlias = str | os.PathLike[str] | sqlite3.Connection | AsyncConnect
 
 
 def path_of(database: Database) -> str:
-    """The absolute path of the file, or `:memory:`.
-
-    Raises:
-        InvalidArgumentError: it is neither a path nor a connection.
-        OpenError: it is a connection that cannot tell its file.
-    """
-    if isinstance(database, sqlite3.Connection):
-        path: object = _file_of(database) or MEMORY
-    elif hasattr(database, "execute_fetchall"):
-        path = _file_of_async(database) or MEMORY
-    else:
-        path = os.fspath(database) if isinstance(database, os.PathLike) else database
-    if not isinstance(path, str) or not _is_path(path):
-        raise InvalidArgumentError(
-            f"{database!a} is no path.",
-            hint="Give the path of a file as str or Path, or ':memory:'.",
-        )
-    return path if path == MEMORY else str(Path(path).absolute())
-
-
-def _is_path(text: str) -> bool:
-    """Return True if this system could have a file of this name."""
+    """The absolute path of the file, or `:memory:`."""
+    if isinstance(database, sqlite3.Connection) or hasattr(database, "execute_fetchall"):
+        return _file_of(database) or MEMORY
+    path = os.fspath(database) if isinstance(database, os.PathLike) else database
     try:
-        return b"\0" not in os.fsencode(text) != b""
+        if isinstance(path, str) and b"\0" not in os.fsencode(path) != b"":
+            return path if path == MEMORY else str(Path(path).absolute())
     except UnicodeEncodeError:
-        return False
+        pass  # this system can have no file of that name
+    raise errors.InvalidArgumentError(
+        f"{database!a} is no path.", hint="Give the path of a file as str or Path, or ':memory:'."
+    )
 
 
-def _file_of(connection: sqlite3.Connection) -> str:
-    """The file of its main database; empty where that is in memory."""
-    try:
-        files = {name: file for _, name, file in connection.execute("PRAGMA database_list")}
-    except sqlite3.Error as error:
-        raise OpenError(
-            f"The given connection cannot tell its file: {error}",
-            hint="Give a connection that is open and of this thread, or the file's path.",
-        ) from error
-    return files["main"] or ""
+def _file_of(connection: Any) -> str:
+    """The file of a connection's main database; empty where that is in memory.
 
-
-def _file_of_async(connection: Any) -> str:
-    """The same for a connection of aiosqlite, awaited already or not.
-
-    Its own connection belongs to another thread, and there is none before it is awaited:
+    The connection of aiosqlite belongs to another thread, and there is none before it is awaited:
     so the function that makes it, which aiosqlite keeps, makes us one to ask.
     """
     try:
+        if isinstance(connection, sqlite3.Connection):
+            return _main_file(connection)
         with closing(connection._connector()) as own:  # noqa: SLF001 - it has no public name
-            return _file_of(own)
+            return _main_file(own)
     except (AttributeError, TypeError, sqlite3.Error) as error:
-        raise OpenError(
+        raise errors.OpenError(
             f"The given connection cannot tell its file: {error}",
-            hint="Give the file's path, or use AsyncSqliteSaver.from_conn_string(path).",
+            hint="Give a connection that is open and of this thread, or the file's path.",
         ) from error
+
+
+def _main_file(connection: sqlite3.Connection) -> str:
+    files = {name: file for _, name, file in connection.execute("PRAGMA database_list")}
+    return files["main"] or ""
 
 
 MEMORY = ":memory:"
@@ -96,9 +156,8 @@ _WAL_BYTES = 8 << 20  # and its own file is cut back to this size then
 class Location(NamedTuple):
     """Path and mode of a database.
 
-    `mode` is SQLite's: `rwc` makes the file where there is none; `rw` does not; `ro` reads
-    only; `immutable` reads a file that has no WAL and makes nothing beside it, as SQLite
-    would for its shared memory.
+    `mode` is SQLite's: `rwc` makes the file where there is none; `rw` does not; `ro` reads only;
+    `immutable` reads a file that has no WAL, and makes nothing beside it.
     """
 
     path: str
@@ -110,6 +169,11 @@ class Location(NamedTuple):
     def in_memory(self) -> bool:
         """True if it is in this process's memory."""
         return self.path == MEMORY
+
+    @property
+    def is_read_only(self) -> bool:
+        """True if nothing can be written."""
+        return self.mode in ("ro", "immutable")
 
     def connect_reader(self) -> sqlite3.Connection:
         """Connect for reading only. Raises the driver's errors, as the next one."""
@@ -148,62 +212,59 @@ class Location(NamedTuple):
         return f"file:{quote_from_bytes(os.fsencode(self.path))}?{query}"
 
 
-def _as_found(location: Location) -> Location:
-    """Return the location in the mode that its file allows."""
-    path = Path(location.path)
-    _check_place(path)
-    if location.mode == "ro" and path.exists() and not path.stat().st_size:
-        raise _no_tables(location.path)  # SQLite removes a WAL that lies beside such a file
-    if not wal_of(path).exists() and (location.mode == "ro" or _is_frozen(path)):
-        return location._replace(mode="immutable")
-    return location
-
-
 def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
     """Open the database for writing, and make it where there is none; or only read it.
 
-    Returns:
-        The location in the mode that later connections use, and the connection.
-
-    Raises:
-        OpenError: the folder is missing, it is no file, or it may not be accessed.
-        NotOursError, NewerDatabaseError: the file holds something else.
-        CorruptionError: the file is damaged.
-        LockedError: another process kept it locked for longer than the busy timeout.
+    Returns the location in the mode that later connections use, and the connection.
     """
     try:
         if not location.in_memory:
             location = _as_found(location)
-        db = _open(location)
+        db = location.connect_writer()
+        try:
+            _prepare(db, location)
+        except BaseException:
+            db.close()
+            raise
     except DRIVER_ERRORS as error:
         raise _open_error(error, location.path) from error
     except OSError as error:
-        raise OpenError(
+        raise errors.OpenError(
             f"{location.path} cannot be opened: {error.strerror}.",
             hint="Give a path that this system allows and this process may use.",
         ) from error
     return (location._replace(mode="rw") if location.mode == "rwc" else location), db
 
 
-def _open(location: Location) -> sqlite3.Connection:
-    db = location.connect_writer()
-    try:
-        _prepare(db, location, make=location.mode == "rwc")
-    except BaseException:
-        db.close()
-        raise
-    return db
+def _as_found(location: Location) -> Location:
+    path = Path(location.path)
+    if not path.parent.is_dir():
+        raise errors.OpenError(
+            f"The folder {path.parent} is not there, so {path.name} cannot be opened in it.",
+            hint="Create the folder first, or correct the path.",
+        )
+    exists = path.exists()
+    if exists and not path.is_file():
+        raise errors.OpenError(f"{path} is not a file.", hint="Give the path of a database file.")
+    size = path.stat().st_size if exists else None
+    if size == 1:
+        raise _no_database(location.path)  # SQLite takes a file of one byte for an empty one
+    if size == 0 and location.mode == "ro":
+        raise _no_tables(location.path)  # SQLite removes a WAL that lies beside such a file
+    is_frozen = os.access(path, os.R_OK) and not os.access(path.parent, os.W_OK)
+    if not wal_of(path).exists() and (location.mode == "ro" or is_frozen):
+        return location._replace(mode="immutable")
+    return location
 
 
-def _prepare(db: sqlite3.Connection, location: Location, *, make: bool) -> None:
-    db.execute("BEGIN")
-    ours = schema.is_ours(db, location.path)
-    db.execute("COMMIT")
-    if not ours and not make:
+def _prepare(db: sqlite3.Connection, location: Location) -> None:
+    with transaction(db, "BEGIN"):
+        ours = is_ours(db, location.path)
+    if not ours and location.mode != "rwc":
         raise _no_tables(location.path)
     if not ours:
-        schema.create(db, location.path)
-    if not location.in_memory and make:
+        create(db, location.path)
+    if not location.in_memory and location.mode == "rwc":
         _use_wal(db, location.busy_timeout)
 
 
@@ -223,51 +284,31 @@ def _use_wal(db: sqlite3.Connection, busy_timeout: float) -> None:
             return
 
 
-# -- what keeps a database from being opened -----------------------------------------
-
-
-def _check_place(path: Path) -> None:
-    if not path.parent.is_dir():
-        raise OpenError(
-            f"The folder {path.parent} is not there, so {path.name} cannot be opened in it.",
-            hint="Create the folder first, or correct the path.",
-        )
-    if path.exists() and not path.is_file():
-        raise OpenError(f"{path} is not a file.", hint="Give the path of a database file.")
-    if path.exists() and path.stat().st_size == 1:
-        raise _no_database(path)  # SQLite takes a file of one byte for an empty one
-
-
-def _is_frozen(path: Path) -> bool:
-    """A readable file in a folder that we cannot write."""
-    return os.access(path, os.R_OK) and not os.access(path.parent, os.W_OK)
-
-
 def wal_of(path: Path) -> Path:
     """The WAL of a database: it lies beside the file itself, not beside a link to it."""
     return Path(os.path.realpath(path) + "-wal")
 
 
-def _no_tables(path: str) -> NotOursError:
-    return NotOursError(
+def _no_tables(path: str) -> errors.NotOursError:
+    return errors.NotOursError(
         f"{path} is empty: there are no tables in it.",
         hint="Give the path of a threadkeep database. If this was one, restore a backup.",
     )
 
 
-def _no_database(path: Path | str) -> NotOursError:
-    return NotOursError(
+def _no_database(path: str) -> errors.NotOursError:
+    return errors.NotOursError(
         f"{path} is not a SQLite database.",
         hint="Give the path of a threadkeep database, or of a file that is not there yet.",
     )
 
 
-def _open_error(error: Exception, path: str) -> Exception:
+def _open_error(error: Exception, path: str) -> errors.ThreadkeepError:
     code = _code(error)
     if code == sqlite3.SQLITE_NOTADB:
         return _no_database(path)
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY):
-        return OpenError(
+        return errors.OpenError(
             f"{path} cannot be opened: SQLite says {str(error)!r}.",
             hint="This process needs read and write access to the file and its folder.",
         )

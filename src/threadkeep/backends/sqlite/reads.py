@@ -1,52 +1,162 @@
-"""Reads as SQL, and rows as records. The caller has begun a transaction."""
-# ruff: noqa: S608 - texts are put together from constants of this package only
+"""Reads as SQL. A checkpoint with all that belongs to it is one statement, and so are segments."""
 
 from __future__ import annotations
 
 import json
 import math
+from contextlib import nullcontext, suppress
+from itertools import chain
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from threadkeep.backends.records import with_writes
-from threadkeep.backends.sqlite import (
-    entries,
-    point_reads,
-    records,
-    salvage,
-)
-from threadkeep.backends.sqlite.records import pack_id
-from threadkeep.engine.model import (
-    CheckpointRow,
-    Child,
-    FindThreads,
-    Read,
-    ReadCheckpoint,
-    ReadDamage,
-    ReadPath,
-    ReadSegments,
-    ReadSizes,
-    ReadThread,
-    ScanCheckpoints,
-    Segment,
-    Sizes,
-    StoredCheckpoint,
-    ThreadRows,
-    ThreadSize,
-    UnreadableRow,
-)
-from threadkeep.engine.thread_entry import (
-    CountThreads,
-    ReadEntry,
-    SearchThreads,
-)
+from threadkeep.backends.sqlite import entries, records, salvage
+from threadkeep.backends.sqlite.records import ManyRows, pack_id
+from threadkeep.engine import model, thread_entry
 from threadkeep.errors import CorruptionError
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+
+# ruff: noqa: S608 - texts are put together from constants of this package only
+
 
 T = TypeVar("T")
 _Row: TypeAlias = tuple[Any, ...]
+_Asked: TypeAlias = tuple[int, int, int, int]  # log, start, stop, and where its segments begin
+
+_MOST_SPANS = 64  # of one statement
+
+
+# -- a checkpoint --------------------------------------------------------------------
+
+
+# The first row is the thread's own, with the checkpoint (of id NULL where there is none), its
+# keyframe and its first child; one row for each write follows. Ids grow with time: the first
+# child is nearly always the next row or soon after.
+def _statement_of_one(which: str, key: str) -> str:
+    """SQL for the last of those of a namespace that `which` is true of; `key` is its id."""
+    return f"""
+SELECT * FROM (
+    SELECT 0, t.generation, t.deleted_at, {records.COLUMNS},
+        k.start, k.count, k.data, h.id, h.run, h.seen
+    FROM tk_threads t
+    LEFT JOIN tk_checkpoints c ON c.thread = t.number AND c.ns = ? AND {which}
+    LEFT JOIN tk_heap_segments k ON k.thread = coalesce(t.heap, t.number)
+        AND k.log = coalesce(c.key_log, 0)
+        AND k.start = (
+            SELECT start FROM tk_heap_segments
+            WHERE thread = coalesce(t.heap, t.number) AND log = coalesce(c.key_log, 0)
+                AND start <= coalesce(c.key_pos, 0)
+            ORDER BY start DESC LIMIT 1)
+    LEFT JOIN tk_checkpoints h ON h.thread = t.number AND h.ns = c.ns
+        AND h.id = (
+            SELECT id FROM tk_checkpoints
+            WHERE thread = t.number AND ns = c.ns AND id > c.id AND parent = c.id
+            ORDER BY id LIMIT 1)
+    WHERE t.thread = ?
+    ORDER BY c.id DESC LIMIT 1) q
+UNION ALL
+SELECT 1, w.ns, w.checkpoint, w.seq, w.run, w.seen, w.task, w.path, w.body,
+    {", ".join(["NULL"] * 12)}
+FROM tk_threads t
+CROSS JOIN tk_writes w ON w.thread = t.number AND w.ns = ? AND w.checkpoint = {key}
+WHERE t.thread = ?
+"""
+
+
+_HEAD = _statement_of_one(
+    records.VISIBLE,
+    f"""(SELECT c.id FROM tk_checkpoints c
+        WHERE c.thread = t.number AND c.ns = ? AND {records.VISIBLE} ORDER BY c.id DESC LIMIT 1)""",
+)
+_BY_ID = _statement_of_one("c.id = ?", "?")
+
+
+def checkpoint(db: sqlite3.Connection, read: model.ReadCheckpoint) -> model.ThreadState:
+    """The reply to a `ReadCheckpoint`."""
+    thread, ns = read.thread, read.ns
+    if read.id is None:
+        rows = db.execute(_HEAD, (ns, thread, ns, ns, thread)).fetchall()
+    else:
+        key = pack_id(read.id)
+        rows = db.execute(_BY_ID, (ns, key, thread, ns, key, thread)).fetchall()
+    if not rows:
+        return model.ThreadState(0, 0)
+    rows.sort(key=_part)
+    first = rows[0]
+    generation, deleted_at = first[1] or 0, first[2] or 0
+    if first[4] is None:
+        return model.ThreadState(generation, deleted_at)
+    row = records.checkpoint_row(first[3:15])
+    writes = [records.write_row(other[1:9]) for other in rows[1:]]
+    keyframe = None if first[15] is None else records.keyframe(row, first[15:18])
+    child = None if first[18] is None else records.child(first[18:])
+    writes.sort(key=_seq)
+    found = model.StoredCheckpoint(thread, row, keyframe, tuple(writes), child)
+    return model.ThreadState(generation, deleted_at, found)
+
+
+_part = itemgetter(0)
+_seq = attrgetter("seq")
+
+
+# -- segments ------------------------------------------------------------------------
+
+# Stored segments never overlap: the last that starts at or before ours is the first to look at.
+_SEGMENTS = ManyRows(
+    """
+WITH q (log, start, stop, least) AS (VALUES {rows})
+SELECT s.log, s.start, s.count, s.data FROM tk_threads t CROSS JOIN q CROSS JOIN tk_heap_segments s
+WHERE t.thread = ? AND coalesce(t.generation, 0) = coalesce(?, t.generation, 0)
+    AND s.thread = coalesce(t.heap, t.number) AND s.log = q.log
+    AND s.start < q.stop AND s.start + s.count > q.start
+    AND s.start >= max(q.least, coalesce(
+        (SELECT start FROM tk_heap_segments
+            WHERE thread = coalesce(t.heap, t.number) AND log = q.log AND start <= q.start
+            ORDER BY start DESC LIMIT 1),
+        0))
+""",
+    "(?, ?, ?, ?)",
+)
+
+
+def segments(db: sqlite3.Connection, read: model.ReadSegments) -> list[model.Segment]:
+    """The reply to a `ReadSegments`."""
+    asked = _asked(read.spans)
+    found: list[model.Segment] = []
+    for first in range(0, len(asked), _MOST_SPANS):
+        text, values = _statement(read, asked[first : first + _MOST_SPANS])
+        rows = db.execute(text, values).fetchall()
+        found += [records.segment(row[0], row[1:]) for row in rows]
+    return sorted(found)
+
+
+def _asked(spans: Iterable[model.Span]) -> list[_Asked]:
+    """The spans in order, each from behind the one before on.
+
+    A segment that holds several of them is found for the first alone.
+    """
+    asked: list[_Asked] = []
+    log, least = -1, 0
+    for span in sorted(spans):
+        if span.log != log:
+            log, least = span.log, 0
+        if span.start < span.stop and span.stop > least:
+            asked.append((log, span.start, span.stop, least))
+            least = span.stop
+    return asked
+
+
+def _statement(read: model.ReadSegments, asked: Sequence[_Asked]) -> tuple[str, tuple[object, ...]]:
+    """The text for so many spans or a few more, which find nothing, and its values."""
+    size = 1 << (len(asked) - 1).bit_length()
+    log, start, stop, _ = asked[-1]
+    spans = [*asked, *[(log, start, stop, stop)] * (size - len(asked))]
+    return _SEGMENTS.text(size), (*chain.from_iterable(spans), read.thread, read.generation)
+
 
 _THREAD = """
 SELECT number, generation, deleted_at, coalesce(heap, number) FROM tk_threads WHERE thread = ?
@@ -71,12 +181,14 @@ def read_thread_head(db: sqlite3.Connection, thread: str) -> ThreadHead:
     return ThreadHead(row[0], row[1] or 0, row[2] or 0, row[3]) if row else _NO_HEAD
 
 
-def needs_transaction(reads: Sequence[Read]) -> bool:
+def needs_transaction(reads: Sequence[model.Read]) -> bool:
     """Return True if these reads are several statements: one alone sees one state by itself."""
-    return len(reads) != 1 or not point_reads.is_one(reads[0])
+    if len(reads) == 1 and isinstance(reads[0], model.ReadSegments):
+        return len(reads[0].spans) > _MOST_SPANS
+    return len(reads) != 1 or not isinstance(reads[0], model.ReadCheckpoint)
 
 
-def reply(db: sqlite3.Connection, read: Read) -> Any:
+def reply(db: sqlite3.Connection, read: model.Read) -> Any:
     """Answer one read as its docstring says. Raises the driver's errors."""
     return _REPLIES[type(read)](db, read)
 
@@ -89,36 +201,23 @@ class _Finder:
 
     def __init__(self, db: sqlite3.Connection, thread: str, number: int, heap: int) -> None:
         self._db = db
-        self._thread = thread
-        self._number = number
-        self._heap = heap
-        self._keyframes: dict[tuple[int, int], Segment | None] = {}
+        self._thread, self._number, self._heap = thread, number, heap
+        self._keyframes: dict[tuple[int, int], model.Segment | None] = {}
 
-    def stored(self, row: CheckpointRow) -> StoredCheckpoint:
+    def stored(self, row: model.CheckpointRow) -> model.StoredCheckpoint:
         key = (self._number, row.ns, pack_id(row.id))
         writes = tuple(map(records.write_row, self._db.execute(_WRITES, key)))
-        return StoredCheckpoint(self._thread, row, self.keyframe(row), writes, self._child(key))
+        child = self._db.execute(_CHILD, (*key, key[-1])).fetchone()
+        first = records.child(child) if child else None
+        return model.StoredCheckpoint(self._thread, row, self.keyframe(row), writes, first)
 
-    def _child(self, key: _Row) -> Child | None:
-        row = self._db.execute(_CHILD, (*key, key[-1])).fetchone()
-        return records.child(row) if row else None
-
-    def keyframe(self, row: CheckpointRow) -> Segment | None:
+    def keyframe(self, row: model.CheckpointRow, *, skip: bool = False) -> model.Segment | None:
         place = (row.key_log, row.key_pos)
         if place not in self._keyframes:
             found = self._db.execute(_SEGMENT_AT, (self._heap, *place)).fetchone()
-            self._keyframes[place] = records.keyframe(row, found)
-        return self._keyframes[place]
-
-
-class _CarefulFinder(_Finder):
-    """One for whom a keyframe that cannot be read is none."""
-
-    def keyframe(self, row: CheckpointRow) -> Segment | None:
-        try:
-            return super().keyframe(row)
-        except CorruptionError:
-            return None
+            with suppress(CorruptionError) if skip else nullcontext():
+                self._keyframes[place] = records.keyframe(row, found)
+        return self._keyframes.get(place)
 
 
 _WRITES = """
@@ -152,7 +251,7 @@ ORDER BY path.step
 """
 
 
-def _path(db: sqlite3.Connection, read: ReadPath) -> list[StoredCheckpoint]:
+def _path(db: sqlite3.Connection, read: model.ReadPath) -> list[model.StoredCheckpoint]:
     number, _, _, heap = read_thread_head(db, read.thread)
     if number is None:
         return []
@@ -175,7 +274,7 @@ _METADATA = (
 )
 
 
-def _scan(db: sqlite3.Connection, read: ScanCheckpoints) -> list[StoredCheckpoint]:
+def _scan(db: sqlite3.Connection, read: model.ScanCheckpoints) -> list[model.StoredCheckpoint]:
     conditions, values = _scan_conditions(read)
     one_namespace = read.thread is not None and read.ns is not None
     order = "c.id DESC" if one_namespace else "c.id DESC, t.thread, c.ns"
@@ -188,8 +287,7 @@ def _scan(db: sqlite3.Connection, read: ScanCheckpoints) -> list[StoredCheckpoin
     return page
 
 
-def _scan_conditions(read: ScanCheckpoints) -> tuple[list[str], list[Any]]:
-    """The WHERE clause's terms, and the values for their parameters."""
+def _scan_conditions(read: model.ScanCheckpoints) -> tuple[list[str], list[Any]]:
     conditions, values = ["c.thread = t.number", records.VISIBLE], []
     for term, value in (
         ("t.thread = ?", read.thread),
@@ -243,31 +341,26 @@ WHERE thread = ? ORDER BY log, start
 _FAMILY = "SELECT thread FROM tk_threads WHERE heap = ? AND number <> ? ORDER BY thread"
 
 
-def _thread(db: sqlite3.Connection, read: ReadThread) -> ThreadRows:
+def _thread(db: sqlite3.Connection, read: model.ReadThread) -> model.ThreadRows:
     number, generation, deleted_at, heap = read_thread_head(db, read.thread)
-    rows, broken = _rows(db, read, "checkpoints", (_ALL_ROWS, number), records.checkpoint_row)
-    all_writes, more = _rows(db, read, "writes", (_ALL_WRITES, number), records.write_row)
-    places, others = _rows(db, read, "segments", (_ALL_SEGMENTS, heap), records.place)
-    finder = (_CarefulFinder if read.skip else _Finder)(db, read.thread, number or 0, heap)
-    checkpoints, orphans = with_writes(read.thread, rows, map(finder.keyframe, rows), all_writes)
+    all_rows = salvage.rows if read.skip else _rows
+    rows, broken = all_rows(db, "checkpoints", _ALL_ROWS, number, records.checkpoint_row)
+    all_writes, more = all_rows(db, "writes", _ALL_WRITES, number, records.write_row)
+    places, others = all_rows(db, "segments", _ALL_SEGMENTS, heap, records.place)
+    finder = _Finder(db, read.thread, number or 0, heap)
+    keyframes = [finder.keyframe(row, skip=read.skip) for row in rows]
+    checkpoints, orphans = with_writes(read.thread, rows, keyframes, all_writes)
     family = tuple([name for (name,) in db.execute(_FAMILY, (heap, number))])
     unreadable = (*broken, *more, *others)
-    return ThreadRows(
+    return model.ThreadRows(
         generation, deleted_at, checkpoints, orphans, tuple(places), family, unreadable
     )
 
 
 def _rows(
-    db: sqlite3.Connection,
-    read: ReadThread,
-    table: str,
-    statement: tuple[str, int | None],
-    make: Callable[[_Row], T],
-) -> tuple[list[T], list[UnreadableRow]]:
-    """All rows of a table that are of a thread, and those that cannot be made records."""
-    if read.skip:
-        return salvage.rows(db, table, statement, make)
-    sql, number = statement
+    db: sqlite3.Connection, _table: str, sql: str, number: int | None, make: Callable[[_Row], T]
+) -> tuple[list[T], list[model.UnreadableRow]]:
+    """All rows of a table that are of a thread; see `salvage.rows`."""
     return [make(row) for row in db.execute(sql.replace("{key}, ", ""), (number,))], []
 
 
@@ -292,7 +385,7 @@ ORDER BY t.thread LIMIT ?
 """
 
 
-def _find(db: sqlite3.Connection, read: FindThreads) -> list[str]:
+def _find(db: sqlite3.Connection, read: model.FindThreads) -> list[str]:
     after = (read.after, read.after)
     if read.run_ids:
         rows = db.execute(_FIND_RUNS, (*after, json.dumps(read.run_ids), read.limit))
@@ -328,7 +421,7 @@ SELECT count(*), coalesce(sum(length(data)), 0) FROM tk_heap_segments WHERE thre
 _TOTAL = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
 
 
-def _sizes(db: sqlite3.Connection, read: ReadSizes) -> Sizes:
+def _sizes(db: sqlite3.Connection, read: model.ReadSizes) -> model.Sizes:
     (total,) = db.execute(_TOTAL).fetchone()
     threads = []
     for thread, number, heap, is_first in db.execute(
@@ -339,21 +432,23 @@ def _sizes(db: sqlite3.Connection, read: ReadSizes) -> Sizes:
         segments, segment_bytes = 0, 0
         if is_first:
             segments, segment_bytes = db.execute(_SEGMENT_SIZES, (heap,)).fetchone()
-        size = ThreadSize(thread, rows, writes, segments, row_bytes + write_bytes, segment_bytes)
+        size = model.ThreadSize(
+            thread, rows, writes, segments, row_bytes + write_bytes, segment_bytes
+        )
         threads.append(size)
-    return Sizes(total, tuple(threads))
+    return model.Sizes(total, tuple(threads))
 
 
-_REPLIES: dict[type[Read], Callable[[sqlite3.Connection, Any], Any]] = {
-    ReadCheckpoint: point_reads.checkpoint,
-    ReadSegments: point_reads.segments,
-    ReadPath: _path,
-    ScanCheckpoints: _scan,
-    ReadThread: _thread,
-    FindThreads: _find,
-    ReadSizes: _sizes,
-    ReadEntry: entries.entry,
-    SearchThreads: entries.search,
-    CountThreads: entries.count,
-    ReadDamage: salvage.found,
+_REPLIES: dict[type[model.Read], Callable[[sqlite3.Connection, Any], Any]] = {
+    model.ReadCheckpoint: checkpoint,
+    model.ReadSegments: segments,
+    model.ReadPath: _path,
+    model.ScanCheckpoints: _scan,
+    model.ReadThread: _thread,
+    model.FindThreads: _find,
+    model.ReadSizes: _sizes,
+    thread_entry.ReadEntry: entries.entry,
+    thread_entry.SearchThreads: entries.search,
+    thread_entry.CountThreads: entries.count,
+    model.ReadDamage: salvage.found,
 }

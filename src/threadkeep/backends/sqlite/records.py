@@ -1,17 +1,11 @@
 """Rows as records: ids, metadata, and the columns of each table.
 
-SQLite does not notice every flipped bit, so the types of all columns are checked.
-
 Ids are stored short and in the order of their text: a canonical lower-case UUID as its 16 bytes;
 any other text as the UUID just below it followed by the text, in one BLOB; text below every UUID
 as TEXT. SQLite sorts TEXT before BLOB and both bytewise, so the order is that of the texts.
 
 Most metadata is `{"source":"loop","step":7,"parents":{}}`: `source` and `step` have columns and
 `metadata` is NULL. Any other text is stored whole. The text read back is the text stored.
-
-`ManyRows` is a statement that takes many rows at once: the driver releases the interpreter's lock
-once a statement, not once a row. The number of distinct texts is small, so that SQLite keeps all
-of them prepared.
 """
 
 from __future__ import annotations
@@ -55,7 +49,6 @@ def unpack_id(packed: bytes | str) -> str:
 
 
 def _uuid_bytes(text: str) -> bytes | None:
-    """The bytes of a canonical lower-case UUID; None for any other text."""
     if len(text) != len(_SHAPE) or not text[8] == text[13] == text[18] == text[23] == "-":
         return None
     digits = text.replace("-", "")
@@ -119,15 +112,15 @@ _CHECKPOINT_KINDS = (
 
 
 def _checked(row: _Row, kinds: tuple[tuple[type, ...], ...], table: str) -> _Row:
-    """The row, if its columns are of these types: SQLite does not notice every flipped bit."""
     if _are(tuple(map(type, row)), kinds):
         return row
     raise wrong_types(table)
 
 
-def wrong_types(table: str) -> CorruptionError:
+def wrong_types(table: str, thread: str | None = None) -> CorruptionError:
     """The error of a row whose columns hold what they cannot."""
-    return CorruptionError(f"A row of {table} holds values of the wrong types.", hint=DAMAGED)
+    text = f"A row of {table} holds values of the wrong types."
+    return CorruptionError(text, hint=DAMAGED, thread=thread)
 
 
 @lru_cache(maxsize=256)  # rows come in few shapes
@@ -159,16 +152,8 @@ def write_row(row: _Row) -> WriteRow:
     """The record of a row of `tk_writes`."""
     _checked(row, _WRITE_KINDS, "tk_writes")
     ns, checkpoint, seq, run, seen, task, path, body = row
-    return WriteRow(
-        ns=ns,
-        checkpoint_id=unpack_id(checkpoint),
-        run=run or 0,
-        seen=seen or 0,
-        task_id=unpack_id(task),
-        task_path=path or "",
-        body=body,
-        seq=seq,
-    )
+    task_id = unpack_id(task)
+    return WriteRow(ns, unpack_id(checkpoint), run or 0, seen or 0, task_id, path or "", body, seq)
 
 
 def segment(log: int, row: _Row) -> Segment:
@@ -203,11 +188,9 @@ _SIZES = (64, 32, 16)  # and all below: rows of one statement
 
 
 class ManyRows:
-    """A statement whose text repeats a part for each row.
+    """A statement whose text repeats a part for each row, where `{rows}` stands.
 
-    Args:
-        text: with `{rows}` where the rows stand.
-        row: the part for one row.
+    There are few distinct texts, and the driver releases the interpreter's lock once for each.
     """
 
     def __init__(self, text: str, row: str) -> None:

@@ -10,7 +10,7 @@ from threadkeep.errors import CorruptionError
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from threadkeep.engine.model import ReadDamage
 
@@ -20,86 +20,76 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# By what the engine calls a table: its name, what its rows' places are, all its columns.
+# By what the engine calls a table: its name, how many columns are its rows' place, all columns.
 _TABLES = {
     "checkpoints": (
         "tk_checkpoints",
-        ("ns", "id"),
-        *(("ns", "id", "parent", "run", "seen", "flags", "ts", "source", "step", "metadata"),),
-        ("exact", "key_log", "key_pos", "manifest"),
+        2,
+        "ns id parent run seen flags ts source step metadata exact key_log key_pos manifest",
     ),
-    "writes": (
-        "tk_writes",
-        ("ns", "checkpoint", "seq"),
-        ("ns", "checkpoint", "seq", "run", "seen", "task", "path", "body"),
-        (),
-    ),
-    "segments": ("tk_heap_segments", ("log", "start"), ("log", "start", "count", "data"), ()),
+    "writes": ("tk_writes", 3, "ns checkpoint seq run seen task path body"),
+    "segments": ("tk_heap_segments", 2, "log start count data"),
 }
 
 
-def _told(columns: tuple[str, ...], *, named: bool) -> str:
-    """SQL for the columns as ASCII: types, and bytes in hexadecimal."""
-    parts = [(f"'{c}='||" if named else "", f"typeof({c})||':'||hex({c})") for c in columns]
-    return "||' '||".join([name + value for name, value in parts])
+def _in_ascii(column: str) -> str:
+    return f"typeof({column})||':'||hex({column})"
+
+
+def _key(columns: Sequence[str]) -> str:
+    return "||' '||".join(map(_in_ascii, columns))
+
+
+def _table(table: str) -> tuple[str, list[str], list[str]]:
+    name, width, columns = _TABLES[table]
+    return name, columns.split()[:width], columns.split()
 
 
 def rows(
     db: sqlite3.Connection,
     table: str,
-    statement: tuple[str, int | None],
+    sql: str,
+    number: int | None,
     make: Callable[[Any], T],
 ) -> tuple[list[T], list[UnreadableRow]]:
     """The rows that can be made records, and the others.
 
-    Args:
-        db: the connection.
-        table: which table the rows are of.
-        statement: a SELECT, with `{key}` where a row's place is to stand first, and the number
-            that it is given.
-        make: makes a record of the columns behind that.
+    `sql` has `{key}` where a row's place is to stand first, and a number is given to it;
+    `make` makes a record of the columns behind the place.
     """
-    sql, number = statement
-    name, place, first, more = _TABLES[table]
+    name, place, columns = _table(table)
     found: list[T] = []
-    broken: list[UnreadableRow] = []
+    broken: list[tuple[str, str]] = []
     plain = db.text_factory
     db.text_factory = lambda data: data.decode(errors="surrogateescape")
     try:
-        for key, *row in db.execute(sql.replace("{key}", _told(place, named=False)), (number,)):
+        for key, *row in db.execute(sql.replace("{key}", _key(place)), (number,)):
             try:
-                found.append(make(_encodable(tuple(row))))
-            except (CorruptionError, ValueError) as error:
-                problem = getattr(
-                    error, "message", f"A row of {name} holds text that is not UTF-8."
-                )
-                broken.append(UnreadableRow(table, key.encode(), problem, b""))
+                for value in row:
+                    if isinstance(value, str):
+                        value.encode()
+                found.append(make(tuple(row)))
+            except CorruptionError as error:
+                broken.append((key, error.message))
+            except ValueError:
+                broken.append((key, f"A row of {name} holds text that is not UTF-8."))
     finally:
         db.text_factory = plain
-    whole = f"SELECT {_told((*first, *more), named=True)} FROM {name} WHERE {_at(place)}"
+    values = "||' '||".join([f"'{column}='||{_in_ascii(column)}" for column in columns])
+    whole = f"SELECT {values} FROM {name} WHERE thread = ? AND {_key(place)} = ?"
     return found, [
-        row._replace(data=db.execute(whole, (number, row.key.decode())).fetchone()[0].encode())
-        for row in broken
+        UnreadableRow(table, key.encode(), problem, told.encode())
+        for key, problem in broken
+        for (told,) in db.execute(whole, (number, key))
     ]
-
-
-def _encodable(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The row, if its texts are text. Raises UnicodeError."""
-    for value in row:
-        if isinstance(value, str):
-            value.encode()
-    return row
-
-
-def _at(place: tuple[str, ...]) -> str:
-    return f"thread = ? AND {_told(place, named=False)} = ?"
 
 
 def drop(db: sqlite3.Connection, number: int, heap: int, row: UnreadableRow) -> None:
     """Remove such a row of a thread, if it is there."""
-    name, place, _, _ = _TABLES[row.table]
+    name, place, _ = _table(row.table)
     of = heap if row.table == "segments" else number
-    db.execute(f"DELETE FROM {name} WHERE {_at(place)}", (of, row.key.decode()))
+    sql = f"DELETE FROM {name} WHERE thread = ? AND {_key(place)} = ?"
+    db.execute(sql, (of, row.key.decode()))
 
 
 _STRAYS = """
@@ -113,19 +103,16 @@ SELECT number FROM tk_threads WHERE typeof(thread) <> 'text'
 
 
 def found(db: sqlite3.Connection, _read: ReadDamage) -> list[str]:
-    """The reply to a `ReadDamage`."""
-    parts = (_integrity, _stray_rows, _odd_threads)
-    return [line for part in parts for line in _as_far_as_read(part(db))]
-
-
-def _as_far_as_read(lines: Iterator[str]) -> Iterator[str]:
-    """The lines, and where damage ends them one more that says so."""
-    try:
-        yield from lines
-    except DRIVER_ERRORS as error:
-        if not tells_of_damage(error):
-            raise
-        yield f"SQLite says {str(error)!r}"
+    """The reply to a `ReadDamage`: of each look what it finds before damage ends it."""
+    lines: list[str] = []
+    for look in (_integrity, _stray_rows, _odd_threads):
+        try:
+            lines.extend(look(db))
+        except DRIVER_ERRORS as error:
+            if not tells_of_damage(error):
+                raise
+            lines.append(f"SQLite says {str(error)!r}")
+    return lines
 
 
 def _integrity(db: sqlite3.Connection) -> Iterator[str]:

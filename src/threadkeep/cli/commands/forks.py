@@ -104,7 +104,7 @@ def _merge(saver: Saver, fork: str, into: str, strategy: Side | None, *, dry_run
 
 
 def _merge_lines(found: Merge, *, dry_run: bool, is_conflict: bool) -> Iterator[RenderableType]:
-    rows = [(text(name), "fork", "theirs") for name in found.taken]
+    rows = [(text(name), "fork", "theirs") for name in found.channels]
     rows += [
         (text(one.channel), "both", "conflict" if is_conflict else str(one.resolution))
         for one in found.conflicts
@@ -118,7 +118,7 @@ def _merge_lines(found: Merge, *, dry_run: bool, is_conflict: bool) -> Iterator[
         yield text("To compare: threadkeep diff {} --other {}".format(*names))
     elif found.checkpoint is not None:
         yield text(f"Merged {found.fork} into {found.into}: {found.checkpoint}")
-    elif dry_run and (found.taken or "theirs" in dict(found.conflicts).values()):
+    elif dry_run and (found.channels or "theirs" in dict(found.conflicts).values()):
         yield text(f"Would merge {found.fork} into {found.into}")
     else:
         yield text(f"Nothing to merge: {found.into} is up to date with {found.fork}")
@@ -162,11 +162,11 @@ def _tip(tree: Branches, id: str) -> dict[str, Any]:
     return {
         **_step(one),
         "next": one.next,
-        "sends": one.sends,
+        "has_sends": one.has_sends,
         "waiting": len(one.waiting),
         "failed": len(one.failed),
         "head": one.is_head,
-        "parted_at": tree.checkpoints[own[0]].above,
+        "parted_at": tree.checkpoints[own[0]].visible_parent,
         "checkpoints": len(own),
     }
 
@@ -235,14 +235,14 @@ def _history_document(ns: str, one: BranchCheckpoint) -> dict[str, Any]:
         "namespace": ns,
         "checkpoint": one.id,
         "parent": one.parent,
-        "above": one.above,
+        "visible_parent": one.visible_parent,
         "time": one.time,
         "source": one.source,
         "step": one.step,
         "next": one.next,
-        "sends": one.sends,
+        "has_sends": one.has_sends,
         "written": one.written,
-        "interrupted": bool(one.asked),
+        "interrupted": bool(one.interrupted),
         "waiting": len(one.waiting),
         "failed": len(one.failed),
         "head": one.is_head,
@@ -286,7 +286,7 @@ def layout(trees: Iterable[Branches], spots: Collection[Spot]) -> list[Branch]:
         below = [newest.get((ns, child), "") for child in steps[ns, id].checkpoint.children]
         newest[ns, id] = max([id, *below])
     for (ns, _), step in steps.items():
-        if (ns, step.checkpoint.above) not in steps:
+        if (ns, step.checkpoint.visible_parent) not in steps:
             outer = _outer(ns, step.checkpoint)
             parent = None if outer is None else steps.get(outer)
             _grow(step, roots if parent is None else parent.branches, steps, newest)
@@ -344,22 +344,22 @@ def _draw_start(root: Tree, branch: Branch) -> Tree:
     place, first = root, branch.steps[0].checkpoint
     if branch.namespace:
         place = root.add(text(f"namespace {branch.namespace}", "blue"))
-    if first.above is not None:
-        place.add(text(f"... after {first.above} (not shown)", "dim"))
+    if first.visible_parent is not None:
+        place.add(text(f"... after {first.visible_parent} (not shown)", "dim"))
     elif first.is_cut or first.hidden:
         place.add(text(f"... after {first.parent} (pruned)", "dim"))
     return place
 
 
 def _history_line(ns: str, one: BranchCheckpoint) -> Text:
-    following = [*one.next, *(["sent tasks"] if one.sends else [])]
+    following = [*one.next, *(["sent tasks"] if one.has_sends else [])]
     return line(
         (one.id, "yellow"),
         moment(one.time),
         made_by(one.source, one.step),
         f"wrote: {', '.join(one.written)}" if one.written else "",
         (f"next: {', '.join(following)}" if following else "", "cyan"),
-        ("waiting" if one.waiting else "interrupted" if one.asked else "", "bold yellow"),
+        ("waiting" if one.waiting else "interrupted" if one.interrupted else "", "bold yellow"),
         ("failed" if one.failed else "", "bold red"),
         ("head" if one.is_head and not ns else "", "bold green"),
     )

@@ -24,7 +24,6 @@ from threadkeep.cli.readable import (
     Summary,
     conversation,
     kind,
-    plain,
     summarize,
     summary,
 )
@@ -40,6 +39,7 @@ from threadkeep.cli.terminal import (
     thread_line,
 )
 from threadkeep.diff import StateDiff
+from threadkeep.diff.records import plain
 from threadkeep.engine.context import not_found
 from threadkeep.engine.operation import CheckpointRef
 from threadkeep.engine.thread_summary import own

@@ -29,7 +29,7 @@ from threadkeep.cli.terminal import (
     thread_table,
 )
 from threadkeep.cold.policy import ColdTier, Tiering, WarmTier
-from threadkeep.engine.thread_entry import TRANSITIONS, Cause, ThreadStatus, allows
+from threadkeep.engine.thread_entry import WITH_CHECKPOINTS, ThreadStatus
 from threadkeep.errors import (
     BackendError,
     InvalidArgumentError,
@@ -117,7 +117,7 @@ def _archive_targets(saver: Saver, threads: list[str] | None, idle: str | None) 
         ThreadNotFoundError, StateError: one of those named cannot be archived.
     """
     if idle:
-        states = list(TRANSITIONS[Cause.ARCHIVE].sources)
+        states = list(WITH_CHECKPOINTS)
         age = parse_duration("--idle", idle)
         return list(saver.threads.scan(state=states, updated_before=age))
     found = []
@@ -125,7 +125,7 @@ def _archive_targets(saver: Saver, threads: list[str] | None, idle: str | None) 
         info = saver.threads.get(name)
         if info is None or info.state == ThreadStatus.DELETED:
             raise ThreadNotFoundError(thread=name, hint="Nothing was archived.")
-        if not allows(Cause.ARCHIVE, info.state):
+        if info.state not in WITH_CHECKPOINTS:
             problem = f"A thread in the state {info.state} cannot be archived."
             raise StateError(problem, thread=name, hint="Nothing was archived.")
         found.append(info)
@@ -271,7 +271,7 @@ def _gc_summary(report: GcReport) -> str:
     steps = [f"{verbs[0]} {count} from {plural(len(changed), 'thread')}"] if changed else []
     deleted = plural(len(report.deleted), "thread")
     steps += [f"{verbs[1]} {deleted}"] if report.deleted else []
-    return _summary(steps, report.looked_at, report.bytes, "Nothing to remove.")
+    return _summary(steps, report.examined, report.bytes, "Nothing to remove.")
 
 
 def _summary(steps: list[str], threads: int, size: int, nothing: str) -> str:
@@ -286,7 +286,7 @@ def _gc_note(one: Collected) -> str:
         return f"skipped: {one.skipped}"
     if one.deleted is not None:
         return f"deleted: {one.deleted}"
-    return f"channels kept: {', '.join(one.whole)}" if one.whole else ""
+    return f"channels kept: {', '.join(one.skipped_channels)}" if one.skipped_channels else ""
 
 
 # -- tier --------------------------------------------------------------------------------
@@ -366,5 +366,5 @@ def _tier_lines(report: TierReport) -> list[Any]:
     offloaded = plural(len(report.offloaded), "thread")
     steps = [f"{verbs[0]} {archived}"] if report.archived else []
     steps += [f"{verbs[1]} old values of {offloaded}"] if report.offloaded else []
-    summary = _summary(steps, report.looked_at, report.bytes, "Nothing to move.")
+    summary = _summary(steps, report.examined, report.bytes, "Nothing to move.")
     return [*([table(("thread", "bytes>", ""), rows)] if rows else []), summary]

@@ -197,12 +197,14 @@ def repair(
         "dry_run": dry_run,
         "threads": report.threads,
         "repaired": [_repair_document(one) for one in report.repaired],
-        "left": [{**asdict(one), "hint": HINTS.get(one.kind, "")} for one in report.left],
+        "unrepaired": [
+            {**asdict(one), "hint": HINTS.get(one.kind, "")} for one in report.unrepaired
+        ],
         "file": None if report.file is None else str(report.file),
     }
     lines = [line for one in report.repaired for line in _repair_lines(one, dry_run=dry_run)]
-    lines += [f"not repaired: {finding}" for finding in report.left]
-    kinds = {finding.kind for finding in report.left}
+    lines += [f"not repaired: {finding}" for finding in report.unrepaired]
+    kinds = {finding.kind for finding in report.unrepaired}
     lines += [hint for kind, hint in HINTS.items() if kind in kinds]
     lines.append(_repair_summary(report, dry_run=dry_run))
     session.print(document, *map(clean, lines))
@@ -244,7 +246,7 @@ def _repair_summary(report: RepairReport, *, dry_run: bool) -> str:
         return f"{checked} No problems found."
     verb = "Would repair" if dry_run else "Repaired"
     repaired = f" {verb} {plural(len(report.repaired), 'thread')}." if report.repaired else ""
-    left = f" {plural(len(report.left), 'problem')} left." if report.left else ""
+    left = f" {plural(len(report.unrepaired), 'problem')} left." if report.unrepaired else ""
     file = f" The removed data is in {report.file}." if report.file else ""
     return f"{checked}{repaired}{left}{file}"
 

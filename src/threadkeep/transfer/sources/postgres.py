@@ -9,8 +9,7 @@ version. The tables are the same since langgraph-checkpoint-postgres 2.0, except
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, writes_sort_key
 from psycopg.rows import dict_row
 
 from threadkeep.backends.postgres.connections import settings_of
-from threadkeep.backends.postgres.failures import DRIVER_ERRORS, mapped
+from threadkeep.backends.postgres.failures import mapped_errors
 from threadkeep.errors import NotLangGraphError, OpenError
 from threadkeep.langgraph_internals import TASKS
 from threadkeep.transfer.sources.base import (
@@ -111,7 +110,7 @@ def open_postgres(database: str, payloads: Payloads, schema: str | None = None) 
     """
     settings = settings_of(database)
     server = settings.server
-    with _mapped(server):
+    with mapped_errors(server):
         db = psycopg.connect(settings.conninfo, row_factory=dict_row, prepare_threshold=None)
     try:
         if schema is not None:
@@ -137,15 +136,6 @@ def _check_tables(columns: dict[str, set[str]]) -> None:
         )
 
 
-@contextmanager
-def _mapped(server: str) -> Iterator[None]:
-    """Raise the driver's errors as ours."""
-    try:
-        yield
-    except DRIVER_ERRORS as error:
-        raise mapped(error, server) from error
-
-
 class PostgresSource(Source):
     """See `Source`."""
 
@@ -164,7 +154,7 @@ class PostgresSource(Source):
         self._writes, self._sends = _WRITES.format(path=path), _SENDS.format(path=path)
 
     def _all(self, text: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        with _mapped(self._server):
+        with mapped_errors(self._server):
             return self._db.execute(text, parameters).fetchall()
 
     def threads(self) -> dict[str, int]:
@@ -185,13 +175,13 @@ class PostgresSource(Source):
 
     def end(self) -> None:
         """See `Source.begin`."""
-        with _mapped(self._server):
+        with mapped_errors(self._server):
             self._db.rollback()
 
     def checkpoints(self, thread: str) -> Generator[SourceCheckpoint, None, None]:
         """See `Source.checkpoints`."""
         blobs: dict[tuple[str, str, str], Any] = {}  # those of the checkpoint before
-        with _mapped(self._server), self._db.cursor(_CURSOR) as cursor:
+        with mapped_errors(self._server), self._db.cursor(_CURSOR) as cursor:
             cursor.execute(_CHECKPOINTS, (thread,))
             while page := cursor.fetchmany(_PAGE):
                 writes = self._writes_of(thread, page)

@@ -17,8 +17,7 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep.backends.sqlite.failures import named as mapped
-from threadkeep.backends.sqlite.opening import MEMORY, Location
-from threadkeep.backends.sqlite.schema import APPLICATION_ID
+from threadkeep.backends.sqlite.opening import APPLICATION_ID, MEMORY, Location
 from threadkeep.errors import NotLangGraphError, OpenError
 from threadkeep.langgraph_internals import HAS_TASK_PATH
 from threadkeep.transfer.sources.base import (

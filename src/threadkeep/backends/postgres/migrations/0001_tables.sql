@@ -458,7 +458,16 @@ RETURNS boolean LANGUAGE sql STABLE AS $$
         OR EXISTS (SELECT FROM {schema}.segments WHERE thread_id = {schema}.heap_of(the_thread))
 $$;
 
-CREATE FUNCTION {schema}.copy_thread(source text, target text, at_time bigint, OUT refusal text)
+-- The revision of a thread's entry, 0 without one.
+CREATE FUNCTION {schema}.revision_of(the_thread text)
+RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT coalesce((
+        SELECT t.revision FROM {schema}.threads t
+        WHERE t.thread_id = the_thread AND t.state IS NOT NULL), 0)
+$$;
+
+CREATE FUNCTION {schema}.copy_thread(
+    source text, target text, at_time bigint, expected_revision bigint, OUT refusal text)
 LANGUAGE plpgsql AS $$
 DECLARE
     one record;
@@ -471,6 +480,13 @@ BEGIN
     one := {schema}.lock_thread(least(source COLLATE "C", target COLLATE "C"));
     other := {schema}.lock_thread(greatest(source COLLATE "C", target COLLATE "C"));
     IF NOT {schema}.holds_rows(source) THEN  -- it was deleted while this waited
+        IF one.is_new OR other.is_new THEN
+            DELETE FROM {schema}.threads WHERE thread_id = target;
+        END IF;
+        RETURN;
+    END IF;
+    IF {schema}.revision_of(source) <> expected_revision THEN
+        refusal := 'conflict';
         IF one.is_new OR other.is_new THEN
             DELETE FROM {schema}.threads WHERE thread_id = target;
         END IF;
@@ -509,7 +525,7 @@ END
 $$;
 
 CREATE FUNCTION {schema}.fork_thread(
-    source text, target text, expected_generation bigint,
+    source text, target text, expected_generation bigint, expected_revision bigint,
     checkpoint_namespaces text[], checkpoint_ids text[],
     write_namespaces text[], write_ids text[], write_seqs bigint[], OUT refusal text)
 LANGUAGE plpgsql AS $$
@@ -524,6 +540,8 @@ BEGIN
         ELSE other.its_generation END) <> expected_generation
     THEN
         refusal := 'stale';
+    ELSIF {schema}.revision_of(source) <> expected_revision THEN
+        refusal := 'conflict';
     ELSIF source = target OR EXISTS (SELECT FROM {schema}.checkpoints WHERE thread_id = target) THEN
         refusal := 'exists';
     END IF;

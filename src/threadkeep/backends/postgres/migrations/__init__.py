@@ -1,7 +1,6 @@
 """Migrations of the tables: files of SQL, each run once, in order and in one transaction.
 
-A released file never changes. Migrations hold an advisory lock: any number of processes may start
-them at once.
+A released file never changes. Migrations hold an advisory lock.
 """
 
 from __future__ import annotations
@@ -85,15 +84,7 @@ def migrations() -> list[Migration]:
 
 
 def plan(schema: str) -> Plan:
-    """Migrate the tables to the newest version.
-
-    Args:
-        schema: the quoted name of the schema.
-
-    Raises:
-        NewerDatabaseError: the tables are of a later version.
-        NotOursError: they belong to another program.
-    """
+    """Migrate the tables to the newest version."""
     done = yield from _done(schema)
     known = migrations()
     newest = max(done, default=0)
@@ -151,10 +142,7 @@ def _apply(schema: str, migration: Migration) -> Plan:
 def locked(schema: str, body: str, declarations: str = "") -> Plan:
     """Run a block of PL/pgSQL as one transaction under the advisory lock.
 
-    Args:
-        schema: the quoted name of the schema.
-        body: statements; `{literal}` stands for the schema's name as a text.
-        declarations: the block's DECLARE section.
+    In its body, `{literal}` stands for the schema's name as a text; `declarations` are its DECLARE.
     """
     text = _LOCKED.replace("{declarations}", declarations).replace("{body}", body)
     while True:
