@@ -250,9 +250,7 @@ def test_a_restore_is_done_again_without_harm(tmp_path, path, here):
     file, target = tmp_path / "backup.tkb", tmp_path / "new.db"
     assert main(["backup", str(path), str(file)]) == 0
     assert here("restore", file, target)[1] == [f"Restored 2 threads from {file}"]
-    assert here("restore", file, target)[1] == [
-        f"Restored 0 threads from {file}; 2 already complete"
-    ]
+    assert here("restore", file, target)[1] == [f"Restored 0 threads from {file}; 2 unchanged"]
 
 
 @pytest.mark.parametrize("name", ["backup.db", "backup.tkb"])

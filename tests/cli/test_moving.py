@@ -99,7 +99,7 @@ def test_into_a_file_and_out_of_it(here):
     assert said == [f"Exported 2 threads to some.tkb (10 checkpoints, {size:,} bytes)"]
     url = ("--url", "sqlite:///new.db")
     assert here("import", "some.tkb", *url) == (0, ["Imported 2 threads"], [])
-    again = ["Imported 0 threads; 2 threads already complete"]
+    again = ["Imported 0 threads; 2 unchanged"]
     assert here("import", "some.tkb", *url) == (0, again, [])
     assert held("new.db") == of("a", "b")
 
@@ -118,7 +118,7 @@ def test_which_threads_are_exported(told, options, want):
     size = Path("some.tkb").stat().st_size
     counts = {"threads": len(want), "checkpoints": 5 * len(want)}
     assert done == {"file": "some.tkb", **counts, "bytes": size, "archived": []}
-    assert told("import", "some.tkb", "--url", "sqlite:///new.db", "--json")["put"] == list(want)
+    assert told("import", "some.tkb", "--url", "sqlite:///new.db", "--json")["added"] == list(want)
     assert held("new.db") == of(*want)
 
 
@@ -133,7 +133,7 @@ def test_no_file_is_written_where_there_is_no_such_thread(refused, options):
 
 def test_an_import_under_another_name_and_over_another_thread(told, refused):
     told("export", "a", "a.tkb")
-    assert told("import", "a.tkb", "--as", "twin", "--json")["put"] == ["twin"]
+    assert told("import", "a.tkb", "--as", "twin", "--json")["added"] == ["twin"]
     assert {place[0] for place in held("threads.db")} == {*THREADS, "twin"}
     put("new.db", "a", 900, n=1)
     before = held("new.db")
@@ -145,7 +145,7 @@ def test_an_import_under_another_name_and_over_another_thread(told, refused):
     assert held("new.db") == before
     done = ["Replaced a", "Imported 1 thread"]
     assert told("import", "a.tkb", "--url", "new.db", "--replace") == done
-    known = ["Imported 0 threads; 1 thread already complete"]
+    known = ["Imported 0 threads; 1 unchanged"]
     assert told("import", "a.tkb", "--url", "new.db", "--replace") == known
     assert told("import", "a.tkb", "--url", "sqlite:///no.db", "--dry-run") == [planned[1]]
     assert not Path("no.db").exists()
@@ -182,10 +182,10 @@ def test_what_a_sync_says_and_does(told, capsys):
         assert [line.split()[:2] for line in lines[1:5]] == [
             ["c", "added"],
             ["empty", "added"],
-            ["a", "updated"],
+            ["a", "extended"],
             ["b", "conflict"],
         ]
-        assert lines[5] == f"{done}: 2 added, 1 updated, 1 conflict"
+        assert lines[5] == f"{done}: 2 added, 1 extended, 1 conflict"
         assert "--replace" in lines[6]
         assert "threadkeep mirror B A" in lines[7]
         assert said.err == ""
@@ -193,7 +193,7 @@ def test_what_a_sync_says_and_does(told, capsys):
     assert main([*arguments, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["conflicts"] == {"b": "It has other checkpoints or pending writes."}
-    assert (document["from"], document["to"], document["same"]) == ("threads.db", "new.db", 3)
+    assert (document["from"], document["to"], document["unchanged"]) == ("threads.db", "new.db", 3)
     assert told(*arguments, "b", "--replace", "--json")["replaced"] == ["b"]
     assert {p: one for p, one in held("new.db").items() if p[0] != "other"} == of(*THREADS)
 
@@ -202,7 +202,7 @@ def test_deletions_are_synced_when_that_is_asked_for(told):
     url = "sqlite:///new.db"
     told("mirror", "threads.db", url)
     told("delete", "a", "--yes")
-    assert told("mirror", "threads.db", url, "--json")["ahead"] == ["a"]
+    assert told("mirror", "threads.db", url, "--json")["newer"] == ["a"]
     assert told("mirror", "threads.db", url, "--delete", "--dry-run", "--json")["deleted"] == ["a"]
     assert {place[0] for place in held("new.db")} == set(THREADS)
     assert told("mirror", "threads.db", url, "--delete")[-1] == "Threads: 1 deleted, 3 unchanged"
@@ -211,7 +211,8 @@ def test_deletions_are_synced_when_that_is_asked_for(told):
 
 def test_the_store_that_is_read_is_left_alone(told):
     before = Path("threads.db").read_bytes()
-    assert told("mirror", "threads.db", "sqlite:///new.db", "--json")["put"] == [*THREADS, "empty"]
+    done = told("mirror", "threads.db", "sqlite:///new.db", "--json")
+    assert done["added"] == [*THREADS, "empty"]
     assert Path("threads.db").read_bytes() == before
 
 
@@ -233,7 +234,7 @@ def test_a_sync_goes_on_after_ctrl_c(told):
     interrupted(2, "mirror", "threads.db", "sqlite:///new.db")
     assert held("new.db") == of("a", "b")
     done = told("mirror", "threads.db", "new.db", "--json")
-    assert (done["put"], done["same"]) == (["c", "empty"], 2)
+    assert (done["added"], done["unchanged"]) == (["c", "empty"], 2)
     assert held("new.db") == of(*THREADS)
 
 
@@ -261,11 +262,15 @@ def fill_langgraph(serde=None, **values):
 def test_threads_of_langgraph_are_adopted(told):
     fill_langgraph()
     before = Path("langgraph.db").read_bytes()
+    trial = told("adopt", "langgraph.db", "sqlite:///new.db", "l", "--dry-run")
+    assert trial == ["Would adopt 5 checkpoints from 1 thread"]
+    assert not Path("new.db").exists()
     first = told("adopt", "langgraph.db", "sqlite:///new.db", "l", "--verify", "--json")
-    counts = {"threads": 1, "checkpoints": 5, "known": 0, "writes": 5, "verified": 5, "deleted": []}
+    counts = {"threads": 1, "checkpoints": 5, "unchanged": 0, "writes": 5, "verified": 5}
+    counts |= {"dry_run": False, "deleted": []}
     apart = {"conflicts": {}, "replaced": [], "forks": {}}
     assert first == {"from": "langgraph.db", "to": "new.db", **counts, **apart}
-    line = "Adopted 10 checkpoints from 3 threads, 5 already present, 15 verified"
+    line = "Adopted 10 checkpoints from 3 threads, 5 unchanged, 15 verified"
     assert told("adopt", "langgraph.db", "--verify", "--url", "new.db") == [line]
     assert Path("langgraph.db").read_bytes() == before
     assert {place[0] for place in held("new.db")} == {"l", "m", "n"}
@@ -297,7 +302,7 @@ def test_threads_that_both_went_on_with_are_conflicts(told, here):
     assert said[2] == "Adopted 0 checkpoints from 0 threads, 1 conflict"
     assert told(*arguments, "--as-fork")[1].split()[:2] == ["l", "forked"]
     assert told(*arguments, "--replace")[1].split() == ["l", "replaced"]
-    assert told(*arguments) == ["Adopted 0 checkpoints from 1 thread, 6 already present"]
+    assert told(*arguments) == ["Adopted 0 checkpoints from 1 thread, 6 unchanged"]
 
 
 def test_an_absent_thread_cannot_be_adopted(refused):
@@ -314,7 +319,7 @@ def test_an_adoption_goes_on_after_ctrl_c(told):
     interrupted(10, "adopt", "langgraph.db", "sqlite:///new.db")
     assert len(held("new.db")) == 10
     done = told("adopt", "langgraph.db", "new.db", "--json")
-    assert (done["checkpoints"], done["known"]) == (5, 10)
+    assert (done["checkpoints"], done["unchanged"]) == (5, 10)
 
 
 def test_a_key_comes_from_a_file_or_the_environment(told, capsys, monkeypatch):

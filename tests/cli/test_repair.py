@@ -63,7 +63,7 @@ def test_the_file_has_a_name_of_its_own(store, here):
     assert code == 0
     assert [file.name for file in store.parent.glob("quarantine-*.tkq")] == [document["file"]]
     (one,) = document["repaired"]
-    assert one["checkpoints"] == [{"namespace": "", "checkpoint": "00000003"}]
+    assert one["checkpoints"] == [["", "00000003"]]
     assert one["heads"] == [{"namespace": "", "before": "00000003", "after": "00000002"}]
     assert {finding["kind"] for finding in one["findings"]} == {"checkpoint"}
     code, said, _ = here("repair", "--url", "threads.db")

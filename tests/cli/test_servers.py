@@ -73,7 +73,7 @@ def test_threads_of_a_server_are_found_and_changed(url, told):
     assert ids("--pinned", "--metadata", "n=1", "--tag", "b") == ["u"]
     assert told("threads", "--count", *at)[1] == {"count": 2}
     assert told("copy", "t", "twin", *at)[0] == 0
-    assert told("branches", "twin", *at)[1]["tips"][0]["waiting"] == 1
+    assert told("history", "twin", *at)[1]["checkpoints"][0]["waiting"] == 1
     assert len(told("versions", "twin", "n", *at)[1]["versions"]) == 2
     assert told("diff", "t", first, "--other", "twin", *at)[1]["same"] is False
     assert told("diff", "t", "--other", "twin", *at)[1]["same"] is True
@@ -101,7 +101,7 @@ def test_threads_go_to_a_server_and_come_back(url, told, tmp_path):
             Chain(saver, name).put(n=name)
         want = everything(saver)
     code, done = told("mirror", file, url)
-    assert (code, done["put"], done["to"]) == (0, ["a", "b"], f"{scheme}://...")
+    assert (code, done["added"], done["to"]) == (0, ["a", "b"], f"{scheme}://...")
     with open_saver(url) as saver:
         assert everything(saver) == want
     assert told("delete", "b", "--yes", "--url", url)[0] == 0
@@ -109,7 +109,7 @@ def test_threads_go_to_a_server_and_come_back(url, told, tmp_path):
     assert told("mirror", url, file, "--delete")[1]["deleted"] == ["b"]
     assert told("export", "a", f"{tmp_path / 'a.tkb'}", "--url", url)[1]["threads"] == 1
     imported = told("import", f"{tmp_path / 'a.tkb'}", "--as", "twin", "--url", url)
-    assert imported[1]["put"] == ["twin"]
+    assert imported[1]["added"] == ["twin"]
 
 
 def test_langgraphs_threads_are_adopted_into_a_server(url, told, tmp_path):
@@ -120,7 +120,7 @@ def test_langgraphs_threads_are_adopted_into_a_server(url, told, tmp_path):
     first = told("adopt", str(source), url, "a", "--verify")[1]
     assert (first["checkpoints"], first["verified"]) == (1, 1)
     again = told("adopt", str(source), "--url", url)[1]
-    assert (again["checkpoints"], again["known"]) == (1, 1)
+    assert (again["checkpoints"], again["unchanged"]) == (1, 1)
 
 
 def test_langgraphs_tables_in_postgres_are_adopted(told, tmp_path):
@@ -154,7 +154,7 @@ def test_damage_is_exit_code_1(told, tmp_path):
     "arguments",
     [
         *("check", "stats", "show t", "history t", "state t", "delete t --yes"),
-        *("threads", "branches t", "versions t n", "diff t --other u"),
+        *("threads", "history t", "versions t n", "diff t --other u"),
         *("create t", "tag t a", "pin t", "set t a=1", "copy t u"),
         *("fork t", "merge t u", "merge t u --dry-run", "export t never.tkb"),
     ],

@@ -1,4 +1,4 @@
-"""The commands that are about threads as a whole, and about their branches and versions."""
+"""The commands that are about threads as a whole, and about their history and versions."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_what_is_known_of_a_thread_is_changed(told, refused):
 
 def test_a_thread_that_was_only_created_is_deleted(told, refused):
     told("create", "t", "--tag", "a")
-    assert told("delete", "t", "--yes", "--json")["threads"][0]["checkpoints"] == 0
+    assert told("delete", "t", "--yes", "--json")["threads"][0]["bytes"] == 0
     assert told("threads", "--tag", "a", "--count") == ["0"]
     assert told("threads", "t", "--json")["thread"]["state"] == "deleted"
     assert refused("delete", "t", "--yes") == (1, "ThreadNotFoundError")
@@ -187,7 +187,7 @@ def test_a_copy_holds_the_same(told):
     assert (copied["state"], copied["waits_at"]) == ("suspended", own["waits_at"])
 
 
-# -- branches, versions, differences -------------------------------------------------------
+# -- history, versions, differences -------------------------------------------------------
 
 
 @pytest.fixture
@@ -220,10 +220,14 @@ def test_tips_and_forks(forked, told):
     assert told("branches", "waits")[-1].endswith("head  waiting")
 
 
-def test_the_history_is_the_same_tree(forked, told):
+def test_the_history_is_the_tree_of_branches(forked, told):
     seen = told("history", "forked", "--json")["checkpoints"]
     assert [one["checkpoint"] for one in seen] == sorted(forked, reverse=True)
-    assert [one["visible_parent"] for one in seen][-1] is None
+    assert {one["checkpoint"]: one["visible_parent"] for one in seen} == {
+        **dict(zip(forked, [None, *forked], strict=False)),
+        forked[4]: forked[1],
+    }
+    assert [one["checkpoint"] for one in seen if one["head"]] == [forked[5]]
     with SqliteSaver("threads.db") as saver:
         saver.prune(["forked"])
     assert "(pruned)" in told("history", "forked")[1]

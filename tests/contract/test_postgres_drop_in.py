@@ -276,7 +276,7 @@ def test_a_serializer(positional):
 
 def test_other_things_are_refused():
     for given in (None, 7, b"postgresql://", object()):
-        with pytest.raises(InvalidArgumentError, match="Give a URL"):
+        with pytest.raises(InvalidArgumentError, match="Use a URL"):
             PostgresSaver(given)
 
 

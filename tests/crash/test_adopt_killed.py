@@ -70,4 +70,5 @@ def test_killed_and_done_again(store: str, tmp_path: Path) -> None:
     assert known[0] < known[1] < known[2] == CHECKPOINTS
     with open_saver(url) as saver:
         result = saver.threads.adopt(source, verify=True)
-        assert (result.checkpoints, result.known, result.verified) == (0, CHECKPOINTS, CHECKPOINTS)
+        counts = result.checkpoints, result.unchanged, result.verified
+        assert counts == (0, CHECKPOINTS, CHECKPOINTS)

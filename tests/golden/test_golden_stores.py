@@ -32,7 +32,7 @@ def test_rows_of_a_bundle_are_read() -> None:
 
 def test_a_bundle_is_imported() -> None:
     with memory_saver() as saver:
-        assert saver.threads.import_bundle(FOLDER / "bundles" / "v1-thread.tkb").put == ("real",)
+        assert saver.threads.import_bundle(FOLDER / "bundles" / "v1-thread.tkb").added == ("real",)
         check_thread(saver)
 
 

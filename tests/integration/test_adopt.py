@@ -292,13 +292,13 @@ def test_done_again_it_brings_the_rest(source: str, tmp_path: Path, saver: Any) 
         first = saver.threads.adopt(name)
         again = saver.threads.adopt(name)
         assert (again.checkpoints, again.writes) == (0, 0)
-        assert again.known == first.checkpoints
+        assert again.unchanged == first.checkpoints
         config = {**at("plain"), "recursion_limit": 9}
         story(inner).invoke({"log": ["d"]}, config)
         head = inner.get_tuple(at("plain"))
         inner.put_writes(head.config, [("log", ["pending"])], "late", "~late")
         more = saver.threads.adopt(name, verify=True)
-        assert more.known == first.checkpoints
+        assert more.unchanged == first.checkpoints
         assert more.checkpoints == 4
         assert_same(everything(saver), theirs(inner))
         assert saver.check().ok
@@ -347,7 +347,7 @@ def test_whatever_stands_in_front_of_the_store(options: Any, backend: str, tmp_p
                 ours.threads.mirror(other)
                 assert story(other, Delta).get_state(at("copy")).values["log"][-1] == "d-second"
                 story(other, Delta).invoke({"log": ["e"]}, at("copy"))
-                assert other.threads.mirror(ours).completed == ["copy"]
+                assert other.threads.mirror(ours).extended == ["copy"]
         with open_backend(backend, tmp_path) as again:
             assert again.check().ok
             log = story(again, Delta).get_state(at("copy")).values["log"]
@@ -365,7 +365,7 @@ def test_into_a_store_with_a_serializer(encrypted: bool, tmp_path: Path) -> None
         fill(inner, ["subgraph_with_a_memory_that_asks"])
         done = ours.threads.adopt(name, verify=True)
         assert done.verified == done.checkpoints
-        assert ours.threads.adopt(name, verify=True).known == done.checkpoints
+        assert ours.threads.adopt(name, verify=True).unchanged == done.checkpoints
 
 
 def test_deleted_here_and_used_again(tmp_path: Path) -> None:
@@ -393,7 +393,7 @@ def test_cut_off_anywhere_it_goes_on(commits: int, tmp_path: Path) -> None:
         expected = theirs(inner)
         before = len(everything(ours))
         done = ours.threads.adopt(name, verify=True)
-        assert (done.known, done.checkpoints) == (before, len(expected) - before)
+        assert (done.unchanged, done.checkpoints) == (before, len(expected) - before)
         assert_same(everything(ours), expected)
 
 
@@ -439,7 +439,7 @@ def test_what_is_here_in_another_state_is_kept(tmp_path: Path) -> None:
 
 # -- both went on --------------------------------------------------------------------------
 
-APART = "Both have gone on since they were the same, the thread here and the source."
+APART = "The thread here and the source have diverged."
 
 
 def gone_on(inner: Any, name: Any, saver: Any) -> None:
@@ -494,7 +494,28 @@ def test_a_fork_that_went_on_too_is_a_conflict(tmp_path: Path) -> None:
         story(ours).invoke({"log": ["x"]}, at("t-adopted"))
         story(inner).invoke({"log": ["later"]}, at("t"))
         done = ours.threads.adopt(name, as_fork=True)
-        assert done.conflicts == {"t": APART.replace("the thread", "its fork")}
+        assert done.conflicts == {"t": APART}
+
+
+def test_a_dry_run_tells_and_changes_nothing(tmp_path: Path) -> None:
+    with official("memory", tmp_path) as (inner, name), MemorySaver() as ours:
+        story(inner).invoke({"log": ["a"]}, at("t"))
+        story(inner).invoke({"log": ["a"]}, at("u"))
+        assert ours.threads.adopt(name, dry_run=True).threads == 2
+        assert not everything(ours)
+        ours.threads.adopt(name)
+        story(ours).invoke({"log": ["ours"]}, at("t"))
+        story(inner).invoke({"log": ["theirs"]}, at("t"))
+        before = everything(ours)
+        for options in ({}, {"replace": True}, {"as_fork": True}):
+            told_before = ours.threads.adopt(name, dry_run=True, **options)
+            assert everything(ours) == before
+            with MemorySaver() as copy:
+                ours.threads.mirror(copy)
+                done = copy.threads.adopt(name, **options)
+                assert told_before.conflicts.keys() == done.conflicts.keys()
+                for field in ("threads", "checkpoints", "unchanged", "replaced", "forks"):
+                    assert getattr(told_before, field) == getattr(done, field), (field, options)
 
 
 def test_threads_with_nothing_in_common(tmp_path: Path) -> None:

@@ -327,9 +327,9 @@ def test_looking_after_the_store_brings_nothing_back(saver: Any, tmp_path: Path)
     assert saver.threads.export_bundle(None, tmp_path / "all.tkb").archived == ("t",)
     with open_saver("memory://") as other:
         done = saver.threads.mirror(other)
-        assert (done.archived, done.put) == (["t"], ["u"])
+        assert (done.archived, done.added) == (["t"], ["u"])
         assert state_of(saver) == "archived"
-        assert saver.threads.mirror(other, "t").put == ["t"]
+        assert saver.threads.mirror(other, "t").added == ["t"]
         assert shown(other) == shown(saver)
 
 

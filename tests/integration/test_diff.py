@@ -180,7 +180,7 @@ async def test_subgraphs(look: Any) -> None:
     diff = await look("diff", THREAD, ids[-1], ids[0], ns=ns)
     assert (diff.before.ns, diff.after.ns) == (ns, ns)
     assert diff.channels["note"].kind == "added"
-    outside = await look("diff_places", at(), at(checkpoint_ns=ns))
+    outside = await look("diff_checkpoints", at(), at(checkpoint_ns=ns))
     assert outside.channels["messages"].is_same
     assert outside.channels["note"].is_same
 
@@ -192,9 +192,9 @@ async def test_a_copy_is_the_same(look: Any) -> None:
     made = graph(look.saver)
     first = await say(made, 1)
     await look.saver.acopy_thread(THREAD, "copy")
-    assert (await look("diff_places", at(), at("copy"))).is_same
+    assert (await look("diff_checkpoints", at(), at("copy"))).is_same
     await made.ainvoke({"messages": [HumanMessage("more", id="h9")]}, at("copy"))
-    diff = await look("diff_places", (THREAD, first), ("copy", None))
+    diff = await look("diff_checkpoints", (THREAD, first), ("copy", None))
     assert [kind for kind, *_ in told(diff)["messages"]] == ["added", "added"]
     assert (diff.before.thread, diff.after.thread) == (THREAD, "copy")
 
@@ -204,7 +204,7 @@ async def test_threads_that_never_met(look: Any) -> None:
     for thread, first in (("one", "hi"), ("two", "hello")):
         turn = {"messages": [HumanMessage(first, id="1")], "facts": {"big": ["x" * 9000] * 3}}
         await made.ainvoke(turn, at(thread))
-    diff = await look("diff_places", at("one"), at("two"))
+    diff = await look("diff_checkpoints", at("one"), at("two"))
     assert told(diff) == {
         "messages": [
             ("changed", (0, "content"), (0, "content"), "hi", "hello"),
@@ -325,15 +325,15 @@ async def test_what_is_not_there(look: Any) -> None:
     await look.refuses(ThreadNotFoundError, "diff", THREAD, None, ns="nowhere")
     error = await look.refuses(CheckpointNotFoundError, "diff", THREAD, head, "none")
     assert (error.thread, error.checkpoint) == (THREAD, "none")
-    await look.refuses(ThreadNotFoundError, "diff_places", at(), at("nobody"))
+    await look.refuses(ThreadNotFoundError, "diff_checkpoints", at(), at("nobody"))
 
 
 async def test_wrong_arguments(look: Any) -> None:
     await aput(look.saver, place(), {"v": 1})
     await look.refuses(InvalidArgumentError, "diff", THREAD, 5)
     for places in ((at(), "text"), (None, at()), ((THREAD,), at())):
-        await look.refuses(InvalidArgumentError, "diff_places", *places)
-    await look.refuses(InvalidConfigError, "diff_places", at(), {})
+        await look.refuses(InvalidArgumentError, "diff_checkpoints", *places)
+    await look.refuses(InvalidConfigError, "diff_checkpoints", at(), {})
 
 
 MESSAGES = 2_400

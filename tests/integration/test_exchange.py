@@ -81,7 +81,7 @@ def test_from_any_store_into_any_other(saver: Any, tmp_path: Path) -> None:
         with open_backend(name, tmp_path / name) if name != "sqlite" else MemorySaver() as target:
             Chain(target, "other").put(n=1)
             filled = target.threads.import_bundle(file)
-            assert set(filled.put) == set(names)
+            assert set(filled.added) == set(names)
             assert (
                 filled.checkpoints == done.checkpoints > len(of(saver, *names))
             )  # some are hidden
@@ -112,7 +112,7 @@ async def test_awaited(saver: Any, tmp_path: Path) -> None:
     filled = await saver.threads.aimport_bundle(
         tmp_path / "one.tkb", "new", progress=lambda *a: heard.append(a)
     )
-    assert filled.put == ("new",)
+    assert filled.added == ("new",)
     assert heard[-1] == ("threads written", 1, 1)
     assert of(saver, "new") == moved(want, "new")
     await saver.aclose()
@@ -132,7 +132,7 @@ def test_a_thread_that_was_deleted_here_comes_back(source: Any, saver: Any, tmp_
     source.threads.export_bundle("plain", tmp_path / "one.tkb")
     saver.threads.import_bundle(tmp_path / "one.tkb")
     saver.delete_thread("plain")
-    assert saver.threads.import_bundle(tmp_path / "one.tkb").put == ("plain",)
+    assert saver.threads.import_bundle(tmp_path / "one.tkb").added == ("plain",)
     story(saver, Plain).invoke({"log": ["c"]}, at("plain"))
     saver.delete_thread("plain")
     saver.threads.import_bundle(tmp_path / "one.tkb", "plain")
@@ -141,9 +141,9 @@ def test_a_thread_that_was_deleted_here_comes_back(source: Any, saver: Any, tmp_
 
 def test_done_again_it_is_known(source: Any, saver: Any, tmp_path: Path) -> None:
     source.threads.export_bundle(["plain", "delta", "plain"], tmp_path / "two.tkb")
-    assert saver.threads.import_bundle(tmp_path / "two.tkb").put == ("plain", "delta")
+    assert saver.threads.import_bundle(tmp_path / "two.tkb").added == ("plain", "delta")
     again = saver.threads.import_bundle(tmp_path / "two.tkb")
-    assert (again.put, again.known) == ((), ("plain", "delta"))
+    assert (again.added, again.unchanged) == ((), ("plain", "delta"))
 
 
 def test_what_stands_there_is_kept_unless_replaced(source: Any, saver: Any, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_store_that_fails_says_what_is_there(source: Any, tmp_path: Path) -> N
         assert everything(target) == of(source, "delta")
         target._store.backend.commit = commit
         filled = target.threads.import_bundle(tmp_path / "two.tkb")
-        assert (filled.put, filled.known) == (("plain",), ("delta",))
+        assert (filled.added, filled.unchanged) == (("plain",), ("delta",))
 
 
 def test_a_thread_that_is_deleted_meanwhile_is_left_out(tmp_path: Path) -> None:
@@ -242,7 +242,8 @@ def test_a_thread_that_is_deleted_meanwhile_is_left_out(tmp_path: Path) -> None:
 
         done = saver.threads.export_bundle(None, tmp_path / "all.tkb", progress=progress)
         with MemorySaver() as target:
-            assert len(target.threads.import_bundle(tmp_path / "all.tkb").put) == done.threads == 3
+            added = target.threads.import_bundle(tmp_path / "all.tkb").added
+            assert len(added) == done.threads == 3
             assert everything(target) == everything(saver)
 
 

@@ -53,9 +53,9 @@ NAMES = ["delta", "long", "plain"]
 def test_a_thread_that_was_only_created_comes_along(saver: Any) -> None:
     saver.threads.create("new")
     with MemorySaver() as other:
-        assert saver.threads.mirror(other).put == ["new"]
+        assert saver.threads.mirror(other).added == ["new"]
         assert other.threads.get("new").state == "created"
-        assert saver.threads.mirror(other).same == 1
+        assert saver.threads.mirror(other).unchanged == 1
         other.delete_thread("new")
         assert list(saver.threads.mirror(other).conflicts) == ["new"]
 
@@ -81,15 +81,15 @@ def test_from_any_store_into_any_other(saver: Any, target: str, tmp_path: Path) 
     with open_backend(target, tmp_path / "other") if target != "sqlite" else MemorySaver() as other:
         grow(other, "its own", "a")
         done = saver.threads.mirror(other)
-        assert sorted(done.put) == NAMES
+        assert sorted(done.added) == NAMES
         shown = everything(other)
         assert {p: one for p, one in shown.items() if p[0] != "its own"} == everything(saver)
         again = saver.threads.mirror(other)
-        assert (again.same, again.put, again.completed) == (3, [], [])
+        assert (again.unchanged, again.added, again.extended) == (3, [], [])
         grow(saver, "plain", "c")
         grow(saver, "delta", "c", schema=Delta)
         more = saver.threads.mirror(other)
-        assert (sorted(more.completed), more.same) == (["delta", "plain"], 1)
+        assert (sorted(more.extended), more.unchanged) == (["delta", "plain"], 1)
         shown = everything(other)
         assert {p: one for p, one in shown.items() if p[0] != "its own"} == everything(saver)
         assert other.check().ok
@@ -103,9 +103,9 @@ async def test_awaited(saver: Any) -> None:
     with MemorySaver() as other:
         heard: list[Any] = []
         done = await saver.threads.amirror(other, ["plain"], progress=lambda *a: heard.append(a))
-        assert (done.put, heard) == (["plain"], [("threads compared", 1, 1)])
+        assert (done.added, heard) == (["plain"], [("threads compared", 1, 1)])
         back = await other.threads.amirror(saver)
-        assert back.same == 1
+        assert back.unchanged == 1
     await saver.aclose()
 
 
@@ -117,7 +117,7 @@ def test_only_what_came_since_is_written(saver: Any) -> None:
         chain.put(m=[*chain.values["m"], (40, LONG)])
         saver.put_writes(chain.at, [("n", 40)], "task")
         counting = use_backend(other, Counting(other._store.backend))
-        assert saver.threads.mirror(other).completed == ["long"]
+        assert saver.threads.mirror(other).extended == ["long"]
         assert counting.rows == 2
         assert everything(fresh(other)) == everything(saver)
 
@@ -128,7 +128,7 @@ def test_pending_writes_that_came_since(saver: Any) -> None:
         saver.threads.mirror(other)
         head = saver.get_tuple(at("plain"))
         saver.put_writes(head.config, [("log", [LONG])], "late")
-        assert saver.threads.mirror(other).completed == ["plain"]
+        assert saver.threads.mirror(other).extended == ["plain"]
         assert other.get_tuple(at("plain")).pending_writes[-1] == ("late", "log", [LONG])
         assert everything(other) == everything(saver)
 
@@ -169,7 +169,7 @@ def test_cut_off_anywhere_it_goes_on(first: int, monkeypatch: Any) -> None:
         assert values(other).items() <= values(saver).items()
         saver.threads.mirror(other)
         assert everything(fresh(other)) == everything(saver)
-        assert saver.threads.mirror(other).same == 3
+        assert saver.threads.mirror(other).unchanged == 3
 
 
 def test_whoever_has_moved_on_is_left_alone() -> None:
@@ -182,14 +182,14 @@ def test_whoever_has_moved_on_is_left_alone() -> None:
         before = everything(other)
         for dry in (True, False):
             done = saver.threads.mirror(other, dry_run=dry)
-            assert (done.ahead, done.same) == (["plain"], 1)
+            assert (done.newer, done.unchanged) == (["plain"], 1)
             assert list(done.conflicts) == ["delta"]
             assert everything(other) == before
         done = saver.threads.mirror(other, replace=True)
-        assert (done.replaced, done.ahead) == (["delta"], ["plain"])
+        assert (done.replaced, done.newer) == (["delta"], ["plain"])
         state = story(fresh(other), Delta).get_state(at("delta"))
         assert state.values["log"] == told("a", "b", "ours")
-        assert other.threads.mirror(saver).completed == ["plain"]
+        assert other.threads.mirror(saver).extended == ["plain"]
         assert everything(saver) == everything(other)
 
 
@@ -200,7 +200,7 @@ def test_deleted_threads() -> None:
         saver.delete_thread("plain")
         other.delete_thread("delta")
         done = saver.threads.mirror(other)
-        assert done.ahead == ["plain"]
+        assert done.newer == ["plain"]
         assert done.conflicts == {"delta": "It was deleted there."}
         assert other.get_tuple(at("plain"))
         assert saver.threads.mirror(other, delete=True, dry_run=True).deleted == ["plain"]
@@ -227,7 +227,7 @@ def test_a_dry_run_says_what_would_be_done() -> None:
     with MemorySaver() as saver, MemorySaver() as other:
         fill(saver)
         done = saver.threads.mirror(other, dry_run=True)
-        assert sorted(done.put) == NAMES
+        assert sorted(done.added) == NAMES
         assert not everything(other)
 
 
@@ -241,7 +241,7 @@ def test_the_same_thread_stored_in_another_way() -> None:
         saver.threads.adopt(source)
         wholes = [run_on(whole_thread.read_thread("t"), s._store.backend) for s in (saver, other)]
         assert set(wholes[0].checkpoints) != set(wholes[1].checkpoints)
-        assert saver.threads.mirror(other).same == 1
+        assert saver.threads.mirror(other).unchanged == 1
 
 
 def test_a_store_whose_numbers_have_gaps_gets_the_whole_thread() -> None:
@@ -255,11 +255,11 @@ def test_a_store_whose_numbers_have_gaps_gets_the_whole_thread() -> None:
         for store in (saver, other):  # the first of three writes is dropped in both
             drop = ("", chain.at["configurable"]["checkpoint_id"], 1)
             store._store.backend.commit(Batch("t", 1, drop_writes=(drop,)))
-        assert saver.threads.mirror(other).same == 1
+        assert saver.threads.mirror(other).unchanged == 1
         # A run that has seen both of the others goes on: it counts by number what it has seen.
         chain.at = fresh(saver).get_tuple(config()).config
         chain.put(n=9)
-        assert saver.threads.mirror(other).completed == ["t"]
+        assert saver.threads.mirror(other).extended == ["t"]
         assert everything(fresh(other)) == everything(fresh(saver))
         assert other.check().ok
 
@@ -316,7 +316,7 @@ async def test_stores_that_can_only_be_awaited(tmp_path: Path) -> None:
     assert (await one.threads.aadopt(source, verify=True)).verified == 8
     await one.threads.aexport_bundle("t", tmp_path / "t.tkb")
     await other.threads.aimport_bundle(tmp_path / "t.tkb")
-    assert (await one.threads.amirror(other)).same == 1
+    assert (await one.threads.amirror(other)).unchanged == 1
     with pytest.raises(InvalidArgumentError, match="async"):
         one.threads.mirror(other)
     for saver in (one, other):

@@ -67,13 +67,13 @@ def test_with_a_sync(saver: Any, other: Any) -> None:
     saver.threads.tag("two", "late")
     graph.invoke(HELLO, _config("one"))
     synced = saver.threads.mirror(other)
-    assert sorted(synced.completed) == ["one", "two"]
+    assert sorted(synced.extended) == ["one", "two"]
     assert other.threads.get("two").tags == ("late",)
     assert other.threads.get("one").state == "active"
     assert other.threads.get("one").bytes == saver.threads.get("one").bytes
-    assert saver.threads.mirror(other).same == 3
+    assert saver.threads.mirror(other).unchanged == 3
     other.threads.tag("one", "theirs")
-    assert saver.threads.mirror(other).same == 3
+    assert saver.threads.mirror(other).unchanged == 3
     assert set(other.threads.get("one").tags) == {"vip", "theirs"}
 
 

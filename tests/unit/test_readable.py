@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
-from threadkeep.cli.commands.forks import layout
+from threadkeep.cli.commands.forks import draw
 from threadkeep.cli.readable import ToolCall, conversation, kind, message, summary
 from threadkeep.diff.records import plain
 from threadkeep.forks.branches import (
@@ -134,15 +134,16 @@ def a_tree(parents, ns="", around=None):
 
 def laid(*trees, meant=None):
     every = {(one.ns, id) for one in trees for id in one.checkpoints}
-    return layout(trees, every if meant is None else meant)
+    return draw(trees, every if meant is None else meant)
 
 
 def drawn(branches):
-    """The tree as nested lists of ids."""
+    """The trees as nested lists of ids, without what is said of their beginnings."""
     return [
         [
-            one.checkpoint.id if not one.branches else (one.checkpoint.id, drawn(one.branches))
-            for one in branch.steps
+            id if not node.children else (id, drawn(node.children))
+            for node in branch.children
+            if (id := str(node.label).split()[0]) not in ("...", "namespace")
         ]
         for branch in branches
     ]
@@ -161,7 +162,9 @@ def test_a_subgraph_stands_under_its_step():
         a_tree({"3": None, "4": "3"}, outer, {"": "1"}),
         a_tree({"6": None}, "elsewhere", {"": "absent"}),
     ]
-    assert drawn(laid(*trees)) == [[("1", [["3", ("4", [["5"]])]]), "2"], ["6"]]
+    assert drawn(laid(*trees)) == [[("1", [["3", ("4", [["5"]])]]), "2"], []]
+    (root,) = laid(a_tree({"6": None}, "elsewhere", {"": "absent"}))
+    assert drawn(root.children) == [["6"]]
 
 
 def test_what_lies_behind_the_limit_is_a_beginning():
@@ -170,7 +173,8 @@ def test_what_lies_behind_the_limit_is_a_beginning():
     assert drawn(laid(one, meant=meant)) == [["3", "4"], ["5"]]
 
 
-names = st.sampled_from(["1", "2", "3", "4", "5", "6"])
+names_drawn = ["1", "2", "3", "4", "5", "6"]
+names = st.sampled_from(names_drawn)
 spaces = st.sampled_from(["", "a", "ab", "abc"])
 lines = st.dictionaries(names, st.none() | names, min_size=1)
 
@@ -182,13 +186,15 @@ lines = st.dictionaries(names, st.none() | names, min_size=1)
 def test_each_checkpoint_is_there_once_whatever_they_say_of_their_parents(given, left_out):
     trees = [a_tree(parents, ns, around) for ns, (parents, around) in given.items()]
     meant = {(one.ns, id) for one in trees for id in one.checkpoints} - left_out
-    waiting, seen = laid(*trees, meant=meant), []
+    waiting, seen = [("", one) for one in laid(*trees, meant=meant)], []
     while waiting:
-        branch = waiting.pop()
-        for step in branch.steps:
-            assert step.namespace == branch.namespace
-            seen.append((step.namespace, step.checkpoint.id))
-            waiting += step.branches
+        space, node = waiting.pop()
+        word, *more = str(node.label).split() or [""]
+        if word == "namespace":
+            space = more[0]
+        elif word in names_drawn:
+            seen.append((space, word))
+        waiting += [(space, one) for one in node.children]
     assert sorted(seen) == sorted(meant)
 
 
@@ -196,4 +202,4 @@ def test_ten_thousand_in_a_row_and_as_many_forks():
     row = {f"{n:06}": f"{n - 1:06}" if n else None for n in range(10_000)}
     forks = {f"{n:06}x": f"{n:06}" for n in range(0, 10_000, 2)}
     (branch,) = laid(a_tree({**row, **forks}))
-    assert len(branch.steps) == 10_000
+    assert len(branch.children) == 10_000

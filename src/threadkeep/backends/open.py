@@ -132,7 +132,7 @@ def _sqlite_path(url: str) -> str:
     if "?" in rest or "#" in rest:
         raise OpenError(
             f"{_shown(url)} has a query or a fragment.",
-            hint="Give options as arguments; in a file's name write %3F for ? and %23 for #.",
+            hint="Use arguments for options; in a file's name write %3F for ? and %23 for #.",
         )
     path = os.fsdecode(unquote_to_bytes(rest[1:]))
     if not path:

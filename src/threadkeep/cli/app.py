@@ -7,13 +7,13 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import typer
 from typer.main import get_command
 
 from threadkeep import __version__
-from threadkeep.cli.parameters import AsJson, Cold, Imports, Url
+from threadkeep.cli.parameters import AS_JSON, COLD, IMPORTS, URL, option
 from threadkeep.cli.stores import Session
 from threadkeep.errors import InvalidArgumentError, UnknownTypeError
 
@@ -30,31 +30,40 @@ _PANELS = {
 class _Command(NamedTuple):
     run: Callable[..., int | None]
     example: str
-    options: dict[str, Any]
+    options: dict[str, Parameter]
+    groups: dict[str, Callable[..., Any]]
 
 
 _commands: dict[str, _Command] = {}
+_SHARED = {
+    name: Parameter(name, Parameter.KEYWORD_ONLY, default=option, annotation=kind)
+    for name, option, kind in (
+        ("imports", IMPORTS, list[str] | None),
+        ("cold", COLD, str | None),
+        ("url", URL, str | None),
+        ("as_json", AS_JSON, bool),
+    )
+}
 
 
 def command(
-    example: str, *, url: bool = True, cold: bool = False, imports: bool = False
+    example: str,
+    *,
+    url: bool = True,
+    cold: bool = False,
+    imports: bool = False,
+    **groups: Callable[..., Any],
 ) -> Callable[[F], F]:
     """Add a command: a function of a session and of typer's parameters.
 
-    Its docstring is the help. It returns the exit code, or None for 0.
-
-    Args:
-        example: a command line for its help, which also names it.
-        url: add --url.
-        cold: add --cold.
-        imports: add --import.
+    Its docstring is the help. It returns the exit code, or None for 0. The example also names it.
+    Each of `groups` is a function of options, whose result is the argument of that name.
     """
-    options: dict[str, Any] = {"imports": Imports} if imports else {}
-    options |= {"cold": Cold} if cold else {}
-    options |= {"url": Url} if url else {}
+    wanted = {"imports": imports, "cold": cold, "url": url, "as_json": True}
+    options = {name: _SHARED[name] for name, is_wanted in wanted.items() if is_wanted}
 
     def add(run: F) -> F:
-        _commands[example.split()[1]] = _Command(run, example, options)
+        _commands[example.split()[1]] = _Command(run, example, options, groups)
         return run
 
     return add
@@ -79,41 +88,39 @@ def build() -> Any:
 
 def _callback(found: _Command) -> Callable[..., int | None]:
     """Return the function that typer calls: with the command's parameters and the shared ones."""
+    groups = {name: _parameters(make) for name, make in found.groups.items()}
 
-    def call(
-        url: str | None = None,
-        cold: str | None = None,
-        imports: list[str] | None = None,
-        *,
-        as_json: bool,
-        **arguments: Any,
-    ) -> int | None:
-        if "imports" in found.options:
-            _import(imports)
+    def call(**arguments: Any) -> int | None:
+        shared = {name: arguments.pop(name) for name in found.options}
+        if "imports" in shared:
+            _import(shared["imports"])
+        for name, own in groups.items():
+            arguments[name] = found.groups[name](
+                **{one.name: arguments.pop(one.name) for one in own}
+            )
+        session = Session(shared.get("url"), shared.get("cold"), as_json=shared["as_json"])
         try:
-            return found.run(Session(url, cold, as_json=as_json), **arguments)
+            return found.run(session, **arguments)
         except UnknownTypeError as error:
-            if "imports" in found.options:
+            if "imports" in shared:
                 error.hint = "Name the module of the class: --import MODULE."
             raise
 
-    _, *own = signature(found.run, eval_str=True).parameters.values()
-    shared = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in found.options.items()
-    ]
-    as_json = Parameter("as_json", Parameter.KEYWORD_ONLY, default=False, annotation=AsJson)
-    call.__signature__ = Signature([*own, *shared, as_json])  # type: ignore[attr-defined] # typer reads it
+    parameters: list[Parameter] = []
+    for one in _parameters(found.run)[1:]:
+        parameters += groups.get(one.name, [one])
+    parameters += found.options.values()
+    call.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # typer reads it
     call.__doc__ = found.run.__doc__
     return call
 
 
-def _import(modules: Iterable[str] | None) -> None:
-    """Import the modules whose classes threads hold, and those of LangGraph's own.
+def _parameters(function: Callable[..., Any]) -> list[Parameter]:
+    return list(signature(function, eval_str=True).parameters.values())
 
-    Raises:
-        InvalidArgumentError: one cannot be imported.
-    """
+
+def _import(modules: Iterable[str] | None) -> None:
+    """Import the modules whose classes threads hold, and those of LangGraph's own."""
     with suppress(ModuleNotFoundError):
         importlib.import_module("langgraph.types")
     for name in modules or ():
@@ -128,7 +135,7 @@ def _import(modules: Iterable[str] | None) -> None:
             ) from error
 
 
-def _print_version(*, requested: bool) -> None:
+def _print_version(requested: bool) -> None:  # noqa: FBT001 - typer calls it
     if requested:
         sys.stdout.write(f"threadkeep {__version__}\n")
         raise typer.Exit
@@ -136,14 +143,12 @@ def _print_version(*, requested: bool) -> None:
 
 def _options(
     *,
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            help="Show the version and exit.",
-            is_eager=True,
-            callback=lambda requested: _print_version(requested=requested),
-        ),
-    ] = False,
+    version: bool = option(
+        "--version",
+        "Show the version and exit.",
+        default=False,
+        is_eager=True,
+        callback=_print_version,
+    ),
 ) -> None:
     """Inspect, change, move and maintain LangGraph threads in a threadkeep store."""

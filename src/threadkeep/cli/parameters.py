@@ -1,4 +1,4 @@
-"""Parameters that commands share, completion of thread ids, and parsers of typed values.
+"""Parameters of commands, completion of thread ids, and parsers of typed values.
 
 Invalid values raise `InvalidArgumentError`, which names the option or key.
 """
@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
 import typer
 from pydantic import ByteSize, TypeAdapter, ValidationError
@@ -42,83 +42,62 @@ def _ids(option: str | None, prefix: str) -> list[str]:
 
 # -- parameters --------------------------------------------------------------------------
 
+
+def option(names: str, help: str, default: Any = None, **more: Any) -> Any:
+    """Return an option by its names and that of its value: "--yes -y", or "--as NAME"."""
+    words = names.split()
+    flags = [word for word in words if word.startswith("-")]
+    metavar = next((word for word in words if word not in flags), None)
+    return typer.Option(default, *flags, metavar=metavar, help=help, **more)
+
+
+def flag(names: str, help: str) -> Any:
+    """Return an option without a value."""
+    return option(names, help, default=False)
+
+
+def argument(name: str, help: str, default: Any = ..., **more: Any) -> Any:
+    """Return an argument of a command; one without a default is required."""
+    return typer.Argument(default, metavar=name, help=help, **more)
+
+
+def thread_argument(help: str, default: Any = ..., name: str = "THREAD") -> Any:
+    """Return an argument for ids of threads."""
+    return argument(name, help, default, autocompletion=thread_ids)
+
+
 STORE = "a URL for open_saver, or the path of a SQLite file"
 
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        help=f"Store: {STORE}. Default: TK_URL, else url in threadkeep.toml.",
-    ),
-]
-UrlArgument = Annotated[str | None, typer.Argument(metavar="URL", help="Store, same as --url.")]
-Cold = Annotated[
-    str | None,
-    typer.Option(
-        "--cold",
-        metavar="URL",
-        help="Cold store: file:///folder, s3://bucket/path, gs:// or az://. Default: TK_COLD,"
-        " else cold in threadkeep.toml.",
-    ),
-]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document to stdout, and errors to stderr.")
-]
-Imports = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--import",
-        metavar="MODULE",
-        help="Import this module first, for classes that the thread holds. Repeatable.",
-    ),
-]
-Thread = Annotated[
-    str, typer.Argument(metavar="THREAD", help="Thread id.", autocompletion=thread_ids)
-]
-ThreadIds = Annotated[
-    list[str], typer.Argument(metavar="THREAD", help="Thread ids.", autocompletion=thread_ids)
-]
-OptionalThreadIds = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="THREAD", help="Thread ids. Default: all.", autocompletion=thread_ids),
-]
-Namespace = Annotated[
-    str, typer.Option("--ns", help="Namespace of a subgraph. Default: the graph itself.")
-]
-Checkpoint = Annotated[
-    str | None, typer.Option("--checkpoint", help="Checkpoint id. Default: the head.")
-]
-WithTags = Annotated[
-    list[str] | None, typer.Option("--tag", help="Only threads with this tag. Repeatable.")
-]
-WithMetadata = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--metadata",
-        metavar="KEY=VALUE",
-        help="Only threads with this metadata. VALUE is JSON, else text. Repeatable.",
-    ),
-]
-Ttl = Annotated[
-    str | None,
-    typer.Option(
-        "--ttl",
-        metavar="TIME",
-        help="Idle time after which gc deletes the thread, such as 30d or 12h; never to keep it.",
-    ),
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and exit.")]
-Full = Annotated[bool, typer.Option("--full", help="Do not shorten the output.")]
-Programs = Annotated[
-    str,
-    typer.Option(
-        "--pg-bin",
-        metavar="FOLDER",
-        help="Folder of pg_dump and pg_restore. Default: TK_PG_BIN, else the PATH.",
-    ),
-]
+URL = option("--url URL", f"Store: {STORE}. Default: TK_URL, else url in threadkeep.toml.")
+URL_ARGUMENT = argument("URL", "Store, same as --url.", None)
+COLD = option(
+    "--cold URL",
+    "Cold store: file:///folder, s3://bucket/path, gs:// or az://. Default: TK_COLD,"
+    " else cold in threadkeep.toml.",
+)
+AS_JSON = flag("--json", "Print one JSON document to stdout, and errors to stderr.")
+IMPORTS = option(
+    "--import MODULE", "Import this module first, for classes that the thread holds. Repeatable."
+)
+THREAD = thread_argument("Thread id.")
+THREAD_IDS = thread_argument("Thread ids.")
+OPTIONAL_THREAD_IDS = thread_argument("Thread ids. Default: all.", None)
+NAMESPACE = option("--ns", "Namespace of a subgraph. Default: the graph itself.", "")
+CHECKPOINT = option("--checkpoint", "Checkpoint id. Default: the head.")
+WITH_TAGS = option("--tag", "Only threads with this tag. Repeatable.")
+WITH_METADATA = option(
+    "--metadata KEY=VALUE", "Only threads with this metadata. VALUE is JSON, else text. Repeatable."
+)
+TTL = option(
+    "--ttl TIME",
+    "Idle time after which gc deletes the thread, such as 30d or 12h; never to keep it.",
+)
+YES = flag("--yes -y", "Do not ask for confirmation.")
+DRY_RUN = flag("--dry-run", "Show what would be done, and exit.")
+FULL = flag("--full", "Do not shorten the output.")
+PROGRAMS = option(
+    "--pg-bin FOLDER", "Folder of pg_dump and pg_restore. Default: TK_PG_BIN, else the PATH.", ""
+)
 
 # -- parsers -----------------------------------------------------------------------------
 

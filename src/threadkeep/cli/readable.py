@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import CheckpointTuple
@@ -24,7 +25,8 @@ _CONTAINERS = (Mapping, Sequence, AbstractSet)
 _TEXTS = (str, bytes, bytearray, memoryview)  # sequences that are single values
 
 
-class Summary(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Summary:
     """Type of a value, and its bytes as UTF-8 JSON."""
 
     kind: str
@@ -48,7 +50,8 @@ def summary(value: Any) -> Summary:
 # -- messages ----------------------------------------------------------------------------
 
 
-class ToolCall(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ToolCall:
     """Call of a tool; `args` as JSON."""
 
     name: str
@@ -56,7 +59,8 @@ class ToolCall(NamedTuple):
     id: str | None
 
 
-class Message(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Message:
     """One message. `tool_call_id` and `status` are those of a tool's result."""
 
     role: str
@@ -66,10 +70,6 @@ class Message(NamedTuple):
     tool_call_id: str | None = None
     status: str | None = None
     id: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the same as JSON values."""
-        return {**self._asdict(), "tool_calls": [call._asdict() for call in self.tool_calls]}
 
 
 def conversation(values: Mapping[str, Any], channel: str = "messages") -> list[Message] | None:
@@ -141,7 +141,8 @@ _CALLS = ("tool_use", "tool_call", "function_call")  # these are among the messa
 # -- checkpoints -------------------------------------------------------------------------
 
 
-class Waiting(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Waiting:
     """Interrupt without an answer; `value` as JSON."""
 
     task: str
@@ -149,7 +150,8 @@ class Waiting(NamedTuple):
     value: Any
 
 
-class CheckpointSummary(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CheckpointSummary:
     """Summary of a checkpoint, made without its graph.
 
     `time` is ISO 8601. `next` names the nodes that are to run, `failed` the errors of tasks.
@@ -157,7 +159,7 @@ class CheckpointSummary(NamedTuple):
 
     thread: str
     namespace: str
-    id: str
+    checkpoint: str
     time: str
     source: str
     step: int | None
@@ -175,7 +177,7 @@ def summarize(found: CheckpointTuple) -> CheckpointSummary:
     return CheckpointSummary(
         thread=str(place["thread_id"]),
         namespace=str(place.get("checkpoint_ns") or ""),
-        id=str(checkpoint["id"]),
+        checkpoint=str(checkpoint["id"]),
         time=str(checkpoint["ts"]),
         source=str(metadata.get("source", "")),
         step=metadata.get("step"),

@@ -56,11 +56,7 @@ class Settings(BaseSettings):
 
 
 def settings() -> Settings:
-    """Read the settings.
-
-    Raises:
-        InvalidArgumentError: the file is missing or not TOML, or a key or value is invalid.
-    """
+    """Read the settings."""
     try:
         return Settings()
     except ValidationError as error:
@@ -96,11 +92,7 @@ def _invalid_setting(error: ValidationError) -> InvalidArgumentError:
 
 
 def url_of(option: str | None, argument: str | None = None) -> str:
-    """Return the URL or path that a command was given, else the configured one.
-
-    Raises:
-        InvalidArgumentError: option and argument are both given, or there is no URL at all.
-    """
+    """Return the URL or path that a command was given, else the configured one."""
     if option and argument:
         raise InvalidArgumentError("The store is given twice.", hint="Leave out --url.")
     url = option or argument or settings().url
@@ -113,16 +105,7 @@ def url_of(option: str | None, argument: str | None = None) -> str:
 
 
 def open_existing(url: str, cold: str | None = None, *, read_only: bool = False) -> Saver:
-    """Open an existing store.
-
-    Args:
-        url: the store.
-        cold: the cold store; None for the configured one.
-        read_only: leave a SQLite file as it is.
-
-    Raises:
-        OpenError: there is no such store, or it cannot be opened.
-    """
+    """Open an existing store; with `read_only` a SQLite file is left as it is."""
     path, cold = file_of(url), cold or settings().cold
     if path is None:
         return open_saver(url, cold=cold)
@@ -135,14 +118,8 @@ def open_existing(url: str, cold: str | None = None, *, read_only: bool = False)
 def open_target(url: str, *, dry_run: bool = False) -> Saver:
     """Open a store to put threads into. A `sqlite:///` URL creates a missing file.
 
-    A plain path has to exist: it may be any word that was mistyped.
-
-    Args:
-        url: the store.
-        dry_run: open it read-only; an empty store takes the place of a missing file.
-
-    Raises:
-        OpenError: it cannot be opened.
+    A plain path has to exist: it may be any word that was mistyped. In a dry run, an empty store
+    takes the place of a missing file.
     """
     path = file_of(url)
     if path is not None and "://" not in url:
@@ -155,11 +132,7 @@ def open_target(url: str, *, dry_run: bool = False) -> Saver:
 
 
 def check_exists(url: str, hint: str = "Use the path or URL of an existing store.") -> None:
-    """Check that the SQLite file of a store exists.
-
-    Raises:
-        OpenError: there is no such file.
-    """
+    """Check that the SQLite file of a store exists."""
     path = file_of(url)
     if path is not None and not Path(path).exists():
         # (a word that is no path may be a URL with a password, without its scheme)
@@ -182,13 +155,7 @@ def public_name(url: str) -> str:
 
 
 class Session(Output):
-    """One run of a command: its store, and its output.
-
-    Args:
-        url: the option --url.
-        cold: the option --cold.
-        as_json: print one JSON document.
-    """
+    """One run of a command: its store, and its output."""
 
     def __init__(self, url: str | None, cold: str | None, *, as_json: bool) -> None:
         super().__init__(as_json=as_json)

@@ -3,7 +3,7 @@
 Invariants: nothing else in the package prints; output that goes to no terminal has neither colours
 nor box drawing; nothing that a thread holds can control a terminal.
 
-All text that comes from a store passes through `text`.
+Strings and cells of tables are escaped where they are printed; what has a style is made by `text`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias
 
 import typer
 from rich import box
@@ -29,6 +29,9 @@ from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 from threadkeep.threads import ThreadInfo
 
+Drawn: TypeAlias = RenderableType | None
+"""What is printed; None is nothing."""
+
 _READER_GONE = 141  # as shells have it: 128 and the number of SIGPIPE
 _UNLIMITED = 10_000  # columns: lines that go to no terminal are not wrapped
 
@@ -41,22 +44,17 @@ def escape_unencodable() -> None:
 
 
 class Output:
-    """Output of one command.
-
-    Args:
-        as_json: print one JSON document instead of text.
-    """
+    """Output of one command."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
 
-    def print(self, document: Any, *drawn: RenderableType) -> None:
-        """Print the result: as the JSON document, or drawn."""
+    def print(self, document: Any, *drawn: Drawn) -> None:
+        """Print the result: as the JSON document, or drawn, without what is None."""
         if self.as_json:
-            _write(json.dumps(document), sys.stdout)
+            _write(json.dumps(document, default=str), sys.stdout)
         else:
-            for item in drawn:
-                _write(_render(item, sys.stdout), sys.stdout, "")
+            _draw(drawn, sys.stdout)
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:
@@ -83,38 +81,22 @@ class Output:
 
             yield update
 
-    def confirm(self, verb: str, question: str, *shown: RenderableType) -> None:
-        """Ask at the terminal before something is removed.
-
-        Args:
-            verb: "delete" or "erase".
-            question: the question.
-            shown: printed before it.
-
-        Raises:
-            InvalidArgumentError: there is no terminal, or the answer is no.
-        """
+    def confirm(self, verb: str, question: str, *shown: Drawn) -> None:
+        """Ask at the terminal before something is removed."""
         if self.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise InvalidArgumentError(
                 f"Nothing was {verb}d: cannot ask for confirmation without a terminal.",
                 hint=f"Use --yes to {verb} without confirmation, or --dry-run to preview.",
             )
-        for item in shown:
-            _write(_render(item, sys.stderr), sys.stderr, "")
-        if not typer.confirm(question, err=True):
+        _draw(shown, sys.stderr)
+        if not typer.confirm(clean(question), err=True):
             raise InvalidArgumentError(f"Nothing was {verb}d.")
 
 
 def print_error(
     error: ThreadkeepError | typer.TyperException, *, as_json: bool, secrets: Sequence[str] = ()
 ) -> None:
-    """Print an error to stderr, as one line or as a JSON document.
-
-    Args:
-        error: a failure, or a usage error.
-        as_json: print a JSON document.
-        secrets: arguments that a usage error must not repeat.
-    """
+    """Print an error to stderr, and none of the secrets that a usage error would repeat."""
     if as_json:
         _write(json.dumps({"error": _error_document(error, secrets)}), sys.stderr)
         return
@@ -172,11 +154,15 @@ def _console(stream: TextIO) -> _Console:
     )
 
 
-def _render(item: RenderableType, stream: TextIO) -> str:
+def _draw(items: Iterable[Drawn], stream: TextIO) -> None:
     console = _console(stream)
-    with console.capture() as captured:
-        console.print(item, soft_wrap=isinstance(item, str))
-    return "".join(f"{line.rstrip()}\n" for line in captured.get().removesuffix("\n").split("\n"))
+    for item in items:
+        if item is not None:
+            is_plain = isinstance(item, str)
+            with console.capture() as captured:
+                console.print(clean(item) if isinstance(item, str) else item, soft_wrap=is_plain)
+            lines = captured.get().removesuffix("\n").split("\n")
+            _write("".join(f"{line.rstrip()}\n" for line in lines), stream, "")
 
 
 def _write(text: str, stream: TextIO, end: str = "\n") -> None:
@@ -202,8 +188,10 @@ def line(*parts: tuple[str, str] | str) -> Text:
     return Text("  ").join([text(what, style) for what, style in styled if what])
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Text | str]]) -> Table:
-    """Return a table; columns whose names end in `>` hold numbers."""
+def table(columns: Sequence[str], rows: Sequence[Sequence[Text | str | int]]) -> Table | None:
+    """Return a table, or None if it has no rows; columns whose names end in `>` hold numbers."""
+    if not rows:
+        return None
     style = box.SIMPLE_HEAD if sys.stdout.isatty() else None
     drawn = Table(box=style, pad_edge=False, header_style="bold")
     for name in columns:
@@ -213,8 +201,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Text | str]]) -> Table
             overflow="fold",
         )
     for row in rows:
-        drawn.add_row(*row)
+        drawn.add_row(*map(_cell, row))
     return drawn
+
+
+def _cell(value: Text | str | int) -> Text:
+    if isinstance(value, Text):
+        return value
+    return text(f"{value:,}" if isinstance(value, int) else value)
 
 
 def bar(part: float, whole: float) -> Text:
@@ -277,16 +271,16 @@ def thread_line(thread: ThreadInfo) -> Text:
     )
 
 
-def thread_table(threads: Iterable[ThreadInfo]) -> Table:
-    """Return a table of threads."""
+def thread_table(threads: Iterable[ThreadInfo]) -> Table | None:
+    """Return a table of threads, or None if there are none."""
     rows = [
         (
-            text(one.id),
+            one.id,
             text(one.state, _STYLES.get(one.state, "")) + text(" pinned" if one.pinned else ""),
-            text(_ago(one)),
-            f"{one.bytes:,}",
+            _ago(one),
+            one.bytes,
             text(", ".join(one.tags), "cyan"),
-            text(_metadata(one)),
+            _metadata(one),
         )
         for one in threads
     ]

@@ -101,7 +101,7 @@ class SerdeCodec:
         if not (_has(serde, "dumps_typed", "loads_typed") or _has(serde, "dumps", "loads")):
             raise InvalidArgumentError(
                 f"{serde!r} is no serializer.",
-                hint="Give serde= an object with dumps_typed and loads_typed, or dumps and loads.",
+                hint="Use an object with dumps_typed and loads_typed, or dumps and loads.",
             )
         self.serde = maybe_add_typed_methods(serde)
 

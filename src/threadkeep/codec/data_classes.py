@@ -53,7 +53,7 @@ def encode_enum(reference: Reference, cls: Any) -> Encode:
         if not issubclass(cls, Flag):
             raise UnserializableError(
                 f"{member!r} is not one of the members that {cls.__qualname__} defines.",
-                hint="Give it a name in the class.",
+                hint="Name it in the class.",
             )
         return packer.pack([reference, member._value_])
 
@@ -113,7 +113,7 @@ def make_namedtuple(cls: Any, fields: dict[str, Any]) -> Any:
         raise UnknownTypeError(
             f"{dotted(cls)} now has fields without a default "
             f"that the stored value lacks: {', '.join(missing)}.",
-            hint="Give them a default.",
+            hint="Use a default for them.",
         )
     return tuple.__new__(cls, [known[name] for name in cls._fields])
 

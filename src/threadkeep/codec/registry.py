@@ -108,7 +108,7 @@ class Finder(NamedTuple):
         if kind is not tag:
             raise UnknownTypeError(
                 f"{reference} was stored as {tag.name.lower()} and is something else now.",
-                hint="Give the class its old form back, or register another one in its place: "
+                hint="Use the class's old form, or register another one in its place: "
                 f"threadkeep.register(NewClass, name={reference!r})",
             )
         return cls

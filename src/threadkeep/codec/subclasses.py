@@ -67,7 +67,7 @@ def decode_subclass(data: bytes, unpacker: Unpacker) -> Any:
         raise UnknownTypeError(
             f"{dotted(cls)} was stored as a {BASES[code].__name__} "
             f"and is a {solid_base(cls).__name__} now.",
-            hint="Give the class its old base back.",
+            hint="Use its old base again.",
         )
     value = make_subclass(cls, plain)
     set_attributes(value, own[0] if own else {})

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from threadkeep.engine.model import SegmentInfo, Span
+from threadkeep.engine.model import Segment, SegmentInfo, Span
 
 _INLINE, _CELL, LIST, TUPLE, DICT, _CHANGED = range(6)
 _MANY_SPANS = 2  # from here on, spans are written as a difference to the older reference's
@@ -137,7 +137,7 @@ def _spans(flat: Sequence[int]) -> tuple[Span, ...]:
     return tuple([Span(log, start, start + length) for log, start, length in triples])
 
 
-def span_of(place: SegmentInfo) -> Span:
+def span_of(place: Segment | SegmentInfo) -> Span:
     """Return all positions of a segment."""
     return Span(place.log, place.start, place.start + place.count)
 

@@ -40,7 +40,7 @@ def create(
         if is_there(entry):
             raise ThreadExistsError(
                 "There is a thread of this name.",
-                hint="Give another name, or exist_ok=True to use the thread as it is.",
+                hint="Use another name, or exist_ok=True to use the thread as it is.",
                 thread=thread,
             )
         now = engine.now()

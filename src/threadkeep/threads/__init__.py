@@ -10,20 +10,14 @@ from threadkeep.erasure.erase import ErasedThread, EraseReport
 from threadkeep.forks.branches import BranchCheckpoint, Branches
 from threadkeep.forks.merge import Merge, MergeConflict, MergeStrategy
 from threadkeep.registry.filters import Filters
-from threadkeep.registry.info import (
-    ThreadInfo,
-    ThreadPage,
-)
+from threadkeep.registry.info import ThreadInfo, ThreadPage
 from threadkeep.repair.check import CheckReport, Finding
 from threadkeep.repair.repair import RepairedThread, RepairReport
 from threadkeep.retention.gc import Collected, GcReport
 from threadkeep.stats import Stats, ThreadStats
 from threadkeep.threads.threads import Threads
 from threadkeep.transfer.adopt import Adopted
-from threadkeep.transfer.bundles import (
-    Exported,
-    Imported,
-)
+from threadkeep.transfer.bundles import Exported, Imported
 from threadkeep.transfer.mirror import Mirrored
 
 __all__ = [

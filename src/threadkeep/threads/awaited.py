@@ -169,12 +169,13 @@ class AwaitedThreads:
         *,
         replace: bool = False,
         as_fork: bool = False,
+        dry_run: bool = False,
         verify: bool = False,
         key: str | bytes | None = None,
         progress: Progress | None = None,
     ) -> Adopted:
         """Async variant of `adopt`."""
-        options = AdoptOptions(verify, replace, as_fork)
+        options = AdoptOptions(verify, replace, as_fork, dry_run)
         return await driver.arun(
             adopt.adopt(self._store, self._engine, source, threads, key, options, progress)
         )
@@ -208,10 +209,10 @@ class AwaitedThreads:
         a, b = (validation.place(thread, ns, before), validation.place(thread, ns, after))
         return await driver.arun(checkpoints.diff(self._store, self._engine, a, b))
 
-    async def adiff_places(
+    async def adiff_checkpoints(
         self, before: checkpoints.ConfigOrPair, after: checkpoints.ConfigOrPair
     ) -> StateDiff:
-        """Async variant of `diff_places`."""
+        """Async variant of `diff_checkpoints`."""
         a, b = (checkpoints.place_of(before), checkpoints.place_of(after))
         return await driver.arun(checkpoints.diff(self._store, self._engine, a, b))
 

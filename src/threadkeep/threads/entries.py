@@ -14,10 +14,7 @@ from threadkeep.engine.operation import Progress
 from threadkeep.layers import driver
 from threadkeep.registry import filters as registry
 from threadkeep.registry.filters import MOST, Filters, OrderName
-from threadkeep.registry.info import (
-    ThreadInfo,
-    ThreadPage,
-)
+from threadkeep.registry.info import ThreadInfo, ThreadPage
 from threadkeep.store import LayeredStore
 from threadkeep.transfer import adopt, bundles, mirror
 from threadkeep.transfer.adopt import Adopted, AdoptOptions
@@ -73,10 +70,8 @@ class ThreadEntries:
     ) -> ThreadInfo:
         """Change the metadata of a thread, or its ttl.
 
-        Args:
-            thread: the thread's id.
-            metadata: replaces what has the same keys; a value of None removes its key.
-            ttl: see `create`; 0 for ever, None leaves it as it is.
+        Metadata replaces what has the same keys; a value of None removes its key. A ttl of 0 is
+        for ever, None leaves it as it is.
 
         Raises:
             ThreadNotFoundError: there is no such thread.
@@ -106,7 +101,7 @@ class ThreadEntries:
     def untag(
         self, thread: str, *tags: str, checkpoint: str | None = None, ns: str = ""
     ) -> ThreadInfo:
-        """Remove tags; those that are not there do not matter. Takes the arguments of `tag`.
+        """Remove tags; those that are not there do not matter. Arguments as of `tag`.
 
         Raises:
             ThreadNotFoundError: there is no such thread.
@@ -115,12 +110,7 @@ class ThreadEntries:
         return self._store.run(registry.tag(self._engine, thread, tags, checkpoint, ns, add=False))
 
     def pin(self, thread: str, *, checkpoint: str | None = None, ns: str = "") -> ThreadInfo:
-        """Protect a thread, or one of its checkpoints, from retention.
-
-        Args:
-            thread: the thread's id.
-            checkpoint: the checkpoint's id; None for the thread.
-            ns: the checkpoint's namespace; "" is the graph's own.
+        """Protect a thread, or one of its checkpoints, from retention; arguments as of `tag`.
 
         Raises:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
@@ -248,6 +238,7 @@ class ThreadTransfers:
         *,
         replace: bool = False,
         as_fork: bool = False,
+        dry_run: bool = False,
         verify: bool = False,
         key: str | bytes | None = None,
         progress: Progress | None = None,
@@ -256,7 +247,7 @@ class ThreadTransfers:
 
         All of them: namespaces, parents, metadata, versions, pending writes. The source is
         only read, each thread as one state, also while it is written. A repeated call copies
-        what has come since, or goes on where the last one was cut off.
+        what has come since, or continues where the last one was cut off.
 
         A thread that has diverged here and in the source, or holds one of its checkpoints in
         another state, is left alone and listed in `conflicts`, unless one of `replace` and
@@ -269,6 +260,7 @@ class ThreadTransfers:
             replace: replace a thread that has diverged with the source's.
             as_fork: copy a thread that has diverged into a fork, "<thread>-adopted", which
                 begins with the newest checkpoint that both have.
+            dry_run: change nothing, and return what would be done, as far as ids tell.
             verify: compare every checkpoint as LangGraph's saver gives it with what this one
                 gives. Needs that saver's library.
             key: the key of encrypted values (LANGGRAPH_AES_KEY), 16, 24 or 32 bytes; a saver
@@ -285,7 +277,7 @@ class ThreadTransfers:
                 allowed; the error names the checkpoint and the line that helps.
             CorruptionError: something is damaged, or not what LangGraph's saver gives.
         """
-        options = AdoptOptions(verify, replace, as_fork)
+        options = AdoptOptions(verify, replace, as_fork, dry_run)
         return driver.run(
             adopt.adopt(self._store, self._engine, source, threads, key, options, progress)
         )
@@ -304,7 +296,7 @@ class ThreadTransfers:
 
         Only what is missing there is written: new threads, and the checkpoints and pending
         writes that came since. Each thread that was written is compared on both sides, by the
-        digest of every checkpoint. A repeated call goes on where the last one was cut off.
+        digest of every checkpoint. A repeated call continues where the last one was cut off.
 
         Args:
             other: the saver of the other store.

@@ -46,11 +46,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
     # -- branches and differences ----------------------------------------------------
 
     def branches(self, thread: str, ns: str = "") -> Branches:
-        """Return the tree of a thread's checkpoints: roots, children, tips, and forks.
-
-        Args:
-            thread: the thread's id.
-            ns: the checkpoint namespace; "" is the graph's own, a subgraph has another.
+        """Return the tree of a thread's checkpoints in a namespace; "" is the graph's own.
 
         Raises:
             ThreadNotFoundError: the thread holds no checkpoints in this namespace.
@@ -71,13 +67,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
     def diff(
         self, thread: str, before: str | None, after: str | None = None, ns: str = ""
     ) -> StateDiff:
-        """Compare two checkpoints of a thread, channel by channel.
-
-        Args:
-            thread: the thread's id.
-            before: a checkpoint's id; None for the head.
-            after: a checkpoint's id; None for the head.
-            ns: the checkpoint namespace of both; "" is the graph's own.
+        """Compare two checkpoints of a thread and namespace by their ids; None is the head.
 
         Raises:
             ThreadNotFoundError, CheckpointNotFoundError: one does not exist.
@@ -87,15 +77,13 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         a, b = validation.place(thread, ns, before), validation.place(thread, ns, after)
         return driver.run(checkpoints.diff(self._store, self._engine, a, b))
 
-    def diff_places(
+    def diff_checkpoints(
         self, before: checkpoints.ConfigOrPair, after: checkpoints.ConfigOrPair
     ) -> StateDiff:
         """Compare two checkpoints of any threads, channel by channel.
 
-        Args:
-            before: a config, as `get_state` and `list` give it, or a pair: the thread's id
-                and the checkpoint's (None for the head).
-            after: likewise.
+        Each is a config, as `get_state` and `list` return it, or a pair: the thread's id and the
+        checkpoint's (None for the head).
 
         Raises:
             InvalidConfigError: a config has no thread_id.
@@ -194,11 +182,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         return self._store.run(merge.merge(self._engine, fork, into, strategy, dry_run=dry_run))
 
     def discard_fork(self, fork: str, *, delete: bool = False) -> ThreadInfo:
-        """Archive a fork that is of no more use, or delete it.
-
-        Args:
-            fork: the thread's id.
-            delete: delete it for good instead.
+        """Archive a fork that is of no more use, or `delete` it.
 
         Raises:
             ThreadNotFoundError: there is no such thread.
@@ -239,11 +223,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         )
 
     def retain(self, thread: str, policy: Retention | None) -> ThreadInfo:
-        """Set the retention of one thread, in place of the store's.
-
-        Args:
-            thread: the thread's id.
-            policy: all of its policy; None for the store's.
+        """Set the retention of one thread, in place of the store's; None for the store's again.
 
         Raises:
             ThreadNotFoundError: there is no such thread.
@@ -291,7 +271,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
     ) -> Offloaded:
         """Move old values of a thread that is in use into the cold store (`cold=`).
 
-        Only values that no head and no waiting task needs go, and only large ones. A run goes on
+        Only values that no head and no waiting task needs go, and only large ones. A run continues
         as before; a read of an older checkpoint fetches its values. A thread that shares values
         with forks is left as it is.
 
@@ -395,7 +375,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             metadata: what all of them have, as `search` compares it. One of the two.
             forks: erase also the threads that were forked from these, and theirs, which hold what
                 they took. Without it the report names them.
-            rewrite: on PostgreSQL, write the tables anew (VACUUM FULL), which nobody can use
+            rewrite: on PostgreSQL, rewrite the tables (VACUUM FULL), which nobody can use
                 meanwhile. SQLite's file always is, while others go on reading.
             dry_run: change nothing, and return what would go.
             progress: called as `progress(stage, done, total)`; total 0 is unknown.

@@ -1,19 +1,19 @@
 """Copies of threads from LangGraph's own savers.
 
 The source is never changed. Checkpoints go in by namespace and id, each before its own writes, so
-that a repeated call goes on where one was cut off. No more of the source is in memory than a few
+that a repeated call continues where one was cut off. No more of the source is in memory than a few
 megabytes and two states of a thread.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
@@ -50,18 +50,14 @@ from threadkeep.errors import (
 )
 from threadkeep.forks import fork as forking
 from threadkeep.layers import layer
-from threadkeep.layers.driver import (
-    Runner,
-    Workflow,
-    aside,
-    on,
-)
+from threadkeep.layers.driver import Runner, Workflow, aside, on
 from threadkeep.store import LayeredStore
 from threadkeep.transfer.sources import Source, SourceCheckpoint, SourceWrite, open_source
 from threadkeep.transfer.whole_thread import CheckpointKey, parts_of
 
 _MOST_CHECKPOINTS = 64  # in one read, and one write
 _MOST_BYTES = 8 << 20
+_FORK = "-adopted"  # ends the id of a fork
 
 
 @dataclass(slots=True)
@@ -71,7 +67,7 @@ class Adopted:
     Attributes:
         threads: how many are here now as they are in the source, or have more.
         checkpoints: how many were written.
-        known: how many were here already.
+        unchanged: how many were here already.
         writes: calls of pending writes that were written.
         verified: how many checkpoints were compared.
         deleted: threads that were left alone, as they had been deleted here.
@@ -82,7 +78,7 @@ class Adopted:
 
     threads: int = 0
     checkpoints: int = 0
-    known: int = 0
+    unchanged: int = 0
     writes: int = 0
     verified: int = 0
     deleted: list[str] = field(default_factory=list)
@@ -97,6 +93,7 @@ class AdoptOptions(NamedTuple):
     verify: bool = False
     replace: bool = False
     as_fork: bool = False
+    dry_run: bool = False
 
 
 def adopt(
@@ -111,49 +108,28 @@ def adopt(
     """Copy a source's threads into a store; see `Threads.adopt`."""
     if options.replace and options.as_fork:
         raise InvalidArgumentError("Both replace and as_fork are given.", hint="Use one of them.")
-    opening = partial(open_source, source, engine.codec, key)
     names = validation.thread_ids(threads)
-    done = yield from _adopt(store, engine, opening, names, options, progress or no_progress)
-    yield from store.flush()
-    return done
-
-
-def _adopt(
-    store: Runner,
-    engine: Engine,
-    opening: Callable[[], Source],
-    names: Sequence[str] | None,
-    options: AdoptOptions,
-    progress: Progress,
-) -> Workflow[Adopted]:
-    source = yield from aside(opening)
-    with closing(source):
-        counts = yield from aside(source.threads)
+    opened = yield from aside(partial(open_source, source, engine.codec, key))
+    with closing(opened):
+        counts = yield from aside(opened.threads)
         for name in names or ():
             if name not in counts:
                 raise ThreadNotFoundError(
                     hint="The source has no checkpoint of it: correct its id.", thread=name
                 )
-        wanted = list(counts if names is None else names)
+        wanted = {name: counts[name] for name in (counts if names is None else names)}
         engine = engine._replace(conflicts="fork")  # what happened is stored, whoever was first
-        total = sum([counts[name] for name in wanted])
-        adoption = _Adoption(store, engine, source, options, progress, total)
+        run = _Adoption(store, engine, opened, options, progress or no_progress, wanted)
         for name in wanted:
             validation.text("The source's thread_id", name)
-            existing = yield from adoption.existing(name, revive=names is not None)
-            if existing.deleted_at and existing.is_empty:
-                adoption.result.deleted.append(name)
-                adoption.count(counts[name])
+            existing = yield from run.existing(name, revive=names is not None)
+            if existing.deleted_at and not existing.stored:
+                run.result.deleted.append(name)
+                run.count(counts[name])
             else:
-                yield from adoption.thread(name, existing)
-    return adoption.result
-
-
-class _Target(NamedTuple):
-    """A thread of the source, and the one here that it goes into."""
-
-    name: str
-    target: str
+                yield from run.thread(name, existing)
+    yield from store.flush()
+    return run.result
 
 
 @dataclass(slots=True)
@@ -165,59 +141,74 @@ class _Adoption:
     source: Source
     options: AdoptOptions
     progress: Progress
-    total: int = 0
+    counts: dict[str, int]
     done: int = 0
     result: Adopted = field(default_factory=Adopted)
 
     def count(self, checkpoints: int) -> None:
-        self.done = min(self.done + checkpoints, self.total)  # (some are read twice)
-        self.progress("checkpoints read", self.done, self.total)
+        total = sum(self.counts.values())
+        self.done = min(self.done + checkpoints, total)  # (some are read twice)
+        self.progress("checkpoints read", self.done, total)
 
     def existing(self, thread: str, *, revive: bool) -> Workflow[ExistingThread]:
         """Read the thread here. With `revive` one that was deleted may be created again."""
-        existing = yield from on(self.store, read_existing(self.engine, thread))
-        if revive and existing.deleted_at and existing.is_empty:
-            yield from on(self.store, commit(DropThread(thread, 0)))
-            existing = yield from on(self.store, read_existing(self.engine, thread))
+        rows = yield from on(self.store, fetch(ReadThread(thread)))
+        existing = ExistingThread(self.engine, thread, rows)
+        if revive and existing.deleted_at and not existing.stored:
+            existing.deleted_at = 0
+            if not self.options.dry_run:
+                yield from on(self.store, commit(DropThread(thread, 0)))
         return existing
 
     def thread(self, name: str, existing: ExistingThread) -> Workflow[None]:
         """Copy a thread, or list it as a conflict."""
-        known = self.result.known
+        unchanged = self.result.unchanged
         yield from aside(self.source.begin)
         try:
+            if self.options.dry_run:
+                yield from self._foresee(name, existing)
+                return
             try:
-                yield from self._copy(_Target(name, name), existing)
+                yield from self._copy(name, existing)
             except ThreadExistsError:
                 if not (self.options.replace or self.options.as_fork):
                     raise
-                self.result.known = known
+                self.result.unchanged = unchanged
                 yield from (self._replace if self.options.replace else self._fork)(name, existing)
             self.result.threads += 1
         except ThreadExistsError as error:
-            self.result.known = known
+            self.result.unchanged = unchanged
             self.result.conflicts[name] = error.message
         finally:
             self.source.end()
 
-    def _copy(self, thread: _Target, existing: ExistingThread) -> Workflow[None]:
-        """Store what is missing here of a thread.
+    def _foresee(self, name: str, existing: ExistingThread) -> Workflow[None]:
+        """Count what a copy of a thread would write, without reading values."""
+        parents = yield from aside(partial(self.source.parents, name))
+        self.count(len(parents))
+        missing = len(parents.keys() - existing.stored.keys())
+        if existing.diverged(parents):
+            if not (self.options.replace or self.options.as_fork):
+                raise existing.conflict()
+            if self.options.replace:
+                self.result.replaced.append(name)
+                missing = len(parents)
+            else:
+                self.result.forks[name] = f"{name}{_FORK}"
+        self.result.threads += 1
+        self.result.checkpoints += missing
+        self.result.unchanged += len(parents) - missing
 
-        Raises:
-            ThreadExistsError: the thread here has diverged.
-        """
-        if not existing.is_empty:
-            parents = yield from aside(partial(self.source.parents, thread.name))
+    def _copy(self, name: str, existing: ExistingThread) -> Workflow[None]:
+        """Store what is missing here of a thread."""
+        if existing.stored:
+            parents = yield from aside(partial(self.source.parents, name))
             if existing.diverged(parents):
                 self.count(len(parents))
-                which = "its fork" if thread.name != thread.target else "the thread"
-                raise ThreadExistsError(
-                    f"Both have gone on since they were the same, {which} here and the source.",
-                    thread=thread.target,
-                )
-        keys = yield from self._put_missing(thread, existing)
+                raise existing.conflict()
+        keys = yield from self._put_missing(name, existing)
         if self.options.verify:
-            yield from self._verify(thread, keys)
+            yield from self._verify(name, existing.thread, keys)
 
     def _replace(self, name: str, existing: ExistingThread) -> Workflow[None]:
         """Replace the thread here with the source's."""
@@ -227,36 +218,33 @@ class _Adoption:
         yield from on(self.store, commit(DropThread(name, 0)))
         self.result.replaced.append(name)
         existing = yield from self.existing(name, revive=True)
-        yield from self._copy(_Target(name, name), existing)
+        yield from self._copy(name, existing)
 
     def _fork(self, name: str, existing: ExistingThread) -> Workflow[None]:
         """Copy the source's thread into a fork of the one here, or complete that fork.
 
         The fork begins with the newest checkpoint that both have, and shares its values.
         """
-        target = f"{name}-adopted"
+        target = f"{name}{_FORK}"
         fork = yield from self.existing(target, revive=True)
-        if fork.is_empty:
+        if not fork.stored:
             parents = yield from aside(partial(self.source.parents, name))
             shared = existing.newest_shared(parents)
             if shared is not None:
                 yield from on(self.store, forking.fork(self.engine, name, shared, target))
                 fork = yield from self.existing(target, revive=False)
-        yield from self._copy(_Target(name, target), fork)
+        yield from self._copy(name, fork)
         self.result.forks[name] = target
 
-    def _put_missing(
-        self, thread: _Target, existing: ExistingThread
-    ) -> Workflow[set[CheckpointKey]]:
+    def _put_missing(self, name: str, existing: ExistingThread) -> Workflow[set[CheckpointKey]]:
         """Store what is missing; return the keys of the source's checkpoints that are visible."""
         keys: set[CheckpointKey] = set()
         apart = self.engine.apart()
-        with self._parts(thread.name) as parts:
+        with self._parts(name) as parts:
             while part := (yield from aside(partial(next, parts, None))):
-                calls = [call for one in part for call in self._calls(thread.target, one, existing)]
+                calls = [call for one in part for call in self._calls(one, existing)]
                 apart = yield from self._store(calls, apart)
-                both = {(one.ns, one.id) for one in part}
-                keys |= {key for key in both if not existing.hides(*key)}
+                keys |= {key for one in part if not existing.hides(*(key := (one.ns, one.id)))}
                 self.count(len(part))
         return keys
 
@@ -265,25 +253,19 @@ class _Adoption:
         with closing(self.source.checkpoints(name)) as found:
             yield parts_of(found, lambda one: one.size, _MOST_CHECKPOINTS, _MOST_BYTES)
 
-    def _calls(
-        self, thread: str, one: SourceCheckpoint, existing: ExistingThread
-    ) -> Iterator[Call]:
-        """Make the calls for a checkpoint: itself, and the writes of each task.
-
-        Raises:
-            ThreadExistsError: it is here in another state.
-            InvalidArgumentError: something of it cannot be stored as it is.
-        """
+    def _calls(self, one: SourceCheckpoint, existing: ExistingThread) -> Iterator[Call]:
+        """Make the calls for a checkpoint: itself, and the writes of each task."""
+        thread = existing.thread
         place = CheckpointRef(thread, validation.text("checkpoint_ns", one.ns), one.id)
         for key in ("channel_values", "channel_versions"):
             value = validation.mapping("checkpoint", one.checkpoint, place).get(key)
             validation.mapping(f"checkpoint[{key!r}]", value, place)
-        if existing.has(one.ns, one.id):
+        if (one.ns, one.id) in existing.stored:
             if not existing.is_same(place, one):
                 raise ThreadExistsError(
                     f"Checkpoint {one.id} is here already, in another state.", thread=thread
                 )
-            self.result.known += 1
+            self.result.unchanged += 1
         else:
             validation.checkpoint(one.checkpoint, place)
             yield Put(place, one.parent, one.checkpoint, one.metadata, complete=True)
@@ -294,7 +276,7 @@ class _Adoption:
     def _store(self, calls: list[Call], apart: Engine) -> Workflow[Engine]:
         """Run the calls; return the engine that remembers what was stored last."""
         done = yield from on(self.store, layer.together(_operation(apart, one) for one in calls))
-        if done is None:  # somebody else writes to this thread
+        if done is None:  # another process writes to this thread
             apart = self.engine.apart()
             for one in calls:
                 yield from on(self.store, _operation(apart, one))
@@ -303,29 +285,29 @@ class _Adoption:
         self.result.writes += len(calls) - puts
         return apart
 
-    def _verify(self, thread: _Target, keys: set[CheckpointKey]) -> Workflow[None]:
+    def _verify(self, name: str, target: str, keys: set[CheckpointKey]) -> Workflow[None]:
         """Compare all checkpoints as LangGraph's own saver and ours return them."""
         theirs = yield from aside(self.source.saver)
         rest = set(keys)
-        at = listing.begin(Listing(thread.target))
+        at = listing.begin(Listing(target))
         while at is not None:
             page, at = yield from on(self.store, listing.page(self.engine, at))
             for loaded in page:
                 if (loaded.ns, loaded.id) in rest:
-                    yield from aside(partial(self._compare, theirs, thread.name, loaded))
+                    yield from aside(partial(self._compare, theirs, name, loaded))
                     rest.remove((loaded.ns, loaded.id))
         self.result.verified += len(keys) - len(rest)
         for ns, checkpoint in sorted(rest):
-            raise _different(thread.target, ns, checkpoint, "it is not shown here")
+            raise _different(target, ns, checkpoint, "it is not shown here")
 
     def _compare(self, saver: BaseCheckpointSaver[Any], thread: str, ours: Loaded) -> None:
         place = {"thread_id": thread, "checkpoint_ns": ours.ns, "checkpoint_id": ours.id}
         theirs = saver.get_tuple({"configurable": place})
-        what = "it is not there any more"
+        found = ["it is not there any more"]
         if theirs is not None:
-            what = ", ".join(differences(self.engine.codec, ours, theirs))
-        if what:
-            raise _different(ours.thread, ours.ns, ours.id, what)
+            found = differences(self.engine.codec, ours, theirs)
+        if found:
+            raise _different(ours.thread, ours.ns, ours.id, ", ".join(found))
 
 
 def _operation(engine: Engine, call: Call) -> Operation[None]:
@@ -349,7 +331,7 @@ def _write_calls(place: CheckpointRef, writes: Iterable[SourceWrite]) -> Iterato
 def _different(thread: str, ns: str, checkpoint: str, what: str) -> CorruptionError:
     return CorruptionError(
         f"A checkpoint differs from what LangGraph's own saver returns: {what}.",
-        hint="If a run goes on with this thread here, this is as it should be. If not, adopt it"
+        hint="A run that continues this thread here explains it. If there is none, adopt the thread"
         " into another store, and compare.",
         thread=thread,
         namespace=ns or None,
@@ -361,47 +343,41 @@ def _different(thread: str, ns: str, checkpoint: str, what: str) -> CorruptionEr
 
 
 class ExistingThread:
-    """Checkpoints of a thread in the store, hidden ones too.
+    """Checkpoints of a thread in the store (`stored`), hidden ones too.
 
     Checkpoints with the same id, parent, time, metadata and versions of all channels are the same
     to LangGraph.
     """
 
-    def __init__(self, engine: Engine, rows: ThreadRows) -> None:
+    def __init__(self, engine: Engine, thread: str, rows: ThreadRows) -> None:
+        self.thread = thread
         self.deleted_at = rows.deleted_at
         self._engine = engine
         self._known: Keyframes = {}
-        self._stored = {(s.row.ns, s.row.id): s for s in rows.checkpoints}
-
-    @property
-    def is_empty(self) -> bool:
-        """True if there is no checkpoint."""
-        return not self._stored
-
-    def has(self, ns: str, checkpoint: str) -> bool:
-        """Return True if a checkpoint is there."""
-        return (ns, checkpoint) in self._stored
+        self.stored = {(s.row.ns, s.row.id): s for s in rows.checkpoints}
 
     def hides(self, ns: str, checkpoint: str) -> bool:
         """Return True if a checkpoint is there, but was pruned."""
-        stored = self._stored.get((ns, checkpoint))
+        stored = self.stored.get((ns, checkpoint))
         return stored is not None and bool(stored.row.flags & HIDDEN)
 
-    def diverged(self, theirs: Mapping[CheckpointKey, str | None]) -> bool:
-        """Return True if each has checkpoints that came after those in common.
+    def conflict(self) -> ThreadExistsError:
+        """Return the error for a thread that has diverged."""
+        return ThreadExistsError(
+            "The thread here and the source have diverged.", thread=self.thread
+        )
 
-        Args:
-            theirs: the other one's checkpoints by namespace and id, and their parents.
-        """
-        if self._stored.keys() <= theirs.keys():
+    def diverged(self, theirs: Mapping[CheckpointKey, str | None]) -> bool:
+        """Return True if each has checkpoints that came after those in common."""
+        if self.stored.keys() <= theirs.keys():
             return False
         newest = max([checkpoint for _, checkpoint in self._shared(theirs)], default="")
-        return any(checkpoint > newest for _, checkpoint in theirs.keys() - self._stored.keys())
+        return any(checkpoint > newest for _, checkpoint in theirs.keys() - self.stored.keys())
 
     def _shared(self, theirs: Mapping[CheckpointKey, str | None]) -> set[CheckpointKey]:
         """Return those of theirs that are here, or that led here and were pruned."""
         shared: set[CheckpointKey] = set()
-        for (ns, checkpoint), stored in self._stored.items():
+        for (ns, checkpoint), stored in self.stored.items():
             for start in (checkpoint, stored.row.parent):
                 step = start
                 while step is not None and (ns, step) in theirs and (ns, step) not in shared:
@@ -411,16 +387,12 @@ class ExistingThread:
 
     def newest_shared(self, theirs: Collection[CheckpointKey]) -> str | None:
         """Return the newest visible checkpoint of the root namespace that both have, or None."""
-        both = [key for key in self._stored if key in theirs and not self.hides(*key)]
+        both = [key for key in self.stored if key in theirs and not self.hides(*key)]
         return max([checkpoint for ns, checkpoint in both if not ns], default=None)
 
     def is_same(self, place: CheckpointRef, one: SourceCheckpoint) -> bool:
-        """Return True if the checkpoint at a place is this one.
-
-        Raises:
-            CorruptionError: the stored one is damaged.
-        """
-        stored = self._stored[place.ns, str(place.id)]
+        """Return True if the checkpoint at a place is this one."""
+        stored = self.stored[place.ns, str(place.id)]
         row = stored.row
         manifest, _ = read_manifest(stored, self._known)
         own = unpack_metadata(row.metadata, row.exact, self._engine.codec)
@@ -433,14 +405,9 @@ class ExistingThread:
 
     def writes(self, ns: str, checkpoint: str) -> set[tuple[str, int]]:
         """Return the pending writes of a checkpoint, each a task's id and an index."""
-        stored = self._stored.get((ns, checkpoint))
+        stored = self.stored.get((ns, checkpoint))
         rows = stored.writes if stored is not None else ()
         return {(row.task_id, write.idx) for row in rows for write in unpack_writes(row)}
-
-
-def read_existing(engine: Engine, thread: str) -> Operation[ExistingThread]:
-    """Read the checkpoints of a thread in the store."""
-    return ExistingThread(engine, cast("ThreadRows", (yield from fetch(ReadThread(thread)))))
 
 
 def _stored_shape(manifest: Manifest) -> tuple[Any, ...]:
@@ -462,31 +429,30 @@ def _texts(versions: Mapping[str, Any]) -> dict[str, str]:
 # -- comparison with LangGraph's own saver ---------------------------------------------
 
 
-def differences(codec: Codec, ours: Loaded, theirs: CheckpointTuple) -> Iterator[str]:
+def differences(codec: Codec, ours: Loaded, theirs: CheckpointTuple) -> list[str]:
     """Name the differences between two checkpoints; the order of channels does not count."""
     parent = theirs.parent_config["configurable"]["checkpoint_id"] if theirs.parent_config else None
-    if ours.parent != parent:
-        yield "the parent"
-    if not alike(codec, ours.metadata, dict(theirs.metadata)):
-        yield "the metadata"
-    checkpoint: Mapping[str, Any] = {**theirs.checkpoint}
-    for key in sorted(ours.checkpoint.keys() | checkpoint.keys()):
-        yield from _field_differences(codec, key, ours.checkpoint.get(key), checkpoint.get(key))
-    own, other = ([list(write) for write in w] for w in (ours.writes, theirs.pending_writes or ()))
-    if not alike(codec, own, other):
-        yield "the pending writes"
+    one = _parts(ours.checkpoint, ours.parent, ours.metadata, ours.writes)
+    other = _parts(theirs.checkpoint, parent, theirs.metadata, theirs.pending_writes or ())
+    found = [f"{name}, which one of them lacks" for name in sorted(one.keys() ^ other.keys())]
+    both = sorted(one.keys() & other.keys())
+    return found + [name for name in both if not alike(codec, one[name], other[name])]
 
 
-def _field_differences(codec: Codec, key: str, ours: Any, theirs: Any) -> Iterator[str]:
-    if key in ("channel_values", "channel_versions", "versions_seen"):
-        for name in sorted(ours.keys() | theirs.keys()):
-            if name not in ours or name not in theirs:
-                yield f"{key} of {name!r}, which one of them lacks"
-            elif not alike(codec, _sorted(key, ours[name]), _sorted(key, theirs[name])):
-                yield f"{key} of {name!r}"
-    elif not alike(codec, ours, theirs):
-        yield key
-
-
-def _sorted(key: str, value: Any) -> Any:
-    return dict(sorted(value.items())) if key == "versions_seen" else value
+def _parts(
+    checkpoint: Mapping[str, Any], parent: str | None, metadata: Mapping[str, Any], writes: Any
+) -> dict[str, Any]:
+    """Return what a checkpoint consists of, by names for messages."""
+    parts: dict[str, Any] = {
+        "the parent": parent,
+        "the metadata": dict(metadata),
+        "the pending writes": [list(write) for write in writes],
+    }
+    for key, value in checkpoint.items():
+        if key in ("channel_values", "channel_versions"):
+            parts |= {f"{key} of {name!r}": one for name, one in value.items()}
+        elif key == "versions_seen":
+            parts |= {f"{key} of {n!r}": dict(sorted(one.items())) for n, one in value.items()}
+        else:
+            parts[key] = value
+    return parts

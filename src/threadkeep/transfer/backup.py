@@ -9,22 +9,14 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from threadkeep.backends.base import Backend
-from threadkeep.backends.open import (
-    file_of,
-    is_postgres,
-    open_backend,
-    postgres_dumps,
-)
-from threadkeep.backends.sqlite import (
-    SqliteBackend,
-    maintenance,
-)
+from threadkeep.backends.base import AsyncBackend, Backend
+from threadkeep.backends.open import file_of, is_postgres, open_backend, postgres_dumps
+from threadkeep.backends.sqlite import SqliteBackend, maintenance
 from threadkeep.engine.operation import Progress
 from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
 from threadkeep.layers import driver
@@ -59,36 +51,31 @@ class Restored(NamedTuple):
     """Number of threads that were written, if known, and of those that were there already."""
 
     threads: int | None
-    known: int = 0
+    unchanged: int = 0
 
 
 def back_up(
     store: str, file: Path, progress: Progress, *, form: Format | None = None, programs: str = ""
 ) -> BackedUp:
-    """Back up a store to a file, while programs use it.
+    """Back up a store to a file, while programs use it. An older backup is replaced.
 
-    Args:
-        store: a URL as `open_saver` takes it, or the path of a SQLite file.
-        file: the backup. An older backup is replaced, anything else is not.
-        progress: called as `progress(stage, done, total)`; total 0 is unknown.
-        form: "bundle" for any kind of store; "native" for the store's own format. None: a
-            bundle if the file's name ends in `.tkb`, or the store has no format of its own.
-        programs: the folder of PostgreSQL's programs; "" for that of TK_PG_BIN, else the PATH.
-
-    Raises:
-        InvalidArgumentError: the store has no format of its own, or is gone with its process.
-        ThreadkeepError: the store cannot be read, or the file cannot be written.
+    Without a `form`, it is a bundle if the file's name ends in `.tkb`, or the store has no format
+    of its own. `programs` is the folder of PostgreSQL's, "" that of TK_PG_BIN, else the PATH.
     """
     check_may_be_replaced(file)
-    kind = _kind_for(store, file, form)
-    _check_is_other(store, file)
-    threads: int | None
+    kind, path = _kind_for(store, file, form), file_of(store)
+    if path is not None and file.exists() and Path(path).exists() and file.samefile(path):
+        raise InvalidArgumentError(f"{file} is the store itself.", hint="Use another file.")
+    threads: int | None = None
     if kind is Kind.BUNDLE:
         with _readable(store, file.parent, progress) as backend:
             threads = driver.run(bundles.back_up(LayeredStore(backend), file, progress))
     else:
         with replacing(file) as beside:
-            threads = _copy(store, beside, progress, programs)
+            if path is None:
+                postgres_dumps(store, _folder(programs)).back_up(beside)
+            else:
+                threads = maintenance.back_up(path, beside, partial(progress, "pages copied"))
     away = _away(store)
     with file_errors(file):
         return BackedUp(kind, file.stat().st_size, threads, away)
@@ -96,45 +83,33 @@ def back_up(
 
 def _away(store: str) -> tuple[str, ...]:
     """Return the threads that are archived, and those with offloaded values."""
-    path = file_of(store)
-    backend = open_backend(store) if path is None else SqliteBackend(path, read_only=True)
-    with Saver(backend) as saver:
+    with Saver(_opened(store)) as saver:
         found = saver.threads.scan()
         return tuple([t.id for t in found if t.archived_bytes is not None or t.offloaded_bytes])
-
-
-def _copy(store: str, file: Path, progress: Progress, programs: str) -> int | None:
-    """Copy the store in its own format; return how many threads it has, if that is known."""
-    path = file_of(store)
-    if path is not None:
-        return maintenance.back_up(path, file, partial(progress, "pages copied"))
-    postgres_dumps(store, _folder(programs)).back_up(file)
-    return None
 
 
 def restore(
     file: Path, store: str, progress: Progress, *, replace: bool = False, programs: str = ""
 ) -> Restored:
-    """Restore a backup to a store.
+    """Restore a backup to a store of its own kind, or a bundle to any.
 
-    Args:
-        file: the backup. A bundle goes into any store; another backup into a store of its own
-            kind.
-        store: a URL as `open_saver` takes it, or the path of a SQLite file.
-        progress: called as `progress(stage, done, total)`; total 0 is unknown.
-        replace: remove what is there: the whole store; for a bundle the threads that it has.
-        programs: see `back_up`.
+    `replace` removes what is there: the whole store; for a bundle the threads that it has.
 
     Raises:
         ThreadExistsError: threads in the store would be lost.
         InvalidArgumentError: the backup is of another kind of store.
-        ThreadkeepError: the file cannot be read, or the store cannot be written.
     """
     kind, path = kind_of(file), file_of(store)
     if kind is Kind.BUNDLE:
         names = driver.run(bundles.verify(file, progress))
-        with closing(_opened(store)) as backend:
-            return _filled(backend, file, names, progress, replace=replace)
+        with closing(driver.BackendPair(_opened(store, read_only=False)).blocking) as backend:
+            backend.migrate()
+            # (without the cold store: what is restored may name objects there)
+            fill = bundles.fill(
+                LayeredStore(backend), file, names, ImportOptions(replace), progress
+            )
+            done = driver.run(fill)
+        return Restored(len(done.added), len(done.unchanged))
     now = time.time_ns() // 1000
     if kind is Kind.SQLITE and path is not None:
         _check_sound(file, progress)
@@ -147,22 +122,6 @@ def restore(
         hint="Restore it into a store of its own kind, and copy the threads with a bundle:"
         " threadkeep backup STORE threads.tkb",
     )
-
-
-def _filled(
-    backend: Backend, file: Path, names: list[str], progress: Progress, *, replace: bool
-) -> Restored:
-    backend.migrate()
-    # (without the cold store: what is restored may name objects there)
-    options = ImportOptions(replace, stubs=True)
-    done = driver.run(bundles.fill(LayeredStore(backend), file, names, options, progress))
-    return Restored(len(done.put), len(done.known))
-
-
-def _check_is_other(store: str, file: Path) -> None:
-    path = file_of(store)
-    if path is not None and file.exists() and Path(path).exists() and file.samefile(path):
-        raise InvalidArgumentError(f"{file} is the store itself.", hint="Use another file.")
 
 
 def _kind_for(store: str, file: Path, form: Format | None) -> Kind:
@@ -179,23 +138,20 @@ def _kind_for(store: str, file: Path, form: Format | None) -> Kind:
 
 @contextmanager
 def _readable(store: str, folder: Path, progress: Progress) -> Iterator[Backend]:
-    """Open the store for reading; of a SQLite file a copy, so that it is left alone."""
+    """Open the store for reading; of a SQLite file a copy, which is one state of all threads."""
     path = file_of(store)
-    if path is None:
-        with closing(_opened(store)) as backend:
-            yield backend
-        return
-    with file_errors(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".threadkeep-") as own:
-        copy = Path(own, "copy.db")
-        maintenance.back_up(path, copy, partial(progress, "pages copied"))
-        with closing(SqliteBackend(copy, read_only=True)) as backend:
-            yield backend
+    with ExitStack() as stack:
+        if path is not None:
+            stack.enter_context(file_errors(folder))
+            own = tempfile.TemporaryDirectory(dir=folder, prefix=".threadkeep-")
+            store = str(Path(stack.enter_context(own), "copy.db"))
+            maintenance.back_up(path, Path(store), partial(progress, "pages copied"))
+        yield stack.enter_context(closing(driver.BackendPair(_opened(store)).blocking))
 
 
-def _opened(store: str) -> Backend:
+def _opened(store: str, *, read_only: bool = True) -> Backend | AsyncBackend:
     path = file_of(store)
-    backend = SqliteBackend(path) if path is not None else open_backend(store)
-    return driver.BackendPair(backend).blocking
+    return open_backend(store) if path is None else SqliteBackend(path, read_only=read_only)
 
 
 def _check_sound(file: Path, progress: Progress) -> None:

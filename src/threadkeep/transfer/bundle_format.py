@@ -19,7 +19,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterator
 from types import NoneType
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar, get_args, get_type_hints
 from zlib import crc32
 
 import ormsgpack
@@ -27,12 +27,7 @@ import zstandard
 
 from threadkeep.engine.model import CheckpointRow, Segment, WriteRow
 from threadkeep.engine.thread_entry import ThreadEntry
-from threadkeep.errors import (
-    CorruptionError,
-    NewerFormatError,
-    NotOursError,
-    UnserializableError,
-)
+from threadkeep.errors import CorruptionError, NewerFormatError, NotOursError, UnserializableError
 from threadkeep.transfer.whole_thread import WholeThread
 
 T = TypeVar("T")
@@ -48,14 +43,7 @@ VERSION = 1
 
 
 class Form(NamedTuple):
-    """Kind of file.
-
-    Attributes:
-        magic: its magic number.
-        names: the names that `more` of its threads may have.
-        noun: its name in messages.
-        hint: hint of errors about a damaged file.
-    """
+    """Kind of file; `names` are those that `more` of its threads may have."""
 
     magic: bytes
     names: frozenset[str]
@@ -74,24 +62,21 @@ BUNDLE = Form(
 )
 _TEXT, _NUMBER, _BYTES = (str,), (int,), (bytes,)
 _ENTRY_KINDS = (
-    *(_TEXT, _NUMBER, _NUMBER, _NUMBER, (list,), (bool,), (int, type(None)), (list,)),
-    (str, type(None)),
+    *(_TEXT, _NUMBER, _NUMBER, _NUMBER, (list,), (bool,), (int, NoneType), (list,)),
+    (str, NoneType),
 )
-_SEGMENT = (_NUMBER, _NUMBER, _NUMBER, _BYTES)
-_CHECKPOINT = (
-    *(_TEXT, _TEXT, (str, NoneType), _NUMBER, _NUMBER, _NUMBER, (int, str), _TEXT),
-    *((bytes, NoneType), _NUMBER, _NUMBER, _BYTES),
-)
-_WRITE = (_TEXT, _TEXT, _NUMBER, _NUMBER, _TEXT, _TEXT, _BYTES, _NUMBER)
+
+
+def _kinds(record: type) -> tuple[Any, ...]:
+    """Return the types that each field of a record may have."""
+    return tuple([get_args(hint) or (hint,) for hint in get_type_hints(record).values()])
+
+
+_SEGMENT, _CHECKPOINT, _WRITE = map(_kinds, (Segment, CheckpointRow, WriteRow))
 
 
 class BundleWriter:
-    """Writer of a bundle, which is complete once `end` has returned.
-
-    Args:
-        file: file, opened for writing.
-        form: kind of file.
-    """
+    """Writer of a bundle, which is complete once `end` has returned."""
 
     def __init__(self, file: BinaryIO, form: Form = BUNDLE) -> None:
         self._file = file
@@ -101,15 +86,7 @@ class BundleWriter:
         self._write(form.magic + bytes((VERSION,)))
 
     def add(self, whole: WholeThread, more: dict[str, Any] | None = None) -> None:
-        """Write a thread.
-
-        Args:
-            whole: its rows and segments.
-            more: further parts by name.
-
-        Raises:
-            UnserializableError: it is too large for a bundle.
-        """
+        """Write a thread."""
         plain = _packed(whole, more or {})
         if len(plain) > _MOST:
             raise UnserializableError(
@@ -134,22 +111,12 @@ class BundleWriter:
 
 
 def read_bundle(file: BinaryIO) -> Iterator[WholeThread]:
-    """Yield the threads of a bundle, which is known to be complete only at its end.
-
-    Raises:
-        NotOursError: the file is not a bundle.
-        NewerFormatError: a newer release wrote it.
-        CorruptionError: it is damaged, or was cut short.
-    """
+    """Yield the threads of a bundle, which is known to be complete only at its end."""
     return (whole for whole, _ in read_threads(file, BUNDLE))
 
 
 def read_threads(file: BinaryIO, form: Form) -> Iterator[tuple[WholeThread, dict[str, Any]]]:
-    """Yield the threads of a file, each with its `more`.
-
-    Raises:
-        NotOursError, NewerFormatError, CorruptionError: see `read_bundle`.
-    """
+    """Yield the threads of a file, each with its `more`."""
     digest = hashlib.sha256()
     start = file.read(len(form.magic) + 1)
     _check_start(start, form)

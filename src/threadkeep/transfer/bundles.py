@@ -19,10 +19,7 @@ from typing import NamedTuple, TypeAlias
 from threadkeep import validation
 from threadkeep.backends.sqlite.opening import wal_of
 from threadkeep.engine.cold_references import STUB
-from threadkeep.engine.operation import (
-    Progress,
-    no_progress,
-)
+from threadkeep.engine.operation import Progress, no_progress
 from threadkeep.engine.thread_entry import is_archived
 from threadkeep.errors import (
     CorruptionError,
@@ -32,17 +29,12 @@ from threadkeep.errors import (
     ThreadkeepError,
     ThreadNotFoundError,
 )
-from threadkeep.layers.driver import (
-    Runner,
-    Workflow,
-    aside,
-    on,
-)
+from threadkeep.layers.driver import Runner, Workflow, aside, on
 from threadkeep.store import LayeredStore
 from threadkeep.transfer import digest, whole_thread
 from threadkeep.transfer.bundle_format import MAGIC, BundleWriter, read_bundle
 from threadkeep.transfer.files import file_errors, replacing
-from threadkeep.transfer.whole_thread import CheckpointKey, WholeThread
+from threadkeep.transfer.whole_thread import CheckpointKey, Outcome, WholeThread, put_thread
 
 AddThread: TypeAlias = Callable[[BundleWriter, str], Workflow[int]]
 
@@ -73,14 +65,14 @@ class Imported(NamedTuple):
     """Result of an import, or of its dry run: the ids of threads with checkpoints.
 
     Attributes:
-        put: threads that were written.
-        known: threads that were complete already.
+        added: threads that were written.
+        unchanged: threads that were complete already.
         checkpoints: how many both have.
-        replaced: threads of `put` that others gave way to.
+        replaced: threads of `added` that took the place of others.
     """
 
-    put: tuple[str, ...]
-    known: tuple[str, ...]
+    added: tuple[str, ...]
+    unchanged: tuple[str, ...]
     checkpoints: int
     replaced: tuple[str, ...] = ()
 
@@ -93,14 +85,12 @@ class ImportOptions(NamedTuple):
         thread: another id for the only thread of the bundle.
         digests: read each thread back, and compare its checkpoints' digests.
         dry_run: change nothing.
-        stubs: leave offloaded segments in the cold store, as a backup does.
     """
 
     replace: bool = False
     thread: str | None = None
     digests: bool = False
     dry_run: bool = False
-    stubs: bool = False
 
 
 # -- kinds of files --------------------------------------------------------------------
@@ -115,12 +105,7 @@ class Kind(Enum):
 
 
 def kind_of(file: Path) -> Kind:
-    """Return the kind of a backup.
-
-    Raises:
-        OpenError: there is no such file.
-        NotOursError: it is no backup.
-    """
+    """Return the kind of a backup."""
     kind = _kind(_start_of(file))
     if kind is None:
         raise NotOursError(
@@ -130,11 +115,7 @@ def kind_of(file: Path) -> Kind:
 
 
 def check_may_be_replaced(file: Path) -> None:
-    """Refuse to overwrite a file that is no backup.
-
-    Raises:
-        OpenError: it is a database in use, or another program's file.
-    """
+    """Refuse to overwrite a file that is no backup."""
     if not file.exists():
         return
     start = _start_of(file)
@@ -145,12 +126,7 @@ def check_may_be_replaced(file: Path) -> None:
 
 
 def check_is_bundle(file: Path) -> None:
-    """Refuse a file that is no bundle.
-
-    Raises:
-        InvalidArgumentError: it is another kind of backup.
-        NotOursError, OpenError: it is no backup, or does not exist.
-    """
+    """Refuse a file that is no bundle."""
     kind = kind_of(file)
     if kind is not Kind.BUNDLE:
         raise InvalidArgumentError(
@@ -187,7 +163,7 @@ def export_bundle(
 ) -> Workflow[Exported]:
     """Write threads to a bundle; see `Threads.export_bundle`."""
     names, path, progress = validation.thread_ids(threads), Path(file), progress or no_progress
-    yield from aside(lambda: check_may_be_replaced(path))
+    yield from aside(partial(check_may_be_replaced, path))
     source = store.beneath()
     archived: list[str] = []
     add = partial(_add_digested, source, archived=None if names is not None else archived)
@@ -199,15 +175,7 @@ def export_bundle(
 
 
 def back_up(store: Runner, file: Path, progress: Progress) -> Workflow[int]:
-    """Write all threads to a bundle, each as it is when its turn comes, damaged ones too.
-
-    Returns:
-        How many hold checkpoints.
-
-    Raises:
-        OpenError, DiskFullError: the file cannot be written.
-        ConflictError, CorruptionError: a thread could not be read.
-    """
+    """Write all threads to a bundle, damaged ones too; return how many hold checkpoints."""
     names = yield from on(store, whole_thread.all_threads())
     counts = yield from _write(file, names, partial(_add_as_it_is, store), progress)
     return sum(map(bool, counts))
@@ -271,7 +239,7 @@ def import_bundle(
     """Put the threads of a bundle into a store; see `Threads.import_bundle`."""
     path, progress = Path(file), progress or no_progress
     new = None if thread is None else validation.text("thread", thread)
-    yield from aside(lambda: check_is_bundle(path))
+    yield from aside(partial(check_is_bundle, path))
     names = yield from verify(path, progress, digests=True)
     if new is not None and len(names) != 1:
         raise InvalidArgumentError(
@@ -283,16 +251,7 @@ def import_bundle(
 
 
 def verify(file: Path, progress: Progress, *, digests: bool = False) -> Workflow[list[str]]:
-    """Verify a bundle; return the ids of its threads.
-
-    Args:
-        file: the bundle.
-        progress: called as `progress(stage, done, total)`; total 0 is unknown.
-        digests: compare the checkpoints with their digests, where it has these.
-
-    Raises:
-        NotOursError, NewerFormatError, CorruptionError: the bundle cannot be read.
-    """
+    """Verify a bundle, with `digests` those of its checkpoints too; return its threads' ids."""
     names: list[str] = []
 
     def look(whole: WholeThread) -> Workflow[None]:
@@ -306,59 +265,36 @@ def verify(file: Path, progress: Progress, *, digests: bool = False) -> Workflow
 
 
 def fill(
-    store: Runner,
-    file: Path,
-    names: Sequence[str],
-    options: ImportOptions,
-    progress: Progress,
+    store: Runner, file: Path, names: Sequence[str], options: ImportOptions, progress: Progress
 ) -> Workflow[Imported]:
-    """Put all threads of a bundle into a store; other threads there are left alone.
+    """Put all threads of a verified bundle into a store; other threads there are left alone."""
+    done: dict[str, Outcome] = {}
+    checkpoints: dict[str, int] = {}
 
-    Args:
-        store: the store; its tables exist.
-        file: the bundle.
-        names: the ids that `verify` returned.
-        options: see `ImportOptions`.
-        progress: called as `progress(stage, done, total)`; total 0 is unknown.
-
-    Raises:
-        ThreadExistsError: the store holds a thread that would be lost; nothing was changed,
-            unless somebody else put it there meanwhile.
-        CorruptionError: a thread is not in the store as it was in the bundle.
-        ThreadkeepError: the store failed; a note of the error says which threads it has.
-    """
-    if not options.replace:
-        yield from _refuse_losses(store, file, names, options)
-    done: list[str] = []
-    put: list[str] = []
-    known: list[str] = []
-    gone: list[str] = []
-    checkpoints = 0
+    def check(whole: WholeThread) -> Workflow[None]:
+        yield from on(store, put_thread(whole, 0, dry_run=True))
 
     def handle(whole: WholeThread) -> Workflow[None]:
-        nonlocal checkpoints
-        is_new, loses = True, False  # (without `replace` nothing is lost)
-        if options.replace or options.dry_run:
-            is_new, loses = yield from on(store, whole_thread.outlook(whole, stubs=options.stubs))
-        if not options.dry_run:
-            is_new = yield from _put(store, whole, options)
-        done.append(whole.thread)
+        done[whole.thread] = yield from _put(store, whole, options)
         if whole.checkpoints:
-            (put if is_new else known).append(whole.thread)
-            gone.extend([whole.thread] if is_new and loses else [])
-            checkpoints += len(whole.checkpoints)
+            checkpoints[whole.thread] = len(whole.checkpoints)
         stage = "threads compared" if options.dry_run else "threads written"
         progress(stage, len(done), len(names))
 
+    if not (options.replace or options.dry_run):
+        yield from _each(file, options.thread, check)
     try:
         yield from _each(file, options.thread, handle)
     except ThreadkeepError as exc:
         exc.add_note(_so_far(done, len(names)))
         raise
-    return Imported(tuple(put), tuple(known), checkpoints, tuple(gone))
+    unchanged = tuple([name for name in checkpoints if done[name] == "unchanged"])
+    added = tuple([name for name in checkpoints if done[name] != "unchanged"])
+    replaced = tuple([name for name in added if done[name] == "replaced"])
+    return Imported(added, unchanged, sum(checkpoints.values()), replaced)
 
 
-def _so_far(done: Sequence[str], total: int) -> str:
+def _so_far(done: Iterable[str], total: int) -> str:
     names = ", ".join(map(repr, done)) or "none"
     threads = "1 thread" if total == 1 else f"{total} threads"
     return (
@@ -367,25 +303,20 @@ def _so_far(done: Sequence[str], total: int) -> str:
     )
 
 
-def _put(store: Runner, whole: WholeThread, options: ImportOptions) -> Workflow[bool]:
-    """Put a thread; return False if it was complete already."""
-    expected = (yield from aside(partial(_checked_digests, whole))) if options.digests else {}
+def _put(store: Runner, whole: WholeThread, options: ImportOptions) -> Workflow[Outcome]:
+    is_checked = options.digests and not options.dry_run
+    expected = (yield from aside(partial(_checked_digests, whole))) if is_checked else {}
     now = time.time_ns() // 1000
-    put = whole_thread.put_thread(whole, now, replace=options.replace, stubs=options.stubs)
-    is_new = yield from on(store, put)
-    if options.digests:
+    put = put_thread(whole, now, replace=options.replace, dry_run=options.dry_run)
+    outcome = yield from on(store, put)
+    if is_checked:
         stored = yield from on(store, whole_thread.read_thread(whole.thread))
         compare(whole.thread, expected, (yield from aside(partial(digest.of_checkpoints, stored))))
-    return is_new
+    return outcome
 
 
 def _checked_digests(whole: WholeThread) -> dict[CheckpointKey, bytes]:
-    """Return the digests of a bundle's thread, which are those in the bundle.
-
-    Raises:
-        InvalidArgumentError: values lie in a cold store.
-        CorruptionError: they are others.
-    """
+    """Return the digests of a bundle's thread, which are those in the bundle."""
     if any(segment.data.startswith(STUB) for segment in whole.segments):
         raise InvalidArgumentError(
             "This bundle is a backup, and values of this thread lie in the cold store.",
@@ -401,7 +332,7 @@ def _checked_digests(whole: WholeThread) -> dict[CheckpointKey, bytes]:
 def compare(
     thread: str, expected: dict[CheckpointKey, bytes], found: dict[CheckpointKey, bytes]
 ) -> None:
-    """Check that all expected digests are found (others may have gone on with the thread)."""
+    """Check that all expected digests are found (others may have continued the thread)."""
     for (ns, id), one in expected.items():
         if found.get((ns, id)) != one:
             raise CorruptionError(
@@ -411,20 +342,6 @@ def compare(
                 namespace=ns or None,
                 checkpoint=id,
             )
-
-
-def _refuse_losses(
-    store: Runner, file: Path, names: Sequence[str], options: ImportOptions
-) -> Workflow[None]:
-    new = set(names) if options.thread is None else {options.thread}
-    existing = new.intersection((yield from on(store, whole_thread.all_threads())))
-
-    def refuse(whole: WholeThread) -> Workflow[None]:
-        if whole.thread in existing:
-            yield from on(store, whole_thread.refuse_loss(whole, stubs=options.stubs))
-
-    if existing:
-        yield from _each(file, options.thread, refuse)
 
 
 def _each(
@@ -440,5 +357,4 @@ def _threads(file: Path, thread: str | None) -> Generator[WholeThread, None, Non
     with file_errors(file), file.open("rb") as opened:
         for whole in read_bundle(opened):
             # (a thread of a new id was never deleted)
-            named = whole if thread is None else replaced(whole, thread=thread, deleted_at=0)
-            yield whole_thread.trimmed(named)
+            yield whole if thread is None else replaced(whole, thread=thread, deleted_at=0)

@@ -18,11 +18,7 @@ from typing import Any
 import ormsgpack
 
 from threadkeep.codec.introspection import references
-from threadkeep.engine.context import (
-    NO_CODEC,
-    Keyframes,
-    read_manifest,
-)
+from threadkeep.engine.context import NO_CODEC, Keyframes, read_manifest
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import (
@@ -43,11 +39,7 @@ SIZE = 16  # bytes
 
 
 def of_checkpoints(whole: WholeThread) -> dict[CheckpointKey, bytes]:
-    """Compute the digest of each checkpoint of a thread, hidden ones too.
-
-    Raises:
-        CorruptionError: something of it cannot be read; the error names the checkpoint.
-    """
+    """Compute the digest of each checkpoint of a thread, hidden ones too."""
     digests = _Thread(whole)
     found: dict[CheckpointKey, bytes] = {}
     for row in whole.checkpoints:
@@ -57,11 +49,6 @@ def of_checkpoints(whole: WholeThread) -> dict[CheckpointKey, bytes]:
             exc.at(thread=whole.thread, namespace=row.ns or None, checkpoint=row.id)
             raise
     return found
-
-
-def of_thread(checkpoints: dict[CheckpointKey, bytes]) -> bytes:
-    """Compute the digest of a thread, from those of its checkpoints."""
-    return _hash(sorted([*key, digest] for key, digest in checkpoints.items()))
 
 
 def _hash(value: Any) -> bytes:

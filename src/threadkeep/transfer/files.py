@@ -20,11 +20,8 @@ def replacing(file: Path) -> Iterator[Path]:
 
     Only its owner can read it, and others' rights are not copied: a backup holds all that the
     store does.
-
-    Raises:
-        OpenError, DiskFullError, BackendError: the system refused.
     """
-    file = Path(os.path.realpath(file))  # a link goes on pointing where it does
+    file = Path(os.path.realpath(file))  # a link stays a link
     part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
     try:
         with file_errors(file):
@@ -47,7 +44,7 @@ def file_errors(file: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFullError(hint=f"Free some space where {file} lies.") from error
+            raise DiskFullError(hint=f"Free some space for {file}.") from error
         if error.errno == errno.EIO:
             raise BackendError(
                 f"{file}: {error.strerror}.", hint="Check its folder and its disk, and try again."

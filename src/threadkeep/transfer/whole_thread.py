@@ -1,8 +1,7 @@
 """Whole threads: read from one store, put into another.
 
 What is read is one state of a thread, without elements that its own rows do not refer to. What is
-put refers to nothing that is not there yet, and no row that it replaces is lost, unless the caller
-says so.
+put refers to nothing that is not there yet.
 """
 
 from __future__ import annotations
@@ -10,8 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from dataclasses import replace as replaced
-from typing import NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from threadkeep.codec.frame import Compression
 from threadkeep.engine import thread_entry, thread_summary
@@ -32,30 +30,21 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep.engine.operation import (
-    Fetch,
-    Operation,
-    commit,
-    fetch,
-    fetch_checkpoint,
-)
-from threadkeep.engine.optimistic import read_snapshot, retry, rows_fence
+from threadkeep.engine.operation import Fetch, Operation, commit, fetch, fetch_checkpoint
+from threadkeep.engine.optimistic import Snapshot, read_snapshot, retry, rows_fence
 from threadkeep.engine.refs import covering, span_of
 from threadkeep.engine.rows import body_of, manifest_of, with_body, with_manifest
 from threadkeep.engine.thread_entry import (
-    EntryFence,
     ReadEntry,
     ThreadEntry,
     ThreadStatus,
     is_archived,
+    is_there,
 )
-from threadkeep.errors import (
-    StaleThreadError,
-    ThreadExistsError,
-    ThreadkeepError,
-)
+from threadkeep.errors import StaleThreadError, ThreadExistsError, ThreadkeepError
 
 T = TypeVar("T")
+S = TypeVar("S", Segment, SegmentInfo)
 Row: TypeAlias = CheckpointRow | WriteRow
 CheckpointKey: TypeAlias = tuple[str, str]
 """The namespace and id of a checkpoint."""
@@ -91,16 +80,15 @@ class WholeThread:
     @property
     def is_nothing(self) -> bool:
         """True if there is no trace of the thread, not even a tombstone."""
-        rows = self.segments or self.checkpoints or self.writes
-        return not (self.deleted_at or rows or self.entry)
+        return self == WholeThread(self.thread, 0, (), (), ())
 
 
-def all_threads(*, empty: bool = True) -> Operation[list[str]]:
-    """Return the ids of all threads, in order; with `empty` also those without checkpoints."""
+def all_threads() -> Operation[list[str]]:
+    """Return the ids of all threads, in order, also of those without checkpoints."""
     names: list[str] = []
     while True:
         after = names[-1] if names else None
-        page = cast("list[str]", (yield from fetch(FindThreads(after, _PAGE, empty=empty))))
+        page = cast("list[str]", (yield from fetch(FindThreads(after, _PAGE, empty=True))))
         names += page
         if len(page) < _PAGE:
             return names
@@ -109,47 +97,42 @@ def all_threads(*, empty: bool = True) -> Operation[list[str]]:
 # -- reading -------------------------------------------------------------------------
 
 
+class StoredThread(NamedTuple):
+    """A whole thread, with its rows and entry as they are in the store."""
+
+    whole: WholeThread
+    rows: ThreadRows
+    entry: ThreadEntry | None
+
+
 def read_thread(thread: str, *, stub: bool = True, stubs: bool = False) -> Operation[WholeThread]:
+    """Read one state of a thread; see `read_state`."""
+    return (yield from read_state(thread, stub=stub, stubs=stubs)).whole
+
+
+def read_state(thread: str, *, stub: bool = True, stubs: bool = False) -> Operation[StoredThread]:
     """Read one state of a thread, while others write, seal and prune it.
 
-    Args:
-        thread: its id.
-        stub: leave an archived thread in the cold store; it has no rows then.
-        stubs: leave offloaded segments in the cold store, and read their stubs.
+    `stub` leaves an archived thread in the cold store (it has no rows then), `stubs` offloaded
+    segments.
 
     Raises:
         ConflictError: segments were removed at every attempt.
         CorruptionError: damaged rows had to be numbered again.
     """
-    state = yield from read_state(thread, stub=stub, stubs=stubs)
-    return state.whole
-
-
-class StoredThread(NamedTuple):
-    """A whole thread, with its rows, entry and uncut segments as they are in the store."""
-
-    whole: WholeThread
-    rows: ThreadRows
-    entry: ThreadEntry | None
-    segments: tuple[Segment, ...] = ()
-
-
-def read_state(thread: str, *, stub: bool = True, stubs: bool = False) -> Operation[StoredThread]:
-    """See `read_thread`."""
 
     def attempt() -> Operation[StoredThread]:
         rows, entry = yield from read_rows(thread, stub=stub)
-        used = _used(rows.checkpoints, rows.orphans)
-        places = [s for s in rows.segments if used is None or touches(used, span_of(s))]
-        if not places:
-            return StoredThread(whole_of(thread, rows, (), entry), rows, entry)
-        segments = yield from _segments(thread, places, stubs=stubs)
-        # Positions are given again only after a removal, and that raises the generation.
-        after = yield from fetch_checkpoint(thread, "", None)
-        if after.generation != rows.generation or not _cover(segments, places):
-            raise StaleThreadError(thread=thread)
-        whole = whole_of(thread, rows, _of_use(segments, used), entry, stubs=stubs)
-        return StoredThread(whole, rows, entry, tuple(segments))
+        used = _used(rows)
+        infos = [s for s in rows.segments if used is None or touches(used, span_of(s))]
+        segments = yield from _segments(thread, infos, stubs=stubs)
+        if infos:
+            # Positions are given again only after a removal, and that raises the generation.
+            after = yield from fetch_checkpoint(thread, "", None)
+            if after.generation != rows.generation or _uncovered(infos, segments):
+                raise StaleThreadError(thread=thread)
+        whole = whole_of(thread, rows, _in_use(segments, used), entry, stubs=stubs)
+        return StoredThread(whole, rows, entry)
 
     return retry(thread, attempt)
 
@@ -162,25 +145,23 @@ def read_rows(
     return rows, entry
 
 
-def _used(
-    checkpoints: Iterable[StoredCheckpoint], orphans: Iterable[WriteRow]
-) -> dict[int, list[Span]] | None:
+def _used(rows: ThreadRows) -> Positions | None:
     """Return the positions that a thread's rows refer to; None of damaged rows."""
     try:
-        lineage = Lineage(checkpoints)
-        return positions(lineage, lineage.stored, orphans)
+        lineage = Lineage(rows.checkpoints)
+        return positions(lineage, lineage.stored, rows.orphans)
     except ThreadkeepError:
         return None  # they are copied as they are, with all that may be theirs
 
 
-def _of_use(segments: Iterable[Segment], used: Positions | None) -> Sequence[Segment]:
+def _in_use(segments: list[Segment], used: Positions | None) -> list[Segment]:
     """Cut segments to the positions in use: a shared one also holds elements of other threads."""
     if used is None:
-        return tuple(segments)
-    return [part for segment in segments for part in _parts_used(segment, used)]
+        return segments
+    return [part for segment in segments for part in _parts_in_use(segment, used)]
 
 
-def _parts_used(segment: Segment, used: Positions) -> Sequence[Segment]:
+def _parts_in_use(segment: Segment, used: Positions) -> Sequence[Segment]:
     spans = overlap(used, segment.span)
     if not spans or spans == [segment.span]:
         return [segment] if spans else ()
@@ -188,19 +169,6 @@ def _parts_used(segment: Segment, used: Positions) -> Sequence[Segment]:
         return parts(segment, spans, Compression())
     except ThreadkeepError:
         return [segment]  # (damaged, or a stub: opening it raises)
-
-
-def trimmed(whole: WholeThread) -> WholeThread:
-    """Return a thread without elements that its rows do not refer to, as `read_thread` does."""
-    by_span = sorted(whole.segments, key=lambda segment: segment.span)
-
-    def key_of(row: CheckpointRow) -> Segment | None:
-        at = bisect_right(by_span, (row.key_log, row.key_pos), key=lambda s: (s.log, s.start))
-        return by_span[at - 1] if at else None
-
-    stored = [StoredCheckpoint(whole.thread, row, key_of(row), ()) for row in whole.checkpoints]
-    used = _used(stored, whole.writes)
-    return replaced(whole, segments=tuple(_of_use(whole.segments, used)))
 
 
 def _segments(
@@ -225,12 +193,6 @@ def _outermost(spans: Iterable[Span]) -> Iterator[Span]:
             log, stop = span.log, span.stop
 
 
-def _cover(segments: Iterable[Segment], places: Iterable[SegmentInfo]) -> bool:
-    """Return True if the segments hold all positions of these places."""
-    wanted = covering(map(span_of, places))
-    return covering([*wanted, *(s.span for s in segments)]) == covering(s.span for s in segments)
-
-
 def whole_of(
     thread: str,
     rows: ThreadRows,
@@ -241,12 +203,7 @@ def whole_of(
 ) -> WholeThread:
     """Make a whole thread of what was read, its writes numbered again from 1.
 
-    Args:
-        thread: its id.
-        rows: its rows.
-        segments: its segments.
-        entry: its entry.
-        stubs: stubs among the segments stay: keep the record of their archive.
+    With `stubs`, stubs among the segments stay, and so does the record of their archive.
 
     Raises:
         CorruptionError: damaged rows had to be numbered again.
@@ -295,102 +252,6 @@ def _numbered(
     return checkpoints, writes
 
 
-# -- putting -------------------------------------------------------------------------
-
-
-def refuse_loss(whole: WholeThread, *, stubs: bool = False) -> Operation[None]:
-    """Refuse to put a thread that lacks a row or segment of the one in the store.
-
-    Raises:
-        ThreadExistsError: there is such a row or segment.
-    """
-    _refuse_loss(whole, (yield from read_state(whole.thread, stubs=stubs)))
-
-
-def outlook(whole: WholeThread, *, stubs: bool = False) -> Operation[tuple[bool, bool]]:
-    """Return what putting a thread would do: if it changes anything, and if something is lost."""
-    there = yield from read_state(whole.thread, stubs=stubs)
-    return not _is_there(there.whole, whole), _loses(whole, there)
-
-
-def put_thread(
-    whole: WholeThread, now: int, *, replace: bool = False, stubs: bool = False
-) -> Operation[bool]:
-    """Put a thread that is not there, and complete a put that was cut off.
-
-    Args:
-        whole: the thread.
-        now: microseconds since 1970.
-        replace: remove the thread of this id that is there.
-        stubs: compare stubs of offloaded segments, instead of what they stand for.
-
-    Returns:
-        False if all of it was there.
-
-    Raises:
-        ThreadExistsError: rows or segments in the store would be lost.
-        ConflictError: others write to this thread all the time.
-    """
-
-    def attempt() -> Operation[bool]:
-        state = yield from read_state(whole.thread, stubs=stubs)
-        there = state.whole
-        if not replace:
-            _refuse_loss(whole, state)
-        if _is_there(there, whole):
-            if there.entry is None and whole.entry is not None:
-                yield from commit(_registered(whole, now))
-            return False
-        yield from _put(whole, state, now)
-        return True
-
-    return retry(whole.thread, attempt)
-
-
-def _refuse_loss(whole: WholeThread, there: StoredThread) -> None:
-    if _loses(whole, there):
-        raise ThreadExistsError(
-            "The store holds this thread already, in another state.",
-            hint="It is left as it is. To replace it: replace=True, or --replace.",
-            thread=whole.thread,
-        )
-
-
-def _loses(whole: WholeThread, there: StoredThread) -> bool:
-    """Return True if something in the store, uncut or in use, is not in the thread."""
-    own = _rows_of(whole)
-    uncut = _rows_of(replaced(there.whole, segments=there.segments))
-    has_all = uncut <= own or _rows_of(there.whole) <= own
-    return is_archived(there.entry) or not has_all
-
-
-def _rows_of(whole: WholeThread) -> set[Row | Segment]:
-    return {*whole.checkpoints, *whole.writes, *whole.segments}
-
-
-def _is_there(there: WholeThread, whole: WholeThread) -> bool:
-    # (the tombstone does not matter if the thread has been used since)
-    same_tombstone = bool(whole.checkpoints) or there.deleted_at == whole.deleted_at
-    is_same = same_tombstone and _rows_of(there) == _rows_of(whole)
-    return is_same and not is_archived(there.entry)
-
-
-def _put(whole: WholeThread, there: StoredThread, now: int) -> Operation[None]:
-    """Put a thread: by one change if it replaces another one, else part by part."""
-    is_empty = not (there.rows.segments or _rows_of(there.whole) or is_archived(there.entry))
-    if is_empty and there.whole.deleted_at == whole.deleted_at:
-        for batch in _batches(whole, there.rows.generation, now):
-            yield from commit(batch)
-        return
-    fence = yield from fence_of(there)
-    fences = (fence, EntryFence(there.entry.revision if there.entry else 0))
-    rows = _registered(whole, now)._replace(
-        segments=whole.segments, checkpoints=whole.checkpoints, writes=whole.writes, bump=True
-    )
-    generation = there.rows.generation
-    yield from commit(DropThread(whole.thread, whole.deleted_at, generation, fences, rows=rows))
-
-
 def fence_of(state: StoredThread) -> Operation[RowsFence]:
     """Return a fence that holds as long as nobody adds a row to the thread or its family."""
     others: tuple[ThreadRows, ...] = ()
@@ -399,36 +260,179 @@ def fence_of(state: StoredThread) -> Operation[RowsFence]:
     return rows_fence((state.rows, *others))
 
 
-def _batches(whole: WholeThread, generation: int, now: int) -> Iterator[Batch]:
-    """Yield segments before rows, older checkpoints before younger ones.
+# -- putting -------------------------------------------------------------------------
 
-    The last batch raises the generation: a process may remember another thread of this id, say
-    one that has expired.
+Outcome: TypeAlias = Literal["unchanged", "added", "extended", "replaced"]
+
+
+def put_thread(
+    whole: WholeThread,
+    now: int,
+    *,
+    replace: bool = False,
+    marks: bool = False,
+    dry_run: bool = False,
+) -> Operation[Outcome]:
+    """Put a thread, or what the one of its id lacks; repeat it after it was cut off.
+
+    `now` are microseconds since 1970. With `replace` it takes the place of one with other rows,
+    with `marks` one with the same rows gets its labels, pin and time to live.
+
+    Raises:
+        ThreadExistsError: rows in the store would be lost.
+        ConflictError: others keep changing this thread.
     """
-    plain = Batch(whole.thread, now, generation, fences=(RowsFence(0, 0),))
-    for segments in parts_of(whole.segments, lambda segment: len(segment.data)):
-        yield plain._replace(segments=tuple(segments))
-    batches = list(row_batches(plain, RowsFence(0, 0), [*whole.checkpoints, *whole.writes]))
-    last = _registered(whole, now)
+
+    def attempt() -> Operation[Outcome]:
+        there = yield from read_snapshot(whole.thread)
+        numbered = whole_of(whole.thread, there.rows)
+        is_lost = is_archived(there.entry) or not rows_of(numbered) <= rows_of(whole)
+        if is_lost and not replace:
+            raise ThreadExistsError(
+                "The store holds this thread already, in another state.",
+                hint="It is left as it is. To replace it: replace=True, or --replace.",
+                thread=whole.thread,
+            )
+        outcome: Outcome = (
+            "replaced" if is_lost else "extended" if numbered.checkpoints else "added"
+        )
+        has_marks = not marks or marks_of(whole.entry) <= marks_of(there.entry)
+        if not is_lost and has_marks and _is_complete(whole, numbered, there):
+            outcome = "unchanged"
+        if not (dry_run or outcome == "unchanged"):
+            yield from _put(whole, numbered, there, outcome, now)
+        return outcome
+
+    return retry(whole.thread, attempt)
+
+
+def rows_of(whole: WholeThread) -> set[Row]:
+    """Return the rows of a thread, which are the same bytes in each of its copies."""
+    return {*whole.checkpoints, *whole.writes}
+
+
+def marks_of(entry: ThreadEntry | None) -> set[Any]:
+    """Return the labels, pin and time to live of a thread."""
+    if not is_there(entry):
+        return set()
+    marks = {("pinned", True)} if entry.pinned else set()
+    return {*entry.labels, *marks, *([] if entry.ttl is None else [("ttl", entry.ttl)])}
+
+
+def _is_complete(whole: WholeThread, numbered: WholeThread, there: Snapshot) -> bool:
+    """Return True if a thread has all rows and positions of another, an entry and its tombstone."""
+    # (the tombstone does not matter if the thread has been used since)
+    same_tombstone = bool(whole.checkpoints) or there.rows.deleted_at == whole.deleted_at
+    return (
+        same_tombstone
+        and is_there(there.entry) >= is_there(whole.entry)
+        and rows_of(numbered) == rows_of(whole)
+        and not _uncovered(whole.segments, there.rows.segments)
+    )
+
+
+def _put(
+    whole: WholeThread, numbered: WholeThread, there: Snapshot, outcome: Outcome, now: int
+) -> Operation[None]:
+    """Put a thread part by part, or by one change where rows or segments have to give way."""
+    if outcome != "replaced" and _fits(whole, numbered, there.rows):
+        for batch in _batches(whole, rows_of(numbered), there, now):
+            yield from commit(batch)
+        yield from _merge_entry(whole, now)
+    else:
+        rows = _registered(whole, now)
+        yield from commit(
+            DropThread(
+                whole.thread, whole.deleted_at, there.rows.generation, there.fences, rows=rows
+            )
+        )
+
+
+def _fits(whole: WholeThread, numbered: WholeThread, rows: ThreadRows) -> bool:
+    """Return True if a thread can be extended: what is there keeps its numbers and positions."""
+    if not rows_of(numbered):
+        return not rows.segments and rows.deleted_at == whole.deleted_at
+    stored = [row for one in rows.checkpoints for row in one.writes]
+    return {*stored, *rows.orphans} == set(numbered.writes) and all(
+        _holds(segment.span, one)
+        for segment in _uncovered(whole.segments, rows.segments)
+        for one in _overlapping(segment, rows.segments)
+    )
+
+
+def _uncovered(wanted: Iterable[S], stored: Iterable[Segment | SegmentInfo]) -> list[S]:
+    """Return the segments of which some position is not stored."""
+    spans: dict[int, list[Span]] = {}
+    for span in covering(map(span_of, stored)):
+        spans.setdefault(span.log, []).append(span)
+    return [
+        one
+        for one in wanted
+        if not any(_holds(span, span_of(one)) for span in spans.get(one.log, ()))
+    ]
+
+
+def _holds(outer: Span, inner: Span) -> bool:
+    return outer.log == inner.log and outer.start <= inner.start and inner.stop <= outer.stop
+
+
+def _overlapping(segment: Segment, stored: Iterable[SegmentInfo]) -> list[Span]:
+    spans = [span_of(one) for one in stored if one.log == segment.log]
+    return [span for span in spans if span.start < segment.stop and segment.start < span.stop]
+
+
+def _batches(whole: WholeThread, stored: set[Row], there: Snapshot, now: int) -> Iterator[Batch]:
+    """Yield what is missing: segments before rows, older checkpoints before younger ones.
+
+    Small segments give way to a larger one, as in sealing. The last batch of a new thread raises
+    the generation: a process may remember another thread of this id, say one that has expired.
+    """
+    plain = Batch(whole.thread, now, there.rows.generation, fences=(there.rows_fence,))
+    for part in parts_of(_uncovered(whole.segments, there.rows.segments), lambda s: len(s.data)):
+        drops = [span for one in part for span in _overlapping(one, there.rows.segments)]
+        keys = tuple([(span.log, span.start, span.stop - span.start) for span in drops])
+        yield plain._replace(segments=tuple(part), drop_segments=keys)
+    batches = list(_row_batches(plain, there.rows_fence, rows_of(whole) - stored))
     yield from batches[:-1]
-    if batches:
-        last = batches[-1]._replace(bump=True, entry=last.entry, touch=last.touch)
-    if last.entry is not None:
-        yield last
+    for last in batches[-1:]:
+        yield last._replace(bump=not stored)
 
 
 def _registered(whole: WholeThread, now: int) -> Batch:
-    """Return a batch that registers the thread by its entry, or else by its rows."""
-    entry = whole.entry
-    if entry is not None and entry.state == ThreadStatus.DELETED:
-        entry = None
+    """Return a batch of all of a thread, with its entry, or else one made of its rows."""
+    entry = whole.entry if is_there(whole.entry) else None
     checkpoints, orphans = stored_of(whole)
     if entry is None and whole.checkpoints:
         entry = thread_summary.entry_of(whole.thread, checkpoints, now)
     touch = thread_summary.of_rows(checkpoints, orphans, sum([len(s.data) for s in whole.segments]))
-    # (a thread of generation 0 counts as never archived)
     return Batch(
-        whole.thread, now, bump=is_archived(entry), entry=entry, touch=touch._replace(moves=())
+        whole.thread,
+        now,
+        segments=whole.segments,
+        checkpoints=whole.checkpoints,
+        writes=whole.writes,
+        bump=True,
+        entry=entry,
+        touch=touch._replace(moves=()),
+    )
+
+
+def _merge_entry(whole: WholeThread, now: int) -> Operation[None]:
+    """Add the labels, pin and time to live of a thread's entry to those of the entry there."""
+    there = yield from read_snapshot(whole.thread, alone=True)
+    own = whole.entry if is_there(whole.entry) else None
+    if own is None and there.entry is None and whole.checkpoints:
+        own = thread_summary.entry_of(whole.thread, stored_of(whole)[0], now)
+    touch, entry = thread_summary.of_thread(there.rows), there.entry
+    if own is not None:
+        touch = touch._replace(at=own.updated_at, labels=own.labels)
+        if not is_there(entry):
+            touch, entry = touch._replace(moves=()), own
+        entry = entry._replace(pinned=own.pinned or entry.pinned, ttl=own.ttl or entry.ttl)
+    # (a thread of generation 0 counts as never archived)
+    bump = is_archived(own)
+    yield from commit(
+        Batch(whole.thread, now, fences=(there.entry_fence,), bump=bump, entry=entry, touch=touch)
     )
 
 
@@ -444,13 +448,10 @@ def stored_of(whole: WholeThread) -> tuple[list[StoredCheckpoint], list[WriteRow
     return checkpoints, [write for some in writes.values() for write in some]
 
 
-def row_batches(plain: Batch, done: RowsFence, rows: Iterable[Row]) -> Iterator[Batch]:
-    """Yield rows in batches, older checkpoints before younger ones, each with its writes.
+def _row_batches(plain: Batch, done: RowsFence, rows: Iterable[Row]) -> Iterator[Batch]:
+    """Yield rows in batches like `plain`, older checkpoints first, each with its writes.
 
-    Args:
-        plain: a batch without rows.
-        done: the number of rows before the first one.
-        rows: the rows.
+    `done` is the number of rows before the first one.
     """
     for part in parts_of(sorted(rows, key=_age), thread_summary.row_size):
         checkpoints = tuple([row for row in part if isinstance(row, CheckpointRow)])

@@ -304,12 +304,12 @@ def wrap(
     if isinstance(saver, Saver | Wrapped):
         raise InvalidArgumentError(
             f"{type(saver).__name__} has write-behind and a cache of its own.",
-            hint="Give write_behind= and cache= to it instead of wrapping it.",
+            hint="Use write_behind= and cache= of it instead of wrapping it.",
         )
     if not isinstance(saver, BaseCheckpointSaver):
         raise InvalidArgumentError(
             f"{saver!r} is no LangGraph saver.",
-            hint="Give a BaseCheckpointSaver; one from from_conn_string() is there under `with`.",
+            hint="Use a BaseCheckpointSaver; one from from_conn_string() is there under `with`.",
         )
     check_options({"write_behind": write_behind, "cache": cache})
     if cache is not None and sole_writer is not True:

@@ -258,7 +258,7 @@ def opened(
     """
     if pipe is not None and not isinstance(database, Connection | AsyncConnection):
         raise InvalidArgumentError(
-            "A pipeline belongs to one connection.", hint="Give that connection, or no pipe."
+            "A pipeline belongs to one connection.", hint="Use that connection, or no pipe."
         )
     if isinstance(database, AsyncConnectionPool | AsyncConnection):
         return _backend_over(database, AsyncConnectionPool, AsyncConnection, options)
@@ -271,7 +271,7 @@ def _backend_over(
     if not isinstance(given, (pool, connection)):
         raise InvalidArgumentError(
             f"{type(given).__name__} is no PostgreSQL database.",
-            hint="Give a URL, or a ConnectionPool or a Connection of psycopg.",
+            hint="Use a URL, or a ConnectionPool or a Connection of psycopg.",
         )
     info = getattr(given, "info", None)
     conninfo = getattr(info, "dsn", None) or getattr(given, "conninfo", "")  # (for errors)

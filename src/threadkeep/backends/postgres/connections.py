@@ -166,7 +166,7 @@ async def send(
         if isolation == NEWEST_STATE:
             raise errors.InvalidArgumentError(
                 "The given connection is in the middle of a transaction, which could be undone.",
-                hint="End it first, or give the saver a pool, or a connection of its own.",
+                hint="End it first, or use a pool, or a connection of the saver's own.",
             )
         async with entered(conn.transaction()):  # a savepoint
             async with entered(conn.pipeline()):
@@ -376,7 +376,7 @@ class Given(Source):
             if self._given.closed:
                 raise errors.UnreachableError(
                     "The connection that the saver was given is closed.",
-                    hint="Give a new one to a new saver; with a URL or a pool, savers reconnect.",
+                    hint="Use a new one for a new saver; with a URL or a pool, savers reconnect.",
                 )
             yield self._given
 

@@ -101,7 +101,7 @@ async def _rewrite(send: Send) -> Scrubbed:
     except psycopg.errors.ActiveSqlTransaction as error:
         raise errors.InvalidArgumentError(
             "The given connection begins transactions by itself, and VACUUM must not be in one.",
-            hint="Give a URL, or connections with autocommit=True.",
+            hint="Use a URL, or connections with autocommit=True.",
         ) from error
     if warnings:
         raise errors.ReadOnlyError(

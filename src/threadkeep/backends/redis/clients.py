@@ -126,7 +126,7 @@ def _check_url(url: str) -> None:
 def _refuse_decoding() -> None:
     raise InvalidArgumentError(
         "decode_responses=True turns bytes into text, and stored rows are bytes.",
-        hint="Give a client without decode_responses, or a URL.",
+        hint="Use a client without decode_responses, or a URL.",
     )
 
 
@@ -258,7 +258,7 @@ class GivenClient(Source):
         if not isinstance(client, kinds):
             raise InvalidArgumentError(
                 f"{type(client).__name__} is no Redis server.",
-                hint="Give a URL, or a Redis or RedisCluster of redis-py.",
+                hint="Use a URL, or a Redis or RedisCluster of redis-py.",
             )
         if client.get_encoder().decode_responses:
             _refuse_decoding()

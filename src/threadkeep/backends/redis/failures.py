@@ -57,7 +57,7 @@ _MEANINGS: dict[str, Meaning] = {
     "BUSY": (UnreachableError, "A script of another program runs for too long."),
     "MOVED": _IS_CLUSTER,
     "CROSSSLOT": _IS_CLUSTER,
-    "WRONGTYPE": (BackendError, "Another program uses keys of these names: give another prefix."),
+    "WRONGTYPE": (BackendError, "Another program uses keys of these names: use another prefix."),
 }
 _TORN = ": attempt to "  # what Lua says where a member lacks what every member has
 _CODE = re.compile(rf"(?:^|[\s-])({'|'.join(_MEANINGS)})\b")

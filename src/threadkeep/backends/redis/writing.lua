@@ -21,7 +21,7 @@ end
 local BIRTH
 
 -- Bring the thread into being, if it is not there: the first thing that is written. Its
--- generation begins at a moment that no earlier life of it has had (see generations.py).
+-- generation begins at a moment that no earlier life of it has had (see server.py).
 local function begin()
     if CREATED then
         local now = redis.call('TIME')

@@ -89,13 +89,13 @@ def _not_ours(path: str, names: set[str]) -> errors.NotOursError:
     if {"checkpoints", "writes"} <= names:
         return errors.NotOursError(
             f"{path} is a database of LangGraph's own SQLite saver, not of threadkeep.",
-            hint="It is left as it is. Give threadkeep a file of its own, and bring the threads"
+            hint="It is left as it is. Use a file of its own, and bring the threads"
             f" there: threadkeep adopt {shlex.quote(path)} sqlite:///new.db",
         )
     some = ", ".join(sorted(names)[:3]) or "nothing"
     return errors.NotOursError(
         f"{path} is a database of another program: it holds {some}.",
-        hint="It is left as it is. Give threadkeep a file of its own.",
+        hint="It is left as it is. Use a file of its own.",
     )
 
 
@@ -120,7 +120,7 @@ def path_of(database: Database) -> str:
     except UnicodeEncodeError:
         pass  # this system can have no file of that name
     raise errors.InvalidArgumentError(
-        f"{database!a} is no path.", hint="Give the path of a file as str or Path, or ':memory:'."
+        f"{database!a} is no path.", hint="Use the path of a file as str or Path, or ':memory:'."
     )
 
 
@@ -138,7 +138,7 @@ def _file_of(connection: Any) -> str:
     except (AttributeError, TypeError, sqlite3.Error) as error:
         raise errors.OpenError(
             f"The given connection cannot tell its file: {error}",
-            hint="Give a connection that is open and of this thread, or the file's path.",
+            hint="Use a connection that is open and of this thread, or the file's path.",
         ) from error
 
 
@@ -231,7 +231,7 @@ def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
     except OSError as error:
         raise errors.OpenError(
             f"{location.path} cannot be opened: {error.strerror}.",
-            hint="Give a path that this system allows and this process may use.",
+            hint="Use a path that this system allows and this process may use.",
         ) from error
     return (location._replace(mode="rw") if location.mode == "rwc" else location), db
 
@@ -245,7 +245,7 @@ def _as_found(location: Location) -> Location:
         )
     exists = path.exists()
     if exists and not path.is_file():
-        raise errors.OpenError(f"{path} is not a file.", hint="Give the path of a database file.")
+        raise errors.OpenError(f"{path} is not a file.", hint="Use the path of a database file.")
     size = path.stat().st_size if exists else None
     if size == 1:
         raise _no_database(location.path)  # SQLite takes a file of one byte for an empty one
@@ -292,14 +292,14 @@ def wal_of(path: Path) -> Path:
 def _no_tables(path: str) -> errors.NotOursError:
     return errors.NotOursError(
         f"{path} is empty: there are no tables in it.",
-        hint="Give the path of a threadkeep database. If this was one, restore a backup.",
+        hint="Use the path of a threadkeep database. If this was one, restore a backup.",
     )
 
 
 def _no_database(path: str) -> errors.NotOursError:
     return errors.NotOursError(
         f"{path} is not a SQLite database.",
-        hint="Give the path of a threadkeep database, or of a file that is not there yet.",
+        hint="Use the path of a threadkeep database, or of a file that is not there yet.",
     )
 
 

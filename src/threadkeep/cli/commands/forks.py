@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal, TypeAlias
+from dataclasses import asdict
+from typing import Any, Literal, TypeAlias
 
-import typer
-from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
 from threadkeep.cli.app import command
-from threadkeep.cli.parameters import DryRun, Namespace, Thread, thread_ids
+from threadkeep.cli.parameters import DRY_RUN, THREAD, argument, option, thread_argument
 from threadkeep.cli.stores import Session
-from threadkeep.cli.terminal import (
-    line,
-    made_by,
-    moment,
-    plural,
-    print_thread,
-    table,
-    text,
-)
+from threadkeep.cli.terminal import Drawn, line, made_by, moment, plural, print_thread, table, text
 from threadkeep.errors import MergeConflictError
 from threadkeep.forks.branches import BranchCheckpoint, Branches
 from threadkeep.saver import Saver
@@ -34,15 +23,10 @@ from threadkeep.threads import Merge
 @command("threadkeep fork 42 --as 'what if' --url threads.db", cold=True)
 def fork(
     session: Session,
-    thread: Thread,
-    checkpoint: Annotated[
-        str | None, typer.Argument(metavar="CHECKPOINT", help="Checkpoint id. Default: the head.")
-    ] = None,
+    thread: str = THREAD,
+    checkpoint: str | None = argument("CHECKPOINT", "Checkpoint id. Default: the head.", None),
     *,
-    name: Annotated[
-        str | None,
-        typer.Option("--as", metavar="NAME", help="Thread id of the fork. Default: a new UUID."),
-    ] = None,
+    name: str | None = option("--as NAME", "Thread id of the fork. Default: a new UUID."),
 ) -> None:
     """Start a new thread from a checkpoint of another."""
     with session.open() as saver:
@@ -58,26 +42,15 @@ Side = Literal["theirs", "ours"]
 @command("threadkeep merge 'what if' 42 --dry-run --url threads.db", cold=True, imports=True)
 def merge(
     session: Session,
-    fork: Annotated[
-        str,
-        typer.Argument(metavar="FORK", help="Thread id of the fork.", autocompletion=thread_ids),
-    ],
-    into: Annotated[
-        str,
-        typer.Argument(
-            metavar="INTO", help="Thread that it was forked from.", autocompletion=thread_ids
-        ),
-    ],
+    fork: str = thread_argument("Thread id of the fork.", name="FORK"),
+    into: str = thread_argument("Thread that it was forked from.", name="INTO"),
     *,
-    strategy: Annotated[
-        Side | None,
-        typer.Option(
-            "--strategy",
-            help="Resolve conflicts with the fork's values (theirs) or with the other's (ours)."
-            " For a function or a graph's reducers, use saver.threads.merge_fork in Python.",
-        ),
-    ] = None,
-    dry_run: DryRun = False,
+    strategy: Side | None = option(
+        "--strategy",
+        "Resolve conflicts with the fork's values (theirs) or with the other's (ours)."
+        " For a function or a graph's reducers, use saver.threads.merge_fork in Python.",
+    ),
+    dry_run: bool = DRY_RUN,
 ) -> int:
     """Merge a fork into its origin, channel by channel.
 
@@ -103,54 +76,61 @@ def _merge(saver: Saver, fork: str, into: str, strategy: Side | None, *, dry_run
         return saver.threads.merge_fork(fork, into, dry_run=True)
 
 
-def _merge_lines(found: Merge, *, dry_run: bool, is_conflict: bool) -> Iterator[RenderableType]:
-    rows = [(text(name), "fork", "theirs") for name in found.channels]
+def _merge_lines(found: Merge, *, dry_run: bool, is_conflict: bool) -> Iterator[Drawn]:
+    rows = [(name, "fork", "theirs") for name in found.channels]
     rows += [
-        (text(one.channel), "both", "conflict" if is_conflict else str(one.resolution))
+        (one.channel, "both", "conflict" if is_conflict else str(one.resolution))
         for one in found.conflicts
     ]
-    if rows:
-        yield table(("channel", "changed by", "taken"), rows)
+    yield table(("channel", "changed by", "taken"), rows)
     if is_conflict:
         yield f"Nothing was merged: {plural(len(found.conflicts), 'conflict')}"
-        names = shlex.quote(found.into), shlex.quote(found.fork)
         yield "To resolve: --strategy theirs, or --strategy ours"
-        yield text("To compare: threadkeep diff {} --other {}".format(*names))
+        into, fork = shlex.quote(found.into), shlex.quote(found.fork)
+        yield f"To compare: threadkeep diff {into} --other {fork}"
     elif found.checkpoint is not None:
-        yield text(f"Merged {found.fork} into {found.into}: {found.checkpoint}")
+        yield f"Merged {found.fork} into {found.into}: {found.checkpoint}"
     elif dry_run and (found.channels or "theirs" in dict(found.conflicts).values()):
-        yield text(f"Would merge {found.fork} into {found.into}")
+        yield f"Would merge {found.fork} into {found.into}"
     else:
-        yield text(f"Nothing to merge: {found.into} is up to date with {found.fork}")
+        yield f"Nothing to merge: {found.into} is up to date with {found.fork}"
 
 
 # -- branches ----------------------------------------------------------------------------
 
 
 @command("threadkeep branches 42 --url threads.db", cold=True, imports=True)
-def branches(session: Session, thread: Thread, *, namespace: Namespace = "") -> None:
+def branches(
+    session: Session,
+    thread: str = THREAD,
+    *,
+    namespace: str = option("--ns", "Namespace. Default: that of the graph itself.", ""),
+) -> None:
     """List the tips of a thread's branches, and where they fork."""
     with session.open_to_read() as saver:
         tree = saver.threads.branches(thread, namespace)
-    tips = {id: _tip(tree, id) for id in tree.tips}
+    tips = {id: _tip(tree, id) for id in reversed(tree.tips)}
+    forks = [tree.checkpoints[id] for id in reversed(tree.forks)]
     document = {
         "thread": thread,
         "namespace": namespace,
         "head": tree.head,
         "checkpoints": len(tree.checkpoints),
         "roots": tree.roots,
-        "tips": list(tips.values()),
-        "forks": [
-            {**_step(tree.checkpoints[id]), "children": tree.checkpoints[id].children}
-            for id in tree.forks
-        ],
+        "tips": list(reversed(tips.values())),
+        "forks": [{**_step(one), "children": one.children} for one in reversed(forks)],
     }
-    head = line(
-        (f"thread {thread}", "bold"),
-        f"namespace {namespace}" if namespace else "",
-        f"{plural(len(tree.checkpoints), 'checkpoint')}, {plural(len(tree.tips), 'tip')}",
-    )
-    session.print(document, head, "", _tip_table(tree, tips), *_fork_table(tree))
+    counts = f"{plural(len(tree.checkpoints), 'checkpoint')}, {plural(len(tips), 'tip')}"
+    head = line((f"thread {thread}", "bold"), namespace and f"namespace {namespace}", counts)
+    rows = [
+        (*_cells(one), tips[one.id]["checkpoints"], tips[one.id]["parted_at"], _status(one))
+        for one in [tree.checkpoints[id] for id in tips]
+    ]
+    drawn: list[Drawn] = [table(("tip", "time", "checkpoints>", "forked at", ""), rows)]
+    if forks:
+        parted = [(*_cells(one), len(one.children)) for one in forks]
+        drawn += ["", table(("fork", "time", "branches>"), parted)]
+    session.print(document, head, "", *drawn)
 
 
 def _step(one: BranchCheckpoint) -> dict[str, Any]:
@@ -171,27 +151,16 @@ def _tip(tree: Branches, id: str) -> dict[str, Any]:
     }
 
 
-def _tip_table(tree: Branches, tips: dict[str, dict[str, Any]]) -> Table:
-    rows = []
-    for id in reversed(tree.tips):
-        one, tip = tree.checkpoints[id], tips[id]
-        status = line(
-            ("head" if one.is_head else "", "bold green"),
-            ("waiting" if one.waiting else "", "bold yellow"),
-            ("failed" if one.failed else "", "bold red"),
-        )
-        rows.append((*_cells(one), f"{tip['checkpoints']:,}", text(tip["parted_at"] or ""), status))
-    return table(("tip", "time", "checkpoints>", "forked at", ""), rows)
+def _cells(one: BranchCheckpoint) -> tuple[Text, str]:
+    return text(one.id, "yellow"), moment(one.time)
 
 
-def _fork_table(tree: Branches) -> list[Table | str]:
-    found = [tree.checkpoints[id] for id in reversed(tree.forks)]
-    rows = [(*_cells(one), f"{len(one.children):,}") for one in found]
-    return ["", table(("fork", "time", "branches>"), rows)] if rows else []
-
-
-def _cells(one: BranchCheckpoint) -> tuple[Text, Text]:
-    return text(one.id, "yellow"), text(moment(one.time))
+def _status(one: BranchCheckpoint) -> Text:
+    return line(
+        ("head" if one.is_head else "", "bold green"),
+        ("waiting" if one.waiting else "", "bold yellow"),
+        ("failed" if one.failed else "", "bold red"),
+    )
 
 
 # -- history -----------------------------------------------------------------------------
@@ -203,13 +172,12 @@ Spot: TypeAlias = tuple[str, str]
 @command("threadkeep history 42 --limit 20 --url threads.db", cold=True, imports=True)
 def history(
     session: Session,
-    thread: Thread,
+    thread: str = THREAD,
     *,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Show the newest N.")] = 50,
-    namespace: Annotated[
-        str | None,
-        typer.Option("--ns", help='Only this namespace; "" for the graph itself. Default: all.'),
-    ] = None,
+    limit: int = option("--limit", "Show the newest N.", 50, min=1),
+    namespace: str | None = option(
+        "--ns", 'Only this namespace; "" for the graph itself. Default: all.'
+    ),
 ) -> None:
     """Draw a thread's checkpoints as a tree."""
     with session.open_to_read() as saver:
@@ -225,23 +193,19 @@ def history(
         "checkpoints": [_history_document(ns, trees[ns].checkpoints[id]) for ns, id in shown],
         "more": more,
     }
-    drawn = [_draw(branch) for branch in layout(trees.values(), set(shown))]
-    missing = [Text("... older checkpoints not shown (--limit)", "dim")] if more else []
-    session.print(document, text(f"thread {thread}", "bold"), *drawn, *missing)
+    drawn = draw(trees.values(), set(shown))
+    missing = text("... older checkpoints not shown (--limit)", "dim") if more else None
+    session.print(document, text(f"thread {thread}", "bold"), *drawn, missing)
+
+
+_FIELDS = ("parent", "visible_parent", "time", "source", "step", "next", "has_sends", "written")
 
 
 def _history_document(ns: str, one: BranchCheckpoint) -> dict[str, Any]:
     return {
         "namespace": ns,
         "checkpoint": one.id,
-        "parent": one.parent,
-        "visible_parent": one.visible_parent,
-        "time": one.time,
-        "source": one.source,
-        "step": one.step,
-        "next": one.next,
-        "has_sends": one.has_sends,
-        "written": one.written,
+        **{name: getattr(one, name) for name in _FIELDS},
         "interrupted": bool(one.interrupted),
         "waiting": len(one.waiting),
         "failed": len(one.failed),
@@ -249,106 +213,66 @@ def _history_document(ns: str, one: BranchCheckpoint) -> dict[str, Any]:
     }
 
 
-@dataclass(slots=True)
-class Step:
-    """A checkpoint, and the forks and subgraphs that begin at it."""
-
-    namespace: str
-    checkpoint: BranchCheckpoint
-    branches: list[Branch] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Branch:
-    """Successive checkpoints of one namespace, oldest first."""
-
-    namespace: str
-    steps: list[Step] = field(default_factory=list)
-
-
-def layout(trees: Iterable[Branches], spots: Collection[Spot]) -> list[Branch]:
-    """Lay out checkpoints as branches, the graph's own first. Each is in it once.
+def draw(trees: Iterable[Branches], shown: Collection[Spot]) -> list[Tree]:
+    """Draw checkpoints as trees, the graph's own first. Each is drawn once.
 
     Of several children, the one with the newest descendant continues its parent's branch.
-
-    Args:
-        trees: those of a thread's namespaces.
-        spots: the checkpoints to lay out.
     """
-    steps: dict[Spot, Step] = {}
-    roots: list[Branch] = []
-    for tree in sorted(trees, key=lambda tree: tree.ns):
-        for id, one in tree.checkpoints.items():
-            if (tree.ns, id) in spots:
-                steps[tree.ns, id] = Step(tree.ns, one)
-    newest: dict[Spot, str] = {}
-    for ns, id in reversed(steps):  # (a tree has each checkpoint behind its parent)
-        below = [newest.get((ns, child), "") for child in steps[ns, id].checkpoint.children]
-        newest[ns, id] = max([id, *below])
-    for (ns, _), step in steps.items():
-        if (ns, step.checkpoint.visible_parent) not in steps:
-            outer = _outer(ns, step.checkpoint)
-            parent = None if outer is None else steps.get(outer)
-            _grow(step, roots if parent is None else parent.branches, steps, newest)
-    return roots
+    drawn: list[Tree] = []
+    nodes: dict[Spot, Tree] = {}
+    branches: dict[Spot, Tree] = {}
+    for tree in sorted(trees, key=lambda tree: (len(tree.ns), tree.ns)):
+        main = _main_children(tree, shown)
+        for id, one in tree.checkpoints.items():  # (each is behind its parent)
+            spot, above = (tree.ns, id), (tree.ns, one.visible_parent or "")
+            if spot not in shown:
+                continue
+            if above not in nodes:
+                branches[spot] = _begin(one, tree.ns, nodes, drawn)
+            elif id in main:
+                branches[spot] = branches[above]
+            else:
+                branches[spot] = nodes[above].add(text("fork", "blue"))
+            nodes[spot] = branches[spot].add(_history_line(tree.ns, one))
+    return drawn
 
 
-def _grow(
-    root: Step, place: list[Branch], steps: Mapping[Spot, Step], newest: Mapping[Spot, str]
-) -> None:
-    """Add the branch that begins here, and all that begin on it."""
-    pending: list[tuple[Step, list[Branch]]] = [(root, place)]
-    while pending:
-        step, place = pending.pop()
-        ns = step.namespace
-        branch = Branch(ns)
-        place.append(branch)
-        while True:
-            branch.steps.append(step)
-            below = [(ns, child) for child in step.checkpoint.children if (ns, child) in steps]
-            if not below:
-                break
-            *forks, main = sorted(below, key=lambda spot: newest[spot])
-            pending += [(steps[fork], step.branches) for fork in reversed(forks)]
-            step = steps[main]
+def _main_children(tree: Branches, shown: Collection[Spot]) -> set[str]:
+    """Return the checkpoints that continue their parent's branch."""
+    main: set[str] = set()
+    newest: dict[str, str] = {}
+    for id in reversed(list(tree.checkpoints)):
+        one = tree.checkpoints[id]
+        newest[id] = max([id, *[newest[child] for child in one.children]])
+        children = [child for child in one.children if (tree.ns, child) in shown]
+        if children:
+            main.add(max(children, key=lambda child: newest[child]))
+    return main
 
 
-def _outer(ns: str, one: BranchCheckpoint) -> Spot | None:
-    """Return the checkpoint in whose step a subgraph ran: the innermost of its parents, if any."""
-    parents = one.metadata.get("parents")
-    known = parents if isinstance(parents, Mapping) else {}
-    outer = [name for name in map(str, known) if len(name) < len(ns)]
-    if not outer:
-        return None
-    name = max(outer, key=len)
-    return name, str(known[name])
-
-
-def _draw(branch: Branch) -> Tree:
-    """Draw a branch: its steps one below the other, what begins at one inside of it."""
-    root = Tree("", hide_root=True)
-    pending = [(branch, _draw_start(root, branch))]
-    while pending:
-        branch, place = pending.pop()
-        for step in branch.steps:
-            node = place.add(_history_line(step.namespace, step.checkpoint))
-            for inner in step.branches:
-                is_subgraph = inner.namespace != branch.namespace
-                label = f"namespace {inner.namespace}" if is_subgraph else "fork"
-                pending.append((inner, node.add(text(label, "blue"))))
-    return root
-
-
-def _draw_start(root: Tree, branch: Branch) -> Tree:
-    """Draw the start of a branch that begins at no checkpoint of the tree."""
-    place, first = root, branch.steps[0].checkpoint
-    if branch.namespace:
-        place = root.add(text(f"namespace {branch.namespace}", "blue"))
-    if first.visible_parent is not None:
-        place.add(text(f"... after {first.visible_parent} (not shown)", "dim"))
-    elif first.is_cut or first.hidden:
-        place.add(text(f"... after {first.parent} (pruned)", "dim"))
+def _begin(one: BranchCheckpoint, ns: str, nodes: Mapping[Spot, Tree], drawn: list[Tree]) -> Tree:
+    """Begin a branch at the step in which a subgraph ran, or else a tree of its own."""
+    outer = nodes.get(_outer(ns, one))
+    if outer is not None:
+        return outer.add(text(f"namespace {ns}", "blue"))
+    place = Tree("", hide_root=True)
+    drawn.append(place)
+    if ns:
+        place = place.add(text(f"namespace {ns}", "blue"))
+    if one.visible_parent is not None:
+        place.add(text(f"... after {one.visible_parent} (not shown)", "dim"))
+    elif one.is_cut or one.hidden:
+        place.add(text(f"... after {one.parent} (pruned)", "dim"))
     return place
+
+
+def _outer(ns: str, one: BranchCheckpoint) -> Spot:
+    """Return the checkpoint in whose step a subgraph ran: the innermost of its parents."""
+    parents = one.metadata.get("parents")
+    known = dict(parents) if isinstance(parents, Mapping) else {}
+    outer = [name for name in map(str, known) if len(name) < len(ns)]
+    name = max(outer, key=len, default="")
+    return name, str(known[name]) if outer else ""
 
 
 def _history_line(ns: str, one: BranchCheckpoint) -> Text:

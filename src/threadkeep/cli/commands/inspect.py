@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Any
 
-import typer
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
-from rich.tree import Tree
 
 from threadkeep.cli.app import command
-from threadkeep.cli.parameters import Checkpoint, Full, Namespace, Thread, thread_ids
+from threadkeep.cli.parameters import (
+    CHECKPOINT,
+    FULL,
+    NAMESPACE,
+    THREAD,
+    argument,
+    flag,
+    option,
+    thread_ids,
+)
 from threadkeep.cli.readable import (
     CheckpointSummary,
     Message,
-    Summary,
     conversation,
     kind,
     summarize,
     summary,
 )
 from threadkeep.cli.stores import Session
-from threadkeep.cli.terminal import (
-    compact,
-    line,
-    made_by,
-    moment,
-    plural,
-    table,
-    text,
-    thread_line,
-)
+from threadkeep.cli.terminal import compact, line, made_by, moment, plural, table, text, thread_line
 from threadkeep.diff import StateDiff
 from threadkeep.diff.records import plain
 from threadkeep.engine.context import not_found
@@ -48,7 +45,6 @@ from threadkeep.saver import Saver
 from threadkeep.threads import ChannelVersion
 
 _LINES, _CHARACTERS = 20, 2_000  # shown of one text, unless --full
-_ITEMS, _LEAF = 20, 200  # shown of one container, and characters of one value in a tree
 _ROLES = {"human": "bold green", "user": "bold green", "ai": "bold cyan", "tool": "bold magenta"}
 
 
@@ -58,41 +54,30 @@ def _config(thread: str, namespace: str | None, checkpoint: str | None) -> Runna
 
 
 def _read(saver: Saver, thread: str, namespace: str, checkpoint: str | None) -> CheckpointTuple:
-    """Return a checkpoint, or the thread's head.
-
-    Raises:
-        ThreadNotFoundError, CheckpointNotFoundError: there is none.
-    """
     found = saver.get_tuple(_config(thread, namespace, checkpoint))
     if found is None:
         raise not_found(CheckpointRef(thread, namespace, checkpoint))
     return found
 
 
-def _place(head: CheckpointSummary) -> dict[str, Any]:
-    return {"thread": head.thread, "namespace": head.namespace, "checkpoint": head.id}
-
-
 def _head_line(head: CheckpointSummary, *, named: bool = True) -> Text:
     """Return a line about a checkpoint, with the thread's id (`named`) or without."""
-    step = "" if head.step is None else f"step {head.step}"
     return line(
         (f"thread {head.thread}" if named else "", "bold"),
         f"namespace {head.namespace}" if head.namespace else "",
-        (head.id, "yellow"),
+        (head.checkpoint, "yellow"),
         moment(head.time),
-        f"{step} ({head.source})" if head.source else step,
+        made_by(head.source, head.step),
         f"next: {', '.join(head.next)}" if head.next else "",
     )
 
 
-def _cut(value: str, lines: int, characters: int, *, full: bool) -> str:
-    """Shorten a long text, and say by how much."""
-    shown = "\n".join(value[:characters].split("\n")[:lines])
-    if full or shown == value:
-        return value
-    end = " " if lines == 1 else "\n"
-    return f"{shown}{end}... {plural(len(value) - len(shown), 'more character')} (--full)"
+def _cut(value: str, *, full: bool) -> Padding:
+    """Indent a text. A long one is shortened, and says by how much."""
+    shown = "\n".join(value[:_CHARACTERS].split("\n")[:_LINES])
+    if not full and shown != value:
+        value = f"{shown}\n... {plural(len(value) - len(shown), 'more character')} (--full)"
+    return _indented(value)
 
 
 def _indented(value: str) -> Padding:
@@ -105,11 +90,11 @@ def _indented(value: str) -> Padding:
 @command("threadkeep show 42 --url threads.db", cold=True, imports=True)
 def show(
     session: Session,
-    thread: Thread,
+    thread: str = THREAD,
     *,
-    checkpoint: Checkpoint = None,
-    namespace: Namespace = "",
-    full: Full = False,
+    checkpoint: str | None = CHECKPOINT,
+    namespace: str = NAMESPACE,
+    full: bool = FULL,
 ) -> None:
     """Show a thread's conversation, other channels and interrupts."""
     with session.open_to_read() as saver:
@@ -120,23 +105,19 @@ def show(
     others = [name for name in own(values) if messages is None or name != "messages"]
     channels = {name: summary(values[name]) for name in others}
     document = {
-        **_place(head),
-        "time": head.time,
-        "step": head.step,
-        "source": head.source,
-        "next": head.next,
-        "messages": None if messages is None else [one.as_json() for one in messages],
-        "channels": {name: short._asdict() for name, short in channels.items()},
-        "waiting": [one._asdict() for one in head.waiting],
-        "failed": head.failed,
+        **asdict(head),
+        "messages": None if messages is None else [asdict(one) for one in messages],
+        "channels": {name: asdict(short) for name, short in channels.items()},
         "registry": info and info.as_json(),
     }
+    rows = [(name, one.kind, one.bytes) for name, one in channels.items()]
     session.print(
         document,
-        *([thread_line(info)] if info else []),
+        thread_line(info) if info else None,
         _head_line(head, named=info is None),
         *_message_lines(messages or [], full=full),
-        *_channel_table(channels),
+        "" if rows else None,
+        table(("channel", "type", "bytes as JSON>"), rows),
         *_pending_lines(head),
     )
 
@@ -151,17 +132,10 @@ def _message_lines(messages: list[Message], *, full: bool) -> Iterator[Renderabl
             (message.status if message.status not in (None, "success") else "", "red"),
         )
         if message.text:
-            yield _indented(_cut(message.text, _LINES, _CHARACTERS, full=full))
+            yield _cut(message.text, full=full)
         for call in message.tool_calls:
-            arguments = _cut(compact(call.args), _LINES, _CHARACTERS, full=full)
-            yield _indented(f"calls {call.name} {arguments}" + (f" [{call.id}]" if call.id else ""))
-
-
-def _channel_table(channels: dict[str, Summary]) -> Iterator[RenderableType]:
-    if channels:
-        yield ""
-        rows = [(text(name), text(one.kind), f"{one.bytes:,}") for name, one in channels.items()]
-        yield table(("channel", "type", "bytes as JSON>"), rows)
+            id = f" [{call.id}]" if call.id else ""
+            yield _cut(f"calls {call.name} {compact(call.args)}{id}", full=full)
 
 
 def _pending_lines(head: CheckpointSummary) -> Iterator[RenderableType]:
@@ -181,16 +155,14 @@ def _pending_lines(head: CheckpointSummary) -> Iterator[RenderableType]:
 @command("threadkeep state 42 --channel plan --url threads.db", cold=True, imports=True)
 def state(
     session: Session,
-    thread: Thread,
+    thread: str = THREAD,
     *,
-    channel: Annotated[
-        list[str] | None, typer.Option("--channel", help="Only this channel. Repeatable.")
-    ] = None,
-    checkpoint: Checkpoint = None,
-    namespace: Namespace = "",
-    full: Full = False,
+    channel: list[str] | None = option("--channel", "Only this channel. Repeatable."),
+    checkpoint: str | None = CHECKPOINT,
+    namespace: str = NAMESPACE,
+    full: bool = FULL,
 ) -> None:
-    """Show the values of channels. JSON loses their types."""
+    """Show the values of channels as JSON, which loses their types."""
     with session.open_to_read() as saver:
         found = _read(saver, thread, namespace, checkpoint)
     head, values = summarize(found), found.checkpoint["channel_values"]
@@ -198,35 +170,12 @@ def state(
         if name not in values:
             raise NotFoundError(f"There is no channel {name!r} here.", thread=thread)
     readable = {name: plain(values[name]) for name in channel or values}
-    trees = [
-        _tree(text(name, "bold") + Text(f" ({kind(values[name])})", "dim"), value, full=full)
-        for name, value in readable.items()
-    ]
-    session.print({**_place(head), "values": readable}, _head_line(head), *trees)
-
-
-def _tree(label: Text, value: Any, *, full: bool) -> Tree:
-    """Return a JSON value as a tree of names and values."""
-    if not isinstance(value, dict | list) or not value:
-        return Tree(label + Text(": ") + _leaf(value, full=full))
-    root = Tree(label)
-    pending = [(root, value)]
-    while pending:
-        node, inside = pending.pop()
-        items = list(inside.items() if isinstance(inside, dict) else enumerate(inside))
-        for name, item in items if full else items[:_ITEMS]:
-            if isinstance(item, dict | list) and item:
-                pending.append((node.add(text(name, "bold")), item))
-            else:
-                node.add(text(name, "bold") + Text(": ") + _leaf(item, full=full))
-        if not full and len(items) > _ITEMS:
-            node.add(Text(f"... {len(items) - _ITEMS} more (--full)", "dim"))
-    return root
-
-
-def _leaf(value: Any, *, full: bool) -> Text:
-    shown = str(value)
-    return text(_cut(shown, 1 + shown.count("\n"), _LEAF, full=full))
+    lines: list[RenderableType] = []
+    for name, value in readable.items():
+        lines.append(text(name, "bold") + text(f" ({kind(values[name])})", "dim"))
+        lines.append(_cut(json.dumps(value, ensure_ascii=False, indent=2), full=full))
+    place = {name: getattr(head, name) for name in ("thread", "namespace", "checkpoint")}
+    session.print({**place, "values": readable}, _head_line(head), *lines)
 
 
 # -- versions ----------------------------------------------------------------------------
@@ -235,12 +184,12 @@ def _leaf(value: Any, *, full: bool) -> Text:
 @command("threadkeep versions 42 messages --limit 5 --url threads.db", cold=True)
 def versions(
     session: Session,
-    thread: Thread,
-    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="Channel name.")],
+    thread: str = THREAD,
+    channel: str = argument("CHANNEL", "Channel name."),
     *,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Show the newest N.")] = 10,
-    checkpoint: Checkpoint = None,
-    namespace: Namespace = "",
+    limit: int = option("--limit", "Show the newest N.", 10, min=1),
+    checkpoint: str | None = CHECKPOINT,
+    namespace: str = NAMESPACE,
 ) -> None:
     """List versions of a channel, up to the head or to a checkpoint."""
     with session.open_to_read() as saver:
@@ -257,11 +206,11 @@ def versions(
     }
     rows = [
         (
-            text(one.version),
+            str(one.version),
             text(one.checkpoint, "yellow"),
-            text(moment(one.time)),
-            text(made_by(one.source, one.step)),
-            text(", ".join(_version_notes(one)), "dim"),
+            moment(one.time),
+            made_by(one.source, one.step),
+            text(_version_note(one), "dim"),
         )
         for one in shown
     ]
@@ -270,13 +219,14 @@ def versions(
         line((f"thread {thread}", "bold"), (channel, "bold")),
         "",
         table(("version", "first in", "time", "made by", ""), rows),
-        *(["... older versions not shown (--limit)"] if more else []),
+        "... older versions not shown (--limit)" if more else None,
     )
 
 
-def _version_notes(one: ChannelVersion) -> list[str]:
-    empty = [] if one.has_value else ["empty"]
-    return empty if one.is_first else [*empty, "older checkpoints with it were pruned"]
+def _version_note(one: ChannelVersion) -> str:
+    notes = [] if one.has_value else ["empty"]
+    notes += [] if one.is_first else ["older checkpoints with it were pruned"]
+    return ", ".join(notes)
 
 
 # -- diff --------------------------------------------------------------------------------
@@ -289,26 +239,18 @@ _UNLIMITED = 1 << 62
 @command("threadkeep diff 42 CHECKPOINT --url threads.db", cold=True, imports=True)
 def diff(
     session: Session,
-    thread: Thread,
-    before: Annotated[str | None, typer.Argument(metavar="A", help="Checkpoint before.")] = None,
-    after: Annotated[
-        str | None, typer.Argument(metavar="B", help="Checkpoint after. Default: the head.")
-    ] = None,
+    thread: str = THREAD,
+    before: str | None = argument("A", "Checkpoint before.", None),
+    after: str | None = argument("B", "Checkpoint after. Default: the head.", None),
     *,
-    other: Annotated[
-        str | None,
-        typer.Option(
-            "--other",
-            metavar="THREAD",
-            help="Take B from this thread. A is then optional. Default: the head.",
-            autocompletion=thread_ids,
-        ),
-    ] = None,
-    namespace: Namespace = "",
-    internal: Annotated[
-        bool, typer.Option("--internal", help="Include LangGraph's internal channels.")
-    ] = False,
-    full: Full = False,
+    other: str | None = option(
+        "--other THREAD",
+        "Take B from this thread. A is then optional. Default: the head.",
+        autocompletion=thread_ids,
+    ),
+    namespace: str = NAMESPACE,
+    internal: bool = flag("--internal", "Include LangGraph's internal channels."),
+    full: bool = FULL,
 ) -> None:
     """Show what changed between two checkpoints."""
     if before is None and other is None:
@@ -316,9 +258,9 @@ def diff(
             "There is nothing to compare the head with.",
             hint="Use a checkpoint id (see threadkeep history), or --other THREAD.",
         )
-    places = _config(thread, namespace, before), _config(other or thread, namespace, after)
+    both = _config(thread, namespace, before), _config(other or thread, namespace, after)
     with session.open_to_read() as saver:
-        found = saver.threads.diff_places(*places)
+        found = saver.threads.diff_checkpoints(*both)
     document = {"same": found.is_same, **found.as_data()}
     session.print(document, _diff_text(found, internal=internal, full=full))
 

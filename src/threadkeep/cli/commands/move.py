@@ -6,19 +6,17 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
-
-import typer
-from rich.console import RenderableType
-from rich.text import Text
 
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import (
+    DRY_RUN,
+    FULL,
     STORE,
-    DryRun,
-    Full,
-    WithMetadata,
-    WithTags,
+    WITH_METADATA,
+    WITH_TAGS,
+    argument,
+    flag,
+    option,
     parse_metadata,
     thread_ids,
 )
@@ -30,15 +28,10 @@ from threadkeep.cli.stores import (
     open_target,
     public_name,
 )
-from threadkeep.cli.terminal import (
-    clean,
-    plural,
-    table,
-    text,
-)
+from threadkeep.cli.terminal import Drawn, plural, table, text
 from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, WrongKeyError
-from threadkeep.threads import Adopted, Filters, Imported, Mirrored
+from threadkeep.threads import Adopted, Filters, Mirrored
 from threadkeep.transfer.bundles import check_is_bundle
 from threadkeep.transfer.files import file_errors
 from threadkeep.transfer.sources.base import KEY_SIZES
@@ -51,18 +44,15 @@ _SAVED = [
 @command("threadkeep export 42 43 refunds.tkb --url threads.db", cold=True)
 def export(
     session: Session,
-    places: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[THREAD...] FILE",
-            help="Thread ids, and the bundle to write. An existing bundle is replaced.",
-            autocompletion=thread_ids,
-        ),
-    ],
+    places: list[str] = argument(
+        "[THREAD...] FILE",
+        "Thread ids, and the bundle to write. An existing bundle is replaced.",
+        autocompletion=thread_ids,
+    ),
     *,
-    all_threads: Annotated[bool, typer.Option("--all", help="Export all threads.")] = False,
-    tag: WithTags = None,
-    metadata: WithMetadata = None,
+    all_threads: bool = flag("--all", "Export all threads."),
+    tag: list[str] | None = WITH_TAGS,
+    metadata: list[str] | None = WITH_METADATA,
 ) -> None:
     """Export threads to a bundle, a file for any kind of store. Programs may keep running."""
     *threads, file = places
@@ -92,22 +82,17 @@ def export(
         skipped = plural(len(archived), "archived thread")
         lines.append(f"Skipped {skipped} (use threadkeep restore --thread first)")
     counted = {"threads": done.threads, "checkpoints": done.checkpoints, "bytes": done.size}
-    session.print({"file": file, **counted, "archived": archived}, *map(text, lines))
+    session.print({"file": file, **counted, "archived": archived}, *lines)
 
 
 @command("threadkeep import refunds.tkb --url redis://localhost:6379/0")
 def import_bundle(
     session: Session,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Bundle.")],
+    file: Path = argument("FILE", "Bundle."),
     *,
-    name: Annotated[
-        str | None,
-        typer.Option("--as", metavar="NAME", help="New thread id, for a bundle of one thread."),
-    ] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Replace threads that differ, and lose their data.")
-    ] = False,
-    dry_run: DryRun = False,
+    name: str | None = option("--as NAME", "New thread id, for a bundle of one thread."),
+    replace: bool = flag("--replace", "Replace threads that differ, and lose their data."),
+    dry_run: bool = DRY_RUN,
 ) -> None:
     """Import the threads of a bundle. Run it again to finish an interrupted import."""
     url = session.url()
@@ -117,15 +102,11 @@ def import_bundle(
             file, name, replace=replace, dry_run=dry_run, progress=progress
         )
     document = {"file": str(file), "dry_run": dry_run, **done._asdict()}
-    session.print(document, *_import_lines(done, dry_run=dry_run))
-
-
-def _import_lines(done: Imported, *, dry_run: bool) -> Iterator[Text]:
-    for name in done.replaced:
-        yield text(f"{'Would replace' if dry_run else 'Replaced'} {name}")
+    lines = [f"{'Would replace' if dry_run else 'Replaced'} {name}" for name in done.replaced]
+    unchanged = f"; {len(done.unchanged):,} unchanged" if done.unchanged else ""
     verb = "Would import" if dry_run else "Imported"
-    known = f"; {plural(len(done.known), 'thread')} already complete" if done.known else ""
-    yield text(f"{verb} {plural(len(done.put), 'thread')}{known}")
+    lines.append(f"{verb} {plural(len(done.added), 'thread')}{unchanged}")
+    session.print(document, *lines)
 
 
 # -- adopt -------------------------------------------------------------------------------
@@ -136,39 +117,25 @@ _KEY = "TK_ADOPT_KEY"
 @command("threadkeep adopt langgraph.db sqlite:///threads.db --verify", imports=True)
 def adopt(
     session: Session,
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="FROM",
-            help="Database of LangGraph's SqliteSaver or PostgresSaver: a path, sqlite:///..."
-            " or postgresql://... (?schema=NAME). It is only read.",
-        ),
-    ],
-    places: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TO THREAD",
-            help="TO: store, same as --url; leave it out with --url. THREAD: only these threads.",
-        ),
-    ] = None,
+    source: str = argument(
+        "FROM",
+        "Database of LangGraph's SqliteSaver or PostgresSaver: a path, sqlite:///..."
+        " or postgresql://... (?schema=NAME). It is only read.",
+    ),
+    places: list[str] | None = argument(
+        "TO THREAD",
+        "TO: store, same as --url; leave it out with --url. THREAD: only these threads.",
+        None,
+    ),
     *,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Resolve conflicts: replace the threads here.")
-    ] = False,
-    as_fork: Annotated[
-        bool, typer.Option("--as-fork", help="Resolve conflicts: adopt into forks, THREAD-adopted.")
-    ] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Compare each checkpoint as both savers return it.")
-    ] = False,
-    key_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--key-file",
-            metavar="FILE",
-            help=f"Key of encrypted values (LANGGRAPH_AES_KEY). Default: the value of {_KEY}.",
-        ),
-    ] = None,
+    replace: bool = flag("--replace", "Resolve conflicts: replace the threads here."),
+    as_fork: bool = flag("--as-fork", "Resolve conflicts: adopt into forks, THREAD-adopted."),
+    dry_run: bool = DRY_RUN,
+    verify: bool = flag("--verify", "Compare each checkpoint as both savers return it."),
+    key_file: Path | None = option(
+        "--key-file FILE",
+        f"Key of encrypted values (LANGGRAPH_AES_KEY). Default: the value of {_KEY}.",
+    ),
 ) -> int:
     """Adopt threads of LangGraph's own savers. Exit code 1: there are conflicts.
 
@@ -180,32 +147,28 @@ def adopt(
         target, threads = [], words
     url = session.url(*target)
     check_exists(source)
-    key = _read_key(key_file)
     try:
-        with open_target(url) as saver, session.progress() as progress:
+        with open_target(url, dry_run=dry_run) as saver, session.progress() as progress:
             done = saver.threads.adopt(
                 source,
                 threads or None,
                 replace=replace,
                 as_fork=as_fork,
+                dry_run=dry_run,
                 verify=verify,
-                key=key,
+                key=_read_key(key_file),
                 progress=progress,
             )
     except WrongKeyError as error:
         error.hint = f"Use the key that LANGGRAPH_AES_KEY held: --key-file FILE, or {_KEY}."
         raise
-    document = {"from": public_name(source), "to": public_name(url), **asdict(done)}
-    session.print(document, *_adopt_lines(done))
+    names = {"from": public_name(source), "to": public_name(url), "dry_run": dry_run}
+    session.print({**names, **asdict(done)}, *_adopt_lines(done, dry_run=dry_run))
     return 1 if done.conflicts else 0
 
 
 def _read_key(file: Path | None) -> bytes | None:
-    """Read the key, without a line end that makes it too long.
-
-    Raises:
-        OpenError: the file cannot be read.
-    """
+    """Read the key, without a line end that makes it too long."""
     if file is None:
         return os.fsencode(os.environ.get(_KEY, "")) or None
     with file_errors(file):
@@ -213,22 +176,21 @@ def _read_key(file: Path | None) -> bytes | None:
     return data if len(data) in KEY_SIZES else data.rstrip(b"\r\n")
 
 
-def _adopt_lines(done: Adopted) -> Iterator[RenderableType]:
+def _adopt_lines(done: Adopted, *, dry_run: bool) -> Iterator[Drawn]:
     rows = [(name, "replaced", "") for name in done.replaced]
     rows += [(name, "forked", f"as {fork}") for name, fork in done.forks.items()]
-    rows += [(name, "conflict", why) for name, why in done.conflicts.items()]
-    if rows:
-        yield table(("thread", "here", ""), [(text(a), b, text(c)) for a, b, c in rows])
-    known = f", {done.known:,} already present" if done.known else ""
-    verified = f", {done.verified:,} verified" if done.verified else ""
-    conflicts = f", {plural(len(done.conflicts), 'conflict')}" if done.conflicts else ""
+    rows += [(name, "conflict", reason) for name, reason in done.conflicts.items()]
+    yield table(("thread", "here", ""), rows)
+    counts = [f"{done.unchanged:,} unchanged"] if done.unchanged else []
+    counts += [f"{done.verified:,} verified"] if done.verified else []
+    counts += [plural(len(done.conflicts), "conflict")] if done.conflicts else []
     checkpoints = f"{plural(done.checkpoints, 'checkpoint')} from {plural(done.threads, 'thread')}"
-    yield f"Adopted {checkpoints}{known}{verified}{conflicts}"
+    yield ", ".join([f"{'Would adopt' if dry_run else 'Adopted'} {checkpoints}", *counts])
     if done.conflicts:
         yield "Conflicts were not changed here. To keep both, add their ids and --as-fork."
         yield "To replace the threads here, add their ids and --replace."
     for name in done.deleted:
-        yield text(f"Skipped {name}: it was deleted here. To adopt it again, add its id.")
+        yield f"Skipped {name}: it was deleted here. To adopt it again, add its id."
 
 
 # -- mirror ------------------------------------------------------------------------------
@@ -239,20 +201,14 @@ _ROWS = 20  # shown, beside the conflicts
 @command("threadkeep mirror threads.db postgresql://agent@db/app --dry-run", url=False)
 def mirror(
     session: Session,
-    a: Annotated[str, typer.Argument(metavar="A", help=f"Source: {STORE}. It is only read.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Target.")],
-    threads: Annotated[
-        list[str] | None, typer.Argument(metavar="THREAD", help="Thread ids. Default: all.")
-    ] = None,
+    a: str = argument("A", f"Source: {STORE}. It is only read."),
+    b: str = argument("B", "Target."),
+    threads: list[str] | None = argument("THREAD", "Thread ids. Default: all.", None),
     *,
-    delete: Annotated[
-        bool, typer.Option("--delete", help="Delete threads in B that were deleted in A.")
-    ] = False,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Resolve conflicts: replace the threads in B.")
-    ] = False,
-    dry_run: DryRun = False,
-    full: Full = False,
+    delete: bool = flag("--delete", "Delete threads in B that were deleted in A."),
+    replace: bool = flag("--replace", "Resolve conflicts: replace the threads in B."),
+    dry_run: bool = DRY_RUN,
+    full: bool = FULL,
 ) -> int:
     """Copy to B what it lacks of A's threads. Exit code 1: there are conflicts.
 
@@ -275,40 +231,27 @@ def mirror(
     return 1 if done.conflicts else 0
 
 
-def _mirror_lines(done: Mirrored, *, dry_run: bool, full: bool) -> Iterator[RenderableType]:
-    groups = (
-        (done.put, "added", ""),
-        (done.completed, "updated", ""),
-        (done.replaced, "replaced", ""),
-        (done.deleted, "deleted", ""),
-        (done.archived, "skipped", "It is archived in A. To include it, add its id."),
-        (done.ahead, "skipped", "B has more of it, or it was deleted in A (--delete)."),
-    )
-    rows = [(text(name), text(what), why) for names, what, why in groups for name in names]
-    hidden = 0 if full else max(0, len(rows) - _ROWS)
-    shown = rows[: len(rows) - hidden]
-    for name, why in done.conflicts.items():
-        shown.append((text(name), text("conflict", "bold red"), clean(why)))
-    if shown:
-        yield table(("thread", "in B", ""), shown)
+_NOTES = {
+    "archived": "It is archived in A. To include it, add its id.",
+    "newer": "B has more of it, or it was deleted in A (--delete).",
+}
+
+
+def _mirror_lines(done: Mirrored, *, dry_run: bool, full: bool) -> Iterator[Drawn]:
+    names = ("added", "extended", "replaced", "deleted", "archived", "newer")
+    groups: dict[str, list[str]] = {name: getattr(done, name) for name in names}
+    rows = [(id, text(name), _NOTES.get(name, "")) for name, ids in groups.items() for id in ids]
+    shown = rows if full else rows[:_ROWS]
+    hidden = len(rows) - len(shown)
+    conflict = text("conflict", "bold red")
+    conflicts = [(name, conflict, reason) for name, reason in done.conflicts.items()]
+    yield table(("thread", "in B", ""), shown + conflicts)
     if hidden:
         yield f"... {plural(hidden, 'more thread')} (--full)"
-    yield _mirror_summary(done, dry_run=dry_run)
+    counts = [f"{len(ids):,} {name}" for name, ids in groups.items() if ids]
+    counts += [f"{done.unchanged:,} unchanged"] if done.unchanged else []
+    counts += [plural(len(done.conflicts), "conflict")] if done.conflicts else []
+    yield f"{'Dry run' if dry_run else 'Threads'}: {', '.join(counts) or 'nothing to mirror'}"
     if done.conflicts:
         yield "Conflicts were not changed in B. To copy A's threads, add their ids and --replace."
         yield "To copy B's threads to A: threadkeep mirror B A, their ids and --replace."
-
-
-def _mirror_summary(done: Mirrored, *, dry_run: bool) -> str:
-    counts = {
-        "added": len(done.put),
-        "updated": len(done.completed),
-        "replaced": len(done.replaced),
-        "deleted": len(done.deleted),
-        "skipped": len(done.ahead) + len(done.archived),
-        "unchanged": done.same,
-    }
-    parts = [f"{count:,} {what}" for what, count in counts.items() if count]
-    parts += [plural(len(done.conflicts), "conflict")] if done.conflicts else []
-    summary = ", ".join(parts) or "nothing to mirror"
-    return f"{'Dry run' if dry_run else 'Threads'}: {summary}"

@@ -5,29 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, fields
-from datetime import timedelta
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import (
-    DryRun,
-    OptionalThreadIds,
-    ThreadIds,
-    UrlArgument,
+    DRY_RUN,
+    OPTIONAL_THREAD_IDS,
+    THREAD_IDS,
+    URL_ARGUMENT,
+    option,
     parse_duration,
     parse_positive,
-    thread_ids,
+    thread_argument,
 )
 from threadkeep.cli.stores import Session, settings
-from threadkeep.cli.terminal import (
-    plural,
-    print_error,
-    table,
-    text,
-    thread_table,
-)
+from threadkeep.cli.terminal import Drawn, plural, print_error, table, thread_table
 from threadkeep.cold.policy import ColdTier, Tiering, WarmTier
 from threadkeep.engine.thread_entry import WITH_CHECKPOINTS, ThreadStatus
 from threadkeep.errors import (
@@ -42,10 +34,8 @@ from threadkeep.saver import Saver
 from threadkeep.threads import Collected, GcReport, ThreadInfo, TierReport
 from threadkeep.validation import duration
 
-Every = Annotated[
-    str | None,
-    typer.Option("--every", metavar="TIME", help="Repeat at this interval, such as 10m."),
-]
+_TIMES = {"max_age", "ttl", "warm"}
+EVERY = option("--every TIME", "Repeat at this interval, such as 10m.")
 
 
 def _repeat(session: Session, once: Callable[[], int], every: str | None) -> int:
@@ -62,15 +52,19 @@ def _repeat(session: Session, once: Callable[[], int], every: str | None) -> int
         timer.wait(pause)
 
 
-def _check_keys(table: str, keys: Mapping[str, Any], known: Collection[str]) -> None:
+def _configured(table: str, options: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Return the options, and the configuration's table where they are None."""
+    keys = dict(getattr(settings(), table) or {})
     unknown = sorted(keys.keys() - set(known))
     if unknown:
         hint = f"Use one of: {', '.join(sorted(known))}."
         raise InvalidArgumentError(f"{table}: unknown key {unknown[0]!r}.", hint=hint)
-
-
-def _duration(name: str, value: object) -> timedelta:
-    return parse_positive(name, value) if isinstance(value, str) else duration(name, value)
+    keys |= {name: value for name, value in options.items() if value is not None}
+    for name in _TIMES & keys.keys():
+        value = keys[name]
+        is_text = isinstance(value, str)
+        keys[name] = parse_positive(name, value) if is_text else duration(name, value)
+    return keys
 
 
 # -- archive -----------------------------------------------------------------------------
@@ -79,20 +73,14 @@ def _duration(name: str, value: object) -> timedelta:
 @command("threadkeep archive --idle 30d --cold s3://bucket/agents --url threads.db", cold=True)
 def archive(
     session: Session,
-    threads: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="THREAD", help="Thread ids.", autocompletion=thread_ids),
-    ] = None,
+    threads: list[str] | None = thread_argument("Thread ids.", None),
     *,
-    idle: Annotated[
-        str | None,
-        typer.Option("--idle", metavar="TIME", help="All threads idle for this long: 30d, 12h."),
-    ] = None,
-    dry_run: DryRun = False,
+    idle: str | None = option("--idle TIME", "All threads idle for this long: 30d, 12h."),
+    dry_run: bool = DRY_RUN,
 ) -> None:
     """Move threads into the cold store. Reading one restores it."""
     if bool(threads) == bool(idle):
-        raise InvalidArgumentError("Give either thread ids or --idle.")
+        raise InvalidArgumentError("Use either thread ids or --idle.")
     done: list[ThreadInfo] = []
     with session.open() as saver:
         targets = _archive_targets(saver, threads, idle)
@@ -107,15 +95,11 @@ def archive(
         stored = f"{sum(info.archived_bytes or 0 for info in done):,} in the cold store"
         summary = f"Archived {plural(len(shown), 'thread')} ({freed}, {stored})"
     document = {"threads": [info.as_json() for info in shown], "archived": not dry_run}
-    session.print(document, *([thread_table(shown)] if shown else []), summary)
+    session.print(document, thread_table(shown), summary)
 
 
 def _archive_targets(saver: Saver, threads: list[str] | None, idle: str | None) -> list[ThreadInfo]:
-    """Return the threads to archive.
-
-    Raises:
-        ThreadNotFoundError, StateError: one of those named cannot be archived.
-    """
+    """Return the threads to archive."""
     if idle:
         states = list(WITH_CHECKPOINTS)
         age = parse_duration("--idle", idle)
@@ -134,67 +118,28 @@ def _archive_targets(saver: Saver, threads: list[str] | None, idle: str | None) 
 
 # -- gc and prune ------------------------------------------------------------------------
 
-KeepLast = Annotated[
-    int | None,
-    typer.Option("--keep-last", metavar="N", help="Keep the newest N checkpoints of each thread."),
-]
-Keep = Annotated[
-    str | None,
-    typer.Option(
-        "--keep",
-        metavar="WHICH",
-        help="Keep all checkpoints, or only those at run_ends or turn_ends.",
-    ),
-]
-MaxAge = Annotated[
-    str | None,
-    typer.Option("--max-age", metavar="TIME", help="Keep checkpoints younger than this: 7d."),
-]
-MaxBytes = Annotated[
-    int | None, typer.Option("--max-bytes", metavar="N", help="Keep at most N bytes per thread.")
-]
-MaxCount = Annotated[
-    int | None, typer.Option("--max-count", metavar="N", help="Keep at most N threads.")
-]
-IdleTtl = Annotated[
-    str | None,
-    typer.Option("--ttl", metavar="TIME", help="Delete threads idle for this long: 90d."),
-]
-KeepTagged = Annotated[
-    bool | None,
-    typer.Option(
-        "--keep-tagged/--drop-tagged",
-        help="Let tags protect: a checkpoint, or a thread from --ttl and --max-count.",
-    ),
-]
-Latest = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--latest", metavar="CHANNEL", help="Keep only this channel's latest value. Repeatable."
-    ),
-]
 
-
-@command("threadkeep gc --keep turn_ends --keep-last 10 --ttl 90d --dry-run", cold=True)
-def gc(  # noqa: PLR0913 - a limit each
-    session: Session,
-    store: UrlArgument = None,
+def _limits(
     *,
-    keep: Keep = None,
-    keep_last: KeepLast = None,
-    max_age: MaxAge = None,
-    max_bytes: MaxBytes = None,
-    latest: Latest = None,
-    ttl: IdleTtl = None,
-    max_count: MaxCount = None,
-    keep_tagged: KeepTagged = None,
-    dry_run: DryRun = False,
-    every: Every = None,
-) -> int:
-    """Remove checkpoints and threads by a retention policy.
-
-    Limits that are not given come from the table retention of threadkeep.toml.
-    """
+    keep: str | None = option(
+        "--keep WHICH", "Keep all checkpoints, or only those at run_ends or turn_ends."
+    ),
+    keep_last: int | None = option(
+        "--keep-last N", "Keep the newest N checkpoints of each thread."
+    ),
+    max_age: str | None = option("--max-age TIME", "Keep checkpoints younger than this: 7d."),
+    max_bytes: int | None = option("--max-bytes N", "Keep at most N bytes per thread."),
+    latest: list[str] | None = option(
+        "--latest CHANNEL", "Keep only this channel's latest value. Repeatable."
+    ),
+    ttl: str | None = option("--ttl TIME", "Delete threads idle for this long: 90d."),
+    max_count: int | None = option("--max-count N", "Keep at most N threads."),
+    keep_tagged: bool | None = option(
+        "--keep-tagged/--drop-tagged",
+        "Let tags protect: a checkpoint, or a thread from --ttl and --max-count.",
+    ),
+) -> Retention:
+    """Return the policy of these options, and of the configuration for all others."""
     options: dict[str, Any] = {
         "keep": keep,
         "keep_last": keep_last,
@@ -205,37 +150,41 @@ def gc(  # noqa: PLR0913 - a limit each
         "max_count": max_count,
         "keep_tagged": keep_tagged,
     }
-    limits = policy_of({name: value for name, value in options.items() if value is not None})
-    url = session.url(store)
-    return _repeat(session, lambda: _collect(session, url, limits, None, dry_run=dry_run), every)
+    return policy_of(options)
 
 
 def policy_of(options: Mapping[str, Any]) -> Retention:
-    """Return the policy of these options, and of the configuration for all others.
-
-    Raises:
-        InvalidArgumentError: a key is unknown, or its value is invalid.
-    """
-    keys: dict[str, Any] = {**(settings().retention or {}), **options}
-    _check_keys("retention", keys, {field.name for field in fields(Retention)})
-    for name in ("max_age", "ttl"):
-        if name in keys:
-            keys[name] = _duration(name, keys[name])
+    """Return the policy of these options, and of the configuration where they are None."""
+    keys = _configured("retention", options, {field.name for field in fields(Retention)})
     return Retention(**keys)
+
+
+@command(
+    "threadkeep gc --keep turn_ends --keep-last 10 --ttl 90d --dry-run", cold=True, limits=_limits
+)
+def gc(
+    session: Session,
+    store: str | None = URL_ARGUMENT,
+    *,
+    limits: Retention,
+    dry_run: bool = DRY_RUN,
+    every: str | None = EVERY,
+) -> int:
+    """Remove checkpoints and threads by a retention policy.
+
+    Limits that are not given come from the table retention of threadkeep.toml.
+    """
+    url = session.url(store)
+    return _repeat(session, lambda: _collect(session, url, limits, None, dry_run=dry_run), every)
 
 
 @command("threadkeep prune 42 43 --keep-last 10 --dry-run --url threads.db")
 def prune(
     session: Session,
-    threads: ThreadIds,
+    threads: list[str] = THREAD_IDS,
     *,
-    keep_last: Annotated[
-        int,
-        typer.Option(
-            "--keep-last", metavar="N", help="Keep the newest N checkpoints of each thread."
-        ),
-    ] = 1,
-    dry_run: DryRun = False,
+    keep_last: int = option("--keep-last N", "Keep the newest N checkpoints of each thread.", 1),
+    dry_run: bool = DRY_RUN,
 ) -> int:
     """Remove older checkpoints of threads.
 
@@ -251,17 +200,10 @@ def _collect(
     with session.progress() as progress, session.open(url, read_only=dry_run) as saver:
         report = saver.threads.gc(limits, threads=threads, dry_run=dry_run, progress=progress)
     document = {**asdict(report), "checkpoints": report.checkpoints, "bytes": report.bytes}
-    session.print(document, *_gc_lines(report))
+    rows = [(one.thread, one.checkpoints, one.bytes, _gc_note(one)) for one in report.threads]
+    found = table(("thread", "checkpoints>", "bytes>", ""), rows)
+    session.print(document, found, _gc_summary(report))
     return 1 if report.skipped else 0
-
-
-def _gc_lines(report: GcReport) -> list[Any]:
-    rows = [
-        (text(one.thread), f"{one.checkpoints:,}", f"{one.bytes:,}", text(_gc_note(one)))
-        for one in report.threads
-    ]
-    columns = ("thread", "checkpoints>", "bytes>", "")
-    return [*([table(columns, rows)] if rows else []), _gc_summary(report)]
 
 
 def _gc_summary(report: GcReport) -> str:
@@ -295,55 +237,39 @@ def _gc_note(one: Collected) -> str:
 @command("threadkeep tier --warm 7d --cold s3://bucket/agents --dry-run", cold=True)
 def tier(
     session: Session,
-    threads: OptionalThreadIds = None,
+    threads: list[str] | None = OPTIONAL_THREAD_IDS,
     *,
-    warm: Annotated[
-        str | None,
-        typer.Option(
-            "--warm", metavar="TIME", help="Leave threads used within this time. Default: 1d."
-        ),
-    ] = None,
-    archive: Annotated[
-        bool | None, typer.Option("--archive/--no-archive", help="Archive idle threads, or not.")
-    ] = None,
-    offload: Annotated[
-        bool | None,
-        typer.Option("--offload/--no-offload", help="Offload old values of others, or not."),
-    ] = None,
-    offload_over: Annotated[
-        int | None,
-        typer.Option(
-            "--offload-over", metavar="N", help="Offload values over N bytes. Default: 65536."
-        ),
-    ] = None,
-    dry_run: DryRun = False,
-    every: Every = None,
+    warm: str | None = option("--warm TIME", "Leave threads used within this time. Default: 1d."),
+    archive: bool | None = option("--archive/--no-archive", "Archive idle threads, or not."),
+    offload: bool | None = option(
+        "--offload/--no-offload", "Offload old values of others, or not."
+    ),
+    offload_over: int | None = option(
+        "--offload-over N", "Offload values over N bytes. Default: 65536."
+    ),
+    dry_run: bool = DRY_RUN,
+    every: str | None = EVERY,
 ) -> int:
     """Move idle threads and old values into the cold store.
 
     Options that are not given come from the table tiering of threadkeep.toml.
     """
     options = {"warm": warm, "archive": archive, "offload": offload, "offload_over": offload_over}
-    tiering = _tiering({name: value for name, value in options.items() if value is not None})
+    tiering = _tiering(options)
     return _repeat(
         session, lambda: _tier(session, tiering, threads or None, dry_run=dry_run), every
     )
 
 
 def _tiering(options: Mapping[str, Any]) -> Tiering:
-    """Return the tiering of these options, and of the configuration for all others.
-
-    Raises:
-        InvalidArgumentError: a key is unknown, or its value is invalid.
-    """
-    keys = {**(settings().tiering or {}), **options}
-    _check_keys("tiering", keys, {"warm", "archive", "offload_over", "offload"})
-    warm = WarmTier(max_age=_duration("warm", keys["warm"])) if "warm" in keys else WarmTier()
+    """Return the tiering of these options, and of the configuration where they are None."""
+    keys = _configured("tiering", options, options)
+    warm = WarmTier(max_age=keys["warm"]) if "warm" in keys else WarmTier()
     cold = {name: keys[name] for name in ("archive", "offload_over") if name in keys}
     offload = keys.get("offload", True)
     if not isinstance(offload, bool):
         raise invalid("offload", offload, "Use true or false.")
-    if not offload and ("offload" in options or "offload_over" not in options):
+    if not offload and (options["offload"] is False or options["offload_over"] is None):
         cold["offload_over"] = None
     return Tiering(warm=warm, cold=ColdTier(**cold))
 
@@ -356,15 +282,15 @@ def _tier(session: Session, tiering: Tiering, threads: list[str] | None, *, dry_
     return 1 if report.skipped else 0
 
 
-def _tier_lines(report: TierReport) -> list[Any]:
-    rows = [(text(one.thread), f"{one.bytes:,}", text("archive")) for one in report.archived]
-    rows += [(text(one.thread), f"{one.bytes:,}", text("offload")) for one in report.offloaded]
-    rows += [(text(one), "", text("left: shares values with forks")) for one in report.shared]
-    rows += [(text(one.thread), "", text(f"skipped: {one.skipped}")) for one in report.skipped]
+def _tier_lines(report: TierReport) -> list[Drawn]:
+    rows = [(one.thread, f"{one.bytes:,}", "archive") for one in report.archived]
+    rows += [(one.thread, f"{one.bytes:,}", "offload") for one in report.offloaded]
+    rows += [(thread, "", "left: shares values with forks") for thread in report.shared]
+    rows += [(one.thread, "", f"skipped: {one.skipped}") for one in report.skipped]
     verbs = ("would archive", "would offload") if report.dry_run else ("archived", "offloaded")
     archived = plural(len(report.archived), "thread")
     offloaded = plural(len(report.offloaded), "thread")
     steps = [f"{verbs[0]} {archived}"] if report.archived else []
     steps += [f"{verbs[1]} old values of {offloaded}"] if report.offloaded else []
     summary = _summary(steps, report.examined, report.bytes, "Nothing to move.")
-    return [*([table(("thread", "bytes>", ""), rows)] if rows else []), summary]
+    return [table(("thread", "bytes>", ""), rows), summary]

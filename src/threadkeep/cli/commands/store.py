@@ -7,30 +7,24 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from threadkeep.backends.open import file_of
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import (
+    DRY_RUN,
+    OPTIONAL_THREAD_IDS,
+    PROGRAMS,
     STORE,
-    DryRun,
-    OptionalThreadIds,
-    Programs,
-    UrlArgument,
+    URL_ARGUMENT,
+    argument,
+    flag,
+    option,
     thread_ids,
 )
 from threadkeep.cli.stores import Session, open_target, public_name
-from threadkeep.cli.terminal import (
-    bar,
-    clean,
-    plural,
-    print_thread,
-    table,
-    text,
-)
+from threadkeep.cli.terminal import Drawn, bar, plural, print_thread, table, text
 from threadkeep.engine.operation import Progress
 from threadkeep.errors import CorruptionError, InvalidArgumentError
 from threadkeep.repair.check import CheckReport, Finding
@@ -53,11 +47,9 @@ _PARTS = {
 @command("threadkeep stats threads.db --top 20")
 def stats(
     session: Session,
-    store: UrlArgument = None,
+    store: str | None = URL_ARGUMENT,
     *,
-    top: Annotated[
-        int, typer.Option("--top", min=1, help="Show the largest N threads and channels.")
-    ] = 10,
+    top: int = option("--top", "Show the largest N threads and channels.", 10, min=1),
 ) -> None:
     """Show sizes by thread and channel, beside those of full copies."""
     url = session.url(store)
@@ -82,33 +74,27 @@ def stats(
     hidden = len(largest) - top
     session.print(
         document,
-        text(f"{public_name(url)}: {counts}"),
+        f"{public_name(url)}: {counts}",
         f"{plural(found.bytes_on_disk, 'byte')} on disk, {total:,} of them in threads;"
         f" full copies would take {found.full_copy_bytes:,}",
         "",
         _thread_table(largest[:top]),
-        *([f"... {plural(hidden, 'more thread')} (--top)"] if hidden > 0 else []),
+        f"... {plural(hidden, 'more thread')} (--top)" if hidden > 0 else None,
         "",
         _part_table(channels, parts, top),
     )
 
 
-def _thread_table(threads: list[ThreadStats]) -> Table:
+def _thread_table(threads: list[ThreadStats]) -> Drawn:
     most = max([one.bytes for one in threads], default=0)
     rows = [
-        (
-            text(one.thread),
-            f"{one.checkpoints:,}",
-            f"{one.bytes:,}",
-            f"{one.full_copy_bytes:,}",
-            bar(one.bytes, most),
-        )
+        (one.thread, one.checkpoints, one.bytes, one.full_copy_bytes, bar(one.bytes, most))
         for one in threads
     ]
     return table(("thread", "checkpoints>", "bytes>", "full copies>", ""), rows)
 
 
-def _part_table(channels: Counter[str], parts: Counter[str], top: int) -> Table:
+def _part_table(channels: Counter[str], parts: Counter[str], top: int) -> Drawn:
     """Return all parts of the threads' bytes, down to their sum; small channels in one row."""
     counts = [(name, count) for name, count in channels.most_common(top) if count]
     rest = channels.total() - sum([count for _, count in counts])
@@ -116,8 +102,8 @@ def _part_table(channels: Counter[str], parts: Counter[str], top: int) -> Table:
     counts += [(f"... {others} (--top)", rest)] if rest else []
     counts += [(label, parts[name]) for name, label in _PARTS.items() if parts[name]]
     most = max([count for _, count in counts], default=0)
-    rows = [(text(name), f"{count:,}", bar(count, most)) for name, count in counts]
-    rows.append((text("total"), f"{channels.total() + parts.total():,}", text("")))
+    rows = [(name, count, bar(count, most)) for name, count in counts]
+    rows.append(("total", channels.total() + parts.total(), text("")))
     return table(("channel", "bytes>", ""), rows)
 
 
@@ -125,7 +111,7 @@ def _part_table(channels: Counter[str], parts: Counter[str], top: int) -> Table:
 
 
 @command("threadkeep check threads.db", cold=True)
-def check(session: Session, store: UrlArgument = None) -> int:
+def check(session: Session, store: str | None = URL_ARGUMENT) -> int:
     """Verify every checksum and reference. Exit code 1: problems found."""
     url = session.url(store)
     before = _stamps(url)
@@ -135,8 +121,8 @@ def check(session: Session, store: UrlArgument = None) -> int:
             # Another process wrote meanwhile, and what was read may be of two states.
             report = _check(session, url, progress)
     document = {"store": public_name(url), "ok": report.ok, **asdict(report)}
-    lines = [clean(f"{finding.kind}: {finding}") for finding in report.findings]
-    lines += [clean(f"note: {note}") for note in report.notes]
+    lines = [f"{finding.kind}: {finding}" for finding in report.findings]
+    lines += [f"note: {note}" for note in report.notes]
     problems = plural(len(report.findings), "problem")
     found = "No problems found." if report.ok else f"Found {problems}."
     notes = f" {plural(len(report.notes), 'note')}." if report.notes else ""
@@ -171,18 +157,14 @@ def _stamps(url: str) -> list[tuple[int, int] | None]:
 @command("threadkeep repair --url threads.db --dry-run", cold=True)
 def repair(
     session: Session,
-    threads: OptionalThreadIds = None,
+    threads: list[str] | None = OPTIONAL_THREAD_IDS,
     *,
-    quarantine: Annotated[
-        Path | None,
-        typer.Option(
-            "--quarantine",
-            metavar="FILE",
-            help="File for the removed data. Default: quarantine-TIME.tkq, beside a SQLite file,"
-            " else in this folder.",
-        ),
-    ] = None,
-    dry_run: DryRun = False,
+    quarantine: Path | None = option(
+        "--quarantine FILE",
+        "File for the removed data. Default: quarantine-TIME.tkq, beside a SQLite file,"
+        " else in this folder.",
+    ),
+    dry_run: bool = DRY_RUN,
 ) -> int:
     """Move unreadable data into a file. Exit code 1: problems are left."""
     url = session.url()
@@ -195,30 +177,23 @@ def repair(
         "store": public_name(url),
         "ok": report.ok,
         "dry_run": dry_run,
-        "threads": report.threads,
-        "repaired": [_repair_document(one) for one in report.repaired],
+        **asdict(report),
         "unrepaired": [
             {**asdict(one), "hint": HINTS.get(one.kind, "")} for one in report.unrepaired
         ],
-        "file": None if report.file is None else str(report.file),
     }
     lines = [line for one in report.repaired for line in _repair_lines(one, dry_run=dry_run)]
     lines += [f"not repaired: {finding}" for finding in report.unrepaired]
     kinds = {finding.kind for finding in report.unrepaired}
     lines += [hint for kind, hint in HINTS.items() if kind in kinds]
     lines.append(_repair_summary(report, dry_run=dry_run))
-    session.print(document, *map(clean, lines))
+    session.print(document, *lines)
     return 0 if report.ok else 1
 
 
 def _quarantine_file(store: str | None) -> Path:
     folder = Path(store or "").parent
     return folder / f"quarantine-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}.tkq"
-
-
-def _repair_document(one: RepairedThread) -> dict[str, Any]:
-    checkpoints = [{"namespace": ns, "checkpoint": id} for ns, id in one.checkpoints]
-    return {**asdict(one), "checkpoints": checkpoints}
 
 
 def _repair_lines(one: RepairedThread, *, dry_run: bool) -> Iterator[str]:
@@ -259,24 +234,17 @@ _NAMES = 5  # shown of the threads in the cold store
 @command("threadkeep backup sqlite:///threads.db backup.db")
 def backup(
     session: Session,
-    places: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[STORE] FILE",
-            help=f"STORE: same as --url ({STORE}). FILE: backup to write. An existing backup is"
-            " replaced.",
-        ),
-    ],
+    places: list[str] = argument(
+        "[STORE] FILE",
+        f"STORE: same as --url ({STORE}). FILE: backup to write. An existing backup is replaced.",
+    ),
     *,
-    form: Annotated[
-        backups.Format | None,
-        typer.Option(
-            "--format",
-            help="native: the database's own format. bundle: a file for any kind of store."
-            " Default: native if there is one, and FILE does not end in .tkb.",
-        ),
-    ] = None,
-    pg_bin: Programs = "",
+    form: backups.Format | None = option(
+        "--format",
+        "native: the database's own format. bundle: a file for any kind of store."
+        " Default: native if there is one, and FILE does not end in .tkb.",
+    ),
+    pg_bin: str = PROGRAMS,
 ) -> int:
     """Back up all threads of a store to a file. Programs may keep running.
 
@@ -297,7 +265,7 @@ def backup(
     }
     threads = "" if taken.threads is None else f"{plural(taken.threads, 'thread')} "
     summary = f"Backed up {threads}to {file} ({taken.kind.value}, {plural(taken.size, 'byte')})"
-    session.print(document, *map(clean, [summary, *_missing_lines(taken)]))
+    session.print(document, summary, *_missing_lines(taken))
     return 1 if taken.away else 0
 
 
@@ -313,23 +281,16 @@ def _missing_lines(taken: backups.BackedUp) -> Iterator[str]:
 @command("threadkeep restore backup.tkb redis://localhost:6379/0", cold=True)
 def restore(
     session: Session,
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Backup.")] = None,
-    store: UrlArgument = None,
+    file: Path | None = argument("FILE", "Backup.", None),
+    store: str | None = URL_ARGUMENT,
     *,
-    thread: Annotated[
-        str | None,
-        typer.Option(
-            "--thread", help="Restore this archived thread instead.", autocompletion=thread_ids
-        ),
-    ] = None,
-    replace: Annotated[
-        bool,
-        typer.Option(
-            "--replace",
-            help="Replace the whole store; from a bundle, only the threads that it holds.",
-        ),
-    ] = False,
-    pg_bin: Programs = "",
+    thread: str | None = option(
+        "--thread", "Restore this archived thread instead.", autocompletion=thread_ids
+    ),
+    replace: bool = flag(
+        "--replace", "Replace the whole store; from a bundle, only the threads that it holds."
+    ),
+    pg_bin: str = PROGRAMS,
 ) -> None:
     """Restore a store from a backup, or a thread from the cold store."""
     if file is not None and thread is None:
@@ -337,19 +298,19 @@ def restore(
         with session.progress() as progress:
             done = backups.restore(file, url, progress, replace=replace, programs=pg_bin)
         what = "the store" if done.threads is None else plural(done.threads, "thread")
-        known = f"; {done.known:,} already complete" if done.known else ""
-        document = {"file": str(file), "threads": done.threads, "known": done.known}
-        session.print(document, text(f"Restored {what} from {file}{known}"))
+        unchanged = f"; {done.unchanged:,} unchanged" if done.unchanged else ""
+        document = {"file": str(file), "threads": done.threads, "unchanged": done.unchanged}
+        session.print(document, f"Restored {what} from {file}{unchanged}")
     elif thread is not None and file is None:
         with session.open() as saver:
             info = saver.threads.restore(thread)
         print_thread(session, info)
     else:
-        raise InvalidArgumentError("Give either the file of a backup or --thread.")
+        raise InvalidArgumentError("Use either the file of a backup or --thread.")
 
 
 @command("threadkeep migrate postgresql://owner@localhost/app?schema=agents")
-def migrate(session: Session, store: UrlArgument = None) -> None:
+def migrate(session: Session, store: str | None = URL_ARGUMENT) -> None:
     """Create the tables of a database, or update them."""
     url = session.url(store)
     with open_target(url) as saver:

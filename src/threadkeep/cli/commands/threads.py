@@ -2,115 +2,61 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
-
-import typer
-from rich.table import Table
-from rich.text import Text
+from typing import Any
 
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import (
-    DryRun,
-    Thread,
-    ThreadIds,
-    Ttl,
-    WithMetadata,
-    WithTags,
-    Yes,
+    DRY_RUN,
+    THREAD,
+    THREAD_IDS,
+    TTL,
+    WITH_METADATA,
+    WITH_TAGS,
+    YES,
+    argument,
+    flag,
+    option,
     parse_metadata,
     parse_size,
     parse_time,
     parse_ttl,
-    thread_ids,
+    thread_argument,
 )
 from threadkeep.cli.stores import Session
-from threadkeep.cli.terminal import (
-    clean,
-    plural,
-    print_thread,
-    table,
-    text,
-    thread_table,
-)
+from threadkeep.cli.terminal import Drawn, plural, print_thread, table, thread_table
 from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, UnfinishedErasureError
 from threadkeep.registry.filters import MOST
-from threadkeep.saver import Saver, store_of
-from threadkeep.stats import all_sizes
+from threadkeep.saver import Saver
 from threadkeep.threads import EraseReport, ThreadInfo, ThreadPage
 
 _WHEN = "Use an ISO time (UTC), or a time ago such as 7d, 12h or 30m."
+_STATES = ", ".join(ThreadStatus)
 
-States = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--state",
-        help=f"Only threads in this state: {', '.join(ThreadStatus)}. Repeatable. Default: all but"
-        " deleted.",
-    ),
-]
-CreatedAfter = Annotated[
-    str | None,
-    typer.Option("--created-after", metavar="WHEN", help=f"Created after this time. {_WHEN}"),
-]
-CreatedBefore = Annotated[
-    str | None, typer.Option("--created-before", metavar="WHEN", help="Created before this time.")
-]
-UpdatedAfter = Annotated[
-    str | None, typer.Option("--updated-after", metavar="WHEN", help="Updated after this time.")
-]
-UpdatedBefore = Annotated[
-    str | None,
-    typer.Option("--updated-before", metavar="WHEN", help="Not updated since this time."),
-]
-HasInterrupt = Annotated[
-    bool | None,
-    typer.Option("--has-interrupt/--no-interrupt", help="With or without an interrupt that waits."),
-]
-Pinned = Annotated[bool | None, typer.Option("--pinned/--not-pinned", help="Pinned or not.")]
-MinBytes = Annotated[
-    str | None, typer.Option("--min-bytes", metavar="BYTES", help="At least this size: 10MB.")
-]
-ForkedFrom = Annotated[
-    str | None, typer.Option("--forked-from", metavar="THREAD", help="Forks of this thread.")
-]
-Order = Annotated[
-    str,
-    typer.Option(
-        "--order", help="Sort by updated_at, created_at, bytes or thread; - reverses: -bytes."
-    ),
-]
+_METADATA = option("--metadata KEY=VALUE", "VALUE is JSON, else text. Repeatable.")
 
 
-@command("threadkeep threads --has-interrupt --updated-before 1h --url threads.db")
-def threads(  # noqa: PLR0913 - they are given by name
-    session: Session,
-    thread: Annotated[
-        str | None,
-        typer.Argument(metavar="THREAD", help="Show only this thread.", autocompletion=thread_ids),
-    ] = None,
+def _filters(  # noqa: PLR0913 - they are given by name
     *,
-    state: States = None,
-    tag: WithTags = None,
-    metadata: WithMetadata = None,
-    created_after: CreatedAfter = None,
-    created_before: CreatedBefore = None,
-    updated_after: UpdatedAfter = None,
-    updated_before: UpdatedBefore = None,
-    has_interrupt: HasInterrupt = None,
-    pinned: Pinned = None,
-    min_bytes: MinBytes = None,
-    forked_from: ForkedFrom = None,
-    order: Order = "-updated_at",
-    limit: Annotated[int, typer.Option("--limit", min=1, max=MOST, help="Threads per page.")] = 50,
-    cursor: Annotated[
-        str | None, typer.Option("--cursor", help="Continue after the page that printed this.")
-    ] = None,
-    all_pages: Annotated[bool, typer.Option("--all", help="List all pages.")] = False,
-    count: Annotated[bool, typer.Option("--count", help="Print only the number.")] = False,
-) -> None:
-    """List threads that match all options, or show one thread."""
-    options: dict[str, Any] = {
+    state: list[str] | None = option(
+        "--state",
+        f"Only threads in this state: {_STATES}. Repeatable. Default: all but deleted.",
+    ),
+    tag: list[str] | None = WITH_TAGS,
+    metadata: list[str] | None = WITH_METADATA,
+    created_after: str | None = option("--created-after WHEN", f"Created after this time. {_WHEN}"),
+    created_before: str | None = option("--created-before WHEN", "Created before this time."),
+    updated_after: str | None = option("--updated-after WHEN", "Updated after this time."),
+    updated_before: str | None = option("--updated-before WHEN", "Not updated since this time."),
+    has_interrupt: bool | None = option(
+        "--has-interrupt/--no-interrupt", "With or without an interrupt that waits."
+    ),
+    pinned: bool | None = option("--pinned/--not-pinned", "Pinned or not."),
+    min_bytes: str | None = option("--min-bytes BYTES", "At least this size: 10MB."),
+    forked_from: str | None = option("--forked-from THREAD", "Forks of this thread."),
+) -> dict[str, Any]:
+    """Return the filters of `saver.threads.search`."""
+    options = {
         "state": state,
         "tags": tag,
         "metadata": parse_metadata("--metadata", metadata),
@@ -123,7 +69,28 @@ def threads(  # noqa: PLR0913 - they are given by name
         "min_bytes": parse_size("--min-bytes", min_bytes),
         "forked_from": forked_from,
     }
-    filters = {name: value for name, value in options.items() if value not in (None, [], {})}
+    return {name: value for name, value in options.items() if value not in (None, [], {})}
+
+
+@command(
+    "threadkeep threads --has-interrupt --updated-before 1h --url threads.db", filters=_filters
+)
+def threads(
+    session: Session,
+    thread: str | None = thread_argument("Show only this thread.", None),
+    *,
+    filters: dict[str, Any],
+    order: str = option(
+        "--order",
+        "Sort by updated_at, created_at, bytes or thread; - reverses: -bytes.",
+        "-updated_at",
+    ),
+    limit: int = option("--limit", "Threads per page.", 50, min=1, max=MOST),
+    cursor: str | None = option("--cursor", "Continue after the page that printed this."),
+    all_pages: bool = flag("--all", "List all pages."),
+    count: bool = flag("--count", "Print only the number."),
+) -> None:
+    """List threads that match all options, or show one thread."""
     if thread is not None and (filters or cursor or all_pages or count):
         hint = "Use either a thread id or options that filter."
         raise InvalidArgumentError("A thread id cannot be combined with a search.", hint=hint)
@@ -136,12 +103,15 @@ def threads(  # noqa: PLR0913 - they are given by name
         else:
             search = {**filters, "order": order, "cursor": cursor}
             page = _all(saver, search) if all_pages else saver.threads.search(limit=limit, **search)
-            _print_page(session, page)
+            document = {"threads": [one.as_json() for one in page], "cursor": page.cursor}
+            more = f"More threads: --cursor {page.cursor}, or --all" if page.cursor else None
+            session.print(document, thread_table(page) or "No threads found", more)
 
 
-def _existing(saver: Saver, thread: str) -> ThreadInfo:
+def _existing(saver: Saver, thread: str, *states: ThreadStatus) -> ThreadInfo:
+    """Return a thread, unless it is in one of these states."""
     found = saver.threads.get(thread)
-    if found is None:
+    if found is None or found.state in states:
         raise ThreadNotFoundError(thread=thread)
     return found
 
@@ -155,25 +125,14 @@ def _all(saver: Saver, search: dict[str, Any]) -> ThreadPage:
     return ThreadPage(tuple(found), None)
 
 
-def _print_page(session: Session, page: ThreadPage) -> None:
-    document = {"threads": [one.as_json() for one in page], "cursor": page.cursor}
-    more = [f"More threads: --cursor {page.cursor}, or --all"] if page.cursor else []
-    session.print(document, thread_table(page) if page else "No threads found", *more)
-
-
 @command("threadkeep create 42 --metadata user_id=u1 --ttl 30d --url threads.db")
 def create(
     session: Session,
-    thread: Annotated[str, typer.Argument(metavar="THREAD", help="Thread id.")],
+    thread: str = argument("THREAD", "Thread id."),
     *,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="Tag. Repeatable.")] = None,
-    metadata: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--metadata", metavar="KEY=VALUE", help="VALUE is JSON, else text. Repeatable."
-        ),
-    ] = None,
-    ttl: Ttl = None,
+    tag: list[str] | None = option("--tag", "Tag. Repeatable."),
+    metadata: list[str] | None = _METADATA,
+    ttl: str | None = TTL,
 ) -> None:
     """Register a thread before its first run."""
     pairs = parse_metadata("--metadata", metadata)
@@ -183,18 +142,15 @@ def create(
     print_thread(session, info)
 
 
-@command("threadkeep set 42 plan=pro trial=null --ttl 30d --url threads.db", cold=True)
+@command("threadkeep set 42 plan=pro trial=null --ttl 30d --url threads.db")
 def set_metadata(
     session: Session,
-    thread: Thread,
-    pairs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="Metadata. VALUE is JSON, else text; null removes the key."
-        ),
-    ] = None,
+    thread: str = THREAD,
+    pairs: list[str] | None = argument(
+        "KEY=VALUE", "Metadata. VALUE is JSON, else text; null removes the key.", None
+    ),
     *,
-    ttl: Ttl = None,
+    ttl: str | None = TTL,
 ) -> None:
     """Set metadata of a thread, or its time to live."""
     if not pairs and ttl is None:
@@ -205,27 +161,26 @@ def set_metadata(
     print_thread(session, info)
 
 
-@command("threadkeep tag 42 escalated vip --url threads.db", cold=True)
+@command("threadkeep tag 42 escalated vip --url threads.db")
 def tag(
     session: Session,
-    thread: Thread,
-    tags: Annotated[list[str], typer.Argument(metavar="TAG", help="Tags.")],
+    thread: str = THREAD,
+    tags: list[str] = argument("TAG", "Tags."),
     *,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the tags instead.")] = False,
+    remove: bool = flag("--remove", "Remove the tags instead."),
 ) -> None:
     """Add tags to a thread, or remove them."""
     with session.open() as saver:
-        change = saver.threads.untag if remove else saver.threads.tag
-        info = change(thread, *tags)
+        info = (saver.threads.untag if remove else saver.threads.tag)(thread, *tags)
     print_thread(session, info)
 
 
-@command("threadkeep pin 42 --url threads.db", cold=True)
+@command("threadkeep pin 42 --url threads.db")
 def pin(
     session: Session,
-    thread: Thread,
+    thread: str = THREAD,
     *,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the pin instead.")] = False,
+    remove: bool = flag("--remove", "Remove the pin instead."),
 ) -> None:
     """Pin a thread, so that gc and prune leave it alone."""
     with session.open() as saver:
@@ -236,86 +191,46 @@ def pin(
 @command("threadkeep copy 42 experiment --url threads.db", cold=True)
 def copy(
     session: Session,
-    source: Annotated[
-        str, typer.Argument(metavar="THREAD", help="Thread id.", autocompletion=thread_ids)
-    ],
-    target: Annotated[str, typer.Argument(metavar="COPY", help="Thread id of the copy.")],
+    source: str = thread_argument("Thread id."),
+    target: str = argument("COPY", "Thread id of the copy."),
 ) -> None:
     """Copy a thread, its tags and metadata within the store."""
     with session.open() as saver:
-        if _existing(saver, source).state in (ThreadStatus.CREATED, ThreadStatus.DELETED):
-            raise ThreadNotFoundError(thread=source)
+        _existing(saver, source, ThreadStatus.CREATED, ThreadStatus.DELETED)
         saver.copy_thread(source, target)
     document = {"source": source, "target": target}
-    session.print(document, text(f"Copied thread {source} to {target}"))
+    session.print(document, f"Copied thread {source} to {target}")
 
 
 @command("threadkeep delete 42 43 --dry-run --url threads.db", cold=True)
 def delete(
-    session: Session, threads: ThreadIds, *, yes: Yes = False, dry_run: DryRun = False
+    session: Session, threads: list[str] = THREAD_IDS, *, yes: bool = YES, dry_run: bool = DRY_RUN
 ) -> None:
     """Delete threads. If one does not exist, none is deleted."""
     with session.open() as saver:
-        sizes = _sizes(saver, list(dict.fromkeys(threads)))
+        found = [_existing(saver, name, ThreadStatus.DELETED) for name in dict.fromkeys(threads)]
         if not dry_run and not yes:
-            names = clean(", ".join(one.thread for one in sizes))
-            session.confirm("delete", f"Delete {names}? This cannot be undone.", _table(sizes))
-        for one in sizes if not dry_run else ():
-            saver.delete_thread(one.thread)
-    verb = "Would delete" if dry_run else "Deleted"
-    total = plural(sum(one.bytes for one in sizes), "byte")
-    document = {"threads": [one._asdict() for one in sizes], "deleted": not dry_run}
-    summary = f"{verb} {plural(len(sizes), 'thread')} ({total})"
-    session.print(document, *([_table(sizes)] if dry_run else []), summary)
-
-
-class _Size(NamedTuple):
-    """Rows of a thread, and its bytes as the registry counts them."""
-
-    thread: str
-    checkpoints: int
-    writes: int
-    bytes: int
-
-
-def _sizes(saver: Saver, threads: list[str]) -> list[_Size]:
-    """Return the sizes of threads.
-
-    Raises:
-        ThreadNotFoundError: one of them does not exist.
-    """
-    rows = {one.thread: one for one in store_of(saver).run(all_sizes()).threads}
-    found = []
-    for name in threads:
-        info, stored = saver.threads.get(name), rows.get(name)
-        if stored is None and (info is None or info.state == ThreadStatus.DELETED):
-            raise ThreadNotFoundError(thread=name, hint="Nothing was deleted.")
-        counts = (stored.checkpoints, stored.writes) if stored else (0, 0)
-        found.append(_Size(name, *counts, info.bytes if info else 0))
-    return found
-
-
-def _table(sizes: list[_Size]) -> Table:
-    rows = [(text(one.thread), f"{one.checkpoints:,}", f"{one.bytes:,}") for one in sizes]
-    return table(("thread", "checkpoints>", "~bytes>"), rows)
+            names = ", ".join(one.id for one in found)
+            question = f"Delete {names}? This cannot be undone."
+            session.confirm("delete", question, thread_table(found))
+        for one in found if not dry_run else ():
+            saver.delete_thread(one.id)
+    total = plural(sum(one.bytes for one in found), "byte")
+    summary = f"{'Would delete' if dry_run else 'Deleted'} {plural(len(found), 'thread')} ({total})"
+    document = {"threads": [one.as_json() for one in found], "deleted": not dry_run}
+    session.print(document, thread_table(found) if dry_run else None, summary)
 
 
 @command("threadkeep erase --metadata user_id=u1 --dry-run --url threads.db", cold=True)
 def erase(
     session: Session,
-    thread: Annotated[
-        str | None, typer.Argument(metavar="THREAD", help="Thread id.", autocompletion=thread_ids)
-    ] = None,
+    thread: str | None = thread_argument("Thread id.", None),
     *,
-    metadata: WithMetadata = None,
-    forks: Annotated[
-        bool, typer.Option("--forks", help="Erase forks too: they hold the same data.")
-    ] = False,
-    rewrite: Annotated[
-        bool, typer.Option("--rewrite", help="PostgreSQL: rewrite the tables, which locks them.")
-    ] = False,
-    yes: Yes = False,
-    dry_run: DryRun = False,
+    metadata: list[str] | None = WITH_METADATA,
+    forks: bool = flag("--forks", "Erase forks too: they hold the same data."),
+    rewrite: bool = flag("--rewrite", "PostgreSQL: rewrite the tables, which locks them."),
+    yes: bool = YES,
+    dry_run: bool = DRY_RUN,
 ) -> int:
     """Erase threads from tables, caches and the store's files.
 
@@ -332,30 +247,23 @@ def erase(
             if not yes:
                 question = f"Erase {plural(len(report.threads), 'thread')}? This cannot be undone."
                 session.confirm("erase", question, *_erase_lines(report))
-            report = _erase(saver, session, thread, **options, rewrite=rewrite)
+            options |= {"rewrite": rewrite}
+            with session.progress() as progress:
+                try:
+                    report = saver.threads.erase(thread, **options, progress=progress)
+                except UnfinishedErasureError as error:
+                    report = error.report
     session.print(report.as_json(), *_erase_lines(report))
     return 0 if report.ok else 1
 
 
-def _erase(saver: Saver, session: Session, thread: str | None, **options: Any) -> EraseReport:
-    with session.progress() as progress:
-        try:
-            return saver.threads.erase(thread, progress=progress, **options)
-        except UnfinishedErasureError as error:
-            if not isinstance(error.report, EraseReport):
-                raise
-            return error.report
-
-
-def _erase_lines(report: EraseReport) -> list[Any]:
-    archived = any(one.archived_bytes for one in report.threads)
-    columns = ["thread", "checkpoints>", "writes>", "segments>", "bytes>"]
-    rows: list[list[Text | str]] = []
-    for one in report.threads:
-        counts = [one.checkpoints, one.writes, one.segments, one.bytes]
-        counts += [one.archived_bytes] if archived else []
-        rows.append([text(one.thread), *(f"{count:,}" for count in counts)])
-    columns += ["archived>"] if archived else []
+def _erase_lines(report: EraseReport) -> list[Drawn]:
+    columns = ["thread", "checkpoints>", "writes>", "segments>", "bytes>", "archived>"]
+    rows = [
+        (one.thread, one.checkpoints, one.writes, one.segments, one.bytes, one.archived_bytes or 0)
+        for one in report.threads
+    ]
+    width = 6 if any(one.archived_bytes for one in report.threads) else 5
     verb = "Would erase" if report.dry_run else "Erased"
     total = plural(sum([one.bytes for one in report.threads]), "byte")
     lines = [f"{verb} {plural(len(rows), 'thread')} ({total})"]
@@ -366,4 +274,4 @@ def _erase_lines(report: EraseReport) -> list[Any]:
     lines += [f"Cleared: {place}" for place in report.cleared]
     lines += [f"Remaining: {place}" for place in report.remains]
     lines += [f"Not done: {place}" for place in report.unfinished]
-    return [*([table(columns, rows)] if rows else []), *map(clean, lines)]
+    return [table(columns[:width], [row[:width] for row in rows]), *lines]

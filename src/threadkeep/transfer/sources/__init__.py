@@ -35,18 +35,7 @@ _HINT = (
 
 
 def open_source(source: Any, codec: Codec, key: str | bytes | None) -> Source:
-    """Open a store of LangGraph's for reading.
-
-    Args:
-        source: its URL or path, or the saver.
-        codec: has the classes that may be loaded.
-        key: key of encrypted values; see `Payloads`.
-
-    Raises:
-        InvalidArgumentError: it is none of these, or the key is invalid.
-        OpenError: it cannot be opened.
-        NotLangGraphError: it is not a store of LangGraph's.
-    """
+    """Open a store of LangGraph's for reading."""
     if isinstance(source, Saver):
         raise own_store("The saver")
     if isinstance(source, BaseCheckpointSaver):

@@ -1,12 +1,7 @@
-"""Readers of LangGraph's stores: their records, their protocol, and the payloads of values.
+"""Readers of LangGraph's stores: their records, what they share, and that of InMemorySaver.
 
 A source is never changed, not even migrated. A value is what LangGraph would return, or an error
 says why not.
-
-Reader of LangGraph's InMemorySaver.
-
-Its three public dicts are read (`storage`, `writes`, `blobs`): its methods do not return the path
-of a write's task, which gives writes their order.
 """
 
 from __future__ import annotations
@@ -15,7 +10,7 @@ import json
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, writes_sort_key
 from langgraph.checkpoint.memory import InMemorySaver
@@ -65,14 +60,19 @@ class SourceCheckpoint:
     size: int = 0
 
 
-class Source(Protocol):
+class Source:
     """Store of LangGraph's, for reading by one thread at a time; calls may block."""
+
+    def __init__(self, payloads: Payloads) -> None:
+        self._payloads = payloads
 
     def threads(self) -> dict[str, int]:
         """Count the checkpoints of each thread, by its id, in order."""
+        raise NotImplementedError
 
     def parents(self, thread: str) -> dict[CheckpointKey, str | None]:
         """Return the parent of each checkpoint of a thread; reads no values."""
+        raise NotImplementedError
 
     def begin(self) -> None:
         """Read one state from now on."""
@@ -88,6 +88,7 @@ class Source(Protocol):
                 error names the checkpoint.
             OpenError, BackendError: the store failed.
         """
+        raise NotImplementedError
 
     def saver(self) -> BaseCheckpointSaver[Any]:
         """Return LangGraph's own saver, which reads the same state.
@@ -95,6 +96,7 @@ class Source(Protocol):
         Raises:
             OpenError: its library is not installed.
         """
+        raise NotImplementedError
 
     def close(self) -> None:
         """Release everything. Idempotent."""
@@ -105,11 +107,6 @@ class Source(Protocol):
 
 class Payloads:
     """Reader of payloads: a type and bytes, to values.
-
-    Args:
-        codec: has the classes that may be loaded.
-        serde: the serializer of the saver that is read; None for LangGraph's own.
-        key: AES key, as LangGraph takes it (LANGGRAPH_AES_KEY), 16, 24 or 32 bytes.
 
     Raises:
         InvalidArgumentError: the key has another length.
@@ -224,15 +221,20 @@ def naming(thread: str, ns: str, checkpoint: str) -> Iterator[None]:
         raise
 
 
+# -- InMemorySaver ---------------------------------------------------------------------
+
 _EMPTY = "empty"
 
 
 class MemorySource(Source):
-    """See `Source`. What is read of a checkpoint is never changed there, only replaced."""
+    """Reader of the three public dicts: methods do not return the paths of the writes' tasks.
+
+    What is read of a checkpoint is never changed there, only replaced.
+    """
 
     def __init__(self, saver: InMemorySaver, payloads: Payloads) -> None:
+        super().__init__(payloads)
         self._saver = saver
-        self._payloads = payloads
         self._keys: dict[str, Any] = {}  # a thread's id may be no text there
 
     def threads(self) -> dict[str, int]:
@@ -252,15 +254,6 @@ class MemorySource(Source):
             for ns, rows in found.items()
             for checkpoint, (_, _, parent) in list(rows.items())
         }
-
-    def begin(self) -> None:
-        """See `Source.begin`."""
-
-    def end(self) -> None:
-        """See `Source.end`."""
-
-    def close(self) -> None:
-        """See `Source.close`: the saver is the caller's."""
 
     def checkpoints(self, thread: str) -> Generator[SourceCheckpoint, None, None]:
         """See `Source.checkpoints`."""
@@ -288,14 +281,12 @@ class MemorySource(Source):
         return {c: blob for c, blob in found.items() if blob is not None and blob[0] != _EMPTY}
 
     def _writes(self, key: Any, ns: str, checkpoint: str) -> list[SourceWrite]:
-        rows = [
-            SourceWrite(task, path, idx, channel, stored)
-            for (_, idx), (task, channel, stored, path) in dict(
-                self._saver.writes.get((key, ns, checkpoint), {})
-            ).items()
+        rows = dict(self._saver.writes.get((key, ns, checkpoint), {}))
+        writes = [
+            SourceWrite(task, path, idx, channel, self._payloads.value(*stored))
+            for (_, idx), (task, channel, stored, path) in rows.items()
         ]
-        rows.sort(key=lambda row: writes_sort_key(row.task_path, row.task_id, row.idx))
-        return [row._replace(value=self._payloads.value(*row.value)) for row in rows]
+        return sorted(writes, key=lambda one: writes_sort_key(one.task_path, one.task_id, one.idx))
 
     def saver(self) -> BaseCheckpointSaver[Any]:
         """See `Source.saver`."""

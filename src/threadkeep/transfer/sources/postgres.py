@@ -78,11 +78,7 @@ _FIRST_VERSION = f"{1:032}.{0:016}"  # as LangGraph counts, without its random p
 
 
 def conninfo_of(connection: Any) -> str:
-    """Return the conninfo of a connection or pool of psycopg, sync or async.
-
-    Raises:
-        OpenError: it has none.
-    """
+    """Return the conninfo of a connection or pool of psycopg, sync or async."""
     try:
         if hasattr(connection, "conninfo"):
             return psycopg.conninfo.make_conninfo(connection.conninfo)
@@ -97,17 +93,7 @@ def conninfo_of(connection: Any) -> str:
 
 
 def open_postgres(database: str, payloads: Payloads, schema: str | None = None) -> PostgresSource:
-    """Connect to a database.
-
-    Args:
-        database: its URL, or another conninfo of libpq.
-        payloads: reads values.
-        schema: the schema of the tables; None for the connection's search path.
-
-    Raises:
-        OpenError: it cannot be reached.
-        NotLangGraphError: it has no tables of LangGraph's saver.
-    """
+    """Connect to a database."""
     settings = settings_of(database)
     server = settings.server
     with mapped_errors(server):
@@ -142,9 +128,9 @@ class PostgresSource(Source):
     def __init__(
         self, db: psycopg.Connection[dict[str, Any]], server: str, payloads: Payloads
     ) -> None:
+        super().__init__(payloads)
         self._db = db
         self._server = server
-        self._payloads = payloads
         columns: dict[str, set[str]] = {}
         for row in self._all(_COLUMNS):
             columns.setdefault(row["relname"], set()).add(row["attname"])
@@ -170,11 +156,8 @@ class PostgresSource(Source):
             for row in self._all(_PARENTS, (thread,))
         }
 
-    def begin(self) -> None:
-        """See `Source.begin`: the first statement begins a transaction."""
-
     def end(self) -> None:
-        """See `Source.begin`."""
+        """See `Source.end`: the first statement begins a transaction."""
         with mapped_errors(self._server):
             self._db.rollback()
 

@@ -45,24 +45,14 @@ _WRITES = (
     " ORDER BY {path}, task_id, idx"
 )
 _COLUMNS = {
-    "checkpoints": {
-        *("thread_id", "checkpoint_ns", "checkpoint_id", "parent_checkpoint_id"),
-        *("type", "checkpoint", "metadata"),
-    },
-    "writes": {
-        *("thread_id", "checkpoint_ns", "checkpoint_id", "task_id", "idx", "channel"),
-        *("type", "value"),
-    },
+    "checkpoints": "thread_id checkpoint_ns checkpoint_id parent_checkpoint_id type checkpoint"
+    " metadata",
+    "writes": "thread_id checkpoint_ns checkpoint_id task_id idx channel type value",
 }
 
 
 def open_sqlite(path: str, payloads: Payloads) -> SqliteSource:
-    """Open a file.
-
-    Raises:
-        OpenError: it does not exist, or may not be read.
-        NotLangGraphError: it is another program's, or threadkeep's own.
-    """
+    """Open a file."""
     file = Path(path)
     if not file.is_file():
         raise OpenError(f"There is no file {path}.", hint="Use the path of LangGraph's database.")
@@ -106,7 +96,7 @@ def _writes_columns(db: sqlite3.Connection, path: str) -> set[str]:
         table: {name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")}
         for table in _COLUMNS
     }
-    if any(columns - found[table] for table, columns in _COLUMNS.items()):
+    if any(set(names.split()) - found[table] for table, names in _COLUMNS.items()):
         raise NotLangGraphError(
             f"{path} has no tables of LangGraph's SqliteSaver.",
             hint="Use the file that SqliteSaver or AsyncSqliteSaver (2.0 or newer) writes.",
@@ -120,9 +110,9 @@ class SqliteSource(Source):
     def __init__(
         self, db: sqlite3.Connection, path: str, payloads: Payloads, writes: set[str]
     ) -> None:
+        super().__init__(payloads)
         self._db = db
         self._path = path
-        self._payloads = payloads
         self._has_paths = "task_path" in writes
         self._writes = _WRITES.format(path="task_path" if self._has_paths else "''")
 
@@ -160,23 +150,21 @@ class SqliteSource(Source):
         self,
         thread: str,
         ns: str,
-        checkpoint: str,
+        id: str,
         parent: str | None,
         kind: str,
         data: bytes,
         metadata: bytes | None,
     ) -> SourceCheckpoint:
-        rows = self._db.execute(self._writes, (thread, ns, checkpoint)).fetchall()
-        writes = [self._write(*row) for row in rows]
+        rows = self._db.execute(self._writes, (thread, ns, id)).fetchall()
+        writes = [
+            SourceWrite(task, path, idx, channel, self._payloads.value(*payload))
+            for task, path, idx, channel, *payload in rows
+        ]
         size = len(data) + sum([len(row[5] or b"") for row in rows])
         value = self._payloads.value(kind, data)
         own = self._payloads.metadata(metadata)
-        return SourceCheckpoint(ns, checkpoint, parent or None, value, own, writes, size)
-
-    def _write(
-        self, task: str, path: str, idx: int, channel: str, kind: str, data: bytes
-    ) -> SourceWrite:
-        return SourceWrite(task, path, idx, channel, self._payloads.value(kind, data))
+        return SourceCheckpoint(ns, id, parent or None, value, own, writes, size)
 
     def saver(self) -> BaseCheckpointSaver[Any]:
         """See `Source.saver`."""

@@ -124,13 +124,13 @@ def _not_ours(schema: str, tables: Mapping[str, Collection[str]]) -> NotOursErro
         name = quote(schema.strip('"'))
         return NotOursError(
             f"The tables in schema {schema} are those of LangGraph's own PostgresSaver.",
-            hint="They are left as they are. Give threadkeep a schema of its own, and bring the"
+            hint="They are left as they are. Use a schema of its own for threadkeep, and bring the"
             f" threads there: threadkeep adopt 'URL?schema={name}' 'URL?schema=threadkeep'",
         )
     names = ", ".join(sorted(tables))
     return NotOursError(
         f"Schema {schema} has tables of another program under names of ours: {names}.",
-        hint="They are left as they are. Give threadkeep a schema of its own: ?schema=NAME.",
+        hint="They are left as they are. Use a schema of its own for threadkeep: ?schema=NAME.",
     )
 
 
