@@ -22,15 +22,8 @@ from threadkeep.savers import (
 
 if _CHECKING:
     from threadkeep.backends.base import AsyncBackend, Backend
-    from threadkeep.cache import (
-        Cache,
-        HotTier,
-    )
-    from threadkeep.cold.policy import (
-        ColdTier,
-        Tiering,
-        WarmTier,
-    )
+    from threadkeep.cache import Cache, HotTier
+    from threadkeep.cold.policy import ColdTier, Tiering, WarmTier
     from threadkeep.retention.policy import Retention
     from threadkeep.wrap_langgraph import wrap
     from threadkeep.write_behind import WriteBehind

@@ -26,30 +26,18 @@ from langgraph.checkpoint.base import (
 )
 
 from threadkeep import validation
-from threadkeep.engine.load import (
-    Load,
-    Loaded,
-)
+from threadkeep.engine.load import Load, Loaded
 from threadkeep.engine.operation import CheckpointRef
 from threadkeep.engine.put import Put, PutWrites
 from threadkeep.errors import InvalidArgumentError, InvalidConfigError, invalid
-from threadkeep.langgraph_internals import (
-    RUNTIME,
-    TASK_ID,
-    TASK_NS,
-)
+from threadkeep.langgraph_internals import RUNTIME, TASK_ID, TASK_NS
 
 if TYPE_CHECKING:
     from threadkeep.engine.listing import Listing
 
 
 def place(config: RunnableConfig) -> CheckpointRef:
-    """Return the thread, namespace and checkpoint that a config names.
-
-    Raises:
-        InvalidConfigError: there is no thread id.
-        InvalidArgumentError: the checkpoint's id is no text, or a part no valid Unicode.
-    """
+    """Return the thread, namespace and checkpoint that a config names."""
     configurable = _configurable(config)
     get = configurable.get
     thread, ns, own_id = get("thread_id"), get("checkpoint_ns", ""), get("checkpoint_id")
@@ -93,10 +81,6 @@ def put(
     """Return the arguments of `put` as a record. The checkpoint's own versions count.
 
     A channel that `new_versions` names is new, even if its version is its parent's.
-
-    Raises:
-        InvalidConfigError: the checkpoint has no id.
-        InvalidArgumentError: something else of it cannot be stored as it is.
     """
     parent = place(config)
     copied = dict(validation.mapping("checkpoint", checkpoint, parent))
@@ -144,12 +128,7 @@ def stored(call: Put) -> RunnableConfig:
 def put_writes(
     config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str | None
 ) -> PutWrites:
-    """Return the arguments of `put_writes` as a record. No task path is an empty one.
-
-    Raises:
-        InvalidConfigError: the config names no checkpoint.
-        InvalidArgumentError: the task's id or a channel's name is no text.
-    """
+    """Return the arguments of `put_writes` as a record. No task path is an empty one."""
     target = place(config)
     if target.id is None:
         raise InvalidConfigError(
@@ -171,11 +150,7 @@ def listing(
     before: RunnableConfig | None,
     limit: int | None,
 ) -> Listing:
-    """Return the arguments of `list` as a record.
-
-    Raises:
-        InvalidArgumentError: the limit, the filter or an id is invalid.
-    """
+    """Return the arguments of `list` as a record."""
     from threadkeep.engine.listing import Listing  # noqa: PLC0415 - seldom needed
 
     limit = validation.limit(limit)

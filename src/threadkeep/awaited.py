@@ -59,3 +59,7 @@ class AwaitedMaintenance:
     async def aclear_cache(self, thread: str | None = None) -> None:
         """Async variant of `clear_cache`."""
         await self._store.arun(self._store.clear_cache(thread))
+
+    async def aflush(self) -> None:
+        """Async variant of `flush`."""
+        await driver.arun(self._store.flush())

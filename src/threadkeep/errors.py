@@ -37,8 +37,7 @@ class ThreadkeepError(Exception):
 
     def __str__(self) -> str:
         names = ("thread", "namespace", "checkpoint", "channel")
-        known = [(n, getattr(self, n)) for n in names]
-        place = ", ".join(f"{n} {v!r}" for n, v in known if v)
+        place = ", ".join(f"{n} {getattr(self, n)!r}" for n in names if getattr(self, n))
         text = f"{self.message} ({place})" if place else self.message
         return f"{text}\n{self.hint}" if self.hint else text
 

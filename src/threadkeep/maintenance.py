@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from threadkeep import lazy, validation
 from threadkeep.awaited import AwaitedMaintenance
 from threadkeep.engine.context import Engine
+from threadkeep.engine.operation import call
 from threadkeep.layers import driver
 from threadkeep.store import LayeredStore
 
@@ -107,12 +107,12 @@ class Maintenance(AwaitedMaintenance):
             NewerDatabaseError: the tables are of a later release.
             UnreachableError, BackendError: the server failed, or refused.
         """
-        self._store.run(self._store.migrate())
+        self._store.run(call("migrate"))
         return _Done()
 
     async def asetup(self) -> None:
         """Async variant of `setup`."""
-        await self._store.arun(self._store.migrate())
+        await self._store.arun(call("migrate"))
 
     def flush(self) -> None:
         """Store the saves that `write_behind` has not stored yet; durable on return.
@@ -121,11 +121,7 @@ class Maintenance(AwaitedMaintenance):
             LostSavesError: some of it was refused, as it says, and is lost.
             BackendError: the store failed; what it did not store is kept, and tried again.
         """
-        self._store.flush()
-
-    async def aflush(self) -> None:
-        """Async variant of `flush`."""
-        await self._store.aflush()
+        driver.run(self._store.flush())
 
     def close(self) -> None:
         """Shut down and release everything. Idempotent; later calls raise `ClosedError`."""
@@ -143,21 +139,11 @@ class Maintenance(AwaitedMaintenance):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()

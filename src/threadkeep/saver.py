@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import threading
 import time
 from collections.abc import (
     AsyncIterator,
@@ -16,7 +15,7 @@ from collections.abc import (
 )
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -31,39 +30,22 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 import threadkeep
 from threadkeep import arguments, lazy, validation
-from threadkeep.backends.process_forks import ResetInChild
-from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
-from threadkeep.engine import (
-    load,
-    put,
-)
-from threadkeep.engine.context import (
-    Engine,
-    remember,
-    to_commit,
-)
-from threadkeep.engine.operation import (
-    Operation,
-)
+from threadkeep.codec import Compression, NativeCodec, SerdeCodec
+from threadkeep.engine import load, put
+from threadkeep.engine.context import Engine, remember, to_commit
+from threadkeep.engine.operation import Operation
 from threadkeep.engine.put import Call, Put
 from threadkeep.errors import ThreadkeepError
-from threadkeep.layers import (
-    driver,
-    layer,
-)
+from threadkeep.layers import driver, layer
 from threadkeep.maintenance import Maintenance
-from threadkeep.options import check_options
+from threadkeep.options import NAMES, check_options
 from threadkeep.retention.background import Collector, Gained, quietly
-from threadkeep.store import (
-    RANDOM,
-    LayeredStore,
-)
+from threadkeep.store import RANDOM, LayeredStore
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress
     from threadkeep.threads import Threads
 
-T = TypeVar("T")
 PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
 
 WORKING_SET_BYTES = 256 * 1024 * 1024
@@ -71,16 +53,13 @@ _CLONES = 16  # savers with another allowlist that are kept for the next run
 _log = logging.getLogger("threadkeep")
 
 
-class _ForkedRuns(ResetInChild):
+class _ForkedRuns:
     """Counter and log of runs that left the head of another one behind."""
 
-    def _reset(self) -> None:
-        self.count = 0
-        self._lock = threading.Lock()
+    count = 0
 
     def note(self, thread: str, head: str, checkpoint: str) -> None:
-        with self._lock:
-            self.count += 1
+        self.count += 1
         _log.warning(
             "A run has left a head of thread %r behind: its checkpoint %s does not go on from"
             " %s, which another run stored. Both are kept, as branches."
@@ -145,26 +124,10 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
         gc_every: timedelta | float | None = None,
         gc_on_put: int | None = None,
     ) -> None:
-        check_options(
-            {
-                "conflicts": conflicts,
-                "serde": serde,
-                "compression": compression,
-                "pickle_fallback": pickle_fallback,
-                "working_set_bytes": working_set_bytes,
-                "group_commit": group_commit,
-                "write_behind": write_behind,
-                "cache": cache,
-                "hot": hot,
-                "cold": cold,
-                "tiering": tiering,
-                "retention": retention,
-                "gc_every": gc_every,
-                "gc_on_put": gc_on_put,
-            }
-        )
+        given = locals()
+        check_options({name: given[name] for name in NAMES})
         if gc_every is not None:
-            driver.blocking(backend)
+            driver.BackendPair(backend).blocking  # noqa: B018 - raises if there is none
         super().__init__(serde=serde)
         self._store = LayeredStore(
             backend,
@@ -179,7 +142,9 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
         self._store.retention = retention
         self._forked = _ForkedRuns()
         self._engine = Engine(
-            codec=_codec(serde, pickle_fallback=pickle_fallback),
+            codec=SerdeCodec(serde)
+            if serde is not None
+            else NativeCodec(pickle_fallback=pickle_fallback),
             compression=compression or Compression(),
             working_set=self._store.working_set,
             conflicts=conflicts,
@@ -189,9 +154,11 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
             holds_all=write_behind is not None,
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
-        self._clones_lock = threading.Lock()
         self._gained = None if gc_on_put is None else Gained(gc_on_put)
-        self._collector = None if gc_every is None else Collector(self._collect, _seconds(gc_every))
+        self._collector: Collector | None = None
+        if gc_every is not None:
+            every = validation.duration("gc_every", gc_every)
+            self._collector = Collector(self._collect, every.total_seconds())
 
     @property
     def threads(self) -> Threads:
@@ -443,36 +410,22 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Saver:
         """Return a saver that also loads these (module, name) classes; all else is shared."""
-        key = validation.classes(extra_allowlist)
-        with self._clones_lock:
-            clone = self._clones.get(key)
-            if clone is None:
-                while len(self._clones) >= _CLONES:
-                    del self._clones[next(iter(self._clones))]
-                clone = self._clones[key] = self._cloned(key)
-        return clone
-
-    def _cloned(self, allowed: frozenset[tuple[str, ...]]) -> Saver:
-        clone = copy.copy(self)
-        codec = self._engine.codec.with_allowlist(allowed)
-        clone._engine = self._engine._replace(codec=codec)  # noqa: SLF001 - a clone
-        clone._clones, clone._clones_lock = {}, threading.Lock()  # noqa: SLF001 - a clone
+        allowed = validation.classes(extra_allowlist)
+        clone = self._clones.get(allowed)
+        if clone is None:
+            clone = copy.copy(self)
+            codec = self._engine.codec.with_allowlist(allowed)
+            clone._engine = self._engine._replace(codec=codec)  # noqa: SLF001 - a clone
+            clone._clones = {}  # noqa: SLF001 - a clone
+            if len(self._clones) >= _CLONES:
+                self._clones.clear()
+            self._clones[allowed] = clone
         return clone
 
 
 def store_of(saver: Saver) -> LayeredStore:
     """Return the store of a saver, for the command line and for copies between stores."""
     return saver._store  # noqa: SLF001 - the one place outside that may
-
-
-def _codec(serde: SerializerProtocol | None, *, pickle_fallback: bool) -> Codec:
-    return NativeCodec(pickle_fallback=pickle_fallback) if serde is None else SerdeCodec(serde)
-
-
-def _seconds(gc_every: timedelta | float) -> float:
-    from threadkeep.validation import duration  # noqa: PLC0415 - seldom needed
-
-    return duration("gc_every", gc_every).total_seconds()
 
 
 def _now() -> int:

@@ -15,25 +15,16 @@ from threadkeep.backends.base import Scrubbed
 from threadkeep.backends.group_commit import AT_ONCE, GroupCommit
 from threadkeep.backends.open import open_hot
 from threadkeep.cold.layer import TierLayer
-from threadkeep.engine.operation import (
-    Requests,
-    call,
-)
+from threadkeep.engine.operation import Aside, Requests, call
 from threadkeep.engine.working_set import WorkingSet
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
-from threadkeep.layers.driver import (
-    BackendPair,
-    Stack,
-    Store,
-    Workflow,
-    either,
-    on,
-)
+from threadkeep.layers.driver import BackendPair, Stack, Store, Workflow, either, on
 from threadkeep.layers.layer import Layer
 
 if TYPE_CHECKING:
     from threadkeep.backends.base import AsyncBackend, Backend
-    from threadkeep.cache import Cache, CacheLayer, HotTier
+    from threadkeep.cache import Cache
+    from threadkeep.cache.layer import CacheLayer
     from threadkeep.cold.policy import Tiering
     from threadkeep.cold.store import ColdStore
     from threadkeep.retention.policy import Retention
@@ -44,15 +35,7 @@ RANDOM = SystemRandom()  # tokens must differ even where a program seeds its ran
 
 
 class LayeredStore(Stack):
-    """A backend, the layers in front of it, and the working set of its threads.
-
-    Args:
-        backend: where rows are; closed with the store.
-        group_commit, write_behind, cache, hot, cold, tiering, working_set_bytes: see `Saver`.
-
-    Raises:
-        InvalidArgumentError, OpenError: the backend does not support an option.
-    """
+    """A backend, the layers in front of it, and the working set of its threads."""
 
     def __init__(
         self,
@@ -66,22 +49,30 @@ class LayeredStore(Stack):
         tiering: Tiering | None = None,
         working_set_bytes: int = 0,
     ) -> None:
+        # (what is seldom needed is imported where it is)
         store = Store(backend, group_commit or AT_ONCE)
-        self.cold = None if cold is None else _open_cold(cold)
+        self.cold: ColdStore | None = None
         self.tiering = tiering
         self.retention: Retention | None = None  # of threads without a policy of their own
         self._hot = None if hot is None else BackendPair(open_hot(hot))
-        _check(store, group_commit, write_behind, self._hot, self.cold)
         self._cache: CacheLayer | None = None
         self._write_behind: WriteBehindLayer | None = None
+        if cold is not None:
+            from threadkeep.cold.store import ColdStore  # noqa: PLC0415
+
+            self.cold = ColdStore(cold)
+        self._check(store, group_commit, write_behind)
         layers: list[Layer] = []
         if cache is not None or self._hot is not None:
-            self._cache = _cache_layer(cache, self._hot, None if tiering is None else tiering.hot)
+            from threadkeep.cache.layer import CacheLayer, Hot  # noqa: PLC0415
+
+            tier = None if tiering is None else tiering.hot
+            self._cache = CacheLayer(cache, None if self._hot is None else Hot(self._hot), tier)
             layers.insert(0, self._cache)
         layers.insert(0, TierLayer(self.cold))
         self._beneath = Stack(store, layers)
         if write_behind is not None:
-            from threadkeep.write_behind.layer import WriteBehindLayer  # noqa: PLC0415 - much, and seldom needed
+            from threadkeep.write_behind.layer import WriteBehindLayer  # noqa: PLC0415
 
             self._write_behind = WriteBehindLayer(
                 self._beneath, write_behind, group_commit or AT_ONCE
@@ -95,6 +86,33 @@ class LayeredStore(Stack):
             exclusive=write_behind is not None,
         )
         process_forks.watch(self.working_set)
+
+    def _check(
+        self, store: Store, group_commit: GroupCommit | None, write_behind: WriteBehind | None
+    ) -> None:
+        """Refuse options that the backend does not support."""
+        backend = store.backend
+        name = type(backend).__name__
+        hint = ""
+        if self._hot is not None and not backend.counts_for_all:
+            refused = (
+                f"hot= cannot stand in front of {name}, which does not count for all processes."
+            )
+            hint = "Use it in front of PostgreSQL, or leave it out."
+        elif self.cold is not None and not backend.has_identity:
+            refused = (
+                f"cold= cannot be used with {name}, which has no name of its own: stores that share"
+                " a cold store are told apart by that."
+            )
+            hint = "Override `identity` in the backend, and set `has_identity`."
+        elif write_behind is not None and backend is store.awaited:
+            refused = "write_behind= needs connections of its own, to store what waits at any time."
+            hint = "Use a URL instead of an async pool, connection or client."
+        elif group_commit is not None and not backend.commits_groups:
+            refused = f"{name} cannot commit in groups."
+            hint = "Leave group_commit out, or override `commit_many` and set `commits_groups`."
+        if hint:
+            raise InvalidArgumentError(refused, hint=hint)
 
     @property
     def backend(self) -> Backend | AsyncBackend:
@@ -115,10 +133,6 @@ class LayeredStore(Stack):
 
     # -- operations ----------------------------------------------------------------------
 
-    def migrate(self) -> Requests[None]:
-        """Make the tables, or bring them up to date, where opening does not."""
-        yield from call("migrate")
-
     def clear_cache(self, thread: str | None) -> Requests[None]:
         """Evict a thread, or (None) all, from the working set, the cache and the hot store."""
         self.working_set.forget(thread)
@@ -137,15 +151,11 @@ class LayeredStore(Stack):
 
     # -- write-behind --------------------------------------------------------------------
 
-    def flush(self) -> None:
+    def flush(self) -> Workflow[None]:
         """Store what waits. See `Saver.flush`."""
         if self._write_behind is not None:
-            self._write_behind.queue.flush()
-
-    async def aflush(self) -> None:
-        """Async variant of `flush`."""
-        if self._write_behind is not None:
-            await self._write_behind.queue.aflush()
+            queue = self._write_behind.queue
+            yield Aside(queue.flush, queue.aflush)
 
     def close(self) -> Workflow[None]:
         """Store what waits, and close the backend."""
@@ -158,53 +168,8 @@ class LayeredStore(Stack):
                 failure = error
             # (Where it was interrupted, nothing is closed: what waits is stored at the program's
             # end.)
-        for faces in (self._store, self._hot):
-            if faces is not None:
-                yield from either(faces.close, faces.aclose)
+        for pair in (self._store, self._hot):
+            if pair is not None:
+                yield from either(pair.close, pair.aclose)
         if failure is not None:
             raise failure
-
-
-def _cache_layer(cache: Cache | None, hot: BackendPair | None, tier: HotTier | None) -> CacheLayer:
-    from threadkeep.cache import CacheLayer  # noqa: PLC0415 - much, and seldom needed
-    from threadkeep.cache.layer import Hot  # noqa: PLC0415 - see above
-
-    return CacheLayer(cache, None if hot is None else Hot(hot), tier)
-
-
-def _open_cold(url: str) -> ColdStore:
-    from threadkeep.cold.store import ColdStore  # noqa: PLC0415 - much, and seldom needed
-
-    return ColdStore(url)
-
-
-def _check(
-    store: Store,
-    group_commit: GroupCommit | None,
-    write_behind: WriteBehind | None,
-    hot: BackendPair | None,
-    cold: ColdStore | None,
-) -> None:
-    """Refuse options that the backend does not support."""
-    name = type(store.backend).__name__
-    if hot is not None and not store.backend.counts_for_all:
-        raise InvalidArgumentError(
-            f"hot= cannot stand in front of {name}, which does not count for all processes.",
-            hint="Use it in front of PostgreSQL, or leave it out.",
-        )
-    if cold is not None and not store.backend.has_identity:
-        raise InvalidArgumentError(
-            f"cold= cannot be used with {name}, which has no name of its own: stores that share a"
-            " cold store are told apart by that.",
-            hint="Override `identity` in the backend, and set `has_identity`.",
-        )
-    if write_behind is not None and store.backend is store.awaited:
-        raise InvalidArgumentError(
-            "write_behind= needs connections of its own, to store what waits at any time.",
-            hint="Use a URL instead of an async pool, connection or client.",
-        )
-    if group_commit is not None and not store.backend.commits_groups:
-        raise InvalidArgumentError(
-            f"{name} cannot commit in groups.",
-            hint="Leave group_commit out, or override `commit_many` and set `commits_groups`.",
-        )

@@ -153,11 +153,7 @@ def classes(values: object) -> frozenset[tuple[str, ...]]:
 
 
 def checkpoint(value: Mapping[str, Any], at: CheckpointRef) -> None:
-    """Validate all of a checkpoint but its values.
-
-    Raises:
-        InvalidArgumentError: a name, a version or the time cannot be stored.
-    """
+    """Validate all of a checkpoint but its values."""
     # All at once where all is as usual, which costs a microsecond; else one by one.
     values, versions = value["channel_values"], value["channel_versions"]
     seen = value.get("versions_seen", {})

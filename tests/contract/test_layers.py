@@ -6,10 +6,11 @@ import asyncio
 import sys
 import threading
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from kit.contract import Variant
-from kit.layers import Awaited, Layered, ThroughCache, awaiting, one, stack_of
+from kit.layers import Awaited, Layered, ThroughCache, acommit, awaiting, one, stack_of
 from kit.postgres import url_for
 
 from threadkeep import (
@@ -314,11 +315,11 @@ async def test_a_change_that_no_layer_handles_goes_to_the_store_directly(monkeyp
     monkeypatch.setattr(stack, "run", never)
     monkeypatch.setattr(stack, "arun_here", never)
     stack.commit(BATCH)
-    await stack.acommit(Batch("u", NOW, checkpoints=(checkpoint(1),)))
+    await acommit(stack, Batch("u", NOW, checkpoints=(checkpoint(1),)))
     for thread in "tu":
         (found,) = stack._store.backend.fetch([ReadCheckpoint(thread, "")])
         assert found.found is not None
-    for commits in (stack.commit, stack.acommit):
+    for commits in (stack.commit, partial(acommit, stack)):
         with pytest.raises(AssertionError):
             await commits(DropThread("t", NOW))
 
@@ -485,7 +486,7 @@ async def test_a_store_that_blocks_is_used_in_worker_threads():
     assert threading.current_thread() not in backend.used.values()
     assert backend.used["fetch"].name.startswith("threadkeep-read")
     assert "commit" not in backend.used, "the writer commits in groups"
-    await stack.acommit(BATCH)
+    await acommit(stack, BATCH)
     assert backend.used["commit_many"].name == "threadkeep-writer"
     await stack._store.aclose()
 
@@ -500,7 +501,7 @@ async def test_a_store_of_both_kinds_is_awaited_where_the_caller_awaits():
     backend = Both()
     stack = stack_of(backend)
     assert await stack.arun(call("identity")) == backend.native.identity()
-    await stack.acommit(BATCH)
+    await acommit(stack, BATCH)
     assert backend.used == {}
     assert (await stack.arun(fetch(READ))).found is not None
     assert stack.run(fetch(READ)).found is None

@@ -228,7 +228,7 @@ def test_what_the_server_cannot_take_leaves_its_neighbours_alone(backend, bad):
 
     async def saved():
         writer = LoopWriter(backend.asynchronous)
-        results = await asyncio.gather(*map(writer.commit, group), return_exceptions=True)
+        results = await asyncio.gather(*map(writer.submit, group), return_exceptions=True)
         await backend.asynchronous.close()
         return [type(result) for result in results]
 

@@ -871,5 +871,5 @@ def test_nothing_is_left_of_an_earlier_thread(filled: Any) -> None:
     with MemorySaver() as ours:
         ours.threads.adopt(filled("sqlite").name)
         for thread in {place[0] for place in everything(ours)}:
-            (rows,) = driver.blocking(ours._store.backend).fetch([ReadThread(thread)])
+            (rows,) = driver.BackendPair(ours._store.backend).blocking.fetch([ReadThread(thread)])
             assert not rows.orphans

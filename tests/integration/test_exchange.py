@@ -67,7 +67,9 @@ def moved(shown: dict[Any, Any], thread: str) -> dict[Any, Any]:
 
 
 def digests(saver: Any, thread: str) -> Any:
-    whole = run_on(whole_thread.read_thread(thread), driver.blocking(saver._store.backend))
+    whole = run_on(
+        whole_thread.read_thread(thread), driver.BackendPair(saver._store.backend).blocking
+    )
     return digest.of_checkpoints(whole)
 
 

@@ -146,7 +146,7 @@ def test_sealed_in_between(saver: Any) -> None:
         saver.threads.mirror(other)
         assert everything(other) == everything(saver)
         assert other.check().ok
-        (here,) = driver.blocking(saver._store.backend).fetch([ReadThread("t")])
+        (here,) = driver.BackendPair(saver._store.backend).blocking.fetch([ReadThread("t")])
         assert len(here.segments) < 60
         assert counting.rows == 90
 

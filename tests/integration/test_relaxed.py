@@ -469,7 +469,7 @@ def test_an_interrupted_save_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) ->
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(saver._store._write_behind.sink, "size", interrupted)
+        patch.setattr(saver._store._write_behind.queue, "size", interrupted)
         with pytest.raises(KeyboardInterrupt):
             saver.put_writes(config("v", checkpoint_id="1"), [("n", 1)], "task")
     queue = saver._store._write_behind.queue

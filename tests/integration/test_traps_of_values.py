@@ -238,7 +238,7 @@ async def test_aput_keeps_values_as_they_were_when_it_began(
     made = checkpoint(values)
     wanted = copy.deepcopy(values)
     with ThreadPoolExecutor(1) as busy:
-        monkeypatch.setattr(driver._workers, "_pool", busy)
+        monkeypatch.setattr(driver._workers, "pool", busy)
         busy.submit(gate.pass_through)
         under_way = asyncio.ensure_future(
             saver.aput(place(), made, metadata(), made["channel_versions"])

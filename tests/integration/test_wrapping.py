@@ -448,7 +448,7 @@ def test_what_waits_is_the_parents_to_store() -> None:
     [
         (object(), {}, "no LangGraph saver"),
         (SqliteSaver.from_conn_string(":memory:"), {}, "under `with`"),
-        (wrap(Inner()), {}, "wrapped already"),
+        (wrap(Inner()), {}, "of its own"),
         (Inner(), {"write_behind": True}, "Invalid write_behind: True"),
         (Inner(), {"cache": Cache()}, "sole_writer=True"),
         (Inner(), {"cache": Cache(), "sole_writer": 1}, "sole_writer=True"),
@@ -461,7 +461,7 @@ def test_what_cannot_be_had_is_refused(given: Any, options: Any, says: str) -> N
 
 
 def test_our_own_savers_do_it_themselves() -> None:
-    with MemorySaver() as saver, pytest.raises(InvalidArgumentError, match="itself"):
+    with MemorySaver() as saver, pytest.raises(InvalidArgumentError, match="of its own"):
         wrap(saver)
 
 

@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from threadkeep import Cache, wrap
-from threadkeep.wrap_langgraph.calls import HeadCache
+from threadkeep.wrap_langgraph.head_cache import HeadCache, head_key
 
 from .foreign import SELDOM
 from .inner import Inner, arguments, avalues, put, values
@@ -149,27 +149,20 @@ def test_a_change_in_the_middle_of_a_read_is_seen(change: str, options: Any) -> 
 def test_a_change_just_after_a_read_is_seen() -> None:
     inner, heads = Inner(), HeadCache(Cache())
     put(inner, a=1)
-    for changes in (True, False):
-        with heads.look(config(), None, inner.serde) as look:
-            assert look.found is None
-            look.loaded(inner.get_tuple(config()))
-            if changes:
-                heads.changed(["t"])
-    with heads.look(config(), None, inner.serde) as look:
-        assert look.found == inner.get_tuple(config())
+    key = head_key(config(), frozenset())
+    for changed in (["t"], None, []):
+        changes, found = heads.changes(key), inner.get_tuple(config())
+        heads.changed(changed)
+        heads.keep(key, found, changes, inner.serde)
+        assert heads.find(key, inner.serde) == (found if changed == [] else None)
 
 
 def test_what_two_load_at_once_is_kept_once() -> None:
     inner, heads = Inner(), HeadCache(Cache())
     put(inner, a=1)
-    sizes = []
+    key, sizes = head_key(config(), frozenset()), []
     for _ in range(2):
-        with (
-            heads.look(config(), None, inner.serde) as one,
-            heads.look(config(), None, inner.serde) as other,
-        ):
-            one.loaded(inner.get_tuple(config()))
-            other.loaded(inner.get_tuple(config()))
+        heads.keep(key, inner.get_tuple(config()), heads.changes(key), inner.serde)
         sizes.append(heads.size)
     assert sizes[0] == sizes[1] < 2000
 

@@ -112,6 +112,13 @@ class Layered(Backend):
             self.also.close()
 
 
+async def acommit(stack: Stack, change: Change) -> None:
+    """Commit a change, awaited."""
+    waiting = stack.submit(change)
+    if waiting is not None:
+        await waiting
+
+
 class AwaitedLayered(AsyncBackend):
     """Awaiting calls through a stack. See `Layered`."""
 
@@ -123,7 +130,7 @@ class AwaitedLayered(AsyncBackend):
         return await self.stack.arun_here(one(Fetch(reads)))
 
     async def commit(self, change: Change) -> None:
-        await self.stack.acommit(change)
+        await acommit(self.stack, change)
 
     async def commit_many(self, changes: Sequence[Change]) -> Any:
         return await self.stack.arun_here(many(changes))

@@ -7,23 +7,18 @@ import pytest
 
 from threadkeep.cache import (
     HotTier,
-    lru,
+    admission,
 )
-from threadkeep.cache.lru import (
-    KEEP,
+from threadkeep.cache.admission import (
     Admission,
-    Fresh,
     Verdict,
 )
-from threadkeep.engine.model import Batch, ReadCheckpoint, Segment
+from threadkeep.engine.model import Batch, Segment
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.testing.records import NOW, checkpoint, uid, write
+from threadkeep.testing.records import NOW, checkpoint, write
 
 SECOND = 1_000_000
-FIRST = Verdict(keep=True, anew=True)
-NOTHING = Verdict(keep=False)
-LET_GO = Verdict(keep=False, let_go=True)
-BEGIN_AGAIN = Verdict(keep=True, anew=True, let_go=True)
+CACHE, SKIP, EVICT = Verdict
 ANY = {"max_bytes": None, "max_age": None, "min_reads": None}
 
 
@@ -54,24 +49,19 @@ def seg(size=100, start=0):
     return Segment(1, start, 1, b"x" * size)
 
 
-def met(rule, thread="t", ts=NOW, key=None):
-    """A head was read, or the checkpoint `key`."""
-    return rule.met(ReadCheckpoint(thread, "", key), checkpoint(1, ts=ts))
-
-
-def read(rule, size=100, *, fetched=None, thread="t", generation=1):
+def read(rule, size=100, *, fetched=None, thread="t"):
     """A read has found so many bytes, of which so many came from the store."""
     fresh = seg(size if fetched is None else fetched)
-    return rule.read(Fresh(thread, generation, [fresh]), [seg(size)])
+    return rule.read(thread, [seg(size)], [fresh])
 
 
-def load(rule, size=100, **more):
-    met(rule, more.get("thread", "t"))
-    return read(rule, size, **more)
+def load(rule, size=100, *, thread="t", ts=NOW, **more):
+    rule.note_checkpoint(thread, ts)
+    return read(rule, size, thread=thread, **more)
 
 
-def stored(rule, size=100, thread="t", generation=1, **rows):
-    return rule.stored(Batch(thread, NOW, generation, segments=(seg(size),), **rows))
+def stored(rule, size=100, thread="t", **rows):
+    return rule.stored(Batch(thread, NOW, 1, segments=(seg(size),), **rows))
 
 
 # -- what can be said --------------------------------------------------------------------
@@ -112,28 +102,27 @@ def test_what_is_said_is_by_name_and_stays():
 # -- how large ---------------------------------------------------------------------------
 
 
-def test_without_limits_all_is_kept(decide):
+def test_without_limits_all_is_cached(decide):
     rule = decide()
-    assert read(rule, 10**6) == FIRST
-    assert read(rule, 10**6) == stored(rule, 10**6) == KEEP
-    assert stored(rule, thread="new") == FIRST
+    assert read(rule, 10**6) == stored(rule, 10**6) == CACHE
+    assert stored(rule, thread="new") == CACHE
 
 
 def test_what_a_read_needs_is_measured(decide):
     rule = decide(max_bytes=1000)
-    assert load(rule, 1000) == FIRST
-    assert load(rule, 1001, thread="larger") == NOTHING
-    assert load(rule, 1000, thread="larger") == FIRST
+    assert load(rule, 1000) == CACHE
+    assert load(rule, 1001, thread="larger") == SKIP
+    assert load(rule, 1000, thread="larger") == CACHE
 
 
-def test_a_thread_that_grows_is_let_go_of_once(decide):
+def test_a_thread_that_grows_is_evicted_once(decide):
     rule = decide(max_bytes=1000)
-    assert load(rule, 600) == FIRST
-    assert stored(rule, 400) == KEEP
-    assert stored(rule, 1) == LET_GO
-    assert stored(rule, 1) == NOTHING
-    assert load(rule, 1001) == NOTHING
-    assert load(rule, 900) == FIRST
+    assert load(rule, 600) == CACHE
+    assert stored(rule, 400) == CACHE
+    assert stored(rule, 1) == EVICT
+    assert stored(rule, 1) == SKIP
+    assert load(rule, 1001) == SKIP
+    assert load(rule, 900) == CACHE
 
 
 def test_what_is_needed_no_more_makes_room(decide):
@@ -141,184 +130,136 @@ def test_what_is_needed_no_more_makes_room(decide):
     rule = decide(max_bytes=1000)
     load(rule, 400)
     stored(rule, 400)
-    assert load(rule, 400, fetched=0) == KEEP
-    assert load(rule, 400) == BEGIN_AGAIN
-    assert load(rule, 400) == KEEP
+    assert load(rule, 400, fetched=0) == CACHE
+    assert load(rule, 400) == EVICT
+    assert load(rule, 400) == CACHE
 
 
-def test_what_others_have_put_at_hand_counts_once(decide):
+def test_what_others_have_cached_counts_once(decide):
     rule = decide(max_bytes=1000)
-    assert [load(rule, 600, fetched=0) for _ in range(3)] == [FIRST, KEEP, KEEP]
-    assert stored(rule, 400) == KEEP
-    assert stored(rule, 1) == LET_GO
+    assert [load(rule, 600, fetched=0) for _ in range(3)] == [CACHE] * 3
+    assert stored(rule, 400) == CACHE
+    assert stored(rule, 1) == EVICT
 
 
-def test_another_generation_begins_with_nothing(decide):
+def test_what_was_evicted_takes_no_room(decide):
     rule = decide(max_bytes=1000)
     load(rule, 900)
-    assert load(rule, 900, generation=2) == KEEP
-    assert stored(rule, 900, generation=3) == KEEP
-    rule.forget("t")
-    assert stored(rule, 900, generation=3) == FIRST
-
-
-def test_what_was_not_kept_takes_no_room(decide):
-    rule = decide(max_bytes=1000, min_reads=3)
-    assert [load(rule, 500) for _ in range(4)] == [NOTHING, NOTHING, FIRST, KEEP]
-    rule = decide(max_bytes=1000, min_reads=2)
-    load(rule, 600)
-    met(rule)
-    assert stored(rule, 100) == FIRST, "alone"
-    assert read(rule, 700, fetched=600) == KEEP
+    rule.evicted("t")
+    rule.evicted("unknown")
+    assert stored(rule, 900) == CACHE
+    assert stored(rule, 101) == EVICT
 
 
 # -- how old -----------------------------------------------------------------------------
 
 
-def test_a_thread_is_kept_as_long_as_it_is_young(decide, clock):
+def test_a_thread_is_cached_as_long_as_it_is_young(decide, clock):
     rule = decide(max_age=60)
-    assert load(rule) == FIRST
+    assert load(rule) == CACHE
     clock.now += 59
-    assert load(rule) == KEEP
+    assert load(rule) == CACHE
     clock.now += 1
-    assert read(rule) == LET_GO
-    assert read(rule) == NOTHING
-    assert stored(rule, checkpoints=(checkpoint(2, ts=NOW + 60 * SECOND),)) == FIRST
+    assert read(rule) == EVICT
+    assert read(rule) == SKIP
+    assert stored(rule, checkpoints=(checkpoint(2, ts=NOW + 60 * SECOND),)) == CACHE
 
 
-def test_a_head_that_is_old_lets_go_of_its_thread(decide, clock):
+def test_the_newest_checkpoint_that_was_seen_counts(decide):
     rule = decide(max_age=60)
-    load(rule)
-    assert met(rule) is False
-    clock.now += 60
-    assert [met(rule), met(rule)] == [True, False]
-
-
-def test_who_has_only_seen_old_checkpoints_has_seen_an_old_thread(decide):
-    rule = decide(max_age=60)
-    assert met(rule, ts=NOW - 61 * SECOND, key=uid(1)) is False
-    assert read(rule) == NOTHING
-    met(rule, ts=NOW, key=uid(2))
-    assert read(rule) == FIRST
-    met(rule, ts=NOW - 61 * SECOND, key=uid(1))
-    assert read(rule) == KEEP
+    old = NOW - 61 * SECOND
+    assert load(rule, ts=old) == SKIP
+    assert load(rule, ts=NOW) == CACHE
+    assert load(rule, ts=old) == CACHE
 
 
 def test_the_newest_checkpoint_of_a_batch_counts(decide):
     rule = decide(max_age=60)
     old = checkpoint(1, ts=NOW - 61 * SECOND)
-    assert stored(rule, checkpoints=(old,)) == NOTHING
-    assert stored(rule, checkpoints=(checkpoint(2, ts=NOW), old)) == FIRST
-    assert stored(rule, checkpoints=(checkpoint(3, ts="now"), old)) == LET_GO
+    assert stored(rule, checkpoints=(old,)) == SKIP
+    assert stored(rule, checkpoints=(checkpoint(2, ts=NOW), old)) == CACHE
 
 
 def test_writes_are_of_their_time(decide, clock):
     rule = decide(max_age=60)
     load(rule)
     clock.now += 60
-    assert stored(rule) == LET_GO
+    assert stored(rule) == EVICT
     later = NOW + 60 * SECOND
     batch = Batch("t", later, 1, segments=(seg(),), writes=(write(1),))
-    assert rule.stored(batch) == FIRST
+    assert rule.stored(batch) == CACHE
 
 
-def test_what_is_of_no_known_age_is_not_kept(decide):
+def test_what_is_of_no_known_age_is_not_cached(decide):
     rule = decide(max_age=60)
-    met(rule, ts="yesterday")
-    assert read(rule) == NOTHING
-    met(rule, ts=NOW, key=uid(1))
-    assert read(rule) == stored(rule, writes=(write(1),)) == NOTHING
-    assert load(rule) == FIRST
-    assert met(rule, ts="yesterday") is True
-
-
-def test_a_thread_of_which_nothing_is_known_is_old(decide):
-    assert read(decide(max_age=60)) == NOTHING
+    assert read(rule) == SKIP
+    assert load(rule, ts="yesterday") == SKIP
+    assert load(rule) == CACHE
 
 
 # -- how often ---------------------------------------------------------------------------
 
 
-def test_a_load_counts_once(decide):
+def test_a_thread_is_cached_once_it_was_read_often(decide):
     rule = decide(min_reads=3)
-    assert [load(rule) for _ in range(4)] == [NOTHING, NOTHING, FIRST, KEEP]
+    assert [load(rule) for _ in range(4)] == [SKIP, SKIP, CACHE, CACHE]
 
 
-def test_a_head_without_segments_and_segments_without_a_head_count(decide):
-    rule = decide(min_reads=3)
-    met(rule)
-    assert read(rule) == read(rule) == NOTHING
-    assert read(rule) == FIRST
-    rule = decide(min_reads=3)
-    for _ in range(3):
-        met(rule)
-    assert read(rule) == FIRST
-
-
-def test_checkpoints_that_are_named_and_saves_are_no_reads(decide):
+def test_saves_are_no_reads(decide):
     rule = decide(min_reads=1)
-    met(rule, key=uid(1))
-    assert stored(rule) == stored(rule, checkpoints=(checkpoint(1),)) == NOTHING
-    assert read(rule) == FIRST
-    assert stored(rule) == KEEP
+    assert stored(rule) == stored(rule, checkpoints=(checkpoint(1),)) == SKIP
+    assert read(rule) == CACHE
+    assert stored(rule) == CACHE
 
 
 def test_reads_of_long_ago_count_no_more(decide, clock):
     rule = decide(min_reads=3, max_age=60)
-    clock.now -= clock.now % 30
-    for _ in range(2):
-        met(rule, ts=NOW)
-    clock.now += 59
-    met(rule, ts=NOW + 59 * SECOND)
-    assert read(rule) == FIRST
+    load(rule)
     clock.now += 30
-    assert load(rule) == NOTHING, "two within 60 seconds"
+    load(rule)
+    clock.now += 29
+    assert load(rule, ts=NOW + 59 * SECOND) == CACHE
+    clock.now += 31
+    assert load(rule, ts=NOW + 90 * SECOND) == SKIP, "two within 60 seconds"
 
 
-def test_who_reads_seldom_lets_others_keep_it(decide, clock):
+def test_who_reads_seldom_leaves_it_to_others(decide, clock):
     rule = decide(min_reads=2, max_age=60, max_bytes=1000)
     load(rule)
-    assert load(rule) == FIRST
+    assert load(rule) == CACHE
     clock.now += 600
-    met(rule, ts=NOW + 600 * SECOND)
-    assert read(rule) == NOTHING
-    assert stored(rule, 1001) == LET_GO, "but not what has grown"
-
-
-def test_a_clock_that_goes_back_only_forgets_reads(decide, clock):
-    rule = decide(min_reads=2, max_age=60)
-    load(rule)
-    clock.now -= 10_000
-    assert [load(rule), load(rule)] == [NOTHING, FIRST]
+    assert load(rule, ts=NOW + 600 * SECOND) == SKIP
+    assert stored(rule, 1001) == EVICT, "but not what has grown"
 
 
 def test_without_an_age_reads_count_for_ever(decide, clock):
     rule = decide(min_reads=2)
     load(rule)
     clock.now += 10**9
-    assert load(rule) == FIRST
+    assert load(rule) == CACHE
 
 
 # -- what is remembered --------------------------------------------------------------------
 
 
 def test_the_threads_not_met_for_longest_are_forgotten(decide, monkeypatch):
-    monkeypatch.setattr(lru, "_THREADS", 3)
+    monkeypatch.setattr(admission, "_THREADS", 3)
     rule = decide(min_reads=2)
     for thread in "abcad":
-        met(rule, thread)
-    assert read(rule, thread="a") == FIRST
-    met(rule, "b")
-    assert read(rule, thread="b") == NOTHING
+        rule.note_checkpoint(thread, NOW)
+        if thread in "ab":
+            read(rule, thread=thread)
+    assert load(rule, thread="a") == CACHE
+    assert load(rule, thread="b") == SKIP
 
 
 def test_saves_make_no_thread_known_that_must_be_read(decide, monkeypatch):
-    monkeypatch.setattr(lru, "_THREADS", 3)
+    monkeypatch.setattr(admission, "_THREADS", 3)
     rule = decide(min_reads=2)
     load(rule)
     for number in range(10):
-        assert stored(rule, thread=f"imported {number}") == NOTHING
-    assert load(rule) == FIRST
+        assert stored(rule, thread=f"imported {number}") == SKIP
+    assert load(rule) == CACHE
 
 
 def test_exactly_that_thread_is_forgotten(decide):
@@ -326,12 +267,12 @@ def test_exactly_that_thread_is_forgotten(decide):
     for thread in ("a", "ab", "b"):
         load(rule, thread=thread)
     rule.forget("a")
-    assert [load(rule, thread=t) for t in ("a", "ab")] == [NOTHING, FIRST]
+    assert [load(rule, thread=t) for t in ("a", "ab")] == [SKIP, CACHE]
     rule.forget(None)
-    assert load(rule, thread="b") == NOTHING
+    assert load(rule, thread="b") == SKIP
 
 
-def test_only_what_is_small_and_young_may_be_kept_by_others(decide, clock):
+def test_only_what_is_small_and_young_may_be_cached_by_others(decide, clock):
     rule = decide(max_bytes=1000, max_age=60, min_reads=9)
     assert rule.may_be_shared("t")
     load(rule)
@@ -352,6 +293,6 @@ def test_a_child_forked_in_the_middle_of_a_change_begins_anew(decide):
     with rule._lock:
         child = os.fork()
         if not child:
-            os._exit([load(rule), load(rule)] != [NOTHING, FIRST])
+            os._exit([load(rule), load(rule)] != [SKIP, CACHE])
     assert os.waitpid(child, 0)[1] == 0
-    assert load(rule) == FIRST
+    assert load(rule) == CACHE

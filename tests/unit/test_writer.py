@@ -93,6 +93,11 @@ def together(store, changes, how=AT_ONCE):
         return [found.result(10) for found in (first, *rest)]
 
 
+async def awaited(writer, change):
+    """Commit a change, awaited."""
+    await writer.submit(change)
+
+
 def awaited_together(store, changes, make=Writer, how=AT_ONCE, *, wait=True):
     """The same of awaiting callers."""
 
@@ -122,7 +127,7 @@ def test_what_is_committed_is_let_go_of():
     store.opened.set()
     writer = Writer(store)
     writer.commit(batch(1))
-    asyncio.run(writer.acommit(batch(2)))
+    asyncio.run(awaited(writer, batch(2)))
     writer.close()
     assert not writer._queue
 
@@ -204,9 +209,9 @@ def test_a_cancelled_caller_takes_no_neighbor_along():
     async def run():
         store = Gate()
         writer = Writer(store)
-        first = asyncio.ensure_future(writer.acommit(batch(0)))
+        first = asyncio.ensure_future(awaited(writer, batch(0)))
         assert await asyncio.to_thread(store.begun.wait, 10)
-        second, third = [asyncio.ensure_future(writer.acommit(batch(n))) for n in (1, 2)]
+        second, third = [asyncio.ensure_future(awaited(writer, batch(n))) for n in (1, 2)]
         await asyncio.sleep(0)
         second.cancel()
         store.opened.set()
@@ -222,7 +227,7 @@ def test_several_event_loops_meet_in_one_queue():
     writer = Writer(store)
 
     def one_loop(number):
-        asyncio.run(writer.acommit(batch(number)))
+        asyncio.run(awaited(writer, batch(number)))
 
     with ThreadPoolExecutor(4) as pool:
         done = [pool.submit(one_loop, 0)]
@@ -272,7 +277,7 @@ def test_a_pending_write_outlives_the_loop_of_its_caller():
         writer.submit(writes(1))  # and nobody waits for it
 
     async def save():
-        await asyncio.wait_for(writer.acommit(writes(2)), 10)
+        await asyncio.wait_for(awaited(writer, writes(2)), 10)
 
     asyncio.run(leave())
     until(lambda: store.groups)
@@ -306,7 +311,7 @@ def test_a_thread_that_ends_by_an_interrupt_is_followed_by_another():
         raise KeyboardInterrupt
 
     async def save(number):
-        await asyncio.wait_for(writer.acommit(batch(number)), 10)
+        await asyncio.wait_for(awaited(writer, batch(number)), 10)
 
     store.fails = interrupt
     with pytest.raises(BackendError):
@@ -360,8 +365,8 @@ def test_without_a_thread_awaited_changes_are_committed_all_the_same(monkeypatch
     async def run():
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", refuse)
-            await writer.acommit(batch(1))
-        await writer.acommit(batch(2))  # (by a thread again)
+            await awaited(writer, batch(1))
+        await awaited(writer, batch(2))  # (by a thread again)
 
     asyncio.run(run())
     assert store.threads() == ["t1", "t2"]
@@ -395,8 +400,8 @@ def test_a_thread_that_dies_leaves_no_caller_waiting():
 
     async def run():
         with pytest.raises(BackendError, match="SystemExit"):
-            await writer.acommit(batch(1))
-        await writer.acommit(batch(2))
+            await awaited(writer, batch(1))
+        await awaited(writer, batch(2))
 
     asyncio.run(run())
     assert store.threads() == ["t2"]
@@ -428,7 +433,7 @@ def test_a_loop_that_shuts_down_commits_what_waits():
         try:
             await asyncio.sleep(1000)
         finally:
-            await writer.commit(batch(number))
+            await writer.submit(batch(number))
             done.append(number)
 
     async def run():
@@ -446,10 +451,10 @@ def test_the_thread_ends_with_the_writer():
     store = Gate()
     store.opened.set()
     writer = Writer(store)
-    asyncio.run(writer.acommit(batch(0)))
+    asyncio.run(awaited(writer, batch(0)))
     thread = writer._thread
     writer.close()
     thread.join(10)
     assert not thread.is_alive()
-    asyncio.run(writer.acommit(batch(1)))  # (whether it is open is the store's to say)
+    asyncio.run(awaited(writer, batch(1)))  # (whether it is open is the store's to say)
     assert store.threads() == ["t0", "t1"]

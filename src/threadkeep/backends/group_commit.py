@@ -1,17 +1,16 @@
 """Group commit: changes that wait at the same time are committed together.
 
-`Writer` serves blocking and awaiting callers of a blocking backend, `LoopWriter` those of an async
-one. Invariants: each caller gets the result of its own change, once that is durable; a change that
-fails leaves its neighbors alone; changes are committed in the order in which they came; a change
-stays in the queue until it is settled, so that none is lost where a caller, or the thread that
-commits, is interrupted.
+`Writer` serves blocking and awaiting callers of a blocking backend, `LoopWriter` the callers of one
+event loop of an async backend. Invariants: each caller gets the result of its own change, once that
+is durable; a change that fails leaves its neighbors alone; changes are committed in the order in
+which they came; a change stays in the queue until it is settled, so that none is lost where a
+caller, or the thread that commits, is interrupted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -19,10 +18,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeVar
 
-from threadkeep.backends.process_forks import PerLoop, ResetInChild
-from threadkeep.backends.sync_bridge import finish
+from threadkeep.backends.process_forks import ResetInChild
+from threadkeep.backends.sync_bridge import finish, sleep
 from threadkeep.engine.model import Batch, Change
 from threadkeep.errors import BackendError, ClosedError, ThreadkeepError, UnreachableError, invalid
 from threadkeep.validation import is_count, is_time
@@ -35,7 +34,7 @@ _IDLE_SECONDS = 10.0  # after which the thread ends; the next change starts anot
 _LINGER_SECONDS = 0.004  # that pending writes wait for the checkpoint that they lead to
 _MIN_SKIPS, _MAX_SKIPS = 16, 4096  # lingers that are left out after some were in vain
 _LAST_SECONDS = 5.0  # to commit the queue of an event loop that shuts down
-_OF_THE_STORE = (UnreachableError, ClosedError)  # failures that no single change has caused
+OF_THE_STORE = (UnreachableError, ClosedError)  # failures that no single change has caused
 
 
 @dataclass(frozen=True)
@@ -103,41 +102,28 @@ class _Ticket:
             self.settled.set()
 
 
-_CommitMany: TypeAlias = Callable[[Sequence[Change]], Awaitable[object]]
+_C = TypeVar("_C", bound=Change)
 
 
-async def _settle(tickets: Sequence[_Ticket], commit_many: _CommitMany) -> None:
-    """Commit the changes together and settle their tickets.
-
-    Where the store fails a group, each change is committed alone.
-    """
+async def commit_together(
+    changes: Sequence[_C], commit_many: Callable[[Sequence[_C]], Awaitable[object]]
+) -> list[ThreadkeepError | None]:
+    """Commit changes together, each alone where the store fails the group; return their errors."""
     try:
-        found = await commit_many([ticket.change for ticket in tickets])
-        results = _checked(found, len(tickets))
-    except Exception as error:  # noqa: BLE001 - every caller must hear of its change
-        failure = _named(error)
-    else:
-        for ticket, result in zip(tickets, results, strict=True):
-            ticket.settle(result)
-        return
-    if len(tickets) == 1:
-        tickets[0].settle(failure)
-    elif isinstance(failure, _OF_THE_STORE):
-        for ticket in tickets:
-            ticket.settle(failure.anew())
-    else:
-        for ticket in tickets:
-            await _settle([ticket], commit_many)
-
-
-def _checked(results: object, count: int) -> list[ThreadkeepError | None]:
-    """Return the results of `commit_many`, if they are valid."""
-    if not isinstance(results, list) or len(results) != count:
-        raise BackendError(
-            f"commit_many() of the store returned {results!r:.100} for {count} changes.",
+        results = await commit_many(changes)
+        if isinstance(results, list) and len(results) == len(changes):
+            return results
+        failure: ThreadkeepError = BackendError(
+            f"commit_many() of the store returned {results!r:.100} for {len(changes)} changes.",
             hint="It returns a list: None or an error for each change.",
         )
-    return results
+    except Exception as error:  # noqa: BLE001 - every caller must hear of its change
+        failure = _named(error)
+    if len(changes) == 1:
+        return [failure]
+    if isinstance(failure, OF_THE_STORE):
+        return [failure.anew() for _ in changes]
+    return [(await commit_together([change], commit_many))[0] for change in changes]
 
 
 def _named(error: BaseException) -> ThreadkeepError:
@@ -161,12 +147,45 @@ def _resolve(tickets: Sequence[_Ticket]) -> None:
             future.set_exception(ticket.error)
 
 
-class _Queue:
-    """Queue of tickets."""
+def _notify(tickets: Sequence[_Ticket]) -> None:
+    """Give awaiting callers the results, by one call of each event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Ticket]] = {}
+    for ticket in tickets:
+        if ticket.future is not None:
+            by_loop.setdefault(ticket.future.get_loop(), []).append(ticket)
+    for loop, own in by_loop.items():
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_resolve, own)
 
-    def __init__(self) -> None:
+
+async def _commit_blocking(backend: Backend, changes: Sequence[Change]) -> object:
+    return backend.commit_many(changes)
+
+
+class _Queue:
+    """Queue of tickets.
+
+    Args:
+        how: `max_batch` and `max_wait`.
+        commit_many: that of the store; it never suspends where that blocks.
+        pause: sleeps for so many seconds, likewise.
+        notify: gives awaiting callers the results of tickets that are settled.
+    """
+
+    def __init__(
+        self,
+        how: GroupCommit,
+        commit_many: Callable[[Sequence[Change]], Awaitable[object]],
+        pause: Callable[[float], Awaitable[None]],
+        notify: Callable[[Sequence[_Ticket]], None],
+    ) -> None:
+        self._how = how
+        self._commit_many = commit_many
+        self._pause = pause
+        self._notify = notify
         self._tickets: deque[_Ticket] = deque()
         self._lock = threading.Lock()  # held for moments only
+        self._alone = True  # the last transaction held one change
 
     def __len__(self) -> int:
         return len(self._tickets)
@@ -175,32 +194,38 @@ class _Queue:
         with self._lock:
             self._tickets.append(ticket)
 
-    def first(self, most: int) -> list[_Ticket]:
-        """Return the first tickets that are not settled; remove those before them."""
+    def waiting(self, most: int | None = None) -> list[_Ticket]:
+        """Return the first tickets, or all, that are not settled; remove those before them."""
+        tickets = self._tickets
         with self._lock:
-            tickets = self._swept()
-            # (settled ones in between: a group was interrupted)
+            while tickets and tickets[0].done:
+                tickets.popleft()
+            # (settled ones in between: a caller was interrupted)
             return [ticket for ticket in islice(tickets, most) if not ticket.done]
 
-    @property
-    def is_awaited(self) -> bool:
-        """True if an awaiting caller waits: only the thread commits for it."""
-        with self._lock:
-            return any(not ticket.done and ticket.future for ticket in self._swept())
+    async def commit_next(self) -> None:
+        """Commit the first changes together. One at a time."""
+        how = self._how
+        if how.max_wait and not self._alone and len(self._tickets) < how.max_batch:
+            await self._pause(how.max_wait)
+        group = self.waiting(how.max_batch)
+        if not group:
+            return
+        self._alone = len(group) == 1
+        changes = [ticket.change for ticket in group]
+        self._settle(group, await commit_together(changes, self._commit_many))
 
-    @property
-    def expects_more(self) -> bool:
-        """True if the queue is not empty, and another change is likely to follow each in it."""
-        with self._lock:
-            waiting = [ticket for ticket in self._swept() if not ticket.done]
-            return bool(waiting) and all(ticket.expects_more for ticket in waiting)
+    def fail(self, error: BaseException) -> None:
+        """Fail all changes."""
+        group = self.waiting()
+        self._settle(group, [_named(error).anew() for _ in group])
 
-    def _swept(self) -> deque[_Ticket]:
-        """Remove settled tickets in front; return the rest. The caller holds the lock."""
-        tickets = self._tickets
-        while tickets and tickets[0].done:
-            tickets.popleft()
-        return tickets
+    def _settle(self, tickets: Sequence[_Ticket], errors: Sequence[ThreadkeepError | None]) -> None:
+        for ticket, error in zip(tickets, errors, strict=True):
+            ticket.settle(error)
+        awaited = [ticket for ticket in tickets if ticket.future is not None]
+        if awaited:
+            self._notify(awaited)
 
 
 class Writer(ResetInChild):
@@ -209,10 +234,6 @@ class Writer(ResetInChild):
     A blocking caller commits the queue itself, its own change and those of others, unless
     somebody else is at it. For awaiting callers a thread does, which starts when it is needed and
     ends when it is idle; it resolves their futures by one call of the event loop a transaction.
-
-    Args:
-        backend: the store.
-        how: `max_batch` and `max_wait`.
     """
 
     def __init__(self, backend: Backend, how: GroupCommit = AT_ONCE) -> None:
@@ -221,9 +242,8 @@ class Writer(ResetInChild):
         super().__init__()
 
     def _reset(self) -> None:
-        self._queue = _Queue()
+        self._queue = _Queue(self._how, partial(_commit_blocking, self._backend), sleep, _notify)
         self._turn = threading.Lock()  # held by whoever commits
-        self._alone = True  # the last transaction held one change
         self._lingering = False  # the thread waits for another change, and wakes by itself
         self._skips = 0  # lingers to leave out
         self._skipped = 0  # lingers that were left out after the last one in vain
@@ -244,10 +264,10 @@ class Writer(ResetInChild):
                 self._note_linger(in_vain=not ticket.settled.wait(_LINGER_SECONDS))
             with self._turn:
                 while not ticket.done:
-                    self._commit_waiting()
+                    finish(self._queue.commit_next())
         finally:
             ticket.done = True  # (one that was interrupted while it waited is left out)
-            if self._queue.is_awaited:
+            if any(other.future for other in self._queue.waiting()):  # only the thread serves them
                 self._wake_or_commit()
         if ticket.error is not None:
             try:
@@ -264,10 +284,6 @@ class Writer(ResetInChild):
             self._wake_or_commit()
         return future
 
-    async def acommit(self, change: Change) -> None:
-        """See `commit`. A caller that is cancelled does not wait, but the change is committed."""
-        await self.submit(change)
-
     def close(self) -> None:
         """Commit the queue, and end the thread. Idempotent."""
         self._commit_all()
@@ -275,48 +291,11 @@ class Writer(ResetInChild):
         if self._thread is not None:
             self._wakes.put(None)
 
-    # -- committing --------------------------------------------------------------------
-
     def _commit_all(self) -> None:
         """Commit until the queue is empty."""
         with self._turn:
-            while self._queue.first(1):
-                self._commit_waiting()
-
-    def _fail(self, error: BaseException) -> None:
-        """Fail all changes in the queue."""
-        with self._turn:
-            group = self._queue.first(len(self._queue))
-            for ticket in group:
-                ticket.settle(_named(error).anew())
-            self._notify(group)
-
-    def _commit_waiting(self) -> None:
-        """Commit the first changes of the queue. The caller holds the turn."""
-        how = self._how
-        if how.max_wait and not self._alone and len(self._queue) < how.max_batch:
-            time.sleep(how.max_wait)
-        group = self._queue.first(how.max_batch)
-        if not group:
-            return
-        self._alone = len(group) == 1
-        try:
-            finish(_settle(group, self._commit_many))
-        finally:
-            self._notify([ticket for ticket in group if ticket.done and ticket.future is not None])
-
-    async def _commit_many(self, changes: Sequence[Change]) -> object:
-        return self._backend.commit_many(changes)
-
-    @staticmethod
-    def _notify(tickets: Sequence[_Ticket]) -> None:
-        by_loop: dict[asyncio.AbstractEventLoop, list[_Ticket]] = {}
-        for ticket in tickets:
-            if ticket.future is not None:
-                by_loop.setdefault(ticket.future.get_loop(), []).append(ticket)
-        for loop, own in by_loop.items():
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(_resolve, own)
+            while self._queue.waiting(1):
+                finish(self._queue.commit_next())
 
     # -- the thread --------------------------------------------------------------------
 
@@ -356,7 +335,8 @@ class Writer(ResetInChild):
             except BaseException as error:  # noqa: BLE001 - no caller may wait for ever
                 with self._starting:
                     self._thread, self._awake = None, False  # (whoever comes now needs another)
-                self._fail(error)
+                with self._turn:
+                    self._queue.fail(error)
                 return
             if (is_idle or self._closing) and self._ended():
                 return
@@ -365,7 +345,9 @@ class Writer(ResetInChild):
 
     def _linger(self) -> None:
         """Wait a little if another change is likely to come, and that has been worth it."""
-        if not self._queue.expects_more or not self._should_linger():
+        waiting = self._queue.waiting()
+        is_likely = bool(waiting) and all(ticket.expects_more for ticket in waiting)
+        if not is_likely or not self._should_linger():
             return
         self._lingering = True
         try:
@@ -399,40 +381,14 @@ class Writer(ResetInChild):
 
 
 class LoopWriter:
-    """Group commit of an async backend: in each event loop a task commits the queue.
-
-    Args:
-        backend: the store.
-        how: `max_batch` and `max_wait`.
-    """
+    """Group commit of an async backend in one event loop: a task commits the queue."""
 
     def __init__(self, backend: AsyncBackend, how: GroupCommit = AT_ONCE) -> None:
-        self._queues = PerLoop(partial(_LoopQueue, backend, how))
-
-    def submit(self, change: Change) -> asyncio.Future[None]:
-        """See `Writer.submit`."""
-        return self._queues.here().submit(change)
-
-    async def commit(self, change: Change) -> None:
-        """Commit the change, with others in the queue; return when it is durable."""
-        await self.submit(change)
-
-    async def close(self) -> None:
-        """Wait until the queue of this event loop is committed."""
-        await self._queues.here().drain()
-
-
-class _LoopQueue:
-    """Queue of one event loop."""
-
-    def __init__(self, backend: AsyncBackend, how: GroupCommit) -> None:
-        self._backend = backend
-        self._how = how
-        self._queue = _Queue()
-        self._alone = True
+        self._queue = _Queue(how, backend.commit_many, asyncio.sleep, _resolve)
         self._task: asyncio.Task[None] | None = None
 
     def submit(self, change: Change) -> asyncio.Future[None]:
+        """See `Writer.submit`."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         self._queue.add(_Ticket(change, future))
@@ -440,34 +396,24 @@ class _LoopQueue:
             self._task = loop.create_task(self._run())
         return future
 
-    async def drain(self) -> None:
+    async def close(self) -> None:
+        """Wait until the queue is committed."""
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         try:
-            while self._queue.first(1):
-                await self._commit_waiting()
+            await self._commit_all()
         except asyncio.CancelledError:
             # The loop shuts down. Callers may still wait; to do a group again is harmless.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_SECONDS):
-                    while self._queue.first(1):
-                        await self._commit_waiting()
+                    await self._commit_all()
         finally:  # no caller may wait for ever
-            failure = ClosedError("The event loop was shut down: nobody knows if this is stored.")
-            for ticket in self._queue.first(len(self._queue)):
-                ticket.settle(failure.anew())
-                _resolve([ticket])
+            if self._queue.waiting(1):
+                message = "The event loop was shut down: nobody knows if this is stored."
+                self._queue.fail(ClosedError(message))
 
-    async def _commit_waiting(self) -> None:
-        """Commit the first changes of the queue."""
-        how = self._how
-        if how.max_wait and not self._alone and len(self._queue) < how.max_batch:
-            await asyncio.sleep(how.max_wait)
-        group = self._queue.first(how.max_batch)
-        self._alone = len(group) == 1
-        try:
-            await _settle(group, self._backend.commit_many)
-        finally:
-            _resolve([ticket for ticket in group if ticket.done])
+    async def _commit_all(self) -> None:
+        while self._queue.waiting(1):
+            await self._queue.commit_next()

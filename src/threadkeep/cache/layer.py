@@ -15,57 +15,29 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
-from zlib import crc32
 
 from threadkeep.backends.base import Scrubbed
-from threadkeep.backends.records import (
-    Log,
-    add,
-    between,
-    missing,
-)
-from threadkeep.cache.lru import (
-    KEEP,
-    Admission,
-    Cache,
-    Fresh,
-    HotTier,
-    SegmentCache,
-    Verdict,
-)
+from threadkeep.backends.records import Log, add, between, missing
+from threadkeep.cache.admission import Admission, HotTier, Verdict
+from threadkeep.cache.lru import Cache, Fresh, SegmentCache
 from threadkeep.engine.cold_references import STUB
 from threadkeep.engine.model import (
     Batch,
     Change,
     DropThread,
-    Read,
     ReadCheckpoint,
     ReadSegments,
     Segment,
     Span,
 )
-from threadkeep.engine.operation import (
-    Commit,
-    CommitMany,
-    Fetch,
-    Requests,
-    call,
-    fetch,
-)
+from threadkeep.engine.operation import Commit, CommitMany, Fetch, Requests, call, fetch
 from threadkeep.errors import SegmentTakenError, ThreadkeepError
 from threadkeep.layers.driver import BackendPair
 from threadkeep.layers.layer import CHANGES
 
 
 class CacheLayer:
-    """Cache of segments in front of a store: memory first, then the hot store.
-
-    Args:
-        cache: limits of the cache in memory, if there is one.
-        hot: the cache that all processes share, if there is one.
-        hot_tier: limits on the threads to cache; None for all threads.
-        clock: gives seconds since 1970, for `hot_tier`.
-    """
+    """Cache of segments in front of a store: memory first, then the hot store."""
 
     handles = CHANGES | {Fetch, CommitMany}
 
@@ -102,28 +74,21 @@ class CacheLayer:
                 return [(yield from self._segments(read, read.generation))]
         replies: Sequence[Any] = yield request
         if self._admission is not None:
-            yield from self._meet(self._admission, reads, replies)
+            for one, reply in zip(reads, replies, strict=True):
+                if isinstance(one, ReadCheckpoint) and reply.found is not None:
+                    self._admission.note_checkpoint(one.thread, reply.found.row.ts)
         return replies
-
-    def _meet(
-        self, admission: Admission, reads: Sequence[Read], replies: Sequence[Any]
-    ) -> Requests[None]:
-        """Note which checkpoints were read."""
-        for read, reply in zip(reads, replies, strict=True):
-            if not isinstance(read, ReadCheckpoint) or reply.found is None:
-                continue
-            if admission.met(read, reply.found.row):
-                yield from self._evict(read.thread)
 
     def _segments(self, read: ReadSegments, generation: int) -> Requests[list[Segment]]:
         logs: dict[int, Log] = {}
-        taken: Sequence[Segment] = ()
+        from_hot: Sequence[Segment] = ()
         fetched: Sequence[Segment] = ()
         add(logs, self._memory.find(read) if self._memory is not None else ())
         rest = missing(logs, read.spans)
-        if rest and self._hot is not None and self._may_be_shared(read.thread):
-            taken = yield from self._hot.find(read._replace(spans=rest))
-            add(logs, taken)
+        rule = self._admission
+        if rest and self._hot is not None and (rule is None or rule.may_be_shared(read.thread)):
+            from_hot = yield from self._hot.find(read._replace(spans=rest))
+            add(logs, from_hot)
             rest = missing(logs, read.spans)
         if rest:
             fetched = yield from fetch(read._replace(spans=rest))
@@ -131,43 +96,34 @@ class CacheLayer:
         whole = between(logs, read.spans)
         if missing(logs, read.spans):
             whole = yield from fetch(read)
-        yield from self._keep_read(Fresh(read.thread, generation, fetched), taken, whole)
+        verdict = Verdict.CACHE if rule is None else rule.read(read.thread, whole, fetched)
+        fresh = Fresh(read.thread, generation, [*from_hot, *fetched])
+        yield from self._keep(verdict, fresh, fetched)
         return list(whole)
-
-    def _may_be_shared(self, thread: str) -> bool:
-        return self._admission is None or self._admission.may_be_shared(thread)
-
-    def _keep_read(
-        self, fetched: Fresh, taken: Sequence[Segment], whole: Sequence[Segment]
-    ) -> Requests[None]:
-        """Cache what a read got from the store, and in memory what it got from the hot store."""
-        verdict = KEEP if self._admission is None else self._admission.read(fetched, whole)
-        near = whole if verdict.anew else [*taken, *fetched.segments]
-        shared = whole if verdict.let_go else fetched.segments
-        yield from self._keep(verdict, fetched._replace(segments=near), shared)
 
     def _note(self, change: Change) -> Requests[None]:
         """Cache what was just stored; evict what is gone."""
-        if not isinstance(change, Batch) or change.bump or _drops_unnamed(change):
-            if self._admission is not None and isinstance(change, DropThread):
-                self._admission.forget(change.thread)
+        # (nobody knows what of it is cached, if it is dropped under no generation)
+        rule = self._admission
+        drops_unknown = isinstance(change, Batch) and (
+            change.bump or (change.drop_segments and change.generation is None)
+        )
+        if not isinstance(change, Batch) or drops_unknown:
+            if rule is not None:
+                (rule.forget if isinstance(change, DropThread) else rule.evicted)(change.thread)
             yield from self._evict(change.thread)
             return
-        verdict = KEEP if self._admission is None else self._admission.stored(change)
+        verdict = Verdict.CACHE if rule is None else rule.stored(change)
         fresh = Fresh(change.thread, 0, ())
         if change.generation is not None:
-            segments, drops = change.segments, change.drop_segments
-            fresh = Fresh(change.thread, change.generation, segments, drops)
+            fresh = Fresh(change.thread, change.generation, change.segments, change.drop_segments)
         yield from self._keep(verdict, fresh, fresh.segments)
 
     def _keep(self, verdict: Verdict, near: Fresh, shared: Sequence[Segment]) -> Requests[None]:
         """Apply the verdict to segments for memory and for the hot store."""
-        thread = near.thread
-        if self._memory is not None and (verdict.anew or not verdict.keep):
-            self._memory.clear(thread)
-        if self._hot is not None and verdict.let_go:
-            yield from self._hot.evict(thread)
-        if not verdict.keep:
+        if verdict is Verdict.EVICT:
+            yield from self._evict(near.thread)
+        if verdict is not Verdict.CACHE:
             return
         near, shared = near._replace(segments=_without_stubs(near.segments)), _without_stubs(shared)
         if self._memory is not None and (near.segments or near.drops):
@@ -182,7 +138,7 @@ class CacheLayer:
             yield from self._hot.evict(thread)
 
     def clear(self, thread: str | None = None) -> Requests[None]:
-        """Evict a thread, or all. Raises as `Hot.clear`."""
+        """Evict a thread, or all. Raises if the hot store fails."""
         if self._admission is not None:
             self._admission.forget(thread)
         if self._memory is not None:
@@ -195,11 +151,6 @@ class CacheLayer:
         return Scrubbed() if self._hot is None else (yield from self._hot.scrub())
 
 
-def _drops_unnamed(batch: Batch) -> bool:
-    """Return True if it drops segments under no generation: which are cached is unknown then."""
-    return bool(batch.drop_segments) and batch.generation is None
-
-
 def _without_stubs(segments: Sequence[Segment]) -> Sequence[Segment]:
     """Return the segments that hold their own bytes: what a stub names may go when it does."""
     return [segment for segment in segments if not segment.data.startswith(STUB)]
@@ -207,7 +158,6 @@ def _without_stubs(segments: Sequence[Segment]) -> Sequence[Segment]:
 
 _PAUSE = 5.0  # seconds that a server which failed is left alone
 _MARK_LOG = 2**62  # no log of a thread has this number
-_CHECKSUM = 4  # bytes
 _MARK = Span(_MARK_LOG, 0, 1)
 _log = logging.getLogger("threadkeep")
 
@@ -218,10 +168,6 @@ class Hot:
     The mark is a segment too, stored together with others: where one of another generation
     is there, the store refuses them all. A thread's id begins with the name of the store that
     it is of, as others may use the same server.
-
-    Args:
-        store: the Redis (`backends.redis.HotRedis`).
-        clock: gives seconds.
     """
 
     def __init__(self, store: BackendPair, clock: Callable[[], float] = time.monotonic) -> None:
@@ -236,32 +182,27 @@ class Hot:
         return f"{self._known}/{thread}"
 
     def find(self, read: ReadSegments) -> Requests[list[Segment]]:
-        """Return the segments that overlap the spans; none if any of them is damaged."""
-        found = (yield from self._said(self._asked(read))) or []
-        # (A server that is short of memory may have dropped the bytes and not the place.)
-        opened = [_opened(s) for s in found if s.data]
-        if None in opened:
-            yield from self.evict(read.thread)
+        """Return the segments that overlap the spans."""
+        found: list[Segment] = (yield from self._reply(self._fetch(read))) or []
+        if _mark(read.generation) not in found:
             return []
-        segments = [s for s in opened if s is not None]
-        if _mark(read.generation) not in segments:
-            return []
-        return [s for s in segments if s.log != _MARK_LOG]
+        # (a server that is short of memory may have dropped the bytes and not the place)
+        return [segment for segment in found if segment.data and segment.log != _MARK_LOG]
 
-    def _asked(self, read: ReadSegments) -> Requests[list[Segment]]:
-        asked = ReadSegments((yield from self._name(read.thread)), (_MARK, *read.spans))
-        (found,) = yield self._store.aside("fetch", [asked])
+    def _fetch(self, read: ReadSegments) -> Requests[list[Segment]]:
+        name = yield from self._name(read.thread)
+        (found,) = yield self._store.aside("fetch", [ReadSegments(name, (_MARK, *read.spans))])
         return list(found)
 
     def keep(self, fresh: Fresh) -> Requests[None]:
         """Store segments, and evict those that are gone."""
-        if (yield from self._said(self._stored(fresh))) is False:
+        if (yield from self._reply(self._commit(fresh))) is False:
             yield from self.evict(fresh.thread)
-            yield from self._said(self._stored(fresh))
+            yield from self._reply(self._commit(fresh))
 
-    def _stored(self, fresh: Fresh) -> Requests[bool]:
+    def _commit(self, fresh: Fresh) -> Requests[bool]:
         """Return False if something else is in their place."""
-        marked = tuple(map(_sealed, (_mark(fresh.generation), *fresh.segments)))
+        marked = (_mark(fresh.generation), *fresh.segments)
         name = yield from self._name(fresh.thread)
         batch = Batch(name, 0, segments=marked, drop_segments=tuple(fresh.drops))
         try:
@@ -272,14 +213,10 @@ class Hot:
 
     def evict(self, thread: str) -> Requests[None]:
         """Evict a thread, if the server can be reached; if not, its mark makes it stale."""
-        yield from self._said(self.clear(thread))
+        yield from self._reply(self.clear(thread))
 
     def clear(self, thread: str | None = None) -> Requests[None]:
-        """Evict a thread, or all.
-
-        Raises:
-            ThreadkeepError: the server, or the store that it stands in front of, failed.
-        """
+        """Evict a thread, or all."""
         name = yield from self._name(thread or "")
         if thread is None:
             yield self._store.aside("clear", name)
@@ -294,12 +231,12 @@ class Hot:
             tuple([f"The hot store: {one}" for one in found.remains]),
         )
 
-    def _said(self, asked: Requests[Any]) -> Requests[Any]:
+    def _reply(self, requests: Requests[Any]) -> Requests[Any]:
         """Return the server's reply; None if it failed, or is not used for now."""
         if self._clock() < self._again_at:
             return None
         try:
-            return (yield from asked)
+            return (yield from requests)
         except ThreadkeepError as error:
             is_first = self._clock() >= self._again_at  # of those that were under way
             self._again_at = self._clock() + _PAUSE  # (before it is logged, which takes time)
@@ -310,19 +247,3 @@ class Hot:
 
 def _mark(generation: int | None) -> Segment:
     return Segment(_MARK_LOG, 0, 1, str(generation).encode())
-
-
-def _sealed(segment: Segment) -> Segment:
-    """Return the segment with a checksum: nobody else checks what a cache has made of it."""
-    return segment._replace(data=segment.data + _checksum(segment, segment.data))
-
-
-def _opened(kept: Segment) -> Segment | None:
-    """Return the segment without its checksum; None if it is damaged."""
-    data, checksum = kept.data[:-_CHECKSUM], kept.data[-_CHECKSUM:]
-    return kept._replace(data=data) if checksum == _checksum(kept, data) else None
-
-
-def _checksum(segment: Segment, data: bytes) -> bytes:
-    place = f"{segment.log} {segment.start} {segment.count}".encode()
-    return crc32(data, crc32(place)).to_bytes(_CHECKSUM, "big")

@@ -316,7 +316,7 @@ is_usual(PyObject *module, PyObject *arguments)
 
 static PyMethodDef methods[] = {
     {"difference", difference, METH_VARARGS, PyDoc_STR("See manifest.portable_difference.")},
-    {"is_usual", is_usual, METH_VARARGS, PyDoc_STR("See checks.portable_is_usual.")},
+    {"is_usual", is_usual, METH_VARARGS, PyDoc_STR("See validation.portable_is_usual.")},
     {NULL, NULL, 0, NULL},
 };
 

@@ -11,38 +11,20 @@ However it ends, also by a cancellation, no step is under way then.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from threadkeep.backends.base import AsyncBackend, Backend
-from threadkeep.backends.group_commit import (
-    AT_ONCE,
-    GroupCommit,
-    LoopWriter,
-    Writer,
-)
-from threadkeep.backends.process_forks import ResetInChild
+from threadkeep.backends.group_commit import AT_ONCE, GroupCommit, LoopWriter, Writer
+from threadkeep.backends.process_forks import PerLoop, ResetInChild
 from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import Change
-from threadkeep.engine.operation import (
-    Aside,
-    Call,
-    Commit,
-    CommitMany,
-    Fetch,
-    Request,
-    Requests,
-)
+from threadkeep.engine.operation import Aside, Call, Commit, CommitMany, Fetch, Request, Requests
 from threadkeep.engine.operation import commit as committing
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.layers.layer import (
-    Layer,
-    drive,
-    through,
-)
+from threadkeep.layers.layer import Layer, drive, through
 
 T = TypeVar("T")
 
@@ -57,19 +39,11 @@ class _Workers(ResetInChild):
     """Worker threads of the process, started at their first use."""
 
     def __init__(self, count: int, name: str) -> None:
-        self._count = count
-        self._name = name
+        self._options = (count, name)
         super().__init__()
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
-
-    def pool(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._count, thread_name_prefix=self._name)
-            return self._pool
+        self.pool = ThreadPoolExecutor(*self._options)
 
 
 _readers = _Workers(_MAX_READERS, "threadkeep-read")
@@ -83,30 +57,14 @@ async def in_thread(call: Callable[[], T], workers: _Workers = _workers) -> T:
     wait for a saver. A cancelled caller does not wait, but the call is carried through: a
     commit that has begun may still become durable.
     """
-    return await asyncio.get_running_loop().run_in_executor(workers.pool(), call)
+    return await asyncio.get_running_loop().run_in_executor(workers.pool, call)
 
 
 # -- stores ----------------------------------------------------------------------------
 
 
-def blocking(backend: Backend | AsyncBackend) -> Backend:
-    """Return the backend for blocking calls.
-
-    Raises:
-        InvalidArgumentError: it can only be awaited.
-    """
-    return BackendPair(backend).blocking
-
-
 class BackendPair:
-    """A backend, and its async variant if there is one.
-
-    Args:
-        backend: a `Backend`, or an `AsyncBackend` that has no blocking variant.
-
-    Raises:
-        InvalidArgumentError: it is neither.
-    """
+    """A backend, and its async variant if there is one."""
 
     def __init__(self, backend: Backend | AsyncBackend) -> None:
         if not isinstance(backend, Backend | AsyncBackend):
@@ -121,11 +79,7 @@ class BackendPair:
 
     @property
     def blocking(self) -> Backend:
-        """The backend for blocking calls.
-
-        Raises:
-            InvalidArgumentError: there is none.
-        """
+        """The backend for blocking calls."""
         if self._blocking is None:
             raise InvalidArgumentError(
                 f"{type(self.backend).__name__} is an async backend.",
@@ -165,10 +119,6 @@ class Store(BackendPair):
 
     Commits of a backend that commits groups go through a writer (`backends.group_commit`), unless
     it is `instant`.
-
-    Args:
-        backend: see `BackendPair`.
-        how: tuning of group commit.
     """
 
     def __init__(self, backend: Backend | AsyncBackend, how: GroupCommit = AT_ONCE) -> None:
@@ -176,11 +126,11 @@ class Store(BackendPair):
         self._reads_in_memory = backend.reads_hot_in_memory
         is_grouping = backend.commits_groups and not self.instant
         self._writer: Writer | None = None
-        self._loop_writer: LoopWriter | None = None
+        self._loop_writers: PerLoop[LoopWriter] | None = None
         if is_grouping and self._blocking is not None:
             self._writer = Writer(self._blocking, how)
         if is_grouping and self.awaited is not None:
-            self._loop_writer = LoopWriter(self.awaited, how)
+            self._loop_writers = PerLoop(partial(LoopWriter, self.awaited, how))
 
     def answer(self, request: Request) -> Any:
         """Carry out a request, and wait for it."""
@@ -199,7 +149,8 @@ class Store(BackendPair):
         if isinstance(request, Fetch):
             return await self._afetch(request)
         if isinstance(request, Commit):
-            return await self.acommit(request.change)
+            waiting = self.submit(request.change)
+            return None if waiting is None else await waiting
         if isinstance(request, CommitMany):
             return await self.acall(Call("commit_many", (request.changes,)))
         if isinstance(request, Call):
@@ -225,20 +176,14 @@ class Store(BackendPair):
 
         None where nothing is left to wait for.
         """
-        if self._loop_writer is not None:
-            return self._loop_writer.submit(change)
+        if self._loop_writers is not None:
+            return self._loop_writers.here().submit(change)
         if self._writer is not None and self.awaited is None:
             return self._writer.submit(change)
         if self.instant and self.awaited is None:
             self.blocking.commit(change)
             return None
         return self.acall(Call("commit", (change,)))
-
-    async def acommit(self, change: Change) -> None:
-        """See `commit`."""
-        waiting = self.submit(change)
-        if waiting is not None:
-            await waiting
 
     def close(self) -> None:
         """Close the store. Idempotent.
@@ -252,20 +197,15 @@ class Store(BackendPair):
 
     async def aclose(self) -> None:
         """See `close`."""
-        if self._loop_writer is not None:
-            await self._loop_writer.close()
+        if self._loop_writers is not None:
+            await self._loop_writers.here().close()
         if self._writer is not None:
             await in_thread(self._writer.close)
         await super().aclose()
 
 
 class Stack:
-    """A store and the layers in front of it, on which operations run.
-
-    Args:
-        store: the store.
-        layers: the layers in front of it, from the outside in.
-    """
+    """A store and the layers in front of it, from the outside in, on which operations run."""
 
     def __init__(self, store: Store, layers: Sequence[Layer] = ()) -> None:
         self._store = store
@@ -282,11 +222,7 @@ class Stack:
         return self._store.awaited is not None
 
     def run(self, operation: Requests[T]) -> T:
-        """Run an operation, and wait for it.
-
-        Raises:
-            InvalidArgumentError: the store can only be awaited.
-        """
+        """Run an operation, and wait for it."""
         self._store.blocking  # noqa: B018 - raises, also where nothing is asked of the store
         return finish(drive(self._through(operation), self._answer))
 
@@ -307,9 +243,6 @@ class Stack:
         """Commit a change; durable on return, unless `write_behind` is used.
 
         No generator is made where no layer handles such changes.
-
-        Raises:
-            ThreadkeepError: as `Backend.commit`.
         """
         if type(change) in self._handled:
             self.run(committing(change))
@@ -321,12 +254,6 @@ class Stack:
         if type(change) in self._handled:
             return self.arun_here(committing(change))
         return self._store.submit(change)
-
-    async def acommit(self, change: Change) -> None:
-        """See `commit`."""
-        waiting = self.submit(change)
-        if waiting is not None:
-            await waiting
 
     def _through(self, operation: Requests[T]) -> Requests[T]:
         for layer in self._layers:

@@ -14,14 +14,7 @@ from types import coroutine
 from typing import Any, Protocol, TypeVar, cast, get_args
 
 from threadkeep.engine.model import Batch, Change
-from threadkeep.engine.operation import (
-    Commit,
-    Fetch,
-    Operation,
-    Request,
-    Requests,
-    commit_many,
-)
+from threadkeep.engine.operation import Commit, Fetch, Operation, Request, Requests, commit_many
 from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
 
 T = TypeVar("T")
@@ -113,11 +106,7 @@ class Collecting:
         return (yield request)
 
     def flush(self) -> Requests[None]:
-        """Commit what is collected.
-
-        Raises:
-            ThreadkeepError: the first refusal; what was not refused is stored.
-        """
+        """Commit what is collected."""
         batches, self._batches = self._batches, []
         for error in (yield from commit_many(batches)):
             if error is not None:

@@ -50,7 +50,7 @@ from threadkeep.errors import (
 )
 from threadkeep.forks import fork as forking
 from threadkeep.layers import layer
-from threadkeep.layers.driver import Runner, Workflow, aside, either, on
+from threadkeep.layers.driver import Runner, Workflow, aside, on
 from threadkeep.store import LayeredStore
 from threadkeep.transfer.sources import Source, SourceCheckpoint, SourceWrite, open_source
 from threadkeep.transfer.whole_thread import CheckpointKey, parts_of
@@ -128,7 +128,7 @@ def adopt(
                 run.count(counts[name])
             else:
                 yield from run.thread(name, existing)
-    yield from either(store.flush, store.aflush)
+    yield from store.flush()
     return run.result
 
 

@@ -102,7 +102,7 @@ def restore(
     kind, path = kind_of(file), file_of(store)
     if kind is Kind.BUNDLE:
         names = driver.run(bundles.verify(file, progress))
-        with closing(driver.blocking(_opened(store, read_only=False))) as backend:
+        with closing(driver.BackendPair(_opened(store, read_only=False)).blocking) as backend:
             backend.migrate()
             # (without the cold store: what is restored may name objects there)
             fill = bundles.fill(
@@ -146,7 +146,7 @@ def _readable(store: str, folder: Path, progress: Progress) -> Iterator[Backend]
             own = tempfile.TemporaryDirectory(dir=folder, prefix=".threadkeep-")
             store = str(Path(stack.enter_context(own), "copy.db"))
             maintenance.back_up(path, Path(store), partial(progress, "pages copied"))
-        yield stack.enter_context(closing(driver.blocking(_opened(store))))
+        yield stack.enter_context(closing(driver.BackendPair(_opened(store)).blocking))
 
 
 def _opened(store: str, *, read_only: bool = True) -> Backend | AsyncBackend:

@@ -3,39 +3,45 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
+from functools import partial, wraps
 from inspect import isawaitable
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import (
-    BaseCheckpointSaver,
-    ChannelVersions,
-    Checkpoint,
-    CheckpointMetadata,
-    CheckpointTuple,
-    DeltaChannelHistory,
-)
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from threadkeep.cache import Cache
-from threadkeep.errors import InvalidArgumentError, ThreadkeepError
+from threadkeep.engine.operation import Aside
+from threadkeep.errors import InvalidArgumentError
+from threadkeep.layers import driver
+from threadkeep.layers.driver import Workflow
 from threadkeep.options import check_options
 from threadkeep.saver import Saver
 from threadkeep.wrap_langgraph import calls
-from threadkeep.wrap_langgraph.calls import (
-    AnySaver,
-    Call,
-    CallSink,
-    HeadCache,
-    SaverLoop,
-)
+from threadkeep.wrap_langgraph.calls import AnySaver, CallQueue
+from threadkeep.wrap_langgraph.head_cache import HeadCache, head_key
 from threadkeep.write_behind import WriteBehind
-from threadkeep.write_behind.commit_queue import (
-    CommitQueue,
-    Threads,
-)
+from threadkeep.write_behind.commit_queue import Threads
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _both(
+    workflow: Callable[P, Workflow[T]],
+) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
+    """Return the method that runs a workflow, and its async variant."""
+
+    @wraps(workflow)
+    def method(*args: P.args, **options: P.kwargs) -> T:
+        return driver.run(workflow(*args, **options))
+
+    @wraps(workflow)
+    async def variant(*args: P.args, **options: P.kwargs) -> T:
+        return await driver.arun(workflow(*args, **options))
+
+    return method, variant
 
 
 class Wrapped(BaseCheckpointSaver[Any]):
@@ -51,89 +57,79 @@ class Wrapped(BaseCheckpointSaver[Any]):
         super().__init__(serde=saver.serde)
         self._inner = saver
         self._allowed: frozenset[Any] = frozenset()
-        heads = self._heads = HeadCache(cache)
-        self._home = SaverLoop(saver)
-        self._queue: CommitQueue[Call] | None = None
+        self._heads = HeadCache(cache)
+        self._queue: CallQueue | None = None
         if write_behind is not None:
-            sink = CallSink(self._home, lambda thread: heads.changed([thread]))
-            self._queue = CommitQueue(write_behind, sink)
+            self._queue = CallQueue(write_behind, saver, self._heads.changed)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._inner, name)
 
+    def _call(self, name: str, *args: Any, **options: Any) -> Workflow[Any]:
+        """Call a method of the wrapped saver, or its async variant."""
+        method, variant = getattr(self._inner, name), getattr(self._inner, f"a{name}")
+        return (yield Aside(partial(method, *args, **options), partial(variant, *args, **options)))
+
+    def _change(self, threads: Threads, name: str, *args: Any, **options: Any) -> Workflow[Any]:
+        """Call a method that changes these threads (None: any)."""
+        with self._heads.changing(threads):
+            return (yield from self._call(name, *args, **options))
+
+    def _settle(self, threads: Threads) -> Workflow[None]:
+        """Store the queued saves of these threads."""
+        if self._queue is not None:
+            yield from self._queue.settle(threads)
+
     # -- life ------------------------------------------------------------------------
 
-    def flush(self) -> None:
+    def _flush(self) -> Workflow[None]:
         """Store all queued saves; durable on return, as far as the wrapped saver is.
 
         Raises:
             BackendError: the wrapped saver failed (its error is the cause); the saves are kept.
             InvalidArgumentError: this is the event loop that has to store them: use `aflush`.
         """
-        self._settle(None)
+        return self._settle(None)
 
-    async def aflush(self) -> None:
-        """Async variant of `flush`."""
-        await self._asettle(None)
+    flush, aflush = _both(_flush)
 
-    def _settle(self, threads: Threads) -> None:
-        """Store the queued saves of these threads."""
-        if self._queue is not None and not self._queue.is_settled(threads):
-            self._home.refuse_here()
-            self._queue.flush(threads)
-
-    async def _asettle(self, threads: Threads) -> None:
+    def _end(self) -> Workflow[None]:
         if self._queue is not None:
-            await self._queue.aflush(threads)
+            yield from self._queue.end()
 
     def close(self) -> None:
         """Flush, and close the wrapped saver if it can be closed. Raises as `flush`."""
         try:
-            self._end()
+            driver.run(self._end())
         finally:
             if hasattr(self._inner, "close"):
                 self._inner.close()
 
-    def _end(self) -> None:
-        if self._queue is not None:
-            if not self._queue.is_settled(None):
-                self._home.refuse_here()
-            self._queue.close()
-
     async def aclose(self) -> None:
         """Async variant of `close`."""
         try:
-            await self._aend()
+            await driver.arun(self._end())
         finally:
             close = getattr(self._inner, "aclose", getattr(self._inner, "close", None))
             closed = None if close is None else close()
             if isawaitable(closed):
                 await closed
 
-    async def _aend(self) -> None:
-        if self._queue is not None:
-            await self._queue.in_turn(self._queue.close)
-
     def __enter__(self) -> Self:
         if hasattr(self._inner, "__enter__"):
             self._inner.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
+    def __exit__(self, *error: object) -> bool | None:
         if not hasattr(self._inner, "__exit__"):
             self.close()
             return None
         try:
-            self._end()
+            driver.run(self._end())
         finally:
-            left: bool | None = self._inner.__exit__(kind, value, traceback)
+            left: bool | None = self._inner.__exit__(*error)
         return left
 
     async def __aenter__(self) -> Self:
@@ -141,226 +137,127 @@ class Wrapped(BaseCheckpointSaver[Any]):
             await self._inner.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
+    async def __aexit__(self, *error: object) -> bool | None:
         if not hasattr(self._inner, "__aexit__"):
             await self.aclose()
             return None
         try:
-            await self._aend()
+            await driver.arun(self._end())
         finally:
-            left: bool | None = await self._inner.__aexit__(kind, value, traceback)
+            left: bool | None = await self._inner.__aexit__(*error)
         return left
 
     # -- reading ---------------------------------------------------------------------
 
-    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+    def _get_tuple(self, config: RunnableConfig) -> Workflow[CheckpointTuple | None]:
         """See `BaseCheckpointSaver`."""
-        with self._heads.look(config, self._allowed, self.serde) as look:
-            if look.found is not None:
-                return look.found
-            self._settle(_threads(config))
-            return look.loaded(self._inner.get_tuple(config))
+        key = head_key(config, self._allowed)
+        found = self._heads.find(key, self.serde)
+        if found is None:
+            changes = self._heads.changes(key)
+            yield from self._settle(_threads(config))
+            found = yield from self._call("get_tuple", config)
+            if found is not None:
+                self._heads.keep(key, found, changes, self.serde)
+        return found
 
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """See `BaseCheckpointSaver`."""
-        with self._heads.look(config, self._allowed, self.serde) as look:
-            if look.found is not None:
-                return look.found
-            await self._asettle(_threads(config))
-            return look.loaded(await self._inner.aget_tuple(config))
+    get_tuple, aget_tuple = _both(_get_tuple)
 
-    def list(
-        self,
-        config: RunnableConfig | None,
-        *,
-        filter: dict[str, Any] | None = None,
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
-    ) -> Iterator[CheckpointTuple]:
+    def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
         """See `BaseCheckpointSaver`."""
-        self._settle(_threads(config))
-        yield from self._inner.list(config, filter=filter, before=before, limit=limit)
+        driver.run(self._settle(_threads(config)))
+        yield from self._inner.list(config, **options)
 
     async def alist(
-        self,
-        config: RunnableConfig | None,
-        *,
-        filter: dict[str, Any] | None = None,
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
+        self, config: RunnableConfig | None, **options: Any
     ) -> AsyncIterator[CheckpointTuple]:
         """See `BaseCheckpointSaver`."""
-        await self._asettle(_threads(config))
-        found = self._inner.alist(config, filter=filter, before=before, limit=limit)
-        async for one in found:
-            yield one
+        await driver.arun(self._settle(_threads(config)))
+        async for found in self._inner.alist(config, **options):
+            yield found
 
-    def get_delta_channel_history(
+    def _get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
+    ) -> Workflow[Any]:
         """See `BaseCheckpointSaver`."""
-        self._settle(_threads(config))
-        return self._inner.get_delta_channel_history(config=config, channels=channels)
+        yield from self._settle(_threads(config))
+        name = "get_delta_channel_history"
+        return (yield from self._call(name, config=config, channels=channels))
 
-    async def aget_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """See `BaseCheckpointSaver`."""
-        await self._asettle(_threads(config))
-        return await self._inner.aget_delta_channel_history(config=config, channels=channels)
+    get_delta_channel_history, aget_delta_channel_history = _both(_get_delta_channel_history)
 
     # -- writing ---------------------------------------------------------------------
 
-    def put(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
+    def _put(
+        self, config: RunnableConfig, checkpoint: Any, metadata: Any, new_versions: Any
+    ) -> Workflow[Any]:
         """See `BaseCheckpointSaver`. With write-behind it returns before the checkpoint is stored.
 
         Raises:
             BackendError: an earlier save of the thread failed; this one is not queued.
             InvalidConfigError: with write-behind: the config has no thread_id.
         """
+        given = (config, checkpoint, metadata, new_versions)
         if self._queue is None:
-            with self._heads.changing(_threads(config)):
-                return self._inner.put(config, checkpoint, metadata, new_versions)
-        call, answer = calls.put(self._inner, config, checkpoint, metadata, new_versions)
-        self._add(self._queue, call)
+            return (yield from self._change(_threads(config), "put", *given))
+        call, answer = calls.put(self._inner, *given)
+        yield from self._queue.push(call)
         return answer
 
-    async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        """Async variant of `put`."""
-        if self._queue is None:
-            with self._heads.changing(_threads(config)):
-                return await self._inner.aput(config, checkpoint, metadata, new_versions)
-        call, answer = calls.put(self._inner, config, checkpoint, metadata, new_versions)
-        await self._aadd(self._queue, call)
-        return answer
+    put, aput = _both(_put)
 
-    def put_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
-    ) -> None:
+    def _put_writes(
+        self, config: RunnableConfig, writes: Any, task_id: str, task_path: str = ""
+    ) -> Workflow[None]:
         """See `BaseCheckpointSaver` and `put`."""
+        given = (config, writes, task_id, task_path)
         if self._queue is None:
-            with self._heads.changing(_threads(config)):
-                self._inner.put_writes(config, writes, task_id, task_path)
-            return
-        call = calls.put_writes(self._inner, config, writes, task_id, task_path)
-        self._add(self._queue, call)
+            yield from self._change(_threads(config), "put_writes", *given)
+        else:
+            yield from self._queue.push(calls.put_writes(self._inner, *given))
 
-    async def aput_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
-    ) -> None:
-        """Async variant of `put_writes`."""
-        if self._queue is None:
-            with self._heads.changing(_threads(config)):
-                await self._inner.aput_writes(config, writes, task_id, task_path)
-            return
-        call = calls.put_writes(self._inner, config, writes, task_id, task_path)
-        await self._aadd(self._queue, call)
-
-    def _add(self, queue: CommitQueue[Call], call: Call) -> None:
-        if not queue.try_add(call.thread, call):
-            self._home.refuse_here()
-            queue.add(call.thread, call)
-
-    async def _aadd(self, queue: CommitQueue[Call], call: Call) -> None:
-        self._home.note()
-        await queue.aadd(call.thread, call)
+    put_writes, aput_writes = _both(_put_writes)
 
     # -- housekeeping ----------------------------------------------------------------
 
-    def delete_thread(self, thread_id: str) -> None:
+    def _delete_thread(self, thread_id: str) -> Workflow[None]:
         """See `BaseCheckpointSaver`. Queued saves that cannot be stored are dropped."""
-        thread = str(thread_id)
-        if self._queue is not None and not self._queue.is_settled([thread]):
-            self._home.refuse_here()
-            self._let_go(self._queue, thread)
-        with self._heads.changing([thread]):
-            self._inner.delete_thread(thread_id)
+        if self._queue is not None:
+            yield from self._queue.delete(str(thread_id))
+        yield from self._change([str(thread_id)], "delete_thread", thread_id)
 
-    async def adelete_thread(self, thread_id: str) -> None:
-        """Async variant of `delete_thread`."""
-        thread = str(thread_id)
-        if self._queue is not None and not self._queue.is_settled([thread]):
-            await self._queue.in_turn(partial(self._let_go, self._queue, thread))
-        with self._heads.changing([thread]):
-            await self._inner.adelete_thread(thread_id)
+    delete_thread, adelete_thread = _both(_delete_thread)
 
-    @staticmethod
-    def _let_go(queue: CommitQueue[Call], thread: str) -> None:
-        try:
-            queue.flush([thread])
-        except ThreadkeepError:
-            queue.forget(thread)
-
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+    def _delete_for_runs(self, run_ids: Sequence[str]) -> Workflow[None]:
         """See `BaseCheckpointSaver`."""
-        self._settle(None)
-        with self._heads.changing(None):
-            self._inner.delete_for_runs(run_ids)
+        yield from self._settle(None)
+        yield from self._change(None, "delete_for_runs", run_ids)
 
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+    delete_for_runs, adelete_for_runs = _both(_delete_for_runs)
+
+    def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Workflow[None]:
         """See `BaseCheckpointSaver`."""
-        await self._asettle(None)
-        with self._heads.changing(None):
-            await self._inner.adelete_for_runs(run_ids)
+        target = str(target_thread_id)
+        yield from self._settle([str(source_thread_id), target])
+        yield from self._change([target], "copy_thread", source_thread_id, target_thread_id)
 
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """See `BaseCheckpointSaver`."""
-        self._settle([str(source_thread_id), str(target_thread_id)])
-        with self._heads.changing([str(target_thread_id)]):
-            self._inner.copy_thread(source_thread_id, target_thread_id)
+    copy_thread, acopy_thread = _both(_copy_thread)
 
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """See `BaseCheckpointSaver`."""
-        await self._asettle([str(source_thread_id), str(target_thread_id)])
-        with self._heads.changing([str(target_thread_id)]):
-            await self._inner.acopy_thread(source_thread_id, target_thread_id)
-
-    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+    def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> Workflow[None]:
         """See `BaseCheckpointSaver`."""
         threads = [str(thread) for thread in thread_ids]
-        self._settle(threads)
-        with self._heads.changing(threads):
-            self._inner.prune(thread_ids, strategy=strategy)
+        yield from self._settle(threads)
+        yield from self._change(threads, "prune", thread_ids, strategy=strategy)
 
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """See `BaseCheckpointSaver`."""
-        threads = [str(thread) for thread in thread_ids]
-        await self._asettle(threads)
-        with self._heads.changing(threads):
-            await self._inner.aprune(thread_ids, strategy=strategy)
+    prune, aprune = _both(_prune)
 
     def clear_cache(self, thread: str | None = None) -> None:
         """Evict a thread, or (None) all, from the cache."""
-        self._heads.clear(thread)
+        self._heads.changed(None if thread is None else [thread])
 
     async def aclear_cache(self, thread: str | None = None) -> None:
         """Async variant of `clear_cache`."""
-        self._heads.clear(thread)
+        self.clear_cache(thread)
 
     # -- the rest of the contract ----------------------------------------------------
 
@@ -404,7 +301,16 @@ def wrap(
     Raises:
         InvalidArgumentError: an argument is invalid or not supported.
     """
-    _check_saver(saver)
+    if isinstance(saver, Saver | Wrapped):
+        raise InvalidArgumentError(
+            f"{type(saver).__name__} has write-behind and a cache of its own.",
+            hint="Use write_behind= and cache= of it instead of wrapping it.",
+        )
+    if not isinstance(saver, BaseCheckpointSaver):
+        raise InvalidArgumentError(
+            f"{saver!r} is no LangGraph saver.",
+            hint="Use a BaseCheckpointSaver; one from from_conn_string() is there under `with`.",
+        )
     check_options({"write_behind": write_behind, "cache": cache})
     if cache is not None and sole_writer is not True:
         raise InvalidArgumentError(
@@ -413,23 +319,6 @@ def wrap(
             hint="Use sole_writer=True if nobody else writes to its store; else leave cache= out.",
         )
     return Wrapped(saver, write_behind, cache)
-
-
-def _check_saver(saver: object) -> None:
-    if isinstance(saver, Saver):
-        raise InvalidArgumentError(
-            f"{type(saver).__name__} is a saver of threadkeep, which does all this itself.",
-            hint="Use write_behind= and cache= of the saver instead of wrapping it.",
-        )
-    if isinstance(saver, Wrapped):
-        raise InvalidArgumentError(
-            "The saver is wrapped already.", hint="Use write_behind= and cache= in one call."
-        )
-    if not isinstance(saver, BaseCheckpointSaver):
-        raise InvalidArgumentError(
-            f"{saver!r} is no LangGraph saver.",
-            hint="Use a BaseCheckpointSaver; one from from_conn_string() is there under `with`.",
-        )
 
 
 def _threads(config: RunnableConfig | None) -> Threads:

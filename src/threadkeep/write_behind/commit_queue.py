@@ -1,6 +1,6 @@
 """Queue of saves that were acknowledged and are not stored yet, with a lane for each thread.
 
-A `Sink` knows what the items are and how to store them. Invariants:
+Invariants:
 
 - Saves of a thread are stored in order; one that is lost takes all behind it along.
 - After `flush` everything added before is stored, or a failure was raised.
@@ -17,9 +17,8 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from threadkeep.backends.process_forks import PerLoop, ResetInChild
 from threadkeep.errors import (
@@ -57,16 +56,23 @@ class Outcome(NamedTuple):
     lost: bool = False
 
 
-class Sink(Protocol[Item]):
-    """Stores the items of a queue.
+class CommitQueue(ResetInChild, Generic[Item]):
+    """Saves to be stored, and failures to be raised. The child of a fork begins with none.
 
-    `together`: storing the items of all threads costs little more than those of one.
+    A subclass knows what the items are and how to store them.
     """
 
-    together: bool
+    together = False
+    """True if storing the items of all threads costs little more than those of one."""
+
+    def __init__(self, how: WriteBehind) -> None:
+        self._how = how
+        self._closed = False
+        super().__init__()
 
     def size(self, item: Item) -> int:
         """Return about how many bytes an item takes; the same each time."""
+        raise NotImplementedError
 
     def admit(self, item: Item) -> Item:
         """Return the item to queue. Quick.
@@ -74,36 +80,22 @@ class Sink(Protocol[Item]):
         Raises:
             ThreadkeepError: it builds on what was lost or removed.
         """
+        return item
 
     def store(self, items: Mapping[str, Sequence[Item]]) -> Mapping[str, Outcome]:
         """Store items by thread. Failures are outcomes."""
+        raise NotImplementedError
 
     def lost(self, thread: str, items: Sequence[Item], *, deleted: bool) -> None:
         """Note that items of a thread are lost, perhaps with the thread itself. Quick."""
 
-
-@dataclass(slots=True)
-class _Lane(Generic[Item]):
-    items: list[Item] = field(default_factory=list)
-    size: int = 0
-
-
-class CommitQueue(ResetInChild, Generic[Item]):
-    """Saves to be stored, and failures to be raised. The child of a fork begins with none."""
-
-    def __init__(self, how: WriteBehind, sink: Sink[Item]) -> None:
-        self._how = how
-        self._sink = sink
-        self._closed = False
-        super().__init__()
-
     def _reset(self) -> None:
-        self._lanes: dict[str, _Lane[Item]] = {}
+        self._lanes: dict[str, list[Item]] = {}
         self._size = 0
         self._failures: dict[str, ThreadkeepError] = {}
         self._paused: set[str] = set()  # threads in which something is being removed
         self._lock = threading.Lock()  # of all this; held for moments only
-        self._storing = threading.Lock()  # one at a time, so that the order is kept
+        self._storing = threading.RLock()  # one thread at a time, so that the order is kept
         self._flusher: threading.Thread | None = None
         self._turns = PerLoop(asyncio.Lock)
         self._end = threading.Event()
@@ -133,31 +125,23 @@ class CommitQueue(ResetInChild, Generic[Item]):
             self._raise_failures([thread])
             if thread in self._paused or self._is_full:
                 return False
-            item = self._sink.admit(item)
-            size = self._sink.size(item)
-            lane = self._lanes.get(thread, _Lane())
-            self._size += size
-            lane.size += size
-            lane.items.append(item)
-            self._lanes[thread] = lane  # (last: an interrupted call leaves no empty one)
+            item = self.admit(item)
+            self._size += self.size(item)
+            self._lanes.setdefault(thread, []).append(item)
             self._start()
         return True
 
     def _wait(self, thread: str) -> None:
         """Wait for whoever stores or removes something now, and for room."""
         with self._storing:
-            with self._lock:
-                self._paused.discard(thread)  # (left there by who was interrupted)
+            self._paused.discard(thread)  # (left there by who was interrupted)
             if self._is_full:
-                self._make_room(thread)
-
-    def _make_room(self, thread: str) -> None:
-        self._store(None)
-        with self._lock:
-            self._raise_failures([thread])
-            if self._is_full:  # then the store has failed, for others
-                failures = [e for e in self._failures.values() if isinstance(e, BackendError)]
-                raise failures[0].anew()
+                self._store(None)
+            with self._lock:
+                self._raise_failures([thread])
+                if self._is_full:  # then the store has failed, for others
+                    failures = [e for e in self._failures.values() if isinstance(e, BackendError)]
+                    raise failures[0].anew()
 
     @property
     def _is_full(self) -> bool:
@@ -187,7 +171,11 @@ class CommitQueue(ResetInChild, Generic[Item]):
             ThreadkeepError: the store failed; what it did not store is kept.
         """
         with self._storing:
-            self._flush(threads)
+            # Who waited for the turn may find that others have stored it.
+            if not self.is_settled(threads):
+                self._store(None if self.together else threads)
+            with self._lock:
+                self._raise_failures(list(self._failures) if threads is None else threads)
 
     async def aflush(self, threads: Threads = None) -> None:
         """Async variant of `flush`."""
@@ -202,21 +190,14 @@ class CommitQueue(ResetInChild, Generic[Item]):
         async with self._turns.here():
             return await driver.in_thread(call)
 
-    def _flush(self, threads: Threads) -> None:
-        # Who waited for the turn may find that others have stored it.
-        if not self.is_settled(threads):
-            self._store(None if self._sink.together else threads)
-        with self._lock:
-            self._raise_failures(list(self._failures) if threads is None else threads)
-
     def _store(self, threads: Threads) -> None:
         """Store what is queued; note failures. The caller holds `_storing`."""
         with self._lock:
             names = list(self._lanes) if threads is None else threads
-            items = {t: list(self._lanes[t].items) for t in names if t in self._lanes}
+            items = {t: list(self._lanes[t]) for t in names if t in self._lanes}
         if not items:
             return
-        outcomes = self._sink.store(items)
+        outcomes = self.store(items)
         with self._lock:
             for thread, outcome in outcomes.items():
                 self._settle(thread, outcome)
@@ -230,7 +211,7 @@ class CommitQueue(ResetInChild, Generic[Item]):
         if outcome.error is not None and outcome.lost:
             # What was saved meanwhile builds on what is lost.
             lost = self._remove(thread, None)
-            self._sink.lost(thread, lost, deleted=isinstance(outcome.error, ThreadDeletedError))
+            self.lost(thread, lost, deleted=isinstance(outcome.error, ThreadDeletedError))
             self._fail(thread, _lost(_count(len(lost), "save"), outcome.error, thread))
             return
         self._remove(thread, outcome.done)
@@ -241,15 +222,11 @@ class CommitQueue(ResetInChild, Generic[Item]):
 
     def _remove(self, thread: str, count: int | None) -> Sequence[Item]:
         """Remove and return the first items of a thread, or all."""
-        lane = self._lanes.get(thread)
-        if lane is None:
-            return ()
-        removed, lane.items = lane.items[:count], lane.items[len(lane.items[:count]) :]
-        size = sum(map(self._sink.size, removed))
-        lane.size -= size
-        self._size -= size
-        if not lane.items:
-            del self._lanes[thread]
+        lane = self._lanes.pop(thread, [])
+        removed = lane[:count]
+        if len(removed) < len(lane):
+            self._lanes[thread] = lane[len(removed) :]
+        self._size -= sum(map(self.size, removed))
         if not self._lanes:
             self._size = 0  # (whatever an interrupted call has left)
         return removed
@@ -263,21 +240,15 @@ class CommitQueue(ResetInChild, Generic[Item]):
 
     @contextmanager
     def paused(self, threads: Collection[str], *, forget: Collection[str] = ()) -> Iterator[None]:
-        """Keep the lanes of these threads empty: flush them first, and queue nothing meanwhile.
-
-        Args:
-            threads: the threads.
-            forget: those of them whose saves need not be stored.
-
-        Raises:
-            ThreadkeepError: as `flush`.
-        """
+        """Keep the lanes of these threads empty: flush them first, and queue nothing meanwhile."""
         with self._storing:
             try:
                 with self._lock:
                     self._paused |= set(threads)
-                self._forget(forget)
-                self._flush(threads)
+                    for thread in forget:
+                        self.lost(thread, self._remove(thread, None), deleted=True)
+                        self._failures.pop(thread, None)
+                self.flush(threads)
                 yield
             finally:
                 with self._lock:
@@ -287,12 +258,6 @@ class CommitQueue(ResetInChild, Generic[Item]):
         """Drop the saves of a thread that is about to be deleted."""
         with self.paused([thread], forget=[thread]):
             pass
-
-    def _forget(self, threads: Collection[str]) -> None:
-        with self._lock:
-            for thread in threads:
-                self._sink.lost(thread, self._remove(thread, None), deleted=True)
-                self._failures.pop(thread, None)
 
     # -- in the background -------------------------------------------------------------
 

@@ -13,13 +13,13 @@ Invariants:
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import count
 from typing import Any, TypeAlias
 
-from threadkeep.backends.group_commit import AT_ONCE, GroupCommit
-from threadkeep.backends.process_forks import ResetInChild
+from threadkeep.backends.group_commit import AT_ONCE, OF_THE_STORE, GroupCommit, commit_together
+from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.context import BatchSource
 from threadkeep.engine.model import (
     Batch,
@@ -43,84 +43,56 @@ from threadkeep.engine.operation import (
     commit_many,
     fetch,
 )
+from threadkeep.engine.thread_summary import row_size
 from threadkeep.errors import (
-    ClosedError,
     SegmentTakenError,
     StaleThreadError,
     ThreadDeletedError,
     ThreadkeepError,
-    UnreachableError,
 )
 from threadkeep.layers.driver import Stack
 from threadkeep.layers.layer import CHANGES
 from threadkeep.write_behind import WriteBehind
-from threadkeep.write_behind.commit_queue import (
-    CommitQueue,
-    Outcome,
-    Threads,
-)
-from threadkeep.write_behind.rebase import (
-    joined,
-    merged,
-    only_adds,
-    rebase,
-)
+from threadkeep.write_behind.commit_queue import CommitQueue, Outcome, Threads
+from threadkeep.write_behind.rebase import joined, only_adds, rebase
 
 _RENAMED = 2**70  # between the names of a generation; no generation is as large
+_RENAMED_COUNT = 4096
 _NO_GENERATION = -1
-_MAX_THREADS = 10_000  # of which it is remembered that generations were renamed
 _MAX_GONE = 100_000  # checkpoints that are remembered as lost
 _OVERHEAD = 500  # bytes that a save takes beside its payload, about
 Key: TypeAlias = tuple[str, str, str | None]  # thread, namespace, checkpoint
-_OF_THE_STORE = (UnreachableError, ClosedError)  # failures that no single change has caused
 _OVERTAKEN = (StaleThreadError, SegmentTakenError)  # failures of a batch that can be rebased
 _REFUSALS = (StaleThreadError, ThreadDeletedError)  # a retry can never help
 
 
-class Generations(ResetInChild):
-    """Names under which the engine knows the generations of threads."""
-
-    def _reset(self) -> None:
-        self._lock = threading.Lock()  # held for moments only, and nothing is called under it
-        self._renamed: dict[str, int] = {}  # how often
-        self._default = 0  # of the threads that are not remembered
-
-    def rename(self, thread: str) -> None:
-        """Give the thread's generation another name: what was built so far is stale."""
-        with self._lock:
-            self._renamed[thread] = self._renamed.pop(thread, self._default) + 1
-            while len(self._renamed) > _MAX_THREADS:
-                oldest = self._renamed.pop(next(iter(self._renamed)))
-                self._default = max(self._default, oldest) + 1
-
-    def offset(self, thread: str) -> int:
-        """Return what to add to a generation to get its name."""
-        with self._lock:
-            return self._renamed.get(thread, self._default) * _RENAMED
-
-    def find(self, thread: str, name: int) -> int | None:
-        """Return the generation of this name; None if the name is stale."""
-        generation = name - self.offset(thread)
-        return generation if abs(generation) < _RENAMED // 2 else None
-
-
-class BatchSink:
-    """Stores batches in a store. See `Sink`.
-
-    Args:
-        beneath: the store, and the layers in front of it that the batches pass.
-        max_batch: batches in one transaction at most.
-    """
+class BatchQueue(CommitQueue[Batch]):
+    """Batches to be stored."""
 
     together = True
 
-    def __init__(self, beneath: Stack, max_batch: int) -> None:
+    def __init__(self, how: WriteBehind, beneath: Stack, max_batch: int) -> None:
+        super().__init__(how)
         self._beneath = beneath
         self._max_batch = max_batch
-        self._generations = Generations()
         self._gone: dict[Key, None] = {}  # checkpoints that were lost with a deleted thread
+        self._numbers = count(1)
+        self._renamed = [0] * _RENAMED_COUNT  # part of the names of generations; threads share them
 
     # -- generations -----------------------------------------------------------------
+
+    def _rename(self, thread: str) -> None:
+        """Give the thread's generation another name: what was built so far is stale."""
+        self._renamed[hash(thread) % _RENAMED_COUNT] = next(self._numbers)
+
+    def _offset(self, thread: str) -> int:
+        """Return what to add to a generation to get its name."""
+        return self._renamed[hash(thread) % _RENAMED_COUNT] * _RENAMED
+
+    def _generation(self, thread: str, name: int) -> int:
+        """Return the generation of a name; one that no thread has if the name is stale."""
+        generation = name - self._offset(thread)
+        return generation if abs(generation) < _RENAMED // 2 else _NO_GENERATION
 
     def fetch(self, request: Fetch) -> Requests[list[Any]]:
         """Fetch, and reply with generations as the engine knows them.
@@ -129,9 +101,7 @@ class BatchSink:
         stale.
         """
         offsets = [
-            self._generations.offset(read.thread)
-            if isinstance(read, ReadCheckpoint | ReadThread)
-            else 0
+            self._offset(read.thread) if isinstance(read, ReadCheckpoint | ReadThread) else 0
             for read in request.reads
         ]
         replies = yield request._replace(reads=[self._translated(read) for read in request.reads])
@@ -142,22 +112,10 @@ class BatchSink:
 
     def _translated(self, read: Read) -> Read:
         if isinstance(read, ReadSegments) and read.generation is not None:
-            found = self._generations.find(read.thread, read.generation)
-            return read._replace(generation=_NO_GENERATION if found is None else found)
+            return read._replace(generation=self._generation(read.thread, read.generation))
         return read
 
-    def _generation(self, thread: str, name: int) -> int:
-        """Return the store's generation of a name.
-
-        Raises:
-            StaleThreadError: the name is stale.
-        """
-        found = self._generations.find(thread, name)
-        if found is None:
-            raise StaleThreadError(thread=thread)
-        return found
-
-    def admit(self, batch: Batch) -> Batch:
+    def admit(self, item: Batch) -> Batch:
         """Return a batch with the store's generation.
 
         Raises:
@@ -165,21 +123,24 @@ class BatchSink:
             ThreadDeletedError: it is of a run that is older than its thread's deletion. A store
                 sees that by the age of the parent, which may not have been stored.
         """
-        above = [(batch.thread, row.ns, row.parent) for row in batch.checkpoints]
-        above += [(batch.thread, row.ns, row.checkpoint_id) for row in batch.writes]
-        own = [(batch.thread, row.ns, row.id) for row in batch.checkpoints]
+        above = [(item.thread, row.ns, row.parent) for row in item.checkpoints]
+        above += [(item.thread, row.ns, row.checkpoint_id) for row in item.writes]
+        own = [(item.thread, row.ns, row.id) for row in item.checkpoints]
         if any(key in self._gone for key in above):
             self._remember_gone(own)
-            raise ThreadDeletedError(thread=batch.thread)
+            raise ThreadDeletedError(thread=item.thread)
         for key in own:
             self._gone.pop(key, None)
-        if batch.generation is None:
-            return batch
-        return batch._replace(generation=self._generation(batch.thread, batch.generation))
+        if item.generation is None:
+            return item
+        generation = self._generation(item.thread, item.generation)
+        if generation == _NO_GENERATION:
+            raise StaleThreadError(thread=item.thread)
+        return item._replace(generation=generation)
 
     def lost(self, thread: str, items: Sequence[Batch], *, deleted: bool) -> None:
-        """See `Sink.lost`."""
-        self._generations.rename(thread)
+        """See `CommitQueue.lost`."""
+        self._rename(thread)
         if deleted:
             keys = ((thread, row.ns, row.id) for one in items for row in one.checkpoints)
             self._remember_gone(keys)
@@ -191,68 +152,44 @@ class BatchSink:
 
     # -- storing ---------------------------------------------------------------------
 
-    def size(self, batch: Batch) -> int:
-        """See `Sink.size`."""
-        size = sum([len(s.data) for s in batch.segments])
-        size += sum([len(w.body) for w in batch.writes])
-        size += sum([len(r.manifest) + len(r.metadata) for r in batch.checkpoints])
-        size += batch.made.size if isinstance(batch.made, BatchSource) else 0
+    def size(self, item: Batch) -> int:
+        """See `CommitQueue.size`."""
+        size = sum([len(segment.data) for segment in item.segments])
+        size += sum(map(row_size, item.checkpoints)) + sum(map(row_size, item.writes))
+        size += item.made.size if isinstance(item.made, BatchSource) else 0
         return size + _OVERHEAD
 
     def store(self, items: Mapping[str, Sequence[Batch]]) -> Mapping[str, Outcome]:
-        """See `Sink.store`."""
-        todo = {thread: merged(batches) for thread, batches in items.items()}
-        failed: dict[str, ThreadkeepError] = {}
-        while todo:
-            first = {thread: batches.pop(0) for thread, batches in todo.items()}
-            for thread, error in self._commit_each(list(first.values())).items():
-                del todo[thread]
-                is_overtaken = isinstance(error, _OVERTAKEN)
-                failure = self._rebase(thread, items[thread]) if is_overtaken else error
-                if failure is not None:
-                    failed[thread] = failure
-            todo = {thread: batches for thread, batches in todo.items() if batches}
-        # (What is stored of a thread that failed may be stored once more.)
-        return {
-            thread: Outcome(0, failed[thread], lost=isinstance(failed[thread], _REFUSALS))
-            if thread in failed
-            else Outcome(len(batches))
-            for thread, batches in items.items()
-        }
-
-    def _commit_each(self, batches: list[Batch]) -> dict[str, ThreadkeepError]:
-        """Commit a batch of each thread; return the errors of those that are not stored."""
-        failed: dict[str, ThreadkeepError] = {}
-        for at in range(0, len(batches), self._max_batch):
-            failed |= self._commit_group(batches[at : at + self._max_batch])
-            down = next((e for e in failed.values() if isinstance(e, _OF_THE_STORE)), None)
-            if down is not None:  # (the others would wait as long for nothing)
-                return failed | {b.thread: down for b in batches[at + self._max_batch :]}
-        return failed
-
-    def _commit_group(self, batches: list[Batch]) -> dict[str, ThreadkeepError]:
-        try:
-            if len(batches) == 1:
-                refusals: Sequence[ThreadkeepError | None] = [self._commit(batches[0])]
+        """See `CommitQueue.store`."""
+        outcomes: dict[str, Outcome] = {}
+        errors = self._commit_each([joined(batches) for batches in items.values()])
+        for (thread, batches), error in zip(items.items(), errors, strict=True):
+            failure = error
+            if isinstance(error, _OVERTAKEN):
+                failure = self._rebase(thread, batches)
+            if failure is None:
+                outcomes[thread] = Outcome(len(batches))
             else:
-                refusals = self._beneath.run(commit_many(batches))
-        except _OF_THE_STORE as error:
-            return {batch.thread: error for batch in batches}
-        except ThreadkeepError:
-            refusals = [self._commit(batch) for batch in batches]
-        refused = zip(batches, refusals, strict=True)
-        return {batch.thread: error for batch, error in refused if error is not None}
+                outcomes[thread] = Outcome(0, failure, lost=isinstance(failure, _REFUSALS))
+        return outcomes
 
-    def _commit(self, batch: Batch) -> ThreadkeepError | None:
-        try:
-            self._beneath.commit(batch)
-        except ThreadkeepError as error:
-            return error
-        return None
+    def _commit_each(self, batches: list[Batch]) -> list[ThreadkeepError | None]:
+        """Commit a batch of each thread, a group at a time; return their errors."""
+        errors: list[ThreadkeepError | None] = []
+        while len(errors) < len(batches):
+            if errors and isinstance(errors[-1], OF_THE_STORE):
+                errors.append(errors[-1])  # (the others would wait as long for nothing)
+            else:
+                group = batches[len(errors) : len(errors) + self._max_batch]
+                errors += finish(commit_together(group, self._commit_many))
+        return errors
+
+    async def _commit_many(self, changes: Sequence[Batch]) -> object:
+        return self._beneath.run(commit_many(changes))
 
     def _rebase(self, thread: str, batches: Sequence[Batch]) -> ThreadkeepError | None:
         """Store batches that were made under an earlier generation."""
-        self._generations.rename(thread)
+        self._rename(thread)
         try:
             self._beneath.run(rebase(joined(batches), batches))
         except ThreadkeepError as error:
@@ -261,26 +198,30 @@ class BatchSink:
 
     # -- changes that are not queued ---------------------------------------------------
 
-    def change(self, change: Change, threads: Collection[str]) -> None:
-        """Carry out a change by the engine's generations, durable on return.
+    def carry_out(self, change: Change, *, named: bool) -> None:
+        """Carry out a change behind all queued saves of its threads; durable on return.
 
-        Nothing of its threads may be queued.
+        `named`: its generation is that of the engine, else the store's own.
         """
-        if isinstance(change, Batch):
-            change = self.admit(change)
-        elif isinstance(change, ForkThread):
-            change = change._replace(generation=self._generation(change.source, change.generation))
-        elif isinstance(change, DropThread) and change.generation is not None:
-            change = change._replace(generation=self._generation(change.thread, change.generation))
-        self.change_directly(change, threads)
+        threads = self._beneath.run(_concerned(change))
+        with self.paused(threads, forget=_dropped(change)):
+            if named:
+                change = self._unnamed(change)
+            try:
+                self._beneath.commit(change)
+            finally:  # (also where nobody knows whether it was done)
+                for thread in threads:
+                    self._rename(thread)
 
-    def change_directly(self, change: Change, threads: Collection[str]) -> None:
-        """Carry out a change by the store's own generations. See `change`."""
-        try:
-            self._beneath.commit(change)
-        finally:  # (also where nobody knows whether it was done)
-            for thread in threads:
-                self._generations.rename(thread)
+    def _unnamed(self, change: Change) -> Change:
+        """Return the change with the store's generation. Raises as `admit`."""
+        if isinstance(change, Batch):
+            return self.admit(change)
+        if isinstance(change, ForkThread):
+            return change._replace(generation=self._generation(change.source, change.generation))
+        if isinstance(change, DropThread) and change.generation is not None:
+            return change._replace(generation=self._generation(change.thread, change.generation))
+        return change
 
 
 class WriteThroughLayer:
@@ -288,63 +229,43 @@ class WriteThroughLayer:
 
     Several changes in a row may expect one generation here: above `WriteBehindLayer`, each change
     that is not queued renames it.
-
-    Args:
-        beneath: the store, and the layers beneath: queued saves are stored there, by blocking
-            calls.
-        queue: saves that are not stored yet.
-        sink: stores them.
     """
 
     handles = CHANGES | {Fetch}
 
-    def __init__(self, beneath: Stack, queue: CommitQueue[Batch], sink: BatchSink) -> None:
-        self._beneath = beneath
+    def __init__(self, queue: BatchQueue) -> None:
         self.queue = queue
-        self.sink = sink
 
     def answer(self, request: Fetch | Commit) -> Requests[Any]:
         """Answer reads, and carry out changes, behind all queued saves of their threads."""
         if isinstance(request, Fetch):
             yield from self._flush(request.reads)
             return (yield request)
-        yield self._in_turn(self._carry_out, request.change, self.sink.change_directly)
+        yield self._in_turn(partial(self.queue.carry_out, request.change, named=False))
         return None
 
     def _flush(self, reads: Sequence[Read]) -> Requests[None]:
         threads = _threads_read(reads)
         if not self.queue.is_settled(threads):
-            yield self._in_turn(self.queue.flush, threads)
+            yield self._in_turn(partial(self.queue.flush, threads))
 
-    def _in_turn(self, function: Callable[..., object], *args: Any) -> Aside:
-        call = partial(function, *args)
+    def _in_turn(self, call: Callable[[], object]) -> Aside:
         return Aside(call, partial(self.queue.in_turn, call))
-
-    def _carry_out(self, change: Change, do: Callable[[Change, Collection[str]], None]) -> None:
-        threads = self._beneath.run(_concerned(change))
-        with self.queue.paused(threads, forget=_dropped(change)):
-            do(change, threads)
 
 
 class WriteBehindLayer(WriteThroughLayer):
-    """Layer that queues saves and acknowledges them at once.
-
-    Args:
-        beneath: see `WriteThroughLayer`.
-        how: when queued saves are stored, and how many bytes may be queued.
-        group: how many of them share a transaction.
-    """
+    """Layer that queues saves and acknowledges them at once."""
 
     handles = CHANGES | {Fetch, CommitMany}
 
     def __init__(self, beneath: Stack, how: WriteBehind, group: GroupCommit = AT_ONCE) -> None:
-        sink = BatchSink(beneath, group.max_batch)
-        super().__init__(beneath, CommitQueue(how, sink), sink)
+        super().__init__(BatchQueue(how, beneath, group.max_batch))
+        self._beneath = beneath
         self._is_reached = not beneath.has_awaited
 
     def durable(self) -> WriteThroughLayer:
         """Return the layer for operations that must be durable on return."""
-        return WriteThroughLayer(self._beneath, self.queue, self.sink)
+        return WriteThroughLayer(self.queue)
 
     def answer(self, request: Fetch | Commit | CommitMany) -> Requests[Any]:
         """Queue batches that only add; put all else behind the queued saves of its threads."""
@@ -352,7 +273,7 @@ class WriteBehindLayer(WriteThroughLayer):
             yield self._in_turn(self._reach)
         if isinstance(request, Fetch):
             yield from self._flush(request.reads)
-            return (yield from self.sink.fetch(request))
+            return (yield from self.queue.fetch(request))
         if isinstance(request, Commit):
             yield from self._commit(request.change)
             return None
@@ -362,9 +283,9 @@ class WriteBehindLayer(WriteThroughLayer):
 
     def _commit(self, change: Change) -> Requests[None]:
         if not (isinstance(change, Batch) and only_adds(change)):
-            yield self._in_turn(self._carry_out, change, self.sink.change)
+            yield self._in_turn(partial(self.queue.carry_out, change, named=True))
         elif not self.queue.try_add(change.thread, change):
-            yield self._in_turn(self.queue.add, change.thread, change)
+            yield self._in_turn(partial(self.queue.add, change.thread, change))
 
     def _reach(self) -> None:
         """Reach the store once by a blocking call, as the background thread will.

@@ -12,10 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from threadkeep.codec.frame import unpack
 from threadkeep.engine import manifest as manifests
-from threadkeep.engine import (
-    refs,
-    thread_summary,
-)
+from threadkeep.engine import refs, thread_summary
 from threadkeep.engine.context import BatchSource
 from threadkeep.engine.lineage import (
     CheckpointKey,
@@ -26,11 +23,7 @@ from threadkeep.engine.lineage import (
     spans_of,
     touches,
 )
-from threadkeep.engine.logs import (
-    EXCLUSIVE,
-    KEYFRAMES,
-    Appender,
-)
+from threadkeep.engine.logs import EXCLUSIVE, KEYFRAMES, Appender
 from threadkeep.engine.model import (
     Batch,
     CheckpointRow,
@@ -40,20 +33,12 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep.engine.operation import (
-    Operation,
-    commit,
-    fetch,
-)
+from threadkeep.engine.operation import Operation, commit, fetch
 from threadkeep.engine.optimistic import retry
 from threadkeep.engine.refs import Cell, Inline, Ref, Run, span_of
 from threadkeep.engine.rows import pack_writes, with_body, with_manifest
 from threadkeep.engine.shadow import Shadow, copy_and_watch
-from threadkeep.engine.snapshots import (
-    CellValue,
-    ChannelValue,
-    RunValue,
-)
+from threadkeep.engine.snapshots import CellValue, ChannelValue, RunValue
 from threadkeep.errors import (
     SegmentTakenError,
     StaleThreadError,
@@ -80,20 +65,13 @@ def only_adds(batch: Batch) -> bool:
     )
 
 
-def merged(batches: Sequence[Batch]) -> list[Batch]:
-    """Merge batches of a thread into as few as possible: one for each generation they name."""
-    together: list[list[Batch]] = []
-    for batch in batches:
-        names = {one.generation for one in together[-1]} if together else set()
-        if together and len((names | {batch.generation}) - {None}) <= 1:
-            together[-1].append(batch)
-        else:
-            together.append([batch])
-    return [joined(group) if len(group) > 1 else group[0] for group in together]
-
-
 def joined(batches: Sequence[Batch]) -> Batch:
-    """Merge batches of a thread into one, under the first generation they name."""
+    """Merge batches of a thread into one, under the first generation they name.
+
+    Where they name several, the store refuses it, and it is rebased.
+    """
+    if len(batches) == 1:
+        return batches[0]
     borns = [batch.born for batch in batches if batch.born is not None]
     named = [batch.generation for batch in batches if batch.generation is not None]
     checkpoints: dict[tuple[str, str], CheckpointRow] = {}
@@ -122,10 +100,6 @@ def joined(batches: Sequence[Batch]) -> Batch:
 
 def rebase(plain: Batch, parts: Sequence[Batch]) -> Operation[None]:
     """Commit what some batches of a thread bring, whatever generation they were made under.
-
-    Args:
-        plain: the batches as one; its rows and segments do not matter.
-        parts: the batches, in order, made by one process in exclusive logs.
 
     Raises:
         ThreadDeletedError: the thread was deleted since.
@@ -171,6 +145,7 @@ class _Rebase:
             for segment in segments
             for number, data in enumerate(unpack(segment.data))
         }
+        self._brought = {(row.ns, row.id) for part in parts for row in part.checkpoints}
         self._beside = {(made.ns, made.beside) for made in map(_made, parts) if made.beside}
         kept = [key for key in self._beside if key in self._lineage.stored]
         # A position of an exclusive log never holds anything else. One of another log may have
@@ -210,8 +185,7 @@ class _Rebase:
 
     def _refuse_deleted(self, plain: Batch) -> None:
         """Refuse what is older than a deletion, where no id tells its age: the store cannot."""
-        own = {(row.ns, row.id) for part in self._parts for row in part.checkpoints}
-        before = self._beside - own
+        before = self._beside - self._brought
         is_there = any(key in self._lineage.stored for key in before)
         if self._rows.deleted_at and plain.born is None and before and not is_there:
             raise ThreadDeletedError(thread=plain.thread)
@@ -233,32 +207,26 @@ class _Rebase:
             raise _gone(self._parts[0].thread)
         self._refuse_cut_off(row)
         entries = {
-            channel: entry._replace(ref=self._ref(entry.ref, state.values.get(channel)))
+            channel: entry._replace(
+                ref=entry.ref and self._ref(entry.ref, state.values.get(channel))
+            )
             for channel, entry in state.manifest.entries.items()
         }
-        key = Span(row.key_log, row.key_pos, row.key_pos + 1)
-        if entries == state.manifest.entries and self._has([key]):
-            return row
         written = state.manifest._replace(entries=entries)
         log, pos = self._appender.append(KEYFRAMES, [manifests.encode(written)])
         row = row._replace(key_log=log, key_pos=pos)
-        data = manifests.encode(written, written)
-        return with_manifest(row, data)
+        return with_manifest(row, manifests.encode(written, written))
 
     def _refuse_cut_off(self, row: CheckpointRow) -> None:
         """Refuse a checkpoint whose DeltaChannels are rebuilt through one that has gone."""
         above = (row.ns, row.parent)
-        own = {(one.ns, one.id) for part in self._parts for one in part.checkpoints}
-        is_there = row.parent is None or above in own or above in self._lineage.stored
+        is_there = row.parent is None or above in self._brought or above in self._lineage.stored
         if not is_there and thread_summary.shown(row).get(DELTA_COUNTERS):
             raise _gone(self._parts[0].thread)
 
     def _write(self, row: WriteRow, made: BatchSource) -> WriteRow:
         packed = [(idx, channel, self._ref(ref, held)) for idx, channel, ref, held in made.writes]
-        if all(new is old[2] for (_, _, new), old in zip(packed, made.writes, strict=True)):
-            return row
-        body = pack_writes([(idx, channel, ref) for idx, channel, ref in packed if ref is not None])
-        return with_body(row, body)
+        return with_body(row, pack_writes(packed))
 
     # -- values ----------------------------------------------------------------------
 
@@ -270,9 +238,9 @@ class _Rebase:
         self._needed += spans
         return True
 
-    def _ref(self, ref: Ref | None, held: ChannelValue | None) -> Ref | None:
+    def _ref(self, ref: Ref, held: ChannelValue | None) -> Ref:
         """Return the reference, with elements that have gone encoded anew."""
-        if ref is None or self._has(ref.needs):
+        if self._has(ref.needs):
             return ref
         if isinstance(held, RunValue):
             return self._run(held)
