@@ -438,6 +438,17 @@ def test_a_hot_store_that_is_absent_is_missed_by_nobody(tmp_path, caplog, monkey
     assert len(warned) == 1, "it is not asked again and again"
 
 
+def test_what_a_hot_store_damages_is_not_taken(saver, hot):
+    before = said(saver)
+    (key,) = hot(":s")
+    for field, data in hot.client.hgetall(key).items():
+        hot.client.hset(key, field, data[:-1] + bytes([data[-1] ^ 1]))
+    assert said(saver) == before
+    spy = Spy(saver)
+    assert said(saver) == before
+    assert spy.segments == 0, "it was filled again"
+
+
 def test_a_store_that_cannot_be_cleared_is_told(tmp_path):
     with PostgresSaver(url_for(tmp_path), max_size=2, hot=nobody()) as saver:
         saver.setup()

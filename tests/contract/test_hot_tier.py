@@ -20,6 +20,7 @@ from threadkeep.cache import (
     HotTier,
 )
 from threadkeep.cache.layer import Hot
+from threadkeep.codec.frame import Compression, pack
 from threadkeep.cold.policy import Tiering
 from threadkeep.engine.model import Batch, DropThread, ReadCheckpoint, ReadSegments, Segment, Span
 from threadkeep.layers.driver import BackendPair
@@ -29,6 +30,11 @@ from threadkeep.testing.records import NOW, THREAD, checkpoint
 
 SECOND = 1_000_000
 SMALL = HotTier(max_bytes=1000, max_age=60, min_reads=2)
+
+
+def frame(number: int, size: int) -> bytes:
+    """The frame of one element, of so many bytes with its header."""
+    return pack([bytes([number]) * (size - 7)], Compression(level=0))
 
 
 class TestTiered(Variant):
@@ -89,7 +95,7 @@ class Process:
         """A checkpoint, and a segment with its values."""
         (state,) = self.front.fetch([ReadCheckpoint(thread, "", "none")])
         ts = int(self.now * SECOND) - age * SECOND
-        segment = Segment(1, number, 1, bytes([number]) * size)
+        segment = Segment(1, number, 1, frame(number, size))
         rows = {"segments": (segment,), "checkpoints": (checkpoint(number, ts=ts),), **rows}
         self.front.commit(Batch(thread, ts, state.generation, **rows))
 
@@ -99,7 +105,7 @@ class Process:
         (state,) = self.front.fetch([ReadCheckpoint(thread, "")])
         spans = tuple(Span(1, number, number + 1) for number in numbers or (1,))
         (found,) = self.front.fetch([ReadSegments(thread, spans, state.generation)])
-        assert [s.data[0] for s in found] == [s.start for s in found]
+        assert [s.data[-1] for s in found] == [s.start for s in found]
         return [len(s.data) for s in found], self.store.asked - before
 
     def near(self):
@@ -203,7 +209,7 @@ def test_what_makes_room_is_kept_whole(process, store):
     for _ in range(2):
         process.load()
     process.save(2, 400)
-    store.commit(Batch(THREAD, NOW, segments=(Segment(1, 3, 1, bytes([3]) * 300),)))
+    store.commit(Batch(THREAD, NOW, segments=(Segment(1, 3, 1, frame(3, 300)),)))
     asked = [process.load(1, 3) for _ in range(3)]
     assert asked == [([400, 300], 1), ([400, 300], 1), ([400, 300], 0)]
     assert process.load(2) == ([400], 1)

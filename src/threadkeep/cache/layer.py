@@ -20,6 +20,7 @@ from threadkeep.backends.base import Scrubbed
 from threadkeep.backends.records import Log, add, between, missing
 from threadkeep.cache.admission import Admission, HotTier, Verdict
 from threadkeep.cache.lru import Cache, Fresh, SegmentCache
+from threadkeep.codec.frame import is_intact
 from threadkeep.engine.cold_references import STUB
 from threadkeep.engine.model import (
     Batch,
@@ -182,12 +183,16 @@ class Hot:
         return f"{self._known}/{thread}"
 
     def find(self, read: ReadSegments) -> Requests[list[Segment]]:
-        """Return the segments that overlap the spans."""
+        """Return the segments that overlap the spans; none if any of them is damaged."""
         found: list[Segment] = (yield from self._reply(self._fetch(read))) or []
         if _mark(read.generation) not in found:
             return []
         # (a server that is short of memory may have dropped the bytes and not the place)
-        return [segment for segment in found if segment.data and segment.log != _MARK_LOG]
+        segments = [segment for segment in found if segment.data and segment.log != _MARK_LOG]
+        if not all(is_intact(segment.data) for segment in segments):
+            yield from self.evict(read.thread)
+            return []
+        return segments
 
     def _fetch(self, read: ReadSegments) -> Requests[list[Segment]]:
         name = yield from self._name(read.thread)

@@ -119,10 +119,15 @@ _HEADS = [bytes((MAGIC, VERSION << 4 | flags)) for flags in range(8)]
 _PLAIN, _PLAIN_CRC = _HEADS[0], crc32(_HEADS[0])
 
 
+def is_intact(data: bytes) -> bool:
+    """Return True if the checksum of a frame matches its bytes."""
+    return crc32(data[_HEADER:], crc32(data[:2])) == int.from_bytes(data[2:_HEADER], "little")
+
+
 def _check(data: bytes) -> int:
     if len(data) <= _HEADER or data[0] != MAGIC:
         raise CorruptionError(f"These {len(data)} bytes are not a threadkeep segment.")
-    if crc32(data[_HEADER:], crc32(data[:2])) != int.from_bytes(data[2:_HEADER], "little"):
+    if not is_intact(data):
         raise CorruptionError("The segment's checksum does not match its bytes.")
     version, flags = data[1] >> 4, data[1] & 15
     if version > VERSION or (version == VERSION and flags & ~_KNOWN_FLAGS):
