@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +12,10 @@ from typing import TypeAlias, cast
 from threadkeep.codec.frame import unpack
 from threadkeep.codec.introspection import references
 from threadkeep.engine import elements
-from threadkeep.engine.cold_references import STUB, location_of
+from threadkeep.engine.cold_references import (
+    STUB,
+    location_of,
+)
 from threadkeep.engine.context import NO_CODEC, Keyframes, read_manifest
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.model import (
@@ -24,7 +27,6 @@ from threadkeep.engine.model import (
     Sizes,
     Span,
     ThreadRows,
-    ThreadSize,
 )
 from threadkeep.engine.operation import Operation, fetch
 from threadkeep.engine.refs import Cell, Inline, Ref, Run, covering
@@ -86,6 +88,12 @@ class Stats:
     by_thread: tuple[ThreadStats, ...]
 
 
+def sizes(after: str | None) -> Operation[Sizes]:
+    """Return a page of threads and their sizes."""
+    reply = yield from fetch(ReadSizes(after, _PAGE))
+    return cast("Sizes", reply)
+
+
 def thread_names(after: str | None, limit: int) -> Operation[list[str]]:
     """Return the first ids behind this one, in order, of threads that hold checkpoints."""
     reply = yield from fetch(FindThreads(after, limit))
@@ -94,12 +102,12 @@ def thread_names(after: str | None, limit: int) -> Operation[list[str]]:
 
 def all_sizes() -> Operation[Sizes]:
     """Return the sizes of all threads."""
-    threads: list[ThreadSize] = []
-    while True:
-        page: Sizes = yield from fetch(ReadSizes(threads[-1].thread if threads else None, _PAGE))
+    page = yield from sizes(None)
+    threads = list(page.threads)
+    while len(page.threads) == _PAGE:
+        page = yield from sizes(threads[-1].thread)
         threads += page.threads
-        if len(page.threads) < _PAGE:
-            return Sizes(page.total, tuple(threads))
+    return Sizes(page.total, tuple(threads))
 
 
 def stats() -> Operation[Stats]:
@@ -192,15 +200,15 @@ class _Logs:
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         full: dict[int, dict[int, int]] = {}
-        self._left: dict[tuple[int, int], int] = {}
+        self._left: dict[int, dict[int, int]] = {}
         for segment in segments:
             sizes = full.setdefault(segment.log, {})
             sizes.update(enumerate(_full_sizes(segment), segment.start))
             # (the stored bytes, in equal shares for its positions)
             size, count = len(segment.data), segment.count
-            for at in range(count):
-                share = size * (at + 1) // count - size * at // count
-                self._left[segment.log, segment.start + at] = share
+            shares = [size * (at + 1) // count - size * at // count for at in range(count)]
+            self._left.setdefault(segment.log, {}).update(enumerate(shares, segment.start))
+        self._places = {log: sorted(sizes) for log, sizes in self._left.items()}
         self._segments = [s for s in segments if not s.data.startswith(STUB)]
         self._full = {log: _Sums(sizes) for log, sizes in full.items()}
         self._known: dict[Ref, int] = {}
@@ -228,18 +236,22 @@ class _Logs:
         # (`uses` would not do: patches need elements too, and they are not part of the value.)
         size = len(data)
         for log, pos, length, _ in references(data) if ref.uses else ():
-            if any(span.log == log and span.start <= pos < span.stop for span in ref.uses):
+            if _covers(ref.uses, log, pos):
                 size += _sum(self._full, (Span(log, pos, pos + 1),)) - length
         return size
 
     def take(self, spans: Iterable[Span]) -> int:
         """Return the stored bytes of these positions, about, as far as they were not taken yet."""
-        places = [(span.log, pos) for span in spans for pos in range(span.start, span.stop)]
-        return sum([self._left.pop(place, 0) for place in places])
+        taken = 0
+        for log, start, stop in covering(spans):
+            places, left = self._places.get(log, []), self._left.get(log, {})
+            for pos in places[bisect_left(places, start) : bisect_left(places, stop)]:
+                taken += left.pop(pos, 0)
+        return taken
 
     def rest(self) -> int:
         """Return how many bytes were not taken."""
-        return sum(self._left.values())
+        return sum([sum(left.values()) for left in self._left.values()])
 
 
 def _full_sizes(segment: Segment) -> list[int]:
@@ -264,3 +276,9 @@ class _Sums:
 
 def _sum(logs: Mapping[int, _Sums], spans: Iterable[Span]) -> int:
     return sum([logs[log].between(start, stop) for log, start, stop in spans if log in logs])
+
+
+def _covers(spans: Sequence[Span], log: int, pos: int) -> bool:
+    """Return True if one of the spans, which are in order and apart, holds the position."""
+    at = bisect_right(spans, (log, pos, EVERYTHING)) - 1
+    return at >= 0 and spans[at].log == log and pos < spans[at].stop

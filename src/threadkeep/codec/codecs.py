@@ -19,9 +19,9 @@ from threadkeep.codec.format import OBJECT, OWN, Intern, Resolve, Tag, describe
 from threadkeep.codec.registry import DEFAULT_REGISTRY, Finder, Registry
 from threadkeep.errors import (
     CorruptionError,
-    InvalidArgumentError,
     ThreadkeepError,
     UnserializableError,
+    invalid,
 )
 
 _KNOWN = Tag.KNOWN
@@ -99,9 +99,10 @@ class SerdeCodec:
 
     def __init__(self, serde: SerializerProtocol | UntypedSerializerProtocol) -> None:
         if not (_has(serde, "dumps_typed", "loads_typed") or _has(serde, "dumps", "loads")):
-            raise InvalidArgumentError(
-                f"{serde!r} is no serializer.",
-                hint="Use an object with dumps_typed and loads_typed, or dumps and loads.",
+            raise invalid(
+                "serde",
+                serde,
+                "Use an object with dumps_typed and loads_typed, or dumps and loads.",
             )
         self.serde = maybe_add_typed_methods(serde)
 

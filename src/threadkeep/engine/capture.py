@@ -196,6 +196,7 @@ class _Walk:
 
     def __init__(self) -> None:
         self.met: dict[int, Any] = {}
+        self.found: dict[int, list[Any]] = {}  # what each refers to
 
     def element(self, element: Any) -> Watched:
         """Watch an element."""
@@ -236,7 +237,7 @@ class _Walk:
                 # (An empty dict cannot change without referring to something.)
                 self.dicts += (value, FENCE)
                 self.keys += (*value, *FENCE)
-            found = gc.get_referents(value)
+            found = self.found[id(value)] = gc.get_referents(value)
             self._note(value, found)
             for below in found:
                 kind = KINDS[type(below)]
@@ -274,7 +275,8 @@ def capture(
             made = _copied(walk.met) if copying else {}
         except RuntimeError:  # it was changed at this very moment
             continue
-        if not copying or portable_intact(watched):
+        # (a value that changed and changed back meanwhile may have been copied in between)
+        if not copying or (portable_intact(watched) and _are_exact(made, walk.found)):
             break
     else:
         watched = [element._replace(is_opaque=True) for element in watched]
@@ -299,6 +301,18 @@ def _copied(met: dict[int, Any]) -> _Made:
         elif cls is tuple or (issubclass(cls, tuple) and cls in LAYOUTS):
             made[address] = (None, value)  # made when what is in it has been copied
     return made
+
+
+def _are_exact(made: _Made, found: dict[int, list[Any]]) -> bool:
+    """Return True if copied containers refer to what was found in the originals."""
+    for address, (copy, original) in made.items():
+        if type(original) in _COPIED and address in found:
+            own = getattr(original, "__dict__", found)  # (an OrderedDict's, which is not copied)
+            order = list if type(original) is list else sorted
+            before = order([id(one) for one in found[address] if one is not own])
+            if order(map(id, gc.get_referents(copy))) != before:
+                return False
+    return True
 
 
 def _instance(cls: type, value: Any) -> Any:

@@ -138,7 +138,7 @@ def _file_of(connection: Any) -> str:
     except (AttributeError, TypeError, sqlite3.Error) as error:
         raise errors.OpenError(
             f"The given connection cannot tell its file: {error}",
-            hint="Use a connection that is open and of this thread, or the file's path.",
+            hint="Use the file's path (from_conn_string), or an open connection of this thread.",
         ) from error
 
 
