@@ -423,11 +423,6 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
         return clone
 
 
-def store_of(saver: Saver) -> LayeredStore:
-    """Return the store of a saver, for the command line and for copies between stores."""
-    return saver._store  # noqa: SLF001 - the one place outside that may
-
-
 def _now() -> int:
     """Microseconds since 1970."""
     return time.time_ns() // 1000

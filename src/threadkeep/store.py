@@ -173,3 +173,18 @@ class LayeredStore(Stack):
                 yield from either(pair.close, pair.aclose)
         if failure is not None:
             raise failure
+
+
+def store_of(saver: object) -> LayeredStore:
+    """Return the store of a threadkeep saver.
+
+    Raises:
+        InvalidArgumentError: it is none.
+    """
+    store = getattr(saver, "_store", None)
+    if not isinstance(store, LayeredStore):
+        raise InvalidArgumentError(
+            f"{type(saver).__name__} is no saver of threadkeep.",
+            hint="Open the other store: threadkeep.open_saver(url).",
+        )
+    return store

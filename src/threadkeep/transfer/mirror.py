@@ -21,8 +21,7 @@ from threadkeep.engine.rows import created_at
 from threadkeep.engine.thread_entry import is_archived, is_there
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadNotFoundError
 from threadkeep.layers.driver import Runner, Workflow, aside, on
-from threadkeep.saver import Saver, store_of
-from threadkeep.store import LayeredStore
+from threadkeep.store import LayeredStore, store_of
 from threadkeep.transfer import digest, whole_thread
 from threadkeep.transfer.bundles import compare
 from threadkeep.transfer.whole_thread import WholeThread, marks_of, read_rows, rows_of, whole_of
@@ -67,17 +66,12 @@ class _GoneError(Exception):
 
 def mirror(
     store: LayeredStore,
-    other: Saver,
+    other: object,
     threads: str | Iterable[str] | None,
     options: MirrorOptions,
     progress: Progress | None,
 ) -> Workflow[Mirrored]:
-    """Copy threads to another store; see `Threads.mirror`."""
-    if not isinstance(other, Saver):
-        raise InvalidArgumentError(
-            f"{type(other).__name__} is no saver of threadkeep.",
-            hint="Open the other store: threadkeep.open_saver(url).",
-        )
+    """Copy threads to the store of another saver; see `Threads.mirror`."""
     there = store_of(other)
     if there.backend is store.backend:
         raise InvalidArgumentError("The other store is this one.", hint="Use another saver.")

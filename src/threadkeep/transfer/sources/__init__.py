@@ -14,7 +14,7 @@ from threadkeep.backends.open import check_is_path, extra, is_postgres, sqlite_p
 from threadkeep.backends.sqlite.opening import MEMORY, path_of
 from threadkeep.codec import Codec
 from threadkeep.errors import InvalidArgumentError, OpenError
-from threadkeep.saver import Saver
+from threadkeep.store import LayeredStore
 from threadkeep.transfer.sources.base import (
     MemorySource,
     Payloads,
@@ -36,7 +36,7 @@ _HINT = (
 
 def open_source(source: Any, codec: Codec, key: str | bytes | None) -> Source:
     """Open a store of LangGraph's for reading."""
-    if isinstance(source, Saver):
+    if isinstance(getattr(source, "_store", None), LayeredStore):
         raise own_store("The saver")
     if isinstance(source, BaseCheckpointSaver):
         return _of_saver(source, Payloads(codec, source.serde, key))
