@@ -56,7 +56,7 @@ class ThreadkeepError(Exception):
         self.channel = self.channel or channel
         return self
 
-    def anew(self) -> Self:
+    def fresh(self) -> Self:
         """The same error, to be raised elsewhere: each collects a traceback of its own."""
         own = type(self)(self.message, hint=self.hint, thread=self.thread)
         own.__cause__ = self.__cause__

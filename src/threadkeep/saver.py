@@ -61,7 +61,7 @@ class _ForkedRuns:
     def note(self, thread: str, head: str, checkpoint: str) -> None:
         self.count += 1
         _log.warning(
-            "A run has left a head of thread %r behind: its checkpoint %s does not go on from"
+            "A run has left a head of thread %r behind: its checkpoint %s does not continue from"
             " %s, which another run stored. Both are kept, as branches."
             ' With conflicts="raise" such a run is refused.',
             thread,

@@ -76,7 +76,7 @@ class PostgresSaver(Saver):
         pipe: a pipeline of psycopg on that connection; not needed, as calls are pipelined
             where it helps.
         serde: see `Saver`; here by position too, as programs give it.
-        **options: those of `Saver`, and `schema` (where the tables lie, "threadkeep"),
+        **options: those of `Saver`, and `schema` (where the tables are, "threadkeep"),
             `min_size` and `max_size` (connections of a pool, 1 and 16), `timeout` (seconds
             to wait for a free one, 30), `prepare_threshold` (after how many uses a
             statement is prepared, 5; None for never), `statement_timeout` (seconds; None

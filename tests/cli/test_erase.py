@@ -61,7 +61,7 @@ def test_before_and_after(here) -> None:
     assert (code, errors) == (0, [])
     assert [line.split()[0] for line in done[1:4]] == ["fork", "alpha", "beta"]
     assert done[4].startswith("Erased 3 threads (")
-    assert "Cleared: the SQLite file and its WAL, written anew" in done
+    assert "Cleared: the SQLite file and its WAL, rewritten" in done
     assert sum(line.startswith("Remaining: ") for line in done) >= 4
     assert (names(), holds()) == (["gamma"], [])
 

@@ -71,7 +71,7 @@ def test_tables_that_are_written_anew_hold_nothing(own, store, found):
     store.prune(["x"])
     assert found()
     report = store.threads.erase("x", rewrite=True)
-    assert "PostgreSQL's tables and indexes, written anew" in report.cleared
+    assert "PostgreSQL's tables and indexes, rewritten" in report.cleared
     assert found() == []
     assert any("pg_wal" in line for line in report.remains)
     assert not any("pg_statistic" in line for line in report.remains)

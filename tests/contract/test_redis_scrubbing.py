@@ -49,8 +49,8 @@ async def test_files_are_written_anew(which):
         await saver.aclose()
         assert [one.thread for one in report.threads] == ["z"]
         assert remnants(server.folder, MARKER) == {}
-        assert "Redis' append-only file, written anew" in report.cleared
-        assert "Redis' snapshot, written anew" in report.cleared
+        assert "Redis' append-only file, rewritten" in report.cleared
+        assert "Redis' snapshot, rewritten" in report.cleared
 
 
 def test_a_server_without_files_is_told_of():

@@ -263,7 +263,7 @@ def test_a_damaged_relative_is_told_before_anything_goes(tmp_path: Path) -> None
         report = caught.value.report
         assert report is not None
         assert _told(report) == [("other", 3)]
-        assert "the SQLite file and its WAL, written anew" in report.cleared
+        assert "the SQLite file and its WAL, rewritten" in report.cleared
         with pytest.raises(CorruptionError, match="Repair the threads"):
             saver.threads.erase("fork")
         assert saver._store.run(fetch(ReadThread("fork"))).checkpoints == before

@@ -127,7 +127,7 @@ class Backend(_Supports, ABC):
     def identity(self) -> str:
         """Return the store's name: letters, digits and "-", the same for all who use it.
 
-        A copy of the store has another one, and so has the store after its tables were made anew.
+        A copy of the store has another one, and so has the store after its tables were made again.
         Override it, and set `has_identity`.
 
         Raises:

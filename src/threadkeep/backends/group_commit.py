@@ -122,7 +122,7 @@ async def commit_together(
     if len(changes) == 1:
         return [failure]
     if isinstance(failure, OF_THE_STORE):
-        return [failure.anew() for _ in changes]
+        return [failure.fresh() for _ in changes]
     return [(await commit_together([change], commit_many))[0] for change in changes]
 
 
@@ -218,7 +218,7 @@ class _Queue:
     def fail(self, error: BaseException) -> None:
         """Fail all changes."""
         group = self.waiting()
-        self._settle(group, [_named(error).anew() for _ in group])
+        self._settle(group, [_named(error).fresh() for _ in group])
 
     def _settle(self, tickets: Sequence[_Ticket], errors: Sequence[ThreadkeepError | None]) -> None:
         for ticket, error in zip(tickets, errors, strict=True):
@@ -232,7 +232,7 @@ class Writer(ResetInChild):
     """Group commit of a blocking backend, for blocking and awaiting callers.
 
     A blocking caller commits the queue itself, its own change and those of others, unless
-    somebody else is at it. For awaiting callers a thread does, which starts when it is needed and
+    another does so. For awaiting callers a thread does, which starts when it is needed and
     ends when it is idle; it resolves their futures by one call of the event loop a transaction.
     """
 
@@ -243,7 +243,7 @@ class Writer(ResetInChild):
 
     def _reset(self) -> None:
         self._queue = _Queue(self._how, partial(_commit_blocking, self._backend), sleep, _notify)
-        self._turn = threading.Lock()  # held by whoever commits
+        self._turn = threading.Lock()  # held while committing
         self._lingering = False  # the thread waits for another change, and wakes by itself
         self._skips = 0  # lingers to leave out
         self._skipped = 0  # lingers that were left out after the last one in vain
@@ -334,7 +334,7 @@ class Writer(ResetInChild):
                 self._commit_all()
             except BaseException as error:  # noqa: BLE001 - no caller may wait for ever
                 with self._starting:
-                    self._thread, self._awake = None, False  # (whoever comes now needs another)
+                    self._thread, self._awake = None, False  # (the next one needs another)
                 with self._turn:
                     self._queue.fail(error)
                 return

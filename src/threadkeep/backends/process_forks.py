@@ -21,7 +21,7 @@ class Watched:
         """Come to rest; called in the process that is about to fork."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Go on in the parent; start afresh in the child, whose other threads are gone."""
+        """Continue in the parent; start afresh in the child, whose other threads are gone."""
 
 
 _watched: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -50,7 +50,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class ResetInChild(Watched):
-    """Base of state under a lock that the child of a fork makes anew.
+    """Base of state under a lock that the child of a fork makes again.
 
     Another thread may be in the middle of a change at the fork, and is not there in the child.
     """
@@ -74,7 +74,7 @@ T = TypeVar("T")
 class PerProcess(Generic[T]):
     """An object with `close` and connections of its own in each process, made at its first use.
 
-    The child of a fork never closes its parent's, as the parent goes on using them.
+    The child of a fork never closes its parent's, as the parent keeps using them.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:

@@ -107,7 +107,7 @@ def unpack(data: bytes) -> list[bytes]:
     flags = _check(data)
     if flags & ELSEWHERE:
         raise CorruptionError(
-            "A segment lies in the cold store, which did not have it as it was put there.",
+            "A segment is in the cold store, which did not have it as it was put there.",
             hint="Put the object back from a backup of the cold store; the log names it.",
         )
     if flags & COMPRESSED:

@@ -372,7 +372,7 @@ def _replaced(cls: type) -> UnserializableError:
     return UnserializableError(
         f"{dotted(cls)} is another class by now than this value's: "
         "it would come back as something else.",
-        hint="Make the value anew from the new class, or give that another name.",
+        hint="Make the value again from the new class, or give that another name.",
     )
 
 

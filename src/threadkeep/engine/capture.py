@@ -1,6 +1,6 @@
 """Capturing values at one instant: copies of them, and what a shadow watches.
 
-Copies are encoded, as a program may go on changing a value while it is saved. Compiled in
+Copies are encoded, as a program may keep changing a value while it is saved. Compiled in
 `_identity.c`; in Python, under changes that never pause, each container is of one instant of its
 own, and counts as not watchable.
 """
@@ -224,7 +224,7 @@ class _Walk:
                 continue
             kind = KINDS[type(value)]
             if kind not in (CONTAINER, OPAQUE) and type(value) not in LAYOUTS:
-                kind = OPAQUE  # another thread has started anew
+                kind = OPAQUE  # another thread has started again
             self.met[id(value)] = value
             watched = watched and kind not in (OPAQUE, DERIVED)
             if kind == OPAQUE:

@@ -32,7 +32,7 @@ TOKEN_BITS = 31
 _KEYFRAME_ROW = 64  # bytes that a keyframe takes as a row of its own, about
 KEYFRAME_EVERY = 16  # checkpoints written against one keyframe
 Keyframes: TypeAlias = dict[tuple[int, int], tuple[Manifest, int]]  # each with its size in bytes
-ATTEMPTS = 8  # times a change is built anew when others came in between
+ATTEMPTS = 8  # times a change is built again when others came in between
 
 
 class Engine(NamedTuple):
@@ -45,7 +45,7 @@ class Engine(NamedTuple):
     token: Callable[[int], int]  # a random number of so many bits
     now: Callable[[], int]  # microseconds since 1970
     forked: Callable[[str, str, str], None]  # (thread, head left behind, checkpoint), once a run
-    holds_all: bool = False  # saves return before they are stored, and may be made anew
+    holds_all: bool = False  # saves return before they are stored, and may be made again
 
     def memory(self, thread: str) -> ThreadMemory:
         """Return what is remembered of the thread."""
@@ -143,7 +143,7 @@ def resume_logs(
     segments: list[Segment],
     found: Elements,
 ) -> None:
-    """Go on with the logs that a checkpoint ends in."""
+    """Continue the logs that a checkpoint ends in."""
     ends: dict[int, int] = {}
     for segment in segments:
         ends[segment.log] = max(ends.get(segment.log, 0), segment.stop)
@@ -194,7 +194,7 @@ Failed: TypeAlias = tuple[Built, ThreadkeepError]
 
 
 class BatchSource(NamedTuple):
-    """The values of a batch, to make it anew later; see `write_behind.rebase`."""
+    """The values of a batch, to make it again later; see `write_behind.rebase`."""
 
     engine: Engine
     ns: str
@@ -209,7 +209,7 @@ class BatchSource(NamedTuple):
 
 
 def to_commit(engine: Engine, place: CheckpointRef, built: Built) -> Batch:
-    """Return the batch to commit, with its source where it may have to be made anew."""
+    """Return the batch to commit, with its source where it may have to be made again."""
     if not engine.holds_all:
         return built.batch
     made = BatchSource(engine, place.ns, built.beside, built.state, built.writes)

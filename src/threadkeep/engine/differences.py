@@ -103,7 +103,7 @@ def to_watch(keys: list[Any] | None, items: list[Any]) -> list[Any]:
 def compare(
     value: list[Any] | tuple[Any, ...] | dict[Any, Any], old: Seen | None, *, trust: bool = False
 ) -> Comparison:
-    """Compare a value, which may go on changing, with its last version.
+    """Compare a value, which may keep changing, with its last version.
 
     With `trust`, that one's elements are taken to be unchanged: the caller asks their shadow.
     """
@@ -249,7 +249,7 @@ class _Comparer:
             name = _name(self.items[j] if self.keys is None else self.keys[j], self.old)
             i = where.pop(name, None)
             if i is None and self.keys is None and j < old_stop:
-                i = j  # other objects, as after an edit of a list that is built anew each time
+                i = j  # other objects, as after an edit of a list that is built again each time
             found.append(i if i is not None and self._is(i, j) else None)
         return found
 

@@ -1,8 +1,8 @@
 """Turning values into references: what a batch must store, and what is stored already.
 
 Invariant: what is stored of a value is the value at one instant during the call, though the program
-may go on changing it. New elements are encoded from copies; before anything is appended, all
-shadows and the sequence itself are checked together. Where that fails the value is tried anew, and
+may keep changing it. New elements are encoded from copies; before anything is appended, all
+shadows and the sequence itself are checked together. Where that fails the value is tried again, and
 at last is copied as a whole.
 """
 

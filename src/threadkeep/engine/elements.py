@@ -32,7 +32,7 @@ _CACHE_BYTES = 32 << 20  # of values put together from patches, for one reading
 
 _PLAIN, _ZSTD = 0, 1
 _SHORTEST_DICTIONARY = 8  # bytes; zstd takes none below
-_HEAD = 64  # bytes at the front that may be given anew
+_HEAD = 64  # bytes at the front that may be given again
 _LARGE_BASE = 1 << 19
 _COMPRESS_OVER = 64  # a zstd frame costs a dozen bytes: below this it cannot win
 
@@ -42,7 +42,7 @@ _Position = tuple[int, int]  # a log and a position
 def patch_against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span, ...], Raw | None]:
     """Encode a value's bytes as an element, beside the last version's.
 
-    Returns the element, how many patches deep it lies, the positions that reading it needs, and the
+    Returns the element, how many patches deep it is, the positions that reading it needs, and the
     anchor: every 16th version is a patch against the anchor before it instead of its neighbour, and
     every 240th is whole, so that reading never applies more than 46.
     """
@@ -93,7 +93,7 @@ class Elements:
             self._parts.setdefault(log, []).insert(at, raws)
 
     def missing(self, spans: Iterable[Span]) -> tuple[Span, ...]:
-        """Return the spans that lie in segments that are not here yet."""
+        """Return the spans in segments that are not here yet."""
         return refs.covering([span for span in spans if not self._covers(span)])
 
     def _covers(self, span: Span) -> bool:
@@ -152,7 +152,7 @@ class Elements:
         return items
 
     def _each_once(self) -> Callable[[int, int], Any]:
-        """Return a reader of one value's elements, which decodes those met twice anew."""
+        """Return a reader of one value's elements, which decodes those met twice again."""
         met: set[_Position] = set()
 
         def element(log: int, pos: int) -> Any:
@@ -205,7 +205,7 @@ class Elements:
         return sum(map(len, raws)) * (span.stop - span.start) // len(raws)
 
     def depth(self, log: int, pos: int) -> int:
-        """Count how deep an element lies in patches, as `patch_against` does."""
+        """Count how deep an element is in patches, as `patch_against` does."""
         steps = len(self._patches((log, pos), {})[1])
         return steps if steps < _LONGEST else _LONGEST * (_OLDEST + 1) - 1
 

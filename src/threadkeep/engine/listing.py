@@ -45,7 +45,7 @@ class Listing(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Some checkpoints, and the listing that goes on behind them; None at the end."""
+    """Some checkpoints, and the listing that continues behind them; None at the end."""
 
     found: list[Loaded]
     rest: Listing | None

@@ -170,7 +170,7 @@ def assemble(
         checkpoint |= engine.codec.decode(read.extra)
     parent = None
     if row.parent is not None:
-        # Whoever puts a sibling (a copy) descends from what this checkpoint descends from.
+        # A sibling (a copy) descends from what this checkpoint descends from.
         parent = LOADS.add(row.parent, row.run, row.seen, FREE)
     return Loaded(
         thread=stored.thread,
@@ -184,7 +184,7 @@ def assemble(
 
 
 def _written(found: Elements, write: Write) -> tuple[str, str, Any]:
-    found.reader = write  # (whoever applies a write may change what it brought)
+    found.reader = write  # (who applies a write may change its value)
     return write.task_id, write.channel, _decoded(found, write.ref, write.channel)
 
 

@@ -92,7 +92,7 @@ class OpenLogs:
         self._counts = True
 
     def abandon(self) -> None:
-        """Go on in logs of other numbers: others took these. The caller holds the lock."""
+        """Continue in logs of other numbers: others took these. The caller holds the lock."""
         self.clear()
         self._next_log = self._token(NEW_LOG_BITS)
 
@@ -105,7 +105,7 @@ class OpenLogs:
             return log.log, start
 
     def _open(self, ns: str, channel: str, number: int, stop: int = 0) -> OpenLog:
-        log = self._by_number.get(number)  # (a value may lie in the log of another channel)
+        log = self._by_number.get(number)  # (a value may be in the log of another channel)
         if log is None:
             least = SEAL_KEYFRAMES if channel == KEYFRAMES else SEAL_COUNT
             log = self._by_number[number] = OpenLog(number, stop, least)
@@ -124,7 +124,7 @@ class OpenLogs:
         return number
 
     def start(self, ns: str, channel: str) -> None:
-        """Let the channel go on in a fresh log."""
+        """Let the channel continue in a fresh log."""
         with self._lock:
             log = self._logs.pop((ns, channel), None)
             if log is not None and all(log is not other for other in self._logs.values()):
@@ -133,7 +133,7 @@ class OpenLogs:
                 self.tails -= log.new_bytes + log.old_bytes
 
     def resume(self, ns: str, channel: str, log: int, stop: int) -> None:
-        """Go on with a log that another process may have written, if none is open."""
+        """Continue a log that another process may have written, if none is open."""
         if self._exclusive or log >= EXCLUSIVE:
             return
         with self._lock:
@@ -279,7 +279,7 @@ class Appender:
         """Join the small segments of logs that are ripe."""
         for log, tail in self.logs.begin_seals():
             grows: Tail = {}
-            runs: list[list[int]] = []  # starts of segments that lie one behind the other
+            runs: list[list[int]] = []  # starts of segments that follow one another
             stop = -1
             for start in sorted(tail):
                 if start == stop:

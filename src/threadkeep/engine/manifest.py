@@ -48,7 +48,7 @@ class Manifest(NamedTuple):
     extra: bytes | None = None  # keys of other LangGraph releases, encoded
 
     def needs(self) -> Iterable[Span]:
-        """Return every span that some channel's value lies in."""
+        """Return every span that some channel's value is in."""
         return (span for entry in self.entries.values() if entry.ref for span in entry.ref.needs)
 
 

@@ -134,7 +134,7 @@ class ReadCheckpoint(NamedTuple):
 class ReadSegments(NamedTuple):
     """The segments that overlap the spans. Reply: `Segment`s, each once, in (log, start) order.
 
-    With `generation`, none where that is not the thread's own any more: then other bytes may lie at
+    With `generation`, none where that is not the thread's own any more: then other bytes may be at
     these positions. `stub` is ignored by a store: it leaves bytes in the cold store where they are.
     """
 
@@ -373,7 +373,7 @@ class DropThread(NamedTuple):
 
     `generation` and `fences` are checked first, as a `Batch`'s are. An `entry` is, with its
     times and its `waits_at`, what the registry says of the thread from then on. Or `rows` take its
-    place: a batch that expects and drops nothing, and whose segments lie apart.
+    place: a batch that expects and drops nothing, and whose segments are apart.
     """
 
     thread: str

@@ -83,7 +83,7 @@ def fetch_checkpoint(
 def fetch_segments(
     thread: str, spans: tuple[Span, ...], generation: int | None = None
 ) -> Operation[list[Segment]]:
-    """Return the segments that the spans lie in; no round trip for no spans."""
+    """Return the segments that hold the spans; no round trip for no spans."""
     if not spans:
         return []
     reply = yield from fetch(ReadSegments(thread, spans, generation))

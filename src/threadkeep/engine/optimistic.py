@@ -24,7 +24,7 @@ T = TypeVar("T")
 Y = TypeVar("Y")
 
 OVERTAKEN = (ConflictError, StaleThreadError, SegmentTakenError)
-"""Errors of a commit that say that somebody else was faster."""
+"""Errors of a commit that say that another writer was faster."""
 
 
 class Snapshot(NamedTuple):
@@ -131,7 +131,7 @@ def retry(
     attempt: Callable[[], Generator[Y, Any, T]],
     overtaken: tuple[type[Exception], ...] | type[Exception] = OVERTAKEN,
 ) -> Generator[Y, Any, T]:
-    """Run an attempt, and another one where somebody else was faster; at last a ConflictError."""
+    """Run an attempt, and another one where another writer was faster; at last a ConflictError."""
     for _ in range(ATTEMPTS):
         try:
             return (yield from attempt())

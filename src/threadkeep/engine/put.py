@@ -77,7 +77,7 @@ class Put(NamedTuple):
 
     @property
     def loaded(self) -> LoadEntry | None:
-        """The load that the run began with; None for a run that goes on."""
+        """The load that the run began with; None for a run that continues."""
         return LOADS.of(self.parent)
 
     def with_copies(self) -> Put:
@@ -172,7 +172,7 @@ def _attempt(engine: Engine, call: Call, attempt: int) -> Operation[Built]:
     generation = memory.generation
     if isinstance(call, PutWrites):
         if generation is None:  # nobody has looked whether the thread is there, and not archived
-            call = call.with_copies()  # the program goes on while the store is read
+            call = call.with_copies()  # the program continues while the store is read
             generation = (yield from fetch_checkpoint(*call.place)).generation
         with memory.encoding:
             return _writes_batch(engine, memory, call, generation)
@@ -297,10 +297,10 @@ def _put_batch(
     flags = FREE if call.metadata.get("source") == "fork" else 0
     if loaded is not None:  # a run begins: others may have said something else meanwhile
         reported, flags, owner = reported._replace(metadata={}), flags | loaded.flags, loaded
-    elif parent is not None:  # a run goes on, and if it chose its checkpoint, it still has
+    elif parent is not None:  # a run continues, and if it chose its checkpoint, it still has
         flags, owner = flags | parent.flags & FREE, parent.owner
     row = _row(call, loaded, flags, metadata, exact, key, data)
-    # What a run that named no checkpoint expects: that it goes on from the head.
+    # What a run that named no checkpoint expects: that it continues from the head.
     fence = None if ns or flags & FREE else HeadFence(ns, row.parent)
     touch = thread_summary.of_checkpoint(row, call.metadata, appender.stored, now, reported)
     batch = Batch(

@@ -63,7 +63,7 @@ def change(
         new = update(entry)
         if new == entry:
             return new
-        if at is not None:  # (after the entry: whoever removes the checkpoint changes that)
+        if at is not None:  # (after the entry: removing the checkpoint changes that)
             state = yield from fetch_checkpoint(*at)
             if unless_hidden(state.found) is None:
                 raise not_found(at)

@@ -49,7 +49,7 @@ class Loads:
 
     LangGraph carries the very `str` object that a load returned into the first `put` and into every
     `put_writes` on the checkpoint. An id that is not in the table, in a later `put` say, means that
-    the run that put the parent goes on.
+    the run that put the parent continues.
 
     Invariants: nothing of ours but the entry holds the id, so the number of references tells if the
     program still does. Only operations that are atomic in CPython touch the table: no lock.
@@ -193,7 +193,7 @@ class BatchSegments:
         self.committed = False
 
     def holding(self, span: Span) -> list[Segment]:
-        """Return the segments that some of the span lies in."""
+        """Return the segments that hold some of the span."""
         log, start, stop = span
         return [s for s in self.segments if s.log == log and s.start < stop and start < s.stop]
 

@@ -424,7 +424,7 @@ def _with_family(engine: Engine, thread: str, build: Build[T]) -> Operation[T]:
         return (yield from optimistic(engine, thread, build))
     except CorruptionError as error:
         raise CorruptionError(
-            f"The segments that other threads need cannot be told: {error.message}",
+            f"The segments that other threads need are unknown: {error.message}",
             hint="Repair the threads that share them: threads.repair, or `threadkeep repair`.",
             thread=error.thread or thread,
         ) from error

@@ -235,7 +235,7 @@ class Stack:
     async def arun_here(self, operation: Requests[T]) -> T:
         """Run an operation in the event loop, and only its requests elsewhere.
 
-        Values are looked at before this first suspends, as the program goes on then.
+        Values are looked at before this first suspends, as the program continues then.
         """
         return await drive(self._through(operation), self._store.aanswer)
 

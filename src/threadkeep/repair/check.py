@@ -302,7 +302,7 @@ def _sort(found: Examined, segment: Segment) -> None:
 
 
 def _find_overlaps(found: Examined) -> None:
-    """Find segments for the same positions: which one is right cannot be told."""
+    """Find segments for the same positions: which one is right is unknown."""
     for one, other in pairwise([found.segments[key] for key in sorted(found.segments)]):
         if one.log == other.log and other.start < one.stop:
             found.add(Kind.SEGMENT, f"{_name(other)} overlaps the one before")
@@ -392,7 +392,7 @@ def _write_problem(row: WriteRow) -> str:
 
 
 def _problem(found: Examined, ref: Ref, elements: Elements) -> str:
-    """Why the value cannot be read; empty where it can, or where that cannot be told."""
+    """Why the value cannot be read; empty where it can, or where that is unknown."""
     missing = elements.missing(ref.needs)
     if missing:
         away = by_log(found.away.values())

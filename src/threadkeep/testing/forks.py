@@ -100,7 +100,7 @@ class ForkContract(Contract):
         assert self.one(ReadDamage()) == []
 
     def test_rows_that_take_a_fork_s_place_leave_its_origin_alone(self) -> None:
-        """They lie at positions that the origin has too, and hold something else."""
+        """They are at positions that the origin has too, and hold something else."""
         self.origin_and_fork()
         before = self.everything()
         new = segment(0, 2, data=b"new")
@@ -135,7 +135,7 @@ class ForkContract(Contract):
         assert [self.rows(name).family for name in names] == (others if shared else [()] * 3)
 
     def test_what_is_removed_for_one_is_stale_for_all(self) -> None:
-        """`bump` raises the generation of whoever shares the segments."""
+        """`bump` raises the generation of all that share the segments."""
         shared = self.origin_and_fork()
         before = self.state(thread=FORK).generation
         self.put(drop_segments=((2, 0, 1),), bump=True)
@@ -173,7 +173,7 @@ class ForkContract(Contract):
         assert self.everything(FORK) == []
         assert self.one(ReadDamage()) == []
 
-    def test_a_deleted_member_begins_anew(self) -> None:
+    def test_a_deleted_member_starts_again(self) -> None:
         """Its next life has nothing to do with the family."""
         self.origin_and_fork()
         self.drop(THREAD, NOW + 20)
@@ -221,7 +221,7 @@ class ForkContract(Contract):
         assert self.entry(FORK) is not None
 
     def test_a_fork_takes_nobodys_place(self) -> None:
-        """A target that holds checkpoints is left alone; a deleted one is begun anew."""
+        """A target that holds checkpoints is left alone; a deleted one is started again."""
         self.origin()
         self.put(thread=FORK, checkpoints=(checkpoint(7),))
         self.refuses(self.fork(), ThreadExistsError, thread=FORK)

@@ -211,7 +211,7 @@ class RegistryContract(Contract):
         self.touch(SAVED[1], size=2)
         assert (self.known().labels, self.known().size) == ((), 2)
 
-    def test_a_deleted_thread_that_is_used_again_begins_anew(self) -> None:
+    def test_a_deleted_thread_that_is_used_again_starts_again(self) -> None:
         """As of the new time."""
         self.touch(SAVED[1], labels=(USER,), size=5)
         self.drop(now=NOW + 1)

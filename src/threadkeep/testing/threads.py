@@ -72,7 +72,7 @@ class ThreadContract(Contract):
         assert self.rows()[:2] == (1, NOW)
 
     def test_a_thread_that_never_was_gets_a_tombstone(self) -> None:
-        """A thread that never was too; each drop raises the generation and dates it anew."""
+        """A thread that never was too; each drop raises the generation and dates it again."""
         for generation, now in ((1, NOW), (2, NOW + 5)):
             self.drop(now=now)
             assert self.state() == ThreadState(generation, now)

@@ -118,7 +118,7 @@ def adopt(
                     hint="The source has no checkpoint of it: correct its id.", thread=name
                 )
         wanted = {name: counts[name] for name in (counts if names is None else names)}
-        engine = engine._replace(conflicts="fork")  # what happened is stored, whoever was first
+        engine = engine._replace(conflicts="fork")  # what happened is stored, in whatever order
         run = _Adoption(store, engine, opened, options, progress or no_progress, wanted)
         for name in wanted:
             validation.text("The source's thread_id", name)

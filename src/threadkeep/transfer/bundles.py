@@ -319,7 +319,7 @@ def _checked_digests(whole: WholeThread) -> dict[CheckpointKey, bytes]:
     """Return the digests of a bundle's thread, which are those in the bundle."""
     if any(segment.data.startswith(STUB) for segment in whole.segments):
         raise InvalidArgumentError(
-            "This bundle is a backup, and values of this thread lie in the cold store.",
+            "This bundle is a backup, and values of this thread are in the cold store.",
             hint="Restore it: threadkeep restore FILE STORE. To copy threads, use export.",
             thread=whole.thread,
         )

@@ -185,7 +185,7 @@ def _segments(
 
 
 def _outermost(spans: Iterable[Span]) -> Iterator[Span]:
-    """Sort spans, without those that lie within another."""
+    """Sort spans, without those within another."""
     log, stop = -1, 0
     for span in sorted(spans, key=lambda span: (span.log, span.start, -span.stop)):
         if span.log != log or span.stop > stop:

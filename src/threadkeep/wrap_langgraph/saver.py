@@ -314,7 +314,7 @@ def wrap(
     check_options({"write_behind": write_behind, "cache": cache})
     if cache is not None and sole_writer is not True:
         raise InvalidArgumentError(
-            "Another saver cannot tell whether somebody else has written: its cache could be"
+            "Another saver cannot tell whether another process has written: its cache could be"
             " stale.",
             hint="Use sole_writer=True if nobody else writes to its store; else leave cache= out.",
         )

@@ -132,7 +132,7 @@ class CommitQueue(ResetInChild, Generic[Item]):
         return True
 
     def _wait(self, thread: str) -> None:
-        """Wait for whoever stores or removes something now, and for room."""
+        """Wait for what is stored or removed now, and for room."""
         with self._storing:
             self._paused.discard(thread)  # (left there by who was interrupted)
             if self._is_full:
@@ -141,7 +141,7 @@ class CommitQueue(ResetInChild, Generic[Item]):
                 self._raise_failures([thread])
                 if self._is_full:  # then the store has failed, for others
                     failures = [e for e in self._failures.values() if isinstance(e, BackendError)]
-                    raise failures[0].anew()
+                    raise failures[0].fresh()
 
     @property
     def _is_full(self) -> bool:
@@ -152,7 +152,7 @@ class CommitQueue(ResetInChild, Generic[Item]):
         for thread in threads:
             error = self._failures.pop(thread, None)
             if error is not None:
-                raise error.anew()
+                raise error.fresh()
 
     # -- storing ---------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ class CommitQueue(ResetInChild, Generic[Item]):
             for thread in list(self._lanes):
                 self._remove(thread, None)
         if not lost:
-            return error.anew()
+            return error.fresh()
         names = ", ".join(sorted(map(repr, lost))[:_MAX_NAMES])
         return _lost(f"saves of {_count(len(lost), 'thread')} ({names})", error, None)
 
@@ -343,7 +343,7 @@ def _count(number: int, noun: str) -> str:
 def _lost(what: str, cause: ThreadkeepError, thread: str | None) -> LostSavesError:
     error = LostSavesError(
         f"Lost {what} that had been acknowledged: {cause.message}",
-        hint="Run the thread again: it goes on from its last stored checkpoint.",
+        hint="Run the thread again: it continues from its last stored checkpoint.",
         thread=thread,
     )
     error.__cause__ = cause

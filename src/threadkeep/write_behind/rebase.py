@@ -157,7 +157,7 @@ class _Rebase:
         self._engine = _made(parts[0]).engine
         memory = self._engine.working_set.apart().thread(parts[0].thread)
         self._appender = Appender(memory.logs, "", self._engine.compression)
-        self._moved: dict[tuple[int, int], Span] = {}  # elements encoded anew, by where they were
+        self._moved: dict[tuple[int, int], Span] = {}  # elements encoded again, by where they were
 
     def batch(self, plain: Batch) -> Batch:
         """Return one batch with all that they bring. Raises as `rebase`."""
@@ -239,7 +239,7 @@ class _Rebase:
         return True
 
     def _ref(self, ref: Ref, held: ChannelValue | None) -> Ref:
-        """Return the reference, with elements that have gone encoded anew."""
+        """Return the reference, with elements that have gone encoded again."""
         if self._has(ref.needs):
             return ref
         if isinstance(held, RunValue):

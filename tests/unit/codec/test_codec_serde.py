@@ -69,7 +69,7 @@ def test_an_allowlist_reaches_the_serializer_also_inside_encryption() -> None:
 
 def test_what_is_no_serializer_is_refused() -> None:
     for serde in (None, object(), "json", 3):
-        with pytest.raises(InvalidArgumentError, match="no serializer"):
+        with pytest.raises(InvalidArgumentError, match="Invalid serde"):
             SerdeCodec(serde)
 
 

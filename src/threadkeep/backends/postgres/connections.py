@@ -241,7 +241,7 @@ class Source:
 
 
 class OwnPool(Source):
-    """A pool that is opened when it is first needed, anew after a fork."""
+    """A pool that is opened when it is first needed, and again after a fork."""
 
     def __init__(self, settings: Settings) -> None:
         self._pool = PerProcess(partial(_opened, settings))

@@ -23,7 +23,7 @@ NO_RIGHT = "42501"
 _OWNER = "Migrate as a user who owns the schema, or who may CREATE one in this database."
 _SET_UP = (
     "Call setup() once, or run `threadkeep migrate URL`, as a user who may create tables;"
-    " schema= says where they lie."
+    " schema= says where they are."
 )
 # By error code, or its first three or two characters.
 _MEANINGS: dict[str, Meaning] = {

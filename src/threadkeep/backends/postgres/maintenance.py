@@ -62,11 +62,11 @@ WHERE age(backend_xmin) > age(%s::xid)
 """
 
 _LOG = (
-    "PostgreSQL's write-ahead log (pg_wal), until its files are used anew: pg_switch_wal() and"
+    "PostgreSQL's write-ahead log (pg_wal), until its files are reused: pg_switch_wal() and"
     " CHECKPOINT hasten that. Archived WAL, base backups and replicas: let them expire."
 )
 _PAGES = (
-    "PostgreSQL's table files, in free space that was not used anew yet: erase with rewrite=True"
+    "PostgreSQL's table files, in free space that was not reused yet: erase with rewrite=True"
     " (--rewrite), or VACUUM FULL the schema's tables in a quiet hour."
 )
 _NOT_VACUUMED = "(VACUUM could not be run, and is left to autovacuum: {})"
@@ -110,7 +110,7 @@ async def _rewrite(send: Send) -> Scrubbed:
         )
     notes = () if await _is_allowed(send, _STATISTICS) else (_NOTES,)
     written = () if await _is_allowed(send, _CHECKPOINT) else (_NOT_WRITTEN,)
-    return Scrubbed(("PostgreSQL's tables and indexes, written anew",), (_LOG, *written, *notes))
+    return Scrubbed(("PostgreSQL's tables and indexes, rewritten",), (_LOG, *written, *notes))
 
 
 async def _is_allowed(send: Send, statement: Statement) -> bool:
@@ -188,7 +188,7 @@ class Dumps:
         self._run(program, "--format=custom", *place)
 
     def restore(self, file: Path, now: int, *, replace: bool) -> None:
-        """Make the schema anew from an archive, in one transaction.
+        """Make the schema again from an archive, in one transaction.
 
         `now` is in microseconds since 1970; with `replace`, a schema that holds threads is dropped.
         """

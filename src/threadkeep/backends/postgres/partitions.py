@@ -77,7 +77,7 @@ def _moment(ticks: int) -> datetime:
 _AHEAD = 3  # months
 _PAST = timedelta(days=3653)  # how old rows may be to get a partition of their month
 _KEY = "r checkpoint_id"  # by range
-_PATIENCE = "500ms"  # for locks to drop a month; others wait as long, behind whoever waits
+_PATIENCE = "500ms"  # for locks to drop a month; others wait as long, behind those that wait
 _NAME = re.compile(r"checkpoints_([1-9][0-9]{3})_(0[1-9]|1[0-2]) ")
 
 

@@ -91,7 +91,7 @@ def unpack_metadata(stored: str, text: str | None) -> str:
     if text is not None:
         return unpack_text(text)
     plain = _STORED.fullmatch(stored)
-    if plain is None:  # somebody has edited it: what they meant
+    if plain is None:  # edited by hand: what it says
         return stored
     return f'{{"source":"{plain[2]}","step":{plain[1]},"parents":{{}}}}'
 

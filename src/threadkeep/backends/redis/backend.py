@@ -194,7 +194,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
     async def _commit_alone(self, change: Change) -> ThreadkeepError | None:
         """Make a change by itself.
 
-        A thread that it would make must be in the index first. Where that lies in another slot
+        A thread that it would make must be in the index first. Where that is in another slot
         the script says so, and does nothing.
         """
         try:

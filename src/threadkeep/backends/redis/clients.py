@@ -173,9 +173,9 @@ async def _answer(client: Any, call: Call) -> Any:
     try:
         return await result(client.execute_command(*call.words))
     except NoScriptError:
-        if call.anew is None:
+        if call.whole is None:
             raise
-        return await result(client.execute_command(*call.anew))
+        return await result(client.execute_command(*call.whole))
 
 
 def _new(settings: Settings, module: Any) -> Any:
@@ -197,7 +197,7 @@ def _new(settings: Settings, module: Any) -> Any:
 
 
 class OwnClient(Source):
-    """A client that is made when it is first needed, anew after a fork."""
+    """A client that is made when it is first needed, and again after a fork."""
 
     def __init__(self, settings: Settings) -> None:
         self.is_cluster = settings.is_cluster

@@ -1,6 +1,6 @@
 r"""Records as keys and members of Redis, and back.
 
-A thread has the same few keys however much it holds, all with one hash tag, so that they lie on
+A thread has the same few keys however much it holds, all with one hash tag, so that they are on
 one node of a cluster and can expire at one time:
 
     t  hash         the thread's own row: generation, deleted_at, ttl (milliseconds), copy, and
@@ -9,7 +9,7 @@ one node of a cluster and can expire at one time:
                     parent, (ts, metadata, exact, manifest)
     x  sorted set   children: ns NUL parent NUL id NUL, run seen
     w  sorted set   writes: ns NUL checkpoint NUL, seq run seen, (task_id, task_path, body)
-    p  sorted set   where segments lie: log, start, stop
+    p  sorted set   where segments are: log, start, stop
     s  hash         the segments' data, by log and start
 
 Redis compares members byte by byte. So a packed number has 8 bytes, those of 0 and more in their
@@ -121,7 +121,7 @@ def place(*ids: str) -> bytes:
 
 
 def pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield names and values that lie in turn."""
+    """Yield names and values in turn."""
     return zip(flat[::2], flat[1::2], strict=True)
 
 

@@ -52,10 +52,10 @@ _FILES = {  # by the name of the script
 
 
 class Call(NamedTuple):
-    """A command as it is sent; for one that runs a script, `anew` brings the script's text."""
+    """A command as it is sent; for one that runs a script, `whole` brings its text."""
 
     words: tuple[Word, ...]
-    anew: tuple[Word, ...] | None = None
+    whole: tuple[Word, ...] | None = None
 
 
 @cache

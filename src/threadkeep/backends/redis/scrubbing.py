@@ -25,12 +25,12 @@ _ELSEWHERE = (
     " the server's files: remove them, or let them expire. SLOWLOG RESET clears parts of commands."
 )
 _BY_HAND = (
-    "Redis' append-only file and snapshot, until they are written anew: this user may not look at"
+    "Redis' append-only file and snapshot, until they are rewritten: this user may not look at"
     " them. Call BGREWRITEAOF (if appendonly is yes) and BGSAVE (if there is a snapshot) as one who"
     " may."
 )
 _CLUSTER = (
-    "The append-only files and snapshots of the cluster's nodes, until they are written anew: call"
+    "The append-only files and snapshots of the cluster's nodes, until they are rewritten: call"
     " BGREWRITEAOF and BGSAVE on each."
 )
 _NO_SNAPSHOTS = "A snapshot that was saved by hand: Redis is not set to save any. Call BGSAVE."
@@ -38,8 +38,8 @@ _NO_SNAPSHOTS = "A snapshot that was saved by hand: Redis is not set to save any
 
 # By command: the file that it rewrites, and the field of INFO that says how that went.
 _FILES = {
-    "BGREWRITEAOF": ("Redis' append-only file, written anew", "aof_last_bgrewrite_status"),
-    "BGSAVE": ("Redis' snapshot, written anew", "rdb_last_bgsave_status"),
+    "BGREWRITEAOF": ("Redis' append-only file, rewritten", "aof_last_bgrewrite_status"),
+    "BGSAVE": ("Redis' snapshot, rewritten", "rdb_last_bgsave_status"),
 }
 _BUSY = ("aof_rewrite_in_progress", "aof_rewrite_scheduled", "rdb_bgsave_in_progress")
 

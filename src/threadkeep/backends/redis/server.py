@@ -5,7 +5,7 @@ back empty. If its next life had the same generations, a process that remembers 
 build on missing rows. So a thread's generation begins at the moment of its birth, in microseconds
 since 1970, which the script that makes it takes from the server.
 
-Who found a thread missing, and then wrote to it, goes on to count from the generation of missing
+Who found a thread missing, and then wrote to it, continues to count from the generation of missing
 threads; others know it as it is stored. What is written under that one is built on nothing, so
 that it does not matter who makes the thread first. No name means two lives of one thread: once a
 life was forgotten, missing threads have another name.
@@ -54,7 +54,7 @@ class Generations:
         self._remember(thread, stored)
 
     def joined(self, thread: str, name: int | None, stored: int) -> None:
-        """Remember the life of a thread that somebody else made while it was missing here."""
+        """Remember the life of a thread that another process made while it was missing here."""
         if name == self._absent and thread not in self._lives:
             self._remember(thread, stored)
 

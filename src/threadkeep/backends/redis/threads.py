@@ -1,6 +1,6 @@
 """Reads that span threads, and the index that they ask.
 
-An entry lies in its thread's own row, which alone is right. The index, in another slot, says where
+An entry is in its thread's own row, which alone is right. The index, in another slot, says where
 to look: sorted sets of ids by time, and a set of ids for each *term* (a state, a label, an origin).
 It is told of a change before it is made, and once more after it; so a crash leaves ids too many,
 which are taken out when they are met. A thread's part of a reply is of one state, the whole is not.

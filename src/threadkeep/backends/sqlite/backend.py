@@ -77,9 +77,9 @@ class SqliteBackend(Backend):
             self._connections.give(db)
 
     def _warm(self, read: ReadCheckpoint) -> ThreadState | None:
-        """Read a checkpoint of a thread that was lately written; None where somebody writes.
+        """Read a checkpoint of a thread that was lately written; None while another writes.
 
-        The connection that writes knows it, or reads it: the others look at the file anew after
+        The connection that writes knows it, or reads it: the others look at the file again after
         each commit.
         """
         connections = self._connections
@@ -119,8 +119,8 @@ class SqliteBackend(Backend):
         return identity(self._connections)
 
     def scrub(self, *, rewrite: bool) -> Scrubbed:
-        """Write the file anew, in either case. See `Backend.scrub`."""
-        del rewrite  # (readers go on meanwhile, and writers wait: nobody is kept out)
+        """Rewrite the file, in either case. See `Backend.scrub`."""
+        del rewrite  # (readers continue meanwhile, and writers wait: nobody is kept out)
         from threadkeep.backends.sqlite.maintenance import scrub  # noqa: PLC0415 - seldom needed
 
         return scrub(self._connections)

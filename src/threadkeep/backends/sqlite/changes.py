@@ -151,10 +151,10 @@ _DELETE_ALL = (
         SELECT coalesce(t.heap, t.number) FROM tk_threads t WHERE t.number = ?
             AND NOT EXISTS (
                 SELECT 1 FROM tk_threads o WHERE o.heap = t.heap AND o.number <> t.number))""",
-    # Whoever counts what the others need has to look again.
+    # A count of what the others need must be made again.
     """UPDATE tk_threads SET generation = coalesce(generation, 0) + 1
         WHERE heap = (SELECT heap FROM tk_threads WHERE number = ?)""",
-    # What others share is theirs from now on: the thread goes on with a heap that nobody has.
+    # What others share is theirs from now on: the thread continues with a heap that nobody has.
     """UPDATE tk_threads SET heap = -abs(random() / 2) - 1 WHERE number = ? AND EXISTS (
         SELECT 1 FROM tk_threads o WHERE o.heap = tk_threads.heap
             AND o.number <> tk_threads.number)""",
@@ -286,7 +286,7 @@ def _commit(connections: Connections, changes: Sequence[Change]) -> list[Threadk
     except DRIVER_ERRORS as error:
         return [_mapped(error, connections) for _ in changes]
     except ThreadkeepError as error:
-        return [error.anew() for _ in changes]
+        return [error.fresh() for _ in changes]
     try:
         known.begin(db)
         refusals = _carry_out(db, changes, known)

@@ -145,7 +145,7 @@ class Connections:
             self.write_lock.release()
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Go on; a child sets aside what is its parent's, to be closed before it opens anything."""
+        """Continue; a child sets its parent's aside, to close it before it opens anything."""
         still = self._still
         if not in_child:
             self._forking = False
@@ -174,4 +174,4 @@ class Connections:
 
     def _check_open(self) -> None:
         if self._closed is not None:
-            raise self._closed.anew()
+            raise self._closed.fresh()

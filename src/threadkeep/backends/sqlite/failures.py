@@ -33,7 +33,7 @@ _MEANINGS: dict[int, Meaning] = {
     sqlite3.SQLITE_PERM: (errors.ReadOnlyError, "This process may not access {path}."),
     sqlite3.SQLITE_FULL: (
         errors.DiskFullError,
-        "Free some space where {path} lies and do it again: nothing was changed.",
+        "Free some space where {path} is and do it again: nothing was changed.",
     ),
     sqlite3.SQLITE_IOERR: (
         errors.BackendError,

@@ -1,6 +1,6 @@
 """LRU cache of what the writing connection knows of threads: their rows, log ends and heads.
 
-Used under the write lock; it holds until somebody else has written.
+Used under the write lock; it holds until another process has written.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class Known:
         self.threads: dict[str, Thread] = {}
         self.heaps: dict[int, Heap] = {}
         self._version = 0
-        self._stamp: tuple[int, int] | None = None  # None: somebody is at it
+        self._stamp: tuple[int, int] | None = None  # None: a write is under way
 
     def forget(self) -> None:
         """Know nothing."""

@@ -35,7 +35,7 @@ def identity(connections: Connections) -> str:
             if found := db.execute(_READ, (place,)).fetchone():
                 return str(found[0])
         if connections.location.is_read_only:
-            return secrets.token_hex(16)  # nothing lies under it, and nothing will
+            return secrets.token_hex(16)  # nothing is under it, and nothing will be
         with transaction(db):
             db.execute(_TABLE)
             found = db.execute(_READ, (place,)).fetchone()  # another process may have been faster
@@ -62,7 +62,7 @@ _COPIES = (
 
 
 def scrub(connections: Connections) -> Scrubbed:
-    """Write the database anew, and empty its WAL. See `Backend.scrub`.
+    """Rewrite the database, and empty its WAL. See `Backend.scrub`.
 
     Needs as much free space as the file takes, twice for a while. Others may read meanwhile,
     and wait to write.
@@ -75,11 +75,11 @@ def scrub(connections: Connections) -> Scrubbed:
         is_empty = _emptied(db, connections.location.busy_timeout)
     if not is_empty:
         raise LockedError(
-            f"{connections.location.path} was written anew, but still holds the old pages: another"
+            f"{connections.location.path} was rewritten, but still holds the old pages: another"
             " connection is reading a state from before.",
             hint="End its transaction (a long read, a backup).",
         )
-    return Scrubbed(("the SQLite file and its WAL, written anew",), (_COPIES,))
+    return Scrubbed(("the SQLite file and its WAL, rewritten",), (_COPIES,))
 
 
 def _emptied(db: sqlite3.Connection, seconds: float) -> bool:
@@ -134,7 +134,7 @@ def back_up(path: str, file: Path, progress: Callable[[int, int], None]) -> int:
     _, source = open_first(Location(path, "full", _BUSY_SECONDS, "rw"))
     with closing(source), closing(sqlite3.connect(file, isolation_level=None)) as target:
         with named(path):
-            # Within a transaction of ours, nothing that others commit makes it begin anew.
+            # Within a transaction of ours, nothing that others commit makes it start again.
             source.execute("BEGIN")
             source.execute("SELECT count(*) FROM sqlite_master").fetchone()
         with named(str(file)):

@@ -250,7 +250,7 @@ def _as_found(location: Location) -> Location:
     if size == 1:
         raise _no_database(location.path)  # SQLite takes a file of one byte for an empty one
     if size == 0 and location.mode == "ro":
-        raise _no_tables(location.path)  # SQLite removes a WAL that lies beside such a file
+        raise _no_tables(location.path)  # SQLite removes a WAL that is beside such a file
     is_frozen = os.access(path, os.R_OK) and not os.access(path.parent, os.W_OK)
     if not wal_of(path).exists() and (location.mode == "ro" or is_frozen):
         return location._replace(mode="immutable")
@@ -285,7 +285,7 @@ def _use_wal(db: sqlite3.Connection, busy_timeout: float) -> None:
 
 
 def wal_of(path: Path) -> Path:
-    """The WAL of a database: it lies beside the file itself, not beside a link to it."""
+    """The WAL of a database: it is beside the file itself, not beside a link to it."""
     return Path(os.path.realpath(path) + "-wal")
 
 

@@ -2,7 +2,7 @@
 
 Every transaction is read only. Each thread is read in one of its own, so that it is one state.
 
-A checkpoint's row holds small values; the others lie in `checkpoint_blobs`, by channel and
+A checkpoint's row holds small values; the others are in `checkpoint_blobs`, by channel and
 version. The tables are the same since langgraph-checkpoint-postgres 2.0, except
 `checkpoint_writes.task_path`.
 """

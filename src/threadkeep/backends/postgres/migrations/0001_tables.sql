@@ -427,7 +427,7 @@ BEGIN
         SET generation = {schema}.generation_of(t.generation, t.heap),
             heap = E'\x01\x03' || gen_random_uuid()
         WHERE t.thread_id = the_thread;
-        -- Whoever counts what the others need has to look again.
+        -- A count of what the others need must be made again.
         UPDATE {schema}.heaps SET generation = generation + 1 WHERE heap = its_heap;
     ELSE
         DELETE FROM {schema}.segments WHERE thread_id = its_heap;

@@ -42,7 +42,7 @@ DO $threadkeep$
 {{declarations}}
 BEGIN
     IF NOT pg_try_advisory_xact_lock({KEY}) THEN
-        RAISE EXCEPTION 'somebody else migrates' USING ERRCODE = '{_BUSY}';
+        RAISE EXCEPTION 'another process migrates' USING ERRCODE = '{_BUSY}';
     END IF;
     -- To open a table refreshes the cache of names: else to_regclass() and to_regnamespace() may
     -- not know yet what the last holder of the lock has made.
