@@ -16,7 +16,6 @@ def _is_text(value: object) -> bool:
 
 
 def _is_time(value: object) -> bool:
-
     return value is None or bool(duration("gc_every", value))
 
 

@@ -129,6 +129,7 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
         if gc_every is not None:
             driver.BackendPair(backend).blocking  # noqa: B018 - raises if there is none
         super().__init__(serde=serde)
+        codec = NativeCodec(pickle_fallback=pickle_fallback) if serde is None else SerdeCodec(serde)
         self._store = LayeredStore(
             backend,
             group_commit=group_commit,
@@ -142,9 +143,7 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
         self._store.retention = retention
         self._forked = _ForkedRuns()
         self._engine = Engine(
-            codec=SerdeCodec(serde)
-            if serde is not None
-            else NativeCodec(pickle_fallback=pickle_fallback),
+            codec=codec,
             compression=compression or Compression(),
             working_set=self._store.working_set,
             conflicts=conflicts,
