@@ -123,7 +123,7 @@ def branches(
     counts = f"{plural(len(tree.checkpoints), 'checkpoint')}, {plural(len(tips), 'tip')}"
     head = line((f"thread {thread}", "bold"), namespace and f"namespace {namespace}", counts)
     rows = [
-        (*_cells(one), tips[one.id]["checkpoints"], tips[one.id]["parted_at"], _status(one))
+        (*_cells(one), tips[one.id]["checkpoints"], tips[one.id]["parted_at"] or "", _status(one))
         for one in [tree.checkpoints[id] for id in tips]
     ]
     drawn: list[Drawn] = [table(("tip", "time", "checkpoints>", "forked at", ""), rows)]
