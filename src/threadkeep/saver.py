@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import threading
 import time
 from collections.abc import (
     AsyncIterator,
@@ -30,6 +31,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 import threadkeep
 from threadkeep import arguments, lazy, validation
+from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.codec import Compression, NativeCodec, SerdeCodec
 from threadkeep.engine import load, put
 from threadkeep.engine.context import Engine, remember, to_commit
@@ -53,13 +55,16 @@ _CLONES = 16  # savers with another allowlist that are kept for the next run
 _log = logging.getLogger("threadkeep")
 
 
-class _ForkedRuns:
+class _ForkedRuns(ResetInChild):
     """Counter and log of runs that left the head of another one behind."""
 
-    count = 0
+    def _reset(self) -> None:
+        self.count = 0
+        self._lock = threading.Lock()
 
     def note(self, thread: str, head: str, checkpoint: str) -> None:
-        self.count += 1
+        with self._lock:
+            self.count += 1
         _log.warning(
             "A run has left a head of thread %r behind: its checkpoint %s does not continue from"
             " %s, which another run stored. Both are kept, as branches."

@@ -202,6 +202,14 @@ def _plain(value: Any, depth: int) -> Any:
         return f"<{type(value).__name__}: {type(error).__name__} in its repr>"
 
 
+def _value_data(value: Any) -> Any:
+    """Return a value as JSON with the name of its class, and sets in order."""
+    data = plain(value)
+    if type(data) is dict and fields(value) is not None:
+        return {"__class__": type(value).__name__, **data}
+    return sorted(data, key=repr) if isinstance(value, set | frozenset) else data
+
+
 def _change_data(change: Change) -> dict[str, Any]:
     data: dict[str, Any] = {
         "kind": change.kind,
@@ -209,9 +217,9 @@ def _change_data(change: Change) -> dict[str, Any]:
         "after_at": plain(change.after_at),
     }
     if change.kind != "added":
-        data["before"] = plain(change.before)
+        data["before"] = _value_data(change.before)
     if change.kind != "removed":
-        data["after"] = plain(change.after)
+        data["after"] = _value_data(change.after)
     if change.text:
         data["text"] = plain(change.text)
     return data
@@ -295,7 +303,7 @@ def brief(value: Any, width: int) -> str:
     found, name = fields(value), ""
     if found is not None and "content" in found:
         value, name = found["content"], f"{type(value).__name__} "
-    return shortened(printable(name + json.dumps(plain(value), ensure_ascii=False)), width)
+    return shortened(printable(name + json.dumps(_value_data(value), ensure_ascii=False)), width)
 
 
 def printable(text: str) -> str:

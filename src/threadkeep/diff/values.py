@@ -8,9 +8,9 @@ from 1.0. The changes, applied to the first value, give the second, but for what
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from difflib import SequenceMatcher
 from itertools import takewhile
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,7 +20,8 @@ from threadkeep.errors import ThreadkeepError
 
 Keys: TypeAlias = Sequence[Hashable]
 Pair: TypeAlias = tuple[int, int]
-_STEPS = 2_000_000  # pairs of equal elements
+_STEPS = 2_000_000  # comparisons of two elements
+_TABLE = 500_000  # numbers in a table: some megabytes
 
 
 class Effort:
@@ -49,18 +50,63 @@ class Gap(NamedTuple):
 def align(a: Keys, b: Keys, effort: Effort) -> list[Pair]:
     """Return pairs of positions that hold the same; they rise on both sides.
 
-    Equal ends are always paired, elements between them while there is effort left.
+    Equal ends are always paired, and keys that each side has once; between these, the longest
+    common subsequence while there is effort left.
     """
     front = _common_prefix(a, b)
     back = _common_prefix(a[front:][::-1], b[front:][::-1])
     xs, ys = a[front : len(a) - back], b[front : len(b) - back]
-    x_counts, y_counts = Counter(xs), Counter(ys)
-    equal = sum([count * y_counts[key] for key, count in x_counts.items()])
     pairs = [(n, n) for n in range(front)]
-    if effort.spend(len(xs) + len(ys) + equal):
-        for block in SequenceMatcher(None, xs, ys, autojunk=False).get_matching_blocks():
-            pairs += [(front + block.a + n, front + block.b + n) for n in range(block.size)]
+    for gap in gaps(_anchors(xs, ys), len(xs), len(ys)):
+        i, j = front + gap.a_start, front + gap.b_start
+        found = _longest(xs[gap.a_start : gap.a_stop], ys[gap.b_start : gap.b_stop], effort)
+        pairs += [(i + x, j + y) for x, y in found]
+        if gap.a_stop < len(xs):
+            pairs.append((front + gap.a_stop, front + gap.b_stop))
     return pairs + [(len(a) - n, len(b) - n) for n in range(back, 0, -1)]
+
+
+def _anchors(a: Keys, b: Keys) -> list[Pair]:
+    """Pair keys that each side has once, as many as rise on both sides."""
+    in_a, in_b = Counter(a), Counter(b)
+    where = {key: j for j, key in enumerate(b) if in_b[key] == 1}
+    ends: list[int] = []  # least end of a rising row of each length
+    rows: list[Any] = []  # such a row: its last pair, and the row before that
+    for i, key in enumerate(a):
+        if in_a[key] == 1 and key in where:
+            length = bisect_left(ends, where[key])
+            ends[length : length + 1] = [where[key]]
+            rows[length : length + 1] = [((i, where[key]), rows[length - 1] if length else None)]
+    found, row = list[Pair](), rows[-1] if rows else None
+    while row is not None:
+        pair, row = row
+        found.append(pair)
+    return found[::-1]
+
+
+def _longest(a: Keys, b: Keys, effort: Effort) -> Iterator[Pair]:
+    """Yield the longest common subsequence, or only equal ends where it takes too long."""
+    i = _common_prefix(a, b)
+    stop = _common_prefix(a[i:][::-1], b[i:][::-1])
+    a_stop, b_stop = len(a) - stop, len(b) - stop
+    yield from ((n, n) for n in range(i))
+    j, size = i, (a_stop - i) * (b_stop - i)
+    if size <= _TABLE and not set(a[i:a_stop]).isdisjoint(b[j:b_stop]) and effort.spend(size):
+        rows = [[0] * (b_stop + 1)]  # of the last elements of each side: its length
+        for x in reversed(a[i:a_stop]):
+            below, row = rows[-1], [0] * (b_stop + 1)
+            for y in range(b_stop - 1, j - 1, -1):
+                row[y] = below[y + 1] + 1 if x == b[y] else max(below[y], row[y + 1])
+            rows.append(row)
+        while i < a_stop and j < b_stop:
+            if a[i] == b[j]:
+                yield i, j
+                i, j = i + 1, j + 1
+            elif rows[a_stop - i - 1][j] >= rows[a_stop - i][j + 1]:
+                i += 1
+            else:
+                j += 1
+    yield from ((len(a) - n, len(b) - n) for n in range(stop, 0, -1))
 
 
 def gaps(pairs: Iterable[Pair], a_size: int, b_size: int) -> Iterator[Gap]:
@@ -239,17 +285,10 @@ def _word_edits(a: str, b: str, i: int, j: int, effort: Effort) -> Iterator[Text
     if a == b:
         return
     xs, ys = _WORDS.findall(a), _WORDS.findall(b)
-    front = _common_prefix(xs, ys)
-    back = _common_prefix(xs[front:][::-1], ys[front:][::-1])
-    start = len("".join(xs[:front]))
-    xs, ys = xs[front : len(xs) - back], ys[front : len(ys) - back]
-    i, j = i + start, j + start
-    if not effort.spend(len(xs) * len(ys)):
-        yield TextEdit(i, j, "".join(xs), "".join(ys))
-        return
-    matcher = SequenceMatcher(None, xs, ys, autojunk=False)
-    for tag, x0, x1, y0, y1 in matcher.get_opcodes():
-        before, after = "".join(xs[x0:x1]), "".join(ys[y0:y1])
-        if tag != "equal":
+    for gap in gaps(align(xs, ys, effort), len(xs), len(ys)):
+        before = "".join(xs[gap.a_start : gap.a_stop])
+        after = "".join(ys[gap.b_start : gap.b_stop])
+        if before or after:
             yield TextEdit(i, j, before, after)
-        i, j = i + len(before), j + len(after)
+        equal = len(xs[gap.a_stop]) if gap.a_stop < len(xs) else 0
+        i, j = i + len(before) + equal, j + len(after) + equal

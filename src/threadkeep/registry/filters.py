@@ -91,7 +91,7 @@ def search(
     following = None
     if len(entries) == limit:
         place = [order, getattr(entries[-1], field), entries[-1].thread]
-        following = urlsafe_b64encode(json.dumps(place).encode()).decode()
+        following = urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
     return ThreadPage(tuple(map(info, entries)), following)
 
 
@@ -99,7 +99,8 @@ def _after(cursor: object, order: str) -> tuple[int | str, str]:
     """Return the place in a cursor that `search` made for this order."""
     kind: type = str if order.removeprefix("-") == "thread" else int
     try:
-        own, value, name = json.loads(urlsafe_b64decode(validation.text("cursor", cursor)))
+        text = validation.text("cursor", cursor)
+        own, value, name = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         is_ours = own == order and type(value) is kind and type(name) is str
     except (ValueError, TypeError):
         is_ours = False
@@ -126,7 +127,8 @@ def thread_query(now: int, filters: Filters) -> ThreadQuery:
     size, origin = filters.get("min_bytes"), filters.get("forked_from")
     if size is not None and (type(size) is not int or not 0 <= size < LONGEST):
         raise invalid("min_bytes", size, "Use a number of bytes, 0 or more.")
-    states = filters.get("state") or ()
+    states = filters.get("state")
+    states = () if states is None else states
     states = (states,) if isinstance(states, str) else tuple(states)
     for state in states:
         if state not in tuple(ThreadStatus):

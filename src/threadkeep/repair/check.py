@@ -415,8 +415,9 @@ def _look_at_deltas(
     lineage, elements = found.lineage, Elements(NO_CODEC, found.segments.values())
     found.rebuilt = yield from searches(engine, found.thread, lineage, lineage.stored, elements)
     stored = {checkpoint_key(one): one for one in whole}
+    causes: dict[Search, CheckpointKey | None] = {}
     for key, channel in found.rebuilt:
-        cause = _broken_above(found, stored, (key, channel))
+        cause = _broken_above(found, stored, (key, channel), causes)
         if cause is not None:
             problem = f"it is rebuilt through checkpoint {cause[1]!r}, of which something is broken"
             found.add(Kind.DELTA, problem, key, channel)
@@ -424,23 +425,30 @@ def _look_at_deltas(
 
 
 def _broken_above(
-    found: Examined, stored: dict[CheckpointKey, StoredCheckpoint], search: Search
+    found: Examined,
+    stored: dict[CheckpointKey, StoredCheckpoint],
+    search: Search,
+    known: dict[Search, CheckpointKey | None],
 ) -> CheckpointKey | None:
     """The nearest ancestor that the channel is rebuilt through and that lacks it."""
-    at, channel = search
-    passed: set[CheckpointKey] = set()  # (a checkpoint may be its own ancestor)
-    while at not in passed:
-        passed.add(at)
-        above = at[0], stored[at].row.parent or ""
-        if not above[1] or (above not in stored and not found.hides("checkpoints")):
-            return None
+    (at, channel), passed = search, []
+    while (at, channel) not in known:
+        passed.append(at)
+        known[at, channel] = None  # (a checkpoint may be its own ancestor)
+        parent = stored[at].row.parent
+        above = (at[0], parent) if parent is not None else None
+        if above is None or (above not in stored and not found.hides("checkpoints")):
+            break
         is_lost = above not in found.lineage.stored or channel in found.lost.get(above, ())
         if is_lost or _lacks_writes(found, stored[above], stored[at]):
-            return above
+            known[at, channel] = above
+            break
         if found.lineage.value(above, channel) is not None:
-            return None
+            break
         at = above
-    return None
+    cause = known[at, channel]
+    known.update({(key, channel): cause for key in passed})
+    return cause
 
 
 def _lacks_writes(found: Examined, above: StoredCheckpoint, below: StoredCheckpoint) -> bool:

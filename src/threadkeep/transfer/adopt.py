@@ -119,7 +119,9 @@ def adopt(
                 )
         wanted = {name: counts[name] for name in (counts if names is None else names)}
         engine = engine._replace(conflicts="fork")  # what happened is stored, in whatever order
-        run = _Adoption(store, engine, opened, options, progress or no_progress, wanted)
+        run = _Adoption(
+            store, engine, opened, options, progress or no_progress, sum(wanted.values())
+        )
         for name in wanted:
             validation.text("The source's thread_id", name)
             existing = yield from run.existing(name, revive=names is not None)
@@ -141,14 +143,13 @@ class _Adoption:
     source: Source
     options: AdoptOptions
     progress: Progress
-    counts: dict[str, int]
+    total: int
     done: int = 0
     result: Adopted = field(default_factory=Adopted)
 
     def count(self, checkpoints: int) -> None:
-        total = sum(self.counts.values())
-        self.done = min(self.done + checkpoints, total)  # (some are read twice)
-        self.progress("checkpoints read", self.done, total)
+        self.done = min(self.done + checkpoints, self.total)  # (some are read twice)
+        self.progress("checkpoints read", self.done, self.total)
 
     def existing(self, thread: str, *, revive: bool) -> Workflow[ExistingThread]:
         """Read the thread here. With `revive` one that was deleted may be created again."""

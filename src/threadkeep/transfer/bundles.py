@@ -286,7 +286,8 @@ def fill(
     try:
         yield from _each(file, options.thread, handle)
     except ThreadkeepError as exc:
-        exc.add_note(_so_far(done, len(names)))
+        if not options.dry_run:
+            exc.add_note(_so_far(done, len(names)))
         raise
     unchanged = tuple([name for name in checkpoints if done[name] == "unchanged"])
     added = tuple([name for name in checkpoints if done[name] != "unchanged"])

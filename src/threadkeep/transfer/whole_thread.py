@@ -11,10 +11,18 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
-from threadkeep.codec.frame import Compression
+from threadkeep.codec.frame import Compression, unpack
 from threadkeep.engine import thread_entry, thread_summary
 from threadkeep.engine.cold_references import STUB
-from threadkeep.engine.lineage import Lineage, Positions, overlap, parts, positions, touches
+from threadkeep.engine.lineage import (
+    Lineage,
+    Positions,
+    by_log,
+    overlap,
+    parts,
+    positions,
+    touches,
+)
 from threadkeep.engine.model import (
     Batch,
     CheckpointRow,
@@ -41,7 +49,7 @@ from threadkeep.engine.thread_entry import (
     is_archived,
     is_there,
 )
-from threadkeep.errors import StaleThreadError, ThreadExistsError, ThreadkeepError
+from threadkeep.errors import CodecError, StaleThreadError, ThreadExistsError, ThreadkeepError
 
 T = TypeVar("T")
 S = TypeVar("S", Segment, SegmentInfo)
@@ -287,6 +295,8 @@ def put_thread(
         there = yield from read_snapshot(whole.thread)
         numbered = whole_of(whole.thread, there.rows)
         is_lost = is_archived(there.entry) or not rows_of(numbered) <= rows_of(whole)
+        if numbered.checkpoints and not (is_lost or marks):  # (a mirror looks at rows alone)
+            is_lost = not (yield from _is_sound(whole, there.rows))
         if is_lost and not replace:
             raise ThreadExistsError(
                 "The store holds this thread already, in another state.",
@@ -304,6 +314,29 @@ def put_thread(
         return outcome
 
     return retry(whole.thread, attempt)
+
+
+def _is_sound(whole: WholeThread, rows: ThreadRows) -> Operation[bool]:
+    """Return True if what is stored at a thread's positions holds the same elements."""
+    wanted = by_log([segment.span for segment in whole.segments])
+    infos = [one for one in rows.segments if touches(wanted, span_of(one))]
+    try:
+        stored = set((yield from _segments(whole.thread, infos, stubs=True)))
+        other = stored.difference(whole.segments)
+        elements = {
+            (segment.log, segment.start + n): data
+            for segment in whole.segments
+            if not segment.data.startswith(STUB)
+            for n, data in enumerate(unpack(segment.data))
+        }
+        return all(
+            elements.get((segment.log, segment.start + n), data) == data
+            for segment in other
+            if not segment.data.startswith(STUB)
+            for n, data in enumerate(unpack(segment.data))
+        )
+    except CodecError:
+        return False
 
 
 def rows_of(whole: WholeThread) -> set[Row]:
@@ -336,9 +369,14 @@ def _put(
 ) -> Operation[None]:
     """Put a thread part by part, or by one change where rows or segments have to give way."""
     if outcome != "replaced" and _fits(whole, numbered, there.rows):
+        last = Batch(whole.thread, now)
         for batch in _batches(whole, rows_of(numbered), there, now):
-            yield from commit(batch)
-        yield from _merge_entry(whole, now)
+            ready = batch
+            if batch.checkpoints or batch.writes:
+                ready, last = last, batch
+            if ready.segments or ready.checkpoints or ready.writes:
+                yield from commit(ready)
+        yield from _merge_entry(whole, now, last)
     else:
         rows = _registered(whole, now)
         yield from commit(
@@ -365,11 +403,13 @@ def _uncovered(wanted: Iterable[S], stored: Iterable[Segment | SegmentInfo]) -> 
     spans: dict[int, list[Span]] = {}
     for span in covering(map(span_of, stored)):
         spans.setdefault(span.log, []).append(span)
-    return [
-        one
-        for one in wanted
-        if not any(_holds(span, span_of(one)) for span in spans.get(one.log, ()))
-    ]
+
+    def is_covered(wanted: Span) -> bool:
+        some = spans.get(wanted.log, [])  # (apart, and in order)
+        at = bisect_right(some, wanted.start, key=lambda span: span.start)
+        return at > 0 and _holds(some[at - 1], wanted)
+
+    return [one for one in wanted if not is_covered(span_of(one))]
 
 
 def _holds(outer: Span, inner: Span) -> bool:
@@ -417,23 +457,22 @@ def _registered(whole: WholeThread, now: int) -> Batch:
     )
 
 
-def _merge_entry(whole: WholeThread, now: int) -> Operation[None]:
-    """Add the labels, pin and time to live of a thread's entry to those of the entry there."""
+def _merge_entry(whole: WholeThread, now: int, last: Batch) -> Operation[None]:
+    """Commit the last rows, with the labels, pin and time to live of both entries."""
     there = yield from read_snapshot(whole.thread, alone=True)
     own = whole.entry if is_there(whole.entry) else None
     if own is None and there.entry is None and whole.checkpoints:
         own = thread_summary.entry_of(whole.thread, stored_of(whole)[0], now)
-    touch, entry = thread_summary.of_thread(there.rows), there.entry
+    size, entry = thread_summary.bytes_of(there.rows.segments), there.entry
+    touch = thread_summary.of_rows(*stored_of(whole), size)
     if own is not None:
         touch = touch._replace(at=own.updated_at, labels=own.labels)
         if not is_there(entry):
             touch, entry = touch._replace(moves=()), own
         entry = entry._replace(pinned=own.pinned or entry.pinned, ttl=own.ttl or entry.ttl)
     # (a thread of generation 0 counts as never archived)
-    bump = is_archived(own)
-    yield from commit(
-        Batch(whole.thread, now, fences=(there.entry_fence,), bump=bump, entry=entry, touch=touch)
-    )
+    bump, fences = last.bump or is_archived(own), (*last.fences, there.entry_fence)
+    yield from commit(last._replace(fences=fences, bump=bump, entry=entry, touch=touch))
 
 
 def stored_of(whole: WholeThread) -> tuple[list[StoredCheckpoint], list[WriteRow]]:

@@ -158,9 +158,12 @@ class CallQueue(CommitQueue[Call]):
 
     def end(self) -> Workflow[None]:
         """Make all calls, and refuse more. Raises as `CommitQueue.close`."""
-        if self.is_settled(None):
-            self.close()
-        yield from self._in_turn(None, self.close)
+        yield Aside(self._close_here, partial(self.in_turn, self.close))
+
+    def _close_here(self) -> None:
+        if not self.is_settled(None):
+            self._refuse_in_loop()
+        self.close()
 
     def _in_turn(self, threads: Threads, call: Callable[[], None]) -> Workflow[None]:
         if self.is_settled(threads):

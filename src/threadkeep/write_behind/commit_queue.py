@@ -22,7 +22,6 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from threadkeep.backends.process_forks import PerLoop, ResetInChild
 from threadkeep.errors import (
-    BackendError,
     ClosedError,
     LostSavesError,
     ThreadDeletedError,
@@ -135,13 +134,15 @@ class CommitQueue(ResetInChild, Generic[Item]):
         """Wait for what is stored or removed now, and for room."""
         with self._storing:
             self._paused.discard(thread)  # (left there by who was interrupted)
-            if self._is_full:
-                self._store(None)
+            if not self._is_full:
+                return
+            self._store(None)
             with self._lock:
                 self._raise_failures([thread])
-                if self._is_full:  # then the store has failed, for others
-                    failures = [e for e in self._failures.values() if isinstance(e, BackendError)]
-                    raise failures[0].fresh()
+                known = self._failures.values()
+                errors = [error for error in known if not isinstance(error, LostSavesError)]
+                if self._is_full and errors:  # then the store has failed, for others
+                    raise errors[0].fresh()
 
     @property
     def _is_full(self) -> bool:
