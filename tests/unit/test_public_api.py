@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from enum import Enum
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -72,6 +73,8 @@ def described(name: str, found: Any) -> Iterator[str]:
 def init(cls: type) -> str:
     if issubclass(cls, dict):  # (a TypedDict)
         return f"({', '.join(cls.__annotations__)})"
+    if issubclass(cls, Enum):  # (each Python shows another signature)
+        return ""
     if issubclass(cls, BaseException) or getattr(cls, "_is_protocol", False):
         return f"({', '.join(base.__name__ for base in cls.__bases__)})"
     return signature(cls)

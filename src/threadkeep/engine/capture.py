@@ -229,17 +229,20 @@ class _Walk:
             watched = watched and kind not in (OPAQUE, DERIVED)
             if kind == OPAQUE:
                 continue
+            inner = None
             if type(value) in LAYOUTS:
                 # Asking for `__dict__` makes the interpreter settle on one dict object.
                 # Its keys are the class's fields: no need to watch those.
-                own.add(id(getattr(value, "__dict__", None)))
+                inner = getattr(value, "__dict__", None)
+                own.add(id(inner))
             if isinstance(value, dict) and value and id(value) not in own:
                 # (An empty dict cannot change without referring to something.)
                 self.dicts += (value, FENCE)
                 self.keys += (*value, *FENCE)
             found = self.found[id(value)] = gc.get_referents(value)
             self._note(value, found)
-            for below in found:
+            # (from Python 3.13 on, an instance refers to its values past its `__dict__`)
+            for below in (*found, inner):
                 kind = KINDS[type(below)]
                 if kind and id(below) not in met:
                     met.add(id(below))
