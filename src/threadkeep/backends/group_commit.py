@@ -106,13 +106,20 @@ _C = TypeVar("_C", bound=Change)
 
 
 async def commit_together(
-    changes: Sequence[_C], commit_many: Callable[[Sequence[_C]], Awaitable[object]]
+    changes: Sequence[_C],
+    commit_many: Callable[[Sequence[_C]], Awaitable[object]],
+    errors: list[ThreadkeepError | None] | None = None,
 ) -> list[ThreadkeepError | None]:
-    """Commit changes together, each alone where the store fails the group; return their errors."""
+    """Commit changes together, each alone where the store fails the group; return their errors.
+
+    These are added to `errors` as they become known, for a caller that is interrupted.
+    """
+    errors = [] if errors is None else errors
     try:
         results = await commit_many(changes)
         if isinstance(results, list) and len(results) == len(changes):
-            return results
+            errors += results
+            return errors
         failure: ThreadkeepError = BackendError(
             f"commit_many() of the store returned {results!r:.100} for {len(changes)} changes.",
             hint="It returns a list: None or an error for each change.",
@@ -120,10 +127,13 @@ async def commit_together(
     except Exception as error:  # noqa: BLE001 - every caller must hear of its change
         failure = _named(error)
     if len(changes) == 1:
-        return [failure]
-    if isinstance(failure, OF_THE_STORE):
-        return [failure.fresh() for _ in changes]
-    return [(await commit_together([change], commit_many))[0] for change in changes]
+        errors.append(failure)
+    elif isinstance(failure, OF_THE_STORE):
+        errors += [failure.fresh() for _ in changes]
+    else:
+        for change in changes:
+            await commit_together([change], commit_many, errors)
+    return errors
 
 
 def _named(error: BaseException) -> ThreadkeepError:
@@ -213,7 +223,11 @@ class _Queue:
             return
         self._alone = len(group) == 1
         changes = [ticket.change for ticket in group]
-        self._settle(group, await commit_together(changes, self._commit_many))
+        errors: list[ThreadkeepError | None] = []
+        try:
+            await commit_together(changes, self._commit_many, errors)
+        finally:  # (where this is interrupted, some may be committed)
+            self._settle(group[: len(errors)], errors)
 
     def fail(self, error: BaseException) -> None:
         """Fail all changes."""
@@ -221,11 +235,13 @@ class _Queue:
         self._settle(group, [_named(error).fresh() for _ in group])
 
     def _settle(self, tickets: Sequence[_Ticket], errors: Sequence[ThreadkeepError | None]) -> None:
-        for ticket, error in zip(tickets, errors, strict=True):
-            ticket.settle(error)
-        awaited = [ticket for ticket in tickets if ticket.future is not None]
-        if awaited:
-            self._notify(awaited)
+        try:
+            for ticket, error in zip(tickets, errors, strict=True):
+                ticket.settle(error)
+        finally:
+            awaited = [ticket for ticket in tickets if ticket.done and ticket.future is not None]
+            if awaited:
+                self._notify(awaited)
 
 
 class Writer(ResetInChild):

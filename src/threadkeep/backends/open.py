@@ -60,7 +60,10 @@ def check_is_path(text: str) -> None:
         )
 
 
-_CONNINFO = r"(?:^|\s)(?:host|hostaddr|port|dbname|user|password|passfile|service|options)\s*="
+_CONNINFO = (
+    r"(?:^|\s)(?:host|hostaddr|port|dbname|user|password|passfile|service|options|sslmode"
+    r"|application_name|connect_timeout|target_session_attrs)\s*="
+)
 
 
 def _unknown(url: str) -> OpenError:

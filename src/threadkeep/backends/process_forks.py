@@ -7,7 +7,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -133,7 +132,7 @@ class PerLoop(Generic[T]):
         return found
 
 
-_closing: set[Future[None]] = set()  # an event loop holds its tasks weakly
+_closing: set[asyncio.Task[None]] = set()  # an event loop holds its tasks weakly
 
 
 class LoopConnections(Watched, Generic[T]):
@@ -198,9 +197,12 @@ class LoopConnections(Watched, Generic[T]):
             if loop.is_closed():
                 self._drop(loop)
             elif made := self._loops.pop(loop, None):
-                closing = asyncio.run_coroutine_threadsafe(self._end(made), loop)
-                _closing.add(closing)
-                closing.add_done_callback(_closing.discard)
+                loop.call_soon_threadsafe(self._begin_to_end, made)
+
+    def _begin_to_end(self, made: T) -> None:
+        task = asyncio.get_running_loop().create_task(self._end(made))
+        _closing.add(task)
+        task.add_done_callback(_closing.discard)
 
     def after_fork(self, *, in_child: bool) -> None:
         """See `Watched.after_fork`."""

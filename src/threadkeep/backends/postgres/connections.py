@@ -366,13 +366,17 @@ class Given(Source):
 
     def lend(self) -> AbstractAsyncContextManager[Any]:
         """See `Source.lend`."""
+        self._check_open()
+        return entered(self._given.connection()) if self._is_pool else self._alone()
+
+    def _check_open(self) -> None:
         if not self._open:
             raise errors.ClosedError(hint="Open a new saver.")
-        return entered(self._given.connection()) if self._is_pool else self._alone()
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[Any]:
         async with entered(self._lock):
+            self._check_open()  # (it may have been closed while this waited)
             if self._given.closed:
                 raise errors.UnreachableError(
                     "The connection that the saver was given is closed.",

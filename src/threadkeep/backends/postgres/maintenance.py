@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, TypeAlias
@@ -164,6 +164,22 @@ ON CONFLICT DO NOTHING
 _Before: TypeAlias = list[tuple[str, int, Any, bool]]  # of threads: the columns of `_THREADS`
 
 
+@contextmanager
+def _temporary_file(text: str) -> Iterator[str]:
+    """Write a temporary file, and give its name."""
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(NamedTemporaryFile("w", prefix=".threadkeep-"))
+            file.write(text)
+            file.flush()
+        except OSError as error:
+            raise errors.OpenError(
+                f"A temporary file cannot be written: {error.strerror}.",
+                hint="Name a folder that has room for one in TMPDIR.",
+            ) from error
+        yield file.name
+
+
 class Dumps:
     """Backups of one schema of a database, by programs in a folder ("": those of the PATH)."""
 
@@ -202,11 +218,9 @@ class Dumps:
                 f"The schema {self._settings.schema!r} holds threads already.",
                 hint="Restore into a database without this schema, or --replace all it holds.",
             )
-        with NamedTemporaryFile("w", prefix=".threadkeep-") as order:
-            order.write(_restore_order(contents, self._settings.schema))
-            order.flush()
+        with _temporary_file(_restore_order(contents, self._settings.schema)) as order:
             whole = ("--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges")
-            clean = ("--clean", "--if-exists", f"--use-list={order.name}") if exists else ()
+            clean = ("--clean", "--if-exists", f"--use-list={order}") if exists else ()
             self._run(program, *clean, *whole, self._at, str(file))
         if before:
             with self._connected() as db:

@@ -155,6 +155,8 @@ def unpack_checkpoint(member: bytes) -> CheckpointRow:
         packed, end = end.split(b"\x00", 1)
         parent = unpack_text(packed)
     ts, metadata, exact, manifest = unpackb(end)
+    if type(manifest) is not bytes:
+        raise ValueError(manifest)
     return CheckpointRow(
         *(unpack_text(ns), unpack_text(key), parent, run, seen, flags),
         *(ts.decode() if isinstance(ts, bytes) else ts, metadata.decode(), exact),
@@ -189,6 +191,8 @@ def unpack_write(member: bytes) -> WriteRow:
     ns, key, rest = member.split(b"\x00", 2)
     seq, run, seen = _numbers(rest, 3)
     task, path, body = unpackb(rest[24:])
+    if type(body) is not bytes:
+        raise ValueError(body)
     ids = (unpack_text(ns), unpack_text(key))
     return WriteRow(*ids, run, seen, task.decode(), path.decode(), body, seq)
 

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from threadkeep.backends.records import matches
 from threadkeep.backends.redis.reads import Question, before, bounds, filter_texts
 from threadkeep.backends.redis.rows import (
+    Word,
     keys_of,
     pack_text,
     place,
@@ -255,7 +256,8 @@ async def _names(read: SearchThreads, server: Server) -> AsyncIterator[list[str]
     by_name = read.order == "thread"
     key = server.index if by_name else times_of(server.prefix, read.order)
     lowest, highest = ("-", "+") if by_name else ("-inf", "+inf")
-    name, begin, end = "ZRANGEBY", lowest, highest
+    name, end = "ZRANGEBY", highest
+    begin: Word = lowest
     if read.descending:
         name, begin, end = "ZREVRANGEBY", highest, lowest
     if read.after is not None:
@@ -267,7 +269,11 @@ async def _names(read: SearchThreads, server: Server) -> AsyncIterator[list[str]
         yield [member.decode() for member in ids]
         if len(ids) < size:
             return
-        offset, size = offset + size, _MANY_ENTRIES
+        if by_name:  # (an offset would move where others add or remove ids)
+            begin = b"(" + ids[-1]
+        else:
+            offset += size
+        size = _MANY_ENTRIES
 
 
 async def _entries(names: Sequence[str], server: Server) -> list[ThreadEntry | None]:
