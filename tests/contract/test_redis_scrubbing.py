@@ -9,7 +9,7 @@ from kit.redis_servers import Server, cluster
 from kit.remnants import remnants
 
 from threadkeep import open_saver
-from threadkeep.backends.redis import scrubbing
+from threadkeep.backends.redis import server as redis_server
 from threadkeep.codec.frame import Compression
 from threadkeep.errors import UnfinishedErasureError
 
@@ -81,7 +81,7 @@ def test_a_user_who_may_not_is_told_what_to_call():
 
 
 def test_a_file_that_cannot_be_written_is_an_error(monkeypatch):
-    monkeypatch.setattr(scrubbing, "_PATIENCE", 0.2)
+    monkeypatch.setattr(redis_server, "_PATIENCE", 0.2)
     slow = ("--rdb-key-save-delay", "1000000")
     with Server(*FILES, *slow) as server, open_saver(server.url, compression=PLAIN) as saver:
         fill(saver)

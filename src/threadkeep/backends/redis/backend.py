@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from threadkeep.backends.base import AsyncBackend, Scrubbed, without
-from threadkeep.backends.redis import scrubbing, threads
+from threadkeep.backends.redis import threads
 from threadkeep.backends.redis.clients import (
     AWAITED,
     BLOCKING,
@@ -38,6 +38,7 @@ from threadkeep.backends.redis.server import (
     NEVER,
     Generations,
     Server,
+    scrub,
 )
 from threadkeep.backends.sync_bridge import BlockingFace, finish
 from threadkeep.engine.model import (
@@ -284,7 +285,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
         """Rewrite the server's files. See `Backend.scrub`."""
         del rewrite  # (it keeps nobody out)
         with self._mapped_errors():
-            return await scrubbing.scrub(self)
+            return await scrub(self)
 
     async def close(self) -> None:
         """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
