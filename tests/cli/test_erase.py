@@ -7,6 +7,7 @@ import os
 import pty
 import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,10 @@ def test_what_cannot_be_done(
 
 
 def test_a_place_that_is_not_cleared_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with SqliteSaver(STORE) as saver, sqlite3.connect(STORE, isolation_level=None) as other:
+    with (
+        SqliteSaver(STORE) as saver,
+        closing(sqlite3.connect(STORE, isolation_level=None)) as other,
+    ):
         other.execute("BEGIN")
         other.execute("SELECT count(*) FROM checkpoints").fetchone()
         saver.threads.tag("gamma", "new")  # (else the old state is the present one)

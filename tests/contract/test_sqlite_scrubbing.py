@@ -106,7 +106,7 @@ async def test_in_front_of_it_nothing_is_held_back(path, options):
 
 def test_others_have_it_open(path):
     """Idle connections of other programs hold nothing back, and one of them may do it."""
-    with SqliteSaver(path, **OPTIONS) as saver, sqlite3.connect(path) as other:
+    with SqliteSaver(path, **OPTIONS) as saver, closing(sqlite3.connect(path)) as other:
         fill(saver)
         assert other.execute("SELECT count(*) FROM checkpoints").fetchone() == (40,)
         command = [sys.executable, "-c", ERASE, str(path), "x"]
@@ -118,7 +118,7 @@ def test_others_have_it_open(path):
 def test_a_reader_of_an_older_state_is_an_error_that_says_so(path):
     with (
         SqliteSaver(path, busy_timeout=0.05, **OPTIONS) as saver,
-        sqlite3.connect(path, isolation_level=None) as other,
+        closing(sqlite3.connect(path, isolation_level=None)) as other,
     ):
         fill(saver)
         other.execute("BEGIN")
@@ -138,7 +138,7 @@ def test_a_reader_of_an_older_state_is_an_error_that_says_so(path):
 def test_a_writer_in_the_way_is_an_error_too(path):
     with (
         SqliteSaver(path, busy_timeout=0.05, **OPTIONS) as saver,
-        sqlite3.connect(path, isolation_level=None) as other,
+        closing(sqlite3.connect(path, isolation_level=None)) as other,
     ):
         fill(saver)
         saver.delete_thread("x")

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,8 @@ def test_sqlite_saver_on_a_connection(tmp_path: Path) -> None:
 
 
 def test_sqlite_saver_on_a_connection_to_memory() -> None:
-    with SqliteSaver(sqlite3.connect(":memory:", check_same_thread=False)) as saver:
+    memory = sqlite3.connect(":memory:", check_same_thread=False)
+    with closing(memory), SqliteSaver(memory) as saver:
         two_turns(saver)
 
 

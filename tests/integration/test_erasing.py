@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -248,7 +249,7 @@ def test_a_damaged_relative_is_told_before_anything_goes(tmp_path: Path) -> None
     path = tmp_path / "threads.db"
     with SqliteSaver(path) as saver:
         _family(saver)
-        with sqlite3.connect(path) as db:
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
             db.execute(
                 "UPDATE tk_checkpoints SET manifest = x'00' WHERE thread ="
                 " (SELECT number FROM tk_threads WHERE thread = 'second')"

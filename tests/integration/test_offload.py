@@ -7,6 +7,7 @@ import operator
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -564,7 +565,7 @@ def test_damage_beside_what_is_away(tmp_path: Path, cold: Path) -> None:
     with open_backend("sqlite", tmp_path, cold=cold.as_uri()) as saver:
         say(saver, "one", "two", "three")
         saver.threads.offload("t", over=OVER)
-    with sqlite3.connect(tmp_path / "threads.db") as db:
+    with closing(sqlite3.connect(tmp_path / "threads.db", isolation_level=None)) as db:
         place = "(SELECT max(log), max(start) FROM tk_heap_segments WHERE length(data) > 10000)"
         db.execute(f"UPDATE tk_heap_segments SET data = 'text' WHERE (log, start) = {place}")
     for options in ({}, {"cold": cold.as_uri()}):
