@@ -321,22 +321,20 @@ def _is_sound(whole: WholeThread, rows: ThreadRows) -> Operation[bool]:
     wanted = by_log([segment.span for segment in whole.segments])
     infos = [one for one in rows.segments if touches(wanted, span_of(one))]
     try:
-        stored = set((yield from _segments(whole.thread, infos, stubs=True)))
-        other = stored.difference(whole.segments)
-        elements = {
-            (segment.log, segment.start + n): data
-            for segment in whole.segments
-            if not segment.data.startswith(STUB)
-            for n, data in enumerate(unpack(segment.data))
-        }
-        return all(
-            elements.get((segment.log, segment.start + n), data) == data
-            for segment in other
-            if not segment.data.startswith(STUB)
-            for n, data in enumerate(unpack(segment.data))
-        )
+        stored = yield from _segments(whole.thread, infos, stubs=True)
+        other = set(stored).difference(whole.segments)
+        own = dict(_elements(whole.segments)) if other else {}
+        return all(own.get(place, data) == data for place, data in _elements(other))
     except CodecError:
         return False
+
+
+def _elements(segments: Iterable[Segment]) -> Iterator[tuple[tuple[int, int], bytes]]:
+    """Iterate over the elements of segments, each with log and position; stubs have none here."""
+    for segment in segments:
+        if not segment.data.startswith(STUB):
+            for n, data in enumerate(unpack(segment.data)):
+                yield (segment.log, segment.start + n), data
 
 
 def rows_of(whole: WholeThread) -> set[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import nullcontext
 
 import pytest
@@ -348,6 +349,18 @@ def test_nothing_is_changed_on_trial(saver):
     backend = Counted()
     assert run_on(whole_thread.put_thread(whole, NOW, dry_run=True), backend) == "added"
     assert backend.commits == []
+
+
+def test_rows_alone_do_not_make_the_same_thread(saver):
+    """The same rows over other elements, or damaged ones: replacing them brings them back."""
+    whole = read(saver)
+    target = memory_saver()
+    changed = [Segment(s.log, s.start, s.count, s.data[::-1]) for s in whole.segments]
+    put(target, dataclasses.replace(whole, segments=tuple(changed)))
+    with pytest.raises(ThreadExistsError):
+        put(target, whole)
+    put(target, whole, replace=True)
+    assert set(read(target).segments) == set(whole.segments)
 
 
 def test_a_thread_that_is_there_already_is_only_read(saver):
