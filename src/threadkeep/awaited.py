@@ -37,6 +37,16 @@ class AwaitedMaintenance:
             lazy.apply.delete_for_runs(self._engine, validation.ids("run_ids", run_ids))
         )
 
+    async def adelete_checkpoints(
+        self, thread_id: str, checkpoint_ids: Sequence[str], ns: str = ""
+    ) -> int:
+        """Async variant of `delete_checkpoints`."""
+        ids = validation.ids("checkpoint_ids", checkpoint_ids)
+        thread, space = (str(thread_id), validation.text("ns", ns))
+        return await self._store.arun(
+            lazy.apply.delete_checkpoints(self._engine, thread, ids, space)
+        )
+
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Async variant of `copy_thread`."""
         await self._store.arun(

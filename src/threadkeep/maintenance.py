@@ -49,6 +49,25 @@ class Maintenance(AwaitedMaintenance):
             lazy.apply.delete_for_runs(self._engine, validation.ids("run_ids", run_ids))
         )
 
+    def delete_checkpoints(
+        self, thread_id: str, checkpoint_ids: Sequence[str], ns: str = ""
+    ) -> int:
+        """Remove single checkpoints of a namespace, with their writes.
+
+        Others keep their values. What DeltaChannels of others are rebuilt through stays, hidden.
+        Reads all rows of the thread, and a run under way reads its thread again: pass many ids at
+        once.
+
+        Returns:
+            The number of checkpoints removed; ids that do not exist are ignored.
+
+        Raises:
+            InvalidArgumentError: the ids or the namespace are invalid.
+        """
+        ids = validation.ids("checkpoint_ids", checkpoint_ids)
+        thread, space = str(thread_id), validation.text("ns", ns)
+        return self._store.run(lazy.apply.delete_checkpoints(self._engine, thread, ids, space))
+
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a whole thread inside the store.
 

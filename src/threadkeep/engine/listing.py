@@ -13,6 +13,7 @@ from threadkeep.engine.load import Loaded, assemble
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import (
     FREE,
+    OWN_NS,
     CheckpointRow,
     Child,
     ReadCheckpoint,
@@ -84,6 +85,8 @@ def _read(
         try:
             matching = []
             for one in rows:
+                if ns is None and one.row.ns.startswith(OWN_NS):
+                    continue
                 metadata = unpack_metadata(one.row.metadata, one.row.exact, engine.codec)
                 if all(metadata.get(key) == value for key, value in wanted.items()):
                     matching.append(one)

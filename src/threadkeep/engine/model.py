@@ -16,6 +16,12 @@ from threadkeep.engine.thread_entry import (
     Touch,
 )
 
+OWN_NS = "threadkeep$"
+"""The beginning of namespaces that hold what threadkeep stores beside a thread's checkpoints.
+
+They go where the thread goes. Listings of all namespaces leave them out, and retention keeps them.
+"""
+
 
 class Span(NamedTuple):
     """The positions `start <= p < stop` of log `log`."""

@@ -11,10 +11,10 @@ However it ends, also by a cancellation, no step is under way then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, Protocol, TypeAlias, TypeVar
+from functools import partial, wraps
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.backends.group_commit import AT_ONCE, GroupCommit, LoopWriter, Writer
@@ -26,6 +26,7 @@ from threadkeep.engine.operation import commit as committing
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.layers.layer import Layer, drive, through
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _MAX_READERS = 4  # fetches of one process that wait for its disks at the same time
@@ -320,3 +321,19 @@ async def _call(step: Aside) -> Any:
 
 async def _acall(step: Aside) -> Any:
     return await (step.acall or partial(in_thread, step.call))()
+
+
+def both(
+    workflow: Callable[P, Workflow[T]],
+) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
+    """Return the method that runs a workflow, and its async variant."""
+
+    @wraps(workflow)
+    def method(*args: P.args, **options: P.kwargs) -> T:
+        return run(workflow(*args, **options))
+
+    @wraps(workflow)
+    async def variant(*args: P.args, **options: P.kwargs) -> T:
+        return await arun(workflow(*args, **options))
+
+    return method, variant

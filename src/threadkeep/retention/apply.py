@@ -33,6 +33,7 @@ from threadkeep.engine.lineage import (
 )
 from threadkeep.engine.model import (
     HIDDEN,
+    OWN_NS,
     Batch,
     CheckpointRow,
     DropThread,
@@ -104,7 +105,7 @@ def delete_for_runs(engine: Engine, run_ids: Sequence[str]) -> Operation[None]:
 
 def _latest(snapshot: Snapshot) -> set[CheckpointKey]:
     checkpoints, entry = snapshot.rows.checkpoints, snapshot.entry
-    latest = set(heads(checkpoints).items())
+    latest = {*heads(checkpoints).items(), *_own(checkpoints)}
     if entry is None:
         return latest
     keys = set(map(checkpoint_key, visible(checkpoints)))
@@ -116,9 +117,31 @@ def _not_of_runs(codec: Codec, runs: frozenset[str], snapshot: Snapshot) -> set[
     found = set()
     for stored in visible(snapshot.rows.checkpoints):
         run = unpack_metadata(stored.row.metadata, stored.row.exact, codec).get("run_id")
-        if not isinstance(run, str) or run not in runs:
+        if not isinstance(run, str) or run not in runs or stored.row.ns.startswith(OWN_NS):
             found.add(checkpoint_key(stored))
     return found
+
+
+def _own(checkpoints: Iterable[StoredCheckpoint]) -> list[CheckpointKey]:
+    return [checkpoint_key(one) for one in checkpoints if one.row.ns.startswith(OWN_NS)]
+
+
+def delete_checkpoints(
+    engine: Engine, thread: str, checkpoint_ids: Sequence[str], ns: str
+) -> Operation[int]:
+    """See `Maintenance.delete_checkpoints`."""
+    asked = {(ns, id) for id in checkpoint_ids}
+    removed = 0
+
+    def choose(snapshot: Snapshot) -> set[CheckpointKey]:
+        nonlocal removed
+        keys = set(map(checkpoint_key, visible(snapshot.rows.checkpoints)))
+        removed = len(keys & asked)
+        return keys - asked
+
+    if asked:
+        yield from _keep(engine, thread, choose)
+    return removed
 
 
 def _keep(engine: Engine, thread: str, choose: Choice) -> Operation[None]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from threadkeep.engine.context import named
 from threadkeep.engine.lineage import CheckpointKey, checkpoint_key
-from threadkeep.engine.model import HIDDEN, StoredCheckpoint
+from threadkeep.engine.model import HIDDEN, OWN_NS, StoredCheckpoint
 from threadkeep.engine.rows import created_at, visible
 from threadkeep.engine.thread_summary import waits
 from threadkeep.errors import CorruptionError
@@ -78,19 +78,23 @@ def choose(
     """
     flags = {checkpoint_key(stored): stored.row.flags for stored in checkpoints}
     spaces: dict[str, list[Seen]] = {}
+    own = set()
     for stored in visible(checkpoints):
+        if stored.row.ns.startswith(OWN_NS):
+            own.add(checkpoint_key(stored))
+            continue
         spaces.setdefault(stored.row.ns, []).append(_seen(stored, flags))
     homes = _homes(spaces, flags, now)
     every = [one for seen in spaces.values() for one in seen]
     with_ancestors = frozenset(_with_ancestors(every, marked))
     protected = with_ancestors | {key for seen in spaces.values() for key in _protected(seen, now)}
     keys = {key for seen in spaces.values() for key in _within(policy, seen, now)} | protected
-    keys = _housed(keys, homes, with_ancestors)
+    keys = _housed(keys, homes, with_ancestors) | own
     limits = [GRACE] if policy.max_age is None else [GRACE, micros(policy.max_age) or 0]
     times = [one.time + limit for one in every if one.time and one.key in keys for limit in limits]
     return Choice(
         keys=frozenset(keys),
-        spare=tuple(sorted(keys - protected, key=lambda key: (key[1], key[0]))),
+        spare=tuple(sorted(keys - protected - own, key=lambda key: (key[1], key[0]))),
         marked=with_ancestors,
         homes=homes,
         until=min([time for time in times if time >= now], default=None),

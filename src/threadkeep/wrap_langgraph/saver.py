@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
-from functools import partial, wraps
-from inspect import isawaitable
-from typing import Any, ParamSpec, Self, TypeVar
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from typing import Any, Self
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from threadkeep.cache import Cache
-from threadkeep.engine.operation import Aside
+from threadkeep.delegate import Delegate
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.layers import driver
-from threadkeep.layers.driver import Workflow
+from threadkeep.layers.driver import Workflow, both
 from threadkeep.options import check_options
 from threadkeep.saver import Saver
 from threadkeep.wrap_langgraph import calls
@@ -24,27 +21,8 @@ from threadkeep.wrap_langgraph.head_cache import HeadCache, head_key
 from threadkeep.write_behind import WriteBehind
 from threadkeep.write_behind.commit_queue import Threads
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
-
-def _both(
-    workflow: Callable[P, Workflow[T]],
-) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
-    """Return the method that runs a workflow, and its async variant."""
-
-    @wraps(workflow)
-    def method(*args: P.args, **options: P.kwargs) -> T:
-        return driver.run(workflow(*args, **options))
-
-    @wraps(workflow)
-    async def variant(*args: P.args, **options: P.kwargs) -> T:
-        return await driver.arun(workflow(*args, **options))
-
-    return method, variant
-
-
-class Wrapped(BaseCheckpointSaver[Any]):
+class Wrapped(Delegate):
     """A LangGraph saver with write-behind or a cache in front of it, as `wrap` returns it.
 
     Its other attributes (`setup`, `conn`, ...) are those of the wrapped saver. A method that is not
@@ -54,23 +32,12 @@ class Wrapped(BaseCheckpointSaver[Any]):
     def __init__(
         self, saver: AnySaver, write_behind: WriteBehind | None, cache: Cache | None
     ) -> None:
-        super().__init__(serde=saver.serde)
-        self._inner = saver
+        super().__init__(saver)
         self._allowed: frozenset[Any] = frozenset()
         self._heads = HeadCache(cache)
         self._queue: CallQueue | None = None
         if write_behind is not None:
             self._queue = CallQueue(write_behind, saver, self._heads.changed)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._inner, name)
-
-    def _call(self, name: str, *args: Any, **options: Any) -> Workflow[Any]:
-        """Call a method of the wrapped saver, or its async variant."""
-        method, variant = getattr(self._inner, name), getattr(self._inner, f"a{name}")
-        return (yield Aside(partial(method, *args, **options), partial(variant, *args, **options)))
 
     def _change(self, threads: Threads, name: str, *args: Any, **options: Any) -> Workflow[Any]:
         """Call a method that changes these threads (None: any)."""
@@ -93,59 +60,12 @@ class Wrapped(BaseCheckpointSaver[Any]):
         """
         return self._settle(None)
 
-    flush, aflush = _both(_flush)
+    flush, aflush = both(_flush)
 
     def _end(self) -> Workflow[None]:
+        """Flush, where saves are queued. Raises as `flush`."""
         if self._queue is not None:
             yield from self._queue.end()
-
-    def close(self) -> None:
-        """Flush, and close the wrapped saver if it can be closed. Raises as `flush`."""
-        try:
-            driver.run(self._end())
-        finally:
-            if hasattr(self._inner, "close"):
-                self._inner.close()
-
-    async def aclose(self) -> None:
-        """Async variant of `close`."""
-        try:
-            await driver.arun(self._end())
-        finally:
-            close = getattr(self._inner, "aclose", getattr(self._inner, "close", None))
-            closed = None if close is None else close()
-            if isawaitable(closed):
-                await closed
-
-    def __enter__(self) -> Self:
-        if hasattr(self._inner, "__enter__"):
-            self._inner.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> bool | None:
-        if not hasattr(self._inner, "__exit__"):
-            self.close()
-            return None
-        try:
-            driver.run(self._end())
-        finally:
-            left: bool | None = self._inner.__exit__(*error)
-        return left
-
-    async def __aenter__(self) -> Self:
-        if hasattr(self._inner, "__aenter__"):
-            await self._inner.__aenter__()
-        return self
-
-    async def __aexit__(self, *error: object) -> bool | None:
-        if not hasattr(self._inner, "__aexit__"):
-            await self.aclose()
-            return None
-        try:
-            await driver.arun(self._end())
-        finally:
-            left: bool | None = await self._inner.__aexit__(*error)
-        return left
 
     # -- reading ---------------------------------------------------------------------
 
@@ -161,7 +81,7 @@ class Wrapped(BaseCheckpointSaver[Any]):
                 self._heads.keep(key, found, changes, self.serde)
         return found
 
-    get_tuple, aget_tuple = _both(_get_tuple)
+    get_tuple, aget_tuple = both(_get_tuple)
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
         """See `BaseCheckpointSaver`."""
@@ -184,7 +104,7 @@ class Wrapped(BaseCheckpointSaver[Any]):
         name = "get_delta_channel_history"
         return (yield from self._call(name, config=config, channels=channels))
 
-    get_delta_channel_history, aget_delta_channel_history = _both(_get_delta_channel_history)
+    get_delta_channel_history, aget_delta_channel_history = both(_get_delta_channel_history)
 
     # -- writing ---------------------------------------------------------------------
 
@@ -204,7 +124,7 @@ class Wrapped(BaseCheckpointSaver[Any]):
         yield from self._queue.push(call)
         return answer
 
-    put, aput = _both(_put)
+    put, aput = both(_put)
 
     def _put_writes(
         self, config: RunnableConfig, writes: Any, task_id: str, task_path: str = ""
@@ -216,7 +136,7 @@ class Wrapped(BaseCheckpointSaver[Any]):
         else:
             yield from self._queue.push(calls.put_writes(self._inner, *given))
 
-    put_writes, aput_writes = _both(_put_writes)
+    put_writes, aput_writes = both(_put_writes)
 
     # -- housekeeping ----------------------------------------------------------------
 
@@ -226,14 +146,14 @@ class Wrapped(BaseCheckpointSaver[Any]):
             yield from self._queue.delete(str(thread_id))
         yield from self._change([str(thread_id)], "delete_thread", thread_id)
 
-    delete_thread, adelete_thread = _both(_delete_thread)
+    delete_thread, adelete_thread = both(_delete_thread)
 
     def _delete_for_runs(self, run_ids: Sequence[str]) -> Workflow[None]:
         """See `BaseCheckpointSaver`."""
         yield from self._settle(None)
         yield from self._change(None, "delete_for_runs", run_ids)
 
-    delete_for_runs, adelete_for_runs = _both(_delete_for_runs)
+    delete_for_runs, adelete_for_runs = both(_delete_for_runs)
 
     def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Workflow[None]:
         """See `BaseCheckpointSaver`."""
@@ -241,7 +161,7 @@ class Wrapped(BaseCheckpointSaver[Any]):
         yield from self._settle([str(source_thread_id), target])
         yield from self._change([target], "copy_thread", source_thread_id, target_thread_id)
 
-    copy_thread, acopy_thread = _both(_copy_thread)
+    copy_thread, acopy_thread = both(_copy_thread)
 
     def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> Workflow[None]:
         """See `BaseCheckpointSaver`."""
@@ -249,7 +169,7 @@ class Wrapped(BaseCheckpointSaver[Any]):
         yield from self._settle(threads)
         yield from self._change(threads, "prune", thread_ids, strategy=strategy)
 
-    prune, aprune = _both(_prune)
+    prune, aprune = both(_prune)
 
     def clear_cache(self, thread: str | None = None) -> None:
         """Evict a thread, or (None) all, from the cache."""
@@ -259,25 +179,11 @@ class Wrapped(BaseCheckpointSaver[Any]):
         """Async variant of `clear_cache`."""
         self.clear_cache(thread)
 
-    # -- the rest of the contract ----------------------------------------------------
-
-    @property
-    def config_specs(self) -> Any:
-        """See `BaseCheckpointSaver`."""
-        return self._inner.config_specs
-
-    def get_next_version(self, current: Any, channel: None) -> Any:
-        """See `BaseCheckpointSaver`."""
-        return self._inner.get_next_version(current, channel)
-
-    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Wrapped:
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
         """Wrap the saver's clone; the queue and the cache are shared."""
-        inner = self._inner.with_allowlist(extra_allowlist)
-        if inner is self._inner:
-            return self
-        clone = copy.copy(self)
-        clone._inner, clone.serde = inner, inner.serde  # noqa: SLF001 - a clone
-        clone._allowed = self._allowed | frozenset(extra_allowlist)  # noqa: SLF001 - a clone
+        clone = super().with_allowlist(extra_allowlist)
+        if clone is not self:
+            clone._allowed = self._allowed | frozenset(extra_allowlist)  # noqa: SLF001 - a clone
         return clone
 
 
