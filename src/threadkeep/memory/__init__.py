@@ -1,0 +1,1 @@
+"""Layered memory: long conversations as recent messages, summaries, and an archive."""
