@@ -30,7 +30,7 @@ from threadkeep.memory.summaries import Summarizer, Summary
 
 T = TypeVar("T")
 
-_CACHED = 4096  # records and checkpoints of which the view is remembered
+_CACHED = 2048  # records and checkpoints of which the view is remembered
 _CHUNK = 50  # messages that are summarised at once
 
 
@@ -59,6 +59,11 @@ class Recent(Generic[T]):
             self._values.move_to_end((thread, key.encode()))
             if len(self._values) > _CACHED:
                 self._values.popitem(last=False)
+
+    def pop(self, thread: str, key: str) -> None:
+        """Forget a value."""
+        with self._lock:
+            self._values.pop((thread, key.encode()), None)
 
     def forget(self, thread: str) -> None:
         """Forget what is remembered of a thread."""

@@ -93,9 +93,7 @@ class MessageGroups:
 
     effective_count, aeffective_count = both(_count)
 
-    def _regroup(
-        self, thread: Place, ranges: Iterable[tuple[int, int, str]]
-    ) -> Workflow[Groups]:
+    def _regroup(self, thread: Place, ranges: Iterable[tuple[int, int, str]]) -> Workflow[Groups]:
         """Set the groups of ranges, each `(start, stop, topic)`; groups by hand there are replaced.
 
         Returns:

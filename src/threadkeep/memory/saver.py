@@ -19,12 +19,12 @@ from threadkeep.errors import InvalidArgumentError, StateError, ThreadNotFoundEr
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow, both
 from threadkeep.memory import records, window
+from threadkeep.memory.archiving import Seen
 from threadkeep.memory.groups import MessageGroups, groups_of
 from threadkeep.memory.index import ArchiveIndex, open_index, tokens
 from threadkeep.memory.policy import ArchivedMessage, Layer, Layers, Suggestion, Usage
 from threadkeep.memory.records import POINTER, Group, Record
 from threadkeep.memory.summaries import Summary, as_summarizer, text_of
-from threadkeep.memory.archiving import Seen
 from threadkeep.memory.view import LayeredView
 
 Place = str | RunnableConfig
@@ -107,15 +107,11 @@ class LayeredCheckpointSaver(LayeredView):
         record = None if seen is None else seen.record
         if seen is None:
             live = _with_ids(given, ())
-        elif record is not None and any(window.marked(one) for one in given):
-            view = yield from self._view(seen, record, seen.live)
-            mark = next(key for one in given if (key := window.marked(one)))
-            if mark != record.key and (newer := (yield from self._record(seen.thread, mark))):
-                left = seen.live[newer.stop - record.stop :]
-                view = yield from self._view(seen, newer, left)
+        elif any(window.marked(one) for one in given):
             at = arguments.place(seen.found.config)
+            view = yield from self._view_of(at, given)
             view = yield from self._restored(at, view, _with_ids(given, ()))
-            record, live = view.record, list(view.live)
+            record, live = view.record, [*view.live]
         else:
             record, rest = _behind(record, given)
             live = _with_ids(rest, seen.live)
@@ -311,6 +307,9 @@ class LayeredCheckpointSaver(LayeredView):
         """
         found = yield from self._full_messages(thread)
         chosen = {str(one.id): one for one in found if one.id in ids}
+        for first, last in window.exchanges(found):  # (of a tool call all is pinned, or nothing)
+            exchange = {str(one.id): one for one in found[first : last + 1]}
+            chosen |= exchange if chosen.keys() & exchange.keys() else {}
         for id, one in chosen.items():
             marks = {**one.additional_kwargs, "pinned": pinned}
             chosen[id] = one.model_copy(update={"additional_kwargs": marks})

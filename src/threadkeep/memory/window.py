@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from json import dumps
 from typing import Any, TypeGuard, cast
+from uuid import uuid4
 
 from langchain_core.messages import (
     AIMessage,
@@ -39,11 +40,6 @@ def marked(message: BaseMessage) -> str | None:
     """Return the key of the record that a summary's message stands for; None for any other."""
     id = message.id or ""
     return id.removeprefix(MARK) if id.startswith(MARK) else None
-
-
-def is_marker(message: BaseMessage) -> bool:
-    """Return True for a message that memory has put into the view."""
-    return (message.id or "").startswith((MARK, GROUP))
 
 
 # -- what leaves -----------------------------------------------------------------------
@@ -97,16 +93,18 @@ def staying(messages: Sequence[BaseMessage], policy: Layers) -> list[BaseMessage
 
     Of a tool call and its results all stay, or none.
     """
-    stay = {
-        index
-        for index, message in enumerate(messages)
-        if isinstance(message, SystemMessage) or policy.pinned(message)
-    }
+    stay = {index for index, message in enumerate(messages) if stays(message, policy)}
     for first, last in exchanges(messages):
         span = [first, *_results(messages, first, last)]
         if stay.intersection(span):
             stay.update(span)
-    return [messages[index] for index in sorted(stay)]
+    found = [messages[index] for index in sorted(stay)]
+    return [one if one.id else one.model_copy(update={"id": str(uuid4())}) for one in found]
+
+
+def stays(message: BaseMessage, policy: Layers) -> bool:
+    """Return True for a message that stays in view for good."""
+    return isinstance(message, SystemMessage) or policy.pinned(message)
 
 
 def _results(messages: Sequence[BaseMessage], first: int, last: int) -> list[int]:
@@ -121,11 +119,11 @@ def _results(messages: Sequence[BaseMessage], first: int, last: int) -> list[int
 # -- the view --------------------------------------------------------------------------
 
 
-def summary_message(key: str, summary: Summary, language: str, stop: int) -> SystemMessage:
-    """Return the message that stands for what has left the window."""
+def summary_message(summary: Summary, language: str, made_of: Mapping[str, Any]) -> SystemMessage:
+    """Return the message that stands for what has left the window; `made_of` says what that is."""
     text = f"{_TITLES[language]} {summary.content}".rstrip()
-    details = {"record": key, "start": 0, "stop": stop, **summary.to_dict()}
-    return SystemMessage(text, id=MARK + key, additional_kwargs={DETAILS: details})
+    details = {**made_of, **summary.to_dict()}
+    return SystemMessage(text, id=MARK + made_of["record"], additional_kwargs={DETAILS: details})
 
 
 def group_message(key: str, topic: str, text: str, language: str, count: int) -> SystemMessage:
