@@ -131,10 +131,12 @@ class Archiving(Delegate):
         """
         if not self._leaving(seen.record, seen.live):
             return seen.record, seen.live
-        record, live = yield from self._made_by_others(seen)
+        newest: CheckpointTuple | None
+        newest = yield from self._call("get_tuple", records.place(seen.thread))
+        record, live = yield from self._made_by_others(seen, newest)
         if not self._leaving(record, live):
             return record, live
-        summarise = partial(self._summarised, seen, record, live)
+        summarise = partial(self._summarised, seen, record, live, newest)
         if self._background is not None:
             yield from self._background.submit(seen.thread, summarise)
             return record, live
@@ -151,10 +153,10 @@ class Archiving(Delegate):
         ]
         return window.leaving(live, self.policy, [span for span in spans if span])
 
-    def _made_by_others(self, seen: Seen) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
+    def _made_by_others(
+        self, seen: Seen, newest: CheckpointTuple | None
+    ) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
         """Return what is stored already for the messages that are to leave."""
-        newest: CheckpointTuple | None
-        newest = yield from self._call("get_tuple", records.place(seen.thread))
         own = seen.record
         key = None if own is None else own.key
         record = None if newest is None else records.from_tuple(newest)
@@ -175,7 +177,11 @@ class Archiving(Delegate):
         return record, seen.live[count:]
 
     def _summarised(
-        self, seen: Seen, record: Record | None, live: list[BaseMessage]
+        self,
+        seen: Seen,
+        record: Record | None,
+        live: list[BaseMessage],
+        newest: CheckpointTuple | None,
     ) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
         """Summarise what leaves the window, and archive it."""
         if seen.thread in self._busy:
@@ -184,7 +190,8 @@ class Archiving(Delegate):
         try:
             count = self._leaving(record, live)
             begin = record or (yield from self._first(seen))
-            claim = yield from self._claimed(seen.thread, begin, window.digest("", live[:count]))
+            range = window.digest("", live[:count])
+            claim = yield from self._claimed(seen.thread, begin, range, newest)
             if claim is not None:
                 return (yield from self._claimed_part(seen, claim, begin, live, count))
         finally:
@@ -218,10 +225,13 @@ class Archiving(Delegate):
             return found
         return (yield from self._add(seen.thread, None, records.first(seen.key, seen.found)))
 
-    def _claimed(self, thread: str, before: Record, range: str) -> Workflow[Claim | None]:
+    def _claimed(
+        self, thread: str, before: Record, range: str, newest: CheckpointTuple | None
+    ) -> Workflow[Claim | None]:
         """Claim the summary of a range; None if somebody else is making it."""
-        config = records.place(thread, before.key)
-        found = yield from self._call("get_tuple", config)
+        config, found = records.place(thread, before.key), newest
+        if found is None or found.checkpoint["id"] != before.key:
+            found = yield from self._call("get_tuple", config)
         claim = records.open_claim(found, range, f"{os.getpid()} {self._owner}")
         if claim is None:
             return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
 from threadkeep import arguments, validation
@@ -106,7 +107,7 @@ class MessageGroups:
         seen = yield from self._layered._found(thread)  # noqa: SLF001 - a part of it
         new: list[Group] = []
         for start, stop, topic in ranges:
-            _check(seen, start, stop)
+            yield from _checked(self._layered, seen, start, stop)
             status = "archived" if stop <= _stop(seen) else "open"
             key, topic_ = str(uuid4()), validation.text("topic", topic)
             group = Group(key, start, stop, topic_, status, by_hand=True)  # type: ignore[arg-type]  # one of its values
@@ -134,10 +135,9 @@ class MessageGroups:
         """
         layered = self._layered
         seen = yield from layered._found(thread)  # noqa: SLF001 - a part of it
-        _check(seen, start, stop)
+        found = yield from _checked(layered, seen, start, stop)
         if summary is None:
-            found = yield from layered._full_messages(seen.found.config)  # noqa: SLF001 - likewise
-            made = yield from layered._ask(found[start:stop], None)  # noqa: SLF001 - likewise
+            made = yield from layered._ask(found, None)  # noqa: SLF001 - likewise
             summary, topic = made.content, topic or ", ".join(made.key_topics[:3])
         group = Group(str(uuid4()), start, stop, topic, "summarized", summary, by_hand=True)
         yield from self._set(seen, [group])
@@ -181,8 +181,10 @@ def _stop(seen: Seen) -> int:
     return seen.record.stop if seen.record is not None else 0
 
 
-def _check(seen: Seen, start: Any, stop: Any) -> None:
-    """Raise InvalidArgumentError for a range that is none, or cuts through a tool call."""
+def _checked(
+    layered: LayeredCheckpointSaver, seen: Seen, start: Any, stop: Any
+) -> Workflow[list[BaseMessage]]:
+    """Return the messages of a range that separates no tool call from its results."""
     numbers = validation.is_count(start, 0) and validation.is_count(stop, 1)
     if not numbers or not start < stop <= seen.count:
         hint = f"Use positions of the conversation: 0 <= start < stop <= {seen.count}."
@@ -191,10 +193,17 @@ def _check(seen: Seen, start: Any, stop: Any) -> None:
     if start < behind < stop:
         hint = f"Use a range on one side of {behind}, where the messages in full begin."
         raise invalid("range", (start, stop), hint)
-    for edge in (start - behind, stop - behind):
-        if 0 < edge < len(seen.live) and window.whole(seen.live, edge) != edge:
+    found: list[tuple[int, BaseMessage]] = list(enumerate(seen.live, behind))
+    if start < behind and seen.record is not None:
+        archived = yield from layered._archived(seen.thread, seen.record)  # noqa: SLF001 - a part of it
+        found = [(position, message) for position, message, _ in archived]
+    messages = [message for _, message in found]
+    for edge in (start, stop):
+        at = sum(1 for position, _ in found if position < edge)
+        if at < len(messages) and window.whole(messages, at) != at:
             hint = "Use a range that has the results of all its tool calls."
             raise invalid("range", (start, stop), hint)
+    return [message for position, message in found if start <= position < stop]
 
 
 @dataclass(frozen=True, slots=True)
