@@ -42,6 +42,11 @@ def marked(message: BaseMessage) -> str | None:
     return id.removeprefix(MARK) if id.startswith(MARK) else None
 
 
+def is_marker(message: BaseMessage) -> bool:
+    """Return True for a message that memory has put into the view."""
+    return (message.id or "").startswith((MARK, GROUP))
+
+
 # -- what leaves -----------------------------------------------------------------------
 
 
@@ -143,6 +148,11 @@ def digest_of(message: BaseMessage) -> str:
     """Return a hash of what a message says, but for its id."""
     fields = message.model_dump(mode="json", exclude={"id"})
     return sha256(dumps(fields, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def with_id(message: BaseMessage) -> BaseMessage:
+    """Return a message with an id: its own, or one that is made of its contents."""
+    return message if message.id else message.model_copy(update={"id": digest_of(message)})
 
 
 def digest(before: str, messages: Iterable[BaseMessage]) -> str:
