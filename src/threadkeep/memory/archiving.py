@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -24,7 +24,13 @@ from threadkeep.layers.driver import Workflow
 from threadkeep.memory import records, window
 from threadkeep.memory.background import Background
 from threadkeep.memory.index import ArchiveIndex, Hit
-from threadkeep.memory.policy import ArchiveSuggestion, Layers, SplitSuggestion, Suggestion
+from threadkeep.memory.policy import (
+    ArchivedMessage,
+    ArchiveSuggestion,
+    Layers,
+    SplitSuggestion,
+    Suggestion,
+)
 from threadkeep.memory.records import Claim, Group, Record
 from threadkeep.memory.summaries import Summarizer, Summary
 
@@ -337,7 +343,7 @@ class Archiving(Delegate):
         record = replace(record, version=version)
         yield from self._call("put", *records.to_put(thread, record))
         self._records.put(thread, record.key, record)
-        if record.messages:
+        if record.messages or record.edits:
             yield from self._index(thread, [record])
         if before is not None:
             yield from self._suggest(thread, before, record)
@@ -374,7 +380,12 @@ class Archiving(Delegate):
 
         def add() -> None:
             for record in some:
-                self.index.add(thread, record.key, record.start, list(record.messages))
+                self.index.add(thread, record.key, record.start, record.messages)
+                for id, message in record.edits.items():
+                    hits = self.index.find(thread, [id]).get(id, ())
+                    if message is not None and hits:
+                        key, position = f"{record.key}/{id}", hits[0].position
+                        self.index.add(thread, key, position, [message])
 
         try:
             yield from driver.aside(add)
@@ -387,28 +398,54 @@ class Archiving(Delegate):
         if self._indexed.get(thread, ""):
             return
         there = yield from driver.aside(partial(self.index.records, thread))
-        if record.messages and record.key in there and record.parent in there:
-            self._indexed.put(thread, "", value=True)
-            return
-        known = yield from self._all_records(thread)
-        yield from self._index(
-            thread, [one for key, one in known.items() if one.messages and key not in there]
-        )
+        if not (record.messages and record.key in there and record.parent in there):
+            known = yield from self._all_records(thread)
+            lacking = [
+                one
+                for one in known.values()
+                if (one.messages and one.key not in there)
+                or any(f"{one.key}/{id}" not in there for id, new in one.edits.items() if new)
+            ]
+            yield from self._index(thread, sorted(lacking, key=lambda one: one.step))
         self._indexed.put(thread, "", value=True)
 
     def _find(
         self, thread: str, record: Record, ids: Sequence[str]
-    ) -> Workflow[dict[str, list[Hit]]]:
-        """Return where messages with these ids are archived, as far as they are."""
+    ) -> Workflow[dict[str, ArchivedMessage]]:
+        """Return the archived messages with these ids, as they are now."""
         if not ids or not record.stop:
             return {}
         yield from self._indexed_all(thread, record)
-        found: dict[str, list[Hit]]
-        found = yield from driver.aside(partial(self.index.find, thread, list(ids)))
-        if not found:
-            return {}
-        own = {one.key for one in records.chain((yield from self._all_records(thread)), record.key)}
-        return {id: hits for id, hits in found.items() if any(hit.record in own for hit in hits)}
+        found = yield from driver.aside(partial(self.index.find, thread, ids))
+        hits = [hit for some in found.values() for hit in some]
+        messages = yield from self._messages_of(thread, record, hits)
+        return {str(one.message.id): one for one in messages}
+
+    def _messages_of(
+        self, thread: str, record: Record, hits: Iterable[Hit], limit: int | None = None
+    ) -> Workflow[list[ArchivedMessage]]:
+        """Return the messages of hits that a record's conversation has, as they are now."""
+        found: dict[int, ArchivedMessage] = {}
+        for hit in hits:
+            if limit is not None and len(found) >= limit:
+                break
+            own = yield from self._record(thread, hit.record.partition("/")[0])
+            edited = record.edited.get(hit.id or "", hit.record.partition("/")[0])
+            if own is None or hit.position in found or own.key != edited:
+                continue
+            if not (yield from self._continues(thread, record, own)):
+                continue
+            message = own.edits.get(hit.id or "") or own.messages[hit.position - own.start]
+            at = own.archived_at
+            found[hit.position] = ArchivedMessage(message, hit.position, own.key, at)
+        return list(found.values())
+
+    def _continues(self, thread: str, record: Record, other: Record) -> Workflow[bool]:
+        """Return True if a record is another one, or continues it."""
+        at: Record | None = record
+        while at is not None and at.step > other.step:
+            at = yield from self._record(thread, at.towards(other.step))
+        return at is not None and at.key == other.key
 
 
 def effective_count(record: Record | None, left: int) -> int:

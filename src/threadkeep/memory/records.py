@@ -24,6 +24,7 @@ from threadkeep.memory.summaries import Summary
 NS = f"{OWN_NS}memory"
 POINTER = "threadkeep_memory"  # in the metadata of a thread's checkpoints: the record's key
 CLAIM_SECONDS = 300.0  # after which somebody else may make a summary that was begun
+JUMPS = (8, 64, 512, 4096, 32768)  # steps
 _CLAIM, _FAILED = "claim", "failed"
 
 GroupStatus = Literal["open", "summarized", "archived"]
@@ -60,8 +61,10 @@ class Record:
     """What has left the window of a thread up to here.
 
     `messages` are those from `start` to `stop` of the conversation; `edits` are later changes of
-    archived ones, None for one that was removed. All else is the state after it: `kept` messages,
-    which stay in view; `summary` of all before `stop`; `base`, the summary of what comes before the
+    archived ones, None for one that was removed, and `edited` names, for each message that was
+    ever changed, the record with the change. `jumps` are the nearest ancestors whose step is a
+    multiple of 8, 64 and so on. All else is the state after it: `kept` messages, which stay in
+    view; `summary` of all before `stop`; `base`, the summary of what comes before the
     open group, which begins at `group_start`; `closed`, the group that this record closes; `groups`
     that were made by hand; `digest` of the conversation up to `stop`.
     """
@@ -75,6 +78,8 @@ class Record:
     stop: int = 0
     messages: Sequence[BaseMessage] = ()
     edits: Mapping[str, BaseMessage | None] = field(default_factory=dict)
+    edited: Mapping[str, str] = field(default_factory=dict)
+    jumps: tuple[str, ...] = ()
     kept: Sequence[BaseMessage] = ()
     summary: Summary | None = None
     base: Summary | None = None
@@ -97,19 +102,39 @@ class Record:
 
     def after(self, root: str, **changes: Any) -> Record:
         """Return a record that continues this one, made at a checkpoint of the thread's root."""
+        key, edits = str(uuid6()), changes.pop("edits", {})
         return replace(
             self,
-            key=str(uuid6()),
+            key=key,
             parent=self.key,
             root=root,
             step=self.step + 1,
             messages=changes.pop("messages", ()),
-            edits=changes.pop("edits", {}),
+            edits=edits,
+            edited={**self.edited, **dict.fromkeys(edits, key)},
+            jumps=self._jumps(),
             start=self.stop,
             closed=changes.pop("closed", None),
             created_at=datetime.now(UTC).isoformat(),
             **changes,
         )
+
+    def _jumps(self) -> tuple[str, ...]:
+        """The jumps of a record that continues this one."""
+        jumps = []
+        for level, size in enumerate(JUMPS):
+            if self.step % size == 0:
+                jumps.append(self.key)
+            elif level < len(self.jumps):
+                jumps.append(self.jumps[level])
+        return tuple(jumps)
+
+    def towards(self, step: int) -> str:
+        """Return the ancestor that is the nearest to one of this step, of those known here."""
+        for size, key in reversed([*zip(JUMPS, self.jumps, strict=False)]):
+            if (self.step - 1) // size * size >= step:
+                return key
+        return str(self.parent)
 
 
 def first(root: str, found: CheckpointTuple) -> Record:
@@ -126,6 +151,7 @@ _PLAIN = (
 def to_put(thread: str, record: Record) -> tuple[RunnableConfig, Any, Any, dict[str, Any]]:
     """Return the arguments of `put` that store a record."""
     plain: dict[str, Any] = {name: getattr(record, name) for name in _PLAIN}
+    plain["edited"], plain["jumps"] = dict(record.edited), list(record.jumps)
     plain["suggested"] = list(record.suggested)
     plain["origin"] = None if record.origin is None else list(record.origin)
     plain["groups"] = [group.as_json() for group in record.groups]
@@ -171,6 +197,8 @@ def from_tuple(found: CheckpointTuple) -> Record:
         base=_summary(plain["base"]),
         closed=None if closed is None else Group(**closed),
         groups=tuple(Group(**group) for group in plain["groups"]),
+        edited=plain["edited"],
+        jumps=tuple(plain["jumps"]),
         suggested=tuple(plain["suggested"]),
         origin=None if plain["origin"] is None else tuple(plain["origin"]),
         **{name: plain[name] for name in _PLAIN},
