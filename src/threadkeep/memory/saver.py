@@ -107,7 +107,7 @@ class LayeredCheckpointSaver(LayeredView):
         record = None if seen is None else seen.record
         if seen is None:
             live = _with_ids(given, ())
-        elif any(window.marked(one) for one in given):
+        elif any(window.is_marker(one) for one in given):
             at = arguments.place(seen.found.config)
             view = yield from self._view_of(at, given)
             view = yield from self._restored(at, view, _with_ids(given, ()))
@@ -391,6 +391,9 @@ class LayeredCheckpointSaver(LayeredView):
             key=root,
             root=root,
             summary=summary,
+            base=summary,
+            model=self.summarizer.model,
+            prompt_version=self.summarizer.prompt_version,
             kept=list(window.staying(seen.live, self.policy)),
             origin=(seen.thread, seen.key),
             created_at=datetime.now(UTC).isoformat(),

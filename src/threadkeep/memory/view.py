@@ -258,7 +258,8 @@ class LayeredView(Archiving):
         present = {one.id for one in shown}
         known = {one.id for one in view.live}
         mark = view.mark and window.MARK + view.mark
-        if record is None or (mark not in present and not present & {*known, *view.carried}):
+        seen = {mark, *known, *view.carried, *(window.GROUP + key for key in view.hidden)}
+        if record is None or not present & seen:
             return View(shown)  # (whoever removes all that is in view removes the summary, too)
         carried = dict(view.carried)
         gone = [id for id in window.removed_by(shown) if id not in carried]

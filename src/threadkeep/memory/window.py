@@ -42,6 +42,11 @@ def marked(message: BaseMessage) -> str | None:
     return id.removeprefix(MARK) if id.startswith(MARK) else None
 
 
+def is_marker(message: BaseMessage) -> bool:
+    """Return True for a message that memory has put into a view."""
+    return (message.id or "").startswith((MARK, GROUP))
+
+
 # -- what leaves -----------------------------------------------------------------------
 
 
