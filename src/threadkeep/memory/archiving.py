@@ -162,7 +162,7 @@ class Archiving(Delegate):
     def _made_by_others(
         self, seen: Seen, newest: CheckpointTuple | None
     ) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
-        """Return what is stored already for the messages that are to leave."""
+        """Return the state behind what is stored already for the messages that are to leave."""
         own = seen.record
         key = None if own is None else own.key
         record = None if newest is None else records.from_tuple(newest)
@@ -194,21 +194,23 @@ class Archiving(Delegate):
             return record, live
         self._busy.add(seen.thread)
         try:
-            count = self._leaving(record, live)
             begin = record or (yield from self._first(seen))
-            range = window.digest("", live[:count])
-            claim = yield from self._claimed(seen.thread, begin, range, newest)
-            if claim is not None:
-                return (yield from self._claimed_part(seen, claim, begin, live, count))
+            found = yield from self._claimed(seen.thread, begin, newest)
+            if found is None:
+                return record, live
+            claim, newest = found
+            made, left = yield from self._made_by_others(seen, newest)
+            if len(left) < len(live):  # (somebody was faster)
+                return made, left
+            return (yield from self._claimed_part(seen, claim, begin, live))
         finally:
             self._busy.discard(seen.thread)
-        return record, live
 
     def _claimed_part(
-        self, seen: Seen, claim: Claim, begin: Record, live: list[BaseMessage], count: int
+        self, seen: Seen, claim: Claim, begin: Record, live: list[BaseMessage]
     ) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
-        """Summarise and archive so many messages; where that fails, those before stay archived."""
-        before = begin
+        """Summarise and archive what leaves; where that fails, what was archived before stays."""
+        before, count = begin, self._leaving(seen.record, live)
         try:
             while count:
                 part = _chunk(live, count)
@@ -232,18 +234,26 @@ class Archiving(Delegate):
         return (yield from self._add(seen.thread, None, records.first(seen.key, seen.found)))
 
     def _claimed(
-        self, thread: str, before: Record, range: str, newest: CheckpointTuple | None
-    ) -> Workflow[Claim | None]:
-        """Claim the summary of a range; None if somebody else is making it."""
-        config, found = records.place(thread, before.key), newest
-        if found is None or found.checkpoint["id"] != before.key:
-            found = yield from self._call("get_tuple", config)
-        claim = records.open_claim(found, range, f"{os.getpid()} {self._owner}")
+        self, thread: str, before: Record, newest: CheckpointTuple | None
+    ) -> Workflow[tuple[Claim, CheckpointTuple | None] | None]:
+        """Claim to continue a record; None if somebody else is doing that.
+
+        Returns:
+            The claim, and the thread's newest record after it.
+        """
+        is_newest = newest is None or newest.checkpoint["id"] == before.key
+        found = newest
+        if newest is None or not is_newest:
+            found = yield from self._call("get_tuple", records.place(thread, before.key))
+        owner = f"{os.getpid()} {self._owner}"
+        claim = records.open_claim(found, owner, is_continued=not is_newest)
         if claim is None:
             return None
         yield from self._claim_write(thread, before, *claim.write())
-        found = yield from self._call("get_tuple", config)
-        return claim if claim.is_held(found) else None
+        newest = found = yield from self._call("get_tuple", records.place(thread))
+        if newest is None or newest.checkpoint["id"] != before.key:
+            found = yield from self._call("get_tuple", records.place(thread, before.key))
+        return (claim, newest) if claim.is_held(found) else None
 
     def _claim_write(self, thread: str, before: Record, writes: Any, task: str) -> Workflow[None]:
         yield from self._call("put_writes", records.place(thread, before.key), writes, task)

@@ -238,52 +238,51 @@ def archived(records: Sequence[Record]) -> Iterator[tuple[int, BaseMessage, Reco
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to summarise a range of messages, as a pending write on the record before it.
+    """The right to continue a record with a summary, as a pending write on that record.
 
     Of two writes of one task the first counts, in every saver: so one of all processes has it.
     """
 
-    range: str
     attempt: int
     owner: str
 
     def write(self) -> tuple[list[tuple[str, Any]], str]:
-        """Return the write that claims the range, and its task."""
+        """Return the write that claims, and its task."""
         deadline = time.time() + CLAIM_SECONDS
-        return [(_CLAIM, {"owner": self.owner, "until": deadline})], self._task(_CLAIM)
+        return [(_CLAIM, {"owner": self.owner, "until": deadline})], f"{_CLAIM}-{self.attempt}"
 
     def failure(self) -> tuple[list[tuple[str, Any]], str]:
         """Return the write that gives the claim up, and its task."""
-        return [(_FAILED, self.owner)], self._task(_FAILED)
-
-    def _task(self, kind: str) -> str:
-        return f"{kind}-{self.attempt}-{self.range}"
+        return [(_FAILED, self.owner)], f"{_FAILED}-{self.attempt}"
 
     def is_held(self, found: CheckpointTuple | None) -> bool:
-        """Return False if somebody else has claimed the range first."""
-        owners = [one["owner"] for _, one in _claims(found, self.range, self.attempt)]
-        return not owners or owners[0] == self.owner
+        """Return False if somebody else has claimed first."""
+        claims, _ = _claims(found)
+        return claims.get(self.attempt, {"owner": self.owner})["owner"] == self.owner
 
 
-def open_claim(found: CheckpointTuple | None, range: str, owner: str) -> Claim | None:
-    """Return the claim to try; None while somebody else is at it."""
-    attempts = 0
-    while claims := _claims(found, range, attempts):
-        failed, claim = claims[0]
-        if not failed and claim["owner"] == owner:  # (it was cancelled)
-            break
-        if not failed and claim["until"] > time.time():
+def open_claim(found: CheckpointTuple | None, owner: str, *, is_continued: bool) -> Claim | None:
+    """Return the claim to try; None while somebody else is at it.
+
+    A claim is over when it was given up, when its time is over, or when the record was continued.
+    """
+    claims, failed = _claims(found)
+    newest = max(claims, default=-1)
+    claim = claims.get(newest)
+    if claim is not None and newest not in failed and not is_continued:
+        if claim["owner"] == owner:  # (it was cancelled)
+            return Claim(newest, owner)
+        if claim["until"] > time.time():
             return None
-        attempts += 1
-    return Claim(range, attempts, owner)
+    return Claim(newest + 1, owner)
 
 
-def _claims(
-    found: CheckpointTuple | None, range: str, attempt: int
-) -> list[tuple[bool, dict[str, Any]]]:
-    """The claims of an attempt, each with whether it was given up."""
+def _claims(found: CheckpointTuple | None) -> tuple[dict[int, dict[str, Any]], set[int]]:
+    """The claims on a record by attempt, and the attempts that were given up."""
     writes = (found.pending_writes or []) if found is not None else []
-    tasks = {task for task, channel, _ in writes if channel == _FAILED}
-    failed = f"{_FAILED}-{attempt}-{range}" in tasks
-    own = f"{_CLAIM}-{attempt}-{range}"
-    return [(failed, value) for task, channel, value in writes if (task, channel) == (own, _CLAIM)]
+
+    def attempts(kind: str) -> dict[int, Any]:
+        own = {task: value for task, channel, value in writes if channel == kind}
+        return {int(task.rpartition("-")[2]): value for task, value in own.items()}
+
+    return attempts(_CLAIM), set(attempts(_FAILED))
