@@ -210,7 +210,7 @@ class Archiving(Delegate):
         self, seen: Seen, claim: Claim, begin: Record, live: list[BaseMessage]
     ) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
         """Summarise and archive what leaves; where that fails, what was archived before stays."""
-        before, count = begin, self._leaving(seen.record, live)
+        before, count = begin, self._leaving(begin, live)
         try:
             while count:
                 part = _chunk(live, count)
@@ -224,7 +224,7 @@ class Archiving(Delegate):
                 exc_info=True,
             )
             yield from self._claim_write(seen.thread, begin, *claim.failure())
-        return (seen.record if before is begin else before), live
+        return (before if before.stop else None), live
 
     def _first(self, seen: Seen) -> Workflow[Record]:
         """Return the record that the thread's first one continues."""

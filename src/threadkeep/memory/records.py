@@ -258,7 +258,7 @@ class Claim:
     def is_held(self, found: CheckpointTuple | None) -> bool:
         """Return False if somebody else has claimed first."""
         claims, _ = _claims(found)
-        return claims.get(self.attempt, {"owner": self.owner})["owner"] == self.owner
+        return bool(claims.get(self.attempt, {"owner": self.owner})["owner"] == self.owner)
 
 
 def open_claim(found: CheckpointTuple | None, owner: str, *, is_continued: bool) -> Claim | None:
