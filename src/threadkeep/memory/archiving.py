@@ -202,12 +202,17 @@ class Archiving(Delegate):
             made, left = yield from self._made_by_others(seen, newest)
             if len(left) < len(live):  # (somebody was faster)
                 return made, left
-            return (yield from self._claimed_part(seen, claim, begin, live))
+            return (yield from self._claimed_part(seen, claim, record, live, begin))
         finally:
             self._busy.discard(seen.thread)
 
     def _claimed_part(
-        self, seen: Seen, claim: Claim, begin: Record, live: list[BaseMessage]
+        self,
+        seen: Seen,
+        claim: Claim,
+        record: Record | None,
+        live: list[BaseMessage],
+        begin: Record,
     ) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
         """Summarise and archive what leaves; where that fails, what was archived before stays."""
         before, count = begin, self._leaving(begin, live)
@@ -224,7 +229,7 @@ class Archiving(Delegate):
                 exc_info=True,
             )
             yield from self._claim_write(seen.thread, begin, *claim.failure())
-        return (before if before.stop else None), live
+        return (record if before is begin else before), live
 
     def _first(self, seen: Seen) -> Workflow[Record]:
         """Return the record that the thread's first one continues."""
