@@ -196,7 +196,7 @@ class LayeredView(Archiving):
         if shown is None:
             view = yield from self._view_of(at, ())
         elif not window.are_messages(shown):
-            view, live = _NOTHING, shown
+            view = _NOTHING
         else:
             view = yield from self._view_of(at, shown)
             if is_new:
