@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, cast
@@ -21,10 +21,10 @@ from threadkeep.layers.driver import Workflow, both
 from threadkeep.memory import records, window
 from threadkeep.memory.archiving import Seen
 from threadkeep.memory.groups import MessageGroups, groups_of
-from threadkeep.memory.index import ArchiveIndex, open_index, tokens
+from threadkeep.memory.index import ArchiveIndex, open_index
 from threadkeep.memory.policy import ArchivedMessage, Layer, Layers, Suggestion, Usage
-from threadkeep.memory.records import POINTER, Group, Record
-from threadkeep.memory.summaries import Summary, as_summarizer, text_of
+from threadkeep.memory.records import POINTER, Record
+from threadkeep.memory.summaries import Summary, as_summarizer
 from threadkeep.memory.view import LayeredView
 
 Place = str | RunnableConfig
@@ -107,7 +107,7 @@ class LayeredCheckpointSaver(LayeredView):
         record = None if seen is None else seen.record
         if seen is None:
             live = _with_ids(given, ())
-        elif any(window.marked(one) for one in given):
+        elif any(window.is_marker(one) for one in given):
             at = arguments.place(seen.found.config)
             view = yield from self._view_of(at, given)
             view = yield from self._restored(at, view, _with_ids(given, ()))
@@ -175,39 +175,34 @@ class LayeredCheckpointSaver(LayeredView):
             ThreadNotFoundError: there is no such thread.
             InvalidArgumentError: a filter is invalid.
         """
-        count = validation.limit(limit)
+        count, places = validation.limit(limit), (_edge(after), _edge(before))
+        chosen = None if ids is None else set(validation.ids("ids", list(ids)))
         seen = yield from self._found(thread)
-        if seen.record is None:
+        record = seen.record
+        if record is None or not record.stop:
             return []
-        chosen = _Filter(key, None if ids is None else set(ids), _edge(after), _edge(before))
-        known = yield from self._all_records(seen.thread)
-        chain = records.chain(known, seen.record.key)
-        if chosen.key is not None:
-            chosen = chosen.within(groups_of(chain))
-        found = [
-            ArchivedMessage(message, position, record.key, record.archived_at)
-            for position, message, record in records.archived(chain)
-            if chosen.has(position, message, record)
-        ]
-        if query is None:
-            return found[:count]
-        hits = yield from self._hits(seen, chain, validation.text("query", query))
-        return [one for one in reversed(found) if one.position in hits][:count]
+        if query is not None:
+            words = validation.text("query", query)
+            yield from self._indexed_all(seen.thread, record)
+            hits = yield from driver.aside(partial(self.index.search, seen.thread, words))
+            is_last = key is None and chosen is None and places == (None, None)
+            few = count if is_last else None
+            found = yield from self._messages_of(seen.thread, record, hits, few)
+        elif chosen is not None:
+            by_id = yield from self._find(seen.thread, record, list(chosen))
+            found = sorted(by_id.values(), key=lambda one: one.position)
+        else:
+            archived = yield from self._archived(seen.thread, record)
+            found = [ArchivedMessage(m, at, one.key, one.archived_at) for at, m, one in archived]
+        if key is not None:
+            groups = yield from self.groups._of(seen)  # noqa: SLF001 - a part of this
+            ranges = [range(one.start, one.stop) for one in groups if one.key == key]
+            found = [m for m in found if m.key == key or any(m.position in r for r in ranges)]
+        if chosen is not None:
+            found = [one for one in found if one.message.id in chosen]
+        return [one for one in found if _is_between(one, *places)][:count]
 
     archive, aarchive = both(_archive)
-
-    def _hits(self, seen: Seen, chain: Sequence[Record], query: str) -> Workflow[set[int]]:
-        """Return the positions of messages that have all words of a query."""
-        yield from self._indexed_all(seen.thread, chain[-1])
-        own = {record.key for record in chain}
-        found = yield from driver.aside(partial(self.index.search, seen.thread, query))
-        edited = {id: one for record in chain for id, one in record.edits.items()}
-        wanted = set(tokens(query))
-        hits = {hit.position for hit in found if hit.record in own and hit.id not in edited}
-        for position, message, _ in records.archived(chain):
-            if message.id in edited and wanted <= set(tokens(text_of(message))):
-                hits.add(position)
-        return hits
 
     # -- what there is ---------------------------------------------------------------
 
@@ -396,6 +391,9 @@ class LayeredCheckpointSaver(LayeredView):
             key=root,
             root=root,
             summary=summary,
+            base=summary,
+            model=self.summarizer.model,
+            prompt_version=self.summarizer.prompt_version,
             kept=list(window.staying(seen.live, self.policy)),
             origin=(seen.thread, seen.key),
             created_at=datetime.now(UTC).isoformat(),
@@ -501,32 +499,15 @@ class LayeredCheckpointSaver(LayeredView):
         return seen
 
 
-@dataclass(frozen=True, slots=True)
-class _Filter:
-    """What a message of the archive must match."""
+def _is_between(
+    one: ArchivedMessage, after: datetime | int | None, before: datetime | int | None
+) -> bool:
+    """Return True if a message was archived between two times, or is between two positions."""
 
-    key: str | None
-    ids: set[str] | None
-    after: datetime | int | None
-    before: datetime | int | None
-    range: tuple[int, int] | None = None
+    def at(edge: datetime | int) -> Any:
+        return one.position if isinstance(edge, int) else one.archived_at
 
-    def within(self, groups: Iterable[Group]) -> _Filter:
-        """Return the filter, with the range of the group in place of its key."""
-        found = next((one for one in groups if one.key == self.key), None)
-        return self if found is None else replace(self, key=None, range=(found.start, found.stop))
-
-    def has(self, position: int, message: BaseMessage, record: Record) -> bool:
-        """Return True if an archived message matches."""
-        after = position if isinstance(self.after, int) else record.archived_at
-        before = position if isinstance(self.before, int) else record.archived_at
-        return (
-            (self.key is None or self.key == record.key)
-            and (self.ids is None or message.id in self.ids)
-            and (self.after is None or after > self.after)  # type: ignore[operator]  # one kind
-            and (self.before is None or before < self.before)  # type: ignore[operator]  # one kind
-            and (self.range is None or self.range[0] <= position < self.range[1])
-        )
+    return (after is None or at(after) > after) and (before is None or at(before) < before)
 
 
 def _edge(value: datetime | int | None) -> datetime | int | None:

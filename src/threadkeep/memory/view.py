@@ -256,7 +256,7 @@ class LayeredView(Archiving):
         if shown is None:
             view = yield from self._view_of(at, ())
         elif not window.are_messages(shown):
-            view, live = _NOTHING, shown
+            view = _NOTHING
         else:
             view = yield from self._view_of(at, shown)
             if is_new:
@@ -318,7 +318,8 @@ class LayeredView(Archiving):
         present = {one.id for one in shown}
         known = {one.id for one in view.live}
         mark = view.mark and window.MARK + view.mark
-        if record is None or (mark not in present and not present & {*known, *view.carried}):
+        seen = {mark, *known, *view.carried, *(window.GROUP + key for key in view.hidden)}
+        if record is None or not present & seen:
             return View(shown)  # (whoever removes all that is in view removes the summary, too)
         carried = dict(view.carried)
         gone = [id for id in window.removed_by(shown) if id not in carried]

@@ -43,7 +43,7 @@ def marked(message: BaseMessage) -> str | None:
 
 
 def is_marker(message: BaseMessage) -> bool:
-    """Return True for a message that memory has put into the view."""
+    """Return True for a message that memory has put into a view."""
     return (message.id or "").startswith((MARK, GROUP))
 
 
