@@ -3,6 +3,8 @@
 The model is made up: no key and no network. What it is sent is counted.
 """
 
+from textwrap import fill, indent
+
 from langchain_core.messages import AIMessage
 from langchain_core.messages.utils import count_tokens_approximately
 from langgraph.graph import START, MessagesState, StateGraph
@@ -21,7 +23,7 @@ def bot(state: MessagesState) -> dict[str, list[AIMessage]]:
     """Answer, and count what a model would have been sent."""
     messages = state["messages"]
     sent.append((len(messages), count_tokens_approximately(messages)))
-    return {"messages": [AIMessage(f"All is well with {messages[-1].text.split('about ')[-1]}")]}
+    return {"messages": [AIMessage("I have looked at it: all is well.")]}
 
 
 def question(turn: int) -> str:
@@ -65,10 +67,10 @@ def main() -> None:
         )
 
         print("\nThe view begins with")
-        print(f"  {layered.load(CONFIG)[0].text}")
+        print(indent(fill(layered.load(CONFIG)[0].text, 76), "  "))
 
         print("\nRecalled by archive(query='order number'):")
-        for found in layered.archive("support", query="order number", limit=1):
+        for found in layered.archive("support", query="order number"):
             print(f"  message {found.position}: {found.message.text}")
 
         states = [state for state in graph.get_state_history(CONFIG) if not state.next]
