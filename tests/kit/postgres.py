@@ -60,6 +60,8 @@ class _Schemas:
             return name
         name = self.by_folder.pop(next(iter(self.by_folder)))
         _server().execute("; ".join(f"DELETE FROM {name}.{table}" for table in TABLES))
+        index = ", ".join(f"{name}.threadkeep_memory_{each}" for each in ("records", "messages"))
+        _server().execute(f"DROP TABLE IF EXISTS {index}")
         return name
 
 

@@ -99,6 +99,8 @@ _BUSY_SECONDS = 30.0
 _STEP_PAGES = 1024  # copied between two reports
 
 _TABLES = ("tk_threads", "tk_checkpoints", "tk_writes", "tk_heap_segments", "tk_labels")
+# The full-text index of archived messages, which is made again when it is needed.
+_DERIVED = [f"threadkeep_memory_{name}" for name in ("text", "messages", "records", "threads")]
 _HOLDS_ROWS = """
 SELECT EXISTS (SELECT 1 FROM main.tk_checkpoints) OR EXISTS (SELECT 1 FROM main.tk_writes)
     OR EXISTS (SELECT 1 FROM main.tk_heap_segments)
@@ -173,6 +175,8 @@ def restore(file: Path, path: str, now: int, *, replace: bool) -> int:
             for table in _TABLES:
                 db.execute(f"DELETE FROM main.{table}")  # noqa: S608 - a constant
                 db.execute(f"INSERT INTO main.{table} SELECT * FROM backup.{table}")  # noqa: S608
+            for table in _DERIVED:
+                db.execute(f"DROP TABLE IF EXISTS main.{table}")
             db.execute(_BURY, (now,))
             db.execute(_RAISE)
         return int(db.execute(_THREADS).fetchone()[0])
