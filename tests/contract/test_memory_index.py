@@ -71,7 +71,7 @@ def positions(hits):
         ("The Straße, 2.5 times", ["the", "strasse", "2", "5", "2.5", "times"]),
         ("order-1234 foo_bar well-known", [*("order", "1234", "order-1234"),
                                            *("foo", "bar", "foo_bar"), "well", "known"]),
-        ("a.b_c.d", ["a", "b", "c", "d", "a.b", "b_c", "c.d", "a.b_c", "b_c.d", "a.b_c.d"]),
+        ("a.b_c.d", ["a", "b", "c", "d", "b_c", "a.b_c", "b_c.d", "a.b_c.d"]),
         ("数据库v2升级。", ["数", "据", "库", "v2", "升", "级"]),
         ("Ｆｕｌｌ１２ カナ 한국", ["full12", "カ", "ナ", "한", "국"]),
         ('cafe\u0301 NEAR(a*) "b" -c \ud800 \0', ["café", "near", "a", "b", "c"]),
@@ -163,7 +163,7 @@ def test_threads_are_removed(index):
     for thread in "abc":
         index.add(thread, "r", 0, said(f"word {thread}"))
 
-    index.remove("a", "c", "unknown")
+    index.remove("a", "c", "unknown", scrub=True)
 
     assert index.threads() == {"b"}
     assert index.records("a") == set()
@@ -298,7 +298,7 @@ def test_words_of_a_removed_thread_leave_the_file(file):
         for n in range(5):
             index.add("gone", f"r{n}", n, said(f"zanzibar{n}"))
             index.add("stays", f"r{n}", n, said(f"timbuktu{n}"))
-        index.remove("gone")
+        index.remove("gone", scrub=True)
         with SqliteSaver(file) as saver:
             saver.threads.erase("saved")  # vacuums the file
         assert positions(index.search("stays", "timbuktu3")) == [3]
@@ -337,14 +337,11 @@ def test_two_processes_add_at_once(file):
         assert len(index.search("a", "both")) == 60
 
 
-def test_an_index_makes_no_file_and_no_tables_before_it_is_used(file, tmp_path):
+def test_a_file_of_no_saver_is_refused(tmp_path):
     sqlite3.connect(tmp_path / "empty.db").close()
+
     with pytest.raises(NotOursError):
         SqliteIndex(str(tmp_path / "empty.db"))
-    with closing(SqliteIndex(str(file))) as index, closing(sqlite3.connect(file)) as db:
-        index.search("a", "x")
-        names = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
-        assert not any("memory" in name for name in names)
 
 
 def test_too_many_branches_are_refused(file, monkeypatch):

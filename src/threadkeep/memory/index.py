@@ -113,8 +113,8 @@ class ArchiveIndex(Protocol):
     def records(self, thread: str) -> set[str]:
         """Return the records that were added."""
 
-    def remove(self, *threads: str) -> None:
-        """Remove threads."""
+    def remove(self, *threads: str, scrub: bool = False) -> None:
+        """Remove threads; with `scrub`, rewrite the index so that it holds none of their words."""
 
     def threads(self) -> set[str]:
         """Return the threads of which records were added."""
@@ -232,8 +232,9 @@ class ScanIndex(ResetInChild):
         with self._thread(thread) as known:
             return set(known.records)
 
-    def remove(self, *threads: str) -> None:
+    def remove(self, *threads: str, scrub: bool = False) -> None:
         """See `ArchiveIndex.remove`."""
+        del scrub  # (there is nothing in a file)
         with self._lock:
             for thread in threads:
                 self._threads.pop(thread, None)

@@ -30,7 +30,7 @@ CREATE INDEX IF NOT EXISTS threadkeep_memory_positions
 CREATE INDEX IF NOT EXISTS threadkeep_memory_ids
     ON {{schema}}.threadkeep_memory_messages (thread_id, id);
 CREATE INDEX IF NOT EXISTS threadkeep_memory_words
-    ON {{schema}}.threadkeep_memory_messages USING gin (words);
+    ON {{schema}}.threadkeep_memory_messages USING gin (words) WITH (fastupdate = off);
 """
 _ADD_RECORD = """
 INSERT INTO {schema}.threadkeep_memory_records VALUES (%s, %s) ON CONFLICT DO NOTHING
@@ -52,10 +52,11 @@ WHERE thread_id = %s AND id = ANY(%s) ORDER BY position DESC, number DESC
 """
 _RECORDS = "SELECT record FROM {schema}.threadkeep_memory_records WHERE thread_id = %s"
 _THREADS = "SELECT DISTINCT thread_id FROM {schema}.threadkeep_memory_records"
-_REMOVE = (
-    "DELETE FROM {schema}.threadkeep_memory_messages WHERE thread_id = ANY(%s)",
-    "DELETE FROM {schema}.threadkeep_memory_records WHERE thread_id = ANY(%s)",
-)
+_REMOVE = """
+WITH records AS (DELETE FROM {schema}.threadkeep_memory_records WHERE thread_id = ANY(%s))
+DELETE FROM {schema}.threadkeep_memory_messages WHERE thread_id = ANY(%s)
+"""
+_VACUUM = "VACUUM {schema}.threadkeep_memory_messages"
 _CONNECTIONS = 4
 
 
@@ -71,7 +72,9 @@ class PostgresIndex:
     """
 
     def __init__(self, conninfo: str, schema: str = "threadkeep") -> None:
-        settings = settings_of(conninfo, schema=schema, min_size=0, max_size=_CONNECTIONS)
+        sizes = {"min_size": 0, "max_size": _CONNECTIONS}
+        # (Statements are planned each time: what is best depends on the words.)
+        settings = settings_of(conninfo, schema=schema, prepare_threshold=None, **sizes)
         self._schema = settings.quoted_schema
         self._server = settings.server
         check = ConnectionPool.check_connection
@@ -84,9 +87,10 @@ class PostgresIndex:
         """Return what a query finds; nothing where there are no tables."""
         with mapped_errors(self._server), self._pool.get().connection() as db:
             try:
-                return db.execute(self._sql(query), values).fetchall()
+                found = db.execute(self._sql(query), values)
             except psycopg.errors.UndefinedTable:
                 return []
+            return found.fetchall() if found.description else []
 
     def add(self, thread: str, record: str, start: int, messages: Messages) -> None:
         """See `ArchiveIndex.add`."""
@@ -127,17 +131,11 @@ class PostgresIndex:
         """See `ArchiveIndex.records`."""
         return {record for (record,) in self._rows(_RECORDS, thread)}
 
-    def remove(self, *threads: str) -> None:
+    def remove(self, *threads: str, scrub: bool = False) -> None:
         """See `ArchiveIndex.remove`."""
-        if self.threads().isdisjoint(threads):
-            return
-        with (
-            mapped_errors(self._server),
-            self._pool.get().connection() as db,
-            db.transaction(),
-        ):
-            for statement in _REMOVE:
-                db.execute(self._sql(statement), (list(threads),))
+        self._rows(_REMOVE, list(threads), list(threads))
+        if scrub:
+            self._rows(_VACUUM)
 
     def threads(self) -> set[str]:
         """See `ArchiveIndex.threads`."""

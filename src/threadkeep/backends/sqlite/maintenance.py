@@ -100,7 +100,10 @@ _STEP_PAGES = 1024  # copied between two reports
 
 _TABLES = ("tk_threads", "tk_checkpoints", "tk_writes", "tk_heap_segments", "tk_labels")
 # The full-text index of archived messages, which is made again when it is needed.
-_DERIVED = [f"threadkeep_memory_{name}" for name in ("text", "messages", "records", "threads")]
+_DERIVED = """
+SELECT name FROM main.sqlite_master WHERE name IN ('threadkeep_memory_threads',
+    'threadkeep_memory_records', 'threadkeep_memory_messages', 'threadkeep_memory_text')
+"""
 _HOLDS_ROWS = """
 SELECT EXISTS (SELECT 1 FROM main.tk_checkpoints) OR EXISTS (SELECT 1 FROM main.tk_writes)
     OR EXISTS (SELECT 1 FROM main.tk_heap_segments)
@@ -175,8 +178,8 @@ def restore(file: Path, path: str, now: int, *, replace: bool) -> int:
             for table in _TABLES:
                 db.execute(f"DELETE FROM main.{table}")  # noqa: S608 - a constant
                 db.execute(f"INSERT INTO main.{table} SELECT * FROM backup.{table}")  # noqa: S608
-            for table in _DERIVED:
-                db.execute(f"DROP TABLE IF EXISTS main.{table}")
+            for (table,) in db.execute(_DERIVED).fetchall():
+                db.execute(f"DELETE FROM main.{table}")  # noqa: S608 - one of these four
             db.execute(_BURY, (now,))
             db.execute(_RAISE)
         return int(db.execute(_THREADS).fetchone()[0])
