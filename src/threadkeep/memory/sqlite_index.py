@@ -19,8 +19,8 @@ from threadkeep.memory.summaries import Messages
 _TABLES = """
 CREATE TABLE threadkeep_memory_threads (number INTEGER PRIMARY KEY, thread TEXT NOT NULL UNIQUE);
 CREATE TABLE threadkeep_memory_records (
-    thread INTEGER NOT NULL, lane INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL,
-    record TEXT NOT NULL, PRIMARY KEY (thread, lane, start), UNIQUE (thread, record)
+    thread INTEGER NOT NULL, lane INTEGER NOT NULL, start INTEGER NOT NULL, record TEXT NOT NULL,
+    PRIMARY KEY (thread, lane, start), UNIQUE (thread, record)
 ) WITHOUT ROWID;
 CREATE TABLE threadkeep_memory_messages (key INTEGER PRIMARY KEY, id TEXT);
 CREATE INDEX threadkeep_memory_ids ON threadkeep_memory_messages (id);
@@ -35,8 +35,8 @@ _TABLE = "SELECT sql FROM sqlite_master WHERE name = 'threadkeep_memory_text'"
 _NUMBER = "SELECT number FROM threadkeep_memory_threads WHERE thread = ?"
 _RECORDS = f"SELECT record FROM threadkeep_memory_records WHERE thread = ({_NUMBER})"  # noqa: S608
 _LANE = """
-SELECT coalesce(max(lane) + 1, 0) FROM threadkeep_memory_records
-WHERE thread = ? AND start < ? AND stop > ?
+SELECT coalesce(max(key & 0xFFF) + 1, 0) FROM threadkeep_memory_messages
+WHERE key >= ? AND key < ?
 """
 _HITS = """
 SELECT (SELECT r.record FROM threadkeep_memory_records r
@@ -115,14 +115,14 @@ class SqliteIndex:
             insert = "INSERT OR IGNORE INTO threadkeep_memory_threads (thread) VALUES (?)"
             db.execute(insert, (thread,))
             (number,) = db.execute(_NUMBER, (thread,)).fetchone()
-            (lane,) = db.execute(_LANE, (number, stop, start)).fetchone()
+            (lane,) = db.execute(_LANE, (_key(number, start), _key(number, stop))).fetchone()
             if lane >= _LANES:
                 raise StateError(
                     f"Message {start} is in {_LANES} records, and no more can be indexed.",
                     thread=thread,
                 )
-            row = (number, lane, start, stop, record)
-            db.execute("INSERT INTO threadkeep_memory_records VALUES (?, ?, ?, ?, ?)", row)
+            row = (number, lane, start, record)
+            db.execute("INSERT INTO threadkeep_memory_records VALUES (?, ?, ?, ?)", row)
             keys = [_key(number, position) + lane for position in range(start, stop)]
             insert = "INSERT INTO threadkeep_memory_messages VALUES (?, ?)"
             db.executemany(insert, zip(keys, ids, strict=True))
