@@ -18,7 +18,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
-from threadkeep import MemorySaver, PostgresSaver, SqliteSaver
+from threadkeep import MemorySaver, PostgresSaver, SqliteSaver, open_saver
 from threadkeep.backends.sqlite.maintenance import back_up, restore
 from threadkeep.errors import ClosedError, InvalidArgumentError, NotOursError, StateError
 from threadkeep.memory import sqlite_index
@@ -163,7 +163,7 @@ def test_threads_are_removed(index):
     for thread in "abc":
         index.add(thread, "r", 0, said(f"word {thread}"))
 
-    index.remove("a", "c", "unknown", scrub=True)
+    index.remove("a", "c", "unknown")
 
     assert index.threads() == {"b"}
     assert index.records("a") == set()
@@ -293,14 +293,14 @@ def test_a_restored_file_has_no_index_of_what_it_was(file, tmp_path):
         assert positions(index.search("saved", "again")) == [0]
 
 
-def test_words_of_a_removed_thread_leave_the_file(file):
+def test_words_of_an_erased_thread_leave_the_file(file):
     with closing(SqliteIndex(str(file))) as index:
         for n in range(5):
-            index.add("gone", f"r{n}", n, said(f"zanzibar{n}"))
+            index.add("saved", f"r{n}", n, said(f"zanzibar{n}"))
             index.add("stays", f"r{n}", n, said(f"timbuktu{n}"))
-        index.remove("gone", scrub=True)
         with SqliteSaver(file) as saver:
-            saver.threads.erase("saved")  # vacuums the file
+            saver.threads.erase("saved")
+        assert index.threads() == {"stays"}
         assert positions(index.search("stays", "timbuktu3")) == [3]
     stored = b"".join(each.read_bytes() for each in file.parent.glob("threads.db*"))
 
@@ -372,6 +372,28 @@ def test_two_connections_make_the_tables_at_once():
     assert positions(indexes[0].search("a", "x")) == [3, 2, 1, 0]
     for index in indexes:
         index.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("way", ["delete", "erase"])
+def test_a_thread_that_is_deleted_leaves_the_index(kind, way, tmp_path):
+    folder = postgres.url_for(tmp_path) if kind == "postgres" else f"sqlite:///{tmp_path / 'a.db'}"
+    with open_saver(folder) as saver, closing(open_index(saver)) as index:
+        other = {"configurable": {"thread_id": "other", "checkpoint_ns": ""}}
+        for config in (CONFIG, other):
+            saver.put(config, empty_checkpoint(), {}, {})
+            index.add(config["configurable"]["thread_id"], "r", 0, said("word"))
+        saver.put(CONFIG, empty_checkpoint(), {}, {})
+        assert index.threads() == {"saved", "other"}
+
+        if way == "delete":
+            saver.delete_thread("saved")
+        else:
+            saver.threads.erase("saved", rewrite=True)
+
+        assert index.threads() == {"other"}
+        assert index.search("saved", "word") == []
+        assert positions(index.search("other", "word")) == [0]
 
 
 # -- of a saver ------------------------------------------------------------------------

@@ -113,8 +113,8 @@ class ArchiveIndex(Protocol):
     def records(self, thread: str) -> set[str]:
         """Return the records that were added."""
 
-    def remove(self, *threads: str, scrub: bool = False) -> None:
-        """Remove threads; with `scrub`, rewrite the index so that it holds none of their words."""
+    def remove(self, *threads: str) -> None:
+        """Remove threads. Indexes in a database also remove those that a saver deletes."""
 
     def threads(self) -> set[str]:
         """Return the threads of which records were added."""
@@ -232,9 +232,8 @@ class ScanIndex(ResetInChild):
         with self._thread(thread) as known:
             return set(known.records)
 
-    def remove(self, *threads: str, scrub: bool = False) -> None:
+    def remove(self, *threads: str) -> None:
         """See `ArchiveIndex.remove`."""
-        del scrub  # (there is nothing in a file)
         with self._lock:
             for thread in threads:
                 self._threads.pop(thread, None)

@@ -17,20 +17,32 @@ from threadkeep.backends.process_forks import PerProcess
 from threadkeep.memory.index import Hit, indexed, wanted
 from threadkeep.memory.summaries import Messages
 
-# (Two processes may make them at once: the lock is that of migrations.)
-_TABLES = f"""
-SELECT pg_advisory_xact_lock({KEY});
-CREATE TABLE IF NOT EXISTS {{schema}}.threadkeep_memory_records (
+# Two processes may make them at once: the lock is that of migrations. The trigger removes threads
+# with those of the saver, whoever deletes them.
+_TABLES = """
+SELECT pg_advisory_xact_lock({key});
+CREATE TABLE IF NOT EXISTS {schema}.threadkeep_memory_records (
     thread_id text, record text, PRIMARY KEY (thread_id, record));
-CREATE TABLE IF NOT EXISTS {{schema}}.threadkeep_memory_messages (
+CREATE TABLE IF NOT EXISTS {schema}.threadkeep_memory_messages (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, thread_id text NOT NULL,
     record text NOT NULL, position bigint NOT NULL, id text, words tsvector NOT NULL);
 CREATE INDEX IF NOT EXISTS threadkeep_memory_positions
-    ON {{schema}}.threadkeep_memory_messages (thread_id, position);
+    ON {schema}.threadkeep_memory_messages (thread_id, position);
 CREATE INDEX IF NOT EXISTS threadkeep_memory_ids
-    ON {{schema}}.threadkeep_memory_messages (thread_id, id);
+    ON {schema}.threadkeep_memory_messages (thread_id, id);
 CREATE INDEX IF NOT EXISTS threadkeep_memory_words
-    ON {{schema}}.threadkeep_memory_messages USING gin (words) WITH (fastupdate = off);
+    ON {schema}.threadkeep_memory_messages USING gin (words) WITH (fastupdate = off);
+CREATE OR REPLACE FUNCTION {schema}.threadkeep_memory_remove() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM {schema}.threadkeep_memory_records WHERE thread_id = OLD.thread_id;
+    DELETE FROM {schema}.threadkeep_memory_messages WHERE thread_id = OLD.thread_id;
+    RETURN NULL;
+END
+$$;
+DROP TRIGGER IF EXISTS threadkeep_memory_deleted ON {schema}.threads;
+CREATE TRIGGER threadkeep_memory_deleted AFTER DELETE OR UPDATE OF deleted_at
+    ON {schema}.threads FOR EACH ROW EXECUTE FUNCTION {schema}.threadkeep_memory_remove();
 """
 _ADD_RECORD = """
 INSERT INTO {schema}.threadkeep_memory_records VALUES (%s, %s) ON CONFLICT DO NOTHING
@@ -56,7 +68,6 @@ _REMOVE = """
 WITH records AS (DELETE FROM {schema}.threadkeep_memory_records WHERE thread_id = ANY(%s))
 DELETE FROM {schema}.threadkeep_memory_messages WHERE thread_id = ANY(%s)
 """
-_VACUUM = "VACUUM {schema}.threadkeep_memory_messages"
 _CONNECTIONS = 4
 
 
@@ -104,7 +115,7 @@ class PostgresIndex:
             except psycopg.errors.UndefinedTable:
                 literal = "'" + self._schema.replace("'", "''") + "'"
                 with self._pool.get().connection() as db:
-                    db.execute(self._sql(_TABLES).replace("{literal}", literal))
+                    db.execute(self._sql(_TABLES).replace("{key}", KEY.format(literal=literal)))
                 add()
 
     def _add(self, record: tuple[str, str], messages: tuple[Any, ...]) -> None:
@@ -131,11 +142,9 @@ class PostgresIndex:
         """See `ArchiveIndex.records`."""
         return {record for (record,) in self._rows(_RECORDS, thread)}
 
-    def remove(self, *threads: str, scrub: bool = False) -> None:
+    def remove(self, *threads: str) -> None:
         """See `ArchiveIndex.remove`."""
         self._rows(_REMOVE, list(threads), list(threads))
-        if scrub:
-            self._rows(_VACUUM)
 
     def threads(self) -> set[str]:
         """See `ArchiveIndex.threads`."""

@@ -15,18 +15,39 @@ from threadkeep.memory.summaries import Messages
 
 # A message's key is the number of its thread (from bit 40), its position (28 bits) and a lane
 # (12 bits): keys are in the order of hits. Records of one lane do not overlap. Those of branches
-# do, and are in lanes above.
+# do, and are in lanes above. Triggers remove threads with those of the saver, whoever deletes them.
 _TABLES = """
 CREATE TABLE threadkeep_memory_threads (number INTEGER PRIMARY KEY, thread TEXT NOT NULL UNIQUE);
+
 CREATE TABLE threadkeep_memory_records (
     thread INTEGER NOT NULL, lane INTEGER NOT NULL, start INTEGER NOT NULL, record TEXT NOT NULL,
     PRIMARY KEY (thread, lane, start), UNIQUE (thread, record)
 ) WITHOUT ROWID;
+
 CREATE TABLE threadkeep_memory_messages (key INTEGER PRIMARY KEY, id TEXT);
+
 CREATE INDEX threadkeep_memory_ids ON threadkeep_memory_messages (id);
+
 CREATE VIRTUAL TABLE threadkeep_memory_text USING fts5(
     words, detail = none, tokenize = "ascii tokenchars '-_.'"{option}
-)"""
+);
+
+CREATE TRIGGER threadkeep_memory_removed AFTER DELETE ON threadkeep_memory_threads BEGIN
+    DELETE FROM threadkeep_memory_text WHERE rowid IN (
+        SELECT key FROM threadkeep_memory_messages
+        WHERE key >= old.number << 40 AND key < (old.number + 1) << 40);
+    DELETE FROM threadkeep_memory_messages
+        WHERE key >= old.number << 40 AND key < (old.number + 1) << 40;
+    DELETE FROM threadkeep_memory_records WHERE thread = old.number;
+END;
+
+CREATE TRIGGER threadkeep_memory_deleted AFTER UPDATE OF deleted_at ON tk_threads BEGIN
+    DELETE FROM threadkeep_memory_threads WHERE thread = old.thread;
+END;
+
+CREATE TRIGGER threadkeep_memory_replaced AFTER DELETE ON tk_threads BEGIN
+    DELETE FROM threadkeep_memory_threads WHERE thread = old.thread;
+END"""
 # No second copy of the words, in versions of SQLite that can delete without it.
 _CONTENTLESS = ", content = '', contentless_delete = 1"
 _CONTENTLESS_SINCE = (3, 43)
@@ -52,12 +73,6 @@ WHERE m.key IN (
 ORDER BY m.key DESC
 """
 _BY_ID = "WHERE m.key BETWEEN ? AND ? AND m.id = ? ORDER BY m.key DESC"
-_REMOVE_TEXT = """
-DELETE FROM threadkeep_memory_text
-WHERE rowid IN (SELECT key FROM threadkeep_memory_messages WHERE key BETWEEN ? AND ?)
-"""
-_REMOVE_MESSAGES = "DELETE FROM threadkeep_memory_messages WHERE key BETWEEN ? AND ?"
-_OPTIMIZE = "INSERT INTO threadkeep_memory_text (threadkeep_memory_text) VALUES ('optimize')"
 
 
 def has_fts5() -> bool:
@@ -158,21 +173,11 @@ class SqliteIndex:
         with self._reading() as db:
             return {record for (record,) in db.execute(_RECORDS, (thread,))}
 
-    def remove(self, *threads: str, scrub: bool = False) -> None:
-        """See `ArchiveIndex.remove`.
-
-        Pages that were freed keep their bytes until the file is vacuumed, as `erase` does.
-        """
+    def remove(self, *threads: str) -> None:
+        """See `ArchiveIndex.remove`."""
         with self._writing() as db:
-            for thread in threads:
-                keys = _keys(db, thread)
-                db.execute(_REMOVE_TEXT, keys)
-                db.execute(_REMOVE_MESSAGES, keys)
-                number = keys[0] >> 40
-                db.execute("DELETE FROM threadkeep_memory_records WHERE thread = ?", (number,))
-                db.execute("DELETE FROM threadkeep_memory_threads WHERE number = ?", (number,))
-            if scrub:
-                db.execute(_OPTIMIZE)
+            delete = "DELETE FROM threadkeep_memory_threads WHERE thread = ?"
+            db.executemany(delete, [(thread,) for thread in threads])
 
     def threads(self) -> set[str]:
         """See `ArchiveIndex.threads`."""
@@ -200,7 +205,7 @@ def _make(db: sqlite3.Connection) -> None:
     """Make the tables, unless another process has just made them."""
     if not _is_made(db):
         option = _CONTENTLESS if sqlite3.sqlite_version_info >= _CONTENTLESS_SINCE else ""
-        for statement in _TABLES.replace("{option}", option).split(";\n"):
+        for statement in _TABLES.replace("{option}", option).split(";\n\n"):
             db.execute(statement)
 
 

@@ -60,6 +60,10 @@ _COPIES = (
     " freed blocks): remove them, or let them expire."
 )
 
+# Of archived messages (memory/sqlite_index.py): it keeps words of removed ones until then.
+_HAS_INDEX = "SELECT 1 FROM sqlite_master WHERE name = 'threadkeep_memory_text'"
+_REWRITE_INDEX = "INSERT INTO threadkeep_memory_text (threadkeep_memory_text) VALUES ('optimize')"
+
 
 def scrub(connections: Connections) -> Scrubbed:
     """Rewrite the database, and empty its WAL. See `Backend.scrub`.
@@ -71,6 +75,8 @@ def scrub(connections: Connections) -> Scrubbed:
         return Scrubbed()
     with connections.write_lock, named(connections.location.path):
         db = connections.writer()
+        if db.execute(_HAS_INDEX).fetchone():
+            db.execute(_REWRITE_INDEX)
         db.execute("VACUUM")
         is_empty = _emptied(db, connections.location.busy_timeout)
     if not is_empty:
@@ -99,11 +105,6 @@ _BUSY_SECONDS = 30.0
 _STEP_PAGES = 1024  # copied between two reports
 
 _TABLES = ("tk_threads", "tk_checkpoints", "tk_writes", "tk_heap_segments", "tk_labels")
-# The full-text index of archived messages, which is made again when it is needed.
-_DERIVED = """
-SELECT name FROM main.sqlite_master WHERE name IN ('threadkeep_memory_threads',
-    'threadkeep_memory_records', 'threadkeep_memory_messages', 'threadkeep_memory_text')
-"""
 _HOLDS_ROWS = """
 SELECT EXISTS (SELECT 1 FROM main.tk_checkpoints) OR EXISTS (SELECT 1 FROM main.tk_writes)
     OR EXISTS (SELECT 1 FROM main.tk_heap_segments)
@@ -178,8 +179,6 @@ def restore(file: Path, path: str, now: int, *, replace: bool) -> int:
             for table in _TABLES:
                 db.execute(f"DELETE FROM main.{table}")  # noqa: S608 - a constant
                 db.execute(f"INSERT INTO main.{table} SELECT * FROM backup.{table}")  # noqa: S608
-            for (table,) in db.execute(_DERIVED).fetchall():
-                db.execute(f"DELETE FROM main.{table}")  # noqa: S608 - one of these four
             db.execute(_BURY, (now,))
             db.execute(_RAISE)
         return int(db.execute(_THREADS).fetchone()[0])
