@@ -8,7 +8,7 @@ So every checkpoint has the view that it had, and a fork continues from there.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep.engine.model import OWN_NS
+from threadkeep.memory import window
 from threadkeep.memory.summaries import Summary
 
 NS = f"{OWN_NS}memory"
@@ -237,6 +238,17 @@ def archived(records: Sequence[Record]) -> Iterator[tuple[int, BaseMessage, Reco
             edited = edits.get(message.id, message) if message.id else message
             if edited is not None:
                 yield position, edited, record
+
+
+def longest(some: Iterable[Record], messages: Sequence[BaseMessage]) -> Record | None:
+    """Return the record of the most messages that a conversation begins with, unedited."""
+    found, digest, stop = None, "", 0
+    for record in sorted(some, key=lambda one: (one.stop, one.key)):
+        if record.stop <= len(messages) and not record.is_stale and not record.groups:
+            digest = window.digest(digest, messages[stop : record.stop])
+            stop = record.stop
+            found = record if record.digest == digest else found
+    return found
 
 
 # -- claims ----------------------------------------------------------------------------

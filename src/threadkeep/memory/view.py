@@ -13,14 +13,15 @@ from typing import Any, TypeAlias
 
 from langchain_core.messages import BaseMessage, SystemMessage
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, empty_checkpoint
+from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep import arguments
 from threadkeep.engine.model import OWN_NS
 from threadkeep.engine.operation import CheckpointRef
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow, both
-from threadkeep.memory import window
+from threadkeep.memory import records, window
 from threadkeep.memory.archiving import Archiving, Recent, Seen
 from threadkeep.memory.records import POINTER, Record
 
@@ -180,6 +181,65 @@ class LayeredView(Archiving):
                 told = (key, group.topic, group.summary, self._language, group.messages)
                 found.append(window.group_message(*told))
         return found
+
+    # -- conversations that others store ---------------------------------------------
+
+    def _view_for(
+        self, config: RunnableConfig, messages: Sequence[BaseMessage]
+    ) -> Workflow[Messages]:
+        """Return the view of a conversation that a run has at hand.
+
+        No checkpoint is stored; what leaves the window is archived.
+
+        Args:
+            config: names the thread and, where there is one, the checkpoint that the run is at.
+            messages: all of the conversation, or the view that a run has loaded with what is new.
+        """
+        at = arguments.place(config)
+        given = [window.with_id(one) for one in messages]
+        checkpoint: Any = {**empty_checkpoint(), "id": at.id or str(uuid6())}
+        found = CheckpointTuple(config, checkpoint, {})
+        record, live = yield from self._taken_apart(at, given)
+        seen = Seen(found, at.thread, live, record)
+        record, live = yield from self._advance(seen)
+        view = yield from self._view(seen, record, live)
+        present = {one.id: one for one in given}
+        return self._messages(replace(view, carried={id: present.get(id) for id in view.carried}))
+
+    view, aview = both(_view_for)
+
+    def _taken_apart(
+        self, at: CheckpointRef, given: Messages
+    ) -> Workflow[tuple[Record | None, Messages]]:
+        """Return the record that messages begin with, and the messages in full behind it."""
+        if not any(window.is_marker(one) for one in given):
+            record = yield from self._beginning(at.thread, given)
+            return record, given[0 if record is None else record.stop :]
+        view = yield from self._view_of(at, given)
+        mark = next((key for one in given if (key := window.marked(one)) is not None), None)
+        if mark is not None and mark != view.mark:  # (its checkpoint is not stored yet)
+            record = yield from self._record(at.thread, mark)
+            kept = () if record is None else record.kept
+            view = View(record=record, carried={str(one.id): one for one in kept})
+        live: Messages = []
+        for one in given:
+            key = str(one.id).removeprefix(window.GROUP)
+            if key in view.hidden:
+                live += view.hidden[key]
+            elif window.marked(one) is None and key not in view.carried:
+                live.append(one)
+        return view.record, live
+
+    def _beginning(self, thread: str, given: Messages) -> Workflow[Record | None]:
+        """Return the record that archives most of what has left the window of a conversation."""
+        behind = given[: self._leaving(None, given)]
+        newest = yield from self._call("get_tuple", records.place(thread))
+        if newest is None:
+            return None
+        record = records.longest([records.from_tuple(newest)], behind)
+        if record is None:
+            record = records.longest((yield from self._all_records(thread)).values(), behind)
+        return record
 
     # -- saving ----------------------------------------------------------------------
 

@@ -158,6 +158,11 @@ def digest_of(message: BaseMessage) -> str:
     return sha256(dumps(fields, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
+def with_id(message: BaseMessage) -> BaseMessage:
+    """Return a message with an id: its own, or one that is made of its contents."""
+    return message if message.id else message.model_copy(update={"id": digest_of(message)})
+
+
 def digest(before: str, messages: Iterable[BaseMessage]) -> str:
     """Return the hash of a conversation that continues one with the hash `before`."""
     for message in messages:
