@@ -37,7 +37,7 @@ from threadkeep.memory.summaries import Summarizer, Summary
 T = TypeVar("T")
 
 _CACHED = 2048  # records and checkpoints of which the view is remembered
-_CHUNK = 50  # messages that are summarised at once
+CHUNK = 50  # messages that are summarised at once
 
 
 _log = logging.getLogger("threadkeep.memory")
@@ -93,8 +93,8 @@ class Seen:
         return self.found.checkpoint["id"]
 
     @property
-    def count(self) -> int:
-        """Number of messages of the conversation."""
+    def stop(self) -> int:
+        """Position behind the last message of the conversation."""
         return len(self.live) + (self.record.stop if self.record is not None else 0)
 
 
@@ -272,19 +272,24 @@ class Archiving(Delegate):
         if before.stop - before.group_start >= self.policy.group_size:
             group, base = yield from self._closed(seen.thread, before)
             if before.base is not None:  # a summary of summaries
-                told = SystemMessage(f"{group.topic}: {group.summary}")
-                base = yield from self._ask([told], before.base)
+                text = SystemMessage(f"{group.topic}: {group.summary}")
+                base = yield from self._ask([text], before.base)
             summary = base
             changes = {"closed": group, "base": base, "group_start": before.stop}
-        summary = yield from self._ask(part, summary)
+        kept = window.staying(part, self.policy)
+        ids = {id(one) for one in kept}
+        told = [one for one in part if id(one) not in ids]
+        if told:
+            summary = yield from self._ask(told, summary)
         stop = before.stop + len(part)
-        counted = Summary.from_dict({**summary.to_dict(), "message_count": stop})
+        if summary is not None:
+            summary = replace(summary, message_count=stop)
         new = before.after(
             seen.key,
             messages=part,
             stop=stop,
-            kept=[*before.kept, *window.staying(part, self.policy)],
-            summary=counted,
+            kept=[*before.kept, *map(window.with_id, kept)],
+            summary=summary,
             digest=window.digest(before.digest, part),
             tokens=before.tokens + self.policy.counter(part),
             model=self.summarizer.model,
@@ -468,12 +473,12 @@ def effective_count(record: Record | None, left: int) -> int:
     if record is None:
         return left
     collapsed = [group.messages - 1 for group in record.groups if group.status == "summarized"]
-    return record.stop + left - sum(collapsed)
+    return record.stop - len(record.removed) + left - sum(collapsed)
 
 
 def _chunk(live: list[BaseMessage], count: int) -> list[BaseMessage]:
     """The oldest messages that are summarised at once: whole exchanges."""
-    stop = min(count, _CHUNK)
+    stop = min(count, CHUNK)
     cut = window.whole(live, stop)
     while not cut:  # (one exchange is longer)
         stop += 1

@@ -25,21 +25,20 @@ if TYPE_CHECKING:
 Groups: TypeAlias = list[Group]
 
 
-def groups_of(chain: Sequence[Record], count: int = 0) -> Groups:
-    """Return the groups of a conversation of so many messages, in order.
+def groups_of(chain: Sequence[Record], stop: int) -> Groups:
+    """Return the groups of a conversation that ends at a position, in order.
 
     Those that were made by hand take the place of others: what is left of these is theirs.
     """
     if not chain:
-        return [Group("full", 0, count)] if count else []
+        return [Group("full", 0, stop)] if stop else []
     newest = chain[-1]
     found = [record.closed for record in chain if record.closed is not None]
     told = newest.summary.content if newest.summary is not None else ""
     if newest.stop > newest.group_start:
-        start, stop = newest.group_start, newest.stop
-        found.append(Group(newest.key, start, stop, "", "summarized", told))
-    if count > newest.stop:
-        found.append(Group("full", newest.stop, count))
+        found.append(Group(newest.key, newest.group_start, newest.stop, "", "summarized", told))
+    if stop > newest.stop:
+        found.append(Group("full", newest.stop, stop))
     for group in newest.groups:
         found = [rest for one in found for rest in _without(one, group)]
     return sorted([*found, *newest.groups], key=lambda group: group.start)
@@ -81,7 +80,7 @@ class MessageGroups:
         if seen.record is not None:
             known = yield from self._layered._all_records(seen.thread)  # noqa: SLF001 - likewise
             chain = records.chain(known, seen.record.key)
-        return groups_of(chain, seen.count)
+        return groups_of(chain, seen.stop)
 
     def _count(self, thread: Place) -> Workflow[int]:
         """Return the effective number of messages: a collapsed group counts as one.
@@ -186,8 +185,8 @@ def _checked(
 ) -> Workflow[list[BaseMessage]]:
     """Return the messages of a range that separates no tool call from its results."""
     numbers = validation.is_count(start, 0) and validation.is_count(stop, 1)
-    if not numbers or not start < stop <= seen.count:
-        hint = f"Use positions of the conversation: 0 <= start < stop <= {seen.count}."
+    if not numbers or not start < stop <= seen.stop:
+        hint = f"Use positions of the conversation: 0 <= start < stop <= {seen.stop}."
         raise invalid("range", (start, stop), hint)
     behind = _stop(seen)
     if start < behind < stop:
@@ -243,7 +242,9 @@ class IntegratedCheckpointManager:
         stored = yield from self.layered._save(config, messages)  # noqa: SLF001 - it is made of it
         seen = yield from self.layered._found(arguments.place(stored).thread)  # noqa: SLF001
         count = effective_count(seen.record, len(seen.live))
-        return SavedConversation(stored, self.layered.policy.layer(count), seen.count, count)
+        removed = 0 if seen.record is None else len(seen.record.removed)
+        layer = self.layered.policy.layer(count)
+        return SavedConversation(stored, layer, seen.stop - removed, count)
 
     save_checkpoint_optimized, asave_checkpoint_optimized = both(_save)
 

@@ -114,7 +114,7 @@ class ArchiveIndex(Protocol):
         """Return the records that were added."""
 
     def remove(self, *threads: str) -> None:
-        """Remove threads."""
+        """Remove threads. Indexes in a database also remove those that a saver deletes."""
 
     def threads(self) -> set[str]:
         """Return the threads of which records were added."""

@@ -17,20 +17,32 @@ from threadkeep.backends.process_forks import PerProcess
 from threadkeep.memory.index import Hit, indexed, wanted
 from threadkeep.memory.summaries import Messages
 
-# (Two processes may make them at once: the lock is that of migrations.)
-_TABLES = f"""
-SELECT pg_advisory_xact_lock({KEY});
-CREATE TABLE IF NOT EXISTS {{schema}}.threadkeep_memory_records (
+# Two processes may make them at once: the lock is that of migrations. The trigger removes threads
+# with those of the saver, whoever deletes them.
+_TABLES = """
+SELECT pg_advisory_xact_lock({key});
+CREATE TABLE IF NOT EXISTS {schema}.threadkeep_memory_records (
     thread_id text, record text, PRIMARY KEY (thread_id, record));
-CREATE TABLE IF NOT EXISTS {{schema}}.threadkeep_memory_messages (
+CREATE TABLE IF NOT EXISTS {schema}.threadkeep_memory_messages (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, thread_id text NOT NULL,
     record text NOT NULL, position bigint NOT NULL, id text, words tsvector NOT NULL);
 CREATE INDEX IF NOT EXISTS threadkeep_memory_positions
-    ON {{schema}}.threadkeep_memory_messages (thread_id, position);
+    ON {schema}.threadkeep_memory_messages (thread_id, position);
 CREATE INDEX IF NOT EXISTS threadkeep_memory_ids
-    ON {{schema}}.threadkeep_memory_messages (thread_id, id);
+    ON {schema}.threadkeep_memory_messages (thread_id, id);
 CREATE INDEX IF NOT EXISTS threadkeep_memory_words
-    ON {{schema}}.threadkeep_memory_messages USING gin (words);
+    ON {schema}.threadkeep_memory_messages USING gin (words) WITH (fastupdate = off);
+CREATE OR REPLACE FUNCTION {schema}.threadkeep_memory_remove() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM {schema}.threadkeep_memory_records WHERE thread_id = OLD.thread_id;
+    DELETE FROM {schema}.threadkeep_memory_messages WHERE thread_id = OLD.thread_id;
+    RETURN NULL;
+END
+$$;
+DROP TRIGGER IF EXISTS threadkeep_memory_deleted ON {schema}.threads;
+CREATE TRIGGER threadkeep_memory_deleted AFTER DELETE OR UPDATE OF deleted_at
+    ON {schema}.threads FOR EACH ROW EXECUTE FUNCTION {schema}.threadkeep_memory_remove();
 """
 _ADD_RECORD = """
 INSERT INTO {schema}.threadkeep_memory_records VALUES (%s, %s) ON CONFLICT DO NOTHING
@@ -52,10 +64,10 @@ WHERE thread_id = %s AND id = ANY(%s) ORDER BY position DESC, number DESC
 """
 _RECORDS = "SELECT record FROM {schema}.threadkeep_memory_records WHERE thread_id = %s"
 _THREADS = "SELECT DISTINCT thread_id FROM {schema}.threadkeep_memory_records"
-_REMOVE = (
-    "DELETE FROM {schema}.threadkeep_memory_messages WHERE thread_id = ANY(%s)",
-    "DELETE FROM {schema}.threadkeep_memory_records WHERE thread_id = ANY(%s)",
-)
+_REMOVE = """
+WITH records AS (DELETE FROM {schema}.threadkeep_memory_records WHERE thread_id = ANY(%s))
+DELETE FROM {schema}.threadkeep_memory_messages WHERE thread_id = ANY(%s)
+"""
 _CONNECTIONS = 4
 
 
@@ -71,7 +83,9 @@ class PostgresIndex:
     """
 
     def __init__(self, conninfo: str, schema: str = "threadkeep") -> None:
-        settings = settings_of(conninfo, schema=schema, min_size=0, max_size=_CONNECTIONS)
+        sizes = {"min_size": 0, "max_size": _CONNECTIONS}
+        # (Statements are planned each time: what is best depends on the words.)
+        settings = settings_of(conninfo, schema=schema, prepare_threshold=None, **sizes)
         self._schema = settings.quoted_schema
         self._server = settings.server
         check = ConnectionPool.check_connection
@@ -84,9 +98,10 @@ class PostgresIndex:
         """Return what a query finds; nothing where there are no tables."""
         with mapped_errors(self._server), self._pool.get().connection() as db:
             try:
-                return db.execute(self._sql(query), values).fetchall()
+                found = db.execute(self._sql(query), values)
             except psycopg.errors.UndefinedTable:
                 return []
+            return found.fetchall() if found.description else []
 
     def add(self, thread: str, record: str, start: int, messages: Messages) -> None:
         """See `ArchiveIndex.add`."""
@@ -100,7 +115,7 @@ class PostgresIndex:
             except psycopg.errors.UndefinedTable:
                 literal = "'" + self._schema.replace("'", "''") + "'"
                 with self._pool.get().connection() as db:
-                    db.execute(self._sql(_TABLES).replace("{literal}", literal))
+                    db.execute(self._sql(_TABLES).replace("{key}", KEY.format(literal=literal)))
                 add()
 
     def _add(self, record: tuple[str, str], messages: tuple[Any, ...]) -> None:
@@ -129,15 +144,7 @@ class PostgresIndex:
 
     def remove(self, *threads: str) -> None:
         """See `ArchiveIndex.remove`."""
-        if self.threads().isdisjoint(threads):
-            return
-        with (
-            mapped_errors(self._server),
-            self._pool.get().connection() as db,
-            db.transaction(),
-        ):
-            for statement in _REMOVE:
-                db.execute(self._sql(statement), (list(threads),))
+        self._rows(_REMOVE, list(threads), list(threads))
 
     def threads(self) -> set[str]:
         """See `ArchiveIndex.threads`."""

@@ -52,6 +52,10 @@ class Group:
         """Number of its messages."""
         return self.stop - self.start
 
+    def has(self, position: int) -> bool:
+        """Return True for a position of its range."""
+        return self.start <= position < self.stop
+
     def as_json(self) -> dict[str, Any]:
         """Return the group as plain data."""
         return {name: getattr(self, name) for name in self.__slots__}
@@ -67,7 +71,7 @@ class Record:
     multiple of 8, 64 and so on. All else is the state after it: `kept` messages, which stay in
     view; `summary` of all before `stop`; `base`, the summary of what comes before the
     open group, which begins at `group_start`; `closed`, the group that this record closes; `groups`
-    that were made by hand; `digest` of the conversation up to `stop`.
+    that were made by hand; `digest` of the conversation up to `stop`; positions that were `removed`.
     """
 
     key: str
@@ -89,6 +93,7 @@ class Record:
     groups: tuple[Group, ...] = ()
     digest: str = ""
     tokens: int = 0
+    removed: tuple[int, ...] = ()
     model: str = ""
     prompt_version: str = ""
     is_stale: bool = False
@@ -153,7 +158,7 @@ def to_put(thread: str, record: Record) -> tuple[RunnableConfig, Any, Any, dict[
     """Return the arguments of `put` that store a record."""
     plain: dict[str, Any] = {name: getattr(record, name) for name in _PLAIN}
     plain["edited"], plain["jumps"] = dict(record.edited), list(record.jumps)
-    plain["suggested"] = list(record.suggested)
+    plain["suggested"], plain["removed"] = list(record.suggested), list(record.removed)
     plain["origin"] = None if record.origin is None else list(record.origin)
     plain["groups"] = [group.as_json() for group in record.groups]
     plain["closed"] = None if record.closed is None else record.closed.as_json()
@@ -201,6 +206,7 @@ def from_tuple(found: CheckpointTuple) -> Record:
         edited=plain["edited"],
         jumps=tuple(plain["jumps"]),
         suggested=tuple(plain["suggested"]),
+        removed=tuple(plain["removed"]),
         origin=None if plain["origin"] is None else tuple(plain["origin"]),
         **{name: plain[name] for name in _PLAIN},
     )

@@ -19,10 +19,10 @@ from threadkeep.errors import InvalidArgumentError, StateError, ThreadNotFoundEr
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow, both
 from threadkeep.memory import records, window
-from threadkeep.memory.archiving import Seen
+from threadkeep.memory.archiving import CHUNK, Seen
 from threadkeep.memory.groups import MessageGroups, groups_of
 from threadkeep.memory.index import ArchiveIndex, open_index
-from threadkeep.memory.policy import ArchivedMessage, Layer, Layers, Suggestion, Usage
+from threadkeep.memory.policy import ArchivedMessage, Layer, LayerName, Layers, Suggestion, Usage
 from threadkeep.memory.records import POINTER, Record
 from threadkeep.memory.summaries import Summary, as_summarizer
 from threadkeep.memory.view import LayeredView
@@ -213,20 +213,15 @@ class LayeredCheckpointSaver(LayeredView):
             ThreadNotFoundError: there is no such thread or checkpoint.
         """
         seen = yield from self._found(thread)
-        found: list[Layer] = []
-        record = seen.record
-        if record is not None and record.stop:
+        record, found = seen.record, list[Layer]()
+        if record is not None:
             known = yield from self._all_records(seen.thread)
-            chain = records.chain(known, record.key)
-            for group in groups_of(chain):
-                at = known[group.key].archived_at if group.key in known else record.archived_at
-                if group.status == "archived":
-                    layer = Layer("archive", group.messages, group.key, at, group.summary)
-                    found.append(layer)
-            left = record.stop - record.group_start
-            text = record.summary.content if record.summary is not None else None
-            if left:
-                found.append(Layer("summary", left, record.key, record.archived_at, text))
+            for group in groups_of(records.chain(known, record.key), record.stop):
+                own = known.get(group.key, record)
+                name: LayerName = "archive" if group.start < record.group_start else "summary"
+                count = group.messages - sum(group.has(position) for position in record.removed)
+                layer = Layer(name, count, group.key, own.archived_at, group.summary)
+                found.append(layer)
         found.append(Layer("full", len(seen.live)))
         return found
 
@@ -243,7 +238,8 @@ class LayeredCheckpointSaver(LayeredView):
         shown = self._messages(view)
         archived = 0 if seen.record is None else seen.record.tokens
         tokens = archived + self.policy.counter(seen.live)
-        return Usage(seen.count, tokens, len(shown), self.policy.counter(shown))
+        removed = 0 if seen.record is None else len(seen.record.removed)
+        return Usage(seen.stop - removed, tokens, len(shown), self.policy.counter(shown))
 
     usage, ausage = both(_usage)
 
@@ -349,15 +345,23 @@ class LayeredCheckpointSaver(LayeredView):
         record = seen.record
         if record is None:
             return None
-        found = [one for _, one, _ in (yield from self._archived(seen.thread, record))]
-        summary: Summary | None = None
-        for start in range(0, len(found), 50):
-            summary = yield from self._ask(found[start : start + 50], summary)
-        new = record.after(
-            seen.key, summary=summary, base=summary, group_start=record.stop, is_stale=False
-        )
+        found = yield from self._archived(seen.thread, record)
+        base = yield from self._folded([m for at, m, _ in found if at < record.group_start], None)
+        left = [message for at, message, _ in found if at >= record.group_start]
+        summary = yield from self._folded(left, base)
+        new = record.after(seen.key, summary=summary, base=base, is_stale=False)
         record = yield from self._add(seen.thread, record, new)
         yield from self._write(arguments.head(seen.thread), seen, seen.live, record)
+        return summary
+
+    def _folded(
+        self, messages: Sequence[BaseMessage], summary: Summary | None
+    ) -> Workflow[Summary | None]:
+        """Return the summary of messages behind another one, a part of them at a time."""
+        staying = {id(one) for one in window.staying(messages, self.policy)}
+        told = [one for one in messages if id(one) not in staying]
+        for start in range(0, len(told), CHUNK):
+            summary = yield from self._ask(told[start : start + CHUNK], summary)
         return summary
 
     resummarize, aresummarize = both(_resummarize)
@@ -381,7 +385,7 @@ class LayeredCheckpointSaver(LayeredView):
         config = arguments.head(name)
         if (yield from self._look(config)) is not None:
             raise StateError("The new thread has checkpoints already.", thread=name)
-        if not seen.count:
+        if not seen.stop:
             raise StateError("The thread has no messages to summarise.", thread=seen.thread)
         summary = None if seen.record is None else seen.record.summary
         if seen.live:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from typing import Any, TypeVar
 
 from threadkeep.backends.sqlite.connections import Connections
 from threadkeep.backends.sqlite.failures import named
@@ -14,28 +13,52 @@ from threadkeep.errors import NewerDatabaseError, StateError
 from threadkeep.memory.index import Hit, indexed, wanted
 from threadkeep.memory.summaries import Messages
 
-T = TypeVar("T")
-
+# A message's key is the number of its thread (from bit 40), its position (28 bits) and a lane
+# (12 bits): keys are in the order of hits. Records of one lane do not overlap. Those of branches
+# do, and are in lanes above. Triggers remove threads with those of the saver, whoever deletes them.
 _TABLES = """
 CREATE TABLE threadkeep_memory_threads (number INTEGER PRIMARY KEY, thread TEXT NOT NULL UNIQUE);
+
 CREATE TABLE threadkeep_memory_records (
-    thread INTEGER NOT NULL, lane INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL,
-    record TEXT NOT NULL, PRIMARY KEY (thread, lane, start), UNIQUE (thread, record)
+    thread INTEGER NOT NULL, lane INTEGER NOT NULL, start INTEGER NOT NULL, record TEXT NOT NULL,
+    PRIMARY KEY (thread, lane, start), UNIQUE (thread, record)
 ) WITHOUT ROWID;
+
 CREATE TABLE threadkeep_memory_messages (key INTEGER PRIMARY KEY, id TEXT);
+
 CREATE INDEX threadkeep_memory_ids ON threadkeep_memory_messages (id);
+
 CREATE VIRTUAL TABLE threadkeep_memory_text USING fts5(
     words, detail = none, tokenize = "ascii tokenchars '-_.'"{option}
-)"""
+);
+
+CREATE TRIGGER threadkeep_memory_removed AFTER DELETE ON threadkeep_memory_threads BEGIN
+    DELETE FROM threadkeep_memory_text WHERE rowid IN (
+        SELECT key FROM threadkeep_memory_messages
+        WHERE key >= old.number << 40 AND key < (old.number + 1) << 40);
+    DELETE FROM threadkeep_memory_messages
+        WHERE key >= old.number << 40 AND key < (old.number + 1) << 40;
+    DELETE FROM threadkeep_memory_records WHERE thread = old.number;
+END;
+
+CREATE TRIGGER threadkeep_memory_deleted AFTER UPDATE OF deleted_at ON tk_threads BEGIN
+    DELETE FROM threadkeep_memory_threads WHERE thread = old.thread;
+END;
+
+CREATE TRIGGER threadkeep_memory_replaced AFTER DELETE ON tk_threads BEGIN
+    DELETE FROM threadkeep_memory_threads WHERE thread = old.thread;
+END"""
 # No second copy of the words, in versions of SQLite that can delete without it.
 _CONTENTLESS = ", content = '', contentless_delete = 1"
 _CONTENTLESS_SINCE = (3, 43)
+_LANES = 1 << 12
 _TABLE = "SELECT sql FROM sqlite_master WHERE name = 'threadkeep_memory_text'"
-
-# A message's key is the number of its thread, its position and a lane, so that hits are in the
-# order of keys. Records of one lane do not overlap; those of branches do, and have lanes above.
-_THREAD_BITS, _LANE_BITS = 40, 12
-_LANES = 1 << _LANE_BITS
+_NUMBER = "SELECT number FROM threadkeep_memory_threads WHERE thread = ?"
+_RECORDS = f"SELECT record FROM threadkeep_memory_records WHERE thread = ({_NUMBER})"  # noqa: S608
+_LANE = """
+SELECT coalesce(max(key & 0xFFF) + 1, 0) FROM threadkeep_memory_messages
+WHERE key >= ? AND key < ?
+"""
 _HITS = """
 SELECT (SELECT r.record FROM threadkeep_memory_records r
         WHERE r.thread = m.key >> 40 AND r.lane = m.key & 0xFFF
@@ -43,28 +66,13 @@ SELECT (SELECT r.record FROM threadkeep_memory_records r
         ORDER BY r.start DESC LIMIT 1), (m.key >> 12) & 0xFFFFFFF, m.id
 FROM threadkeep_memory_messages m
 """
-_MATCHES = """
+_MATCHING = """
 WHERE m.key IN (
     SELECT rowid FROM threadkeep_memory_text
     WHERE threadkeep_memory_text MATCH ? AND rowid BETWEEN ? AND ? ORDER BY rowid DESC LIMIT ?)
 ORDER BY m.key DESC
 """
-_SEARCH = _HITS + _MATCHES
-_FIND = _HITS + "WHERE m.key BETWEEN ? AND ? AND m.id = ? ORDER BY m.key DESC"
-_NUMBER = "SELECT number FROM threadkeep_memory_threads WHERE thread = ?"
-_LANE = """
-SELECT coalesce(max(lane) + 1, 0) FROM threadkeep_memory_records
-WHERE thread = ? AND start < ? AND stop > ?
-"""
-_RECORDS = """
-SELECT record FROM threadkeep_memory_records
-WHERE thread = (SELECT number FROM threadkeep_memory_threads WHERE thread = ?)
-"""
-_REMOVE_TEXT = """
-DELETE FROM threadkeep_memory_text
-WHERE rowid IN (SELECT key FROM threadkeep_memory_messages WHERE key BETWEEN ? AND ?)
-"""
-_REMOVE_MESSAGES = "DELETE FROM threadkeep_memory_messages WHERE key BETWEEN ? AND ?"
+_BY_ID = "WHERE m.key BETWEEN ? AND ? AND m.id = ? ORDER BY m.key DESC"
 
 
 def has_fts5() -> bool:
@@ -75,10 +83,10 @@ def has_fts5() -> bool:
 
 
 class SqliteIndex:
-    """Index in tables `threadkeep_memory_*` of a saver's file, made by the first `add`.
+    """Index in tables `threadkeep_memory_*` of a saver's file, made where there are none.
 
     Args:
-        path: the file, which is there.
+        path: the file.
         busy_timeout: seconds to wait for others who write.
 
     Raises:
@@ -88,8 +96,11 @@ class SqliteIndex:
     def __init__(self, path: str, *, busy_timeout: float = 30.0) -> None:
         self._path = path
         self._connections = Connections(Location(path, "normal", busy_timeout, "rw"))
-
-    # -- connections -----------------------------------------------------------------
+        with self._reading() as db:
+            is_made = _is_made(db)
+        if not is_made:
+            with self._writing() as db:
+                _make(db)
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -98,145 +109,111 @@ class SqliteIndex:
             with transaction(db):
                 yield db
 
-    def _read(self, query: Callable[[sqlite3.Connection], T], default: T) -> T:
-        """Return what a query finds; the default where there are no tables."""
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
         with named(self._path):
             db = self._connections.take()
             try:
-                db.execute("BEGIN")
-                return query(db) if _has_tables(db) else default
+                db.execute("BEGIN")  # (one state for all queries; `give` ends it)
+                yield db
             finally:
                 self._connections.give(db)
-
-    # -- the index -------------------------------------------------------------------
 
     def add(self, thread: str, record: str, start: int, messages: Messages) -> None:
         """See `ArchiveIndex.add`."""
         words = [indexed(message) for message in messages]
+        ids = [message.id for message in messages]
         stop = start + len(words)
         with self._writing() as db:
-            if not _has_tables(db):
-                option = _CONTENTLESS if sqlite3.sqlite_version_info >= _CONTENTLESS_SINCE else ""
-                for statement in _TABLES.replace("{option}", option).split(";\n"):
-                    db.execute(statement)
-            if (record,) in db.execute(_RECORDS, (thread,)).fetchall():
+            if db.execute(f"{_RECORDS} AND record = ?", (thread, record)).fetchone():
                 return
-            found = (
-                db.execute(_NUMBER, (thread,)).fetchone()
-                or db.execute(
-                    "INSERT INTO threadkeep_memory_threads (thread) VALUES (?) RETURNING number",
-                    (thread,),
-                ).fetchone()
-            )
-            number = found[0]
-            (lane,) = db.execute(_LANE, (number, stop, start)).fetchone()
+            insert = "INSERT OR IGNORE INTO threadkeep_memory_threads (thread) VALUES (?)"
+            db.execute(insert, (thread,))
+            (number,) = db.execute(_NUMBER, (thread,)).fetchone()
+            (lane,) = db.execute(_LANE, (_key(number, start), _key(number, stop))).fetchone()
             if lane >= _LANES:
                 raise StateError(
-                    f"Messages from {start} on are in {_LANES} records, as many as can be indexed.",
+                    f"Message {start} is in {_LANES} records, and no more can be indexed.",
                     thread=thread,
                 )
-            db.execute(
-                "INSERT INTO threadkeep_memory_records VALUES (?, ?, ?, ?, ?)",
-                (number, lane, start, stop, record),
-            )
+            row = (number, lane, start, record)
+            db.execute("INSERT INTO threadkeep_memory_records VALUES (?, ?, ?, ?)", row)
             keys = [_key(number, position) + lane for position in range(start, stop)]
-            ids = [message.id for message in messages]
-            db.executemany(
-                "INSERT INTO threadkeep_memory_messages VALUES (?, ?)",
-                zip(keys, ids, strict=True),
-            )
-            db.executemany(
-                "INSERT INTO threadkeep_memory_text (rowid, words) VALUES (?, ?)",
-                zip(keys, words, strict=True),
-            )
+            insert = "INSERT INTO threadkeep_memory_messages VALUES (?, ?)"
+            db.executemany(insert, zip(keys, ids, strict=True))
+            insert = "INSERT INTO threadkeep_memory_text (rowid, words) VALUES (?, ?)"
+            db.executemany(insert, zip(keys, words, strict=True))
 
     def search(
         self, thread: str, query: str, *, after: int | None = None, limit: int | None = None
     ) -> list[Hit]:
         """See `ArchiveIndex.search`."""
         words = " ".join(f'"{word}"' for word in wanted(query))
-
-        def search(db: sqlite3.Connection) -> list[Hit]:
+        if not words:
+            return []
+        with self._reading() as db:
             first, last = _keys(db, thread)
             if after is not None:
-                last = min(last, first + (max(after, 0) << _LANE_BITS) - 1)
+                last = min(last, first + _key(0, max(after, 0)) - 1)
             values = (words, first, last, -1 if limit is None else limit)
-            return _hits(db.execute(_SEARCH, values))
-
-        return self._read(search, []) if words else []
+            return [Hit(*row) for row in db.execute(_HITS + _MATCHING, values)]
 
     def find(self, thread: str, ids: Iterable[str]) -> dict[str, list[Hit]]:
         """See `ArchiveIndex.find`."""
-
-        def find(db: sqlite3.Connection) -> dict[str, list[Hit]]:
-            place = _keys(db, thread)
-            found = {one: _hits(db.execute(_FIND, (*place, one))) for one in set(ids)}
-            return {one: hits for one, hits in found.items() if hits}
-
-        return self._read(find, {})
+        found: dict[str, list[Hit]] = {}
+        with self._reading() as db:
+            keys = _keys(db, thread)
+            for one in ids:
+                if rows := db.execute(_HITS + _BY_ID, (*keys, one)).fetchall():
+                    found[one] = [Hit(*row) for row in rows]
+        return found
 
     def records(self, thread: str) -> set[str]:
         """See `ArchiveIndex.records`."""
-        return self._read(lambda db: _column(db.execute(_RECORDS, (thread,))), set())
+        with self._reading() as db:
+            return {record for (record,) in db.execute(_RECORDS, (thread,))}
 
     def remove(self, *threads: str) -> None:
-        """See `ArchiveIndex.remove`. Rewrites the index, so that no word stays in the file.
-
-        (A page that was freed holds its bytes until the file is vacuumed, as `erase` does.)
-        """
-        if self._read(lambda db: not any(_number(db, one) for one in threads), default=True):
-            return
+        """See `ArchiveIndex.remove`."""
         with self._writing() as db:
-            for thread in threads:
-                place = _keys(db, thread)
-                db.execute(_REMOVE_TEXT, place)
-                db.execute(_REMOVE_MESSAGES, place)
-                number = _number(db, thread)
-                db.execute("DELETE FROM threadkeep_memory_records WHERE thread = ?", (number,))
-                db.execute("DELETE FROM threadkeep_memory_threads WHERE number = ?", (number,))
-            db.execute(
-                "INSERT INTO threadkeep_memory_text (threadkeep_memory_text) VALUES ('optimize')"
-            )
+            delete = "DELETE FROM threadkeep_memory_threads WHERE thread = ?"
+            db.executemany(delete, [(thread,) for thread in threads])
 
     def threads(self) -> set[str]:
         """See `ArchiveIndex.threads`."""
-        query = "SELECT thread FROM threadkeep_memory_threads"
-        return self._read(lambda db: _column(db.execute(query)), set())
+        with self._reading() as db:
+            rows = db.execute("SELECT thread FROM threadkeep_memory_threads")
+            return {thread for (thread,) in rows}
 
     def close(self) -> None:
         """See `ArchiveIndex.close`."""
         self._connections.close()
 
 
-def _has_tables(db: sqlite3.Connection) -> bool:
+def _is_made(db: sqlite3.Connection) -> bool:
     found = db.execute(_TABLE).fetchone()
     is_old = sqlite3.sqlite_version_info < _CONTENTLESS_SINCE
     if found and is_old and "contentless_delete" in found[0]:
         raise NewerDatabaseError(
             "A newer SQLite has made the full-text index of this file.",
-            hint="Use SQLite 3.43 or newer, or drop the table threadkeep_memory_text.",
+            hint="Use SQLite 3.43 or newer.",
         )
     return bool(found)
 
 
-def _number(db: sqlite3.Connection, thread: str) -> int | None:
-    found = db.execute(_NUMBER, (thread,)).fetchone()
-    return found[0] if found else None
+def _make(db: sqlite3.Connection) -> None:
+    """Make the tables, unless another process has just made them."""
+    if not _is_made(db):
+        option = _CONTENTLESS if sqlite3.sqlite_version_info >= _CONTENTLESS_SINCE else ""
+        for statement in _TABLES.replace("{option}", option).split(";\n\n"):
+            db.execute(statement)
 
 
 def _key(number: int, position: int) -> int:
-    return number << _THREAD_BITS | position << _LANE_BITS
+    return number << 40 | position << 12
 
 
 def _keys(db: sqlite3.Connection, thread: str) -> tuple[int, int]:
     """Return the first and the last key that a thread's messages may have."""
-    number = _number(db, thread)
-    return (_key(number, 0), _key(number + 1, 0) - 1) if number else (0, -1)
-
-
-def _hits(rows: Iterable[Any]) -> list[Hit]:
-    return [Hit(*row) for row in rows]
-
-
-def _column(rows: Iterable[Any]) -> set[str]:
-    return {value for (value,) in rows}
+    found = db.execute(_NUMBER, (thread,)).fetchone()
+    return (_key(found[0], 0), _key(found[0] + 1, 0) - 1) if found else (0, -1)

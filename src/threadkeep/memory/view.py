@@ -23,7 +23,7 @@ from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow, both
 from threadkeep.memory import records, window
 from threadkeep.memory.archiving import Archiving, Recent, Seen
-from threadkeep.memory.records import POINTER, Group, Record
+from threadkeep.memory.records import POINTER, Record
 
 Messages: TypeAlias = list[BaseMessage]
 
@@ -145,7 +145,7 @@ class LayeredView(Archiving):
                 if position < group.stop:
                     carried[str(message.id)] = message
         hidden = {
-            group.key: [one for at, one in enumerate(live, record.stop) if _in(group, at)]
+            group.key: [one for at, one in enumerate(live, record.stop) if group.has(at)]
             for group in record.groups
             if group.status == "summarized"
         }
@@ -383,8 +383,13 @@ class LayeredView(Archiving):
             kept.pop(id, None)
             if one is not None and window.stays(one, self.policy):
                 kept[id] = one
+        gone = yield from self._find(at.thread, record, [id for id in edits if edits[id] is None])
         new = record.after(
-            at.id or record.root, edits=dict(edits), kept=list(kept.values()), is_stale=True
+            at.id or record.root,
+            edits=dict(edits),
+            kept=list(kept.values()),
+            removed=(*record.removed, *(one.position for one in gone.values())),
+            is_stale=True,
         )
         return (yield from self._add(at.thread, record, new))
 
@@ -392,10 +397,6 @@ class LayeredView(Archiving):
 def _missing(view: View, ids: Container[str | None]) -> int:
     """Number of the view's messages in full that are not among these."""
     return sum(1 for one in view.live if one.id not in ids)
-
-
-def _in(group: Group, position: int) -> bool:
-    return group.start <= position < group.stop
 
 
 def _config(at: CheckpointRef) -> RunnableConfig:

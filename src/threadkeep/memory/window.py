@@ -14,6 +14,7 @@ from uuid import uuid4
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
+    HumanMessage,
     RemoveMessage,
     SystemMessage,
     ToolMessage,
@@ -103,8 +104,12 @@ def staying(messages: Sequence[BaseMessage], policy: Layers) -> list[BaseMessage
         span = [first, *_results(messages, first, last)]
         if stay.intersection(span):
             stay.update(span)
-    found = [messages[index] for index in sorted(stay)]
-    return [one if one.id else one.model_copy(update={"id": str(uuid4())}) for one in found]
+    return [messages[index] for index in sorted(stay)]
+
+
+def with_id(message: BaseMessage) -> BaseMessage:
+    """Return the message, with an id."""
+    return message if message.id else message.model_copy(update={"id": str(uuid4())})
 
 
 def stays(message: BaseMessage, policy: Layers) -> bool:
@@ -131,12 +136,15 @@ def summary_message(summary: Summary, language: str, made_of: Mapping[str, Any])
     return SystemMessage(text, id=MARK + made_of["record"], additional_kwargs={DETAILS: details})
 
 
-def group_message(key: str, topic: str, text: str, language: str, count: int) -> SystemMessage:
-    """Return the message that stands for a collapsed group."""
+def group_message(key: str, topic: str, text: str, language: str, count: int) -> HumanMessage:
+    """Return the message that stands for a collapsed group.
+
+    (Some providers take a system message at the beginning only.)
+    """
     title = f"{topic}: {text}" if topic else text
     details = {"group": key, "message_count": count}
     content = f"{_TITLES[language]} {title}"
-    return SystemMessage(content, id=GROUP + key, additional_kwargs={DETAILS: details})
+    return HumanMessage(content, id=GROUP + key, additional_kwargs={DETAILS: details})
 
 
 def same(one: BaseMessage, other: BaseMessage) -> bool:
