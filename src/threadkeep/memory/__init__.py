@@ -1,5 +1,8 @@
 """Layered memory: conversations of any length in the window of a model, and nothing lost."""
 
+from typing import TYPE_CHECKING as _CHECKING
+from typing import Any as _Any
+
 from threadkeep.memory.chat_model import ChatModelSummarizer
 from threadkeep.memory.groups import (
     IntegratedCheckpointManager,
@@ -25,6 +28,9 @@ from threadkeep.memory.summaries import (
 )
 from threadkeep.memory.window import add_messages
 
+if _CHECKING:
+    from threadkeep.memory.middleware import LayeredMemoryMiddleware
+
 __all__ = [
     "ArchiveSuggestion",
     "ArchivedMessage",
@@ -35,6 +41,7 @@ __all__ = [
     "IntegratedCheckpointManager",
     "Layer",
     "LayeredCheckpointSaver",
+    "LayeredMemoryMiddleware",
     "Layers",
     "MessageGroups",
     "SavedConversation",
@@ -45,3 +52,11 @@ __all__ = [
     "Usage",
     "add_messages",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    if name != "LayeredMemoryMiddleware":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from threadkeep.memory.middleware import LayeredMemoryMiddleware  # noqa: PLC0415 - needs langchain
+
+    return LayeredMemoryMiddleware

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -24,14 +24,20 @@ from threadkeep.layers.driver import Workflow
 from threadkeep.memory import records, window
 from threadkeep.memory.background import Background
 from threadkeep.memory.index import ArchiveIndex, Hit
-from threadkeep.memory.policy import ArchiveSuggestion, Layers, SplitSuggestion, Suggestion
+from threadkeep.memory.policy import (
+    ArchivedMessage,
+    ArchiveSuggestion,
+    Layers,
+    SplitSuggestion,
+    Suggestion,
+)
 from threadkeep.memory.records import Claim, Group, Record
 from threadkeep.memory.summaries import Summarizer, Summary
 
 T = TypeVar("T")
 
-_CACHED = 4096  # records and checkpoints of which the view is remembered
-_CHUNK = 50  # messages that are summarised at once
+_CACHED = 2048  # records and checkpoints of which the view is remembered
+CHUNK = 50  # messages that are summarised at once
 
 
 _log = logging.getLogger("threadkeep.memory")
@@ -60,6 +66,11 @@ class Recent(Generic[T]):
             if len(self._values) > _CACHED:
                 self._values.popitem(last=False)
 
+    def pop(self, thread: str, key: str) -> None:
+        """Forget a value."""
+        with self._lock:
+            self._values.pop((thread, key.encode()), None)
+
     def forget(self, thread: str) -> None:
         """Forget what is remembered of a thread."""
         with self._lock:
@@ -82,8 +93,8 @@ class Seen:
         return self.found.checkpoint["id"]
 
     @property
-    def count(self) -> int:
-        """Number of messages of the conversation."""
+    def stop(self) -> int:
+        """Position behind the last message of the conversation."""
         return len(self.live) + (self.record.stop if self.record is not None else 0)
 
 
@@ -126,10 +137,12 @@ class Archiving(Delegate):
         """
         if not self._leaving(seen.record, seen.live):
             return seen.record, seen.live
-        record, live = yield from self._made_by_others(seen)
+        newest: CheckpointTuple | None
+        newest = yield from self._call("get_tuple", records.place(seen.thread))
+        record, live = yield from self._made_by_others(seen, newest)
         if not self._leaving(record, live):
             return record, live
-        summarise = partial(self._summarised, seen, record, live)
+        summarise = partial(self._summarised, seen, record, live, newest)
         if self._background is not None:
             yield from self._background.submit(seen.thread, summarise)
             return record, live
@@ -146,10 +159,10 @@ class Archiving(Delegate):
         ]
         return window.leaving(live, self.policy, [span for span in spans if span])
 
-    def _made_by_others(self, seen: Seen) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
-        """Return what is stored already for the messages that are to leave."""
-        newest: CheckpointTuple | None
-        newest = yield from self._call("get_tuple", records.place(seen.thread))
+    def _made_by_others(
+        self, seen: Seen, newest: CheckpointTuple | None
+    ) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
+        """Return the state behind what is stored already for the messages that are to leave."""
         own = seen.record
         key = None if own is None else own.key
         record = None if newest is None else records.from_tuple(newest)
@@ -170,27 +183,39 @@ class Archiving(Delegate):
         return record, seen.live[count:]
 
     def _summarised(
-        self, seen: Seen, record: Record | None, live: list[BaseMessage]
+        self,
+        seen: Seen,
+        record: Record | None,
+        live: list[BaseMessage],
+        newest: CheckpointTuple | None,
     ) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
         """Summarise what leaves the window, and archive it."""
         if seen.thread in self._busy:
             return record, live
         self._busy.add(seen.thread)
         try:
-            count = self._leaving(record, live)
             begin = record or (yield from self._first(seen))
-            claim = yield from self._claimed(seen.thread, begin, window.digest("", live[:count]))
-            if claim is not None:
-                return (yield from self._claimed_part(seen, claim, begin, live, count))
+            found = yield from self._claimed(seen.thread, begin, newest)
+            if found is None:
+                return record, live
+            claim, newest = found
+            made, left = yield from self._made_by_others(seen, newest)
+            if len(left) < len(live):  # (somebody was faster)
+                return made, left
+            return (yield from self._claimed_part(seen, claim, record, live, begin))
         finally:
             self._busy.discard(seen.thread)
-        return record, live
 
     def _claimed_part(
-        self, seen: Seen, claim: Claim, begin: Record, live: list[BaseMessage], count: int
+        self,
+        seen: Seen,
+        claim: Claim,
+        record: Record | None,
+        live: list[BaseMessage],
+        begin: Record,
     ) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
-        """Summarise and archive so many messages; where that fails, those before stay archived."""
-        before = begin
+        """Summarise and archive what leaves; where that fails, what was archived before stays."""
+        before, count = begin, self._leaving(begin, live)
         try:
             while count:
                 part = _chunk(live, count)
@@ -204,7 +229,7 @@ class Archiving(Delegate):
                 exc_info=True,
             )
             yield from self._claim_write(seen.thread, begin, *claim.failure())
-        return (seen.record if before is begin else before), live
+        return (record if before is begin else before), live
 
     def _first(self, seen: Seen) -> Workflow[Record]:
         """Return the record that the thread's first one continues."""
@@ -213,16 +238,27 @@ class Archiving(Delegate):
             return found
         return (yield from self._add(seen.thread, None, records.first(seen.key, seen.found)))
 
-    def _claimed(self, thread: str, before: Record, range: str) -> Workflow[Claim | None]:
-        """Claim the summary of a range; None if somebody else is making it."""
-        config = records.place(thread, before.key)
-        found = yield from self._call("get_tuple", config)
-        claim = records.open_claim(found, range, f"{os.getpid()} {self._owner}")
+    def _claimed(
+        self, thread: str, before: Record, newest: CheckpointTuple | None
+    ) -> Workflow[tuple[Claim, CheckpointTuple | None] | None]:
+        """Claim to continue a record; None if somebody else is doing that.
+
+        Returns:
+            The claim, and the thread's newest record after it.
+        """
+        is_newest = newest is None or newest.checkpoint["id"] == before.key
+        found = newest
+        if newest is None or not is_newest:
+            found = yield from self._call("get_tuple", records.place(thread, before.key))
+        owner = f"{os.getpid()} {self._owner}"
+        claim = records.open_claim(found, owner, is_continued=not is_newest)
         if claim is None:
             return None
         yield from self._claim_write(thread, before, *claim.write())
-        found = yield from self._call("get_tuple", config)
-        return claim if claim.is_held(found) else None
+        newest = found = yield from self._call("get_tuple", records.place(thread))
+        if newest is None or newest.checkpoint["id"] != before.key:
+            found = yield from self._call("get_tuple", records.place(thread, before.key))
+        return (claim, newest) if claim.is_held(found) else None
 
     def _claim_write(self, thread: str, before: Record, writes: Any, task: str) -> Workflow[None]:
         yield from self._call("put_writes", records.place(thread, before.key), writes, task)
@@ -236,19 +272,24 @@ class Archiving(Delegate):
         if before.stop - before.group_start >= self.policy.group_size:
             group, base = yield from self._closed(seen.thread, before)
             if before.base is not None:  # a summary of summaries
-                told = SystemMessage(f"{group.topic}: {group.summary}")
-                base = yield from self._ask([told], before.base)
+                text = SystemMessage(f"{group.topic}: {group.summary}")
+                base = yield from self._ask([text], before.base)
             summary = base
             changes = {"closed": group, "base": base, "group_start": before.stop}
-        summary = yield from self._ask(part, summary)
+        kept = window.staying(part, self.policy)
+        ids = {id(one) for one in kept}
+        told = [one for one in part if id(one) not in ids]
+        if told:
+            summary = yield from self._ask(told, summary)
         stop = before.stop + len(part)
-        counted = Summary.from_dict({**summary.to_dict(), "message_count": stop})
+        if summary is not None:
+            summary = replace(summary, message_count=stop)
         new = before.after(
             seen.key,
             messages=part,
             stop=stop,
-            kept=[*before.kept, *window.staying(part, self.policy)],
-            summary=counted,
+            kept=[*before.kept, *map(window.with_id, kept)],
+            summary=summary,
             digest=window.digest(before.digest, part),
             tokens=before.tokens + self.policy.counter(part),
             model=self.summarizer.model,
@@ -322,7 +363,7 @@ class Archiving(Delegate):
         record = replace(record, version=version)
         yield from self._call("put", *records.to_put(thread, record))
         self._records.put(thread, record.key, record)
-        if record.messages:
+        if record.messages or record.edits:
             yield from self._index(thread, [record])
         if before is not None:
             yield from self._suggest(thread, before, record)
@@ -359,7 +400,12 @@ class Archiving(Delegate):
 
         def add() -> None:
             for record in some:
-                self.index.add(thread, record.key, record.start, list(record.messages))
+                self.index.add(thread, record.key, record.start, record.messages)
+                for id, message in record.edits.items():
+                    hits = self.index.find(thread, [id]).get(id, ())
+                    if message is not None and hits:
+                        key, position = f"{record.key}/{id}", hits[0].position
+                        self.index.add(thread, key, position, [message])
 
         try:
             yield from driver.aside(add)
@@ -372,28 +418,54 @@ class Archiving(Delegate):
         if self._indexed.get(thread, ""):
             return
         there = yield from driver.aside(partial(self.index.records, thread))
-        if record.messages and record.key in there and record.parent in there:
-            self._indexed.put(thread, "", value=True)
-            return
-        known = yield from self._all_records(thread)
-        yield from self._index(
-            thread, [one for key, one in known.items() if one.messages and key not in there]
-        )
+        if not (record.messages and record.key in there and record.parent in there):
+            known = yield from self._all_records(thread)
+            lacking = [
+                one
+                for one in known.values()
+                if (one.messages and one.key not in there)
+                or any(f"{one.key}/{id}" not in there for id, new in one.edits.items() if new)
+            ]
+            yield from self._index(thread, sorted(lacking, key=lambda one: one.step))
         self._indexed.put(thread, "", value=True)
 
     def _find(
         self, thread: str, record: Record, ids: Sequence[str]
-    ) -> Workflow[dict[str, list[Hit]]]:
-        """Return where messages with these ids are archived, as far as they are."""
+    ) -> Workflow[dict[str, ArchivedMessage]]:
+        """Return the archived messages with these ids, as they are now."""
         if not ids or not record.stop:
             return {}
         yield from self._indexed_all(thread, record)
-        found: dict[str, list[Hit]]
-        found = yield from driver.aside(partial(self.index.find, thread, list(ids)))
-        if not found:
-            return {}
-        own = {one.key for one in records.chain((yield from self._all_records(thread)), record.key)}
-        return {id: hits for id, hits in found.items() if any(hit.record in own for hit in hits)}
+        found = yield from driver.aside(partial(self.index.find, thread, ids))
+        hits = [hit for some in found.values() for hit in some]
+        messages = yield from self._messages_of(thread, record, hits)
+        return {str(one.message.id): one for one in messages}
+
+    def _messages_of(
+        self, thread: str, record: Record, hits: Iterable[Hit], limit: int | None = None
+    ) -> Workflow[list[ArchivedMessage]]:
+        """Return the messages of hits that a record's conversation has, as they are now."""
+        found: dict[int, ArchivedMessage] = {}
+        for hit in hits:
+            if limit is not None and len(found) >= limit:
+                break
+            own = yield from self._record(thread, hit.record.partition("/")[0])
+            edited = record.edited.get(hit.id or "", hit.record.partition("/")[0])
+            if own is None or hit.position in found or own.key != edited:
+                continue
+            if not (yield from self._continues(thread, record, own)):
+                continue
+            message = own.edits.get(hit.id or "") or own.messages[hit.position - own.start]
+            at = own.archived_at
+            found[hit.position] = ArchivedMessage(message, hit.position, own.key, at)
+        return list(found.values())
+
+    def _continues(self, thread: str, record: Record, other: Record) -> Workflow[bool]:
+        """Return True if a record is another one, or continues it."""
+        at: Record | None = record
+        while at is not None and at.step > other.step:
+            at = yield from self._record(thread, at.towards(other.step))
+        return at is not None and at.key == other.key
 
 
 def effective_count(record: Record | None, left: int) -> int:
@@ -401,12 +473,12 @@ def effective_count(record: Record | None, left: int) -> int:
     if record is None:
         return left
     collapsed = [group.messages - 1 for group in record.groups if group.status == "summarized"]
-    return record.stop + left - sum(collapsed)
+    return record.stop - len(record.removed) + left - sum(collapsed)
 
 
 def _chunk(live: list[BaseMessage], count: int) -> list[BaseMessage]:
     """The oldest messages that are summarised at once: whole exchanges."""
-    stop = min(count, _CHUNK)
+    stop = min(count, CHUNK)
     cut = window.whole(live, stop)
     while not cut:  # (one exchange is longer)
         stop += 1

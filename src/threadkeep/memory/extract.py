@@ -95,7 +95,7 @@ def shortened(text: str, limit: int) -> str:
     space = cut.rfind(" ")
     if text[limit - 1] != " " and space >= limit // 2:
         cut = cut[:space]
-    return cut.rstrip() + "…"
+    return cut.rstrip(" …") + "…"
 
 
 def middle_cut(text: str, limit: int) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
 from threadkeep import arguments, validation
@@ -24,21 +25,20 @@ if TYPE_CHECKING:
 Groups: TypeAlias = list[Group]
 
 
-def groups_of(chain: Sequence[Record], count: int = 0) -> Groups:
-    """Return the groups of a conversation of so many messages, in order.
+def groups_of(chain: Sequence[Record], stop: int) -> Groups:
+    """Return the groups of a conversation that ends at a position, in order.
 
     Those that were made by hand take the place of others: what is left of these is theirs.
     """
     if not chain:
-        return [Group("full", 0, count)] if count else []
+        return [Group("full", 0, stop)] if stop else []
     newest = chain[-1]
     found = [record.closed for record in chain if record.closed is not None]
     told = newest.summary.content if newest.summary is not None else ""
     if newest.stop > newest.group_start:
-        start, stop = newest.group_start, newest.stop
-        found.append(Group(newest.key, start, stop, "", "summarized", told))
-    if count > newest.stop:
-        found.append(Group("full", newest.stop, count))
+        found.append(Group(newest.key, newest.group_start, newest.stop, "", "summarized", told))
+    if stop > newest.stop:
+        found.append(Group("full", newest.stop, stop))
     for group in newest.groups:
         found = [rest for one in found for rest in _without(one, group)]
     return sorted([*found, *newest.groups], key=lambda group: group.start)
@@ -80,7 +80,7 @@ class MessageGroups:
         if seen.record is not None:
             known = yield from self._layered._all_records(seen.thread)  # noqa: SLF001 - likewise
             chain = records.chain(known, seen.record.key)
-        return groups_of(chain, seen.count)
+        return groups_of(chain, seen.stop)
 
     def _count(self, thread: Place) -> Workflow[int]:
         """Return the effective number of messages: a collapsed group counts as one.
@@ -93,9 +93,7 @@ class MessageGroups:
 
     effective_count, aeffective_count = both(_count)
 
-    def _regroup(
-        self, thread: Place, ranges: Iterable[tuple[int, int, str]]
-    ) -> Workflow[Groups]:
+    def _regroup(self, thread: Place, ranges: Iterable[tuple[int, int, str]]) -> Workflow[Groups]:
         """Set the groups of ranges, each `(start, stop, topic)`; groups by hand there are replaced.
 
         Returns:
@@ -108,7 +106,7 @@ class MessageGroups:
         seen = yield from self._layered._found(thread)  # noqa: SLF001 - a part of it
         new: list[Group] = []
         for start, stop, topic in ranges:
-            _check(seen, start, stop)
+            yield from _checked(self._layered, seen, start, stop)
             status = "archived" if stop <= _stop(seen) else "open"
             key, topic_ = str(uuid4()), validation.text("topic", topic)
             group = Group(key, start, stop, topic_, status, by_hand=True)  # type: ignore[arg-type]  # one of its values
@@ -136,10 +134,9 @@ class MessageGroups:
         """
         layered = self._layered
         seen = yield from layered._found(thread)  # noqa: SLF001 - a part of it
-        _check(seen, start, stop)
+        found = yield from _checked(layered, seen, start, stop)
         if summary is None:
-            found = yield from layered._full_messages(seen.found.config)  # noqa: SLF001 - likewise
-            made = yield from layered._ask(found[start:stop], None)  # noqa: SLF001 - likewise
+            made = yield from layered._ask(found, None)  # noqa: SLF001 - likewise
             summary, topic = made.content, topic or ", ".join(made.key_topics[:3])
         group = Group(str(uuid4()), start, stop, topic, "summarized", summary, by_hand=True)
         yield from self._set(seen, [group])
@@ -183,20 +180,29 @@ def _stop(seen: Seen) -> int:
     return seen.record.stop if seen.record is not None else 0
 
 
-def _check(seen: Seen, start: Any, stop: Any) -> None:
-    """Raise InvalidArgumentError for a range that is none, or cuts through a tool call."""
+def _checked(
+    layered: LayeredCheckpointSaver, seen: Seen, start: Any, stop: Any
+) -> Workflow[list[BaseMessage]]:
+    """Return the messages of a range that separates no tool call from its results."""
     numbers = validation.is_count(start, 0) and validation.is_count(stop, 1)
-    if not numbers or not start < stop <= seen.count:
-        hint = f"Use positions of the conversation: 0 <= start < stop <= {seen.count}."
+    if not numbers or not start < stop <= seen.stop:
+        hint = f"Use positions of the conversation: 0 <= start < stop <= {seen.stop}."
         raise invalid("range", (start, stop), hint)
     behind = _stop(seen)
     if start < behind < stop:
         hint = f"Use a range on one side of {behind}, where the messages in full begin."
         raise invalid("range", (start, stop), hint)
-    for edge in (start - behind, stop - behind):
-        if 0 < edge < len(seen.live) and window.whole(seen.live, edge) != edge:
+    found: list[tuple[int, BaseMessage]] = list(enumerate(seen.live, behind))
+    if start < behind and seen.record is not None:
+        archived = yield from layered._archived(seen.thread, seen.record)  # noqa: SLF001 - a part of it
+        found = [(position, message) for position, message, _ in archived]
+    messages = [message for _, message in found]
+    for edge in (start, stop):
+        at = sum(1 for position, _ in found if position < edge)
+        if at < len(messages) and window.whole(messages, at) != at:
             hint = "Use a range that has the results of all its tool calls."
             raise invalid("range", (start, stop), hint)
+    return [message for position, message in found if start <= position < stop]
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +242,9 @@ class IntegratedCheckpointManager:
         stored = yield from self.layered._save(config, messages)  # noqa: SLF001 - it is made of it
         seen = yield from self.layered._found(arguments.place(stored).thread)  # noqa: SLF001
         count = effective_count(seen.record, len(seen.live))
-        return SavedConversation(stored, self.layered.policy.layer(count), seen.count, count)
+        removed = 0 if seen.record is None else len(seen.record.removed)
+        layer = self.layered.policy.layer(count)
+        return SavedConversation(stored, layer, seen.stop - removed, count)
 
     save_checkpoint_optimized, asave_checkpoint_optimized = both(_save)
 

@@ -8,7 +8,7 @@ So every checkpoint has the view that it had, and a fork continues from there.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -19,11 +19,13 @@ from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep.engine.model import OWN_NS
+from threadkeep.memory import window
 from threadkeep.memory.summaries import Summary
 
 NS = f"{OWN_NS}memory"
 POINTER = "threadkeep_memory"  # in the metadata of a thread's checkpoints: the record's key
 CLAIM_SECONDS = 300.0  # after which somebody else may make a summary that was begun
+JUMPS = (8, 64, 512, 4096, 32768)  # steps
 _CLAIM, _FAILED = "claim", "failed"
 
 GroupStatus = Literal["open", "summarized", "archived"]
@@ -50,6 +52,10 @@ class Group:
         """Number of its messages."""
         return self.stop - self.start
 
+    def has(self, position: int) -> bool:
+        """Return True for a position of its range."""
+        return self.start <= position < self.stop
+
     def as_json(self) -> dict[str, Any]:
         """Return the group as plain data."""
         return {name: getattr(self, name) for name in self.__slots__}
@@ -60,10 +66,12 @@ class Record:
     """What has left the window of a thread up to here.
 
     `messages` are those from `start` to `stop` of the conversation; `edits` are later changes of
-    archived ones, None for one that was removed. All else is the state after it: `kept` messages,
-    which stay in view; `summary` of all before `stop`; `base`, the summary of what comes before the
+    archived ones, None for one that was removed, and `edited` names, for each message that was
+    ever changed, the record with the change. `jumps` are the nearest ancestors whose step is a
+    multiple of 8, 64 and so on. All else is the state after it: `kept` messages, which stay in
+    view; `summary` of all before `stop`; `base`, the summary of what comes before the
     open group, which begins at `group_start`; `closed`, the group that this record closes; `groups`
-    that were made by hand; `digest` of the conversation up to `stop`.
+    that were made by hand; `digest` of the conversation up to `stop`; positions that were `removed`.
     """
 
     key: str
@@ -75,6 +83,8 @@ class Record:
     stop: int = 0
     messages: Sequence[BaseMessage] = ()
     edits: Mapping[str, BaseMessage | None] = field(default_factory=dict)
+    edited: Mapping[str, str] = field(default_factory=dict)
+    jumps: tuple[str, ...] = ()
     kept: Sequence[BaseMessage] = ()
     summary: Summary | None = None
     base: Summary | None = None
@@ -83,6 +93,7 @@ class Record:
     groups: tuple[Group, ...] = ()
     digest: str = ""
     tokens: int = 0
+    removed: tuple[int, ...] = ()
     model: str = ""
     prompt_version: str = ""
     is_stale: bool = False
@@ -97,19 +108,39 @@ class Record:
 
     def after(self, root: str, **changes: Any) -> Record:
         """Return a record that continues this one, made at a checkpoint of the thread's root."""
+        key, edits = str(uuid6()), changes.pop("edits", {})
         return replace(
             self,
-            key=str(uuid6()),
+            key=key,
             parent=self.key,
             root=root,
             step=self.step + 1,
             messages=changes.pop("messages", ()),
-            edits=changes.pop("edits", {}),
+            edits=edits,
+            edited={**self.edited, **dict.fromkeys(edits, key)},
+            jumps=self._jumps(),
             start=self.stop,
             closed=changes.pop("closed", None),
             created_at=datetime.now(UTC).isoformat(),
             **changes,
         )
+
+    def _jumps(self) -> tuple[str, ...]:
+        """The jumps of a record that continues this one."""
+        jumps = []
+        for level, size in enumerate(JUMPS):
+            if self.step % size == 0:
+                jumps.append(self.key)
+            elif level < len(self.jumps):
+                jumps.append(self.jumps[level])
+        return tuple(jumps)
+
+    def towards(self, step: int) -> str:
+        """Return the ancestor that is the nearest to one of this step, of those known here."""
+        for size, key in reversed([*zip(JUMPS, self.jumps, strict=False)]):
+            if (self.step - 1) // size * size >= step:
+                return key
+        return str(self.parent)
 
 
 def first(root: str, found: CheckpointTuple) -> Record:
@@ -126,7 +157,8 @@ _PLAIN = (
 def to_put(thread: str, record: Record) -> tuple[RunnableConfig, Any, Any, dict[str, Any]]:
     """Return the arguments of `put` that store a record."""
     plain: dict[str, Any] = {name: getattr(record, name) for name in _PLAIN}
-    plain["suggested"] = list(record.suggested)
+    plain["edited"], plain["jumps"] = dict(record.edited), list(record.jumps)
+    plain["suggested"], plain["removed"] = list(record.suggested), list(record.removed)
     plain["origin"] = None if record.origin is None else list(record.origin)
     plain["groups"] = [group.as_json() for group in record.groups]
     plain["closed"] = None if record.closed is None else record.closed.as_json()
@@ -171,7 +203,10 @@ def from_tuple(found: CheckpointTuple) -> Record:
         base=_summary(plain["base"]),
         closed=None if closed is None else Group(**closed),
         groups=tuple(Group(**group) for group in plain["groups"]),
+        edited=plain["edited"],
+        jumps=tuple(plain["jumps"]),
         suggested=tuple(plain["suggested"]),
+        removed=tuple(plain["removed"]),
         origin=None if plain["origin"] is None else tuple(plain["origin"]),
         **{name: plain[name] for name in _PLAIN},
     )
@@ -205,57 +240,67 @@ def archived(records: Sequence[Record]) -> Iterator[tuple[int, BaseMessage, Reco
                 yield position, edited, record
 
 
+def longest(some: Iterable[Record], messages: Sequence[BaseMessage]) -> Record | None:
+    """Return the record of the most messages that a conversation begins with, unedited."""
+    found, digest, stop = None, "", 0
+    for record in sorted(some, key=lambda one: (one.stop, one.key)):
+        if record.stop <= len(messages) and not record.is_stale and not record.groups:
+            digest = window.digest(digest, messages[stop : record.stop])
+            stop = record.stop
+            found = record if record.digest == digest else found
+    return found
+
+
 # -- claims ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to summarise a range of messages, as a pending write on the record before it.
+    """The right to continue a record with a summary, as a pending write on that record.
 
     Of two writes of one task the first counts, in every saver: so one of all processes has it.
     """
 
-    range: str
     attempt: int
     owner: str
 
     def write(self) -> tuple[list[tuple[str, Any]], str]:
-        """Return the write that claims the range, and its task."""
+        """Return the write that claims, and its task."""
         deadline = time.time() + CLAIM_SECONDS
-        return [(_CLAIM, {"owner": self.owner, "until": deadline})], self._task(_CLAIM)
+        return [(_CLAIM, {"owner": self.owner, "until": deadline})], f"{_CLAIM}-{self.attempt}"
 
     def failure(self) -> tuple[list[tuple[str, Any]], str]:
         """Return the write that gives the claim up, and its task."""
-        return [(_FAILED, self.owner)], self._task(_FAILED)
-
-    def _task(self, kind: str) -> str:
-        return f"{kind}-{self.attempt}-{self.range}"
+        return [(_FAILED, self.owner)], f"{_FAILED}-{self.attempt}"
 
     def is_held(self, found: CheckpointTuple | None) -> bool:
-        """Return False if somebody else has claimed the range first."""
-        owners = [one["owner"] for _, one in _claims(found, self.range, self.attempt)]
-        return not owners or owners[0] == self.owner
+        """Return False if somebody else has claimed first."""
+        claims, _ = _claims(found)
+        return bool(claims.get(self.attempt, {"owner": self.owner})["owner"] == self.owner)
 
 
-def open_claim(found: CheckpointTuple | None, range: str, owner: str) -> Claim | None:
-    """Return the claim to try; None while somebody else is at it."""
-    attempts = 0
-    while claims := _claims(found, range, attempts):
-        failed, claim = claims[0]
-        if not failed and claim["owner"] == owner:  # (it was cancelled)
-            break
-        if not failed and claim["until"] > time.time():
+def open_claim(found: CheckpointTuple | None, owner: str, *, is_continued: bool) -> Claim | None:
+    """Return the claim to try; None while somebody else is at it.
+
+    A claim is over when it was given up, when its time is over, or when the record was continued.
+    """
+    claims, failed = _claims(found)
+    newest = max(claims, default=-1)
+    claim = claims.get(newest)
+    if claim is not None and newest not in failed and not is_continued:
+        if claim["owner"] == owner:  # (it was cancelled)
+            return Claim(newest, owner)
+        if claim["until"] > time.time():
             return None
-        attempts += 1
-    return Claim(range, attempts, owner)
+    return Claim(newest + 1, owner)
 
 
-def _claims(
-    found: CheckpointTuple | None, range: str, attempt: int
-) -> list[tuple[bool, dict[str, Any]]]:
-    """The claims of an attempt, each with whether it was given up."""
+def _claims(found: CheckpointTuple | None) -> tuple[dict[int, dict[str, Any]], set[int]]:
+    """The claims on a record by attempt, and the attempts that were given up."""
     writes = (found.pending_writes or []) if found is not None else []
-    tasks = {task for task, channel, _ in writes if channel == _FAILED}
-    failed = f"{_FAILED}-{attempt}-{range}" in tasks
-    own = f"{_CLAIM}-{attempt}-{range}"
-    return [(failed, value) for task, channel, value in writes if (task, channel) == (own, _CLAIM)]
+
+    def attempts(kind: str) -> dict[int, Any]:
+        own = {task: value for task, channel, value in writes if channel == kind}
+        return {int(task.rpartition("-")[2]): value for task, value in own.items()}
+
+    return attempts(_CLAIM), set(attempts(_FAILED))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, cast
@@ -19,12 +19,12 @@ from threadkeep.errors import InvalidArgumentError, StateError, ThreadNotFoundEr
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow, both
 from threadkeep.memory import records, window
+from threadkeep.memory.archiving import CHUNK, Seen
 from threadkeep.memory.groups import MessageGroups, groups_of
-from threadkeep.memory.index import ArchiveIndex, open_index, tokens
-from threadkeep.memory.policy import ArchivedMessage, Layer, Layers, Suggestion, Usage
-from threadkeep.memory.records import POINTER, Group, Record
-from threadkeep.memory.summaries import Summary, as_summarizer, text_of
-from threadkeep.memory.archiving import Seen
+from threadkeep.memory.index import ArchiveIndex, open_index
+from threadkeep.memory.policy import ArchivedMessage, Layer, LayerName, Layers, Suggestion, Usage
+from threadkeep.memory.records import POINTER, Record
+from threadkeep.memory.summaries import Summary, as_summarizer
 from threadkeep.memory.view import LayeredView
 
 Place = str | RunnableConfig
@@ -107,15 +107,11 @@ class LayeredCheckpointSaver(LayeredView):
         record = None if seen is None else seen.record
         if seen is None:
             live = _with_ids(given, ())
-        elif record is not None and any(window.marked(one) for one in given):
-            view = yield from self._view(seen, record, seen.live)
-            mark = next(key for one in given if (key := window.marked(one)))
-            if mark != record.key and (newer := (yield from self._record(seen.thread, mark))):
-                left = seen.live[newer.stop - record.stop :]
-                view = yield from self._view(seen, newer, left)
+        elif any(window.is_marker(one) for one in given):
             at = arguments.place(seen.found.config)
+            view = yield from self._view_of(at, given)
             view = yield from self._restored(at, view, _with_ids(given, ()))
-            record, live = view.record, list(view.live)
+            record, live = view.record, [*view.live]
         else:
             record, rest = _behind(record, given)
             live = _with_ids(rest, seen.live)
@@ -179,39 +175,34 @@ class LayeredCheckpointSaver(LayeredView):
             ThreadNotFoundError: there is no such thread.
             InvalidArgumentError: a filter is invalid.
         """
-        count = validation.limit(limit)
+        count, places = validation.limit(limit), (_edge(after), _edge(before))
+        chosen = None if ids is None else set(validation.ids("ids", list(ids)))
         seen = yield from self._found(thread)
-        if seen.record is None:
+        record = seen.record
+        if record is None or not record.stop:
             return []
-        chosen = _Filter(key, None if ids is None else set(ids), _edge(after), _edge(before))
-        known = yield from self._all_records(seen.thread)
-        chain = records.chain(known, seen.record.key)
-        if chosen.key is not None:
-            chosen = chosen.within(groups_of(chain))
-        found = [
-            ArchivedMessage(message, position, record.key, record.archived_at)
-            for position, message, record in records.archived(chain)
-            if chosen.has(position, message, record)
-        ]
-        if query is None:
-            return found[:count]
-        hits = yield from self._hits(seen, chain, validation.text("query", query))
-        return [one for one in reversed(found) if one.position in hits][:count]
+        if query is not None:
+            words = validation.text("query", query)
+            yield from self._indexed_all(seen.thread, record)
+            hits = yield from driver.aside(partial(self.index.search, seen.thread, words))
+            is_last = key is None and chosen is None and places == (None, None)
+            few = count if is_last else None
+            found = yield from self._messages_of(seen.thread, record, hits, few)
+        elif chosen is not None:
+            by_id = yield from self._find(seen.thread, record, list(chosen))
+            found = sorted(by_id.values(), key=lambda one: one.position)
+        else:
+            archived = yield from self._archived(seen.thread, record)
+            found = [ArchivedMessage(m, at, one.key, one.archived_at) for at, m, one in archived]
+        if key is not None:
+            groups = yield from self.groups._of(seen)  # noqa: SLF001 - a part of this
+            ranges = [range(one.start, one.stop) for one in groups if one.key == key]
+            found = [m for m in found if m.key == key or any(m.position in r for r in ranges)]
+        if chosen is not None:
+            found = [one for one in found if one.message.id in chosen]
+        return [one for one in found if _is_between(one, *places)][:count]
 
     archive, aarchive = both(_archive)
-
-    def _hits(self, seen: Seen, chain: Sequence[Record], query: str) -> Workflow[set[int]]:
-        """Return the positions of messages that have all words of a query."""
-        yield from self._indexed_all(seen.thread, chain[-1])
-        own = {record.key for record in chain}
-        found = yield from driver.aside(partial(self.index.search, seen.thread, query))
-        edited = {id: one for record in chain for id, one in record.edits.items()}
-        wanted = set(tokens(query))
-        hits = {hit.position for hit in found if hit.record in own and hit.id not in edited}
-        for position, message, _ in records.archived(chain):
-            if message.id in edited and wanted <= set(tokens(text_of(message))):
-                hits.add(position)
-        return hits
 
     # -- what there is ---------------------------------------------------------------
 
@@ -222,20 +213,15 @@ class LayeredCheckpointSaver(LayeredView):
             ThreadNotFoundError: there is no such thread or checkpoint.
         """
         seen = yield from self._found(thread)
-        found: list[Layer] = []
-        record = seen.record
-        if record is not None and record.stop:
+        record, found = seen.record, list[Layer]()
+        if record is not None:
             known = yield from self._all_records(seen.thread)
-            chain = records.chain(known, record.key)
-            for group in groups_of(chain):
-                at = known[group.key].archived_at if group.key in known else record.archived_at
-                if group.status == "archived":
-                    layer = Layer("archive", group.messages, group.key, at, group.summary)
-                    found.append(layer)
-            left = record.stop - record.group_start
-            text = record.summary.content if record.summary is not None else None
-            if left:
-                found.append(Layer("summary", left, record.key, record.archived_at, text))
+            for group in groups_of(records.chain(known, record.key), record.stop):
+                own = known.get(group.key, record)
+                name: LayerName = "archive" if group.start < record.group_start else "summary"
+                count = group.messages - sum(group.has(position) for position in record.removed)
+                layer = Layer(name, count, group.key, own.archived_at, group.summary)
+                found.append(layer)
         found.append(Layer("full", len(seen.live)))
         return found
 
@@ -252,7 +238,8 @@ class LayeredCheckpointSaver(LayeredView):
         shown = self._messages(view)
         archived = 0 if seen.record is None else seen.record.tokens
         tokens = archived + self.policy.counter(seen.live)
-        return Usage(seen.count, tokens, len(shown), self.policy.counter(shown))
+        removed = 0 if seen.record is None else len(seen.record.removed)
+        return Usage(seen.stop - removed, tokens, len(shown), self.policy.counter(shown))
 
     usage, ausage = both(_usage)
 
@@ -311,6 +298,9 @@ class LayeredCheckpointSaver(LayeredView):
         """
         found = yield from self._full_messages(thread)
         chosen = {str(one.id): one for one in found if one.id in ids}
+        for first, last in window.exchanges(found):  # (of a tool call all is pinned, or nothing)
+            exchange = {str(one.id): one for one in found[first : last + 1]}
+            chosen |= exchange if chosen.keys() & exchange.keys() else {}
         for id, one in chosen.items():
             marks = {**one.additional_kwargs, "pinned": pinned}
             chosen[id] = one.model_copy(update={"additional_kwargs": marks})
@@ -355,15 +345,23 @@ class LayeredCheckpointSaver(LayeredView):
         record = seen.record
         if record is None:
             return None
-        found = [one for _, one, _ in (yield from self._archived(seen.thread, record))]
-        summary: Summary | None = None
-        for start in range(0, len(found), 50):
-            summary = yield from self._ask(found[start : start + 50], summary)
-        new = record.after(
-            seen.key, summary=summary, base=summary, group_start=record.stop, is_stale=False
-        )
+        found = yield from self._archived(seen.thread, record)
+        base = yield from self._folded([m for at, m, _ in found if at < record.group_start], None)
+        left = [message for at, message, _ in found if at >= record.group_start]
+        summary = yield from self._folded(left, base)
+        new = record.after(seen.key, summary=summary, base=base, is_stale=False)
         record = yield from self._add(seen.thread, record, new)
         yield from self._write(arguments.head(seen.thread), seen, seen.live, record)
+        return summary
+
+    def _folded(
+        self, messages: Sequence[BaseMessage], summary: Summary | None
+    ) -> Workflow[Summary | None]:
+        """Return the summary of messages behind another one, a part of them at a time."""
+        staying = {id(one) for one in window.staying(messages, self.policy)}
+        told = [one for one in messages if id(one) not in staying]
+        for start in range(0, len(told), CHUNK):
+            summary = yield from self._ask(told[start : start + CHUNK], summary)
         return summary
 
     resummarize, aresummarize = both(_resummarize)
@@ -387,7 +385,7 @@ class LayeredCheckpointSaver(LayeredView):
         config = arguments.head(name)
         if (yield from self._look(config)) is not None:
             raise StateError("The new thread has checkpoints already.", thread=name)
-        if not seen.count:
+        if not seen.stop:
             raise StateError("The thread has no messages to summarise.", thread=seen.thread)
         summary = None if seen.record is None else seen.record.summary
         if seen.live:
@@ -397,6 +395,9 @@ class LayeredCheckpointSaver(LayeredView):
             key=root,
             root=root,
             summary=summary,
+            base=summary,
+            model=self.summarizer.model,
+            prompt_version=self.summarizer.prompt_version,
             kept=list(window.staying(seen.live, self.policy)),
             origin=(seen.thread, seen.key),
             created_at=datetime.now(UTC).isoformat(),
@@ -502,32 +503,15 @@ class LayeredCheckpointSaver(LayeredView):
         return seen
 
 
-@dataclass(frozen=True, slots=True)
-class _Filter:
-    """What a message of the archive must match."""
+def _is_between(
+    one: ArchivedMessage, after: datetime | int | None, before: datetime | int | None
+) -> bool:
+    """Return True if a message was archived between two times, or is between two positions."""
 
-    key: str | None
-    ids: set[str] | None
-    after: datetime | int | None
-    before: datetime | int | None
-    range: tuple[int, int] | None = None
+    def at(edge: datetime | int) -> Any:
+        return one.position if isinstance(edge, int) else one.archived_at
 
-    def within(self, groups: Iterable[Group]) -> _Filter:
-        """Return the filter, with the range of the group in place of its key."""
-        found = next((one for one in groups if one.key == self.key), None)
-        return self if found is None else replace(self, key=None, range=(found.start, found.stop))
-
-    def has(self, position: int, message: BaseMessage, record: Record) -> bool:
-        """Return True if an archived message matches."""
-        after = position if isinstance(self.after, int) else record.archived_at
-        before = position if isinstance(self.before, int) else record.archived_at
-        return (
-            (self.key is None or self.key == record.key)
-            and (self.ids is None or message.id in self.ids)
-            and (self.after is None or after > self.after)  # type: ignore[operator]  # one kind
-            and (self.before is None or before < self.before)  # type: ignore[operator]  # one kind
-            and (self.range is None or self.range[0] <= position < self.range[1])
-        )
+    return (after is None or at(after) > after) and (before is None or at(before) < before)
 
 
 def _edge(value: datetime | int | None) -> datetime | int | None:

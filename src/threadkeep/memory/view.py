@@ -7,23 +7,23 @@ is never stored as the conversation, and the conversation is never loaded to sho
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from langchain_core.messages import BaseMessage, SystemMessage
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, empty_checkpoint
+from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep import arguments
 from threadkeep.engine.model import OWN_NS
 from threadkeep.engine.operation import CheckpointRef
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow, both
-from threadkeep.memory import window
+from threadkeep.memory import records, window
 from threadkeep.memory.archiving import Archiving, Recent, Seen
-from threadkeep.memory.records import POINTER, Group, Record
-
+from threadkeep.memory.records import POINTER, Record
 
 Messages: TypeAlias = list[BaseMessage]
 
@@ -57,7 +57,7 @@ class LayeredView(Archiving):
         super().__init__(saver, **options)
         self.channel = channel
         self._language = language
-        self._views: Recent[View] = Recent()
+        self._views: Recent[tuple[View, ...]] = Recent()
 
     # -- loading ---------------------------------------------------------------------
 
@@ -74,7 +74,9 @@ class LayeredView(Archiving):
         if arguments.place(config).id is None and not found.pending_writes:
             record, live = yield from self._advance(seen)
         view = yield from self._view(seen, record, live)
-        self._views.put(seen.thread, seen.key, view)
+        others = self._views.get(seen.thread, seen.key) or ()
+        views = (view, *(one for one in others if one.mark != view.mark))
+        self._views.put(seen.thread, seen.key, views)
         return self._shown(seen, view)
 
     get_tuple, aget_tuple = both(_get_tuple)
@@ -143,7 +145,7 @@ class LayeredView(Archiving):
                 if position < group.stop:
                     carried[str(message.id)] = message
         hidden = {
-            group.key: [one for at, one in enumerate(live, record.stop) if _in(group, at)]
+            group.key: [one for at, one in enumerate(live, record.stop) if group.has(at)]
             for group in record.groups
             if group.status == "summarized"
         }
@@ -157,8 +159,14 @@ class LayeredView(Archiving):
         head = [one for one in view.carried.values() if one is not None]
         found: Messages = [one for one in head if isinstance(one, SystemMessage)]
         if record.summary is not None:
-            arguments_ = record.key, record.summary, self._language, record.stop
-            found.append(window.summary_message(*arguments_))
+            made_of = {
+                "record": record.key,
+                "stop": record.stop,
+                "digest": record.digest,
+                "model": record.model,
+                "prompt_version": record.prompt_version,
+            }
+            found.append(window.summary_message(record.summary, self._language, made_of))
         found += [one for one in head if not isinstance(one, SystemMessage)]
         groups = {group.key: group for group in record.groups}
         owners = {id(one): key for key, some in view.hidden.items() for one in some}
@@ -174,6 +182,65 @@ class LayeredView(Archiving):
                 found.append(window.group_message(*told))
         return found
 
+    # -- conversations that others store ---------------------------------------------
+
+    def _view_for(
+        self, config: RunnableConfig, messages: Sequence[BaseMessage]
+    ) -> Workflow[Messages]:
+        """Return the view of a conversation that a run has at hand.
+
+        No checkpoint is stored; what leaves the window is archived.
+
+        Args:
+            config: names the thread and, where there is one, the checkpoint that the run is at.
+            messages: all of the conversation, or the view that a run has loaded with what is new.
+        """
+        at = arguments.place(config)
+        given = [window.with_id(one) for one in messages]
+        checkpoint: Any = {**empty_checkpoint(), "id": at.id or str(uuid6())}
+        found = CheckpointTuple(config, checkpoint, {})
+        record, live = yield from self._taken_apart(at, given)
+        seen = Seen(found, at.thread, live, record)
+        record, live = yield from self._advance(seen)
+        view = yield from self._view(seen, record, live)
+        present = {one.id: one for one in given}
+        return self._messages(replace(view, carried={id: present.get(id) for id in view.carried}))
+
+    view, aview = both(_view_for)
+
+    def _taken_apart(
+        self, at: CheckpointRef, given: Messages
+    ) -> Workflow[tuple[Record | None, Messages]]:
+        """Return the record that messages begin with, and the messages in full behind it."""
+        if not any(window.is_marker(one) for one in given):
+            record = yield from self._beginning(at.thread, given)
+            return record, given[0 if record is None else record.stop :]
+        view = yield from self._view_of(at, given)
+        mark = next((key for one in given if (key := window.marked(one)) is not None), None)
+        if mark is not None and mark != view.mark:  # (its checkpoint is not stored yet)
+            record = yield from self._record(at.thread, mark)
+            kept = () if record is None else record.kept
+            view = View(record=record, carried={str(one.id): one for one in kept})
+        live: Messages = []
+        for one in given:
+            key = str(one.id).removeprefix(window.GROUP)
+            if key in view.hidden:
+                live += view.hidden[key]
+            elif window.marked(one) is None and key not in view.carried:
+                live.append(one)
+        return view.record, live
+
+    def _beginning(self, thread: str, given: Messages) -> Workflow[Record | None]:
+        """Return the record that archives most of what has left the window of a conversation."""
+        behind = given[: self._leaving(None, given)]
+        newest = yield from self._call("get_tuple", records.place(thread))
+        if newest is None:
+            return None
+        record = records.longest([records.from_tuple(newest)], behind)
+        if record is None:
+            record = records.longest((yield from self._all_records(thread)).values(), behind)
+        return record
+
     # -- saving ----------------------------------------------------------------------
 
     def _put(
@@ -183,46 +250,62 @@ class LayeredView(Archiving):
         at = arguments.place(config)
         if at.ns:
             return (yield from self._call("put", config, checkpoint, metadata, new_versions))
-        view = yield from self._view_of(at)
         shown = checkpoint["channel_values"].get(self.channel)
-        if not window.are_messages(shown):
-            view, live = _NOTHING if shown is not None else view, shown
-        elif self.channel in (new_versions or {}):
-            view = yield from self._restored(at, view, shown)
-            live = [*view.live]
-        else:  # (nobody has written: it is stored as its parent is)
-            live = list(view.live if view.stored is view.record else (yield from self._stored(at)))
-        pointer = view.record if self.channel in (new_versions or {}) else view.stored
+        is_new = self.channel in (new_versions or {})
+        live: Sequence[BaseMessage] | None = None
+        if shown is None:
+            view = yield from self._view_of(at, ())
+        elif not window.are_messages(shown):
+            view = _NOTHING
+        else:
+            view = yield from self._view_of(at, shown)
+            if is_new:
+                view = yield from self._restored(at, view, shown)
+                live = view.live
+            elif view.stored is view.record:
+                live = view.live
+            else:  # (nobody has written since the view was made: it is stored as its parent is)
+                seen = yield from self._look(_config(at))
+                live = [] if seen is None else seen.live
+        pointer = view.record if is_new else view.stored
         values = dict(checkpoint["channel_values"])
         if live is not None:
-            values[self.channel] = live
+            values[self.channel] = [*live]
         more = dict(metadata)
         if pointer is not None:
             more[POINTER] = pointer.key
         stored = yield from self._call(
             "put", config, {**checkpoint, "channel_values": values}, more, new_versions
         )
-        self._views.put(at.thread, str(checkpoint["id"]), view)
+        self._views.put(at.thread, str(checkpoint["id"]), (view,))
+        if at.id is not None:
+            self._views.pop(at.thread, at.id)  # (the run continues; another one would read it)
         return stored
 
     put, aput = both(_put)
 
-    def _view_of(self, at: CheckpointRef) -> Workflow[View]:
-        """Return the view that a run was shown which continues from a checkpoint."""
+    def _view_of(self, at: CheckpointRef, shown: Sequence[BaseMessage]) -> Workflow[View]:
+        """Return the view that a run was shown which has made these messages of it.
+
+        A checkpoint may have been shown twice, with an older summary and a newer one.
+        """
         if at.id is None:
             return _NOTHING
-        view = self._views.get(at.thread, at.id)
-        if view is not None:
-            return view
+        marks = {key for one in shown if (key := window.marked(one)) is not None}
+        ids = {one.id for one in shown}
+        views = self._views.get(at.thread, at.id) or ()
+        if views and (len(views) > 1 or not marks or views[0].mark in marks):
+            return max(views, key=lambda view: (view.mark in marks, -_missing(view, ids)))
         seen = yield from self._look(_config(at))
         if seen is None:
             return _NOTHING
+        behind = 0 if seen.record is None else seen.record.stop
+        for mark in marks:
+            record = yield from self._record(at.thread, mark)
+            if record is not None and record.stop >= behind:
+                live = seen.live[record.stop - behind :]
+                return (yield from self._view(seen, record, live))
         return (yield from self._view(seen, seen.record, seen.live))
-
-    def _stored(self, at: CheckpointRef) -> Workflow[Messages]:
-        """Return the messages that a checkpoint stores."""
-        seen = yield from self._look(_config(at))
-        return [] if seen is None else seen.live
 
     def _restored(
         self, at: CheckpointRef, view: View, shown: Sequence[BaseMessage]
@@ -231,11 +314,13 @@ class LayeredView(Archiving):
 
         What it changed or removed of archived messages becomes a record.
         """
-        record, mark = yield from self._continued(at, view, shown)
-        if record is None:
-            return View([one for one in shown if not window.is_marker(one)])
+        record = view.record
         present = {one.id for one in shown}
         known = {one.id for one in view.live}
+        mark = view.mark and window.MARK + view.mark
+        seen = {mark, *known, *view.carried, *(window.GROUP + key for key in view.hidden)}
+        if record is None or not present & seen:
+            return View(shown)  # (whoever removes all that is in view removes the summary, too)
         carried = dict(view.carried)
         gone = [id for id in window.removed_by(shown) if id not in carried]
         edits: dict[str, BaseMessage | None] = {
@@ -250,7 +335,7 @@ class LayeredView(Archiving):
                 before = carried[key]
                 if before is None or not window.same(one, before):
                     edits[key] = one
-            elif not window.is_marker(one):
+            elif key != mark:
                 live.append(one)
         fresh = [one.id for one in live if one.id and one.id not in known]
         found = yield from self._find(at.thread, record, [*fresh, *gone])
@@ -261,7 +346,7 @@ class LayeredView(Archiving):
             carried.update(edits)
         live = [one for one in live if one.id not in found]
         record = yield from self._shifted(at, record, view.live, live)
-        return View(live, record, record, mark, carried, view.hidden)
+        return View(live, record, record, view.mark, carried, view.hidden)
 
     def _shifted(
         self,
@@ -289,38 +374,29 @@ class LayeredView(Archiving):
         new = record.after(at.id or record.root, groups=tuple(groups))
         return (yield from self._add(at.thread, record, new))
 
-    def _continued(
-        self, at: CheckpointRef, view: View, shown: Sequence[BaseMessage]
-    ) -> Workflow[tuple[Record | None, str | None]]:
-        """Return the record that a run's messages continue, and the key that they name it by.
-
-        A summary that was removed together with all that was in view takes what it stands for
-        along; one that was removed alone does not.
-        """
-        mark = next((key for one in shown if (key := window.marked(one)) is not None), None)
-        if mark is not None and mark != view.mark:
-            return (yield from self._record(at.thread, mark)), mark
-        seen = {one.id for one in view.live} | set(view.carried)
-        if mark is None and not any(one.id in seen for one in shown):
-            return None, None
-        return view.record, view.mark
-
     def _edited(
         self, at: CheckpointRef, record: Record, edits: Mapping[str, BaseMessage | None]
     ) -> Workflow[Record]:
         """Store changes of archived messages; return the record."""
-        kept = [edits.get(str(one.id), one) for one in record.kept]
+        kept = {str(one.id): one for one in record.kept}
+        for id, one in edits.items():
+            kept.pop(id, None)
+            if one is not None and window.stays(one, self.policy):
+                kept[id] = one
+        gone = yield from self._find(at.thread, record, [id for id in edits if edits[id] is None])
         new = record.after(
             at.id or record.root,
             edits=dict(edits),
-            kept=[one for one in kept if one is not None],
+            kept=list(kept.values()),
+            removed=(*record.removed, *(one.position for one in gone.values())),
             is_stale=True,
         )
         return (yield from self._add(at.thread, record, new))
 
 
-def _in(group: Group, position: int) -> bool:
-    return group.start <= position < group.stop
+def _missing(view: View, ids: Container[str | None]) -> int:
+    """Number of the view's messages in full that are not among these."""
+    return sum(1 for one in view.live if one.id not in ids)
 
 
 def _config(at: CheckpointRef) -> RunnableConfig:

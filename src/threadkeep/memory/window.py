@@ -9,10 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from json import dumps
 from typing import Any, TypeGuard, cast
+from uuid import uuid4
 
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
+    HumanMessage,
     RemoveMessage,
     SystemMessage,
     ToolMessage,
@@ -42,7 +44,7 @@ def marked(message: BaseMessage) -> str | None:
 
 
 def is_marker(message: BaseMessage) -> bool:
-    """Return True for a message that memory has put into the view."""
+    """Return True for a message that memory has put into a view."""
     return (message.id or "").startswith((MARK, GROUP))
 
 
@@ -97,16 +99,22 @@ def staying(messages: Sequence[BaseMessage], policy: Layers) -> list[BaseMessage
 
     Of a tool call and its results all stay, or none.
     """
-    stay = {
-        index
-        for index, message in enumerate(messages)
-        if isinstance(message, SystemMessage) or policy.pinned(message)
-    }
+    stay = {index for index, message in enumerate(messages) if stays(message, policy)}
     for first, last in exchanges(messages):
         span = [first, *_results(messages, first, last)]
         if stay.intersection(span):
             stay.update(span)
     return [messages[index] for index in sorted(stay)]
+
+
+def with_id(message: BaseMessage) -> BaseMessage:
+    """Return the message, with an id."""
+    return message if message.id else message.model_copy(update={"id": str(uuid4())})
+
+
+def stays(message: BaseMessage, policy: Layers) -> bool:
+    """Return True for a message that stays in view for good."""
+    return isinstance(message, SystemMessage) or policy.pinned(message)
 
 
 def _results(messages: Sequence[BaseMessage], first: int, last: int) -> list[int]:
@@ -121,19 +129,22 @@ def _results(messages: Sequence[BaseMessage], first: int, last: int) -> list[int
 # -- the view --------------------------------------------------------------------------
 
 
-def summary_message(key: str, summary: Summary, language: str, stop: int) -> SystemMessage:
-    """Return the message that stands for what has left the window."""
+def summary_message(summary: Summary, language: str, made_of: Mapping[str, Any]) -> SystemMessage:
+    """Return the message that stands for what has left the window; `made_of` says what that is."""
     text = f"{_TITLES[language]} {summary.content}".rstrip()
-    details = {"record": key, "start": 0, "stop": stop, **summary.to_dict()}
-    return SystemMessage(text, id=MARK + key, additional_kwargs={DETAILS: details})
+    details = {**made_of, **summary.to_dict()}
+    return SystemMessage(text, id=MARK + made_of["record"], additional_kwargs={DETAILS: details})
 
 
-def group_message(key: str, topic: str, text: str, language: str, count: int) -> SystemMessage:
-    """Return the message that stands for a collapsed group."""
+def group_message(key: str, topic: str, text: str, language: str, count: int) -> HumanMessage:
+    """Return the message that stands for a collapsed group.
+
+    (Some providers take a system message at the beginning only.)
+    """
     title = f"{topic}: {text}" if topic else text
     details = {"group": key, "message_count": count}
     content = f"{_TITLES[language]} {title}"
-    return SystemMessage(content, id=GROUP + key, additional_kwargs={DETAILS: details})
+    return HumanMessage(content, id=GROUP + key, additional_kwargs={DETAILS: details})
 
 
 def same(one: BaseMessage, other: BaseMessage) -> bool:
@@ -145,6 +156,11 @@ def digest_of(message: BaseMessage) -> str:
     """Return a hash of what a message says, but for its id."""
     fields = message.model_dump(mode="json", exclude={"id"})
     return sha256(dumps(fields, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def with_id(message: BaseMessage) -> BaseMessage:
+    """Return a message with an id: its own, or one that is made of its contents."""
+    return message if message.id else message.model_copy(update={"id": digest_of(message)})
 
 
 def digest(before: str, messages: Iterable[BaseMessage]) -> str:
