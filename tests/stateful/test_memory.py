@@ -27,6 +27,7 @@ class Version:
     config: Any
     messages: list[BaseMessage]
     view: list[Any]
+    collapsed: set[object]
 
 
 class Conversations(RuleBasedStateMachine):
@@ -49,7 +50,7 @@ class Conversations(RuleBasedStateMachine):
         self.thread, self.threads = "thread 0", 1
         self.model: list[BaseMessage] = []
         self.versions: list[Version] = []
-        self.collapsed: set[str] = set()
+        self.collapsed: set[object] = set()
         self.is_told, self.has_removed = True, False
         self.has_expanded=False #BUG5
         self.opened()
@@ -119,7 +120,7 @@ class Conversations(RuleBasedStateMachine):
         turn = [self.speaker.question(), *self.speaker.replies()]
         self.chat.say(version.config, turn)
         self.model = [*version.messages, *turn]
-        self.collapsed = set()
+        self.collapsed = version.collapsed
         self.check()
 
     @precondition(lambda self: self.versions and isinstance(self.inner, MemorySaver))
@@ -130,7 +131,7 @@ class Conversations(RuleBasedStateMachine):
         self.threads += 1
         id = version.config["configurable"]["checkpoint_id"]
         self.inner.threads.fork(source, id, self.thread)
-        self.model, self.versions, self.collapsed = version.messages, [], set()
+        self.model, self.versions, self.collapsed = version.messages, [], version.collapsed
         self.check()
 
     @precondition(lambda self: isinstance(self.inner, MemorySaver) and self.versions)
@@ -162,7 +163,7 @@ class Conversations(RuleBasedStateMachine):
             self.memory.groups.regroup(self.thread, [(start, stop, "topic")])
         else:
             self.memory.groups.collapse(self.thread, start, stop)
-            self.collapsed |= {id_of(one) for one in self.model[start:stop]}
+            self.collapsed = self.collapsed | {id_of(one) for one in self.model[start:stop]}
         self.check()
 
     @precondition(lambda self: self.model)
@@ -172,7 +173,7 @@ class Conversations(RuleBasedStateMachine):
         group = groups[int(place * len(groups))]
         self.has_expanded=True
         self.memory.groups.expand(self.thread, group.key)
-        self.collapsed -= {id_of(one) for one in self.model[group.start : group.stop]}
+        self.collapsed = self.collapsed - {id_of(one) for one in self.model[group.start : group.stop]}
         self.check()
 
     @precondition(lambda self: self.model)
@@ -226,7 +227,7 @@ class Conversations(RuleBasedStateMachine):
         found = self.memory.get_tuple(self.config)
         assert found is not None
         view = texts(self.memory.load(found.config))
-        self.versions.append(Version(found.config, self.model, view))
+        self.versions.append(Version(found.config, self.model, view, self.collapsed))
         del self.versions[:-12]
 
     def check_view(self, view: list[BaseMessage]) -> None:
