@@ -45,7 +45,7 @@ def groups_of(chain: Sequence[Record], stop: int) -> Groups:
 
 
 def _without(group: Group, other: Group) -> list[Group]:
-    """What is left of a group beside another one."""
+    """Return the parts of a group that another one leaves."""
     parts = (group.start, min(group.stop, other.start)), (max(group.start, other.stop), group.stop)
     return [replace(group, start=start, stop=stop) for start, stop in parts if start < stop]
 

@@ -63,7 +63,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What has left the window of a thread up to here.
+    """Record of what has left the window of a thread.
 
     `messages` are those from `start` to `stop` of the conversation; `edits` are later changes of
     archived ones, None for one that was removed, and `edited` names, for each message that was
@@ -71,7 +71,7 @@ class Record:
     multiple of 8, 64 and so on. All else is the state after it: `kept` messages, which stay in
     view; `summary` of all before `stop`; `base`, the summary of what comes before the
     open group, which begins at `group_start`; `closed`, the group that this record closes; `groups`
-    that were made by hand; `digest` of the conversation up to `stop`; positions that were `removed`.
+    that were made by hand; `digest` of all before `stop`; the positions that were `removed`.
     """
 
     key: str

@@ -30,7 +30,7 @@ Messages: TypeAlias = list[BaseMessage]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a run was shown, and what it stands for.
+    """View that a run was shown, and the messages that it stands for.
 
     `stored` is the checkpoint's own record, and `record` the one that the view was made of, whose
     message the run knows by `mark`. `carried` are archived messages that it sees, by id, and

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from json import dumps
 from typing import Any, TypeGuard, cast
-from uuid import uuid4
 
 from langchain_core.messages import (
     AIMessage,
@@ -105,11 +104,6 @@ def staying(messages: Sequence[BaseMessage], policy: Layers) -> list[BaseMessage
         if stay.intersection(span):
             stay.update(span)
     return [messages[index] for index in sorted(stay)]
-
-
-def with_id(message: BaseMessage) -> BaseMessage:
-    """Return the message, with an id."""
-    return message if message.id else message.model_copy(update={"id": str(uuid4())})
 
 
 def stays(message: BaseMessage, policy: Layers) -> bool:
