@@ -1,0 +1,714 @@
+"""Layered memory through graphs: what a model is shown, and that nothing is lost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import pytest
+from kit.conversations import Chat, State, call, originals, result, talk, texts
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, SystemMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.graph.message import add_messages as langgraph_add_messages
+from langgraph.types import Command, interrupt
+from typing_extensions import TypedDict
+
+from threadkeep import MemorySaver, Retention
+from threadkeep.errors import InvalidArgumentError, StateError, ThreadNotFoundError
+from threadkeep.memory import (
+    ArchiveSuggestion,
+    IntegratedCheckpointManager,
+    LayeredCheckpointSaver,
+    Layers,
+    SplitSuggestion,
+)
+from threadkeep.memory.window import DETAILS, is_marker, marked
+
+from .places import at
+
+SMALL = Layers(full_window=4, summary_window=10, archive_threshold=20)
+TITLE = "[Summary of the earlier conversation]"
+
+
+def told(messages: Any, previous: Any) -> str:
+    return f"{len(messages)} more after {previous.message_count if previous else 0}"
+
+
+def layered(inner: Any, policy: Any = SMALL, summarizer: Any = told, **options: Any) -> Any:
+    return LayeredCheckpointSaver(inner, policy, summarizer, **options)
+
+
+@pytest.fixture
+def memory(saver: Any) -> Any:
+    """Layers over each backend."""
+    return layered(saver)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def foreign(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Any]:
+    """Layers over LangGraph's own savers."""
+    if request.param == "memory":
+        yield layered(InMemorySaver())
+        return
+    with SqliteSaver.from_conn_string(str(tmp_path / "lg.db")) as opened:
+        yield layered(opened)
+
+
+@pytest.fixture
+def plain() -> Any:
+    """Layers over a saver in memory, for what does not depend on the store."""
+    return layered(MemorySaver())
+
+
+def ids(messages: Any) -> list[str]:
+    """The ids of messages; those that memory has put there by their kind."""
+    return [str(one.id).split(":")[0] if is_marker(one) else one.id for one in messages]
+
+
+def names(start: int, stop: int) -> list[str]:
+    return [f"m{number}" for number in range(start, stop)]
+
+
+def history(memory: Any, thread: str = "t") -> list[tuple[Any, Any, Any]]:
+    """Each checkpoint of a thread: its config, its view, its whole conversation."""
+    return [
+        (
+            one.config,
+            texts(one.checkpoint["channel_values"].get("messages") or []),
+            texts(memory.full_messages(one.config)),
+        )
+        for one in memory.list(at(thread))
+    ]
+
+
+# -- the layers ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [20, 22, 50, 52, 100, 120])
+def test_what_a_model_is_shown(count: int) -> None:
+    suggestions: list[Any] = []
+    memory = layered(MemorySaver(), Layers(), on_suggestion=suggestions.append)
+    chat, said = Chat(memory), talk(count)
+    chat.talk("t", said)
+    view = memory.load(at("t"))
+    if count <= 20:
+        assert view == said
+    else:
+        assert ids(view) == ["threadkeep-memory", *names(count - 20, count)]
+        assert isinstance(view[0], SystemMessage)
+        assert view[0].content.startswith(TITLE)
+    assert memory.full_messages("t") == said
+    kinds = {one.layer for one in memory.layers("t")}
+    wanted = {"full"} | ({"summary"} if count > 20 else set())
+    assert kinds - {"archive"} == wanted
+    assert ("archive" in kinds) == (count > 50)
+    assert sum(one.messages for one in memory.layers("t")) == count
+    kinds_of = [type(one) for one in suggestions]
+    assert kinds_of == [ArchiveSuggestion, SplitSuggestion][: (count > 50) + (count > 100)]
+
+
+def test_suggestions_are_events_log_lines_and_tags(
+    saver: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    events: list[Any] = []
+    memory = layered(saver, on_suggestion=events.append)
+    with caplog.at_level(logging.INFO, "threadkeep.memory"):
+        Chat(memory).talk("t", talk(30))
+    assert [(type(one), one.thread) for one in events] == [
+        (ArchiveSuggestion, "t"),
+        (SplitSuggestion, "t"),
+    ]
+    assert len([one for one in caplog.records if "t" in one.getMessage()]) == 2
+    tags = {ArchiveSuggestion.tag, SplitSuggestion.tag}
+    assert tags <= set(saver.threads.get("t").tags)
+
+
+def test_every_turn_sees_the_end_of_the_conversation(memory: Any) -> None:
+    chat, said = Chat(memory), talk(40)
+    chat.talk("t", said)
+    for turn, shown in enumerate(chat.shown):
+        own = originals(shown)
+        assert texts(own) == texts(said[2 * turn + 1 - len(own) : 2 * turn + 1])
+        assert len(own) == min(2 * turn + 1, 5)  # (the input comes after what was cut)
+        assert len(shown) - len(own) == (turn > 1)
+    assert memory.full_messages("t") == said
+
+
+def test_over_savers_of_langgraph(foreign: Any) -> None:
+    chat, said = Chat(foreign), talk(30)
+    chat.talk("t", said)
+    assert foreign.full_messages("t") == said
+    assert ids(foreign.load(at("t"))) == ["threadkeep-memory", *names(26, 30)]
+    assert [one.message.id for one in foreign.archive("t", query="message 7")] == ["m7"]
+    foreign.delete_thread("t")
+    with pytest.raises(ThreadNotFoundError):
+        foreign.full_messages("t")
+
+
+def test_a_summary_tells_what_it_was_made_of(plain: Any) -> None:
+    plain.save(at("t"), talk(10))
+    marker = plain.load(at("t"))[0]
+    details = marker.additional_kwargs[DETAILS]
+    assert details["message_count"] == 6
+    assert {"key_topics", "decisions", "entities", "open_questions"} <= set(details)
+    assert plain.summary("t").content == "6 more after 0"
+    plain.save(at("t"), [*plain.load(at("t")), *talk(2, 10)])
+    assert plain.summary("t").content == "2 more after 6"
+    assert marked(plain.load(at("t"))[0]) != marked(marker)
+
+
+def test_system_and_pinned_messages_stay_in_view(memory: Any) -> None:
+    said: list[Any] = [SystemMessage("be kind", id="s"), *talk(12)]
+    said[2].additional_kwargs["pinned"] = True
+    chat = Chat(memory)
+    for start in range(0, len(said), 3):
+        chat.say("t", said[start : start + 3])
+    assert ids(memory.load(at("t"))) == ["s", "threadkeep-memory", "m1", *names(8, 12)]
+    assert memory.full_messages("t") == said
+    memory.pin("t", "m3")
+    assert "m3" in ids(memory.load(at("t")))
+    memory.pin("t", "m1", pinned=False)
+    assert "m1" not in ids(memory.load(at("t")))
+
+
+# -- the archive ---------------------------------------------------------------------------
+
+
+async def test_the_archive(memory: Any) -> None:
+    before = datetime.now(UTC) - timedelta(hours=1)
+    Chat(memory).talk("t", talk(30))
+    found = memory.archive("t")
+    assert [one.position for one in found] == [*range(26)]
+    assert [one.message.id for one in found] == names(0, 26)
+    assert await memory.aarchive("t") == found
+
+    def some(**filters: Any) -> list[Any]:
+        return [one.message.id for one in memory.archive("t", **filters)]
+
+    assert some(ids=["m3", "m29", "absent"]) == ["m3"]
+    assert some(after=22) == names(23, 26)
+    assert some(before=3) == names(0, 3)
+    assert some(after=5, before=8) == ["m6", "m7"]
+    assert some(limit=2) == ["m0", "m1"]
+    assert some(after=before) == names(0, 26)
+    assert some(before=before) == []
+    assert some(query="message 12") == ["m12"]
+    assert some(query="MESSAGE", limit=3) == names(23, 26)[::-1]
+    assert some(query="absent") == []
+    keys = [one.key for one in memory.layers("t") if one.key is not None]
+    parts = [some(key=key) for key in keys]
+    assert [each for part in parts for each in part] == names(0, 26)
+    for key, layer in zip(keys, memory.layers("t"), strict=False):
+        assert layer.archived_at is not None
+        assert len(some(key=key)) == layer.messages
+    with pytest.raises(InvalidArgumentError):
+        memory.archive("t", limit=-1)
+    with pytest.raises(ThreadNotFoundError):
+        memory.archive("absent")
+
+
+def test_groups_are_the_whole_conversation(memory: Any) -> None:
+    Chat(memory).talk("t", talk(40))
+    groups = memory.groups("t")
+    assert [one.start for one in groups] == [0, *[one.stop for one in groups[:-1]]]
+    assert groups[-1].stop == 40
+    assert {one.status for one in groups} == {"archived", "summarized", "open"}
+    assert all(one.summary for one in groups if one.status != "open")
+
+
+def test_usage(plain: Any) -> None:
+    plain.save(at("t"), talk(40))
+    usage = plain.usage("t")
+    assert (usage.messages, usage.view_messages) == (40, 5)
+    assert usage.tokens > usage.view_tokens
+    assert usage.saved_tokens == usage.tokens - usage.view_tokens
+    assert 0 < usage.saved < 1
+
+
+# -- time travel ---------------------------------------------------------------------------
+
+
+def test_older_checkpoints_keep_what_they_had(memory: Any) -> None:
+    chat, said = Chat(memory), talk(30)
+    seen: dict[str, Any] = {}
+    for start in range(0, 30, 2):
+        chat.say("t", said[start : start + 2])
+        for config, view, full in history(memory):
+            id = config["configurable"]["checkpoint_id"]
+            assert seen.setdefault(id, (view, full)) == (view, full)
+            assert full == texts(said[: len(full)])
+            assert texts(memory.load(config)) == view
+    memory.edit("t", [AIMessage("edited", id="m1")])
+    memory.remove("t", ["m3"])
+    for config, view, full in history(memory)[2:]:
+        assert seen[config["configurable"]["checkpoint_id"]] == (view, full)
+
+
+def test_a_run_goes_on_at_an_older_checkpoint(memory: Any) -> None:
+    chat, said = Chat(memory), talk(30)
+    chat.talk("t", said)
+    config = next(one for one, _, full in history(memory) if len(full) == 12)
+    other = [HumanMessage("other", id="o1"), AIMessage("answer", id="o2")]
+    chat.say(config, other)
+    assert memory.full_messages("t") == [*said[:12], *other]
+    assert ids(memory.load(at("t"))) == ["threadkeep-memory", "m10", "m11", "o1", "o2"]
+    assert "m20" not in [one.message.id for one in memory.archive("t", query="message")]
+    chat.talk("t", talk(10, 100))
+    assert memory.full_messages("t") == [*said[:12], *other, *talk(10, 100)]
+
+
+@pytest.mark.parametrize("is_collected", [False, True])
+def test_a_fork_and_a_copy_have_the_archive(memory: Any, saver: Any, is_collected: bool) -> None:  # noqa: FBT001 - a case
+    chat, said = Chat(memory), talk(30)
+    chat.talk("t", said)
+    if is_collected:
+        saver.threads.gc(Retention(keep_last=1))
+    config, view, full = history(memory)[0 if is_collected else 9]
+    saver.threads.fork("t", config["configurable"]["checkpoint_id"], "fork")
+    memory.copy_thread("t", "copy")
+    assert texts(memory.full_messages("fork")) == full
+    assert texts(memory.load(at("fork"))) == view or not is_collected
+    assert memory.full_messages("copy") == said
+    chat.say("fork", talk(2, 50))
+    chat.say("copy", talk(2, 60))
+    assert texts(memory.full_messages("fork")) == [*full, *texts(talk(2, 50))]
+    assert memory.full_messages("copy") == [*said, *talk(2, 60)]
+    assert memory.full_messages("t") == said
+    assert [one.message.id for one in memory.archive("fork", query="message 3")] == ["m3"]
+    assert saver.check().ok
+
+
+def test_retention_loses_nothing(memory: Any, saver: Any) -> None:
+    chat, said = Chat(memory), talk(30)
+    for start in range(0, 30, 2):
+        chat.say("t", said[start : start + 2])
+        saver.threads.gc(Retention(keep_last=1))
+    memory.prune(["t"])
+    assert len(history(memory)) == 1
+    assert memory.full_messages("t") == said
+    assert memory.archive("t", query="message 3")[0].message.id == "m3"
+
+
+def test_what_is_deleted_or_erased_is_gone(memory: Any, saver: Any) -> None:
+    for thread in ("t", "u", "v"):
+        Chat(memory).talk(thread, talk(16))
+    memory.delete_thread("t")
+    memory.erase("u")
+    for thread in ("t", "u"):
+        with pytest.raises(ThreadNotFoundError):
+            memory.full_messages(thread)
+        memory.save(at(thread), talk(2))
+        assert memory.archive(thread, query="message") == []
+    assert memory.full_messages("v") == talk(16)
+    assert saver.check().ok
+
+
+# -- runs ----------------------------------------------------------------------------------
+
+
+class Asked(TypedDict, total=False):
+    messages: Annotated[list[Any], langgraph_add_messages]
+
+
+def test_a_run_that_is_interrupted_in_a_turn(memory: Any) -> None:
+    def first(state: Asked) -> Any:
+        return {"messages": [call("call", "c1")]}
+
+    def second(state: Asked) -> Any:
+        return {"messages": [result("c1", interrupt("which?")), AIMessage("done", id="done")]}
+
+    builder = StateGraph(Asked).add_node(first).add_node(second)
+    builder.add_edge(START, "first").add_edge("first", "second").add_edge("second", END)
+    graph = builder.compile(checkpointer=memory)
+    memory.save(at("t"), talk(9))
+    graph.invoke({"messages": [HumanMessage("q", id="q")]}, at("t"))
+    assert memory.full_messages("t")[-1].id == "call"
+    view = graph.invoke(Command(resume="this one"), at("t"))["messages"]
+    assert ids(view)[-4:] == ["q", "call", "result c1", "done"]
+    assert ids(memory.full_messages("t")) == [*names(0, 9), "q", "call", "result c1", "done"]
+    assert memory.full_messages("t")[-2].content == "this one"
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_every_durability(memory: Any, durability: Any) -> None:
+    chat, said = Chat(memory), talk(24)
+    for start in range(0, 24, 3):
+        chat.tape.extend([[said[start + 1]], [said[start + 2]]])
+        turn: Any = {"messages": [said[start]]}
+        if start % 2:
+            await chat.graph.ainvoke(turn, at("t"), durability=durability)
+        else:
+            chat.graph.invoke(turn, at("t"), durability=durability)
+    assert memory.full_messages("t") == said
+    assert await memory.afull_messages("t") == said
+    assert ids(await memory.aload(at("t"))) == ["threadkeep-memory", *names(20, 24)]
+
+
+def test_nodes_that_write_no_messages(plain: Any) -> None:
+    chat, said = Chat(plain), talk(12)
+    chat.talk("t", said)
+    for note in range(8):
+        chat.graph.update_state(at("t"), {"notes": note}, as_node="model")
+        assert chat.graph.get_state(at("t")).values["notes"] == note
+        assert plain.full_messages("t") == said
+    assert ids(plain.load(at("t"))) == ["threadkeep-memory", *names(8, 12)]
+
+
+def test_a_node_that_returns_the_whole_view(plain: Any) -> None:
+    builder = StateGraph(State)
+    builder.add_node("model", lambda state: {"messages": [*state["messages"], ("ai", "answer")]})
+    builder.add_edge(START, "model")
+    graph = builder.compile(checkpointer=plain)
+    for number in range(12):
+        graph.invoke({"messages": [HumanMessage(f"q{number}", id=f"q{number}")]}, at("t"))
+    found = [one.content for one in plain.full_messages("t")]
+    assert found == [text for number in range(12) for text in (f"q{number}", "answer")]
+
+
+def test_messages_as_dicts_and_pairs(plain: Any) -> None:
+    chat = Chat(plain)
+    for number in range(10):
+        chat.say("t", [{"role": "user", "content": f"q{number}"}, ("ai", f"a{number}")])
+    assert [one.content for one in plain.full_messages("t")] == [
+        f"{kind}{number}" for number in range(10) for kind in "qa"
+    ]
+
+
+def test_a_channel_without_a_reducer(plain: Any) -> None:
+    class Held(TypedDict):
+        messages: list[Any]
+
+    builder = StateGraph(Held)
+    builder.add_node("model", lambda state: {"messages": [*state["messages"], talk(1, 50)[0]]})
+    builder.add_edge(START, "model")
+    graph = builder.compile(checkpointer=plain)
+    graph.invoke({"messages": talk(8)}, at("t"))
+    assert plain.full_messages("t") == [*talk(8), *talk(1, 50)]
+    graph.invoke({"messages": talk(2, 90)}, at("t"))  # in place of all that was there
+    assert plain.full_messages("t") == [*talk(2, 90), *talk(1, 50)]
+
+
+@pytest.mark.parametrize("value", ["text", {"a": [1]}, [1, 2], ["text"], None, 7])
+def test_a_channel_that_holds_something_else(plain: Any, value: Any) -> None:
+    class Other(TypedDict):
+        messages: Any
+        other: Any
+
+    builder = StateGraph(Other)
+    builder.add_node("model", lambda state: {"other": state["messages"]})
+    builder.add_edge(START, "model")
+    graph = builder.compile(checkpointer=plain)
+    graph.invoke({"messages": value}, at("t"))
+    assert graph.get_state(at("t")).values == {"messages": value, "other": value}
+    assert [one.values for one in graph.get_state_history(at("t"))][0]["other"] == value
+
+
+@pytest.mark.parametrize("is_kept", [None, True])
+def test_subgraphs_keep_their_own_messages(plain: Any, is_kept: bool | None) -> None:
+    class Inner(TypedDict):
+        messages: Annotated[list[Any], langgraph_add_messages]
+        own: int
+
+    inner = StateGraph(Inner)
+    inner.add_node("reply", lambda state: {"messages": [("ai", f"{len(state['messages'])}")]})
+    inner.add_edge(START, "reply")
+    outer = StateGraph(State).add_node("inner", inner.compile(checkpointer=is_kept))
+    graph = outer.add_edge(START, "inner").compile(checkpointer=plain)
+    for number in range(9):
+        graph.invoke({"messages": [HumanMessage(f"q{number}", id=f"q{number}")]}, at("t"))
+    full = plain.full_messages("t")
+    assert [one.content for one in full if one.type == "human"] == [f"q{n}" for n in range(9)]
+    assert not [one for one in full if is_marker(one)]
+
+
+async def test_the_async_api(memory: Any) -> None:
+    chat, said = Chat(memory), talk(20)
+    for start in range(0, 20, 2):
+        chat.tape.append([said[start + 1]])
+        await chat.graph.ainvoke({"messages": [said[start]]}, at("t"))
+    assert await memory.afull_messages("t") == said
+    assert await memory.alayers("t") == memory.layers("t")
+    assert await memory.agroups("t") == memory.groups("t") if hasattr(memory, "agroups") else True
+    assert await memory.groups.alist("t") == memory.groups("t")
+    assert await memory.ausage("t") == memory.usage("t")
+    assert await memory.asummary("t") == memory.summary("t")
+    assert len([one async for one in memory.alist(at("t"))]) == len([*memory.list(at("t"))])
+    await memory.aedit("t", [AIMessage("edited", id="m1")])
+    await memory.aremove("t", ["m2"])
+    assert ids(memory.full_messages("t")) == ["m0", "m1", *names(3, 20)]
+
+
+def test_a_strict_list_of_types(monkeypatch: pytest.MonkeyPatch, ours: Any) -> None:
+    monkeypatch.setenv("LANGGRAPH_STRICT_MSGPACK", "true")
+    chat, said = Chat(layered(ours)), talk(16)
+    chat.talk("t", said)
+    clone = layered(ours).with_allowlist([("langchain_core.messages.ai", "AIMessage")])
+    assert clone.full_messages("t") == said
+    clone.save(at("t"), [*clone.load(at("t")), *talk(2, 16)])
+    assert layered(ours).full_messages("t") == talk(18)
+
+
+# -- edits and removals --------------------------------------------------------------------
+
+
+EDITED = AIMessage("edited", id="m3")
+
+
+@pytest.mark.parametrize("how", ["method", "graph", "langgraph"])
+def test_an_archived_message_is_edited(memory: Any, how: str) -> None:
+    chat = Chat(memory, Asked if how == "langgraph" else State)
+    chat.talk("t", talk(12))
+    if how == "method":
+        memory.edit("t", [EDITED])
+    else:
+        chat.graph.update_state(at("t"), {"messages": [EDITED]}, as_node="model")
+    full = memory.full_messages("t")
+    assert ids(full) == names(0, 12)
+    assert full[3].content == "edited"
+    assert ids(memory.load(at("t"))) == ["threadkeep-memory", *names(8, 12)]
+    assert [one.message.id for one in memory.archive("t", query="edited")] == ["m3"]
+    assert memory.archive("t", query="message 3") == []
+
+
+@pytest.mark.parametrize("by_graph", [False, True])
+@pytest.mark.parametrize("name", ["m3", "m10"])
+def test_a_message_is_removed(memory: Any, name: str, by_graph: bool) -> None:  # noqa: FBT001 - a case
+    chat = Chat(memory)
+    chat.talk("t", talk(12))
+    if by_graph:
+        update = {"messages": [RemoveMessage(id=name)]}
+        chat.graph.update_state(at("t"), update, as_node="model")
+    else:
+        memory.remove("t", [name])
+    left = [one for one in names(0, 12) if one != name]
+    assert ids(memory.full_messages("t")) == left
+    assert memory.usage("t").messages == 11
+    assert [one for one in memory.archive("t", ids=[name])] == []
+    assert memory.archive("t", query=f"message {name[1:]}") == []
+    assert sum(one.messages for one in memory.layers("t")) == 11
+    chat.talk("t", talk(8, 12))
+    assert ids(memory.full_messages("t")) == [*left, *names(12, 20)]
+
+
+def test_a_message_in_the_window_is_edited(memory: Any) -> None:
+    chat = Chat(memory)
+    chat.talk("t", talk(12))
+    chat.graph.update_state(
+        at("t"), {"messages": [AIMessage("edited", id="m9")]}, as_node="model"
+    )
+    assert memory.full_messages("t")[9].content == "edited"
+    assert ids(memory.full_messages("t")) == names(0, 12)
+
+
+def test_what_is_not_there_is_refused(plain: Any) -> None:
+    plain.save(at("t"), talk(12))
+    with pytest.raises(InvalidArgumentError):
+        plain.remove("t", ["absent"])
+    with pytest.raises(InvalidArgumentError):
+        plain.edit("t", [AIMessage("text", id="absent")])
+    with pytest.raises(InvalidArgumentError):
+        plain.edit("t", [AIMessage("text")])
+    with pytest.raises(ThreadNotFoundError):
+        plain.remove("absent", ["m1"])
+    assert plain.full_messages("t") == talk(12)
+
+
+def test_all_messages_are_removed(memory: Any) -> None:
+    chat = Chat(memory)
+    chat.talk("t", talk(12))
+    before = history(memory)
+    update = {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES)]}
+    chat.graph.update_state(at("t"), update, as_node="model")
+    assert memory.full_messages("t") == []
+    assert memory.archive("t", query="message") == []
+    assert history(memory)[1:] == before
+    chat.talk("t", talk(8, 50))
+    assert memory.full_messages("t") == talk(8, 50)
+
+
+def test_a_summary_that_is_removed_alone_comes_back(plain: Any) -> None:
+    chat = Chat(plain)
+    chat.talk("t", talk(12))
+    marker = plain.load(at("t"))[0]
+    chat.graph.update_state(at("t"), {"messages": [RemoveMessage(id=marker.id)]}, as_node="model")
+    assert plain.full_messages("t") == talk(12)
+    assert plain.load(at("t"))[0] == marker
+
+
+def test_a_summary_is_made_anew(plain: Any) -> None:
+    plain.save(at("t"), talk(12))
+    plain.edit("t", [EDITED])
+    assert plain.resummarize("t").content == "8 more after 0"
+    assert plain.load(at("t"))[0].content == f"{TITLE} 8 more after 0"
+    assert sum(one.messages for one in plain.layers("t")) == 12
+    assert plain.groups("t")[0].start == 0
+
+
+# -- groups --------------------------------------------------------------------------------
+
+
+def test_a_collapsed_group_counts_as_one(memory: Any) -> None:
+    memory.save(at("t"), talk(4))
+    group = memory.groups.collapse("t", 0, 3, "a topic", "it was said")
+    assert memory.groups.effective_count("t") == 2
+    view = memory.load(at("t"))
+    assert ids(view) == ["threadkeep-group", "m3"]
+    assert view[0].content == f"{TITLE} a topic: it was said"
+    memory.save(at("t"), [*view, *talk(2, 4)])
+    assert memory.full_messages("t") == talk(6)
+    assert ids(memory.load(at("t"))) == ["threadkeep-group", *names(3, 6)]
+    assert memory.groups.expand("t", group.key).status == "open"
+    assert memory.groups.effective_count("t") == 6
+    assert memory.full_messages("t") == talk(6)
+
+
+def test_an_archived_group_is_shown_again(memory: Any) -> None:
+    Chat(memory).talk("t", talk(30))
+    group = memory.groups("t")[0]
+    memory.groups.expand("t", group.key)
+    assert set(names(0, group.stop)) <= set(ids(memory.load(at("t"))))
+    assert sum(one.messages for one in memory.layers("t")) == 30
+    Chat(memory).talk("t", talk(6, 30))
+    assert memory.full_messages("t") == talk(36)
+
+
+@pytest.mark.parametrize("update", [EDITED, RemoveMessage(id="m3")])
+def test_a_message_in_a_collapsed_group_is_changed(plain: Any, update: Any) -> None:
+    chat = Chat(plain)
+    chat.talk("t", talk(4))
+    plain.groups.collapse("t", 0, 4)
+    chat.graph.update_state(at("t"), {"messages": [update]}, as_node="model")
+    full = plain.full_messages("t")
+    if update is EDITED:
+        assert texts(full) == texts([*talk(3), EDITED])
+    else:
+        assert full == talk(3)
+
+
+def test_a_window_that_is_all_collapsed(plain: Any) -> None:
+    chat = Chat(plain)
+    chat.talk("t", talk(2))
+    plain.groups.collapse("t", 0, 2)
+    chat.say("t", talk(2, 2))
+    assert plain.full_messages("t") == talk(4)
+
+
+def test_a_group_moves_with_its_messages(plain: Any) -> None:
+    plain.save(at("t"), talk(4))
+    plain.groups.collapse("t", 2, 4)
+    plain.remove("t", ["m0"])
+    assert ids(plain.load(at("t"))) == ["m1", "threadkeep-group"]
+
+
+def test_topics_by_hand(memory: Any) -> None:
+    Chat(memory).talk("t", talk(12))
+    groups = memory.groups.regroup("t", [(0, 3, "greeting"), (3, 8, "business")])
+    assert [(one.start, one.stop, one.topic) for one in groups[:2]] == [
+        (0, 3, "greeting"),
+        (3, 8, "business"),
+    ]
+    assert memory.groups("t") == groups
+    assert memory.full_messages("t") == talk(12)
+    assert len(memory.archive("t", key=groups[1].key)) == 5
+    for wrong in ((3, 3, ""), (-1, 2, ""), (0, 13, ""), (6, 10, "")):
+        with pytest.raises(InvalidArgumentError):
+            memory.groups.regroup("t", [wrong])
+    with pytest.raises(InvalidArgumentError):
+        memory.groups.expand("t", "absent")
+
+
+def test_no_group_cuts_a_tool_call(plain: Any) -> None:
+    plain.save(at("t"), [*talk(1), call("call", "c"), result("c"), *talk(1, 1)])
+    with pytest.raises(InvalidArgumentError):
+        plain.groups.collapse("t", 0, 2)
+    with pytest.raises(InvalidArgumentError):
+        plain.groups.collapse("t", 2, 4)
+    assert plain.groups.collapse("t", 1, 3).messages == 2
+
+
+def test_layers_and_groups_together(memory: Any) -> None:
+    manager = IntegratedCheckpointManager(memory)
+    saved = manager.save_checkpoint_optimized(at("t"), talk(6))
+    assert (saved.layer, saved.messages, saved.effective_count) == ("summary", 6, 6)
+    assert manager.load(at("t")) == memory.load(at("t"))
+    memory.delete_thread("t")
+    manager.save_checkpoint_optimized(at("t"), talk(4))
+    manager.groups.collapse("t", 0, 3)
+    saved = manager.save_checkpoint_optimized(at("t"), [*manager.load(at("t")), *talk(2, 4)])
+    assert (saved.layer, saved.messages, saved.effective_count) == ("full", 6, 4)
+
+
+# -- without a graph -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_save_and_load(memory: Any, is_whole: bool) -> None:  # noqa: FBT001 - a case
+    assert memory.load(at("t")) == []
+    for count in range(2, 26, 2):
+        before = talk(count - 2) if is_whole else memory.load(at("t"))
+        memory.save(at("t"), [*before, *talk(2, count - 2)])
+        assert memory.full_messages("t") == talk(count)
+        assert ids(memory.load(at("t")))[-2:] == names(count - 2, count)
+    assert len(memory.load(at("t"))) == 5
+
+
+def test_messages_without_ids_are_saved_again(plain: Any) -> None:
+    said = [("user", "same"), ("ai", "same")] * 6
+    for count in range(2, 14, 2):
+        plain.save(at("t"), said[:count])
+        assert [one.content for one in plain.full_messages("t")] == ["same"] * count
+    found = [one.id for one in plain.full_messages("t")]
+    assert len(set(found)) == 12
+
+
+def test_another_language() -> None:
+    memory = layered(MemorySaver(), language="zh")
+    memory.save(at("t"), talk(8))
+    assert memory.load(at("t"))[0].content.startswith("[之前的对话总结]")
+
+
+def test_a_thread_is_split(memory: Any, saver: Any) -> None:
+    said: list[Any] = [SystemMessage("be kind", id="s"), *talk(24)]
+    memory.save(at("t"), said)
+    config = memory.split("t", "next")
+    view = memory.load(config)
+    assert ids(view) == ["s", "threadkeep-memory"]
+    assert saver.threads.get("next").metadata["split_from"] == "t"
+    assert saver.threads.get("t").metadata["split_into"] == "next"
+    Chat(memory).talk("next", talk(4, 50))
+    assert [one.id for one in memory.full_messages("next") if one.id != "s"] == names(50, 54)
+    assert memory.full_messages("t") == said
+    with pytest.raises(StateError):
+        memory.split("t", "next")
+    with pytest.raises(ThreadNotFoundError):
+        memory.split("absent")
+
+
+def test_arguments_that_are_refused() -> None:
+    inner = MemorySaver()
+    for wrong in (
+        {"saver": object()},
+        {"saver": LayeredCheckpointSaver(inner)},
+        {"policy": {"full_window": 3}},
+        {"language": "fr"},
+        {"channel": ""},
+        {"background": "yes"},
+        {"summarizer": 3},
+    ):
+        with pytest.raises(InvalidArgumentError):
+            LayeredCheckpointSaver(**{"saver": inner, **wrong})
+
+
+def test_what_is_saved_is_in_the_store_of_the_saver_inside(tmp_path: Any) -> None:
+    from threadkeep import SqliteSaver as OurSqliteSaver
+
+    for start in range(0, 20, 4):
+        with closing(layered(OurSqliteSaver(str(tmp_path / "a.db")))) as memory:
+            Chat(memory).talk("t", talk(4, start))
+            assert memory.full_messages("t") == talk(start + 4)

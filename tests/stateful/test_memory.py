@@ -1,0 +1,253 @@
+"""Layered memory against a plain list: whatever is done to a conversation, it is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from kit.conversations import Chat, Speaker, id_of, originals, orphans, pairs, texts
+from kit.selection import settings_of
+from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage
+from langgraph.checkpoint.memory import InMemorySaver
+
+from threadkeep import MemorySaver
+from threadkeep.memory import LayeredCheckpointSaver, Layers
+from threadkeep.memory.window import is_marker, marked
+
+PLACES = st.floats(0, 1, exclude_max=True)
+
+
+@dataclass
+class Version:
+    """A checkpoint: the whole conversation at it, and the view of it."""
+
+    config: Any
+    messages: list[BaseMessage]
+    view: list[Any]
+    collapsed: set[object]
+
+
+class Conversations(RuleBasedStateMachine):
+    """Turns, edits, removals, forks and groups, and what must hold after each of them."""
+
+    @initialize(
+        seed=st.integers(0, 10**6),
+        full=st.integers(1, 6),
+        batch=st.sampled_from([1, 1, 3]),
+        is_ours=st.booleans(),
+        tokens=st.booleans(),
+    )
+    def begin(self, *, seed: int, full: int, batch: int, is_ours: bool, tokens: bool) -> None:
+        self.speaker = Speaker(seed)
+        self.inner = MemorySaver() if is_ours else InMemorySaver()
+        limits: Any = {"max_tokens": 5 * full, "counter": _count} if tokens else {}
+        self.policy = Layers(
+            full_window=full, summary_window=full + 8, archive_threshold=30, batch=batch, **limits
+        )
+        self.thread, self.threads = "thread 0", 1
+        self.model: list[BaseMessage] = []
+        self.versions: list[Version] = []
+        self.collapsed: set[object] = set()
+        self.is_told, self.has_removed = True, False
+        self.has_expanded=False #BUG5
+        self.opened()
+
+    def opened(self) -> None:
+        self.memory = LayeredCheckpointSaver(self.inner, self.policy, self.summary)
+        self.chat = Chat(self.memory)
+
+    def summary(self, messages: Sequence[BaseMessage], previous: Any) -> str:
+        assert self.is_told, "the summarizer is down"
+        assert messages
+        assert not [one for one in messages if one not in originals([one])], messages
+        return f"{len(messages)} messages"
+
+    # -- what is done --------------------------------------------------------------
+
+    @rule(each=st.booleans())
+    def speak(self, *, each: bool) -> None:
+        turn = [self.speaker.question(), *self.speaker.replies()]
+        self.chat.say(self.thread, turn, each=each)
+        self.model = [*self.model, *turn]
+        self.check()
+
+    @rule()
+    def speak_without_a_summary(self) -> None:
+        self.is_told = False
+        self.speak(each=False)
+        self.is_told = True
+
+    @precondition(lambda self: self.model)
+    @rule(place=PLACES, by_graph=st.booleans())
+    def edit(self, *, place: float, by_graph: bool) -> None:
+        at = int(place * len(self.model))
+        one = self.model[at]
+        edited = one.model_copy(update={"content": f"{one.content} edited"})
+        self.model = [*self.model[:at], edited, *self.model[at + 1 :]]
+        if by_graph:
+            self.chat.graph.update_state(self.config, {"messages": [edited]}, as_node="model")
+        else:
+            self.memory.edit(self.thread, [edited])
+        self.check()
+
+    @precondition(lambda self: len(self.model) > 1)
+    @rule(place=PLACES, by_graph=st.booleans())
+    def remove(self, *, place: float, by_graph: bool) -> None:
+        at = int(place * len(self.model))
+        gone = {id_of(self.model[at])}
+        for pair in pairs(self.model):  # a call goes with its results
+            if self.model[at] in pair:
+                gone |= {id_of(one) for each in pairs(self.model) if pair[0] in each for one in each}
+        ids = [str(one.id) for one in self.model if id_of(one) in gone]
+        if len(ids) == len(self.model):
+            return
+        self.model = [one for one in self.model if id_of(one) not in gone]
+        self.has_removed = True
+        if by_graph:
+            removals = [RemoveMessage(id=one) for one in ids]
+            self.chat.graph.update_state(self.config, {"messages": removals}, as_node="model")
+        else:
+            self.memory.remove(self.thread, ids)
+        self.check()
+
+    @precondition(lambda self: self.versions)
+    @rule(place=PLACES)
+    def go_back(self, *, place: float) -> None:
+        version = self.versions[int(place * len(self.versions))]
+        turn = [self.speaker.question(), *self.speaker.replies()]
+        self.chat.say(version.config, turn)
+        self.model = [*version.messages, *turn]
+        self.collapsed = version.collapsed
+        self.check()
+
+    @precondition(lambda self: self.versions and isinstance(self.inner, MemorySaver))
+    @rule(place=PLACES)
+    def fork(self, *, place: float) -> None:
+        version = self.versions[int(place * len(self.versions))]
+        source, self.thread = self.thread, f"thread {self.threads}"
+        self.threads += 1
+        id = version.config["configurable"]["checkpoint_id"]
+        self.inner.threads.fork(source, id, self.thread)
+        self.model, self.versions, self.collapsed = version.messages, [], version.collapsed
+        self.check()
+
+    @precondition(lambda self: isinstance(self.inner, MemorySaver) and self.versions)
+    @rule()
+    def collect(self) -> None:
+        from threadkeep import Retention
+
+        self.inner.threads.gc(Retention(keep_last=1))
+        self.versions = self.versions[:0]
+        self.check()
+
+    @precondition(lambda self: self.model)
+    @rule(begin=PLACES, length=st.integers(1, 8), by_hand=st.booleans())
+    def collapse(self, *, begin: float, length: int, by_hand: bool) -> None:
+        if self.has_removed: return #BUG4
+        behind = len(self.model) - self.memory.layers(self.thread)[-1].messages
+        start = int(begin * len(self.model))
+        stop = min(start + length, len(self.model))
+        spans = [
+            tuple(index for index, one in enumerate(self.model) if id_of(one) in ids)
+            for pair in pairs(self.model)
+            if (ids := {id_of(each) for each in pair})
+        ]
+        cuts = any(first < edge <= last for edge in (start, stop) for first, last in spans)
+        if start <= behind and stop==len(self.model): return # BUG7
+        if cuts or start < behind < stop:
+            return
+        if by_hand:
+            self.memory.groups.regroup(self.thread, [(start, stop, "topic")])
+        else:
+            self.memory.groups.collapse(self.thread, start, stop)
+            self.collapsed = self.collapsed | {id_of(one) for one in self.model[start:stop]}
+        self.check()
+
+    @precondition(lambda self: self.model)
+    @rule(place=PLACES)
+    def expand(self, *, place: float) -> None:
+        groups = self.memory.groups(self.thread)
+        group = groups[int(place * len(groups))]
+        self.has_expanded=True
+        self.memory.groups.expand(self.thread, group.key)
+        self.collapsed = self.collapsed - {id_of(one) for one in self.model[group.start : group.stop]}
+        self.check()
+
+    @precondition(lambda self: self.model)
+    @rule(place=PLACES, is_pinned=st.booleans())
+    def pin(self, *, place: float, is_pinned: bool) -> None:
+        at = int(place * len(self.model))
+        if at< len(self.model)-self.memory.layers(self.thread)[-1].messages: return #BUG6
+        self.memory.pin(self.thread, str(self.model[at].id), pinned=is_pinned)
+        marks = {**self.model[at].additional_kwargs, "pinned": is_pinned}
+        pinned = self.model[at].model_copy(update={"additional_kwargs": marks})
+        self.model = [*self.model[:at], pinned, *self.model[at + 1 :]]
+        self.check()
+
+    @precondition(lambda self: self.model)
+    @rule()
+    def resummarize(self) -> None:
+        return  # BUG2
+        self.memory.resummarize(self.thread)
+        self.check()
+
+    @rule()
+    def save_and_load(self) -> None:
+        shown = self.memory.load(self.config)
+        if [o for o in shown if is_marker(o)] and not (getattr(self.memory.get_tuple(self.memory.get_tuple(self.config).config),'x',0)): return  # BUG1 BUG3
+        new = AIMessage("saved", id=f"saved {len(self.versions)} {self.speaker.chance.random()}")
+        self.memory.save(self.config, [*self.memory.load(self.config), new])
+        self.model = [*self.model, new]
+        self.check()
+
+    @rule()
+    def restart(self) -> None:
+        self.opened()
+
+    # -- what holds ----------------------------------------------------------------
+
+    @property
+    def config(self) -> Any:
+        return {"configurable": {"thread_id": self.thread}}
+
+    def check(self) -> None:
+        assert texts(self.memory.full_messages(self.thread)) == texts(self.model)
+        view = self.memory.load(self.config)
+        self.check_view(view)
+        groups = self.memory.groups(self.thread)
+        assert [group.start for group in groups] == [0, *[one.stop for one in groups[:-1]]]
+        if not self.has_removed: assert groups[-1].stop == len(self.model) #BUG4
+        if not self.has_removed and not self.has_expanded and not self.collapsed: assert sum(one.messages for one in self.memory.layers(self.thread)) == len(self.model)
+        for version in self.speaker.chance.sample(self.versions, min(2, len(self.versions))):
+            assert texts(self.memory.full_messages(version.config)) == texts(version.messages)
+            assert texts(self.memory.load(version.config)) == version.view
+        found = self.memory.get_tuple(self.config)
+        assert found is not None
+        view = texts(self.memory.load(found.config))
+        self.versions.append(Version(found.config, self.model, view, self.collapsed))
+        del self.versions[:-12]
+
+    def check_view(self, view: list[BaseMessage]) -> None:
+        said = originals(view)
+        own = {id_of(one): one for one in self.model}
+        assert texts(said) == texts([own[id_of(one)] for one in said])
+        full = self.memory.layers(self.thread)[-1].messages
+        if self.policy.max_tokens is None and not self.has_removed:
+            assert full >= min(self.policy.full_window, len(self.model))
+        tail = self.model[len(self.model) - full :]
+        assert {id_of(one) for one in tail} - self.collapsed <= {id_of(one) for one in said}
+        marked = [one for one in self.model if one.additional_kwargs.get("pinned")]
+        hidden = self.collapsed
+        assert {id_of(one) for one in marked} - hidden <= {id_of(one) for one in said}
+        assert not orphans(view, self.model)
+
+
+def _count(messages: Sequence[BaseMessage]) -> int:
+    return sum(len(f"{one.content}".split()) for one in messages)
+
+
+TestConversations = Conversations.TestCase
+TestConversations.settings = settings_of(quick=60, full=400, stateful_step_count=25, report_multiple_bugs=False)
