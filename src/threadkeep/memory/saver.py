@@ -324,13 +324,12 @@ class LayeredCheckpointSaver(LayeredView):
         unknown = [id for id in missing if id not in archived]
         if unknown:
             raise invalid("id", unknown[0], "Use the id of a message of this thread.")
+        at, left = arguments.place(seen.found.config), [one for one in live if one is not None]
         if record is not None and archived:
-            record = yield from self._edited(arguments.place(seen.found.config), record, archived)
-        return (
-            yield from self._write(
-                arguments.head(seen.thread), seen, [one for one in live if one is not None], record
-            )
-        )
+            record = yield from self._edited(at, record, archived)
+        if record is not None:
+            record = yield from self._shifted(at, record, seen.live, left)
+        return (yield from self._write(arguments.head(seen.thread), seen, left, record))
 
     def _resummarize(self, thread: Place) -> Workflow[Summary | None]:
         """Make the summary anew from the archived messages, as after an edit of one of them.
@@ -390,6 +389,7 @@ class LayeredCheckpointSaver(LayeredView):
         summary = None if seen.record is None else seen.record.summary
         if seen.live:
             summary = yield from self._ask(seen.live, summary)
+        before = () if seen.record is None else seen.record.kept
         root = str(uuid6())
         seed = Record(
             key=root,
@@ -398,7 +398,7 @@ class LayeredCheckpointSaver(LayeredView):
             base=summary,
             model=self.summarizer.model,
             prompt_version=self.summarizer.prompt_version,
-            kept=list(window.staying(seen.live, self.policy)),
+            kept=[*before, *map(window.with_id, window.staying(seen.live, self.policy))],
             origin=(seen.thread, seen.key),
             created_at=datetime.now(UTC).isoformat(),
         )

@@ -326,11 +326,16 @@ class LayeredView(Archiving):
         edits: dict[str, BaseMessage | None] = {
             id: None for id, one in carried.items() if one is not None and id not in present
         }
+        hidden = {str(one.id): one for some in view.hidden.values() for one in some}
+        behind = {str(one.id): one for one in shown if one.id in hidden}
         live: Messages = []
         for one in shown:
             key = one.id or ""
             if key.startswith(window.GROUP):
-                live += view.hidden.get(key.removeprefix(window.GROUP), ())
+                some = view.hidden.get(key.removeprefix(window.GROUP), ())
+                live += [behind.get(str(each.id), each) for each in some if each.id not in gone]
+            elif key in hidden:
+                continue
             elif key in carried:
                 before = carried[key]
                 if before is None or not window.same(one, before):
@@ -380,14 +385,17 @@ class LayeredView(Archiving):
         """Store changes of archived messages; return the record."""
         kept = {str(one.id): one for one in record.kept}
         for id, one in edits.items():
-            kept.pop(id, None)
-            if one is not None and window.stays(one, self.policy):
+            before = kept.get(id)
+            was_pinned = before is not None and window.stays(before, self.policy)
+            if one is not None and (window.stays(one, self.policy) or (before and not was_pinned)):
                 kept[id] = one
+            else:
+                kept.pop(id, None)
         gone = yield from self._find(at.thread, record, [id for id in edits if edits[id] is None])
         new = record.after(
             at.id or record.root,
             edits=dict(edits),
-            kept=list(kept.values()),
+            kept=window.without_orphans(list(kept.values())),
             removed=(*record.removed, *(one.position for one in gone.values())),
             is_stale=True,
         )
