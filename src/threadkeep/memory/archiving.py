@@ -19,6 +19,7 @@ from langchain_core.messages import BaseMessage, SystemMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from threadkeep.delegate import Delegate
+from threadkeep.engine.operation import Aside
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
 from threadkeep.memory import records, window
@@ -313,7 +314,7 @@ class Archiving(Delegate):
         acall = partial(driver.in_thread, call)
         if hasattr(summarizer, "asummarize"):
             acall = partial(summarizer.asummarize, messages, previous)
-        summary: Summary = yield from driver.either(call, acall)
+        summary: Summary = yield Aside(call, acall)  # (a turn that is cancelled does not wait)
         return summary
 
     # -- suggestions -----------------------------------------------------------------

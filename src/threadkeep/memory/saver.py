@@ -73,13 +73,15 @@ class LayeredCheckpointSaver(LayeredView):
             raise invalid("saver", saver, "Use the saver inside it: it has layers already.")
         if policy is not None and not isinstance(policy, Layers):
             raise invalid("policy", policy, "Use Layers(...).")
+        if not isinstance(channel, str) or not channel:
+            raise invalid("channel", channel, 'Use the name of a channel, such as "messages".')
         if language not in window.LANGUAGES:
             raise invalid("language", language, 'Use "en" or "zh".')
         super().__init__(
             saver,
             policy=policy or Layers(),
             summarizer=as_summarizer(summarizer),
-            channel=validation.text("channel", channel),
+            channel=channel,
             language=language,
             index=index if index is not None else open_index(saver),
             background=validation.flag("background", background),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 from langchain_core.messages import BaseMessage, SystemMessage
 from langchain_core.runnables import RunnableConfig
@@ -320,7 +321,9 @@ class LayeredView(Archiving):
         mark = view.mark and window.MARK + view.mark
         seen = {mark, *known, *view.carried, *(window.GROUP + key for key in view.hidden)}
         if record is None or not present & seen:
-            return View(shown)  # (whoever removes all that is in view removes the summary, too)
+            return View(
+                (yield from self._unmarked(at, shown))
+            )  # (whoever removes all that is in view removes the summary, too)
         carried = dict(view.carried)
         gone = [id for id in window.removed_by(shown) if id not in carried]
         edits: dict[str, BaseMessage | None] = {
@@ -342,6 +345,7 @@ class LayeredView(Archiving):
                     edits[key] = one
             elif key != mark:
                 live.append(one)
+        live = yield from self._unmarked(at, live)
         fresh = [one.id for one in live if one.id and one.id not in known]
         found = yield from self._find(at.thread, record, [*fresh, *gone])
         edits.update({id: None for id in gone if id in found})
@@ -352,6 +356,19 @@ class LayeredView(Archiving):
         live = [one for one in live if one.id not in found]
         record = yield from self._shifted(at, record, view.live, live)
         return View(live, record, record, view.mark, carried, view.hidden)
+
+    def _unmarked(self, at: CheckpointRef, shown: Sequence[BaseMessage]) -> Workflow[Messages]:
+        """Return the messages without other summaries of this thread, as subgraphs keep them.
+
+        What another thread's view was made of is a message like any other.
+        """
+        found: Messages = []
+        for one in shown:
+            if not window.is_marker(one):
+                found.append(one)
+            elif (yield from self._record(at.thread, window.marked(one) or at.thread)) is None:
+                found.append(one.model_copy(update={"id": str(uuid4())}))
+        return found
 
     def _shifted(
         self,
