@@ -264,7 +264,7 @@ def test_a_run_goes_on_at_an_older_checkpoint(memory: Any) -> None:
 
 
 @pytest.mark.parametrize("is_collected", [False, True])
-def test_a_fork_and_a_copy_have_the_archive(memory: Any, saver: Any, is_collected: bool) -> None:  # noqa: FBT001 - a case
+def test_a_fork_and_a_copy_have_the_archive(memory: Any, saver: Any, is_collected: bool) -> None:
     chat, said = Chat(memory), talk(30)
     chat.talk("t", said)
     if is_collected:
@@ -477,7 +477,7 @@ def test_an_archived_message_is_edited(memory: Any, how: str) -> None:
 
 @pytest.mark.parametrize("by_graph", [False, True])
 @pytest.mark.parametrize("name", ["m3", "m10"])
-def test_a_message_is_removed(memory: Any, name: str, by_graph: bool) -> None:  # noqa: FBT001 - a case
+def test_a_message_is_removed(memory: Any, name: str, by_graph: bool) -> None:
     chat = Chat(memory)
     chat.talk("t", talk(12))
     if by_graph:
@@ -645,7 +645,7 @@ def test_layers_and_groups_together(memory: Any) -> None:
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
-def test_save_and_load(memory: Any, is_whole: bool) -> None:  # noqa: FBT001 - a case
+def test_save_and_load(memory: Any, is_whole: bool) -> None:
     assert memory.load(at("t")) == []
     for count in range(2, 26, 2):
         before = talk(count - 2) if is_whole else memory.load(at("t"))

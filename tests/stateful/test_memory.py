@@ -15,7 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep import MemorySaver
 from threadkeep.memory import LayeredCheckpointSaver, Layers
-from threadkeep.memory.window import is_marker, marked
+from threadkeep.memory.window import is_marker
 
 PLACES = st.floats(0, 1, exclude_max=True)
 
@@ -52,7 +52,7 @@ class Conversations(RuleBasedStateMachine):
         self.versions: list[Version] = []
         self.collapsed: set[object] = set()
         self.is_told, self.has_removed = True, False
-        self.has_expanded=False #BUG5
+        self.has_expanded = False  # BUG5
         self.opened()
 
     def opened(self) -> None:
@@ -100,7 +100,9 @@ class Conversations(RuleBasedStateMachine):
         gone = {id_of(self.model[at])}
         for pair in pairs(self.model):  # a call goes with its results
             if self.model[at] in pair:
-                gone |= {id_of(one) for each in pairs(self.model) if pair[0] in each for one in each}
+                gone |= {
+                    id_of(one) for each in pairs(self.model) if pair[0] in each for one in each
+                }
         ids = [str(one.id) for one in self.model if id_of(one) in gone]
         if len(ids) == len(self.model):
             return
@@ -146,7 +148,8 @@ class Conversations(RuleBasedStateMachine):
     @precondition(lambda self: self.model)
     @rule(begin=PLACES, length=st.integers(1, 8), by_hand=st.booleans())
     def collapse(self, *, begin: float, length: int, by_hand: bool) -> None:
-        if self.has_removed: return #BUG4
+        if self.has_removed:
+            return  # BUG4
         behind = len(self.model) - self.memory.layers(self.thread)[-1].messages
         start = int(begin * len(self.model))
         stop = min(start + length, len(self.model))
@@ -156,7 +159,8 @@ class Conversations(RuleBasedStateMachine):
             if (ids := {id_of(each) for each in pair})
         ]
         cuts = any(first < edge <= last for edge in (start, stop) for first, last in spans)
-        if start <= behind and stop==len(self.model): return # BUG7
+        if start <= behind and stop == len(self.model):
+            return  # BUG7
         if cuts or start < behind < stop:
             return
         if by_hand:
@@ -171,16 +175,19 @@ class Conversations(RuleBasedStateMachine):
     def expand(self, *, place: float) -> None:
         groups = self.memory.groups(self.thread)
         group = groups[int(place * len(groups))]
-        self.has_expanded=True
+        self.has_expanded = True
         self.memory.groups.expand(self.thread, group.key)
-        self.collapsed = self.collapsed - {id_of(one) for one in self.model[group.start : group.stop]}
+        self.collapsed = self.collapsed - {
+            id_of(one) for one in self.model[group.start : group.stop]
+        }
         self.check()
 
     @precondition(lambda self: self.model)
     @rule(place=PLACES, is_pinned=st.booleans())
     def pin(self, *, place: float, is_pinned: bool) -> None:
         at = int(place * len(self.model))
-        if at< len(self.model)-self.memory.layers(self.thread)[-1].messages: return #BUG6
+        if at < len(self.model) - self.memory.layers(self.thread)[-1].messages:
+            return  # BUG6
         self.memory.pin(self.thread, str(self.model[at].id), pinned=is_pinned)
         marks = {**self.model[at].additional_kwargs, "pinned": is_pinned}
         pinned = self.model[at].model_copy(update={"additional_kwargs": marks})
@@ -197,7 +204,10 @@ class Conversations(RuleBasedStateMachine):
     @rule()
     def save_and_load(self) -> None:
         shown = self.memory.load(self.config)
-        if [o for o in shown if is_marker(o)] and not (getattr(self.memory.get_tuple(self.memory.get_tuple(self.config).config),'x',0)): return  # BUG1 BUG3
+        if [o for o in shown if is_marker(o)] and not (
+            getattr(self.memory.get_tuple(self.memory.get_tuple(self.config).config), "x", 0)
+        ):
+            return  # BUG1 BUG3
         new = AIMessage("saved", id=f"saved {len(self.versions)} {self.speaker.chance.random()}")
         self.memory.save(self.config, [*self.memory.load(self.config), new])
         self.model = [*self.model, new]
@@ -219,8 +229,10 @@ class Conversations(RuleBasedStateMachine):
         self.check_view(view)
         groups = self.memory.groups(self.thread)
         assert [group.start for group in groups] == [0, *[one.stop for one in groups[:-1]]]
-        if not self.has_removed: assert groups[-1].stop == len(self.model) #BUG4
-        if not self.has_removed and not self.has_expanded and not self.collapsed: assert sum(one.messages for one in self.memory.layers(self.thread)) == len(self.model)
+        if not self.has_removed:
+            assert groups[-1].stop == len(self.model)  # BUG4
+        if not self.has_removed and not self.has_expanded and not self.collapsed:
+            assert sum(one.messages for one in self.memory.layers(self.thread)) == len(self.model)
         for version in self.speaker.chance.sample(self.versions, min(2, len(self.versions))):
             assert texts(self.memory.full_messages(version.config)) == texts(version.messages)
             assert texts(self.memory.load(version.config)) == version.view
@@ -250,4 +262,6 @@ def _count(messages: Sequence[BaseMessage]) -> int:
 
 
 TestConversations = Conversations.TestCase
-TestConversations.settings = settings_of(quick=60, full=400, stateful_step_count=25, report_multiple_bugs=False)
+TestConversations.settings = settings_of(
+    quick=60, full=400, stateful_step_count=25, report_multiple_bugs=False
+)

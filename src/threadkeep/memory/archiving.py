@@ -19,6 +19,7 @@ from langchain_core.messages import BaseMessage, SystemMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from threadkeep.delegate import Delegate
+from threadkeep.engine.operation import Aside
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
 from threadkeep.memory import records, window
@@ -313,7 +314,7 @@ class Archiving(Delegate):
         acall = partial(driver.in_thread, call)
         if hasattr(summarizer, "asummarize"):
             acall = partial(summarizer.asummarize, messages, previous)
-        summary: Summary = yield from driver.either(call, acall)
+        summary: Summary = yield Aside(call, acall)  # (a turn that is cancelled does not wait)
         return summary
 
     # -- suggestions -----------------------------------------------------------------
@@ -386,11 +387,13 @@ class Archiving(Delegate):
         self, thread: str, record: Record, start: int = 0
     ) -> Workflow[list[tuple[int, BaseMessage, Record]]]:
         """Return what is archived up to a record from a position on, with positions and records."""
-        limit = None if start == 0 else max(64, 2 * (record.stop - start))
-        known = yield from self._all_records(thread, limit)
-        chain = records.chain(known, record.key)
-        if limit is not None and (not chain or chain[0].start > start):
-            chain = records.chain((yield from self._all_records(thread)), record.key)
+        limit = record.stop - start + 8
+        while True:
+            known = yield from self._all_records(thread, limit if start else None)
+            chain = records.chain(known, record.key)
+            if not start or len(known) < limit or (chain and chain[0].start <= start):
+                break
+            limit *= 4
         return [one for one in records.archived(chain) if one[0] >= start]
 
     # -- the index -------------------------------------------------------------------
@@ -400,7 +403,8 @@ class Archiving(Delegate):
 
         def add() -> None:
             for record in some:
-                self.index.add(thread, record.key, record.start, record.messages)
+                if record.messages:
+                    self.index.add(thread, record.key, record.start, record.messages)
                 for id, message in record.edits.items():
                     hits = self.index.find(thread, [id]).get(id, ())
                     if message is not None and hits:

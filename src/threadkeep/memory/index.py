@@ -161,6 +161,7 @@ class _Thread:
     def __init__(self) -> None:
         self.records: set[str] = set()
         self.messages: list[_Message] = []  # in order
+        self.ids: dict[str, list[_Message]] = {}
         self.chars = 0
 
 
@@ -195,7 +196,10 @@ class ScanIndex(ResetInChild):
                 return
             for position, (message, text) in enumerate(zip(messages, words, strict=True), start):
                 hit = Hit(record, position, message.id)
-                insort(known.messages, _Message(position, len(known.records), hit, text))
+                one = _Message(position, len(known.records), hit, text)
+                insort(known.messages, one)
+                if message.id is not None:
+                    known.ids.setdefault(message.id, []).append(one)
             known.records.add(record)
             known.chars += sum(map(len, words))
             self._threads.move_to_end(thread)
@@ -219,13 +223,9 @@ class ScanIndex(ResetInChild):
 
     def find(self, thread: str, ids: Iterable[str]) -> dict[str, list[Hit]]:
         """See `ArchiveIndex.find`."""
-        wanted_ids = set(ids)
-        found: dict[str, list[Hit]] = {}
         with self._thread(thread) as known:
-            for _, _, hit, _ in reversed(known.messages):
-                if hit.id in wanted_ids and hit.id is not None:
-                    found.setdefault(hit.id, []).append(hit)
-        return found
+            found = {id: sorted(known.ids[id], reverse=True) for id in ids if id in known.ids}
+        return {id: [message.hit for message in messages] for id, messages in found.items()}
 
     def records(self, thread: str) -> set[str]:
         """See `ArchiveIndex.records`."""

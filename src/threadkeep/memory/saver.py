@@ -73,13 +73,15 @@ class LayeredCheckpointSaver(LayeredView):
             raise invalid("saver", saver, "Use the saver inside it: it has layers already.")
         if policy is not None and not isinstance(policy, Layers):
             raise invalid("policy", policy, "Use Layers(...).")
+        if not isinstance(channel, str) or not channel:
+            raise invalid("channel", channel, 'Use the name of a channel, such as "messages".')
         if language not in window.LANGUAGES:
             raise invalid("language", language, 'Use "en" or "zh".')
         super().__init__(
             saver,
             policy=policy or Layers(),
             summarizer=as_summarizer(summarizer),
-            channel=validation.text("channel", channel),
+            channel=channel,
             language=language,
             index=index if index is not None else open_index(saver),
             background=validation.flag("background", background),
@@ -324,13 +326,12 @@ class LayeredCheckpointSaver(LayeredView):
         unknown = [id for id in missing if id not in archived]
         if unknown:
             raise invalid("id", unknown[0], "Use the id of a message of this thread.")
+        at, left = arguments.place(seen.found.config), [one for one in live if one is not None]
         if record is not None and archived:
-            record = yield from self._edited(arguments.place(seen.found.config), record, archived)
-        return (
-            yield from self._write(
-                arguments.head(seen.thread), seen, [one for one in live if one is not None], record
-            )
-        )
+            record = yield from self._edited(at, record, archived)
+        if record is not None:
+            record = yield from self._shifted(at, record, seen.live, left)
+        return (yield from self._write(arguments.head(seen.thread), seen, left, record))
 
     def _resummarize(self, thread: Place) -> Workflow[Summary | None]:
         """Make the summary anew from the archived messages, as after an edit of one of them.
@@ -390,6 +391,7 @@ class LayeredCheckpointSaver(LayeredView):
         summary = None if seen.record is None else seen.record.summary
         if seen.live:
             summary = yield from self._ask(seen.live, summary)
+        before = () if seen.record is None else seen.record.kept
         root = str(uuid6())
         seed = Record(
             key=root,
@@ -398,7 +400,7 @@ class LayeredCheckpointSaver(LayeredView):
             base=summary,
             model=self.summarizer.model,
             prompt_version=self.summarizer.prompt_version,
-            kept=list(window.staying(seen.live, self.policy)),
+            kept=[*before, *map(window.with_id, window.staying(seen.live, self.policy))],
             origin=(seen.thread, seen.key),
             created_at=datetime.now(UTC).isoformat(),
         )

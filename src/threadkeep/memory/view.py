@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 from langchain_core.messages import BaseMessage, SystemMessage
 from langchain_core.runnables import RunnableConfig
@@ -320,23 +321,31 @@ class LayeredView(Archiving):
         mark = view.mark and window.MARK + view.mark
         seen = {mark, *known, *view.carried, *(window.GROUP + key for key in view.hidden)}
         if record is None or not present & seen:
-            return View(shown)  # (whoever removes all that is in view removes the summary, too)
+            return View(
+                (yield from self._unmarked(at, shown))
+            )  # (whoever removes all that is in view removes the summary, too)
         carried = dict(view.carried)
         gone = [id for id in window.removed_by(shown) if id not in carried]
         edits: dict[str, BaseMessage | None] = {
             id: None for id, one in carried.items() if one is not None and id not in present
         }
+        hidden = {str(one.id): one for some in view.hidden.values() for one in some}
+        behind = {str(one.id): one for one in shown if one.id in hidden}
         live: Messages = []
         for one in shown:
             key = one.id or ""
             if key.startswith(window.GROUP):
-                live += view.hidden.get(key.removeprefix(window.GROUP), ())
+                some = view.hidden.get(key.removeprefix(window.GROUP), ())
+                live += [behind.get(str(each.id), each) for each in some if each.id not in gone]
+            elif key in hidden:
+                continue
             elif key in carried:
                 before = carried[key]
                 if before is None or not window.same(one, before):
                     edits[key] = one
             elif key != mark:
                 live.append(one)
+        live = yield from self._unmarked(at, live)
         fresh = [one.id for one in live if one.id and one.id not in known]
         found = yield from self._find(at.thread, record, [*fresh, *gone])
         edits.update({id: None for id in gone if id in found})
@@ -347,6 +356,19 @@ class LayeredView(Archiving):
         live = [one for one in live if one.id not in found]
         record = yield from self._shifted(at, record, view.live, live)
         return View(live, record, record, view.mark, carried, view.hidden)
+
+    def _unmarked(self, at: CheckpointRef, shown: Sequence[BaseMessage]) -> Workflow[Messages]:
+        """Return the messages without other summaries of this thread, as subgraphs keep them.
+
+        What another thread's view was made of is a message like any other.
+        """
+        found: Messages = []
+        for one in shown:
+            if not window.is_marker(one):
+                found.append(one)
+            elif (yield from self._record(at.thread, window.marked(one) or at.thread)) is None:
+                found.append(one.model_copy(update={"id": str(uuid4())}))
+        return found
 
     def _shifted(
         self,
@@ -380,14 +402,17 @@ class LayeredView(Archiving):
         """Store changes of archived messages; return the record."""
         kept = {str(one.id): one for one in record.kept}
         for id, one in edits.items():
-            kept.pop(id, None)
-            if one is not None and window.stays(one, self.policy):
+            before = kept.get(id)
+            was_pinned = before is not None and window.stays(before, self.policy)
+            if one is not None and (window.stays(one, self.policy) or (before and not was_pinned)):
                 kept[id] = one
+            else:
+                kept.pop(id, None)
         gone = yield from self._find(at.thread, record, [id for id in edits if edits[id] is None])
         new = record.after(
             at.id or record.root,
             edits=dict(edits),
-            kept=list(kept.values()),
+            kept=window.without_orphans(list(kept.values())),
             removed=(*record.removed, *(one.position for one in gone.values())),
             is_stale=True,
         )

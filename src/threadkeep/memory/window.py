@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from json import dumps
-from typing import Any, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from langchain_core.messages import (
     AIMessage,
@@ -18,17 +18,19 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
-from langgraph.graph.message import REMOVE_ALL_MESSAGES, Messages
-from langgraph.graph.message import add_messages as _add_messages
 
 from threadkeep.memory.policy import Layers
 from threadkeep.memory.summaries import Summary
+
+if TYPE_CHECKING:
+    from langgraph.graph.message import Messages
 
 MARK = "threadkeep-memory:"  # the id of a summary's message: this, and the record's key
 GROUP = "threadkeep-group:"
 DETAILS = "threadkeep_memory"  # in additional_kwargs of a summary's message
 _TITLES = {"en": "[Summary of the earlier conversation]", "zh": "[之前的对话总结]"}
 LANGUAGES = tuple(_TITLES)
+_REMOVE_ALL = "__remove_all__"  # as `langgraph.graph.message` has it
 
 
 def are_messages(value: object) -> TypeGuard[list[BaseMessage]]:
@@ -72,7 +74,7 @@ def leaving(
     """
     limit, tokens, used, cut = policy.max_tokens, policy.max_tokens is not None, 0, 0
     limit = policy.full_window if limit is None else limit
-    follows = {index for span in collapsed for index in span[1:]}
+    follows = {index for span in collapsed for index in span[:-1]}
     for index in reversed(range(len(messages))):
         if index not in follows:
             used += policy.counter([messages[index]]) if tokens else 1
@@ -112,7 +114,8 @@ def stays(message: BaseMessage, policy: Layers) -> bool:
 
 
 def _results(messages: Sequence[BaseMessage], first: int, last: int) -> list[int]:
-    calls = {call["id"] for call in cast("AIMessage", messages[first]).tool_calls}
+    caller = cast("AIMessage", messages[first])
+    calls = {call["id"] for call in (*caller.tool_calls, *caller.invalid_tool_calls)}
     return [
         index
         for index in range(first + 1, last + 1)
@@ -146,6 +149,20 @@ def same(one: BaseMessage, other: BaseMessage) -> bool:
     return one is other or digest_of(one) == digest_of(other)
 
 
+def without_orphans(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Return the messages without tool calls that have no result, and results of no call."""
+    whole = {
+        index
+        for first, last in exchanges(messages)
+        for index in (first, *_results(messages, first, last))
+    }
+    return [
+        one
+        for index, one in enumerate(messages)
+        if index in whole or not (isinstance(one, ToolMessage) or getattr(one, "tool_calls", None))
+    ]
+
+
 def digest_of(message: BaseMessage) -> str:
     """Return a hash of what a message says, but for its id."""
     fields = message.model_dump(mode="json", exclude={"id"})
@@ -173,31 +190,33 @@ def add_messages(left: Messages, right: Messages, **options: Any) -> Messages:
     LangGraph's reducer refuses `RemoveMessage` of an id that it does not see. With this one in the
     state's annotation, such a removal reaches the archive, if there is one.
     """
-    if not isinstance(left, list) or not any(_has_archive(one) for one in left):
-        return _add_messages(left, right, **options)
+    from langgraph.graph.message import add_messages as add  # noqa: PLC0415 - slow, and an extra
+
+    if not isinstance(left, list) or not any(_is_marker(one) for one in left):
+        return add(left, right, **options)
     updates = right if isinstance(right, list) else [right]
     seen = {getattr(one, "id", None) for one in (*left, *updates) if not _removes(one)}
     removed = [one.id for one in updates if _removes(one) and one.id not in seen]
     rest = [one for one in updates if not (_removes(one) and one.id in removed)]
-    return _add_messages(cast("Messages", _noted(left, removed)), cast("Messages", rest), **options)
+    return add(cast("Messages", _noted(left, removed)), cast("Messages", rest), **options)
 
 
-def _has_archive(message: object) -> bool:
-    return isinstance(message, BaseMessage) and marked(message) is not None
+def _is_marker(message: object) -> bool:
+    return isinstance(message, BaseMessage) and is_marker(message)
 
 
 def _removes(message: object) -> TypeGuard[RemoveMessage]:
-    return isinstance(message, RemoveMessage) and message.id != REMOVE_ALL_MESSAGES
+    return isinstance(message, RemoveMessage) and message.id != _REMOVE_ALL
 
 
 def _noted(messages: Sequence[Any], removed: Sequence[str | None]) -> list[Any]:
     """The messages, in which the summary's one says what else was removed."""
     if not removed:
         return list(messages)
-    return [_with_removed(one, removed) if _has_archive(one) else one for one in messages]
+    return [_with_removed(one, removed) if _is_marker(one) else one for one in messages]
 
 
-def _with_removed(marker: SystemMessage, removed: Sequence[str | None]) -> SystemMessage:
+def _with_removed(marker: BaseMessage, removed: Sequence[str | None]) -> BaseMessage:
     details: Mapping[str, Any] = marker.additional_kwargs.get(DETAILS, {})
     more = [*details.get("removed", ()), *removed]
     return marker.model_copy(
@@ -209,5 +228,5 @@ def _with_removed(marker: SystemMessage, removed: Sequence[str | None]) -> Syste
 
 def removed_by(messages: Iterable[BaseMessage]) -> list[str]:
     """Return the ids that the reducer has noted as removed."""
-    found = [one.additional_kwargs.get(DETAILS, {}) for one in messages if marked(one) is not None]
+    found = [one.additional_kwargs.get(DETAILS, {}) for one in messages if is_marker(one)]
     return [str(id) for details in found for id in details.get("removed", ())]

@@ -135,7 +135,7 @@ def test_of_an_exchange_all_stays() -> None:
 
 @settings_of(quick=300, full=10_000)
 @given(st.integers(0, 10**9), st.integers(1, 12), st.integers(1, 5), st.booleans())
-def test_no_tool_call_is_ever_separated(seed: int, size: int, batch: int, tokens: bool) -> None:  # noqa: FBT001 - drawn
+def test_no_tool_call_is_ever_separated(seed: int, size: int, batch: int, tokens: bool) -> None:
     speaker = Speaker(seed)
     limits: dict[str, Any] = {"max_tokens": 5 * size, "counter": words} if tokens else {}
     policy = window(size, batch=batch, **limits)
