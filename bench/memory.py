@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from pstats import Stats
 from statistics import median
+from threading import RLock
 from typing import Annotated, Any, TypedDict
 
 from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage
@@ -26,6 +27,7 @@ from rich.table import Table
 
 from bench.conversations import Turn, joined, load, made_up
 from bench.messages import from_assistant, from_tool
+from bench.profiling import CALLS, watched
 from threadkeep import MemorySaver, SqliteSaver
 from threadkeep.memory import LayeredCheckpointSaver, Layers
 
@@ -215,15 +217,15 @@ def facts(options: argparse.Namespace, folder: Path) -> Iterator[Row]:
 
 
 def profile(options: argparse.Namespace, folder: Path) -> None:
-    """Print where the time of the last turns goes."""
-    talk = Talk(LayeredCheckpointSaver(sqlite(folder, "profile", "normal"), Layers(batch=10)))
+    """Print where the saver's time of the last turns goes."""
+    saver = LayeredCheckpointSaver(sqlite(folder, "profile", "normal"), Layers(batch=10))
+    talk, profiler, lock = Talk(saver), cProfile.Profile(), RLock()
     found = list(turns(options.data, options.messages))
-    profiler = cProfile.Profile()
     for number, turn in enumerate(found):
-        if number == len(found) - SOME:
-            profiler.enable()
+        if number == max(0, len(found) - SOME):
+            for name in CALLS:
+                setattr(saver, name, watched(getattr(saver, name), profiler, lock))
         talk.turn(turn)
-    profiler.disable()
     Stats(profiler).sort_stats(options.profile).print_stats(60)
 
 

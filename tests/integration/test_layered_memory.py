@@ -136,7 +136,7 @@ def test_every_turn_sees_the_end_of_the_conversation(memory: Any) -> None:
         own = originals(shown)
         assert texts(own) == texts(said[2 * turn + 1 - len(own) : 2 * turn + 1])
         assert len(own) == min(2 * turn + 1, 5)  # (the input comes after what was cut)
-        assert len(shown) - len(own) == (turn > 1)
+        assert len(shown) - len(own) == (turn > 2)
     assert memory.full_messages("t") == said
 
 
@@ -273,7 +273,7 @@ def test_a_fork_and_a_copy_have_the_archive(memory: Any, saver: Any, is_collecte
     saver.threads.fork("t", config["configurable"]["checkpoint_id"], "fork")
     memory.copy_thread("t", "copy")
     assert texts(memory.full_messages("fork")) == full
-    assert texts(memory.load(at("fork"))) == view or not is_collected
+    assert texts(memory.load(next(memory.list(at("fork"))).config)) == view
     assert memory.full_messages("copy") == said
     chat.say("fork", talk(2, 50))
     chat.say("copy", talk(2, 60))
@@ -434,7 +434,6 @@ async def test_the_async_api(memory: Any) -> None:
         await chat.graph.ainvoke({"messages": [said[start]]}, at("t"))
     assert await memory.afull_messages("t") == said
     assert await memory.alayers("t") == memory.layers("t")
-    assert await memory.agroups("t") == memory.groups("t") if hasattr(memory, "agroups") else True
     assert await memory.groups.alist("t") == memory.groups("t")
     assert await memory.ausage("t") == memory.usage("t")
     assert await memory.asummary("t") == memory.summary("t")

@@ -1,0 +1,280 @@
+"""Summaries of layered memory: when they are made, by whom, and what happens where one fails."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import sqlite3
+import threading
+from contextlib import closing
+from typing import Any
+
+import pytest
+from kit.conversations import Chat, originals, talk
+from langchain_core.messages import AIMessage, HumanMessage
+
+from threadkeep import MemorySaver, SqliteSaver
+from threadkeep.memory import LayeredCheckpointSaver, Layers, Summary
+
+from .places import at
+from .runs import WAIT, Gate, Run
+
+SMALL = Layers(full_window=4, summary_window=10, archive_threshold=20)
+
+
+class Summarizer:
+    """Notes what it is asked; it can be down, and wait at a gate."""
+
+    def __init__(self, gate: Gate | None = None) -> None:
+        self.asked: list[list[Any]] = []
+        self.gate, self.is_down = gate, False
+
+    def __call__(self, messages: Any, previous: Any) -> str:
+        self.asked.append([one.id for one in messages])
+        if self.gate is not None:
+            self.gate.pass_through()
+        if self.is_down:
+            raise TimeoutError("the model is down")
+        return f"summary {len(self.asked)}"
+
+
+def layered(inner: Any, summarizer: Any, **options: Any) -> Any:
+    return LayeredCheckpointSaver(inner, SMALL, summarizer, **options)
+
+
+def names(start: int, stop: int) -> list[str]:
+    return [f"m{number}" for number in range(start, stop)]
+
+
+def test_only_what_newly_leaves_is_summarized() -> None:
+    summarizer = Summarizer()
+    policy = Layers(full_window=4)  # (no group is closed: its messages are summarized for it)
+    memory = LayeredCheckpointSaver(MemorySaver(), policy, summarizer)
+    chat = Chat(memory)
+    for count in range(0, 12, 2):
+        chat.say("t", talk(2, count))
+        for _ in range(3):
+            memory.load(at("t"))
+            memory.full_messages("t")
+    assert summarizer.asked == [names(0, 2), names(2, 4), names(4, 6), names(6, 8)]
+
+
+def test_nothing_is_asked_while_nothing_leaves() -> None:
+    summarizer = Summarizer()
+    memory = layered(MemorySaver(), summarizer)
+    chat = Chat(memory)
+    chat.talk("t", talk(4))
+    chat.graph.update_state(at("t"), {"notes": 1}, as_node="model")
+    [*memory.list(at("t"))]
+    memory.layers("t")
+    assert summarizer.asked == []
+
+
+def test_a_summary_is_never_one_of_the_messages() -> None:
+    found: list[Any] = []
+
+    def told(messages: Any, previous: Any) -> str:
+        found.extend(messages)
+        return "a summary"
+
+    Chat(layered(MemorySaver(), told)).talk("t", talk(10))
+    assert found
+    assert originals(found) == found
+    assert [one.id for one in found] == names(0, 4)
+
+
+def test_a_turn_goes_on_where_no_summary_can_be_made(
+    saver: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    summarizer = Summarizer()
+    memory = layered(saver, summarizer)
+    chat = Chat(memory)
+    chat.talk("t", talk(4))
+    summarizer.is_down = True
+    for count in range(4, 14, 2):
+        view = chat.say("t", talk(2, count))
+        assert view == talk(count + 2)  # (all of it: nothing leaves without a summary)
+        assert memory.full_messages("t") == talk(count + 2)
+    assert "No summary was made of thread 't'" in caplog.text
+    assert {one.layer for one in memory.layers("t")} == {"full"}
+    summarizer.is_down = False
+    chat.say("t", talk(2, 14))
+    assert memory.full_messages("t") == talk(16)
+    assert len(memory.load(at("t"))) == 5
+
+
+async def test_an_async_turn_goes_on_too() -> None:
+    summarizer = Summarizer()
+    summarizer.is_down = True
+    memory = layered(MemorySaver(), summarizer)
+    chat = Chat(memory)
+    for count in range(0, 10, 2):
+        chat.tape.append(talk(1, count + 1))
+        await chat.graph.ainvoke({"messages": talk(1, count)}, at("t"))
+    assert await memory.afull_messages("t") == talk(10)
+    summarizer.is_down = False
+    assert len(await memory.aload(at("t"))) == 5
+    assert await memory.afull_messages("t") == talk(10)
+
+
+def test_a_long_conversation_is_summarized_in_parts() -> None:
+    summarizer = Summarizer()
+    memory = layered(MemorySaver(), summarizer)
+    memory.save(at("t"), talk(134))
+    assert max(map(len, summarizer.asked)) <= 50
+    assert memory.full_messages("t") == talk(134)
+    assert len(memory.load(at("t"))) == 5
+
+
+def test_in_the_background_no_turn_waits(another: Any) -> None:
+    gate, summarizer = Gate(), Summarizer()
+    summarizer.gate = gate
+    memory = layered(another(), summarizer, background=True)
+    chat = Chat(memory)
+    for count in range(0, 12, 2):
+        assert len(chat.say("t", talk(2, count))) == count + 2
+    gate.wait_until_reached()
+    gate.open()
+    memory.close()  # (waits for what is under way)
+    assert len(summarizer.asked) == 1
+    again = layered(another(), summarizer)
+    assert again.full_messages("t") == talk(12)
+    assert len(again.load(at("t"))) == 5
+
+
+async def test_in_the_background_of_an_event_loop(tmp_path: Any) -> None:
+    gate = Gate()
+    summarizer = Summarizer(gate)
+    path = str(tmp_path / "a.db")
+    memory = layered(SqliteSaver(path), summarizer, background=True)
+    chat = Chat(memory)
+    for count in range(0, 12, 2):
+        chat.tape.append(talk(1, count + 1))
+        await chat.graph.ainvoke({"messages": talk(1, count)}, at("t"))
+    await asyncio.to_thread(gate.wait_until_reached)
+    gate.open()
+    await memory.aclose()
+    async with layered(SqliteSaver(path), summarizer) as again:
+        assert await again.afull_messages("t") == talk(12)
+        assert len(await again.aload(at("t"))) == 5
+
+
+def test_a_summary_under_way_is_not_asked_for_again(another: Any) -> None:
+    """Two savers, as of two processes: one waits for its model, the other one sees all."""
+    gate, other = Gate(), Summarizer()
+    first, second = layered(another(), Summarizer(gate)), layered(another(), other)
+    first.save(at("t"), talk(4))
+    chat = Chat(second)
+    writer = Chat(LayeredCheckpointSaver(another(), Layers(full_window=40, summary_window=50)))
+    writer.say("t", talk(4, 4))
+    run = Run(first.load, at("t"))
+    gate.wait_until_reached()
+    assert second.load(at("t")) == talk(8)
+    assert chat.say("t", talk(2, 8)) == talk(10)
+    assert other.asked == []
+    gate.open()
+    assert len(run.finish()) == 5
+    assert second.full_messages("t") == talk(10)
+    assert len(second.load(at("t"))) == 5
+    assert other.asked == [names(4, 6)]  # (what the first one has summarized is taken from it)
+
+
+def test_many_loads_at_once_make_one_summary(another: Any) -> None:
+    summarizers = [Summarizer() for _ in range(4)]
+    Chat(LayeredCheckpointSaver(another())).say("t", talk(12))
+    savers = [layered(another(), one) for one in summarizers]
+    start = threading.Barrier(len(savers))
+
+    def load(memory: Any) -> Any:
+        start.wait(WAIT)
+        return memory.load(at("t"))
+
+    found = [run.finish() for run in [Run(load, one) for one in savers]]
+    assert all(len(originals(view)) in (4, 12) for view in found)
+    asked = [ids for one in summarizers for ids in one.asked]
+    assert asked == [names(0, 8)]
+    for memory in savers:
+        assert memory.full_messages("t") == talk(12)
+        assert len(memory.load(at("t"))) == 5
+
+
+class Hanging:
+    """A summarizer whose model does not answer, at first."""
+
+    model, prompt_version = "model", "1"
+
+    def __init__(self) -> None:
+        self.asked, self.is_hanging = asyncio.Event(), True
+
+    def summarize(self, messages: Any, previous: Any) -> Summary:
+        raise NotImplementedError
+
+    async def asummarize(self, messages: Any, previous: Any) -> Summary:
+        self.asked.set()
+        if self.is_hanging:
+            await asyncio.Event().wait()
+        return Summary("a summary", message_count=len(messages))
+
+
+async def test_a_turn_that_is_cancelled_in_its_summary() -> None:
+    summarizer = Hanging()
+    memory = layered(MemorySaver(), summarizer)
+    chat = Chat(memory)
+    for count in range(0, 6, 2):
+        chat.tape.append(talk(1, count + 1))
+        await chat.graph.ainvoke({"messages": talk(1, count)}, at("t"))
+    turn = asyncio.ensure_future(chat.graph.ainvoke({"messages": talk(1, 6)}, at("t")))
+    await asyncio.wait_for(summarizer.asked.wait(), WAIT)
+    turn.cancel()
+    done, _ = await asyncio.wait([turn], timeout=2)
+    assert done, "the turn did not end"
+    summarizer.is_hanging = False
+    assert len(await memory.aload(at("t"))) == 5
+    assert await memory.afull_messages("t") == talk(6)
+
+
+# -- killed --------------------------------------------------------------------------------
+
+
+def _killed_behind(path: str, call: str, number: int) -> None:
+    """Talk until the saver inside is asked for the n-th time to store a record; die there."""
+    inner: Any = SqliteSaver(path)
+    counted = {"put": 0, "put_writes": 0}
+    method = getattr(inner, call)
+
+    def dying(config: Any, *args: Any, **options: Any) -> Any:
+        stored = method(config, *args, **options)
+        if str(config["configurable"].get("checkpoint_ns")).startswith("threadkeep$"):
+            counted[call] += 1
+            if counted[call] == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return stored
+
+    setattr(inner, call, dying)
+    Chat(layered(inner, lambda messages, previous: "a summary")).talk("t", talk(40))
+
+
+@pytest.mark.parametrize(
+    ("call", "number"), [("put", 1), ("put", 2), ("put", 5), ("put_writes", 2)]
+)
+def test_killed_between_a_record_and_the_checkpoint(tmp_path: Any, call: str, number: int) -> None:
+    path = str(tmp_path / "killed.db")
+    context = multiprocessing.get_context("spawn")
+    child = context.Process(target=_killed_behind, args=(path, call, number))
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGKILL
+    with closing(layered(SqliteSaver(path), lambda messages, previous: "a summary")) as memory:
+        assert memory.check().ok
+        found = memory.full_messages("t")
+        assert found == talk(len(found))
+        assert len(found) >= 4
+        view = originals(memory.load(at("t")))
+        assert view == found[-len(view) :]
+        said = [HumanMessage("on", id="on"), AIMessage("we go", id="go")]
+        Chat(memory).say("t", said)
+        assert memory.full_messages("t") == [*found, *said]
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
