@@ -213,7 +213,10 @@ def from_tuple(found: CheckpointTuple) -> Record:
 
 
 def _summary(plain: dict[str, Any] | None) -> Summary | None:
-    return None if plain is None else Summary.from_dict(plain)
+    if plain is None:
+        return None
+    fields = {name: tuple(one) if isinstance(one, list) else one for name, one in plain.items()}
+    return Summary(**fields)
 
 
 # -- a conversation --------------------------------------------------------------------

@@ -20,6 +20,7 @@ from langgraph.checkpoint.base.id import uuid6
 from threadkeep import arguments
 from threadkeep.engine.model import OWN_NS
 from threadkeep.engine.operation import CheckpointRef
+from threadkeep.errors import CorruptionError
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow, both
 from threadkeep.memory import records, window
@@ -123,6 +124,13 @@ class LayeredView(Archiving):
         if live is None and pointer is None and not always:
             return None
         record = None if pointer is None else (yield from self._record(thread, str(pointer)))
+        if record is None and pointer is not None:
+            raise CorruptionError(
+                f"The record {pointer} of what has left the window is missing.",
+                hint="Use the saver inside to read the checkpoint without its archive.",
+                thread=thread,
+                checkpoint=found.checkpoint["id"],
+            )
         return Seen(found, thread, live or [], record)
 
     def _shown(self, seen: Seen, view: View) -> CheckpointTuple:
