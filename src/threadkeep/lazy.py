@@ -8,13 +8,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from threadkeep import stats
+    from threadkeep import stats, streaming
     from threadkeep.engine import listing
     from threadkeep.forks import fork
     from threadkeep.repair import check
     from threadkeep.retention import apply, gc
 
-__all__ = ["apply", "check", "fork", "gc", "listing", "stats"]
+__all__ = ["apply", "check", "fork", "gc", "listing", "stats", "streaming"]
 
 _PATHS = {
     "apply": "retention.apply",
@@ -23,6 +23,7 @@ _PATHS = {
     "gc": "retention.gc",
     "listing": "engine.listing",
     "stats": "stats",
+    "streaming": "streaming",
 }
 
 
