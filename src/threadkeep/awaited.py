@@ -61,11 +61,11 @@ class AwaitedMaintenance:
 
     async def apartial(self, thread: str) -> list[PartialStream]:
         """Async variant of `partial`."""
-        return await driver.arun(lazy.streaming.Rows(self, thread).partial())
+        return await driver.arun(lazy.stream_rows.Rows(self, thread).partial())
 
     async def adiscard_partial(self, thread: str, stream: str | None = None) -> int:
         """Async variant of `discard_partial`."""
-        return await driver.arun(lazy.streaming.Rows(self, thread).discard(stream))
+        return await driver.arun(lazy.stream_rows.Rows(self, thread).discard(stream))
 
     async def astats(self) -> Stats:
         """Async variant of `stats`."""

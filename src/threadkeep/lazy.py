@@ -8,13 +8,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from threadkeep import stats, streaming
+    from threadkeep import stats
     from threadkeep.engine import listing
     from threadkeep.forks import fork
     from threadkeep.repair import check
     from threadkeep.retention import apply, gc
+    from threadkeep.streaming import rows as stream_rows
+    from threadkeep.streaming import stream
 
-__all__ = ["apply", "check", "fork", "gc", "listing", "stats", "streaming"]
+__all__ = ["apply", "check", "fork", "gc", "listing", "stats", "stream", "stream_rows"]
 
 _PATHS = {
     "apply": "retention.apply",
@@ -23,7 +25,8 @@ _PATHS = {
     "gc": "retention.gc",
     "listing": "engine.listing",
     "stats": "stats",
-    "streaming": "streaming",
+    "stream": "streaming.stream",
+    "stream_rows": "streaming.rows",
 }
 
 

@@ -99,7 +99,7 @@ class Maintenance(AwaitedMaintenance):
         Raises:
             InvalidArgumentError: the thread's id is invalid.
         """
-        return driver.run(lazy.streaming.Rows(self, thread).partial())
+        return driver.run(lazy.stream_rows.Rows(self, thread).partial())
 
     def discard_partial(self, thread: str, stream: str | None = None) -> int:
         """Discard what pending streams of a thread left; return how many there were.
@@ -113,7 +113,7 @@ class Maintenance(AwaitedMaintenance):
         Raises:
             InvalidArgumentError: the thread's id is invalid.
         """
-        return driver.run(lazy.streaming.Rows(self, thread).discard(stream))
+        return driver.run(lazy.stream_rows.Rows(self, thread).discard(stream))
 
     def stats(self) -> Stats:
         """Return bytes by thread and by channel, and what full copies would take.

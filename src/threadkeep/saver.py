@@ -425,7 +425,7 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
             InvalidArgumentError: an option is invalid.
             InvalidConfigError: the config has no thread_id.
         """
-        return lazy.streaming.Stream(
+        return lazy.stream.Stream(
             self, config, interval=interval, max_pending=max_pending, max_bytes=max_bytes
         )
 

@@ -2,7 +2,6 @@
 
 from threadkeep.streaming.graphs import astream_saved, stream_saved
 from threadkeep.streaming.parts import PartialMessage, PartialStream, PartialValues, StreamStatus
-from threadkeep.streaming.rows import Rows
 from threadkeep.streaming.saver import StreamingCheckpointSaver
 from threadkeep.streaming.stream import Stream
 
@@ -10,7 +9,6 @@ __all__ = [
     "PartialMessage",
     "PartialStream",
     "PartialValues",
-    "Rows",
     "Stream",
     "StreamStatus",
     "StreamingCheckpointSaver",

@@ -62,8 +62,8 @@ async def astream_saved(  # noqa: PLR0913 - they are given by name
         async with aclosing(inner):
             async for item in inner:
                 for part in view.parts(item, stream):
-                    if not stream.offer(part):
-                        await stream.aadd(part)
+                    if not stream._offer(part):  # noqa: SLF001 - one package
+                        await stream._aadd(part)  # noqa: SLF001 - one package
                 if view.shows(item):
                     yield view.shown(item)
         if view.is_interrupted:
@@ -91,7 +91,7 @@ def stream_saved(  # noqa: PLR0913 - they are given by name
         with closing(inner):
             for item in inner:
                 for part in view.parts(item, stream):
-                    stream.add(part)
+                    stream._add_now(part)  # noqa: SLF001 - one package
                 if view.shows(item):
                     yield view.shown(item)
         if view.is_interrupted:
@@ -162,7 +162,7 @@ class _View:
         elif mode == "custom":
             part = of_event(payload, ns)
         elif mode == "checkpoints" and self._stores_steps:
-            part = stream.drop_values(ns)
+            part = stream._drop_values(ns)  # noqa: SLF001 - one package
         if part is not None:
             yield part
         if mode == "updates":

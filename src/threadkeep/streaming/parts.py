@@ -32,7 +32,8 @@ class Part(NamedTuple):
     value: Any
 
 
-class PartialMessage(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PartialMessage:
     """A message as far as it was streamed."""
 
     id: str  # the same as in the state, once its node has ended
@@ -42,7 +43,8 @@ class PartialMessage(NamedTuple):
     message: BaseMessage  # with its parts of tool calls
 
 
-class PartialValues(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PartialValues:
     """Values that a node has written to channels in a step that has not ended."""
 
     node: str

@@ -27,7 +27,6 @@ INTERVAL = 3.0
 MAX_PENDING = 5
 MAX_BYTES = 64 * 1024
 _LOOK = 1.0  # seconds between two looks at a worker that may be gone
-_NOTHING: Any = object()
 _STATUSES = ("completed", "pending", "discarded")
 _ANEW = "Start another one: saver.streaming(config)."
 _log = logging.getLogger("threadkeep")
@@ -212,7 +211,7 @@ class Stream:
         self,
         output: str | BaseMessage | Mapping[str, Any] = "",
         *,
-        event: Any = _NOTHING,
+        event: Any = None,
         node: str = "",
         message: str = "",
         ns: str = "",
@@ -233,7 +232,7 @@ class Stream:
             ThreadkeepError: the store fails, and no more can wait.
         """
         for part in (
-            None if event is _NOTHING else of_event(event, ns, node),
+            None if event is None else of_event(event, ns, node),
             _part(output, message, ns, node),
         ):
             if part is not None:
@@ -242,8 +241,7 @@ class Stream:
     update, aupdate = both(_update)
 
     def _add(self, part: Part) -> Workflow[None]:
-        """Add a part. See `update`."""
-        while not self.offer(part):
+        while not self._offer(part):
             yield Aside(self._refuse_in_loop, _nothing)
             if self._failure is not None:
                 raise self._failure
@@ -251,14 +249,14 @@ class Stream:
                 raise StateError("The worker of the stream is gone.", hint=_ANEW, **self._place)
             yield from self._room.wait(_LOOK)
 
-    add, aadd = both(_add)
+    _add_now, _aadd = both(_add)
 
     def _is_alive(self) -> bool:
         if self._task is not None:
             return not self._task.done()
         return self._thread is not None and self._thread.is_alive()
 
-    def offer(self, part: Part) -> bool:
+    def _offer(self, part: Part) -> bool:
         """Add a part without waiting; return False if there is no room for it."""
         with self._lock:
             if self._state != "started":
@@ -270,7 +268,7 @@ class Stream:
             self._due.set()
         return True
 
-    def drop_values(self, ns: str) -> Part | None:
+    def _drop_values(self, ns: str) -> Part | None:
         """Drop the values of a namespace that a checkpoint holds now. See `Buffer`."""
         with self._lock:
             return self._buffer.drop_values(ns)
