@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk
 
-from threadkeep.streaming.parts import Buffer, Part, as_text, fold, merged, of_event, of_message
+from threadkeep.streaming.parts import (
+    Buffer,
+    Part,
+    as_text,
+    fold,
+    merged,
+    of_event,
+    of_message,
+    weight,
+)
 
 
 def text(value, message="m", node="bot", ns=""):
@@ -90,6 +99,14 @@ def test_values_that_a_checkpoint_holds_are_not_shown():
     parts = [values(a=1), Part("values", "sub", "n", "", {"b": 2})]
     parts += [Part("checkpoint", "", "", "", None), values(c=3)]
     assert [one.values for one in fold(parts)[2]] == [{"b": 2}, {"c": 3}]
+
+
+def test_a_part_weighs_about_what_it_holds():
+    endless = []
+    endless.append(endless)
+    assert weight("a" * 1000) == 1000
+    assert 1000 < weight({"a": [AIMessage("a" * 500), ("b" * 500, 1)]}) < 2000
+    assert weight(endless) < 1000
 
 
 # -- when ------------------------------------------------------------------------------

@@ -61,10 +61,11 @@ async def astream_saved(  # noqa: PLR0913 - they are given by name
         inner = graph.astream(input, config, **view.options)
         async with aclosing(inner):
             async for item in inner:
-                for part in view.parts(item, stream):
+                ns, mode, payload = view.split(item)
+                for part in view.parts(ns, mode, payload, stream):
                     if not stream._offer(part):  # noqa: SLF001 - one package
                         await stream._aadd(part)  # noqa: SLF001 - one package
-                if view.shows(item):
+                if mode in view.modes:
                     yield view.shown(item)
         if view.is_interrupted:
             await stream.astop("pending")
@@ -90,9 +91,11 @@ def stream_saved(  # noqa: PLR0913 - they are given by name
         inner = graph.stream(input, config, **view.options)
         with closing(inner):
             for item in inner:
-                for part in view.parts(item, stream):
-                    stream._add_now(part)  # noqa: SLF001 - one package
-                if view.shows(item):
+                ns, mode, payload = view.split(item)
+                for part in view.parts(ns, mode, payload, stream):
+                    if not stream._offer(part):  # noqa: SLF001 - one package
+                        stream._add_now(part)  # noqa: SLF001 - one package
+                if mode in view.modes:
                     yield view.shown(item)
         if view.is_interrupted:
             stream.stop("pending")
@@ -123,16 +126,16 @@ class _View:
         if stream_mode is None:  # (as LangGraph decides)
             is_task = TASK_ID in config.get("configurable", {})
             stream_mode = "values" if is_task else graph.stream_mode
-        self._modes = [stream_mode] if isinstance(stream_mode, str) else list(stream_mode or ())
+        self.modes = [stream_mode] if isinstance(stream_mode, str) else list(stream_mode or ())
         self._names_mode = isinstance(stream_mode, list)
         self._subgraphs = subgraphs
         self._is_v2 = options.get("version") == "v2"
         self._stores_steps = options.get("durability") != "exit"
         self.is_interrupted = False
-        modes = list(dict.fromkeys([*self._modes, *_RECORDED]))
+        modes = list(dict.fromkeys([*self.modes, *_RECORDED]))
         self.options = {**options, "stream_mode": modes, "subgraphs": subgraphs}
 
-    def _split(self, item: Any) -> tuple[str, str, Any]:
+    def split(self, item: Any) -> tuple[str, str, Any]:
         """Return namespace, mode and payload."""
         if self._is_v2:
             return "|".join(item["ns"]), item["type"], item["data"]
@@ -140,19 +143,14 @@ class _View:
             return "|".join(item[0]), item[1], item[2]
         return "", item[0], item[1]
 
-    def shows(self, item: Any) -> bool:
-        """Return True if the caller has asked for the mode."""
-        return self._split(item)[1] in self._modes
-
     def shown(self, item: Any) -> Any:
         """Return the item as LangGraph shapes it for the caller."""
         if self._is_v2 or self._names_mode:
             return item
         return (item[0], item[2]) if self._subgraphs else item[1]
 
-    def parts(self, item: Any, stream: Stream) -> Iterator[Part]:
-        """Yield what to record of an item."""
-        ns, mode, payload = self._split(item)
+    def parts(self, ns: str, mode: str, payload: Any, stream: Stream) -> Sequence[Part]:
+        """Return what to record of an item."""
         part: Part | None = None
         if mode == "messages":
             message, about = payload
@@ -161,16 +159,13 @@ class _View:
                 part = of_message(message, place, about.get("langgraph_node", ""))
         elif mode == "custom":
             part = of_event(payload, ns)
+        elif mode == "updates":
+            self.is_interrupted |= bool(payload.get(_INTERRUPT))
+            return [
+                Part("values", ns, node, "", dict(values))
+                for node, values in payload.items()
+                if isinstance(values, Mapping)
+            ]
         elif mode == "checkpoints" and self._stores_steps:
             part = stream._drop_values(ns)  # noqa: SLF001 - one package
-        if part is not None:
-            yield part
-        if mode == "updates":
-            yield from self._updates(payload, ns)
-
-    def _updates(self, payload: Mapping[str, Any], ns: str) -> Iterator[Part]:
-        for node, values in payload.items():
-            if node == _INTERRUPT:
-                self.is_interrupted |= bool(values)
-            elif isinstance(values, Mapping):
-                yield Part("values", ns, node, "", dict(values))
+        return () if part is None else (part,)

@@ -157,10 +157,10 @@ def weight(value: Any, depth: int = 10) -> int:
     if isinstance(value, str | bytes | bytearray):
         return len(value)
     if isinstance(value, BaseMessage):
-        value = value.content
+        value = [value.content]
     elif isinstance(value, Mapping):
         value = [*value, *value.values()]
-    if not depth or not isinstance(value, str | list | tuple | set | frozenset):
+    if not depth or not isinstance(value, list | tuple | set | frozenset):
         return _SMALL
     return _SMALL + sum([weight(each, depth - 1) for each in value])
 
