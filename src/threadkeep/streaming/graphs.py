@@ -63,8 +63,7 @@ async def astream_saved(  # noqa: PLR0913 - they are given by name
             async for item in inner:
                 ns, mode, payload = view.split(item)
                 for part in view.parts(ns, mode, payload, stream):
-                    if not stream._offer(part):  # noqa: SLF001 - one package
-                        await stream._aadd(part)  # noqa: SLF001 - one package
+                    await stream._aadd(part)  # noqa: SLF001 - one package
                 if mode in view.modes:
                     yield view.shown(item)
         if view.is_interrupted:
@@ -93,8 +92,7 @@ def stream_saved(  # noqa: PLR0913 - they are given by name
             for item in inner:
                 ns, mode, payload = view.split(item)
                 for part in view.parts(ns, mode, payload, stream):
-                    if not stream._offer(part):  # noqa: SLF001 - one package
-                        stream._add_now(part)  # noqa: SLF001 - one package
+                    stream._add(part)  # noqa: SLF001 - one package
                 if mode in view.modes:
                     yield view.shown(item)
         if view.is_interrupted:

@@ -86,22 +86,37 @@ class StreamingCheckpointSaver(Delegate):
 
     stop_streaming, astop_streaming = both(_stop_streaming)
 
-    def _update(
+    def update(
         self,
         thread: RunnableConfig | str,
         output: Any = "",
         *,
         stream: str | None = None,
         **more: Any,
-    ) -> Workflow[None]:
+    ) -> None:
         """Add output to the stream of a thread that began last, or to another by its id.
+
+        Args:
+            thread: the thread's id, or a config that names it.
+            output: as of `Stream.update`.
+            stream: the stream's id.
+            **more: as of `Stream.update`.
 
         Raises:
             StateError: there is none. See `Stream.update` for others.
         """
-        yield from self._started(thread, stream)[-1]._update(output, **more)  # noqa: SLF001
+        self._started(thread, stream)[-1].update(output, **more)
 
-    update, aupdate = both(_update)
+    async def aupdate(
+        self,
+        thread: RunnableConfig | str,
+        output: Any = "",
+        *,
+        stream: str | None = None,
+        **more: Any,
+    ) -> None:
+        """Async variant of `update`."""
+        await self._started(thread, stream)[-1].aupdate(output, **more)
 
     def _partial(self, thread: RunnableConfig | str) -> Workflow[list[PartialStream]]:
         """Return the streams of a thread, newest first. See `Saver.partial`."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Self
@@ -207,7 +207,7 @@ class Stream:
 
     # -- updates ---------------------------------------------------------------------
 
-    def _update(
+    def update(
         self,
         output: str | BaseMessage | Mapping[str, Any] = "",
         *,
@@ -215,41 +215,58 @@ class Stream:
         node: str = "",
         message: str = "",
         ns: str = "",
-    ) -> Workflow[None]:
+    ) -> None:
         """Add output, which is saved soon. Where the store is too slow, wait for it.
 
         Args:
             output: text, a message or a chunk of one, or values by channel.
-            event: a custom event, of any kind.
+            event: a custom event, of any kind; None for none.
             node: the node that it came from.
             message: the id of the message that the text belongs to.
             ns: the checkpoint namespace of the node.
 
         Raises:
-            StateError: the stream is not started, or has ended; or it belongs to an event loop,
-                which `update` cannot wait for: use `aupdate`.
+            StateError: the stream is not started, or has ended; or it belongs to an event loop, and
+                no more output can wait: use `aupdate`.
             InvalidArgumentError: the output is of another kind.
-            ThreadkeepError: the store fails, and no more can wait.
+            ThreadkeepError: the store fails, and no more output can wait.
         """
-        for part in (
-            None if event is None else of_event(event, ns, node),
-            _part(output, message, ns, node),
-        ):
-            if part is not None:
-                yield from self._add(part)
+        for part in _parts(output, event, ns, node, message):
+            self._add(part)
 
-    update, aupdate = both(_update)
+    async def aupdate(
+        self,
+        output: str | BaseMessage | Mapping[str, Any] = "",
+        *,
+        event: Any = None,
+        node: str = "",
+        message: str = "",
+        ns: str = "",
+    ) -> None:
+        """Async variant of `update`."""
+        for part in _parts(output, event, ns, node, message):
+            await self._aadd(part)
 
-    def _add(self, part: Part) -> Workflow[None]:
+    def _add(self, part: Part) -> None:
         while not self._offer(part):
-            yield Aside(self._refuse_in_loop, _nothing)
-            if self._failure is not None:
-                raise self._failure
-            if not self._is_alive():
-                raise StateError("The worker of the stream is gone.", hint=_ANEW, **self._place)
-            yield from self._room.wait(_LOOK)
+            if self._loop is not None:
+                raise StateError(
+                    "The store is slower than the stream, and no more output can wait.",
+                    hint="Use await aupdate(...), which waits until there is room.",
+                    **self._place,
+                )
+            driver.run(self._wait_for_room())
 
-    _add_now, _aadd = both(_add)
+    async def _aadd(self, part: Part) -> None:
+        while not self._offer(part):
+            await driver.arun(self._wait_for_room())
+
+    def _wait_for_room(self) -> Workflow[None]:
+        if self._failure is not None:
+            raise self._failure
+        if not self._is_alive():
+            raise StateError("The worker of the stream is gone.", hint=_ANEW, **self._place)
+        yield from self._room.wait(_LOOK)
 
     def _is_alive(self) -> bool:
         if self._task is not None:
@@ -272,14 +289,6 @@ class Stream:
         """Drop the values of a namespace that a checkpoint holds now. See `Buffer`."""
         with self._lock:
             return self._buffer.drop_values(ns)
-
-    def _refuse_in_loop(self) -> None:
-        if self._loop is not None:
-            raise StateError(
-                "The store is slower than the stream, and no more output can wait.",
-                hint="Use await aupdate(...), which waits until there is room.",
-                **self._place,
-            )
 
     # -- the worker ------------------------------------------------------------------
 
@@ -322,15 +331,17 @@ class Stream:
         return StateError("The stream has ended.", hint=_ANEW, **self._place)
 
 
-async def _nothing() -> None:
-    """Do nothing."""
-
-
-def _part(output: object, message: str, ns: str, node: str) -> Part | None:
+def _parts(output: object, event: Any, ns: str, node: str, message: str) -> Iterator[Part]:
+    if event is not None:
+        yield of_event(event, ns, node)
     if isinstance(output, str):
-        return Part("text", ns, node, message, output) if output else None
-    if isinstance(output, BaseMessage):
-        return of_message(output, ns, node)
-    if isinstance(output, Mapping):
-        return Part("values", ns, node, "", dict(output))
-    raise invalid("output", output, "Use text, a message or a dict of values by channel.")
+        if output:
+            yield Part("text", ns, node, message, output)
+    elif isinstance(output, BaseMessage):
+        part = of_message(output, ns, node)
+        if part is not None:
+            yield part
+    elif isinstance(output, Mapping):
+        yield Part("values", ns, node, "", dict(output))
+    else:
+        raise invalid("output", output, "Use text, a message or a dict of values by channel.")
