@@ -26,7 +26,7 @@ from threadkeep.streaming import PartialStream, Stream, StreamingCheckpointSaver
 from threadkeep.streaming.rows import KEPT, NAMESPACE
 
 from .places import at
-from .runs import Gate, Run, story
+from .runs import Gate, Run, story, told
 from .saves import Watched
 
 ROWS = {"configurable": {"thread_id": "thread", "checkpoint_ns": NAMESPACE}}
@@ -231,6 +231,25 @@ def test_a_stream_that_was_discarded_under_way_is_whole_again(saver: Any) -> Non
     assert saver.check().ok
 
 
+@pytest.mark.parametrize("saver_options", [{"conflicts": "raise"}])
+def test_a_run_goes_on_while_its_stream_is_saved(saver: Any) -> None:
+    """Removing rows of a stream makes the run read its thread again."""
+    gate = Gate()
+    graph = story(saver, gates={"b-second": gate})
+    graph.invoke({"log": ["a"]}, at("thread"))
+    run = Run(graph.invoke, {"log": ["b"]}, at("thread"))
+    gate.wait_until_reached()
+    with now(saver, max_pending=1) as stream:
+        watched = Watched(saver)
+        for text in "xyz":
+            saved(saver, stream, text, watched)
+    gate.open()
+    assert run.finish()["log"] == told("a", "b")
+    assert graph.get_state(at("thread")).values["log"] == told("a", "b")
+    assert saver.forked_runs == 0
+    assert saver.check().ok
+
+
 def test_a_deleted_thread_is_not_brought_back(saver: Any) -> None:
     story(saver).invoke({"log": ["a"]}, at("thread"))
     stream = saver.streaming("thread").start()
@@ -348,6 +367,8 @@ def test_invalid_options(memory: Any, wrong: Any) -> None:
 def test_a_config_without_a_thread(memory: Any) -> None:
     with pytest.raises(InvalidConfigError, match="thread_id"):
         memory.streaming({"configurable": {}})
+    with pytest.raises(InvalidConfigError, match="configurable"):
+        memory.streaming(None)
     with pytest.raises(InvalidArgumentError):
         memory.partial("")
 
@@ -362,6 +383,13 @@ def test_a_stream_that_is_not_running(memory: Any) -> None:
         stream.update("a")
     with pytest.raises(StateError, match="has ended"):
         stream.stop()
+
+
+async def test_a_stream_with_a_thread_is_stopped_by_an_awaiting_caller(memory: Any) -> None:
+    stream = memory.streaming("thread").start()
+    await stream.aupdate("a")
+    await stream.astop("pending")
+    assert [one.text for one in memory.partial("thread")] == ["a"]
 
 
 async def test_calls_that_would_block_the_loop_that_saves(memory: Any) -> None:

@@ -122,7 +122,7 @@ class _View:
         subgraphs: bool,
     ) -> None:
         if stream_mode is None:  # (as LangGraph decides)
-            is_task = TASK_ID in config.get("configurable", {})
+            is_task = TASK_ID in ((config or {}).get("configurable") or {})
             stream_mode = "values" if is_task else graph.stream_mode
         self.modes = [stream_mode] if isinstance(stream_mode, str) else list(stream_mode or ())
         self._names_mode = isinstance(stream_mode, list)
@@ -161,7 +161,8 @@ class _View:
             self.is_interrupted |= bool(payload.get(_INTERRUPT))
             return [
                 Part("values", ns, node, "", dict(values))
-                for node, values in payload.items()
+                for node, found in payload.items()
+                for values in (found if isinstance(found, list) else [found])
                 if isinstance(values, Mapping)
             ]
         elif mode == "checkpoints" and self._stores_steps:
