@@ -21,6 +21,7 @@ from threadkeep.errors import (
     InvalidConfigError,
     StateError,
     ThreadDeletedError,
+    UnknownTypeError,
 )
 from threadkeep.streaming import PartialStream, Stream, StreamingCheckpointSaver
 from threadkeep.streaming.rows import KEPT, NAMESPACE
@@ -347,6 +348,25 @@ def test_the_error_of_a_run_is_not_hidden_by_a_failing_store(memory: Any, caplog
         watched.error = BackendError("down")
         raise ZeroDivisionError
     assert "could not be saved" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("list", UnknownTypeError), ("delete_checkpoints", BackendError)]
+)
+def test_rows_that_cannot_be_read_or_removed_keep_no_stream_from_its_end(
+    memory: Any, monkeypatch: Any, name: str, error: Any
+) -> None:
+    def fail(*given: Any, **options: Any) -> None:
+        raise error
+
+    with memory.streaming("thread", max_bytes=1) as stream:
+        saved(memory, stream, "a")
+        monkeypatch.setattr(memory, name, fail)
+    monkeypatch.undo()
+    assert [(one.status, one.text) for one in memory.partial("thread")] == [("completed", "")]
+    with memory.streaming("thread"):
+        pass
+    assert len(list(memory.list(ROWS))) == 2
 
 
 # -- bad input -------------------------------------------------------------------------

@@ -136,11 +136,11 @@ class Rows:
             for one in newest(rows).values()
             if one.status == "pending" and stream in (None, one.stream)
         ]
-        yield from self.end(rows, found)
+        yield from self.delete((yield from self.end(rows, found)))
         return len(found)
 
-    def end(self, rows: Sequence[Row], ended: Sequence[Row]) -> Workflow[None]:
-        """Store the last rows of streams, and remove all rows that are not needed any more.
+    def end(self, rows: Sequence[Row], ended: Sequence[Row]) -> Workflow[list[str]]:
+        """Store the last rows of streams; return the ids of rows that are not needed any more.
 
         Args:
             rows: those that are stored.
@@ -154,8 +154,7 @@ class Rows:
             yield from self.put(row._replace(id=own_id, parts=()), parent)
             last[row.stream] = own_id
         kept = {last[stream] for stream in sorted(last, reverse=True)[:KEPT]}
-        gone = [one.id for one in rows if one.stream in last and one.id not in kept]
-        yield from self.delete(gone)
+        return [one.id for one in rows if one.stream in last and one.id not in kept]
 
     def _call(self, name: str, *args: Any) -> Workflow[Any]:
         method, variant = getattr(self._saver, name), getattr(self._saver, f"a{name}")
@@ -232,7 +231,10 @@ class StreamRows(Rows):
 
         Those are pending, were last saved before this one began, and are none of this process.
         """
-        rows = yield from self.read()
+        try:
+            rows = yield from self.read()
+        except CodecError:  # (rows of others cannot be read: they stay)
+            rows = [self._own("pending")._replace(id=own_id) for own_id in reversed(self._ids)]
         ended = [self._own(status)._replace(completed=now())]
         if status == "completed":
             ended += [
@@ -241,7 +243,9 @@ class StreamRows(Rows):
                 if one.status == "pending" and one.saved < self._created
                 if one.stream not in LIVE
             ]
-        yield from self.end(rows, ended)
+        gone = yield from self.end(rows, ended)
+        with suppress(ThreadkeepError):  # what stays goes with the next stream
+            yield from self.delete(gone)
 
     def _own(self, status: StreamStatus) -> Row:
         return Row(self.id, self.id, status, self._created, now(), None, self._root, ())
