@@ -27,6 +27,7 @@ NAMESPACE = f"{OWN_NS}partial"
 KEPT = 20  # ended streams of a thread
 _MOST = 200  # rows that are read of a saver that cannot delete them
 _PARTS = "parts"
+_SAID = ("stream", "status", "created", "saved", "completed")  # fields of a row in its metadata
 
 LIVE: set[str] = set()
 """The streams of this process that have not ended."""
@@ -40,9 +41,9 @@ class Row(NamedTuple):
     status: StreamStatus
     created: str
     saved: str
-    completed: str | None
-    root: str | None
-    parts: Sequence[Any]
+    completed: str | None = None
+    root: str | None = None  # the checkpoint of the graph that the output builds on
+    parts: Sequence[Any] = ()
 
 
 def now() -> str:
@@ -108,11 +109,7 @@ class Rows:
             "source": "update",
             "step": len(row.parts),
             "parents": {"": row.root} if row.root else {},
-            "stream": row.stream,
-            "status": row.status,
-            "created": row.created,
-            "saved": row.saved,
-            "completed": row.completed,
+            **{name: getattr(row, name) for name in _SAID},
         }
         versions = checkpoint["channel_versions"]
         yield from self._call("put", self._config(parent), checkpoint, metadata, versions)
@@ -170,16 +167,8 @@ class Rows:
         if isinstance(parts, str):
             kind, _, data = parts.partition(":")
             parts = self._saver.serde.loads_typed((kind, base64.b64decode(data)))
-        return Row(
-            found.checkpoint["id"],
-            said["stream"],
-            said["status"],
-            said["created"],
-            said["saved"],
-            said.get("completed"),
-            said["parents"].get(""),
-            parts,
-        )
+        fields = {name: said.get(name) for name in _SAID}
+        return Row(found.checkpoint["id"], **fields, root=said["parents"].get(""), parts=parts)
 
     def _packed(self, parts: Sequence[Any]) -> str:
         kind, data = self._saver.serde.dumps_typed([tuple(part) for part in parts])
@@ -248,7 +237,7 @@ class StreamRows(Rows):
             yield from self.delete(gone)
 
     def _own(self, status: StreamStatus) -> Row:
-        return Row(self.id, self.id, status, self._created, now(), None, self._root, ())
+        return Row(self.id, self.id, status, self._created, now(), root=self._root)
 
 
 def _stream(row: Row) -> PartialStream:
