@@ -13,6 +13,7 @@ import pytest
 from langchain_core.messages import AIMessageChunk
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver as TheirSqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver as TheirAsyncSqliteSaver
 
 from threadkeep import MemorySaver, Retention
 from threadkeep.errors import (
@@ -24,7 +25,7 @@ from threadkeep.errors import (
     UnknownTypeError,
 )
 from threadkeep.streaming import PartialStream, Stream, StreamingCheckpointSaver
-from threadkeep.streaming.rows import KEPT, NAMESPACE
+from threadkeep.streaming.rows import KEPT, LIVE, NAMESPACE
 
 from .places import at
 from .runs import Gate, Run, story, told
@@ -220,6 +221,14 @@ def test_two_streams_of_a_thread_do_not_disturb_each_other(saver: Any) -> None:
         assert saved(saver, first, "b", watched).text == "ab"
     assert [one.status for one in saver.partial("thread")] == ["completed", "completed"]
     assert saver.check().ok
+
+
+def test_a_stream_of_another_process_is_left_alone_while_it_is_saved(memory: Any) -> None:
+    with memory.streaming("thread") as first, now(memory) as second:
+        LIVE.discard(second.id)
+        saved(memory, second, "a")
+        first.stop()
+        assert memory.partial("thread")[0].text == "a"
 
 
 def test_a_stream_that_was_discarded_under_way_is_whole_again(saver: Any) -> None:
@@ -468,20 +477,26 @@ def test_streams_by_the_id_of_their_thread(wrapped: Any) -> None:
 
 
 async def test_likewise_awaited() -> None:
-    for inner in (MemorySaver(), InMemorySaver()):
-        async with StreamingCheckpointSaver(inner, max_bytes=1) as wrapped:
-            await story(wrapped).ainvoke({"log": ["a"]}, at("thread"))
-            listed = [one.checkpoint["id"] async for one in wrapped.alist(at("thread"))]
-            stream = await wrapped.astart_streaming("thread")
-            await wrapped.aupdate("thread", "a")
-            await wrapped.astop_streaming("thread", status="pending")
-            (found,) = await wrapped.apartial("thread")
-            assert (found.id, found.text) == (stream.id, "a")
-            assert await wrapped.adiscard_partial("thread") == 1
-            assert [one.checkpoint["id"] async for one in wrapped.alist(at("thread"))] == listed
-            assert len([one async for one in wrapped.alist(None, limit=2)]) == 2
-            assert [one async for one in wrapped.alist(None, limit=0)] == []
-            assert len([one async for one in wrapped.alist(ROWS, limit=5)]) == 1
+    async with TheirAsyncSqliteSaver.from_conn_string(":memory:") as sqlite:
+        for inner in (MemorySaver(), InMemorySaver(), sqlite):
+            await check_awaited(inner)
+
+
+async def check_awaited(inner: Any) -> None:
+    async with StreamingCheckpointSaver(inner, max_bytes=1) as wrapped:
+        await story(wrapped).ainvoke({"log": ["a"]}, at("thread"))
+        listed = [one.checkpoint["id"] async for one in wrapped.alist(at("thread"))]
+        stream = await wrapped.astart_streaming("thread")
+        await wrapped.aupdate("thread", "a")
+        await wrapped.astop_streaming("thread", status="pending")
+        (found,) = await wrapped.apartial("thread")
+        assert (found.id, found.text) == (stream.id, "a")
+        assert await wrapped.adiscard_partial("thread") == 1
+        assert [one.checkpoint["id"] async for one in wrapped.alist(at("thread"))] == listed
+        few = [one.checkpoint["id"] async for one in wrapped.alist(at("thread"), limit=2)]
+        assert few == listed[:2]
+        assert [one async for one in wrapped.alist(None, limit=0)] == []
+        assert len([one async for one in wrapped.alist(ROWS, limit=5)]) == 1
 
 
 def test_streams_under_way_are_pending_when_the_saver_is_closed() -> None:

@@ -188,15 +188,31 @@ async def test_a_cancelled_run_leaves_what_it_has_streamed() -> None:
 
 
 async def test_a_caller_that_leaves_ends_the_run() -> None:
+    ended = False
+    talking = model("one two")
+
+    async def talk(state: State) -> None:
+        nonlocal ended
+        try:
+            await talking.ainvoke(state["messages"])
+            await asyncio.Event().wait()
+        finally:
+            ended = True
+
+    made: StateGraph[State] = StateGraph(State)
+    made.add_node("talk", talk)
+    made.add_edge(START, "talk")
     with MemorySaver() as saver:
-        held = Held(saver)
-        stream = astream_saved(held.graph, QUESTION, at(), stream_mode=ALL)
-        await streamed(stream, "messages")
-        held.go.set()
+        graph = made.compile(checkpointer=saver)
+        stream = astream_saved(graph, QUESTION, at(), stream_mode="messages")
+        async for chunk, _ in stream:
+            if chunk.content == "two":
+                break
         await stream.aclose()
-        (found,) = saver.partial("thread")
-        assert found.status == "pending"
-        assert found.text.startswith("one")
+        assert ended
+        assert [(one.status, one.text) for one in saver.partial("thread")] == [
+            ("pending", "one two")
+        ]
 
 
 def test_a_node_that_fails_leaves_what_it_has_streamed() -> None:
