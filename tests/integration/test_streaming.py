@@ -45,13 +45,17 @@ def now(saver: Any, **options: Any) -> Stream:
     return saver.streaming(at("thread"), max_bytes=1, **options)
 
 
-def saved(saver: Any, stream: Any, output: Any, watched: Watched | None = None) -> PartialStream:
+def saved(saver: Any, stream: Any, text: str, watched: Watched | None = None) -> PartialStream:
     """Update, and return the stream as it was saved."""
     watched = watched or Watched(saver)
-    before = watched.count
-    stream.update(output)
-    watched.wait(before + 1)
-    return next(one for one in saver.partial("thread") if one.id == stream.id)
+    stream.update(text)
+
+    def found() -> list[PartialStream]:
+        streams = [one for one in saver.partial("thread") if one.id == stream.id]
+        return [one for one in streams if one.text.endswith(text)]
+
+    watched.until(lambda: bool(found()))
+    return found()[0]
 
 
 # -- saving ----------------------------------------------------------------------------
