@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 
 from threadkeep import MemorySaver
 from threadkeep.errors import InvalidArgumentError, InvalidConfigError
+from threadkeep.memory import LayeredCheckpointSaver, Layers
 from threadkeep.streaming import StreamingCheckpointSaver, astream_saved, stream_saved
 
 from .places import at
@@ -282,6 +283,28 @@ def test_a_graph_in_front_of_another_saver() -> None:
         uncompiled = builder().compile()
         list(stream_saved(uncompiled, QUESTION, at("other"), saver=saver))
         assert [one.status for one in saver.partial("other")] == ["completed"]
+
+
+@pytest.mark.parametrize("layers_first", [False, True])
+def test_with_layered_memory_in_front_or_behind(layers_first: bool) -> None:
+    policy = Layers(full_window=4, summary_window=8, archive_threshold=12)
+    inner = MemorySaver()
+    saver: Any
+    if layers_first:
+        saver = StreamingCheckpointSaver(LayeredCheckpointSaver(inner, policy=policy))
+    else:
+        saver = LayeredCheckpointSaver(StreamingCheckpointSaver(inner), policy=policy)
+    with saver:
+        graph = builder().compile(checkpointer=saver)
+        for _ in range(8):
+            list(stream_saved(graph, QUESTION, at(), max_bytes=1))
+        assert [one.status for one in saver.partial("thread")] == ["completed"] * 8
+        saver.start_streaming("thread")
+        saver.update("thread", "a")
+        saver.stop_streaming("thread", status="pending")
+        assert saver.partial("thread")[0].text == "a"
+        assert len(saver.full_messages("thread")) > 12
+        assert inner.check().ok
 
 
 async def test_bad_input() -> None:
