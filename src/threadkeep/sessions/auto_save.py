@@ -68,7 +68,7 @@ class AutoSaver:
         """
         config = self.manager.config
         if event is not None:
-            config.known_event(event)
+            config.check_event(event)
         self.steps += 1
         self._unsaved += 1
         if not (config.enabled and config.auto_save):
@@ -82,7 +82,7 @@ class AutoSaver:
             reason = _CHANGE
         else:
             return None
-        return (yield from self._put(state, {"event": reason, **(metadata or {})}, now))
+        return (yield from self._put(state, {"event": reason, **valid.metadata(metadata)}, now))
 
     step, astep = both(_step)
 
@@ -97,7 +97,7 @@ class AutoSaver:
         """
         watches = _CHANGE in self.manager.config.trigger_conditions
         now = _digest(state) if watches else None
-        return (yield from self._put(state, {"event": "manual", **(metadata or {})}, now))
+        return (yield from self._put(state, {"event": "manual", **valid.metadata(metadata)}, now))
 
     save, asave = both(_save)
 
@@ -111,7 +111,7 @@ class AutoSaver:
         return saved
 
     def _restore(self, type: Any = None) -> Workflow[Any]:
-        """Return the workflow's newest state; None if it has none.
+        """Return the workflow's newest state, and go on counting from its step; None if it has none.
 
         Args:
             type: see `CheckpointManager.restore_from_checkpoint`.
@@ -124,7 +124,11 @@ class AutoSaver:
             partial(manager.get_latest_checkpoint, self.session_id, **options),
             partial(manager.aget_latest_checkpoint, self.session_id, **options),
         )
-        return None if found is None else as_type(found.state_data, type)
+        if found is None:
+            return None
+        step = found.metadata.get("step")
+        self.steps = step if isinstance(step, int) else self.steps
+        return as_type(found.state_data, type)
 
     restore, arestore = both(_restore)
 
@@ -132,7 +136,7 @@ class AutoSaver:
         """Save the state with which a loop has ended, if it was not saved."""
         config = self.manager.config
         if self._unsaved and config.enabled and config.auto_save:
-            yield from self._save(state, {"event": "node_end"})
+            yield from self._save(state, {"event": "end"})
 
     finish, afinish = both(_finish)
 

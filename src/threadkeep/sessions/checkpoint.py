@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+import typing
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from inspect import isclass
 from random import getrandbits
-from typing import Any, Self
+from typing import Any, NotRequired, Self
 
 from langgraph.checkpoint.base.id import UUID
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from typing_extensions import TypedDict, is_typeddict
 
 from threadkeep import validation
 from threadkeep.engine.model import OWN_NS
@@ -152,17 +155,36 @@ def as_type(state: Any, type: Any) -> Any:
     Raises:
         InvalidArgumentError: it does not fit the type, or the type cannot be made of it.
     """
-    if type is None or (isclass(type) and isinstance(state, type)):
+    if is_typeddict(type):
+        type = _readable(type)
+    elif type is None or (isclass(type) and isinstance(state, type)):
         return state
-    make = getattr(type, "from_dict", None)
     name = getattr(type, "__qualname__", str(type))
     try:
-        return TypeAdapter(type).validate_python(state) if make is None else make(state)
+        make = getattr(type, "from_dict", None) or TypeAdapter(type).validate_python
+        return make(state)
     except PydanticUserError as error:
         hint = "Use a dataclass, a pydantic model, a TypedDict, or a class with from_dict."
         raise InvalidArgumentError(f"Invalid type: {name}.", hint=hint) from error
-    except (ValidationError, TypeError, ValueError, KeyError) as error:
-        raise InvalidArgumentError(
-            f"The state, of type {state.__class__.__name__}, is no valid {name}: {error}",
-            hint="Leave out type= for the state as it was saved.",
-        ) from error
+    except ValidationError as error:
+        found = [(".".join(map(str, one["loc"])), one["msg"]) for one in error.errors()]
+        reasons = "; ".join(f"{at}: {message}" if at else message for at, message in found)
+        raise _unfit(state, name, reasons) from None
+    except (TypeError, ValueError, LookupError) as error:
+        raise _unfit(state, name, f"{error.__class__.__name__}: {error}") from error
+
+
+def _readable(type: Any) -> Any:
+    """Return a TypedDict as pydantic can read it: one of `typing` only since Python 3.12."""
+    if sys.version_info >= (3, 12) or not typing.is_typeddict(type):
+        return type
+    fields: dict[str, Any] = typing.get_type_hints(type)
+    fields |= {name: NotRequired[fields[name]] for name in type.__optional_keys__}
+    return TypedDict(type.__name__, fields)  # type: ignore[operator] # fields that are known only now
+
+
+def _unfit(state: Any, name: str, reasons: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"The state, of type {state.__class__.__name__}, is no valid {name}: {reasons}.",
+        hint="Leave out type= for the state as it was saved.",
+    )

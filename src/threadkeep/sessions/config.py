@@ -131,16 +131,10 @@ class CheckpointConfig(BaseSettings):
             )
         return self
 
-    def known_event(self, event: object) -> str:
-        """Return a known event.
-
-        Raises:
-            InvalidArgumentError: it is unknown.
-        """
-        if isinstance(event, str) and (event in EVENTS or event in self.events):
-            return event
-        hint = f"Use one of {', '.join([*EVENTS, *self.events])}, or declare it in events."
-        raise invalid("event", event, hint)
+    def check_event(self, event: object) -> None:
+        """Raise InvalidArgumentError for an unknown event."""
+        if event not in (known := [*EVENTS, *self.events]):
+            raise invalid("event", event, f"Use {', '.join(known)}, or declare it in events.")
 
 
 def _named(error: ValidationError) -> InvalidArgumentError:

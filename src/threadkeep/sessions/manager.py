@@ -145,7 +145,7 @@ class CheckpointManager(Closing):
     get_checkpoint, aget_checkpoint = both(_get_checkpoint)
 
     def _list_checkpoints(
-        self, session_id: str, *, workflow_id: str | None = None, limit: int | None = None
+        self, session_id: str, workflow_id: str | None = None, *, limit: int | None = None
     ) -> Workflow[list[Checkpoint]]:
         """Return the checkpoints of a session, newest first.
 
@@ -168,7 +168,7 @@ class CheckpointManager(Closing):
     list_checkpoints, alist_checkpoints = both(_list_checkpoints)
 
     def _get_latest_checkpoint(
-        self, session_id: str, *, workflow_id: str | None = None
+        self, session_id: str, workflow_id: str | None = None
     ) -> Workflow[Checkpoint | None]:
         """Return the newest checkpoint of a session, or of a workflow of it; None if there is none.
 
@@ -176,7 +176,7 @@ class CheckpointManager(Closing):
             InvalidArgumentError: an id is no text.
             CorruptionError, UnknownTypeError: the state cannot be read back as it was.
         """
-        found = yield from self._list_checkpoints(session_id, workflow_id=workflow_id, limit=1)
+        found = yield from self._list_checkpoints(session_id, workflow_id, limit=1)
         return found[0] if found else None
 
     get_latest_checkpoint, aget_latest_checkpoint = both(_get_latest_checkpoint)
@@ -224,7 +224,7 @@ class CheckpointManager(Closing):
     delete_checkpoint, adelete_checkpoint = both(_delete_checkpoint)
 
     def _cleanup_old_checkpoints(
-        self, session_id: str, max_count: int, *, workflow_id: str | None = None
+        self, session_id: str, max_count: int, workflow_id: str | None = None
     ) -> Workflow[int]:
         """Keep the newest checkpoints of a session, or of a workflow of it, and remove the others.
 

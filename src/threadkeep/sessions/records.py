@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import groupby
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
@@ -56,7 +54,7 @@ class Place(NamedTuple):
     id: str
     workflow: str
     created_at: datetime
-    is_marked: bool = False  # it has a pin or a tag
+    is_marked: bool = False  # it or its session has a pin, or it has a tag
 
 
 def place(found: Checkpoint) -> Place:
@@ -235,9 +233,9 @@ class SaverRecords:
         filter: dict[str, Any] | None = None,
     ) -> Workflow[list[CheckpointTuple]]:
         """Return the newest checkpoints that are of a session, and not of a graph."""
-        if not self.can_remove and workflow is None:
-            limit = None  # LangGraph's own savers may list one namespace after the other
-        config, found, size = _config(session, workflow, id), list[CheckpointTuple](), limit
+        # (LangGraph's own savers may list one namespace after the other)
+        size = limit if self.can_remove or workflow is not None else None
+        config, found = _config(session, workflow, id), list[CheckpointTuple]()
         options: dict[str, Any] = {"filter": filter}
         while True:
             page = yield from self._listed("list", config, **options, limit=size)
@@ -261,26 +259,25 @@ class SaverRecords:
                 trees = yield from self._call("threads.branches_by_ns", session)
             else:
                 trees = {workflow: (yield from self._call("threads.branches", session, workflow))}
-            marks = (yield from self._call("threads.get", session)).marks
+            thread = yield from self._call("threads.get", session)
         except NotFoundError:
             return []
-        marked = {mark.checkpoint for mark in marks}
+        marked = {mark.checkpoint for mark in thread.marks}
         found = [
-            Place(one.id, ns, datetime.fromisoformat(one.time), one.id in marked)
+            Place(one.id, ns, datetime.fromisoformat(one.time), thread.pinned or one.id in marked)
             for ns, tree in trees.items()
             for one in tree.checkpoints.values()
             if ns and one.metadata.get("workflow_id") == ns
         ]
         return sorted(found, reverse=True)
 
-    def remove(self, session: str, places: Iterable[Place]) -> Workflow[int]:
-        """Remove checkpoints, in one commit for each workflow; return how many there were."""
-        by_workflow, number = attrgetter("workflow"), 0
-        for workflow, group in groupby(sorted(places, key=by_workflow), by_workflow):
-            ids = [place.id for place in group]
-            try:
-                number += yield from self._call("delete_checkpoints", session, ids, workflow)
-            finally:
+    def remove(self, session: str, places: Sequence[Place]) -> Workflow[int]:
+        """Remove checkpoints, in one commit, and return how many there were."""
+        ids = [place.id for place in places]
+        try:
+            number: int = yield from self._call("delete_checkpoints", session, ids, None)
+        finally:
+            for workflow in {place.workflow for place in places}:
                 self._remembered.forget(session, workflow)
         return number
 
