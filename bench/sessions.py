@@ -9,9 +9,9 @@ import argparse
 import asyncio
 import json
 import sqlite3
+import sys
 import time
-import tracemalloc
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -71,29 +71,62 @@ def managed(manager: CheckpointManager, *, automatic: bool) -> Save:
     return save
 
 
-def measure(sessions: int, steps: int) -> None:
-    with TemporaryDirectory() as folder:
-        file = Path(folder, "threads.db")
-        config = CheckpointConfig(max_checkpoints=_KEEP)
-        stores: dict[str, Save] = {
-            "JSON in SQLite": naive(Path(folder, "naive.db")),
-            "SQLite": managed(CheckpointManager(SqliteSaver(file), config), automatic=False),
-            "SQLite, AutoSaver": managed(
-                CheckpointManager(SqliteSaver(Path(folder, "auto.db")), config), automatic=True
-            ),
-            "memory": managed(CheckpointManager(MemorySaver(), config), automatic=False),
+def service(folder: Path, sessions: int, steps: int) -> None:
+    config = CheckpointConfig(max_checkpoints=_KEEP)
+    managers = [
+        CheckpointManager(SqliteSaver(str(folder / "sessions.db")), config),
+        CheckpointManager(SqliteSaver(str(folder / "automatic.db")), config),
+        CheckpointManager(MemorySaver(), config),
+    ]
+    stores: dict[str, Save] = {
+        "JSON in SQLite": naive(folder / "json.db"),
+        "SQLite": managed(managers[0], automatic=False),
+        "SQLite, AutoSaver": managed(managers[1], automatic=True),
+        "memory": managed(managers[2], automatic=False),
+    }
+    for name, save in stores.items():
+        rate, cpu = asyncio.run(serve(save, sessions, steps))
+        print(f"{name:20} {rate:7.0f} saves/s  {cpu:6.3f} CPU ms a save")
+    for manager in managers:
+        manager.close()
+    for path in sorted(folder.glob("*.db")):
+        print(f"{path.name:20} {path.stat().st_size / 1e6:7.1f} MB")
+
+
+def listing(folder: Path, checkpoints: int, workflows: int) -> None:
+    """Print how long reads take in a session of many checkpoints."""
+    config = CheckpointConfig(max_checkpoints=None, retention_days=None)
+    file = str(folder / "listing.db")
+    with CheckpointManager(SqliteSaver(file, synchronous="normal"), config) as manager:
+        for step in range(checkpoints):
+            manager.create_checkpoint("s", f"flow-{step % workflows}", {"message": message(step)})
+        calls: dict[str, Callable[[], object]] = {
+            "latest of the session": lambda: manager.get_latest_checkpoint("s"),
+            "latest of a workflow": lambda: manager.get_latest_checkpoint("s", "flow-7"),
+            "newest 20 of a workflow": lambda: manager.list_checkpoints("s", "flow-7", limit=20),
+            "all of a workflow": lambda: manager.list_checkpoints("s", "flow-7"),
+            "all of the session": lambda: manager.list_checkpoints("s"),
+            "cleanup to 1,000": lambda: manager.cleanup_old_checkpoints("s", 1000),
         }
-        for name, save in stores.items():
-            tracemalloc.start() if name == "none" else None
-            rate, cpu = asyncio.run(serve(save, sessions, steps))
-            print(f"{name:20} {rate:7.0f} saves/s  {cpu:6.3f} CPU ms a save")
-        for path in sorted(Path(folder).glob("*.db")):
-            print(f"{path.name:20} {path.stat().st_size / 1e6:7.1f} MB")
+        for name, call in calls.items():
+            times = []
+            for _ in range(1 if name.startswith("cleanup") else 5):
+                begun = time.perf_counter()
+                call()
+                times.append(time.perf_counter() - begun)
+            print(f"{name:25} {min(times) * 1e3:8.2f} ms")
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="bench.sessions", description=__doc__)
+    parser.add_argument("--sessions", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--checkpoints", type=int, default=10_000)
+    options = parser.parse_args(arguments)
+    with TemporaryDirectory() as folder:
+        service(Path(folder), options.sessions, options.steps)
+        listing(Path(folder), options.checkpoints, workflows=50)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sessions", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=20)
-    arguments = parser.parse_args()
-    measure(arguments.sessions, arguments.steps)
+    main(sys.argv[1:])

@@ -57,6 +57,7 @@ async def run(manager: CheckpointManager, session_id: str, stop_after: int | Non
 
 
 async def main(file: Path) -> None:
+    """Run two sessions at once, and one of them again."""
     config = CheckpointConfig(max_checkpoints=10)
     async with CheckpointManager(SqliteSaver(str(file)), config) as manager:
         await asyncio.gather(run(manager, "ann", stop_after=2), run(manager, "bob"))

@@ -111,7 +111,7 @@ class AutoSaver:
         return saved
 
     def _restore(self, type: Any = None) -> Workflow[Any]:
-        """Return the workflow's newest state, and go on counting from its step; None if it has none.
+        """Return the newest state, and continue with its step; None if there is none.
 
         Args:
             type: see `CheckpointManager.restore_from_checkpoint`.

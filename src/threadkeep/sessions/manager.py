@@ -31,6 +31,8 @@ from threadkeep.sessions.stores import (
 
 SaverOrStore: TypeAlias = BaseCheckpointSaver[Any] | CheckpointStore
 
+_REMOVE_EVERY = 100  # saves of a session, where there is no `max_checkpoints`
+
 _log = logging.getLogger("threadkeep")
 
 
@@ -38,8 +40,8 @@ class CheckpointManager(Closing):
     """Checkpoints by session and workflow, newest first, in a saver or in a store.
 
     Each method has an async variant: `acreate_checkpoint` of `create_checkpoint`, and so on. What
-    is beyond the limits of the configuration is listed no more; it is removed after every so many
-    saves of a session, unless the saver is not threadkeep's and cannot remove single checkpoints.
+    is beyond the limits of the configuration is listed no more. It is removed once in
+    `max_checkpoints` saves of a session, unless the saver cannot remove single checkpoints.
 
     Args:
         saver: a saver of threadkeep, another LangGraph saver, or a `CheckpointStore`; closed with
@@ -102,16 +104,11 @@ class CheckpointManager(Closing):
         if not self.config.enabled:
             return None
         saved = yield from records.save(draft)
-        if saved.number and saved.number % self._removes_every == 0:
+        if saved.number and saved.number % (self.config.max_checkpoints or _REMOVE_EVERY) == 0:
             yield from self._apply_limits(draft.session)
         return saved.id
 
     create_checkpoint, acreate_checkpoint = both(_create_checkpoint)
-
-    @property
-    def _removes_every(self) -> int:
-        """Saves of a session after which what is beyond limits is removed: half of what stays."""
-        return max(1, (self.config.max_checkpoints or 100) // 2)
 
     def _apply_limits(self, session: str) -> Workflow[None]:
         """Remove what is beyond the limits. A failure is logged: the save itself was made."""
