@@ -413,7 +413,7 @@ async def test_saves_of_one_workflow_at_once(ours):
 
 
 def test_a_session_goes_on_in_another_process(tmp_path):
-    for number in range(3):
+    for number in range(4):
         with CheckpointManager(
             config=CheckpointConfig(url=f"sqlite:///{tmp_path / 'threads.db'}", max_checkpoints=2)
         ) as manager:
@@ -421,7 +421,7 @@ def test_a_session_goes_on_in_another_process(tmp_path):
             assert manager.get_latest_checkpoint("s").state_data == {"n": number}
     with threadkeep.SqliteSaver(tmp_path / "threads.db") as saver:
         steps = [one.metadata["step"] for one in saver.list({"configurable": {"thread_id": "s"}})]
-    assert steps == [3, 2]
+    assert steps == [4, 3]
 
 
 # -- stores ----------------------------------------------------------------------------
