@@ -49,7 +49,7 @@ class OwnStore:
         self.is_closed = False
 
     async def save(self, checkpoint):
-        self.saved[checkpoint["id"]] = {**checkpoint}
+        self.saved[checkpoint["id"]] = {**checkpoint, "of its own": 1}
         return self.answer
 
     async def load(self, checkpoint_id):

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.sessions import Checkpoint, CheckpointConfig
-from threadkeep.sessions.checkpoint import as_type, id_at
+from threadkeep.sessions.checkpoint import as_type
 from threadkeep.sessions.records import Place, surplus
 
 VARIABLE = "THREADKEEP_SESSIONS_"
@@ -134,12 +134,6 @@ def test_a_checkpoint_is_given_back_by_its_dict():
 def test_a_bad_checkpoint_is_named(values, named):
     with pytest.raises(InvalidArgumentError, match=named.replace("$", r"\$")):
         Checkpoint.from_dict(values)
-
-
-def test_ids_sort_by_time():
-    times = [NOW - timedelta(days=days) for days in (20_000, 400, 1, 0)]
-    ids = [id_at(time) for time in times]
-    assert ids == sorted(ids)
 
 
 # -- types -----------------------------------------------------------------------------

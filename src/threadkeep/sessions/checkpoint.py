@@ -9,10 +9,9 @@ import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from inspect import isclass
-from random import getrandbits
 from typing import Any, NotRequired, Self
 
-from langgraph.checkpoint.base.id import UUID
+from langgraph.checkpoint.base.id import uuid6
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from typing_extensions import TypedDict, is_typeddict
 
@@ -20,8 +19,6 @@ from threadkeep import validation
 from threadkeep.engine.model import OWN_NS
 from threadkeep.errors import InvalidArgumentError, invalid
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TICKS_TO_1970 = 0x01B21DD213814000  # of 100 ns, since the beginning of UUIDs' time
 _REQUIRED = ("session_id", "workflow_id", "state_data")
 _OPTIONAL = ("id", "metadata", "created_at", "updated_at")
 
@@ -76,7 +73,7 @@ class Checkpoint:
         created = time("created_at", values.get("created_at")) or now()
         own_id = values.get("id")
         return cls(
-            id=id_at(created) if own_id is None else text("id", own_id),
+            id=str(uuid6()) if own_id is None else text("id", own_id),
             session_id=text("session_id", values["session_id"]),
             workflow_id=workflow(values["workflow_id"]),
             state_data=values["state_data"],
@@ -115,9 +112,9 @@ def metadata(value: object) -> dict[str, Any]:
 
 def count(name: str, value: object) -> int:
     """Return a number of checkpoints."""
-    if not validation.is_count(value, 0):
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise invalid(name, value, "Use a whole number, 0 or more.")
-    return int(value)  # type: ignore[call-overload,no-any-return] # it is an int
+    return value
 
 
 def now() -> datetime:
@@ -135,15 +132,6 @@ def time(name: str, value: object) -> datetime | None:
     if value is not None and not isinstance(value, datetime):
         raise invalid(name, value, "Use a datetime, or its ISO text.")
     return value and (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC)
-
-
-def id_at(time: datetime) -> str:
-    """Return a new id that sorts by a time, as those of LangGraph do (UUID 6)."""
-    since = time - _EPOCH
-    micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-    ticks = max(micros * 10 + _TICKS_TO_1970, 0)
-    bits = (ticks >> 12) << 80 | (ticks & 0xFFF) << 64 | getrandbits(62)
-    return str(UUID(int=bits & (2**128 - 1), version=6))
 
 
 # -- the state as a type ---------------------------------------------------------------

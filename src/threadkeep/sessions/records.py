@@ -22,7 +22,7 @@ from threadkeep.cache.lru import Cache, LruCache
 from threadkeep.engine.operation import Aside
 from threadkeep.errors import InvalidArgumentError, NotFoundError
 from threadkeep.layers.driver import Workflow
-from threadkeep.sessions.checkpoint import Checkpoint, id_at, now
+from threadkeep.sessions.checkpoint import Checkpoint, now
 
 _MOST_REMEMBERED = 10_000  # workflows and sessions
 _MOST_CHANNELS = 64  # keys of a dict that are a channel each
@@ -31,7 +31,7 @@ _PAGE = 32
 
 
 class Draft(NamedTuple):
-    """Checkpoint to be saved; `id` and `created_at` are None where they are to be made."""
+    """Checkpoint to be saved; an `id` or a `created_at` of None is to be made."""
 
     session: str
     workflow: str
@@ -129,7 +129,8 @@ class SaverRecords:
             return (yield from self._replace(draft, old))
         head = yield from self._head(session, workflow)
         number = 1 + (yield from self._number(session))
-        own_id = str(uuid6()) if draft.created_at is None else id_at(draft.created_at)
+        self._remembered.put(number, session)  # (for those that begin meanwhile)
+        own_id = str(uuid6())
         metadata = {"source": "update", "step": number, "workflow_id": workflow}
         if draft.id is not None:
             metadata["id"] = draft.id
@@ -137,7 +138,6 @@ class SaverRecords:
         created = draft.created_at or now()
         yield from self._put(draft, Head(own_id, version), head.id, created, metadata)
         self._remembered.put(Head(own_id, version), session, workflow)
-        self._remembered.put(number, session)
         return Saved(draft.id or own_id, number)
 
     def _replace(self, draft: Draft, old: CheckpointTuple) -> Workflow[Saved]:
@@ -396,12 +396,8 @@ def closing(owned: Any) -> Workflow[None]:
         if inspect.isawaitable(done):
             await done
 
-    yield Aside(partial(refuse, owned, "close") if is_async(close) else close, end)
-
-
-def is_async(method: object) -> bool:
-    """Return True for a method that is awaited."""
-    return inspect.iscoroutinefunction(method)
+    is_async = inspect.iscoroutinefunction(close)
+    yield Aside(partial(refuse, owned, "close") if is_async else close, end)
 
 
 def refuse(owner: object, name: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import fields
 from functools import partial
 from operator import attrgetter
 from os import PathLike, fspath
@@ -23,7 +25,6 @@ from threadkeep.sessions.records import (
     Saved,
     SaverRecords,
     closing,
-    is_async,
     place,
     refuse,
 )
@@ -240,7 +241,7 @@ class StoreRecords:
 
     def _load(self, id: str) -> Workflow[Checkpoint | None]:
         found = yield from self._call("load", id)
-        return None if found is None else Checkpoint.from_dict(found)
+        return None if found is None else _read(found)
 
     def newest(
         self, session: str, workflow: str | None, limit: int | None
@@ -248,8 +249,8 @@ class StoreRecords:
         """See `SaverRecords.newest`."""
         if limit == 1 and workflow is None:
             latest = yield from self._call("get_latest", session)
-            return [] if latest is None else [Checkpoint.from_dict(latest)]
-        found = [*map(Checkpoint.from_dict, (yield from self._call("list_by_session", session)))]
+            return [] if latest is None else [_read(latest)]
+        found = [*map(_read, (yield from self._call("list_by_session", session)))]
         found = [one for one in found if workflow in (None, one.workflow_id)]
         return sorted(found, key=attrgetter("created_at"), reverse=True)[:limit]
 
@@ -281,7 +282,7 @@ class StoreRecords:
     def _call(self, name: str, *args: Any) -> Workflow[Any]:
         """Call a method of the store; an awaiting caller its async variant, if it has one."""
         method, variant = getattr(self._store, name), getattr(self._store, f"a{name}", None)
-        if is_async(method):
+        if inspect.iscoroutinefunction(method):
             return (yield Aside(partial(refuse, self._store, name), partial(method, *args)))
         acall = None if variant is None else partial(variant, *args)
         return (yield Aside(partial(method, *args), acall))
@@ -289,3 +290,9 @@ class StoreRecords:
     def close(self) -> Workflow[None]:
         """Close the store."""
         return closing(self._store)
+
+
+def _read(found: Mapping[str, Any]) -> Checkpoint:
+    """Return the checkpoint of a store's dict, which may have keys of its own."""
+    names = [one.name for one in fields(Checkpoint)]
+    return Checkpoint.from_dict({name: found[name] for name in names if name in found})
