@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from inspect import isawaitable
 from typing import Any
 
 import pytest
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
 from pydantic import BaseModel
 
 import threadkeep
@@ -33,6 +30,8 @@ from threadkeep.sessions import (
     SQLiteCheckpointStore,
 )
 
+from .backends import open_backend
+from .foreign import FOREIGN, foreign
 from .places import at
 from .runs import story
 
@@ -88,11 +87,10 @@ class Caller:
         return await found if isawaitable(found) else found
 
 
-BENEATH = (
-    *("memory", "sqlite", "postgres", "redis"),
-    *("InMemorySaver", "LangGraph's SqliteSaver", "OwnStore", "SQLiteCheckpointStore"),
-)
 REMOVING = ("memory", "sqlite", "postgres", "redis", "OwnStore", "SQLiteCheckpointStore")
+BENEATH = (*REMOVING, *(f"LangGraph {name}" for name in FOREIGN))
+SYNC = ("LangGraph sqlite", "LangGraph postgres")
+ASYNC = ("OwnStore", "LangGraph aiosqlite", "LangGraph aiopostgres")
 
 
 @pytest.fixture(params=[True, False], ids=["sync", "async"])
@@ -101,29 +99,22 @@ def sync(request):
 
 
 @pytest.fixture
-def beneath(request, tmp_path, sync):
+async def beneath(request, tmp_path, sync):
     """A saver or store, which the manager closes."""
     name = request.param
-    if name in ("OwnStore", "LangGraph's SqliteSaver") and sync == (name == "OwnStore"):
+    if name in (ASYNC if sync else SYNC):
         pytest.skip("it has the other API alone")
-    with ExitStack() as stack:
-        if name == "OwnStore":
-            yield OwnStore()
-        elif name == "SQLiteCheckpointStore":
-            yield stack.enter_context(SQLiteCheckpointStore(tmp_path / "store.db"))
-        elif name == "InMemorySaver":
-            yield InMemorySaver()
-        elif name.startswith("LangGraph"):
-            yield stack.enter_context(LangGraphSqliteSaver.from_conn_string(":memory:"))
-        else:
-            yield stack.enter_context(request.getfixturevalue("open_one")(name))
-
-
-@pytest.fixture
-def open_one(tmp_path):
-    from .backends import open_backend  # noqa: PLC0415 - once
-
-    return lambda name: open_backend(name, tmp_path)
+    if name == "OwnStore":
+        yield OwnStore()
+    elif name == "SQLiteCheckpointStore":
+        async with SQLiteCheckpointStore(tmp_path / "store.db") as store:
+            yield store
+    elif name.startswith("LangGraph "):
+        async with foreign(name.removeprefix("LangGraph "), tmp_path) as saver:
+            yield saver
+    else:
+        async with open_backend(name, tmp_path) as saver:
+            yield saver
 
 
 @pytest.fixture
@@ -146,7 +137,9 @@ async def test_checkpoints_are_listed_newest_first_by_session_and_workflow(call)
     found = await call("list_checkpoints", "s")
     assert [one.id for one in found] == ids[::-1]
     assert [one.metadata for one in found] == [{"number": number} for number in range(5, -1, -1)]
-    assert found[0].state_data == {"number": 5, "log": [0, 1, 2, 3, 4]}
+    assert [one.state_data for one in found] == [
+        {"number": number, "log": [*range(number)]} for number in range(5, -1, -1)
+    ]
     assert {(one.session_id, one.workflow_id) for one in found} == {
         ("s", "flow-0"),
         ("s", "flow-1"),
@@ -188,6 +181,7 @@ async def test_an_id_that_is_saved_again_keeps_its_time(call):
         again = await call("create_checkpoint", "s", "flow", {"b": [3]}, checkpoint_id=first)
         found = await call("get_checkpoint", "s", first)
         assert again == first == found.id == (own_id or first)
+        assert (await call("get_checkpoint", "s", newer)).state_data == {"a": 2}
         assert (found.state_data, found.metadata) == ({"b": [3]}, {})
         assert found.created_at == before.created_at <= before.updated_at < found.updated_at
         assert (await call("get_latest_checkpoint", "s")).id == newer
@@ -223,7 +217,7 @@ async def test_checkpoints_are_removed(call, beneath):
         assert beneath.check().ok
 
 
-@on("beneath", ["InMemorySaver"], indirect=True)
+@on("beneath", ["LangGraph memory"], indirect=True)
 async def test_a_saver_that_cannot_remove_says_so(call):
     own_id = await call("create_checkpoint", "s", "flow", {})
     for name, args in (("delete_checkpoint", own_id), ("cleanup_old_checkpoints", 0)):
@@ -263,7 +257,8 @@ STATES = [
 @on("state", STATES, ids=lambda state: type(state).__name__)
 @on("beneath", ["sqlite"], indirect=True)
 async def test_the_object_itself_is_restored(call, state):
-    own_id = await call("create_checkpoint", "s", "flow", {"before": 1})
+    before = dict(reversed(state.items())) if isinstance(state, dict) else {"before": 1}
+    await call("create_checkpoint", "s", "flow", before)
     own_id = await call("create_checkpoint", "s", "flow", state)
     found = await call("restore_from_checkpoint", "s", own_id)
     assert found == state

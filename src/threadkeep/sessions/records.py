@@ -274,11 +274,7 @@ class SaverRecords:
     def remove(self, session: str, places: Sequence[Place]) -> Workflow[int]:
         """Remove checkpoints, in one commit, and return how many there were."""
         ids = [place.id for place in places]
-        try:
-            number: int = yield from self._call("delete_checkpoints", session, ids, None)
-        finally:
-            for workflow in {place.workflow for place in places}:
-                self._remembered.forget(session, workflow)
+        number: int = yield from self._call("delete_checkpoints", session, ids, None)
         return number
 
     def delete(self, session: str, id: str) -> Workflow[bool]:
