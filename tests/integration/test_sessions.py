@@ -174,20 +174,20 @@ async def test_a_checkpoint_of_another_session_is_never_returned(call):
 async def test_an_id_that_is_saved_again_keeps_its_time(call):
     for own_id in ("mine", None):
         first = await call(
-            "create_checkpoint", "s", "flow", {"a": 1}, {"x": 1}, checkpoint_id=own_id
+            "create_checkpoint", "s", "flow", {"a": [1]}, {"x": 1}, checkpoint_id=own_id
         )
         before = await call("get_checkpoint", "s", first)
-        newer = await call("create_checkpoint", "s", "flow", {"a": 2})
-        again = await call("create_checkpoint", "s", "flow", {"b": [3]}, checkpoint_id=first)
+        newer = await call("create_checkpoint", "s", "flow", {"a": [2]})
+        again = await call("create_checkpoint", "s", "flow", {"a": [3]}, checkpoint_id=first)
         found = await call("get_checkpoint", "s", first)
         assert again == first == found.id == (own_id or first)
-        assert (await call("get_checkpoint", "s", newer)).state_data == {"a": 2}
-        assert (found.state_data, found.metadata) == ({"b": [3]}, {})
+        assert (await call("get_checkpoint", "s", newer)).state_data == {"a": [2]}
+        assert (found.state_data, found.metadata) == ({"a": [3]}, {})
         assert found.created_at == before.created_at <= before.updated_at < found.updated_at
         assert (await call("get_latest_checkpoint", "s")).id == newer
-    last = await call("create_checkpoint", "s", "flow", {"b": [3, 4]})
-    assert (await call("get_checkpoint", "s", last)).state_data == {"b": [3, 4]}
-    assert (await call("get_checkpoint", "s", first)).state_data == {"b": [3]}
+    last = await call("create_checkpoint", "s", "flow", {"a": [3, 4]})
+    assert (await call("get_checkpoint", "s", last)).state_data == {"a": [3, 4]}
+    assert (await call("get_checkpoint", "s", first)).state_data == {"a": [3]}
     assert len(await call("list_checkpoints", "s")) == 5
     with pytest.raises(InvalidArgumentError, match="'mine' is one of"):
         await call("create_checkpoint", "s", "another", {}, checkpoint_id="mine")
