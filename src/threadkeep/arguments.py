@@ -55,6 +55,11 @@ def place(config: RunnableConfig) -> CheckpointRef:
     )
 
 
+def head(thread: str) -> RunnableConfig:
+    """Return the config of a thread's head."""
+    return {"configurable": {"thread_id": validation.thread_id(thread), "checkpoint_ns": ""}}
+
+
 def _configurable(config: RunnableConfig | None) -> Mapping[str, Any]:
     configurable = config.get("configurable") if validation.is_mapping(config) else None
     if not validation.is_mapping(configurable):

@@ -242,6 +242,15 @@ class UnfinishedErasureError(BackendError):
         self.report = report
 
 
+# -- layered memory ------------------------------------------------------------------
+
+
+class SummaryError(ThreadkeepError):
+    """The summary could not be made."""
+
+    retryable = True
+
+
 # -- between a backend and the engine: never reach a user ----------------------------
 
 

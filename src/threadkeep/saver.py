@@ -165,6 +165,11 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
             self._collector = Collector(self._collect, every.total_seconds())
 
     @property
+    def backend(self) -> threadkeep.Backend | threadkeep.AsyncBackend:
+        """The backend that stores the rows."""
+        return self._store.backend
+
+    @property
     def threads(self) -> Threads:
         """Methods on threads beside running them: search, fork, archive and so on."""
         from threadkeep.threads import Threads  # noqa: PLC0415 - much, and seldom needed

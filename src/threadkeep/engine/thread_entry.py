@@ -223,6 +223,10 @@ def label_prefix(label: str) -> str:
     return label if label.startswith('"') else _CANONICAL.encode(json.loads(label)[0])[1:]
 
 
+OWN_TAG = "threadkeep."
+"""The beginning of tags that threadkeep itself sets: they do not protect a thread."""
+
+
 def tags_of(labels: Iterable[str]) -> tuple[str, ...]:
     """Return the tags among the labels."""
     return tuple([json.loads(label) for label in labels if label.startswith('"')])

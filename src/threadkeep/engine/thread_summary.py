@@ -39,7 +39,7 @@ _OWN_KEYS = frozenset(
         *("merged_from", "merged_checkpoint"),
     }
 )
-_OWN_BEGINNINGS = ("langgraph_", "checkpoint_", "__")
+_OWN_BEGINNINGS = ("langgraph_", "checkpoint_", "threadkeep_", "__")
 _SCALARS = (str, int, bool, float)
 
 

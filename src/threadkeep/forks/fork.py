@@ -18,6 +18,7 @@ from threadkeep.engine import thread_entry, thread_summary
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import CheckpointKey, Lineage, checkpoint_key, write_key
 from threadkeep.engine.model import (
+    OWN_NS,
     CheckpointRow,
     CopyThread,
     ForkThread,
@@ -104,7 +105,9 @@ def _begin(engine: Engine, source: str, rows: ThreadRows, checkpoint: str | None
     found = {
         key: stored
         for key, stored in lineage.stored.items()
-        if key in root or (key[0] and _belongs(engine, stored, root, at, children.get(at, ())))
+        if key in root
+        or (key[0].startswith(OWN_NS) and _is_beside(engine, stored, root, at, lineage.stored))
+        or (key[0] and _belongs(engine, stored, root, at, children.get(at, ())))
     }
     writes = {key: _writes(one, children.get(key, ()), found) for key, one in found.items()}
     return Begin(
@@ -132,17 +135,34 @@ def _belongs(
     at: CheckpointKey,
     children: Sequence[CheckpointRow],
 ) -> bool:
-    """Return True for a subgraph's checkpoint of one of these, from before anybody continued.
+    """Return True for a subgraph's checkpoint of one of these, from before anybody continued."""
+    parent = _root_of(engine, stored)
+    if parent != at[1]:
+        return parent is not None and ("", parent) in root
+    return _was_before(stored.row, children)
 
-    (LangGraph says of each which checkpoint of the root it belongs to: its `parents`.)
+
+def _is_beside(
+    engine: Engine,
+    stored: StoredCheckpoint,
+    root: Container[CheckpointKey],
+    at: CheckpointKey,
+    there: Container[CheckpointKey],
+) -> bool:
+    """Return True for a checkpoint of an own namespace that the fork may refer to.
+
+    (Where the root's checkpoint was removed, its time tells.)
     """
-    row = stored.row
-    metadata = unpack_metadata(row.metadata, row.exact, engine.codec)
+    parent = "", _root_of(engine, stored) or ""
+    return parent in root or (parent not in there and stored.row.id <= at[1])
+
+
+def _root_of(engine: Engine, stored: StoredCheckpoint) -> str | None:
+    """The checkpoint of the root that one belongs to, as LangGraph says: its `parents`."""
+    metadata = unpack_metadata(stored.row.metadata, stored.row.exact, engine.codec)
     parents = metadata.get("parents")
     parent = parents.get("") if isinstance(parents, dict) else None
-    if parent != at[1]:
-        return ("", parent) in root
-    return _was_before(row, children)
+    return parent if isinstance(parent, str) else None
 
 
 def _writes(

@@ -22,7 +22,14 @@ from threadkeep.engine.operation import Operation, Progress
 from threadkeep.engine.optimistic import Snapshot, optimistic
 from threadkeep.engine.registration import ALL, PAGE, page_of
 from threadkeep.engine.rows import visible
-from threadkeep.engine.thread_entry import ThreadEntry, ThreadStatus, Touch, is_archived, is_there
+from threadkeep.engine.thread_entry import (
+    OWN_TAG,
+    ThreadEntry,
+    ThreadStatus,
+    Touch,
+    is_archived,
+    is_there,
+)
 from threadkeep.errors import CodecError, ConflictError
 from threadkeep.retention import policy as policies
 from threadkeep.retention.apply import (
@@ -217,7 +224,8 @@ def _is_idle(entry: ThreadEntry, own: Retention, now: int) -> bool:
 
 def _is_protected(entry: ThreadEntry, own: Retention) -> bool:
     """Return True if the policy may not delete it."""
-    is_tagged = own.keep_tagged and bool(thread_entry.tags_of(entry.labels))
+    tags = [tag for tag in thread_entry.tags_of(entry.labels) if not tag.startswith(OWN_TAG)]
+    is_tagged = own.keep_tagged and bool(tags)
     return entry.pinned or is_tagged or entry.state == ThreadStatus.SUSPENDED
 
 

@@ -226,6 +226,8 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
     """Rows in a PostgreSQL database, for blocking calls; `asynchronous` serves awaiting ones."""
 
     counts_for_all = True
+    settings: Settings | None = None
+    """Settings, unless the connections are the program's own."""
 
     def __init__(
         self, database: str | ConnectionPool[Any] | Connection[Any], **options: Any
@@ -233,7 +235,7 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
         if not isinstance(database, str):
             super().__init__(_backend_over(database, ConnectionPool, Connection, options))
             return
-        settings = settings_of(database, **options)
+        self.settings = settings = settings_of(database, **options)
         loops = OwnAsyncPools(settings)
         native = AsyncPostgresBackend(loops, settings)
         super().__init__(AsyncPostgresBackend(OwnPool(settings), settings), native, loops)

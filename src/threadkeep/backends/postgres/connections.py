@@ -244,7 +244,7 @@ class OwnPool(Source):
     """A pool that is opened when it is first needed, and again after a fork."""
 
     def __init__(self, settings: Settings) -> None:
-        self._pool = PerProcess(partial(_opened, settings))
+        self._pool = PerProcess(partial(open_pool, settings))
 
     def lend(self) -> AbstractAsyncContextManager[Any]:
         """See `Source.lend`."""
@@ -259,12 +259,13 @@ class OwnPool(Source):
         self._pool.close()
 
 
-def _opened(settings: Settings) -> ConnectionPool[_Conn]:
+def open_pool(settings: Settings, **options: Any) -> ConnectionPool[_Conn]:
+    """Open a pool, if the server lets us in; `options` are of psycopg's pool."""
     # A pool retries without a word: whether the server lets us in is asked first, and is not
     # retried: a wrong password stays wrong.
     with mapped_errors(settings.server):
         psycopg.connect(settings.conninfo, **settings.arguments).close()
-    return ConnectionPool(settings.conninfo, open=True, **settings.pool_arguments)
+    return ConnectionPool(settings.conninfo, open=True, **settings.pool_arguments, **options)
 
 
 class OwnAsyncPools(LoopConnections["asyncio.Task[_LoopPool]"], Source):

@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, TypeAlias
@@ -33,6 +33,8 @@ _NAMES = ", ".join([f"{{schema}}.{table}" for table in _TABLES])
 # ANALYZE: what the planner notes of columns (in pg_statistic) are values from the rows.
 _VACUUM = Statement(f"VACUUM (ANALYZE) {_NAMES}", keep=False)
 _REWRITE = Statement(f"VACUUM (FULL, ANALYZE) {_NAMES}", keep=False)
+# Of archived messages (memory/postgres_index.py), if there is one.
+_REWRITE_INDEX = Statement("VACUUM (FULL, ANALYZE) {schema}.threadkeep_memory_messages", keep=False)
 _STATISTICS = Statement("VACUUM (FULL) pg_catalog.pg_statistic", keep=False)
 _CHECKPOINT = Statement("CHECKPOINT", keep=False)
 _PAUSE = 0.1  # seconds between two looks
@@ -108,6 +110,8 @@ async def _rewrite(send: Send) -> Scrubbed:
             f"PostgreSQL has not rewritten all tables: {warnings[0]}.",
             hint="Erase as the role that owns the schema's tables.",
         )
+    with suppress(psycopg.errors.UndefinedTable):
+        await send(_REWRITE_INDEX)
     notes = () if await _is_allowed(send, _STATISTICS) else (_NOTES,)
     written = () if await _is_allowed(send, _CHECKPOINT) else (_NOT_WRITTEN,)
     return Scrubbed(("PostgreSQL's tables and indexes, rewritten",), (_LOG, *written, *notes))

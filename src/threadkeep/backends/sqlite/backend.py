@@ -52,6 +52,11 @@ class SqliteBackend(Backend):
         self._connections = Connections(location)
 
     @property
+    def location(self) -> Location:
+        """Path and mode of the file."""
+        return self._connections.location
+
+    @property
     def reads_hot_in_memory(self) -> bool:
         """See `Backend`. A database in memory has one connection, which may be in use."""
         return not self._connections.location.in_memory

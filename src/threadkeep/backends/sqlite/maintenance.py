@@ -60,6 +60,10 @@ _COPIES = (
     " freed blocks): remove them, or let them expire."
 )
 
+# Of archived messages (memory/sqlite_index.py): it keeps words of removed ones until then.
+_HAS_INDEX = "SELECT 1 FROM sqlite_master WHERE name = 'threadkeep_memory_text'"
+_REWRITE_INDEX = "INSERT INTO threadkeep_memory_text (threadkeep_memory_text) VALUES ('optimize')"
+
 
 def scrub(connections: Connections) -> Scrubbed:
     """Rewrite the database, and empty its WAL. See `Backend.scrub`.
@@ -71,6 +75,8 @@ def scrub(connections: Connections) -> Scrubbed:
         return Scrubbed()
     with connections.write_lock, named(connections.location.path):
         db = connections.writer()
+        if db.execute(_HAS_INDEX).fetchone():
+            db.execute(_REWRITE_INDEX)
         db.execute("VACUUM")
         is_empty = _emptied(db, connections.location.busy_timeout)
     if not is_empty:

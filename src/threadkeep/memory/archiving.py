@@ -1,0 +1,486 @@
+"""Archiving what leaves the window: summaries, records, the index.
+
+Whatever reads and writes the records of a thread is here; `view.py` shows them to graphs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Generic, TypeVar
+from uuid import uuid4
+
+from langchain_core.messages import BaseMessage, SystemMessage
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+
+from threadkeep.delegate import Delegate
+from threadkeep.layers import driver
+from threadkeep.layers.driver import Workflow
+from threadkeep.memory import records, window
+from threadkeep.memory.background import Background
+from threadkeep.memory.index import ArchiveIndex, Hit
+from threadkeep.memory.policy import (
+    ArchivedMessage,
+    ArchiveSuggestion,
+    Layers,
+    SplitSuggestion,
+    Suggestion,
+)
+from threadkeep.memory.records import Claim, Group, Record
+from threadkeep.memory.summaries import Summarizer, Summary
+
+T = TypeVar("T")
+
+_CACHED = 2048  # records and checkpoints of which the view is remembered
+CHUNK = 50  # messages that are summarised at once
+
+
+_log = logging.getLogger("threadkeep.memory")
+
+
+class Recent(Generic[T]):
+    """LRU of values by thread and checkpoint."""
+
+    def __init__(self) -> None:
+        self._values: OrderedDict[tuple[str, bytes], T] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, thread: str, key: str) -> T | None:
+        """Return a value, which counts as a use of it."""
+        at = (thread, key.encode())
+        with self._lock:
+            if at in self._values:
+                self._values.move_to_end(at)
+            return self._values.get(at)
+
+    def put(self, thread: str, key: str, value: T) -> None:
+        """Remember a value."""
+        with self._lock:  # (the id itself is not held: by it the saver tells that a run has ended)
+            self._values[thread, key.encode()] = value
+            self._values.move_to_end((thread, key.encode()))
+            if len(self._values) > _CACHED:
+                self._values.popitem(last=False)
+
+    def pop(self, thread: str, key: str) -> None:
+        """Forget a value."""
+        with self._lock:
+            self._values.pop((thread, key.encode()), None)
+
+    def forget(self, thread: str) -> None:
+        """Forget what is remembered of a thread."""
+        with self._lock:
+            for at in [at for at in self._values if at[0] == thread]:
+                del self._values[at]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A checkpoint as it is stored: the messages in full, and the record before them."""
+
+    found: CheckpointTuple
+    thread: str
+    live: list[BaseMessage]
+    record: Record | None
+
+    @property
+    def key(self) -> str:
+        """Id of the checkpoint."""
+        return self.found.checkpoint["id"]
+
+    @property
+    def stop(self) -> int:
+        """Position behind the last message of the conversation."""
+        return len(self.live) + (self.record.stop if self.record is not None else 0)
+
+
+class Archiving(Delegate):
+    """A saver with records of what has left the windows of its threads."""
+
+    def __init__(
+        self,
+        saver: BaseCheckpointSaver[Any],
+        *,
+        policy: Layers,
+        summarizer: Summarizer,
+        index: ArchiveIndex,
+        background: bool,
+        on_suggestion: Callable[[Suggestion], None] | None,
+    ) -> None:
+        super().__init__(saver)
+        self.policy = policy
+        self.summarizer = summarizer
+        self.index = index
+        self._on_suggestion = on_suggestion
+        self._records: Recent[Record] = Recent()
+        self._indexed: Recent[bool] = Recent()
+        self._busy: set[str] = set()  # threads whose summary is being made here
+        self._owner = uuid4()
+        self._background = Background() if background else None
+
+    def _end(self) -> Workflow[None]:
+        """Wait for summaries that are under way, and close the index."""
+        if self._background is not None:
+            yield from self._background.end()
+        yield from driver.aside(self.index.close)
+
+    # -- summaries -------------------------------------------------------------------
+
+    def _advance(self, seen: Seen) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
+        """Return the record and the messages in full, after what is due has left the window.
+
+        Without a summary nothing leaves.
+        """
+        if not self._leaving(seen.record, seen.live):
+            return seen.record, seen.live
+        newest: CheckpointTuple | None
+        newest = yield from self._call("get_tuple", records.place(seen.thread))
+        record, live = yield from self._made_by_others(seen, newest)
+        if not self._leaving(record, live):
+            return record, live
+        summarise = partial(self._summarised, seen, record, live, newest)
+        if self._background is not None:
+            yield from self._background.submit(seen.thread, summarise)
+            return record, live
+        return (yield from summarise())
+
+    def _leaving(self, record: Record | None, live: Sequence[BaseMessage]) -> int:
+        """Return the number of messages that leave the window now."""
+        if record is None or not record.groups:
+            return window.leaving(live, self.policy)
+        spans = [
+            range(max(group.start - record.stop, 0), min(group.stop - record.stop, len(live)))
+            for group in record.groups
+            if group.status == "summarized" and group.stop > record.stop
+        ]
+        return window.leaving(live, self.policy, [span for span in spans if span])
+
+    def _made_by_others(
+        self, seen: Seen, newest: CheckpointTuple | None
+    ) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
+        """Return the state behind what is stored already for the messages that are to leave."""
+        own = seen.record
+        key = None if own is None else own.key
+        record = None if newest is None else records.from_tuple(newest)
+        if record is None or record.key == key or record.parent is None:
+            return own, seen.live
+        count = record.stop - (own.stop if own is not None else 0)
+        before = own.digest if own is not None else ""
+        if not 0 < count <= len(seen.live):
+            return own, seen.live
+        if window.digest(before, seen.live[:count]) != record.digest:
+            return own, seen.live
+        above: Record | None = record
+        while above is not None and above.key != key and not above.edits and above.step:
+            above = yield from self._record(seen.thread, str(above.parent))
+        if above is None or (above.key != key and (own is not None or above.step)):
+            return own, seen.live
+        self._records.put(seen.thread, record.key, record)
+        return record, seen.live[count:]
+
+    def _summarised(
+        self,
+        seen: Seen,
+        record: Record | None,
+        live: list[BaseMessage],
+        newest: CheckpointTuple | None,
+    ) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
+        """Summarise what leaves the window, and archive it."""
+        if seen.thread in self._busy:
+            return record, live
+        self._busy.add(seen.thread)
+        try:
+            begin = record or (yield from self._first(seen))
+            found = yield from self._claimed(seen.thread, begin, newest)
+            if found is None:
+                return record, live
+            claim, newest = found
+            made, left = yield from self._made_by_others(seen, newest)
+            if len(left) < len(live):  # (somebody was faster)
+                return made, left
+            return (yield from self._claimed_part(seen, claim, record, live, begin))
+        finally:
+            self._busy.discard(seen.thread)
+
+    def _claimed_part(
+        self,
+        seen: Seen,
+        claim: Claim,
+        record: Record | None,
+        live: list[BaseMessage],
+        begin: Record,
+    ) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
+        """Summarise and archive what leaves; where that fails, what was archived before stays."""
+        before, count = begin, self._leaving(begin, live)
+        try:
+            while count:
+                part = _chunk(live, count)
+                new = yield from self._next(seen, before, part, len(live))
+                before = yield from self._add(seen.thread, before, new)
+                live, count = live[len(part) :], count - len(part)
+        except Exception:  # noqa: BLE001 - a turn goes on without a summary, whatever failed
+            _log.warning(
+                "No summary was made of thread %r; its next turn tries again.",
+                seen.thread,
+                exc_info=True,
+            )
+            yield from self._claim_write(seen.thread, begin, *claim.failure())
+        return (record if before is begin else before), live
+
+    def _first(self, seen: Seen) -> Workflow[Record]:
+        """Return the record that the thread's first one continues."""
+        found = yield from self._record(seen.thread, seen.key)
+        if found is not None:
+            return found
+        return (yield from self._add(seen.thread, None, records.first(seen.key, seen.found)))
+
+    def _claimed(
+        self, thread: str, before: Record, newest: CheckpointTuple | None
+    ) -> Workflow[tuple[Claim, CheckpointTuple | None] | None]:
+        """Claim to continue a record; None if somebody else is doing that.
+
+        Returns:
+            The claim, and the thread's newest record after it.
+        """
+        is_newest = newest is None or newest.checkpoint["id"] == before.key
+        found = newest
+        if newest is None or not is_newest:
+            found = yield from self._call("get_tuple", records.place(thread, before.key))
+        owner = f"{os.getpid()} {self._owner}"
+        claim = records.open_claim(found, owner, is_continued=not is_newest)
+        if claim is None:
+            return None
+        yield from self._claim_write(thread, before, *claim.write())
+        newest = found = yield from self._call("get_tuple", records.place(thread))
+        if newest is None or newest.checkpoint["id"] != before.key:
+            found = yield from self._call("get_tuple", records.place(thread, before.key))
+        return (claim, newest) if claim.is_held(found) else None
+
+    def _claim_write(self, thread: str, before: Record, writes: Any, task: str) -> Workflow[None]:
+        yield from self._call("put_writes", records.place(thread, before.key), writes, task)
+
+    def _next(
+        self, seen: Seen, before: Record, part: list[BaseMessage], left: int
+    ) -> Workflow[Record]:
+        """Return the record of messages that leave; `left` are in full before that."""
+        changes: dict[str, Any] = {}
+        summary = before.summary
+        if before.stop - before.group_start >= self.policy.group_size:
+            group, base = yield from self._closed(seen.thread, before)
+            if before.base is not None:  # a summary of summaries
+                text = SystemMessage(f"{group.topic}: {group.summary}")
+                base = yield from self._ask([text], before.base)
+            summary = base
+            changes = {"closed": group, "base": base, "group_start": before.stop}
+        kept = window.staying(part, self.policy)
+        ids = {id(one) for one in kept}
+        told = [one for one in part if id(one) not in ids]
+        if told:
+            summary = yield from self._ask(told, summary)
+        stop = before.stop + len(part)
+        if summary is not None:
+            summary = replace(summary, message_count=stop)
+        new = before.after(
+            seen.key,
+            messages=part,
+            stop=stop,
+            kept=[*before.kept, *map(window.with_id, kept)],
+            summary=summary,
+            digest=window.digest(before.digest, part),
+            tokens=before.tokens + self.policy.counter(part),
+            model=self.summarizer.model,
+            prompt_version=self.summarizer.prompt_version,
+            **changes,
+        )
+        return self._suggested(new, left - len(part))
+
+    def _closed(self, thread: str, before: Record) -> Workflow[tuple[Group, Summary]]:
+        """Return the group that ends with a record, and its summary."""
+        start = before.group_start
+        found = yield from self._archived(thread, before, start)
+        summary = yield from self._ask([message for _, message, _ in found], None)
+        topic = ", ".join(summary.key_topics[:3])
+        group = Group(before.key, start, before.stop, topic, "archived", summary.content)
+        return group, summary
+
+    def _ask(self, messages: Sequence[BaseMessage], previous: Summary | None) -> Workflow[Summary]:
+        summarizer: Any = self.summarizer
+        call = partial(summarizer.summarize, messages, previous)
+        acall = partial(driver.in_thread, call)
+        if hasattr(summarizer, "asummarize"):
+            acall = partial(summarizer.asummarize, messages, previous)
+        summary: Summary = yield from driver.either(call, acall)
+        return summary
+
+    # -- suggestions -----------------------------------------------------------------
+
+    def _suggested(self, record: Record, left: int) -> Record:
+        """The record, which says what was suggested up to it."""
+        count = effective_count(record, left)
+        limits = {
+            ArchiveSuggestion.tag: self.policy.summary_window,
+            SplitSuggestion.tag: self.policy.archive_threshold,
+        }
+        due = [tag for tag, limit in limits.items() if count > limit]
+        suggested = tuple(dict.fromkeys((*record.suggested, *due)))
+        return replace(record, suggested=suggested)
+
+    def _suggest(self, thread: str, before: Record, record: Record) -> Workflow[None]:
+        """Tell of suggestions that a record makes first: a log line, an event, a tag."""
+        for kind in (ArchiveSuggestion, SplitSuggestion):
+            if kind.tag in record.suggested and kind.tag not in before.suggested:
+                event = kind(thread, record.stop + self.policy.full_window)
+                _log.info(
+                    "Thread %r has more than %d messages: %s", thread, event.messages, kind.tag
+                )
+                threads = getattr(self._inner, "threads", None)
+                if threads is not None:
+                    tag = partial(threads.tag, thread, kind.tag)
+                    yield from driver.either(tag, partial(threads.atag, thread, kind.tag))
+                if self._on_suggestion is not None:
+                    self._on_suggestion(event)
+
+    # -- records ---------------------------------------------------------------------
+
+    def _record(self, thread: str, key: str) -> Workflow[Record | None]:
+        """Return a record; None if it does not exist."""
+        record = self._records.get(thread, key)
+        if record is None:
+            found = yield from self._call("get_tuple", records.place(thread, key))
+            if found is None:
+                return None
+            record = records.from_tuple(found)
+            self._records.put(thread, key, record)
+        return record
+
+    def _add(self, thread: str, before: Record | None, record: Record) -> Workflow[Record]:
+        """Store a record, and what it archives in the index."""
+        version = self._inner.get_next_version(None if before is None else before.version, None)
+        record = replace(record, version=version)
+        yield from self._call("put", *records.to_put(thread, record))
+        self._records.put(thread, record.key, record)
+        if record.messages or record.edits:
+            yield from self._index(thread, [record])
+        if before is not None:
+            yield from self._suggest(thread, before, record)
+        return record
+
+    def _all_records(self, thread: str, limit: int | None = None) -> Workflow[dict[str, Record]]:
+        """Return the newest records of a thread, by key; all of them without a limit."""
+        config = records.place(thread)
+
+        def call() -> list[CheckpointTuple]:
+            return list(self._inner.list(config, limit=limit))
+
+        async def acall() -> list[CheckpointTuple]:
+            return [found async for found in self._inner.alist(config, limit=limit)]
+
+        found = yield from driver.either(call, acall)
+        return {one.checkpoint["id"]: records.from_tuple(one) for one in found}
+
+    def _archived(
+        self, thread: str, record: Record, start: int = 0
+    ) -> Workflow[list[tuple[int, BaseMessage, Record]]]:
+        """Return what is archived up to a record from a position on, with positions and records."""
+        limit = None if start == 0 else max(64, 2 * (record.stop - start))
+        known = yield from self._all_records(thread, limit)
+        chain = records.chain(known, record.key)
+        if limit is not None and (not chain or chain[0].start > start):
+            chain = records.chain((yield from self._all_records(thread)), record.key)
+        return [one for one in records.archived(chain) if one[0] >= start]
+
+    # -- the index -------------------------------------------------------------------
+
+    def _index(self, thread: str, some: Sequence[Record]) -> Workflow[None]:
+        """Add what records archive to the index. It can be made again: a failure is logged."""
+
+        def add() -> None:
+            for record in some:
+                self.index.add(thread, record.key, record.start, record.messages)
+                for id, message in record.edits.items():
+                    hits = self.index.find(thread, [id]).get(id, ())
+                    if message is not None and hits:
+                        key, position = f"{record.key}/{id}", hits[0].position
+                        self.index.add(thread, key, position, [message])
+
+        try:
+            yield from driver.aside(add)
+        except Exception:  # noqa: BLE001 - it is made again from the records
+            _log.warning("The archive's index failed for thread %r.", thread, exc_info=True)
+            self._indexed.forget(thread)
+
+    def _indexed_all(self, thread: str, record: Record) -> Workflow[None]:
+        """Add to the index what it lacks of a thread, once in each process."""
+        if self._indexed.get(thread, ""):
+            return
+        there = yield from driver.aside(partial(self.index.records, thread))
+        if not (record.messages and record.key in there and record.parent in there):
+            known = yield from self._all_records(thread)
+            lacking = [
+                one
+                for one in known.values()
+                if (one.messages and one.key not in there)
+                or any(f"{one.key}/{id}" not in there for id, new in one.edits.items() if new)
+            ]
+            yield from self._index(thread, sorted(lacking, key=lambda one: one.step))
+        self._indexed.put(thread, "", value=True)
+
+    def _find(
+        self, thread: str, record: Record, ids: Sequence[str]
+    ) -> Workflow[dict[str, ArchivedMessage]]:
+        """Return the archived messages with these ids, as they are now."""
+        if not ids or not record.stop:
+            return {}
+        yield from self._indexed_all(thread, record)
+        found = yield from driver.aside(partial(self.index.find, thread, ids))
+        hits = [hit for some in found.values() for hit in some]
+        messages = yield from self._messages_of(thread, record, hits)
+        return {str(one.message.id): one for one in messages}
+
+    def _messages_of(
+        self, thread: str, record: Record, hits: Iterable[Hit], limit: int | None = None
+    ) -> Workflow[list[ArchivedMessage]]:
+        """Return the messages of hits that a record's conversation has, as they are now."""
+        found: dict[int, ArchivedMessage] = {}
+        for hit in hits:
+            if limit is not None and len(found) >= limit:
+                break
+            own = yield from self._record(thread, hit.record.partition("/")[0])
+            edited = record.edited.get(hit.id or "", hit.record.partition("/")[0])
+            if own is None or hit.position in found or own.key != edited:
+                continue
+            if not (yield from self._continues(thread, record, own)):
+                continue
+            message = own.edits.get(hit.id or "") or own.messages[hit.position - own.start]
+            at = own.archived_at
+            found[hit.position] = ArchivedMessage(message, hit.position, own.key, at)
+        return list(found.values())
+
+    def _continues(self, thread: str, record: Record, other: Record) -> Workflow[bool]:
+        """Return True if a record is another one, or continues it."""
+        at: Record | None = record
+        while at is not None and at.step > other.step:
+            at = yield from self._record(thread, at.towards(other.step))
+        return at is not None and at.key == other.key
+
+
+def effective_count(record: Record | None, left: int) -> int:
+    """Return the number of messages in which a group that was collapsed counts as one."""
+    if record is None:
+        return left
+    collapsed = [group.messages - 1 for group in record.groups if group.status == "summarized"]
+    return record.stop - len(record.removed) + left - sum(collapsed)
+
+
+def _chunk(live: list[BaseMessage], count: int) -> list[BaseMessage]:
+    """The oldest messages that are summarised at once: whole exchanges."""
+    stop = min(count, CHUNK)
+    cut = window.whole(live, stop)
+    while not cut:  # (one exchange is longer)
+        stop += 1
+        cut = stop if stop >= count else window.whole(live, stop)
+    return live[:cut]

@@ -1,0 +1,64 @@
+"""Workflows that run beside their callers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+from typing import Any
+
+from threadkeep.engine.operation import Aside
+from threadkeep.layers import driver
+from threadkeep.layers.driver import Workflow
+
+_WORKERS = 4
+_MAX_QUEUED = 64  # threads whose summary is under way in the background
+_log = logging.getLogger("threadkeep.memory")
+
+
+class Background:
+    """Workflows that run beside their callers, one for each thread."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_WORKERS, "threadkeep-memory")
+        self._running: dict[str, Future[Any] | asyncio.Task[Any]] = {}
+        self._lock = threading.Lock()
+
+    def submit(self, thread: str, make: Callable[[], Workflow[Any]]) -> Workflow[None]:
+        """Begin a workflow, unless one of this thread is under way or too many are."""
+
+        async def abegin() -> None:
+            self._begin(thread, lambda: asyncio.ensure_future(driver.arun(make())))
+
+        def begin() -> None:
+            self._begin(thread, lambda: self._pool.submit(driver.run, make()))
+
+        yield Aside(begin, abegin)
+
+    def _begin(self, thread: str, start: Callable[[], Any]) -> None:
+        with self._lock:
+            if thread in self._running or len(self._running) >= _MAX_QUEUED:
+                return
+            running = self._running[thread] = start()
+        running.add_done_callback(partial(self._done, thread))
+
+    def _done(self, thread: str, running: Future[Any] | asyncio.Task[Any]) -> None:
+        with self._lock:
+            self._running.pop(thread, None)
+        if not running.cancelled() and running.exception() is not None:
+            _log.error("Summary of thread %r failed.", thread, exc_info=running.exception())
+
+    def end(self) -> Workflow[None]:
+        """Wait for what is under way."""
+        with self._lock:
+            running = list(self._running.values())
+        futures = [one for one in running if isinstance(one, Future)]
+        tasks = [one for one in running if isinstance(one, asyncio.Task)]
+
+        async def ended() -> None:
+            await asyncio.gather(*tasks, *map(asyncio.wrap_future, futures), return_exceptions=True)
+
+        yield Aside(partial(wait, futures), ended)

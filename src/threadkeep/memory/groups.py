@@ -1,0 +1,255 @@
+"""Groups of messages: contiguous ranges of a conversation, each with a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import uuid4
+
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables import RunnableConfig
+
+from threadkeep import arguments, validation
+from threadkeep.errors import invalid
+from threadkeep.layers.driver import Workflow, both
+from threadkeep.memory import records, window
+from threadkeep.memory.archiving import Seen, effective_count
+from threadkeep.memory.policy import LayerName
+from threadkeep.memory.records import Group, Record
+
+if TYPE_CHECKING:
+    from threadkeep.memory.saver import LayeredCheckpointSaver, Place
+
+
+Groups: TypeAlias = list[Group]
+
+
+def groups_of(chain: Sequence[Record], stop: int) -> Groups:
+    """Return the groups of a conversation that ends at a position, in order.
+
+    Those that were made by hand take the place of others: what is left of these is theirs.
+    """
+    if not chain:
+        return [Group("full", 0, stop)] if stop else []
+    newest = chain[-1]
+    found = [record.closed for record in chain if record.closed is not None]
+    told = newest.summary.content if newest.summary is not None else ""
+    if newest.stop > newest.group_start:
+        found.append(Group(newest.key, newest.group_start, newest.stop, "", "summarized", told))
+    if stop > newest.stop:
+        found.append(Group("full", newest.stop, stop))
+    for group in newest.groups:
+        found = [rest for one in found for rest in _without(one, group)]
+    return sorted([*found, *newest.groups], key=lambda group: group.start)
+
+
+def _without(group: Group, other: Group) -> list[Group]:
+    """Return the parts of a group that another one leaves."""
+    parts = (group.start, min(group.stop, other.start)), (max(group.start, other.stop), group.stop)
+    return [replace(group, start=start, stop=stop) for start, stop in parts if start < stop]
+
+
+class MessageGroups:
+    """Groups of messages of the threads of a `LayeredCheckpointSaver`.
+
+    Each method has an async variant. What they change is stored as a new checkpoint of the thread;
+    older ones keep their groups.
+    """
+
+    def __init__(self, layered: LayeredCheckpointSaver) -> None:
+        self._layered = layered
+
+    def __call__(self, thread: Place) -> Groups:
+        """Return the groups of a thread; see `list`."""
+        return self.list(thread)
+
+    def _list(self, thread: Place) -> Workflow[Groups]:
+        """Return the groups of a thread, in order; together they are the whole conversation.
+
+        Raises:
+            ThreadNotFoundError: there is no such thread or checkpoint.
+        """
+        seen = yield from self._layered._found(thread)  # noqa: SLF001 - a part of it
+        return (yield from self._of(seen))
+
+    list, alist = both(_list)
+
+    def _of(self, seen: Seen) -> Workflow[Groups]:
+        chain: Sequence[Record] = ()
+        if seen.record is not None:
+            known = yield from self._layered._all_records(seen.thread)  # noqa: SLF001 - likewise
+            chain = records.chain(known, seen.record.key)
+        return groups_of(chain, seen.stop)
+
+    def _count(self, thread: Place) -> Workflow[int]:
+        """Return the effective number of messages: a collapsed group counts as one.
+
+        Raises:
+            ThreadNotFoundError: there is no such thread or checkpoint.
+        """
+        seen = yield from self._layered._found(thread)  # noqa: SLF001 - a part of it
+        return effective_count(seen.record, len(seen.live))
+
+    effective_count, aeffective_count = both(_count)
+
+    def _regroup(self, thread: Place, ranges: Iterable[tuple[int, int, str]]) -> Workflow[Groups]:
+        """Set the groups of ranges, each `(start, stop, topic)`; groups by hand there are replaced.
+
+        Returns:
+            The groups of the thread.
+
+        Raises:
+            ThreadNotFoundError: there is no such thread.
+            InvalidArgumentError: a range is invalid, or separates a tool call from its results.
+        """
+        seen = yield from self._layered._found(thread)  # noqa: SLF001 - a part of it
+        new: list[Group] = []
+        for start, stop, topic in ranges:
+            yield from _checked(self._layered, seen, start, stop)
+            status = "archived" if stop <= _stop(seen) else "open"
+            key, topic_ = str(uuid4()), validation.text("topic", topic)
+            group = Group(key, start, stop, topic_, status, by_hand=True)  # type: ignore[arg-type]  # one of its values
+            new = [rest for one in new for rest in _without(one, group)] + [group]
+        return (yield from self._set(seen, new))
+
+    regroup, aregroup = both(_regroup)
+
+    def _collapse(
+        self, thread: Place, start: int, stop: int, topic: str = "", summary: str | None = None
+    ) -> Workflow[Group]:
+        """Show a summary in place of the messages from `start` to `stop`; they count as one.
+
+        Args:
+            thread: the thread.
+            start: position of the first message in the conversation.
+            stop: position behind the last one.
+            topic: of the group; empty for that of the summary.
+            summary: of the messages; None: the summarizer makes it.
+
+        Raises:
+            ThreadNotFoundError: there is no such thread.
+            InvalidArgumentError: the range is invalid, or separates a tool call from its results.
+            SummaryError: the summarizer failed; nothing was done.
+        """
+        layered = self._layered
+        seen = yield from layered._found(thread)  # noqa: SLF001 - a part of it
+        found = yield from _checked(layered, seen, start, stop)
+        if summary is None:
+            made = yield from layered._ask(found, None)  # noqa: SLF001 - likewise
+            summary, topic = made.content, topic or ", ".join(made.key_topics[:3])
+        group = Group(str(uuid4()), start, stop, topic, "summarized", summary, by_hand=True)
+        yield from self._set(seen, [group])
+        return group
+
+    collapse, acollapse = both(_collapse)
+
+    def _expand(self, thread: Place, key: str) -> Workflow[Group]:
+        """Show the messages of a group again, also those of an archived one.
+
+        Raises:
+            ThreadNotFoundError: there is no such thread.
+            InvalidArgumentError: it has no such group.
+        """
+        seen = yield from self._layered._found(thread)  # noqa: SLF001 - a part of it
+        found = [one for one in (yield from self._of(seen)) if one.key == key]
+        if not found:
+            raise invalid("key", key, "Use the key of a group, as groups(thread) shows it.")
+        group = replace(found[0], status="open", by_hand=True)
+        yield from self._set(seen, [group])
+        return group
+
+    expand, aexpand = both(_expand)
+
+    def _set(self, seen: Seen, new: Sequence[Group]) -> Workflow[Groups]:
+        """Store a checkpoint with these groups, and of those by hand what they leave."""
+        layered = self._layered
+        before = seen.record or (yield from layered._first(seen))  # noqa: SLF001 - a part of it
+        old = list(before.groups)
+        for group in new:
+            old = [rest for one in old for rest in _without(one, group)]
+        record = before.after(seen.key, groups=tuple(sorted([*old, *new], key=lambda g: g.start)))
+        record = yield from layered._add(seen.thread, before, record)  # noqa: SLF001 - likewise
+        config = yield from layered._write(  # noqa: SLF001 - likewise
+            arguments.head(seen.thread), seen, seen.live, record
+        )
+        return (yield from self._list(config))
+
+
+def _stop(seen: Seen) -> int:
+    return seen.record.stop if seen.record is not None else 0
+
+
+def _checked(
+    layered: LayeredCheckpointSaver, seen: Seen, start: Any, stop: Any
+) -> Workflow[list[BaseMessage]]:
+    """Return the messages of a range that separates no tool call from its results."""
+    numbers = validation.is_count(start, 0) and validation.is_count(stop, 1)
+    if not numbers or not start < stop <= seen.stop:
+        hint = f"Use positions of the conversation: 0 <= start < stop <= {seen.stop}."
+        raise invalid("range", (start, stop), hint)
+    behind = _stop(seen)
+    if start < behind < stop:
+        hint = f"Use a range on one side of {behind}, where the messages in full begin."
+        raise invalid("range", (start, stop), hint)
+    found: list[tuple[int, BaseMessage]] = list(enumerate(seen.live, behind))
+    if start < behind and seen.record is not None:
+        archived = yield from layered._archived(seen.thread, seen.record)  # noqa: SLF001 - a part of it
+        found = [(position, message) for position, message, _ in archived]
+    messages = [message for _, message in found]
+    for edge in (start, stop):
+        at = sum(1 for position, _ in found if position < edge)
+        if at < len(messages) and window.whole(messages, at) != at:
+            hint = "Use a range that has the results of all its tool calls."
+            raise invalid("range", (start, stop), hint)
+    return [message for position, message in found if start <= position < stop]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedConversation:
+    """The result of `save_checkpoint_optimized`.
+
+    `effective_count` is the number of messages in which a collapsed group counts as one, and
+    `layer` the deepest layer that it asks for.
+    """
+
+    config: RunnableConfig
+    layer: LayerName
+    messages: int
+    effective_count: int
+
+
+class IntegratedCheckpointManager:
+    """Layers and groups together: a collapsed group counts as one message for the layers.
+
+    Args:
+        layered: the saver.
+        groups: its groups; None for `layered.groups`.
+    """
+
+    def __init__(
+        self, layered: LayeredCheckpointSaver, groups: MessageGroups | None = None
+    ) -> None:
+        self.layered = layered
+        self.groups = groups if groups is not None else layered.groups
+
+    def _save(self, config: RunnableConfig, messages: Iterable[Any]) -> Workflow[SavedConversation]:
+        """Store a conversation as `LayeredCheckpointSaver.save`, and say which layer it is in.
+
+        Raises:
+            InvalidArgumentError: they are no messages.
+        """
+        stored = yield from self.layered._save(config, messages)  # noqa: SLF001 - it is made of it
+        seen = yield from self.layered._found(arguments.place(stored).thread)  # noqa: SLF001
+        count = effective_count(seen.record, len(seen.live))
+        removed = 0 if seen.record is None else len(seen.record.removed)
+        layer = self.layered.policy.layer(count)
+        return SavedConversation(stored, layer, seen.stop - removed, count)
+
+    save_checkpoint_optimized, asave_checkpoint_optimized = both(_save)
+
+    def _load(self, config: RunnableConfig) -> Workflow[list[Any]]:
+        """Return the view of a thread; see `LayeredCheckpointSaver.load`."""
+        return (yield from self.layered._load(config))  # noqa: SLF001 - it is made of it
+
+    load, aload = both(_load)

@@ -1,0 +1,248 @@
+"""Full-text search over archived messages: what all indexes share, and the one in memory.
+
+An index is derived data: it can be removed, and made again from the records that hold the messages.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from bisect import insort
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+
+from threadkeep.backends.process_forks import ResetInChild
+from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.errors import invalid
+from threadkeep.memory.summaries import Messages, text_of
+
+if TYPE_CHECKING:
+    from langchain_core.messages import BaseMessage
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+
+_TEXT_CHARS = 100_000  # of one message: its words must fit into a tsvector, which has 1 MB
+_TOKEN_CHARS = 64
+_QUERY_TOKENS = 1000
+
+_CHARACTER = (
+    "\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
+    "\U00020000-\U000323af"
+)
+_PART = rf"[^\W_{_CHARACTER}]+"
+_TOKEN = re.compile(rf"[{_CHARACTER}]|{_PART}(?:[-_.]+{_PART})*")
+_JOINT = re.compile("([-_.]+)")
+_IDENTIFIER = re.compile(r"[\d_]")
+_JOINED = 4
+
+
+def tokens(text: str) -> list[str]:
+    """Return the words of a text, casefolded; each Chinese, Japanese or Korean character is one.
+
+    Of `order-1234`, `foo_bar` or `2.5`, the parts are words, and so is the whole, or up to four of
+    its parts: so `a.foo_bar.c` has `foo_bar`, and a text has all the words of any part of it.
+    """
+    found = []
+    for word in _TOKEN.findall(unicodedata.normalize("NFKC", text).casefold()):
+        parts = _JOINT.split(word)  # and what joins them, in turn
+        found += parts[::2]
+        for length in range(3, min(len(parts), 2 * _JOINED - 1) + 1, 2):
+            joined = ("".join(parts[i : i + length]) for i in range(0, len(parts) - length + 1, 2))
+            found += [each for each in joined if _IDENTIFIER.search(each)]
+    return [token[:_TOKEN_CHARS] for token in found]
+
+
+def indexed(message: BaseMessage) -> str:
+    """Return the distinct tokens of a message and its tool calls, with spaces between them."""
+    text = text_of(message)[:_TEXT_CHARS]
+    for call in getattr(message, "tool_calls", ()):
+        arguments = json.dumps(call["args"], ensure_ascii=False, default=str)
+        text = f"{text} {call['name']} {arguments}"[:_TEXT_CHARS]
+    return " ".join(dict.fromkeys(tokens(text)))
+
+
+def wanted(query: str) -> list[str]:
+    """Return the distinct tokens of a query.
+
+    Raises:
+        InvalidArgumentError: there are too many.
+    """
+    found = list(dict.fromkeys(tokens(query)))
+    if len(found) > _QUERY_TOKENS:
+        raise invalid("query", query, f"Use at most {_QUERY_TOKENS} different words.")
+    return found
+
+
+class Hit(NamedTuple):
+    """An archived message: its record, its position in the thread's history, and its id."""
+
+    record: str
+    position: int
+    id: str | None
+
+
+class ArchiveIndex(Protocol):
+    """An index of the messages in a thread's archive records. Its methods block.
+
+    Any number of threads of the program may use it. Hits come with the highest position first; of
+    those at one position, the one that was added last.
+    """
+
+    def add(self, thread: str, record: str, start: int, messages: Messages) -> None:
+        """Add a record's messages, of which the first is at `start`. Idempotent."""
+
+    def search(
+        self, thread: str, query: str, *, after: int | None = None, limit: int | None = None
+    ) -> list[Hit]:
+        """Return the messages that have all words of a query, which knows no operators.
+
+        With `after`, a position, those below it. A query without words finds nothing.
+
+        Raises:
+            InvalidArgumentError: the query has too many words.
+        """
+
+    def find(self, thread: str, ids: Iterable[str]) -> dict[str, list[Hit]]:
+        """Return the messages with these ids; an id that no message has is left out."""
+
+    def records(self, thread: str) -> set[str]:
+        """Return the records that were added."""
+
+    def remove(self, *threads: str) -> None:
+        """Remove threads. Indexes in a database also remove those that a saver deletes."""
+
+    def threads(self) -> set[str]:
+        """Return the threads of which records were added."""
+
+    def close(self) -> None:
+        """Close connections. Idempotent."""
+
+
+def open_index(saver: BaseCheckpointSaver[Any]) -> ArchiveIndex:
+    """Return the index of a saver's threads.
+
+    It is in the saver's own SQLite file or PostgreSQL schema. For other stores, and where the saver
+    encrypts or its connections are the program's own, it is in this process's memory.
+    """
+    backend = getattr(saver, "backend", None)
+    if isinstance(saver.serde, EncryptedSerializer):
+        return ScanIndex()
+    if isinstance(backend, SqliteBackend):
+        from threadkeep.memory import sqlite_index  # noqa: PLC0415 - one of the two is needed
+
+        location = backend.location
+        if not location.in_memory and not location.is_read_only and sqlite_index.has_fts5():
+            return sqlite_index.SqliteIndex(location.path, busy_timeout=location.busy_timeout)
+    elif settings := getattr(backend, "settings", None):
+        from threadkeep.memory.postgres_index import PostgresIndex  # noqa: PLC0415 - an extra
+
+        return PostgresIndex(settings.conninfo, schema=settings.schema)
+    return ScanIndex()
+
+
+# -- in memory -------------------------------------------------------------------------
+
+_SCAN_CHARS = 64 << 20
+
+
+class _Message(NamedTuple):
+    position: int
+    added: int
+    hit: Hit
+    words: str  # with a space before and after each
+
+
+class _Thread:
+    def __init__(self) -> None:
+        self.records: set[str] = set()
+        self.messages: list[_Message] = []  # in order
+        self.chars = 0
+
+
+class ScanIndex(ResetInChild):
+    """An index in this process's memory: it looks through all messages of a thread.
+
+    While it holds more than `max_chars`, it drops the threads that were not used for the longest
+    time, all but the last one. So before a search, add the records that `records` lacks.
+    """
+
+    def __init__(self, max_chars: int = _SCAN_CHARS) -> None:
+        self._max_chars = max_chars
+        super().__init__()
+
+    def _reset(self) -> None:
+        self._lock = Lock()
+        self._threads: OrderedDict[str, _Thread] = OrderedDict()
+
+    @contextmanager
+    def _thread(self, thread: str) -> Iterator[_Thread]:
+        with self._lock:
+            yield self._threads.get(thread) or _Thread()
+            if thread in self._threads:
+                self._threads.move_to_end(thread)
+
+    def add(self, thread: str, record: str, start: int, messages: Messages) -> None:
+        """See `ArchiveIndex.add`."""
+        words = [f" {indexed(message)} " for message in messages]
+        with self._thread(thread) as known:
+            self._threads[thread] = known
+            if record in known.records:
+                return
+            for position, (message, text) in enumerate(zip(messages, words, strict=True), start):
+                hit = Hit(record, position, message.id)
+                insort(known.messages, _Message(position, len(known.records), hit, text))
+            known.records.add(record)
+            known.chars += sum(map(len, words))
+            self._threads.move_to_end(thread)
+            total = sum(each.chars for each in self._threads.values())
+            while total > self._max_chars and len(self._threads) > 1:
+                total -= self._threads.popitem(last=False)[1].chars
+
+    def search(
+        self, thread: str, query: str, *, after: int | None = None, limit: int | None = None
+    ) -> list[Hit]:
+        """See `ArchiveIndex.search`."""
+        words = [f" {word} " for word in wanted(query)]
+        with self._thread(thread) as known:
+            messages = known.messages[:] if words else []
+        found = [
+            each.hit
+            for each in reversed(messages)
+            if (after is None or each.position < after) and all(map(each.words.__contains__, words))
+        ]
+        return found[:limit]
+
+    def find(self, thread: str, ids: Iterable[str]) -> dict[str, list[Hit]]:
+        """See `ArchiveIndex.find`."""
+        wanted_ids = set(ids)
+        found: dict[str, list[Hit]] = {}
+        with self._thread(thread) as known:
+            for _, _, hit, _ in reversed(known.messages):
+                if hit.id in wanted_ids and hit.id is not None:
+                    found.setdefault(hit.id, []).append(hit)
+        return found
+
+    def records(self, thread: str) -> set[str]:
+        """See `ArchiveIndex.records`."""
+        with self._thread(thread) as known:
+            return set(known.records)
+
+    def remove(self, *threads: str) -> None:
+        """See `ArchiveIndex.remove`."""
+        with self._lock:
+            for thread in threads:
+                self._threads.pop(thread, None)
+
+    def threads(self) -> set[str]:
+        """See `ArchiveIndex.threads`."""
+        with self._lock:
+            return set(self._threads)
+
+    def close(self) -> None:
+        """See `ArchiveIndex.close`."""
+        self._reset()

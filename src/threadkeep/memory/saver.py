@@ -1,0 +1,554 @@
+"""LayeredCheckpointSaver: conversations that stay as short as their window, and lose nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, cast
+from uuid import uuid4
+
+from langchain_core.messages import BaseMessage, convert_to_messages
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
+from langgraph.checkpoint.base.id import uuid6
+
+from threadkeep import arguments, validation
+from threadkeep.errors import InvalidArgumentError, StateError, ThreadNotFoundError, invalid
+from threadkeep.layers import driver
+from threadkeep.layers.driver import Workflow, both
+from threadkeep.memory import records, window
+from threadkeep.memory.archiving import CHUNK, Seen
+from threadkeep.memory.groups import MessageGroups, groups_of
+from threadkeep.memory.index import ArchiveIndex, open_index
+from threadkeep.memory.policy import ArchivedMessage, Layer, LayerName, Layers, Suggestion, Usage
+from threadkeep.memory.records import POINTER, Record
+from threadkeep.memory.summaries import Summary, as_summarizer
+from threadkeep.memory.view import LayeredView
+
+Place = str | RunnableConfig
+"""A thread, by its id, or a config of it, which may name a checkpoint."""
+
+
+class LayeredCheckpointSaver(LayeredView):
+    """A saver that shows graphs the newest messages and a summary of what came before.
+
+    Nothing is lost: what leaves the window is archived in the same thread, and is found again by
+    `full_messages` and `archive`. All else is as with the saver inside, whose attributes this one
+    has. Methods that take a `thread` take its id or a config, which may name a checkpoint; each
+    has an async variant: `alayers` of `layers`, and so on.
+
+    Args:
+        saver: any LangGraph saver; closed with this one.
+        policy: limits of the layers.
+        summarizer: a chat model, a `Summarizer`, or a function of `(messages, previous)`; None for
+            `ExtractiveSummarizer()`, which needs no model.
+        channel: the channel that holds the messages.
+        language: "en" or "zh": the title of the summary's message.
+        index: where archived messages are searched; None for one beside the saver's own tables.
+        background: summaries are made beside the turn that needs them; that turn and those until
+            the summary is there see all messages. Otherwise the turn waits.
+        on_suggestion: called with each `ArchiveSuggestion` and `SplitSuggestion`.
+
+    Raises:
+        InvalidArgumentError: an argument is invalid.
+    """
+
+    def __init__(
+        self,
+        saver: BaseCheckpointSaver[Any],
+        policy: Layers | None = None,
+        summarizer: object = None,
+        channel: str = "messages",
+        *,
+        language: str = "en",
+        index: ArchiveIndex | None = None,
+        background: bool = False,
+        on_suggestion: Callable[[Suggestion], None] | None = None,
+    ) -> None:
+        if not isinstance(saver, BaseCheckpointSaver):
+            raise invalid("saver", saver, "Use a LangGraph saver, such as SqliteSaver(path).")
+        if isinstance(saver, LayeredView):
+            raise invalid("saver", saver, "Use the saver inside it: it has layers already.")
+        if policy is not None and not isinstance(policy, Layers):
+            raise invalid("policy", policy, "Use Layers(...).")
+        if language not in window.LANGUAGES:
+            raise invalid("language", language, 'Use "en" or "zh".')
+        super().__init__(
+            saver,
+            policy=policy or Layers(),
+            summarizer=as_summarizer(summarizer),
+            channel=validation.text("channel", channel),
+            language=language,
+            index=index if index is not None else open_index(saver),
+            background=validation.flag("background", background),
+            on_suggestion=on_suggestion,
+        )
+
+    # -- without a graph -------------------------------------------------------------
+
+    def _save(self, config: RunnableConfig, messages: Iterable[Any]) -> Workflow[RunnableConfig]:
+        """Store the messages of a conversation as the thread's new checkpoint.
+
+        Args:
+            config: names the thread.
+            messages: all of them, or those that `load` returned with the new ones behind.
+                What `convert_to_messages` takes: messages, dicts, pairs of role and text.
+
+        Returns:
+            The config of the checkpoint.
+
+        Raises:
+            InvalidArgumentError: they are no messages.
+        """
+        given = _messages(messages)
+        seen = yield from self._look(arguments.head(arguments.place(config).thread))
+        record = None if seen is None else seen.record
+        if seen is None:
+            live = _with_ids(given, ())
+        elif any(window.is_marker(one) for one in given):
+            at = arguments.place(seen.found.config)
+            view = yield from self._view_of(at, given)
+            view = yield from self._restored(at, view, _with_ids(given, ()))
+            record, live = view.record, [*view.live]
+        else:
+            record, rest = _behind(record, given)
+            live = _with_ids(rest, seen.live)
+        head = arguments.head(arguments.place(config).thread)
+        stored = yield from self._write(head, seen, live, record)
+        yield from self._get_tuple(head)  # (what is due leaves the window)
+        return stored
+
+    save, asave = both(_save)
+
+    def _load(self, config: RunnableConfig) -> Workflow[list[BaseMessage]]:
+        """Return the view of a thread: a summary of what came before, and the newest messages.
+
+        An empty list if the thread has none.
+        """
+        found = yield from self._get_tuple(config)
+        values = {} if found is None else found.checkpoint["channel_values"]
+        return list(values.get(self.channel) or [])
+
+    load, aload = both(_load)
+
+    # -- originals -------------------------------------------------------------------
+
+    def _full_messages(self, thread: Place) -> Workflow[list[BaseMessage]]:
+        """Return all messages of a conversation, as they were written, oldest first.
+
+        Raises:
+            ThreadNotFoundError: there is no such thread or checkpoint.
+        """
+        seen = yield from self._found(thread)
+        if seen.record is None:
+            return seen.live
+        found = yield from self._archived(seen.thread, seen.record)
+        return [message for _, message, _ in found] + seen.live
+
+    full_messages, afull_messages = both(_full_messages)
+
+    def _archive(
+        self,
+        thread: Place,
+        *,
+        query: str | None = None,
+        key: str | None = None,
+        ids: Iterable[str] | None = None,
+        after: datetime | int | None = None,
+        before: datetime | int | None = None,
+        limit: int | None = None,
+    ) -> Workflow[list[ArchivedMessage]]:
+        """Return archived messages that match all that is asked for.
+
+        Args:
+            thread: the thread, or a checkpoint of it.
+            query: words that a message has, all of them; the newest messages come first then.
+            key: the key of a layer or group; see `layers` and `groups`.
+            ids: ids of messages.
+            after: only those archived after this time, or behind this position.
+            before: only those archived before this time, or before this position.
+            limit: the most to return.
+
+        Raises:
+            ThreadNotFoundError: there is no such thread.
+            InvalidArgumentError: a filter is invalid.
+        """
+        count, places = validation.limit(limit), (_edge(after), _edge(before))
+        chosen = None if ids is None else set(validation.ids("ids", list(ids)))
+        seen = yield from self._found(thread)
+        record = seen.record
+        if record is None or not record.stop:
+            return []
+        if query is not None:
+            words = validation.text("query", query)
+            yield from self._indexed_all(seen.thread, record)
+            hits = yield from driver.aside(partial(self.index.search, seen.thread, words))
+            is_last = key is None and chosen is None and places == (None, None)
+            few = count if is_last else None
+            found = yield from self._messages_of(seen.thread, record, hits, few)
+        elif chosen is not None:
+            by_id = yield from self._find(seen.thread, record, list(chosen))
+            found = sorted(by_id.values(), key=lambda one: one.position)
+        else:
+            archived = yield from self._archived(seen.thread, record)
+            found = [ArchivedMessage(m, at, one.key, one.archived_at) for at, m, one in archived]
+        if key is not None:
+            groups = yield from self.groups._of(seen)  # noqa: SLF001 - a part of this
+            ranges = [range(one.start, one.stop) for one in groups if one.key == key]
+            found = [m for m in found if m.key == key or any(m.position in r for r in ranges)]
+        if chosen is not None:
+            found = [one for one in found if one.message.id in chosen]
+        return [one for one in found if _is_between(one, *places)][:count]
+
+    archive, aarchive = both(_archive)
+
+    # -- what there is ---------------------------------------------------------------
+
+    def _layers(self, thread: Place) -> Workflow[list[Layer]]:
+        """Return the layers of a thread, oldest first: groups in the archive, summary, full.
+
+        Raises:
+            ThreadNotFoundError: there is no such thread or checkpoint.
+        """
+        seen = yield from self._found(thread)
+        record, found = seen.record, list[Layer]()
+        if record is not None:
+            known = yield from self._all_records(seen.thread)
+            for group in groups_of(records.chain(known, record.key), record.stop):
+                own = known.get(group.key, record)
+                name: LayerName = "archive" if group.start < record.group_start else "summary"
+                count = group.messages - sum(group.has(position) for position in record.removed)
+                layer = Layer(name, count, group.key, own.archived_at, group.summary)
+                found.append(layer)
+        found.append(Layer("full", len(seen.live)))
+        return found
+
+    layers, alayers = both(_layers)
+
+    def _usage(self, thread: Place) -> Workflow[Usage]:
+        """Return the messages and tokens of a conversation, and of what a graph sees of it.
+
+        Raises:
+            ThreadNotFoundError: there is no such thread or checkpoint.
+        """
+        seen = yield from self._found(thread)
+        view = yield from self._view(seen, seen.record, seen.live)
+        shown = self._messages(view)
+        archived = 0 if seen.record is None else seen.record.tokens
+        tokens = archived + self.policy.counter(seen.live)
+        removed = 0 if seen.record is None else len(seen.record.removed)
+        return Usage(seen.stop - removed, tokens, len(shown), self.policy.counter(shown))
+
+    usage, ausage = both(_usage)
+
+    def _summary(self, thread: Place) -> Workflow[Summary | None]:
+        """Return the summary of what has left the window; None if nothing has.
+
+        Raises:
+            ThreadNotFoundError: there is no such thread or checkpoint.
+        """
+        seen = yield from self._found(thread)
+        return None if seen.record is None else seen.record.summary
+
+    summary, asummary = both(_summary)
+
+    @property
+    def groups(self) -> MessageGroups:
+        """Groups of messages of threads: `groups(thread)` lists them, its methods change them."""
+        return MessageGroups(self)
+
+    # -- changes ---------------------------------------------------------------------
+
+    def _edit(self, thread: Place, messages: Iterable[BaseMessage]) -> Workflow[RunnableConfig]:
+        """Replace messages by id, archived ones too. Older checkpoints keep what they had.
+
+        Returns:
+            The config of the new checkpoint.
+
+        Raises:
+            ThreadNotFoundError: there is no such thread.
+            InvalidArgumentError: a message has no id, or the thread has none of that id.
+        """
+        given = _messages(messages)
+        if not all(one.id for one in given):
+            raise invalid("messages", given, "Use messages with the ids of those to replace.")
+        return (yield from self._changed(thread, {str(one.id): one for one in given}))
+
+    edit, aedit = both(_edit)
+
+    def _remove(self, thread: Place, ids: Iterable[str]) -> Workflow[RunnableConfig]:
+        """Remove messages by id, archived ones too. Older checkpoints keep what they had.
+
+        Raises:
+            ThreadNotFoundError: there is no such thread.
+            InvalidArgumentError: the thread has no message of such an id.
+        """
+        return (yield from self._changed(thread, dict.fromkeys(validation.ids("ids", list(ids)))))
+
+    remove, aremove = both(_remove)
+
+    def _pin(self, thread: Place, *ids: str, pinned: bool = True) -> Workflow[RunnableConfig]:
+        """Pin messages: they stay in view, whatever leaves the window.
+
+        Raises:
+            ThreadNotFoundError: there is no such thread.
+            InvalidArgumentError: the thread has no message of such an id.
+        """
+        found = yield from self._full_messages(thread)
+        chosen = {str(one.id): one for one in found if one.id in ids}
+        for first, last in window.exchanges(found):  # (of a tool call all is pinned, or nothing)
+            exchange = {str(one.id): one for one in found[first : last + 1]}
+            chosen |= exchange if chosen.keys() & exchange.keys() else {}
+        for id, one in chosen.items():
+            marks = {**one.additional_kwargs, "pinned": pinned}
+            chosen[id] = one.model_copy(update={"additional_kwargs": marks})
+        missing = dict.fromkeys(id for id in ids if id not in chosen)
+        return (yield from self._changed(thread, {**chosen, **missing}))
+
+    pin, apin = both(_pin)
+
+    def _changed(
+        self, thread: Place, edits: dict[str, BaseMessage | None]
+    ) -> Workflow[RunnableConfig]:
+        """Store a checkpoint in which messages are replaced, or (None) removed."""
+        seen = yield from self._found(thread)
+        live = [edits.get(str(one.id), one) for one in seen.live]
+        missing = [id for id in edits if id not in {one.id for one in seen.live}]
+        record, archived = seen.record, dict[str, BaseMessage | None]()
+        if record is not None and missing:
+            found = yield from self._archived(seen.thread, record)
+            there = {one.id for _, one, _ in found}
+            archived = {id: edits[id] for id in missing if id in there}
+        unknown = [id for id in missing if id not in archived]
+        if unknown:
+            raise invalid("id", unknown[0], "Use the id of a message of this thread.")
+        if record is not None and archived:
+            record = yield from self._edited(arguments.place(seen.found.config), record, archived)
+        return (
+            yield from self._write(
+                arguments.head(seen.thread), seen, [one for one in live if one is not None], record
+            )
+        )
+
+    def _resummarize(self, thread: Place) -> Workflow[Summary | None]:
+        """Make the summary anew from the archived messages, as after an edit of one of them.
+
+        Asks the summarizer once for each 50 messages of the archive.
+
+        Raises:
+            ThreadNotFoundError: there is no such thread.
+            SummaryError: the summarizer failed; the summary stays.
+        """
+        seen = yield from self._found(thread)
+        record = seen.record
+        if record is None:
+            return None
+        found = yield from self._archived(seen.thread, record)
+        base = yield from self._folded([m for at, m, _ in found if at < record.group_start], None)
+        left = [message for at, message, _ in found if at >= record.group_start]
+        summary = yield from self._folded(left, base)
+        new = record.after(seen.key, summary=summary, base=base, is_stale=False)
+        record = yield from self._add(seen.thread, record, new)
+        yield from self._write(arguments.head(seen.thread), seen, seen.live, record)
+        return summary
+
+    def _folded(
+        self, messages: Sequence[BaseMessage], summary: Summary | None
+    ) -> Workflow[Summary | None]:
+        """Return the summary of messages behind another one, a part of them at a time."""
+        staying = {id(one) for one in window.staying(messages, self.policy)}
+        told = [one for one in messages if id(one) not in staying]
+        for start in range(0, len(told), CHUNK):
+            summary = yield from self._ask(told[start : start + CHUNK], summary)
+        return summary
+
+    resummarize, aresummarize = both(_resummarize)
+
+    def _split(self, thread: Place, new_thread_id: str | None = None) -> Workflow[RunnableConfig]:
+        """Begin a new thread with the summary of this one, and link the two.
+
+        The new thread's view is the summary alone, of all messages. The threads' metadata link them
+        (`split_from`, `split_into`), where the saver keeps metadata of threads.
+
+        Returns:
+            The config of the new thread.
+
+        Raises:
+            ThreadNotFoundError: there is no such thread.
+            StateError: it has no messages, or the new one has checkpoints.
+            SummaryError: the summarizer failed; nothing was done.
+        """
+        seen = yield from self._found(thread)
+        name = str(uuid4()) if new_thread_id is None else validation.thread_id(new_thread_id)
+        config = arguments.head(name)
+        if (yield from self._look(config)) is not None:
+            raise StateError("The new thread has checkpoints already.", thread=name)
+        if not seen.stop:
+            raise StateError("The thread has no messages to summarise.", thread=seen.thread)
+        summary = None if seen.record is None else seen.record.summary
+        if seen.live:
+            summary = yield from self._ask(seen.live, summary)
+        root = str(uuid6())
+        seed = Record(
+            key=root,
+            root=root,
+            summary=summary,
+            base=summary,
+            model=self.summarizer.model,
+            prompt_version=self.summarizer.prompt_version,
+            kept=list(window.staying(seen.live, self.policy)),
+            origin=(seen.thread, seen.key),
+            created_at=datetime.now(UTC).isoformat(),
+        )
+        seed = yield from self._add(name, None, seed)
+        yield from self._write(config, None, [], seed, key=root)
+        threads = getattr(self._inner, "threads", None)
+        if threads is not None:
+            for one, link in (
+                (name, {"split_from": seen.thread}),
+                (seen.thread, {"split_into": name}),
+            ):
+                update = partial(threads.update, one, metadata=link)
+                yield from driver.either(update, partial(threads.aupdate, one, metadata=link))
+        return config
+
+    split, asplit = both(_split)
+
+    def _write(
+        self,
+        config: RunnableConfig,
+        seen: Seen | None,
+        live: list[BaseMessage],
+        record: Record | None,
+        *,
+        key: str | None = None,
+    ) -> Workflow[RunnableConfig]:
+        """Store a checkpoint behind another one that has these messages, and all else of it."""
+        before: Any = empty_checkpoint() if seen is None else seen.found.checkpoint
+        metadata = {} if seen is None else seen.found.metadata
+        versions = before["channel_versions"]
+        version = self._inner.get_next_version(max(versions.values(), default=None), None)
+        new = {self.channel: version}
+        checkpoint = {
+            **before,
+            "id": key or str(uuid6()),
+            "ts": datetime.now(UTC).isoformat(),
+            "channel_values": {**before["channel_values"], self.channel: live},
+            "channel_versions": {**versions, **new},
+            "updated_channels": [self.channel],
+        }
+        more: dict[str, Any] = {"source": "update", "step": metadata.get("step", -2) + 1}
+        more["parents"] = {}
+        if record is not None:
+            more[POINTER] = record.key
+        above = config if seen is None else seen.found.config
+        return cast("RunnableConfig", (yield from self._call("put", above, checkpoint, more, new)))
+
+    # -- the rest --------------------------------------------------------------------
+
+    def _delete_thread(self, thread_id: str) -> Workflow[None]:
+        """Remove a thread, with its layers and what the index has of it."""
+        yield from super()._delete_thread(thread_id)
+        yield from self._forget(str(thread_id))
+
+    delete_thread, adelete_thread = both(_delete_thread)
+
+    def _erase(self, thread: str, **options: Any) -> Workflow[Any]:
+        """Erase a thread as `threads.erase` does, and what the index has of it."""
+        threads = getattr(self._inner, "threads", None)
+        if threads is None:
+            raise InvalidArgumentError(
+                f"{type(self._inner).__name__} cannot erase threads.", hint="Use delete_thread()."
+            )
+        yield from self._forget(thread)
+        erase = partial(threads.erase, thread, **options)
+        return (yield from driver.either(erase, partial(threads.aerase, thread, **options)))
+
+    erase, aerase = both(_erase)
+
+    def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> Workflow[None]:
+        """See `BaseCheckpointSaver`. The archive of a thread that is kept stays whole."""
+        if strategy != "delete" and not hasattr(self._inner, "delete_checkpoints"):
+            raise InvalidArgumentError(
+                f"{type(self._inner).__name__} would prune archived messages, too.",
+                hint="Use a saver of threadkeep inside, or delete_thread().",
+            )
+        yield from super()._prune(thread_ids, strategy=strategy)
+        if strategy == "delete":
+            for thread in thread_ids:
+                yield from self._forget(str(thread))
+
+    prune, aprune = both(_prune)
+
+    def _forget(self, thread: str) -> Workflow[None]:
+        for cache in (self._views, self._records, self._indexed):
+            cache.forget(thread)
+        yield from driver.aside(partial(self.index.remove, thread))
+
+    def _found(self, thread: Place) -> Workflow[Seen]:
+        """Return a checkpoint as it is stored; of a head, after what is due has left the window.
+
+        Raises:
+            ThreadNotFoundError: there is none.
+        """
+        config = arguments.head(thread) if isinstance(thread, str) else thread
+        seen = yield from self._look(config)
+        if seen is None:
+            raise ThreadNotFoundError(thread=arguments.place(config).thread)
+        if arguments.place(config).id is None and not seen.found.pending_writes:
+            record, live = yield from self._advance(seen)
+            seen = replace(seen, record=record, live=live)
+        return seen
+
+
+def _is_between(
+    one: ArchivedMessage, after: datetime | int | None, before: datetime | int | None
+) -> bool:
+    """Return True if a message was archived between two times, or is between two positions."""
+
+    def at(edge: datetime | int) -> Any:
+        return one.position if isinstance(edge, int) else one.archived_at
+
+    return (after is None or at(after) > after) and (before is None or at(before) < before)
+
+
+def _edge(value: datetime | int | None) -> datetime | int | None:
+    """Return a position, or a time with its zone."""
+    if value is None or validation.is_count(value, 0):
+        return value
+    if not isinstance(value, datetime):
+        raise invalid("after or before", value, "Use a datetime, or a position.")
+    return value if value.tzinfo is not None else value.astimezone()
+
+
+def _messages(messages: Iterable[Any]) -> list[BaseMessage]:
+    try:
+        return list(convert_to_messages(list(messages)))
+    except (TypeError, ValueError, NotImplementedError) as error:
+        hint = "Use messages, dicts with role and content, or pairs of role and text."
+        raise invalid("messages", messages, hint) from error
+
+
+def _with_ids(given: Sequence[BaseMessage], before: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """The messages, each with an id: that of the equal one before, or a new one."""
+    found = []
+    for index, message in enumerate(given):
+        own = before[index] if index < len(before) else None
+        if own is not None and window.same(message, own) and message.id in (None, own.id):
+            found.append(own)
+        elif message.id is None:
+            found.append(message.model_copy(update={"id": str(uuid4())}))
+        else:
+            found.append(message)
+    return found
+
+
+def _behind(
+    record: Record | None, given: list[BaseMessage]
+) -> tuple[Record | None, list[BaseMessage]]:
+    """Return the record and the messages behind it; no record if they are others before."""
+    if record is None or window.digest("", given[: record.stop]) != record.digest:
+        return None, given
+    return record, given[record.stop :]

@@ -1,0 +1,404 @@
+"""Loading and saving through the window: the saver's methods that a graph calls.
+
+A checkpoint stores the messages in full and, in its metadata, the key of the record that holds what
+came before. Loading puts the view together; saving takes it apart again. So what a graph is shown
+is never stored as the conversation, and the conversation is never loaded to show a graph its view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from langchain_core.messages import BaseMessage, SystemMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, empty_checkpoint
+from langgraph.checkpoint.base.id import uuid6
+
+from threadkeep import arguments
+from threadkeep.engine.model import OWN_NS
+from threadkeep.engine.operation import CheckpointRef
+from threadkeep.layers import driver
+from threadkeep.layers.driver import Workflow, both
+from threadkeep.memory import records, window
+from threadkeep.memory.archiving import Archiving, Recent, Seen
+from threadkeep.memory.records import POINTER, Record
+
+Messages: TypeAlias = list[BaseMessage]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """View that a run was shown, and the messages that it stands for.
+
+    `stored` is the checkpoint's own record, and `record` the one that the view was made of, whose
+    message the run knows by `mark`. `carried` are archived messages that it sees, by id, and
+    `hidden` the messages in full that it does not see, by group.
+    """
+
+    live: Sequence[BaseMessage] = ()
+    stored: Record | None = None
+    record: Record | None = None
+    mark: str | None = None
+    carried: Mapping[str, BaseMessage | None] = field(default_factory=dict)
+    hidden: Mapping[str, Sequence[BaseMessage]] = field(default_factory=dict)
+
+
+_NOTHING = View()
+
+
+class LayeredView(Archiving):
+    """A saver that shows graphs a view of long conversations. See `LayeredCheckpointSaver`."""
+
+    def __init__(
+        self, saver: BaseCheckpointSaver[Any], *, channel: str, language: str, **options: Any
+    ) -> None:
+        super().__init__(saver, **options)
+        self.channel = channel
+        self._language = language
+        self._views: Recent[tuple[View, ...]] = Recent()
+
+    # -- loading ---------------------------------------------------------------------
+
+    def _get_tuple(self, config: RunnableConfig) -> Workflow[CheckpointTuple | None]:
+        """Return a checkpoint with the view of its messages. See `BaseCheckpointSaver`.
+
+        The thread's head may get a new summary first; any other checkpoint has the one it had.
+        """
+        found: CheckpointTuple | None = yield from self._call("get_tuple", config)
+        seen = None if found is None else (yield from self._seen(found))
+        if found is None or seen is None:
+            return found
+        record, live = seen.record, seen.live
+        if arguments.place(config).id is None and not found.pending_writes:
+            record, live = yield from self._advance(seen)
+        view = yield from self._view(seen, record, live)
+        others = self._views.get(seen.thread, seen.key) or ()
+        views = (view, *(one for one in others if one.mark != view.mark))
+        self._views.put(seen.thread, seen.key, views)
+        return self._shown(seen, view)
+
+    get_tuple, aget_tuple = both(_get_tuple)
+
+    def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
+        """Yield checkpoints, each with the view that it had. See `BaseCheckpointSaver`."""
+        for found in self._inner.list(config, **options):
+            if self._is_listed(found, config):
+                yield driver.run(self._listed(found))
+
+    async def alist(
+        self, config: RunnableConfig | None, **options: Any
+    ) -> AsyncIterator[CheckpointTuple]:
+        """Async variant of `list`."""
+        async for found in self._inner.alist(config, **options):
+            if self._is_listed(found, config):
+                yield await driver.arun(self._listed(found))
+
+    def _is_listed(self, found: CheckpointTuple, config: RunnableConfig | None) -> bool:
+        own = str(found.config["configurable"].get("checkpoint_ns") or "").startswith(OWN_NS)
+        return not own or (config is not None and "checkpoint_ns" in config["configurable"])
+
+    def _listed(self, found: CheckpointTuple) -> Workflow[CheckpointTuple]:
+        seen = yield from self._seen(found)
+        if seen is None:
+            return found
+        return self._shown(seen, (yield from self._view(seen, seen.record, seen.live)))
+
+    def _look(self, config: RunnableConfig) -> Workflow[Seen | None]:
+        """Return a checkpoint as it is stored; None if there is none."""
+        found: CheckpointTuple | None = yield from self._call("get_tuple", config)
+        return None if found is None else (yield from self._seen(found, always=True))
+
+    def _seen(self, found: CheckpointTuple, *, always: bool = False) -> Workflow[Seen | None]:
+        """Return what a checkpoint stores; None where memory has no part in it."""
+        thread, ns, _ = arguments.place(found.config)
+        live = found.checkpoint["channel_values"].get(self.channel)
+        pointer = dict(found.metadata or {}).get(POINTER)
+        if ns or not (window.are_messages(live) or live is None):
+            return None
+        if live is None and pointer is None and not always:
+            return None
+        record = None if pointer is None else (yield from self._record(thread, str(pointer)))
+        return Seen(found, thread, live or [], record)
+
+    def _shown(self, seen: Seen, view: View) -> CheckpointTuple:
+        """The checkpoint as a graph sees it."""
+        found = seen.found
+        values = {**found.checkpoint["channel_values"], self.channel: self._messages(view)}
+        metadata = {key: value for key, value in found.metadata.items() if key != POINTER}
+        checkpoint: Any = {**found.checkpoint, "channel_values": values}
+        shown: Any = metadata
+        return found._replace(checkpoint=checkpoint, metadata=shown)
+
+    def _view(
+        self, seen: Seen, record: Record | None, live: Sequence[BaseMessage]
+    ) -> Workflow[View]:
+        """Return the view of some messages behind a record."""
+        if record is None:
+            return View(seen.live, seen.record)
+        carried = {str(one.id): one.model_copy() for one in record.kept}
+        expanded = [g for g in record.groups if g.status == "open" and g.stop <= record.stop]
+        for group in expanded:
+            found = yield from self._archived(seen.thread, record, group.start)
+            for position, message, _ in found:
+                if position < group.stop:
+                    carried[str(message.id)] = message
+        hidden = {
+            group.key: [one for at, one in enumerate(live, record.stop) if group.has(at)]
+            for group in record.groups
+            if group.status == "summarized"
+        }
+        return View(live, seen.record, record, record.key, carried, hidden)
+
+    def _messages(self, view: View) -> Messages:
+        """The messages of a view, in order."""
+        record = view.record
+        if record is None:
+            return [*view.live]
+        head = [one for one in view.carried.values() if one is not None]
+        found: Messages = [one for one in head if isinstance(one, SystemMessage)]
+        if record.summary is not None:
+            made_of = {
+                "record": record.key,
+                "stop": record.stop,
+                "digest": record.digest,
+                "model": record.model,
+                "prompt_version": record.prompt_version,
+            }
+            found.append(window.summary_message(record.summary, self._language, made_of))
+        found += [one for one in head if not isinstance(one, SystemMessage)]
+        groups = {group.key: group for group in record.groups}
+        owners = {id(one): key for key, some in view.hidden.items() for one in some}
+        shown: set[str] = set()
+        for one in view.live:
+            key = owners.get(id(one))
+            if key is None:
+                found.append(one)
+            elif key not in shown:
+                shown.add(key)
+                group = groups[key]
+                told = (key, group.topic, group.summary, self._language, group.messages)
+                found.append(window.group_message(*told))
+        return found
+
+    # -- conversations that others store ---------------------------------------------
+
+    def _view_for(
+        self, config: RunnableConfig, messages: Sequence[BaseMessage]
+    ) -> Workflow[Messages]:
+        """Return the view of a conversation that a run has at hand.
+
+        No checkpoint is stored; what leaves the window is archived.
+
+        Args:
+            config: names the thread and, where there is one, the checkpoint that the run is at.
+            messages: all of the conversation, or the view that a run has loaded with what is new.
+        """
+        at = arguments.place(config)
+        given = [window.with_id(one) for one in messages]
+        checkpoint: Any = {**empty_checkpoint(), "id": at.id or str(uuid6())}
+        found = CheckpointTuple(config, checkpoint, {})
+        record, live = yield from self._taken_apart(at, given)
+        seen = Seen(found, at.thread, live, record)
+        record, live = yield from self._advance(seen)
+        view = yield from self._view(seen, record, live)
+        present = {one.id: one for one in given}
+        return self._messages(replace(view, carried={id: present.get(id) for id in view.carried}))
+
+    view, aview = both(_view_for)
+
+    def _taken_apart(
+        self, at: CheckpointRef, given: Messages
+    ) -> Workflow[tuple[Record | None, Messages]]:
+        """Return the record that messages begin with, and the messages in full behind it."""
+        if not any(window.is_marker(one) for one in given):
+            record = yield from self._beginning(at.thread, given)
+            return record, given[0 if record is None else record.stop :]
+        view = yield from self._view_of(at, given)
+        mark = next((key for one in given if (key := window.marked(one)) is not None), None)
+        if mark is not None and mark != view.mark:  # (its checkpoint is not stored yet)
+            record = yield from self._record(at.thread, mark)
+            kept = () if record is None else record.kept
+            view = View(record=record, carried={str(one.id): one for one in kept})
+        live: Messages = []
+        for one in given:
+            key = str(one.id).removeprefix(window.GROUP)
+            if key in view.hidden:
+                live += view.hidden[key]
+            elif window.marked(one) is None and key not in view.carried:
+                live.append(one)
+        return view.record, live
+
+    def _beginning(self, thread: str, given: Messages) -> Workflow[Record | None]:
+        """Return the record that archives most of what has left the window of a conversation."""
+        behind = given[: self._leaving(None, given)]
+        newest = yield from self._call("get_tuple", records.place(thread))
+        if newest is None:
+            return None
+        record = records.longest([records.from_tuple(newest)], behind)
+        if record is None:
+            record = records.longest((yield from self._all_records(thread)).values(), behind)
+        return record
+
+    # -- saving ----------------------------------------------------------------------
+
+    def _put(
+        self, config: RunnableConfig, checkpoint: Any, metadata: Any, new_versions: Any
+    ) -> Workflow[Any]:
+        """Store a checkpoint, with the messages that the view stood for. See `Saver.put`."""
+        at = arguments.place(config)
+        if at.ns:
+            return (yield from self._call("put", config, checkpoint, metadata, new_versions))
+        shown = checkpoint["channel_values"].get(self.channel)
+        is_new = self.channel in (new_versions or {})
+        live: Sequence[BaseMessage] | None = None
+        if shown is None:
+            view = yield from self._view_of(at, ())
+        elif not window.are_messages(shown):
+            view = _NOTHING
+        else:
+            view = yield from self._view_of(at, shown)
+            if is_new:
+                view = yield from self._restored(at, view, shown)
+                live = view.live
+            elif view.stored is view.record:
+                live = view.live
+            else:  # (nobody has written since the view was made: it is stored as its parent is)
+                seen = yield from self._look(_config(at))
+                live = [] if seen is None else seen.live
+        pointer = view.record if is_new else view.stored
+        values = dict(checkpoint["channel_values"])
+        if live is not None:
+            values[self.channel] = [*live]
+        more = dict(metadata)
+        if pointer is not None:
+            more[POINTER] = pointer.key
+        stored = yield from self._call(
+            "put", config, {**checkpoint, "channel_values": values}, more, new_versions
+        )
+        self._views.put(at.thread, str(checkpoint["id"]), (view,))
+        if at.id is not None:
+            self._views.pop(at.thread, at.id)  # (the run continues; another one would read it)
+        return stored
+
+    put, aput = both(_put)
+
+    def _view_of(self, at: CheckpointRef, shown: Sequence[BaseMessage]) -> Workflow[View]:
+        """Return the view that a run was shown which has made these messages of it.
+
+        A checkpoint may have been shown twice, with an older summary and a newer one.
+        """
+        if at.id is None:
+            return _NOTHING
+        marks = {key for one in shown if (key := window.marked(one)) is not None}
+        ids = {one.id for one in shown}
+        views = self._views.get(at.thread, at.id) or ()
+        if views and (len(views) > 1 or not marks or views[0].mark in marks):
+            return max(views, key=lambda view: (view.mark in marks, -_missing(view, ids)))
+        seen = yield from self._look(_config(at))
+        if seen is None:
+            return _NOTHING
+        behind = 0 if seen.record is None else seen.record.stop
+        for mark in marks:
+            record = yield from self._record(at.thread, mark)
+            if record is not None and record.stop >= behind:
+                live = seen.live[record.stop - behind :]
+                return (yield from self._view(seen, record, live))
+        return (yield from self._view(seen, seen.record, seen.live))
+
+    def _restored(
+        self, at: CheckpointRef, view: View, shown: Sequence[BaseMessage]
+    ) -> Workflow[View]:
+        """Return the view with the messages that a run has made of it.
+
+        What it changed or removed of archived messages becomes a record.
+        """
+        record = view.record
+        present = {one.id for one in shown}
+        known = {one.id for one in view.live}
+        mark = view.mark and window.MARK + view.mark
+        seen = {mark, *known, *view.carried, *(window.GROUP + key for key in view.hidden)}
+        if record is None or not present & seen:
+            return View(shown)  # (whoever removes all that is in view removes the summary, too)
+        carried = dict(view.carried)
+        gone = [id for id in window.removed_by(shown) if id not in carried]
+        edits: dict[str, BaseMessage | None] = {
+            id: None for id, one in carried.items() if one is not None and id not in present
+        }
+        live: Messages = []
+        for one in shown:
+            key = one.id or ""
+            if key.startswith(window.GROUP):
+                live += view.hidden.get(key.removeprefix(window.GROUP), ())
+            elif key in carried:
+                before = carried[key]
+                if before is None or not window.same(one, before):
+                    edits[key] = one
+            elif key != mark:
+                live.append(one)
+        fresh = [one.id for one in live if one.id and one.id not in known]
+        found = yield from self._find(at.thread, record, [*fresh, *gone])
+        edits.update({id: None for id in gone if id in found})
+        edits.update({one.id: one for one in live if one.id in found})
+        if edits:
+            record = yield from self._edited(at, record, edits)
+            carried.update(edits)
+        live = [one for one in live if one.id not in found]
+        record = yield from self._shifted(at, record, view.live, live)
+        return View(live, record, record, view.mark, carried, view.hidden)
+
+    def _shifted(
+        self,
+        at: CheckpointRef,
+        record: Record,
+        before: Sequence[BaseMessage],
+        live: Sequence[BaseMessage],
+    ) -> Workflow[Record]:
+        """Return the record with groups that begin earlier, where messages before were removed."""
+        if not record.groups:
+            return record
+        left = {one.id for one in live}
+        gone = [record.stop + at for at, one in enumerate(before) if one.id not in left]
+
+        def moved(position: int) -> int:
+            return position - sum(1 for each in gone if each < position)
+
+        groups = [
+            replace(group, start=moved(group.start), stop=moved(group.stop))
+            for group in record.groups
+        ]
+        groups = [group for group in groups if group.start < group.stop]
+        if tuple(groups) == record.groups:
+            return record
+        new = record.after(at.id or record.root, groups=tuple(groups))
+        return (yield from self._add(at.thread, record, new))
+
+    def _edited(
+        self, at: CheckpointRef, record: Record, edits: Mapping[str, BaseMessage | None]
+    ) -> Workflow[Record]:
+        """Store changes of archived messages; return the record."""
+        kept = {str(one.id): one for one in record.kept}
+        for id, one in edits.items():
+            kept.pop(id, None)
+            if one is not None and window.stays(one, self.policy):
+                kept[id] = one
+        gone = yield from self._find(at.thread, record, [id for id in edits if edits[id] is None])
+        new = record.after(
+            at.id or record.root,
+            edits=dict(edits),
+            kept=list(kept.values()),
+            removed=(*record.removed, *(one.position for one in gone.values())),
+            is_stale=True,
+        )
+        return (yield from self._add(at.thread, record, new))
+
+
+def _missing(view: View, ids: Container[str | None]) -> int:
+    """Number of the view's messages in full that are not among these."""
+    return sum(1 for one in view.live if one.id not in ids)
+
+
+def _config(at: CheckpointRef) -> RunnableConfig:
+    configurable = {"thread_id": at.thread, "checkpoint_ns": at.ns, "checkpoint_id": at.id}
+    return {"configurable": configurable}

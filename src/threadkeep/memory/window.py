@@ -1,0 +1,213 @@
+"""The window of a conversation: which messages leave it, what takes their place, and back.
+
+Pure functions of lists of messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from json import dumps
+from typing import Any, TypeGuard, cast
+
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
+from langgraph.graph.message import REMOVE_ALL_MESSAGES, Messages
+from langgraph.graph.message import add_messages as _add_messages
+
+from threadkeep.memory.policy import Layers
+from threadkeep.memory.summaries import Summary
+
+MARK = "threadkeep-memory:"  # the id of a summary's message: this, and the record's key
+GROUP = "threadkeep-group:"
+DETAILS = "threadkeep_memory"  # in additional_kwargs of a summary's message
+_TITLES = {"en": "[Summary of the earlier conversation]", "zh": "[之前的对话总结]"}
+LANGUAGES = tuple(_TITLES)
+
+
+def are_messages(value: object) -> TypeGuard[list[BaseMessage]]:
+    """Return True for a list of messages."""
+    return isinstance(value, list) and all(isinstance(one, BaseMessage) for one in value)
+
+
+def marked(message: BaseMessage) -> str | None:
+    """Return the key of the record that a summary's message stands for; None for any other."""
+    id = message.id or ""
+    return id.removeprefix(MARK) if id.startswith(MARK) else None
+
+
+def is_marker(message: BaseMessage) -> bool:
+    """Return True for a message that memory has put into a view."""
+    return (message.id or "").startswith((MARK, GROUP))
+
+
+# -- what leaves -----------------------------------------------------------------------
+
+
+def exchanges(messages: Sequence[BaseMessage]) -> list[tuple[int, int]]:
+    """Return the first and last index of each tool call with its results, in order."""
+    ends: dict[int, int] = {}
+    callers: dict[str, int] = {}
+    for index, message in enumerate(messages):
+        if isinstance(message, AIMessage):
+            for call in (*message.tool_calls, *message.invalid_tool_calls):
+                callers[call["id"] or ""] = index
+        elif isinstance(message, ToolMessage) and message.tool_call_id in callers:
+            ends[callers[message.tool_call_id]] = index
+    return sorted(ends.items())
+
+
+def leaving(
+    messages: Sequence[BaseMessage], policy: Layers, collapsed: Sequence[range] = ()
+) -> int:
+    """Return the number of the oldest messages that leave the window now.
+
+    A collapsed range of messages counts as one, and stays or leaves as a whole.
+    """
+    limit, tokens, used, cut = policy.max_tokens, policy.max_tokens is not None, 0, 0
+    limit = policy.full_window if limit is None else limit
+    follows = {index for span in collapsed for index in span[1:]}
+    for index in reversed(range(len(messages))):
+        if index not in follows:
+            used += policy.counter([messages[index]]) if tokens else 1
+        if used > limit:
+            cut = min(index + 1, len(messages) - 1)
+            break
+    for span in collapsed:
+        cut = span.start if cut in span else cut
+    cut = whole(messages, cut)
+    return cut if cut >= policy.batch else 0
+
+
+def whole(messages: Sequence[BaseMessage], cut: int) -> int:
+    """Return the greatest cut, not after this one, that separates no tool call from its results."""
+    for first, last in reversed(exchanges(messages)):
+        if first < cut <= last:
+            cut = first
+    return max(cut, 0)
+
+
+def staying(messages: Sequence[BaseMessage], policy: Layers) -> list[BaseMessage]:
+    """Return those of the leaving messages that stay in view: system messages and pinned ones.
+
+    Of a tool call and its results all stay, or none.
+    """
+    stay = {index for index, message in enumerate(messages) if stays(message, policy)}
+    for first, last in exchanges(messages):
+        span = [first, *_results(messages, first, last)]
+        if stay.intersection(span):
+            stay.update(span)
+    return [messages[index] for index in sorted(stay)]
+
+
+def stays(message: BaseMessage, policy: Layers) -> bool:
+    """Return True for a message that stays in view for good."""
+    return isinstance(message, SystemMessage) or policy.pinned(message)
+
+
+def _results(messages: Sequence[BaseMessage], first: int, last: int) -> list[int]:
+    calls = {call["id"] for call in cast("AIMessage", messages[first]).tool_calls}
+    return [
+        index
+        for index in range(first + 1, last + 1)
+        if getattr(messages[index], "tool_call_id", None) in calls
+    ]
+
+
+# -- the view --------------------------------------------------------------------------
+
+
+def summary_message(summary: Summary, language: str, made_of: Mapping[str, Any]) -> SystemMessage:
+    """Return the message that stands for what has left the window; `made_of` says what that is."""
+    text = f"{_TITLES[language]} {summary.content}".rstrip()
+    details = {**made_of, **summary.to_dict()}
+    return SystemMessage(text, id=MARK + made_of["record"], additional_kwargs={DETAILS: details})
+
+
+def group_message(key: str, topic: str, text: str, language: str, count: int) -> HumanMessage:
+    """Return the message that stands for a collapsed group.
+
+    (Some providers take a system message at the beginning only.)
+    """
+    title = f"{topic}: {text}" if topic else text
+    details = {"group": key, "message_count": count}
+    content = f"{_TITLES[language]} {title}"
+    return HumanMessage(content, id=GROUP + key, additional_kwargs={DETAILS: details})
+
+
+def same(one: BaseMessage, other: BaseMessage) -> bool:
+    """Return True for equal messages; those that differ in their ids alone are equal."""
+    return one is other or digest_of(one) == digest_of(other)
+
+
+def digest_of(message: BaseMessage) -> str:
+    """Return a hash of what a message says, but for its id."""
+    fields = message.model_dump(mode="json", exclude={"id"})
+    return sha256(dumps(fields, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def with_id(message: BaseMessage) -> BaseMessage:
+    """Return a message with an id: its own, or one that is made of its contents."""
+    return message if message.id else message.model_copy(update={"id": digest_of(message)})
+
+
+def digest(before: str, messages: Iterable[BaseMessage]) -> str:
+    """Return the hash of a conversation that continues one with the hash `before`."""
+    for message in messages:
+        before = sha256((before + digest_of(message)).encode()).hexdigest()[:32]
+    return before
+
+
+# -- a reducer -------------------------------------------------------------------------
+
+
+def add_messages(left: Messages, right: Messages, **options: Any) -> Messages:
+    """Add messages as LangGraph's `add_messages` does, and let archived ones be removed by id.
+
+    LangGraph's reducer refuses `RemoveMessage` of an id that it does not see. With this one in the
+    state's annotation, such a removal reaches the archive, if there is one.
+    """
+    if not isinstance(left, list) or not any(_has_archive(one) for one in left):
+        return _add_messages(left, right, **options)
+    updates = right if isinstance(right, list) else [right]
+    seen = {getattr(one, "id", None) for one in (*left, *updates) if not _removes(one)}
+    removed = [one.id for one in updates if _removes(one) and one.id not in seen]
+    rest = [one for one in updates if not (_removes(one) and one.id in removed)]
+    return _add_messages(cast("Messages", _noted(left, removed)), cast("Messages", rest), **options)
+
+
+def _has_archive(message: object) -> bool:
+    return isinstance(message, BaseMessage) and marked(message) is not None
+
+
+def _removes(message: object) -> TypeGuard[RemoveMessage]:
+    return isinstance(message, RemoveMessage) and message.id != REMOVE_ALL_MESSAGES
+
+
+def _noted(messages: Sequence[Any], removed: Sequence[str | None]) -> list[Any]:
+    """The messages, in which the summary's one says what else was removed."""
+    if not removed:
+        return list(messages)
+    return [_with_removed(one, removed) if _has_archive(one) else one for one in messages]
+
+
+def _with_removed(marker: SystemMessage, removed: Sequence[str | None]) -> SystemMessage:
+    details: Mapping[str, Any] = marker.additional_kwargs.get(DETAILS, {})
+    more = [*details.get("removed", ()), *removed]
+    return marker.model_copy(
+        update={
+            "additional_kwargs": {**marker.additional_kwargs, DETAILS: {**details, "removed": more}}
+        }
+    )
+
+
+def removed_by(messages: Iterable[BaseMessage]) -> list[str]:
+    """Return the ids that the reducer has noted as removed."""
+    found = [one.additional_kwargs.get(DETAILS, {}) for one in messages if marked(one) is not None]
+    return [str(id) for details in found for id in details.get("removed", ())]
