@@ -353,7 +353,7 @@ async def test_a_failure_to_remove_is_logged_and_the_save_stays(ours, sync, capl
     call = Caller(CheckpointManager(ours, CheckpointConfig(max_checkpoints=1)), sync=sync)
 
     def fail(*_):
-        raise BackendError("The disk is on fire.")
+        raise OSError("The disk is on fire.")
 
     monkeypatch.setattr(call.manager._records, "places", fail)
     own_id = await call("create_checkpoint", "s", "flow", {})

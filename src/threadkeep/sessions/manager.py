@@ -13,7 +13,6 @@ from threadkeep.errors import (
     CheckpointNotFoundError,
     ClosedError,
     InvalidArgumentError,
-    ThreadkeepError,
     invalid,
 )
 from threadkeep.layers.driver import Workflow, both
@@ -119,7 +118,7 @@ class CheckpointManager(Closing):
         try:
             places = yield from self._records.places(session)
             yield from self._records.remove(session, self._surplus(places))
-        except ThreadkeepError:
+        except Exception:  # noqa: BLE001 - a store of the user's may raise anything
             _log.warning("Old checkpoints of session %r were not removed.", session, exc_info=True)
 
     def _surplus(self, places: list[Place]) -> list[Place]:

@@ -127,8 +127,8 @@ class SaverRecords:
         old = None if draft.id is None else (yield from self._find(session, draft.id))
         if old is not None:
             return (yield from self._replace(draft, old))
-        head = yield from self._head(session, workflow)
-        number = 1 + (yield from self._number(session))
+        head, number = yield from self._newest(session, workflow)
+        number += 1
         self._remembered.put(number, session)  # (for those that begin meanwhile)
         own_id = str(uuid6())
         metadata = {"source": "update", "step": number, "workflow_id": workflow}
@@ -188,20 +188,18 @@ class SaverRecords:
             self._remembered.forget(draft.session, draft.workflow)
             raise
 
-    def _head(self, session: str, workflow: str) -> Workflow[Head]:
-        known: Head | None = self._remembered.get(session, workflow)
-        if known is not None:
-            return known
-        newest = yield from self._tuples(session, workflow, 1)
-        return Head(newest[0].checkpoint["id"], _version(newest[0])) if newest else Head(None, None)
-
-    def _number(self, session: str) -> Workflow[int]:
-        """Return the number of the session's newest checkpoint."""
-        known: int | None = self._remembered.get(session)
-        if known is not None:
-            return known
-        newest = yield from self._tuples(session, None, 1)
-        return newest[0].metadata.get("step", 0) if newest else 0
+    def _newest(self, session: str, workflow: str) -> Workflow[tuple[Head, int]]:
+        """Return the workflow's head, and the number of the session's newest checkpoint."""
+        head: Head | None = self._remembered.get(session, workflow)
+        number: int | None = self._remembered.get(session)
+        if number is None:
+            found = yield from self._tuples(session, None, 1)
+            number = found[0].metadata.get("step", 0) if found else 0
+            if not found or _workflow(found[0]) == workflow:
+                head = _head(found)
+        if head is None:
+            head = _head((yield from self._tuples(session, workflow, 1)))
+        return head, number
 
     # -- reading ---------------------------------------------------------------------
 
@@ -343,6 +341,10 @@ def _workflow(found: CheckpointTuple) -> str | None:
     metadata: Any = found.metadata
     ns: str = found.config["configurable"].get("checkpoint_ns") or ""
     return ns if ns and metadata.get("workflow_id") == ns else None
+
+
+def _head(found: Sequence[CheckpointTuple]) -> Head:
+    return Head(found[0].checkpoint["id"], _version(found[0])) if found else Head(None, None)
 
 
 def _version(found: CheckpointTuple) -> Any:
