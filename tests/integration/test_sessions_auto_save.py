@@ -210,7 +210,7 @@ async def test_a_service_of_a_thousand_sessions(tmp_path):
         gc.collect()
         assert [one for one in gc.get_objects() if type(one) is AutoSaver] == []
         remembered = manager._records._remembered._values
-        assert len(remembered._entries) == 2000  # a head and a number each; at most 10,000
+        assert len(remembered._entries) == 2000  # a head and a number each; at most 20,000
         held = sum(map(sys.getsizeof, remembered._entries.values()))
         assert held < 2000 * 100
     assert threading.active_count() < threads + 10  # workers that all sessions share

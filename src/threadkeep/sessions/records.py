@@ -24,7 +24,7 @@ from threadkeep.errors import InvalidArgumentError, NotFoundError
 from threadkeep.layers.driver import Workflow
 from threadkeep.sessions.checkpoint import Checkpoint, now
 
-_MOST_REMEMBERED = 10_000  # workflows and sessions
+_MOST_REMEMBERED = 20_000  # workflows and sessions; some 400 bytes each
 _MOST_CHANNELS = 64  # keys of a dict that are a channel each
 _ROOT = "__root__"  # the channel of a state that is not divided
 _PAGE = 32
