@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from threadkeep import lazy, validation
 from threadkeep.engine.context import Engine
+from threadkeep.engine.model import OWN_NS
+from threadkeep.errors import invalid
 from threadkeep.layers import driver
 from threadkeep.store import LayeredStore
 
@@ -39,13 +41,20 @@ class AwaitedMaintenance:
         )
 
     async def adelete_checkpoints(
-        self, thread_id: str, checkpoint_ids: Sequence[str], ns: str | None = ""
+        self,
+        thread_id: str,
+        checkpoint_ids: Sequence[str],
+        ns: str | None = "",
+        *,
+        sweep: bool = True,
     ) -> int:
         """Async variant of `delete_checkpoints`."""
         ids = validation.ids("checkpoint_ids", checkpoint_ids)
-        thread, space = (str(thread_id), None if ns is None else validation.text("ns", ns))
+        space = None if ns is None else validation.text("ns", ns)
+        if not sweep and (not (space or "").startswith(OWN_NS)):
+            raise invalid("sweep", sweep, f"Use True, or a namespace that begins with {OWN_NS}.")
         return await self._store.arun(
-            lazy.apply.delete_checkpoints(self._engine, thread, ids, space)
+            lazy.apply.delete_checkpoints(self._engine, str(thread_id), ids, space, sweep=sweep)
         )
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Self
 from threadkeep import lazy, validation
 from threadkeep.awaited import AwaitedMaintenance
 from threadkeep.engine.context import Engine
+from threadkeep.engine.model import OWN_NS
 from threadkeep.engine.operation import call
+from threadkeep.errors import invalid
 from threadkeep.layers import driver
 from threadkeep.store import LayeredStore
 
@@ -51,7 +53,12 @@ class Maintenance(AwaitedMaintenance):
         )
 
     def delete_checkpoints(
-        self, thread_id: str, checkpoint_ids: Sequence[str], ns: str | None = ""
+        self,
+        thread_id: str,
+        checkpoint_ids: Sequence[str],
+        ns: str | None = "",
+        *,
+        sweep: bool = True,
     ) -> int:
         """Remove single checkpoints of a namespace (None: of any), with their writes.
 
@@ -59,15 +66,26 @@ class Maintenance(AwaitedMaintenance):
         Reads all rows of the thread, and a run under way reads its thread again: pass many ids at
         once.
 
+        Args:
+            thread_id: the thread.
+            checkpoint_ids: the checkpoints.
+            ns: their namespace; None for any.
+            sweep: False removes the rows alone, and reads no others; their values stay until
+                something else is removed from the thread. Only in namespaces of threadkeep's own.
+
         Returns:
             The number of checkpoints removed; ids that do not exist are ignored.
 
         Raises:
-            InvalidArgumentError: the ids or the namespace are invalid.
+            InvalidArgumentError: the ids, the namespace or `sweep` are invalid.
         """
         ids = validation.ids("checkpoint_ids", checkpoint_ids)
-        thread, space = str(thread_id), None if ns is None else validation.text("ns", ns)
-        return self._store.run(lazy.apply.delete_checkpoints(self._engine, thread, ids, space))
+        space = None if ns is None else validation.text("ns", ns)
+        if not sweep and not (space or "").startswith(OWN_NS):
+            raise invalid("sweep", sweep, f"Use True, or a namespace that begins with {OWN_NS}.")
+        return self._store.run(
+            lazy.apply.delete_checkpoints(self._engine, str(thread_id), ids, space, sweep=sweep)
+        )
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a whole thread inside the store.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep import Retention
 from threadkeep.engine.model import OWN_NS
+from threadkeep.errors import InvalidArgumentError
 
 from .places import at
 from .runs import story
@@ -56,7 +59,7 @@ def test_no_policy_removes_them(saver: Any) -> None:
 def test_they_go_where_their_thread_goes(saver: Any) -> None:
     first = _put(saver, "", "root")
     _put(saver, BESIDE, "beside", {"": first})
-    _put(saver, BESIDE, "later", {"": "1f1c0000-0000-6000-8000-000000000000"})
+    _put(saver, BESIDE, "later", {"": "2f1c0000-0000-6000-8000-000000000000"})
     saver.copy_thread("thread", "copy")
     saver.threads.fork("thread", first, "fork")
     assert _texts(saver, "copy", checkpoint_ns=BESIDE) == ["later", "beside"]
@@ -87,3 +90,17 @@ def test_a_thread_goes_on_where_checkpoints_before_its_head_were_deleted(saver: 
     graph.invoke({"log": ["b"]}, at("thread"))
     assert graph.get_state(at("thread")).values["log"][0] == "a"
     assert saver.check().ok
+
+
+def test_rows_go_without_a_sweep(saver: Any) -> None:
+    texts = [f"{number} {random.Random(number).randbytes(2500).hex()}" for number in range(4)]
+    ids = [_put(saver, BESIDE, text) for text in texts]
+    before = saver.threads.get("thread").bytes
+    assert saver.delete_checkpoints("thread", [*ids[:3], "absent"], BESIDE, sweep=False) == 3
+    assert [text[0] for text in _texts(saver, checkpoint_ns=BESIDE)] == ["3"]
+    assert 9000 < saver.threads.get("thread").bytes < before
+    assert saver.check().ok
+    saver.prune(["thread"])
+    assert saver.threads.get("thread").bytes < 5000
+    with pytest.raises(InvalidArgumentError):
+        saver.delete_checkpoints("thread", ids, sweep=False)

@@ -43,7 +43,7 @@ from threadkeep.engine.model import (
     StoredCheckpoint,
     WriteRow,
 )
-from threadkeep.engine.operation import Operation, commit, fetch, fetch_segments
+from threadkeep.engine.operation import Operation, commit, fetch, fetch_checkpoint, fetch_segments
 from threadkeep.engine.optimistic import Snapshot, optimistic, read_snapshot
 from threadkeep.engine.refs import Ref, covering, length, span_of
 from threadkeep.engine.rows import (
@@ -127,9 +127,11 @@ def _own(checkpoints: Iterable[StoredCheckpoint]) -> list[CheckpointKey]:
 
 
 def delete_checkpoints(
-    engine: Engine, thread: str, checkpoint_ids: Sequence[str], ns: str | None
+    engine: Engine, thread: str, checkpoint_ids: Sequence[str], ns: str | None, *, sweep: bool
 ) -> Operation[int]:
     """See `Maintenance.delete_checkpoints`."""
+    if not sweep and ns is not None:
+        return (yield from _drop_rows(engine, thread, ns, checkpoint_ids))
     ids, removed = frozenset(checkpoint_ids), 0
 
     def choose(snapshot: Snapshot) -> set[CheckpointKey]:
@@ -142,6 +144,29 @@ def delete_checkpoints(
     if ids:
         yield from _keep(engine, thread, choose)
     return removed
+
+
+def _drop_rows(
+    engine: Engine, thread: str, ns: str, checkpoint_ids: Sequence[str]
+) -> Operation[int]:
+    """Remove rows that nothing is rebuilt through; their values stay."""
+    found = []
+    for each in dict.fromkeys(checkpoint_ids):
+        reply = yield from fetch_checkpoint(thread, ns, each)
+        if reply.found is not None:
+            found.append(reply.found)
+    size = sum(thread_summary.row_size(one.row) for one in found)
+    size += sum(thread_summary.row_size(write) for one in found for write in one.writes)
+    batch = Batch(
+        thread,
+        engine.now(),
+        drop_checkpoints=tuple(map(checkpoint_key, found)),
+        drop_writes=tuple(write_key(row) for stored in found for row in stored.writes),
+        touch=Touch(size=-size),
+    )
+    if found:
+        yield from commit(batch)
+    return len(found)
 
 
 def _is_in(ns: str | None, found: str) -> bool:

@@ -114,10 +114,11 @@ class Rows:
         versions = checkpoint["channel_versions"]
         yield from self._call("put", self._config(parent), checkpoint, metadata, versions)
 
-    def delete(self, ids: Sequence[str]) -> Workflow[None]:
-        """Remove rows, where the saver can."""
+    def delete(self, ids: Sequence[str], *, sweep: bool = False) -> Workflow[None]:
+        """Remove rows, where the saver can; with `sweep` also values of those removed before."""
         if ids and self.deletes:
-            yield from self._call("delete_checkpoints", self.thread, ids, NAMESPACE)
+            call = {"ns": NAMESPACE, "sweep": sweep}
+            yield from self._call("delete_checkpoints", self.thread, ids, **call)
 
     def partial(self) -> Workflow[list[PartialStream]]:
         """Return the streams of the thread, the newest first."""
@@ -133,11 +134,16 @@ class Rows:
             for one in newest(rows).values()
             if one.status == "pending" and stream in (None, one.stream)
         ]
-        yield from self.delete((yield from self.end(rows, found)))
+        gone, old = yield from self.end(rows, found)
+        yield from self.delete([*gone, *old], sweep=True)
         return len(found)
 
-    def end(self, rows: Sequence[Row], ended: Sequence[Row]) -> Workflow[list[str]]:
+    def end(
+        self, rows: Sequence[Row], ended: Sequence[Row]
+    ) -> Workflow[tuple[list[str], list[str]]]:
         """Store the last rows of streams; return the ids of rows that are not needed any more.
+
+        Those of streams that end, and those of old streams, which are many or none.
 
         Args:
             rows: those that are stored.
@@ -150,12 +156,15 @@ class Rows:
             own_id = row.stream if parent is None else new_id()
             yield from self.put(row._replace(id=own_id, parts=()), parent)
             last[row.stream] = own_id
-        kept = {last[stream] for stream in sorted(last, reverse=True)[:KEPT]}
-        return [one.id for one in rows if one.stream in last and one.id not in kept]
+        names = sorted(last, reverse=True)
+        old = {last[stream] for stream in names[KEPT:]} if len(names) > 2 * KEPT else set()
+        gone = [one.id for one in rows if one.stream in last and one.id != last[one.stream]]
+        return gone, [one.id for one in rows if one.id in old]
 
-    def _call(self, name: str, *args: Any) -> Workflow[Any]:
+    def _call(self, name: str, *args: Any, **options: Any) -> Workflow[Any]:
         method, variant = getattr(self._saver, name), getattr(self._saver, f"a{name}")
-        return (yield from either(partial(method, *args), partial(variant, *args)))
+        call, acall = partial(method, *args, **options), partial(variant, *args, **options)
+        return (yield from either(call, acall))
 
     def _config(self, parent: str | None = None) -> RunnableConfig:
         place = {"thread_id": self.thread, "checkpoint_ns": NAMESPACE}
@@ -232,9 +241,9 @@ class StreamRows(Rows):
                 if one.status == "pending" and one.saved < self._created
                 if one.stream not in LIVE
             ]
-        gone = yield from self.end(rows, ended)
+        gone, old = yield from self.end(rows, ended)
         with suppress(ThreadkeepError):  # what stays goes with the next stream
-            yield from self.delete(gone)
+            yield from self.delete([*gone, *old], sweep=bool(old))
 
     def _own(self, status: StreamStatus) -> Row:
         return Row(self.id, self.id, status, self._created, now(), root=self._root)
