@@ -106,7 +106,7 @@ def _begin(engine: Engine, source: str, rows: ThreadRows, checkpoint: str | None
         key: stored
         for key, stored in lineage.stored.items()
         if key in root
-        or (key[0].startswith(OWN_NS) and _is_beside(engine, stored, root, at, lineage.stored))
+        or (key[0].startswith(OWN_NS) and _is_beside(engine, stored, at))
         or (key[0] and _belongs(engine, stored, root, at, children.get(at, ())))
     }
     writes = {key: _writes(one, children.get(key, ()), found) for key, one in found.items()}
@@ -142,19 +142,14 @@ def _belongs(
     return _was_before(stored.row, children)
 
 
-def _is_beside(
-    engine: Engine,
-    stored: StoredCheckpoint,
-    root: Container[CheckpointKey],
-    at: CheckpointKey,
-    there: Container[CheckpointKey],
-) -> bool:
+def _is_beside(engine: Engine, stored: StoredCheckpoint, at: CheckpointKey) -> bool:
     """Return True for a checkpoint of an own namespace that the fork may refer to.
 
-    (Where the root's checkpoint was removed, its id tells, which begins with a time.)
+    It belongs to one of the root that is not younger, on whatever branch: its id tells, which
+    begins with a time.
     """
-    parent = "", _root_of(engine, stored) or ""
-    return parent in root or (parent not in there and parent[1] <= at[1])
+    parent = _root_of(engine, stored)
+    return parent is not None and parent <= at[1]
 
 
 def _root_of(engine: Engine, stored: StoredCheckpoint) -> str | None:

@@ -171,7 +171,7 @@ class Archiving(Delegate):
             return own, seen.live
         count = record.stop - (own.stop if own is not None else 0)
         before = own.digest if own is not None else ""
-        if not 0 < count <= len(seen.live):
+        if not 0 < count <= self._leaving(own, seen.live):
             return own, seen.live
         if window.digest(before, seen.live[:count]) != record.digest:
             return own, seen.live

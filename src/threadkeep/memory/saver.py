@@ -218,7 +218,8 @@ class LayeredCheckpointSaver(LayeredView):
         record, found = seen.record, list[Layer]()
         if record is not None:
             known = yield from self._all_records(seen.thread)
-            for group in groups_of(records.chain(known, record.key), record.stop):
+            found_groups = groups_of(records.chain(known, record.key), record.stop)
+            for group in [one for one in found_groups if one.start < record.stop]:
                 own = known.get(group.key, record)
                 name: LayerName = "archive" if group.start < record.group_start else "summary"
                 count = group.messages - sum(group.has(position) for position in record.removed)
@@ -300,9 +301,10 @@ class LayeredCheckpointSaver(LayeredView):
         """
         found = yield from self._full_messages(thread)
         chosen = {str(one.id): one for one in found if one.id in ids}
-        for first, last in window.exchanges(found):  # (of a tool call all is pinned, or nothing)
-            exchange = {str(one.id): one for one in found[first : last + 1]}
+        for indexes in window.exchanges(found):  # (of a tool call all is pinned, or nothing)
+            exchange = {str(found[index].id): found[index] for index in indexes}
             chosen |= exchange if chosen.keys() & exchange.keys() else {}
+        chosen = {str(one.id): one for one in found if str(one.id) in chosen}
         for id, one in chosen.items():
             marks = {**one.additional_kwargs, "pinned": pinned}
             chosen[id] = one.model_copy(update={"additional_kwargs": marks})

@@ -57,17 +57,17 @@ def is_marker(message: BaseMessage) -> bool:
 # -- what leaves -----------------------------------------------------------------------
 
 
-def exchanges(messages: Sequence[BaseMessage]) -> list[tuple[int, int]]:
-    """Return the first and last index of each tool call with its results, in order."""
-    ends: dict[int, int] = {}
+def exchanges(messages: Sequence[BaseMessage]) -> list[list[int]]:
+    """Return the indexes of each tool call that has results, and of these, in order."""
+    found: dict[int, list[int]] = {}
     callers: dict[str, int] = {}
     for index, message in enumerate(messages):
         if isinstance(message, AIMessage):
             for call in (*message.tool_calls, *message.invalid_tool_calls):
                 callers[call["id"] or ""] = index
         elif isinstance(message, ToolMessage) and message.tool_call_id in callers:
-            ends[callers[message.tool_call_id]] = index
-    return sorted(ends.items())
+            found.setdefault(callers[message.tool_call_id], []).append(index)
+    return [[first, *results] for first, results in sorted(found.items())]
 
 
 def leaving(
@@ -94,7 +94,7 @@ def leaving(
 
 def whole(messages: Sequence[BaseMessage], cut: int) -> int:
     """Return the greatest cut, not after this one, that separates no tool call from its results."""
-    for first, last in reversed(exchanges(messages)):
+    for first, *_, last in reversed(exchanges(messages)):
         if first < cut <= last:
             cut = first
     return max(cut, 0)
@@ -106,26 +106,15 @@ def staying(messages: Sequence[BaseMessage], policy: Layers) -> list[BaseMessage
     Of a tool call and its results all stay, or none.
     """
     stay = {index for index, message in enumerate(messages) if stays(message, policy)}
-    for first, last in exchanges(messages):
-        span = [first, *_results(messages, first, last)]
-        if stay.intersection(span):
-            stay.update(span)
+    for indexes in exchanges(messages):
+        if stay.intersection(indexes):
+            stay.update(indexes)
     return [messages[index] for index in sorted(stay)]
 
 
 def stays(message: BaseMessage, policy: Layers) -> bool:
     """Return True for a message that stays in view for good."""
     return isinstance(message, SystemMessage) or policy.pinned(message)
-
-
-def _results(messages: Sequence[BaseMessage], first: int, last: int) -> list[int]:
-    caller = cast("AIMessage", messages[first])
-    calls = {call["id"] for call in (*caller.tool_calls, *caller.invalid_tool_calls)}
-    return [
-        index
-        for index in range(first + 1, last + 1)
-        if getattr(messages[index], "tool_call_id", None) in calls
-    ]
 
 
 # -- the view --------------------------------------------------------------------------
@@ -156,11 +145,7 @@ def same(one: BaseMessage, other: BaseMessage) -> bool:
 
 def without_orphans(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     """Return the messages without tool calls that have no result, and results of no call."""
-    whole = {
-        index
-        for first, last in exchanges(messages)
-        for index in (first, *_results(messages, first, last))
-    }
+    whole = {index for indexes in exchanges(messages) for index in indexes}
     return [
         one
         for index, one in enumerate(messages)
