@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from threadkeep.repair.check import CheckReport
     from threadkeep.retention.background import Collector
     from threadkeep.stats import Stats
+    from threadkeep.streaming import PartialStream
 
 
 class AwaitedMaintenance:
@@ -57,6 +58,14 @@ class AwaitedMaintenance:
         """Async variant of `prune`."""
         ids = validation.ids("thread_ids", thread_ids)
         await self._store.arun(lazy.apply.prune(self._engine, ids, strategy))
+
+    async def apartial(self, thread: str) -> list[PartialStream]:
+        """Async variant of `partial`."""
+        return await driver.arun(lazy.stream_rows.Rows(self, thread).partial())
+
+    async def adiscard_partial(self, thread: str, stream: str | None = None) -> int:
+        """Async variant of `discard_partial`."""
+        return await driver.arun(lazy.stream_rows.Rows(self, thread).discard(stream))
 
     async def astats(self) -> Stats:
         """Async variant of `stats`."""

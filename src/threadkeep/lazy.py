@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from threadkeep.forks import fork
     from threadkeep.repair import check
     from threadkeep.retention import apply, gc
+    from threadkeep.streaming import rows as stream_rows
+    from threadkeep.streaming import stream
 
-__all__ = ["apply", "check", "fork", "gc", "listing", "stats"]
+__all__ = ["apply", "check", "fork", "gc", "listing", "stats", "stream", "stream_rows"]
 
 _PATHS = {
     "apply": "retention.apply",
@@ -23,6 +25,8 @@ _PATHS = {
     "gc": "retention.gc",
     "listing": "engine.listing",
     "stats": "stats",
+    "stream": "streaming.stream",
+    "stream_rows": "streaming.rows",
 }
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from threadkeep.repair.check import CheckReport
     from threadkeep.retention.background import Collector
     from threadkeep.stats import Stats
+    from threadkeep.streaming import PartialStream
 
 
 class _Done:
@@ -89,6 +90,30 @@ class Maintenance(AwaitedMaintenance):
         """
         ids = validation.ids("thread_ids", thread_ids)
         self._store.run(lazy.apply.prune(self._engine, ids, strategy))
+
+    def partial(self, thread: str) -> list[PartialStream]:
+        """Return the streams of a thread, newest first, with what those that did not end left.
+
+        Of ended streams, the newest 20 are there. See `streaming`.
+
+        Raises:
+            InvalidArgumentError: the thread's id is invalid.
+        """
+        return driver.run(lazy.stream_rows.Rows(self, thread).partial())
+
+    def discard_partial(self, thread: str, stream: str | None = None) -> int:
+        """Discard what pending streams of a thread left; return how many there were.
+
+        A stream that is still under way is pending again when it is saved the next time.
+
+        Args:
+            thread: the thread's id.
+            stream: the id of one stream; None for all.
+
+        Raises:
+            InvalidArgumentError: the thread's id is invalid.
+        """
+        return driver.run(lazy.stream_rows.Rows(self, thread).discard(stream))
 
     def stats(self) -> Stats:
         """Return bytes by thread and by channel, and what full copies would take.

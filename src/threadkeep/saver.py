@@ -46,6 +46,7 @@ from threadkeep.store import RANDOM, LayeredStore
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress
+    from threadkeep.streaming import Stream
     from threadkeep.threads import Threads
 
 PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
@@ -404,6 +405,34 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
         """Async variant of `put_writes`."""
         call = arguments.put_writes(config, writes, task_id, task_path)
         await self._asave(call)
+
+    def streaming(
+        self,
+        config: RunnableConfig | str,
+        *,
+        interval: float = 3.0,
+        max_pending: int = 5,
+        max_bytes: int = 65536,
+    ) -> Stream:
+        """Return a stream of a thread: what its `update` gets is saved as it comes.
+
+        `with` or `async with` starts and stops it. See `partial`, and
+        `threadkeep.streaming.astream_saved` for the streams of graphs.
+
+        Args:
+            config: names the thread; its id alone will do.
+            interval: seconds within which output is saved.
+            max_pending: the most saves of the stream that are kept; the newest holds all output.
+            max_bytes: the output, about, that is saved before the interval is over. Four times as
+                much may wait for the store.
+
+        Raises:
+            InvalidArgumentError: an option is invalid.
+            InvalidConfigError: the config has no thread_id.
+        """
+        return lazy.stream.Stream(
+            self, config, interval=interval, max_pending=max_pending, max_bytes=max_bytes
+        )
 
     def _collect(self, progress: Progress) -> None:
         self.threads.gc(progress=progress)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 from langchain.agents import create_agent
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -135,6 +143,10 @@ def test_what_was_summarised_in_a_turn_is_used_by_the_next(durability):
     full = layered.full_messages("t")
     assert len(full) == 4 * 26
     assert [one.id for one in full] == [id for id in originals if "threadkeep" not in id]
+    if durability != "exit":
+        there = {one.config["configurable"]["checkpoint_id"] for one in layered.list(CONFIG)}
+        made_at = {one.metadata["parents"][""] for one in layered.list(records.place("t"))}
+        assert made_at <= there
     archived = sum(one.messages for one in layered.layers("t") if one.layer != "full")
     regrouped = sum(one.messages for one in layered.layers("t") if one.layer == "archive")
     assert counts
@@ -208,20 +220,69 @@ def test_a_pinned_message_stays():
     assert texts[2] == "the order is 7"
 
 
-@pytest.mark.parametrize("turns", [2, 5])
-def test_a_collapsed_group_is_a_message_of_the_users_role(turns):
+def test_a_pinned_message_that_is_removed_is_not_sent():
     model, layered = Model(), layered_saver()
+    agent = agent_of(model, layered, layered)
+    pinned = HumanMessage("the order is 7", id="pin", additional_kwargs={"pinned": True})
+    agent.invoke({"messages": [pinned]}, CONFIG)
+    for turn in range(6):
+        ask(agent, f"turn {turn}")
+    assert "the order is 7" in [one.text for one in model.sent[-1]]
+    agent.invoke({"messages": [RemoveMessage("pin"), ("user", "next")]}, CONFIG)
+    assert "the order is 7" not in [one.text for one in model.sent[-1]]
+
+
+@pytest.mark.parametrize("turns", [2, 5])
+def test_a_collapsed_group_stays_one_message_until_it_leaves(turns):
+    summarised = []
+    layered = layered_saver(lambda some, _: summarised.extend(some) or "what was")
+    model = Model()
     agent = agent_of(model, layered, layered)
     for turn in range(turns):
         ask(agent, f"turn {turn}")
     layered.groups.collapse("t", 2 * turns - 4, 2 * turns - 2, "small talk", "they talked")
-    model.calls = 3
+    hidden = {one.text for one in layered.full_messages("t")[2 * turns - 4 : 2 * turns - 2]}
+    model.calls = 20
     ask(agent, "next")
-    assert len(model.sent) > turns + 1
-    for sent in model.sent[turns:]:
-        shown = [one for one in sent if "small talk: they talked" in one.text]
-        assert [type(one) for one in shown] == [HumanMessage]
+    shown = [[one.text for one in sent] for sent in model.sent[turns:]]
+    before = [texts for texts in shown if any("small talk: they talked" in one for one in texts)]
+    assert 2 <= len(before) < len(shown)
+    assert shown[: len(before)] == before
+    for texts in shown:
+        assert not hidden & set(texts)
+    for texts in before:
+        assert f"turn {turns - 1}" in texts
+    assert hidden <= {one.text for one in summarised}
+    assert not [one.text for one in summarised if TITLE in one.text]
     assert len(layered.full_messages("t")) == 2 * len(model.sent)
+
+
+async def test_messages_without_ids_have_a_view():
+    layered = layered_saver()
+    pinned = HumanMessage("the order is 7", additional_kwargs={"pinned": True})
+    messages = [SystemMessage("Be kind."), pinned, *(HumanMessage(f"{i}") for i in range(20))]
+    view = layered.view(CONFIG, messages)
+    texts = [one.text for one in view]
+    assert texts[0] == "Be kind."
+    assert texts[1].startswith(TITLE)
+    assert texts[2:] == ["the order is 7", *(f"{i}" for i in range(14, 20))]
+    assert await layered.aview(CONFIG, messages) == view
+
+
+def test_a_view_that_another_process_has_loaded_is_continued():
+    layered = layered_saver()
+    pinned = HumanMessage("the order is 7", additional_kwargs={"pinned": True})
+    layered.save(CONFIG, [pinned, *(HumanMessage(f"{i}") for i in range(20))])
+    other = layered_saver(inner=layered._inner)
+    new = [HumanMessage(f"{i}") for i in range(20, 23)]
+    texts = [one.text for one in other.view(CONFIG, [*layered.load(CONFIG), *new])]
+    assert texts[0] == f"{TITLE} 18 messages, the last of them 16"
+    assert texts[1:] == ["the order is 7", *(f"{i}" for i in range(17, 23))]
+
+
+def test_importing_memory_does_not_import_langchain():
+    code = "import sys, threadkeep.memory; sys.exit('langchain' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_arguments_are_checked():

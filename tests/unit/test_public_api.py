@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 import threadkeep
 
 FILE = Path(__file__).with_name("public_api.txt")
-MODULES = ("threadkeep", "threadkeep.threads", "threadkeep.errors")
+MODULES = ("threadkeep", "threadkeep.threads", "threadkeep.streaming", "threadkeep.errors")
 
 
 class Plain(str):

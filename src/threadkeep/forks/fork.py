@@ -151,10 +151,10 @@ def _is_beside(
 ) -> bool:
     """Return True for a checkpoint of an own namespace that the fork may refer to.
 
-    (Where the root's checkpoint was removed, its time tells.)
+    (Where the root's checkpoint was removed, its id tells, which begins with a time.)
     """
     parent = "", _root_of(engine, stored) or ""
-    return parent in root or (parent not in there and stored.row.id <= at[1])
+    return parent in root or (parent not in there and parent[1] <= at[1])
 
 
 def _root_of(engine: Engine, stored: StoredCheckpoint) -> str | None:

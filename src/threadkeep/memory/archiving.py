@@ -370,30 +370,38 @@ class Archiving(Delegate):
             yield from self._suggest(thread, before, record)
         return record
 
-    def _all_records(self, thread: str, limit: int | None = None) -> Workflow[dict[str, Record]]:
-        """Return the newest records of a thread, by key; all of them without a limit."""
+    def _all_records(self, thread: str) -> Workflow[dict[str, Record]]:
+        """Return the records of a thread, by key."""
         config = records.place(thread)
 
         def call() -> list[CheckpointTuple]:
-            return list(self._inner.list(config, limit=limit))
+            return list(self._inner.list(config))
 
         async def acall() -> list[CheckpointTuple]:
-            return [found async for found in self._inner.alist(config, limit=limit)]
+            return [found async for found in self._inner.alist(config)]
 
         found = yield from driver.either(call, acall)
         return {one.checkpoint["id"]: records.from_tuple(one) for one in found}
+
+    def _back_to(self, thread: str, record: Record, start: int) -> Workflow[list[Record]]:
+        """Return a record and those that it continues, back to a position, oldest first."""
+        chain, at = [record], record
+        while at.start > start and at.parent is not None:
+            above = yield from self._record(thread, at.parent)
+            if above is None:
+                break
+            at = above
+            chain.append(at)
+        return chain[::-1]
 
     def _archived(
         self, thread: str, record: Record, start: int = 0
     ) -> Workflow[list[tuple[int, BaseMessage, Record]]]:
         """Return what is archived up to a record from a position on, with positions and records."""
-        limit = record.stop - start + 8
-        while True:
-            known = yield from self._all_records(thread, limit if start else None)
-            chain = records.chain(known, record.key)
-            if not start or len(known) < limit or (chain and chain[0].start <= start):
-                break
-            limit *= 4
+        if start:
+            chain = yield from self._back_to(thread, record, start)
+        else:
+            chain = records.chain((yield from self._all_records(thread)), record.key)
         return [one for one in records.archived(chain) if one[0] >= start]
 
     # -- the index -------------------------------------------------------------------

@@ -213,7 +213,10 @@ def from_tuple(found: CheckpointTuple) -> Record:
 
 
 def _summary(plain: dict[str, Any] | None) -> Summary | None:
-    return None if plain is None else Summary.from_dict(plain)
+    if plain is None:
+        return None
+    fields = {name: tuple(one) if isinstance(one, list) else one for name, one in plain.items()}
+    return Summary(**fields)
 
 
 # -- a conversation --------------------------------------------------------------------
@@ -241,10 +244,10 @@ def archived(records: Sequence[Record]) -> Iterator[tuple[int, BaseMessage, Reco
 
 
 def longest(some: Iterable[Record], messages: Sequence[BaseMessage]) -> Record | None:
-    """Return the record of the most messages that a conversation begins with, unedited."""
+    """Return the record of the most messages that a conversation begins with."""
     found, digest, stop = None, "", 0
     for record in sorted(some, key=lambda one: (one.stop, one.key)):
-        if record.stop <= len(messages) and not record.is_stale and not record.groups:
+        if record.stop <= len(messages):
             digest = window.digest(digest, messages[stop : record.stop])
             stop = record.stop
             found = record if record.digest == digest else found

@@ -20,6 +20,7 @@ from langgraph.checkpoint.base.id import uuid6
 from threadkeep import arguments
 from threadkeep.engine.model import OWN_NS
 from threadkeep.engine.operation import CheckpointRef
+from threadkeep.errors import CorruptionError
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow, both
 from threadkeep.memory import records, window
@@ -78,6 +79,8 @@ class LayeredView(Archiving):
         others = self._views.get(seen.thread, seen.key) or ()
         views = (view, *(one for one in others if one.mark != view.mark))
         self._views.put(seen.thread, seen.key, views)
+        for name in (view.mark, *view.hidden) if view.mark is not None else ():
+            self._views.put(seen.thread, str(name), (view,))
         return self._shown(seen, view)
 
     get_tuple, aget_tuple = both(_get_tuple)
@@ -121,6 +124,13 @@ class LayeredView(Archiving):
         if live is None and pointer is None and not always:
             return None
         record = None if pointer is None else (yield from self._record(thread, str(pointer)))
+        if record is None and pointer is not None:
+            raise CorruptionError(
+                f"The record {pointer} of what has left the window is missing.",
+                hint="Use the saver inside to read the checkpoint without its archive.",
+                thread=thread,
+                checkpoint=found.checkpoint["id"],
+            )
         return Seen(found, thread, live or [], record)
 
     def _shown(self, seen: Seen, view: View) -> CheckpointTuple:
@@ -213,23 +223,33 @@ class LayeredView(Archiving):
         self, at: CheckpointRef, given: Messages
     ) -> Workflow[tuple[Record | None, Messages]]:
         """Return the record that messages begin with, and the messages in full behind it."""
-        if not any(window.is_marker(one) for one in given):
+        names = [name for one in given if (name := window.name_of(one))]
+        if not names:
             record = yield from self._beginning(at.thread, given)
             return record, given[0 if record is None else record.stop :]
-        view = yield from self._view_of(at, given)
-        mark = next((key for one in given if (key := window.marked(one)) is not None), None)
-        if mark is not None and mark != view.mark:  # (its checkpoint is not stored yet)
-            record = yield from self._record(at.thread, mark)
-            kept = () if record is None else record.kept
-            view = View(record=record, carried={str(one.id): one for one in kept})
+        view = yield from self._view_named(at, given, names)
         live: Messages = []
         for one in given:
-            key = str(one.id).removeprefix(window.GROUP)
-            if key in view.hidden:
-                live += view.hidden[key]
-            elif window.marked(one) is None and key not in view.carried:
+            name = window.name_of(one)
+            if name is not None:
+                live += view.hidden.get(name, ())
+            elif one.id not in view.carried:
                 live.append(one)
         return view.record, live
+
+    def _view_named(
+        self, at: CheckpointRef, given: Messages, names: Sequence[str]
+    ) -> Workflow[View]:
+        """Return the view whose summary and groups have these names.
+
+        The checkpoint that a run is at may not be stored yet: its view is the one that was loaded.
+        """
+        loaded = [views[0] for name in names if (views := self._views.get(at.thread, name))]
+        view = loaded[0] if loaded else (yield from self._view_of(at, given))
+        if view.record is None and (record := (yield from self._record(at.thread, names[0]))):
+            kept = {str(one.id): one for one in record.kept}
+            return View(record=record, carried=kept)
+        return view
 
     def _beginning(self, thread: str, given: Messages) -> Workflow[Record | None]:
         """Return the record that archives most of what has left the window of a conversation."""

@@ -44,6 +44,11 @@ def marked(message: BaseMessage) -> str | None:
     return id.removeprefix(MARK) if id.startswith(MARK) else None
 
 
+def name_of(message: BaseMessage) -> str | None:
+    """Return the key of a record or group that a message stands for; None for any other."""
+    return message.id.split(":")[1] if message.id and is_marker(message) else None
+
+
 def is_marker(message: BaseMessage) -> bool:
     """Return True for a message that memory has put into a view."""
     return (message.id or "").startswith((MARK, GROUP))

@@ -1,0 +1,17 @@
+"""Streaming saves: what a run has produced so far, saved every few seconds."""
+
+from threadkeep.streaming.graphs import astream_saved, stream_saved
+from threadkeep.streaming.parts import PartialMessage, PartialStream, PartialValues, StreamStatus
+from threadkeep.streaming.saver import StreamingCheckpointSaver
+from threadkeep.streaming.stream import Stream
+
+__all__ = [
+    "PartialMessage",
+    "PartialStream",
+    "PartialValues",
+    "Stream",
+    "StreamStatus",
+    "StreamingCheckpointSaver",
+    "astream_saved",
+    "stream_saved",
+]

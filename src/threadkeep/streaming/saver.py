@@ -1,0 +1,187 @@
+"""Streaming saves in front of any saver, by the id of the thread."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from itertools import islice
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+
+from threadkeep.delegate import Delegate
+from threadkeep.engine.model import OWN_NS
+from threadkeep.errors import InvalidArgumentError, StateError
+from threadkeep.layers.driver import Workflow, both
+from threadkeep.streaming.parts import PartialStream, StreamStatus
+from threadkeep.streaming.rows import Rows, thread_of
+from threadkeep.streaming.stream import INTERVAL, MAX_BYTES, MAX_PENDING, Stream
+
+
+class StreamingCheckpointSaver(Delegate):
+    """A saver with streaming saves, in front of any other one; all else goes to that.
+
+    Its listings leave out the rows of streams. Closing it leaves streams that were not stopped
+    pending.
+
+    Args:
+        base_saver: the other saver; closed with this one.
+        interval: as of `Saver.streaming`, for all streams.
+        max_pending: likewise.
+        max_bytes: likewise.
+
+    Raises:
+        InvalidArgumentError: an option is invalid, or the other one is no saver.
+    """
+
+    def __init__(
+        self,
+        base_saver: BaseCheckpointSaver[Any],
+        *,
+        interval: float = INTERVAL,
+        max_pending: int = MAX_PENDING,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        if not isinstance(base_saver, BaseCheckpointSaver):
+            raise InvalidArgumentError(
+                f"{base_saver!r} is no LangGraph saver.",
+                hint="Use a BaseCheckpointSaver.",
+            )
+        super().__init__(base_saver)
+        self._limits = {"interval": interval, "max_pending": max_pending, "max_bytes": max_bytes}
+        self._streams: dict[str, Stream] = {}
+        self.streaming("checks the options")
+
+    def streaming(self, config: RunnableConfig | str, **limits: Any) -> Stream:
+        """Return a stream of a thread that is not started. See `Saver.streaming`."""
+        return Stream(self._inner, config, **{**self._limits, **limits})
+
+    def start_streaming(self, thread: RunnableConfig | str) -> Stream:
+        """Start a stream of a thread, which may have several."""
+        return self._known(self.streaming(thread).start())
+
+    async def astart_streaming(self, thread: RunnableConfig | str) -> Stream:
+        """Async variant of `start_streaming`: this event loop saves."""
+        return self._known(await self.streaming(thread).astart())
+
+    def _known(self, stream: Stream) -> Stream:
+        self._streams[stream.id] = stream
+        return stream
+
+    def _stop_streaming(
+        self,
+        thread: RunnableConfig | str,
+        *,
+        stream: str | None = None,
+        status: StreamStatus = "completed",
+    ) -> Workflow[None]:
+        """Stop a stream of a thread by its id, or all of them. See `Stream.stop`.
+
+        Raises:
+            StateError: there is none.
+        """
+        for one in self._started(thread, stream):
+            del self._streams[one.id]
+            yield from one._stop(status)  # noqa: SLF001 - one workflow for both variants
+
+    stop_streaming, astop_streaming = both(_stop_streaming)
+
+    def update(
+        self,
+        thread: RunnableConfig | str,
+        output: Any = "",
+        *,
+        stream: str | None = None,
+        **more: Any,
+    ) -> None:
+        """Add output to the stream of a thread that began last, or to another by its id.
+
+        Args:
+            thread: the thread's id, or a config that names it.
+            output: as of `Stream.update`.
+            stream: the stream's id.
+            **more: as of `Stream.update`.
+
+        Raises:
+            StateError: there is none. See `Stream.update` for others.
+        """
+        self._started(thread, stream)[-1].update(output, **more)
+
+    async def aupdate(
+        self,
+        thread: RunnableConfig | str,
+        output: Any = "",
+        *,
+        stream: str | None = None,
+        **more: Any,
+    ) -> None:
+        """Async variant of `update`."""
+        await self._started(thread, stream)[-1].aupdate(output, **more)
+
+    def _partial(self, thread: RunnableConfig | str) -> Workflow[list[PartialStream]]:
+        """Return the streams of a thread, newest first. See `Saver.partial`."""
+        return Rows(self._inner, thread).partial()
+
+    partial, apartial = both(_partial)
+
+    def _discard_partial(
+        self, thread: RunnableConfig | str, stream: str | None = None
+    ) -> Workflow[int]:
+        """Discard what streams of a thread have left. See `Saver.discard_partial`."""
+        return Rows(self._inner, thread).discard(stream)
+
+    discard_partial, adiscard_partial = both(_discard_partial)
+
+    def _started(self, thread: RunnableConfig | str, stream: str | None) -> list[Stream]:
+        name = thread_of(thread)
+        started = [one for one in self._streams.values() if one.thread == name]
+        found = [one for one in started if stream in (None, one.id)]
+        if not found:
+            raise StateError(
+                "The thread is not streaming, or not this stream.",
+                hint="Call start_streaming(thread) first.",
+                thread=name,
+            )
+        return found
+
+    def _end(self) -> Workflow[None]:
+        for stream in list(self._streams.values()):
+            yield from self._stop_streaming(stream.thread, stream=stream.id, status="pending")
+
+    # -- listings --------------------------------------------------------------------
+
+    def list(
+        self, config: RunnableConfig | None, *, limit: int | None = None, **options: Any
+    ) -> Iterator[CheckpointTuple]:
+        """See `BaseCheckpointSaver`. Rows of streams are left out, unless their namespace is named.
+
+        Savers of other makers list all namespaces: these are left out here.
+        """
+        if _names_namespace(config):
+            yield from self._inner.list(config, limit=limit, **options)
+            return
+        found = self._inner.list(config, **options)
+        yield from islice((one for one in found if not _is_own(one)), limit)
+
+    async def alist(
+        self, config: RunnableConfig | None, *, limit: int | None = None, **options: Any
+    ) -> AsyncIterator[CheckpointTuple]:
+        """Async variant of `list`."""
+        named = _names_namespace(config)
+        left = limit
+        if left == 0:
+            return
+        async for one in self._inner.alist(config, limit=limit if named else None, **options):
+            if named or not _is_own(one):
+                yield one
+                left = None if left is None else left - 1
+                if left == 0:
+                    return
+
+
+def _names_namespace(config: RunnableConfig | None) -> bool:
+    return "checkpoint_ns" in ((config or {}).get("configurable") or {})
+
+
+def _is_own(found: CheckpointTuple) -> bool:
+    return str(found.config["configurable"].get("checkpoint_ns", "")).startswith(OWN_NS)
