@@ -15,7 +15,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep import MemorySaver, Retention
 from threadkeep.memory import LayeredCheckpointSaver, Layers
-from threadkeep.memory.window import is_marker
 
 PLACES = st.floats(0, 1, exclude_max=True)
 
