@@ -304,6 +304,22 @@ def test_a_fork_and_a_copy_have_the_archive(memory: Any, saver: Any, is_collecte
     assert saver.check().ok
 
 
+@pytest.mark.xfail(strict=True, reason="records that are rooted on another branch stay behind")
+def test_a_fork_of_a_thread_with_branches(plain: Any) -> None:
+    chat = Chat(plain)
+    chat.say("t", talk(6))
+    config = next(plain.list(at("t"))).config
+    chat.talk("t", talk(4, 6))
+    plain.load(at("t"))
+    chat.say(config, talk(6, 50))
+    plain.load(at("t"))
+    chat.say("t", talk(2, 60))
+    said = plain.full_messages("t")
+    assert said == [*talk(6), *talk(6, 50), *talk(2, 60)]
+    plain.threads.fork("t", next(plain.list(at("t"))).config["configurable"]["checkpoint_id"], "f")
+    assert plain.full_messages("f") == said
+
+
 def test_retention_loses_nothing(memory: Any, saver: Any) -> None:
     chat, said = Chat(memory), talk(30)
     for start in range(0, 30, 2):
