@@ -39,11 +39,11 @@ class AwaitedMaintenance:
         )
 
     async def adelete_checkpoints(
-        self, thread_id: str, checkpoint_ids: Sequence[str], ns: str = ""
+        self, thread_id: str, checkpoint_ids: Sequence[str], ns: str | None = ""
     ) -> int:
         """Async variant of `delete_checkpoints`."""
         ids = validation.ids("checkpoint_ids", checkpoint_ids)
-        thread, space = (str(thread_id), validation.text("ns", ns))
+        thread, space = (str(thread_id), None if ns is None else validation.text("ns", ns))
         return await self._store.arun(
             lazy.apply.delete_checkpoints(self._engine, thread, ids, space)
         )

@@ -51,9 +51,9 @@ class Maintenance(AwaitedMaintenance):
         )
 
     def delete_checkpoints(
-        self, thread_id: str, checkpoint_ids: Sequence[str], ns: str = ""
+        self, thread_id: str, checkpoint_ids: Sequence[str], ns: str | None = ""
     ) -> int:
-        """Remove single checkpoints of a namespace, with their writes.
+        """Remove single checkpoints of a namespace (None: of any), with their writes.
 
         Others keep their values. What DeltaChannels of others are rebuilt through stays, hidden.
         Reads all rows of the thread, and a run under way reads its thread again: pass many ids at
@@ -66,7 +66,7 @@ class Maintenance(AwaitedMaintenance):
             InvalidArgumentError: the ids or the namespace are invalid.
         """
         ids = validation.ids("checkpoint_ids", checkpoint_ids)
-        thread, space = str(thread_id), validation.text("ns", ns)
+        thread, space = str(thread_id), None if ns is None else validation.text("ns", ns)
         return self._store.run(lazy.apply.delete_checkpoints(self._engine, thread, ids, space))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:

@@ -18,7 +18,7 @@ from kit.selection import FULL
 from langgraph.checkpoint.memory import InMemorySaver
 
 import threadkeep
-from bench import postgres, redis
+from bench import postgres, redis, sessions
 from bench.__main__ import main
 from bench.conversations import load, made_up, split
 from bench.errors import BenchError
@@ -405,3 +405,10 @@ def test_another_checkout_has_no_targets_and_is_compared_with_ours(tmp_path):
     assert (before.measured, before.target) == (pytest.approx(1 / 3), None)
     assert (beside.measured, beside.target) == (2.0, None)
     assert beside.what == "many: s, full beside full before"
+
+
+def test_sessions_are_measured(capsys):
+    sessions.main(["--sessions", "2", "--steps", "3", "--checkpoints", "60"])
+    printed = capsys.readouterr().out
+    assert "saves/s" in printed
+    assert "cleanup to 1,000" in printed

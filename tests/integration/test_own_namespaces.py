@@ -72,7 +72,7 @@ async def test_single_checkpoints_are_deleted(saver: Any) -> None:
     assert await saver.adelete_checkpoints("thread", [ids[0], "absent"], BESIDE) == 0
     assert await saver.adelete_checkpoints("absent", ids) == 0
     assert [text[0] for text in _texts(saver, checkpoint_ns=BESIDE)] == ["3", "1"]
-    assert saver.delete_checkpoints("thread", [root]) == 1
+    assert saver.delete_checkpoints("thread", [ids[1], root], None) == 1
     assert saver.get_tuple({"configurable": {"thread_id": "thread"}}) is None
     assert saver.check().ok
     segments = saver.stats().by_thread[0]

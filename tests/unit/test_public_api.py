@@ -15,7 +15,14 @@ from typing import Any, get_type_hints
 import threadkeep
 
 FILE = Path(__file__).with_name("public_api.txt")
-MODULES = ("threadkeep", "threadkeep.threads", "threadkeep.streaming", "threadkeep.errors")
+MODULES = (
+    "threadkeep",
+    "threadkeep.threads",
+    "threadkeep.memory",
+    "threadkeep.streaming",
+    "threadkeep.sessions",
+    "threadkeep.errors",
+)
 
 
 class Plain(str):

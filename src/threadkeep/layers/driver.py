@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
+from inspect import signature
 from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from threadkeep.backends.base import AsyncBackend, Backend
@@ -336,4 +337,10 @@ def both(
     async def variant(*args: P.args, **options: P.kwargs) -> T:
         return await arun(workflow(*args, **options))
 
+    # As `help` and `inspect` show it: without the `Workflow` around the result.
+    known = signature(workflow)
+    result = str(known.return_annotation).removeprefix("Workflow[").removesuffix("]")
+    shown = {"__signature__": known.replace(return_annotation=result)}
+    vars(method).update(shown)
+    vars(variant).update(shown)
     return method, variant

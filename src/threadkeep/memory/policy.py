@@ -49,8 +49,8 @@ class Layers:
     archive_threshold: int = 100
     batch: int = 1
     max_tokens: int | None = None
-    counter: Counter = field(default=count_tokens_approximately, repr=False)
-    pinned: Callable[[BaseMessage], bool] = field(default=is_pinned, repr=False)
+    counter: Counter = field(default_factory=lambda: count_tokens_approximately, repr=False)
+    pinned: Callable[[BaseMessage], bool] = field(default_factory=lambda: is_pinned, repr=False)
 
     def __post_init__(self) -> None:
         if not is_count(self.full_window, 1):

@@ -215,7 +215,9 @@ def from_tuple(found: CheckpointTuple) -> Record:
 def _summary(plain: dict[str, Any] | None) -> Summary | None:
     if plain is None:
         return None
-    fields = {name: tuple(one) if isinstance(one, list) else one for name, one in plain.items()}
+    fields: dict[str, Any] = {
+        name: tuple(one) if isinstance(one, list) else one for name, one in plain.items()
+    }
     return Summary(**fields)
 
 

@@ -127,21 +127,25 @@ def _own(checkpoints: Iterable[StoredCheckpoint]) -> list[CheckpointKey]:
 
 
 def delete_checkpoints(
-    engine: Engine, thread: str, checkpoint_ids: Sequence[str], ns: str
+    engine: Engine, thread: str, checkpoint_ids: Sequence[str], ns: str | None
 ) -> Operation[int]:
     """See `Maintenance.delete_checkpoints`."""
-    asked = {(ns, id) for id in checkpoint_ids}
-    removed = 0
+    ids, removed = frozenset(checkpoint_ids), 0
 
     def choose(snapshot: Snapshot) -> set[CheckpointKey]:
         nonlocal removed
         keys = set(map(checkpoint_key, visible(snapshot.rows.checkpoints)))
-        removed = len(keys & asked)
-        return keys - asked
+        gone = {key for key in keys if key[1] in ids and _is_in(ns, key[0])}
+        removed = len(gone)
+        return keys - gone
 
-    if asked:
+    if ids:
         yield from _keep(engine, thread, choose)
     return removed
+
+
+def _is_in(ns: str | None, found: str) -> bool:
+    return found == ns if ns is not None else not found.startswith(OWN_NS)
 
 
 def _keep(engine: Engine, thread: str, choose: Choice) -> Operation[None]:

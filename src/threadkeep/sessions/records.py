@@ -1,0 +1,406 @@
+"""Checkpoints of sessions in a LangGraph saver.
+
+A session is a thread, and a workflow is a checkpoint namespace of it: every store has an index on
+both. A dict's keys are channels, so that only what changed is stored; any other state is one
+channel. Ids that sort by time are the saver's; an id of the user's own is metadata.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.base.id import uuid6
+
+from threadkeep.backends.process_forks import ResetInChild
+from threadkeep.cache.lru import Cache, LruCache
+from threadkeep.engine.operation import Aside
+from threadkeep.errors import InvalidArgumentError, NotFoundError
+from threadkeep.layers.driver import Workflow
+from threadkeep.sessions.checkpoint import Checkpoint, now
+
+_MOST_REMEMBERED = 20_000  # workflows and sessions; some 400 bytes each
+_MOST_CHANNELS = 64  # keys of a dict that are a channel each
+_ROOT = "__root__"  # the channel of a state that is not divided
+_PAGE = 32
+
+
+class Draft(NamedTuple):
+    """Checkpoint to be saved; an `id` or a `created_at` of None is to be made."""
+
+    session: str
+    workflow: str
+    state: Any
+    metadata: dict[str, Any]
+    id: str | None = None
+    created_at: datetime | None = None
+
+
+class Saved(NamedTuple):
+    """Id of a saved checkpoint, and its number in the session; 0 for an id that is saved again."""
+
+    id: str
+    number: int
+
+
+class Place(NamedTuple):
+    """Id that the saver or store knows a checkpoint by, and what limits look at."""
+
+    id: str
+    workflow: str
+    created_at: datetime
+    is_marked: bool = False  # it or its session has a pin, or it has a tag
+
+
+def place(found: Checkpoint) -> Place:
+    """Return the place of a checkpoint that is known by its own id."""
+    return Place(found.id, found.workflow_id, found.created_at)
+
+
+def surplus(places: Iterable[Place], most: int | None, since: datetime | None) -> list[Place]:
+    """Return what is beyond limits, of places sorted newest first.
+
+    The newest one of each workflow stays, and what has a pin or a tag.
+    """
+    found, workflows = list[Place](), set[str]()
+    for number, place in enumerate(places):
+        is_over = most is not None and number >= most
+        is_old = since is not None and place.created_at < since
+        if (is_over or is_old) and place.workflow in workflows and not place.is_marked:
+            found.append(place)
+        workflows.add(place.workflow)
+    return found
+
+
+class Head(NamedTuple):
+    """The newest checkpoint of a workflow, and the version of its channels."""
+
+    id: str | None
+    version: Any
+
+
+class Remembered(ResetInChild):
+    """LRU cache of heads by session and workflow, and of numbers of checkpoints by session."""
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()  # held for moments only
+        self._values: LruCache[Any] = LruCache(Cache(threads=_MOST_REMEMBERED, ttl=None))
+
+    def get(self, session: str, workflow: str = "") -> Any:
+        """Return a head, or a session's number; None if it is not remembered."""
+        with self._lock:
+            return self._values.get(repr((session, workflow)))
+
+    def put(self, value: Any, session: str, workflow: str = "") -> None:
+        """Remember a head or a number, in place of an older one."""
+        key = repr((session, workflow))
+        with self._lock:
+            known = self._values.get(key)
+            if known is None or known <= value:
+                self._values.put(key, value)
+
+    def forget(self, session: str, workflow: str) -> None:
+        """Forget what others may have changed."""
+        with self._lock:
+            self._values.drop(repr((session, workflow)))
+            self._values.drop(repr((session, "")))
+
+
+class SaverRecords:
+    """Checkpoints of sessions in a saver, newest first."""
+
+    def __init__(self, saver: BaseCheckpointSaver[Any]) -> None:
+        self.saver: Any = saver
+        self.can_remove = hasattr(saver, "delete_checkpoints")
+        self._remembered = Remembered()
+
+    # -- saving ----------------------------------------------------------------------
+
+    def save(self, draft: Draft) -> Workflow[Saved]:
+        """Save a checkpoint; one with the same id is replaced, and keeps its `created_at`."""
+        session, workflow = draft.session, draft.workflow
+        old = None if draft.id is None else (yield from self._find(session, draft.id))
+        if old is not None:
+            return (yield from self._replace(draft, old))
+        head, number = yield from self._newest(session, workflow)
+        number += 1
+        self._remembered.put(number, session)  # (for those that begin meanwhile)
+        own_id = str(uuid6())
+        metadata = {"source": "update", "step": number, "workflow_id": workflow}
+        if draft.id is not None:
+            metadata["id"] = draft.id
+        version = self.saver.get_next_version(head.version, None)
+        created = draft.created_at or now()
+        yield from self._put(draft, Head(own_id, version), head.id, created, metadata)
+        self._remembered.put(Head(own_id, version), session, workflow)
+        return Saved(draft.id or own_id, number)
+
+    def _replace(self, draft: Draft, old: CheckpointTuple) -> Workflow[Saved]:
+        """Put a row in the place of one with the same id, in one commit."""
+        if _workflow(old) != draft.workflow:
+            raise InvalidArgumentError(
+                f"The id {draft.id!r} is one of the workflow {_workflow(old)!r}.",
+                hint="Use another id, or the same workflow_id.",
+                thread=draft.session,
+            )
+        version = self.saver.get_next_version(_version(old), None)
+        head = Head(old.checkpoint["id"], version)
+        above: Any = {} if old.parent_config is None else old.parent_config["configurable"]
+        metadata: dict[str, Any] = {**old.metadata, "updated_at": now().isoformat()}
+        metadata.pop("metadata", None)
+        created = datetime.fromisoformat(old.checkpoint["ts"])
+        yield from self._put(draft, head, above.get("checkpoint_id"), created, metadata)
+        newest = self._remembered.get(draft.session, draft.workflow)
+        if newest is not None and newest.id == head.id:
+            self._remembered.put(head, draft.session, draft.workflow)
+        return Saved(_id(old), 0)
+
+    def _put(
+        self,
+        draft: Draft,
+        head: Head,
+        parent: str | None,
+        created: datetime,
+        metadata: dict[str, Any],
+    ) -> Workflow[None]:
+        values = _values(draft.state)
+        versions = dict.fromkeys(values, head.version)
+        checkpoint = {
+            "v": 1,
+            "id": head.id,
+            "ts": created.isoformat(),
+            "channel_values": values,
+            "channel_versions": versions,
+            "versions_seen": {},
+            "updated_channels": [*values],  # (a saver may not keep the order of the others)
+        }
+        if draft.metadata:
+            metadata["metadata"] = draft.metadata
+        config = _config(draft.session, draft.workflow, parent)
+        try:
+            yield from self._call("put", config, checkpoint, metadata, versions)
+        except BaseException:
+            self._remembered.forget(draft.session, draft.workflow)
+            raise
+
+    def _newest(self, session: str, workflow: str) -> Workflow[tuple[Head, int]]:
+        """Return the workflow's head, and the number of the session's newest checkpoint."""
+        head: Head | None = self._remembered.get(session, workflow)
+        number: int | None = self._remembered.get(session)
+        if number is None:
+            found = yield from self._tuples(session, None, 1)
+            number = found[0].metadata.get("step", 0) if found else 0
+            if not found or _workflow(found[0]) == workflow:
+                head = _head(found)
+        if head is None:
+            head = _head((yield from self._tuples(session, workflow, 1)))
+        return head, number
+
+    # -- reading ---------------------------------------------------------------------
+
+    def find(self, session: str, id: str) -> Workflow[Checkpoint | None]:
+        """Return a checkpoint of the session."""
+        found = yield from self._find(session, id)
+        return None if found is None else _checkpoint(found)
+
+    def _find(self, session: str, id: str) -> Workflow[CheckpointTuple | None]:
+        """Look for an id that was made, then for one of the user's own."""
+        found = yield from self._tuples(session, None, 1, id=id)
+        if not found or _id(found[0]) != id:
+            found = yield from self._tuples(session, None, 1, filter={"id": id})
+        return found[0] if found else None
+
+    def newest(
+        self, session: str, workflow: str | None, limit: int | None
+    ) -> Workflow[list[Checkpoint]]:
+        """Return the newest checkpoints of a session, or of a workflow of it."""
+        return [*map(_checkpoint, (yield from self._tuples(session, workflow, limit)))]
+
+    def _tuples(
+        self,
+        session: str,
+        workflow: str | None,
+        limit: int | None,
+        *,
+        id: str | None = None,
+        filter: dict[str, Any] | None = None,
+    ) -> Workflow[list[CheckpointTuple]]:
+        """Return the newest checkpoints that are of a session, and not of a graph."""
+        # (LangGraph's own savers may list one namespace after the other)
+        size = limit if self.can_remove or workflow is not None else None
+        config, found = _config(session, workflow, id), list[CheckpointTuple]()
+        options: dict[str, Any] = {"filter": filter}
+        while True:
+            page = yield from self._listed("list", config, **options, limit=size)
+            found += [one for one in page if _workflow(one) is not None]
+            if limit is None or size is None or len(found) >= limit or len(page) < size:
+                found.sort(key=lambda one: one.checkpoint["id"], reverse=True)
+                return found[:limit]
+            options["before"], size = page[-1].config, max(limit - len(found), _PAGE)
+
+    def sessions(self) -> Workflow[list[str]]:
+        """Return the ids of all threads."""
+        return [one.id for one in (yield from self._listed("threads.scan"))]
+
+    # -- removing --------------------------------------------------------------------
+
+    def places(self, session: str, workflow: str | None = None) -> Workflow[list[Place]]:
+        """Return where all checkpoints are, newest first; no state is read."""
+        self._require_removal()
+        try:
+            if workflow is None:
+                trees = yield from self._call("threads.branches_by_ns", session)
+            else:
+                trees = {workflow: (yield from self._call("threads.branches", session, workflow))}
+            thread = yield from self._call("threads.get", session)
+        except NotFoundError:
+            return []
+        marked = {mark.checkpoint for mark in thread.marks}
+        found = [
+            Place(one.id, ns, datetime.fromisoformat(one.time), thread.pinned or one.id in marked)
+            for ns, tree in trees.items()
+            for one in tree.checkpoints.values()
+            if ns and one.metadata.get("workflow_id") == ns
+        ]
+        return sorted(found, reverse=True)
+
+    def remove(self, session: str, places: Sequence[Place]) -> Workflow[int]:
+        """Remove checkpoints, in one commit, and return how many there were."""
+        ids = [place.id for place in places]
+        number: int = yield from self._call("delete_checkpoints", session, ids, None)
+        return number
+
+    def delete(self, session: str, id: str) -> Workflow[bool]:
+        """Remove a checkpoint of the session; False if there is none."""
+        self._require_removal()
+        found = yield from self._find(session, id)
+        if found is None:
+            return False
+        place = Place(found.checkpoint["id"], str(_workflow(found)), now())
+        return (yield from self.remove(session, [place])) > 0
+
+    def cleanup(self, session: str, most: int, workflow: str | None) -> Workflow[int]:
+        """Keep the newest `most`, and return how many were removed."""
+        places = yield from self.places(session, workflow)
+        return (yield from self.remove(session, places[most:]))
+
+    def _require_removal(self) -> None:
+        if not self.can_remove:
+            raise InvalidArgumentError(
+                f"{type(self.saver).__name__} cannot remove single checkpoints.",
+                hint="Use a saver of threadkeep; delete_thread(session_id) removes a session.",
+            )
+
+    # -- the saver -------------------------------------------------------------------
+
+    def _call(self, name: str, *args: Any) -> Workflow[Any]:
+        """Call a method of the saver, or of its `threads`."""
+        method, variant = _both(self.saver, name)
+        return (yield Aside(partial(method, *args), partial(variant, *args)))
+
+    def _listed(self, name: str, *args: Any, **options: Any) -> Workflow[Any]:
+        """Return what a method yields, as a list."""
+        method, variant = _both(self.saver, name)
+
+        async def listed() -> list[Any]:
+            return [one async for one in variant(*args, **options)]
+
+        return (yield Aside(lambda: list(method(*args, **options)), listed))
+
+    def close(self) -> Workflow[None]:
+        """Close the saver."""
+        return closing(self.saver)
+
+
+def _both(owner: Any, path: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return a method and its async variant."""
+    *parts, name = path.split(".")
+    for part in parts:
+        owner = getattr(owner, part)
+    return getattr(owner, name), getattr(owner, f"a{name}")
+
+
+def _config(session: str, workflow: str | None, id: str | None) -> dict[str, Any]:
+    parts = {"thread_id": session, "checkpoint_ns": workflow, "checkpoint_id": id}
+    return {"configurable": {name: value for name, value in parts.items() if value is not None}}
+
+
+def _id(found: CheckpointTuple) -> str:
+    metadata: Any = found.metadata
+    id: str = metadata.get("id") or found.checkpoint["id"]
+    return id
+
+
+def _workflow(found: CheckpointTuple) -> str | None:
+    """Return the workflow of a checkpoint; None for one of a graph."""
+    metadata: Any = found.metadata
+    ns: str = found.config["configurable"].get("checkpoint_ns") or ""
+    return ns if ns and metadata.get("workflow_id") == ns else None
+
+
+def _head(found: Sequence[CheckpointTuple]) -> Head:
+    return Head(found[0].checkpoint["id"], _version(found[0])) if found else Head(None, None)
+
+
+def _version(found: CheckpointTuple) -> Any:
+    return next(iter(found.checkpoint["channel_versions"].values()), None)
+
+
+def _values(state: Any) -> dict[str, Any]:
+    """Return a state as channels: a dict's keys, or the whole of it."""
+    is_divided = (
+        type(state) is dict
+        and len(state) <= _MOST_CHANNELS
+        and _ROOT not in state
+        and all(type(name) is str for name in state)
+    )
+    return state if is_divided else {_ROOT: state}
+
+
+def _state(found: CheckpointTuple) -> Any:
+    values = found.checkpoint["channel_values"]
+    if _ROOT in values:
+        return values[_ROOT]
+    return {name: values[name] for name in found.checkpoint.get("updated_channels") or values}
+
+
+def _checkpoint(found: CheckpointTuple) -> Checkpoint:
+    metadata: Any = found.metadata
+    created = datetime.fromisoformat(found.checkpoint["ts"])
+    updated = metadata.get("updated_at")
+    return Checkpoint(
+        id=_id(found),
+        session_id=found.config["configurable"]["thread_id"],
+        workflow_id=str(_workflow(found)),
+        state_data=_state(found),
+        metadata=metadata.get("metadata", {}),
+        created_at=created,
+        updated_at=created if updated is None else datetime.fromisoformat(updated),
+    )
+
+
+def closing(owned: Any) -> Workflow[None]:
+    """Close a saver or store, if it can be closed."""
+    close: Callable[[], Any] = getattr(owned, "close", lambda: None)
+    aclose: Callable[[], Any] = getattr(owned, "aclose", close)
+
+    async def end() -> None:
+        done = aclose()
+        if inspect.isawaitable(done):
+            await done
+
+    is_async = inspect.iscoroutinefunction(close)
+    yield Aside(partial(refuse, owned, "close") if is_async else close, end)
+
+
+def refuse(owner: object, name: str) -> None:
+    """Refuse a blocking call of an async method."""
+    raise InvalidArgumentError(
+        f"{type(owner).__name__}.{name} is async.",
+        hint="Use the async methods: acreate_checkpoint, aclose and so on.",
+    )

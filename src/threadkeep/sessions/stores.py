@@ -1,0 +1,298 @@
+"""`CheckpointStore`: the protocol of stores of sessions; one in SQLite and one in memory."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import fields
+from functools import partial
+from operator import attrgetter
+from os import PathLike, fspath
+from typing import Any, Protocol, Self, runtime_checkable
+
+from langgraph.checkpoint.base.id import uuid6
+
+from threadkeep.engine.operation import Aside
+from threadkeep.errors import BackendError, InvalidArgumentError
+from threadkeep.layers.driver import Workflow, both
+from threadkeep.saver import Saver
+from threadkeep.savers import MemorySaver, SqliteSaver
+from threadkeep.sessions.checkpoint import Checkpoint, count, now, text
+from threadkeep.sessions.records import (
+    Draft,
+    Place,
+    Remembered,
+    Saved,
+    SaverRecords,
+    closing,
+    place,
+    refuse,
+)
+
+
+@runtime_checkable
+class CheckpointStore(Protocol):
+    """A store that a `CheckpointManager` runs on. Checkpoints are dicts, see `Checkpoint.to_dict`.
+
+    A method that is `async def` can be used by the manager's async methods alone. A store may have
+    both: `save`, and `asave` for awaiting callers. Plain methods are called in a worker thread by
+    awaiting callers. A failure is an exception; what is not there is None or False.
+    """
+
+    def save(self, checkpoint: dict[str, Any]) -> Any:
+        """Save a checkpoint, in place of the one with its id. To return False is a failure."""
+
+    def load(self, checkpoint_id: str) -> Any:
+        """Return a checkpoint; None if there is none. Ids are unique in the store."""
+
+    def list_by_session(self, session_id: str) -> Any:
+        """Return the checkpoints of a session, newest first."""
+
+    def delete(self, checkpoint_id: str) -> Any:
+        """Remove a checkpoint; False if there is none."""
+
+    def get_latest(self, session_id: str) -> Any:
+        """Return the newest checkpoint of a session; None if there is none."""
+
+    def cleanup_old_checkpoints(self, session_id: str, max_count: int) -> Any:
+        """Keep the newest `max_count` of a session, and return how many were removed."""
+
+
+class Closing:
+    """Context manager, sync and async, of what has `close` and `aclose`."""
+
+    close: Callable[[], None]
+    aclose: Callable[[], Awaitable[None]]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+
+class SaverCheckpointStore(Closing):
+    """A `CheckpointStore` over a saver of threadkeep, sync and async (`asave` and so on).
+
+    `load` and `delete` look through all sessions, unless they are given the session. Failures are
+    errors of `threadkeep.errors`.
+    """
+
+    def __init__(self, saver: Saver) -> None:
+        self.records = SaverRecords(saver)
+
+    def _save(self, checkpoint: Mapping[str, Any]) -> Workflow[str]:
+        """Save a checkpoint, and return its id; it is made where there is none.
+
+        An id that is saved again keeps its `created_at`.
+
+        Raises:
+            InvalidArgumentError: a key is missing, or its value is invalid.
+            UnserializableError: the state cannot be stored so that it comes back exactly.
+        """
+        found = Checkpoint.from_dict(checkpoint)
+        its_id = None if checkpoint.get("id") is None else found.id
+        created = None if checkpoint.get("created_at") is None else found.created_at
+        names = (found.session_id, found.workflow_id)
+        draft = Draft(*names, found.state_data, found.metadata, its_id, created)
+        return (yield from self.records.save(draft)).id
+
+    save, asave = both(_save)
+
+    def _load(
+        self, checkpoint_id: str, session_id: str | None = None
+    ) -> Workflow[dict[str, Any] | None]:
+        """Return a checkpoint; None if there is none."""
+        its_id = text("checkpoint_id", checkpoint_id)
+        for session in (yield from self._sessions(session_id)):
+            found = yield from self.records.find(session, its_id)
+            if found is not None:
+                return found.to_dict()
+        return None
+
+    load, aload = both(_load)
+
+    def _sessions(self, session_id: str | None) -> Workflow[list[str]]:
+        if session_id is None:
+            return (yield from self.records.sessions())
+        return [text("session_id", session_id)]
+
+    def _list_by_session(self, session_id: str) -> Workflow[list[dict[str, Any]]]:
+        """Return the checkpoints of a session, newest first."""
+        found = yield from self.records.newest(text("session_id", session_id), None, None)
+        return [one.to_dict() for one in found]
+
+    list_by_session, alist_by_session = both(_list_by_session)
+
+    def _delete(self, checkpoint_id: str, session_id: str | None = None) -> Workflow[bool]:
+        """Remove a checkpoint; False if there is none."""
+        its_id = text("checkpoint_id", checkpoint_id)
+        for session in (yield from self._sessions(session_id)):
+            if (yield from self.records.delete(session, its_id)):
+                return True
+        return False
+
+    delete, adelete = both(_delete)
+
+    def _get_latest(self, session_id: str) -> Workflow[dict[str, Any] | None]:
+        """Return the newest checkpoint of a session; None if there is none."""
+        found = yield from self.records.newest(text("session_id", session_id), None, 1)
+        return found[0].to_dict() if found else None
+
+    get_latest, aget_latest = both(_get_latest)
+
+    def _cleanup_old_checkpoints(self, session_id: str, max_count: int) -> Workflow[int]:
+        """Keep the newest `max_count` of a session, and return how many were removed."""
+        most = count("max_count", max_count)
+        return (yield from self.records.cleanup(text("session_id", session_id), most, None))
+
+    cleanup_old_checkpoints, acleanup_old_checkpoints = both(_cleanup_old_checkpoints)
+
+    def _close(self) -> Workflow[None]:
+        """Close the store. Idempotent; later calls raise `ClosedError`."""
+        return self.records.close()
+
+    close, aclose = both(_close)
+
+
+class SQLiteCheckpointStore(SaverCheckpointStore):
+    """Checkpoints of sessions in a SQLite file.
+
+    Args:
+        path: the file, or ":memory:".
+        **options: those of `SqliteSaver`.
+
+    Raises:
+        OpenError: and its kinds, if the file cannot be opened.
+    """
+
+    def __init__(self, path: str | PathLike[str], **options: Any) -> None:
+        super().__init__(SqliteSaver(fspath(path), **options))
+
+
+class MemoryCheckpointStore(SaverCheckpointStore):
+    """Checkpoints of sessions in the memory of this process.
+
+    Args:
+        **options: those of `MemorySaver`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(MemorySaver(**options))
+
+
+# -- a store of the user's own -----------------------------------------------------------
+
+
+class StoreRecords:
+    """Checkpoints of sessions in a `CheckpointStore`, newest first; see `SaverRecords`."""
+
+    can_remove = True
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
+        self._remembered = Remembered()
+
+    def save(self, draft: Draft) -> Workflow[Saved]:
+        """See `SaverRecords.save`."""
+        made = now()
+        created = draft.created_at or made
+        old = None if draft.id is None else (yield from self._load(draft.id))
+        if old is not None:
+            if (old.session_id, old.workflow_id) != (draft.session, draft.workflow):
+                raise InvalidArgumentError(
+                    f"The id {draft.id!r} is one of another session or workflow.",
+                    hint="Use another id.",
+                    thread=draft.session,
+                )
+            created = old.created_at
+        checkpoint = Checkpoint(
+            id=draft.id or str(uuid6()),
+            session_id=draft.session,
+            workflow_id=draft.workflow,
+            state_data=draft.state,
+            metadata=draft.metadata,
+            created_at=created,
+            updated_at=made,
+        )
+        known = self._remembered.get(draft.session)
+        if known is None:
+            known = len((yield from self.places(draft.session)))
+        if (yield from self._call("save", checkpoint.to_dict())) is False:
+            raise BackendError(
+                f"{type(self._store).__name__}.save returned False.",
+                hint="The checkpoint may not be saved. Let the method raise what went wrong.",
+                thread=draft.session,
+                checkpoint=checkpoint.id,
+            )
+        self._remembered.put(known + 1, draft.session)
+        return Saved(checkpoint.id, known + 1)
+
+    def find(self, session: str, id: str) -> Workflow[Checkpoint | None]:
+        """See `SaverRecords.find`."""
+        found = yield from self._load(id)
+        return found if found is not None and found.session_id == session else None
+
+    def _load(self, id: str) -> Workflow[Checkpoint | None]:
+        found = yield from self._call("load", id)
+        return None if found is None else _read(found)
+
+    def newest(
+        self, session: str, workflow: str | None, limit: int | None
+    ) -> Workflow[list[Checkpoint]]:
+        """See `SaverRecords.newest`."""
+        if limit == 1 and workflow is None:
+            latest = yield from self._call("get_latest", session)
+            return [] if latest is None else [_read(latest)]
+        found = [*map(_read, (yield from self._call("list_by_session", session)))]
+        found = [one for one in found if workflow in (None, one.workflow_id)]
+        return sorted(found, key=attrgetter("created_at"), reverse=True)[:limit]
+
+    def places(self, session: str, workflow: str | None = None) -> Workflow[list[Place]]:
+        """See `SaverRecords.places`; a store reads states as well."""
+        found = yield from self.newest(session, workflow, None)
+        return [place(one) for one in found]
+
+    def remove(self, session: str, places: Iterable[Place]) -> Workflow[int]:
+        """See `SaverRecords.remove`."""
+        del session
+        number = 0
+        for one in places:
+            number += bool((yield from self._call("delete", one.id)))
+        return number
+
+    def delete(self, session: str, id: str) -> Workflow[bool]:
+        """See `SaverRecords.delete`."""
+        found = yield from self.find(session, id)
+        return found is not None and bool((yield from self._call("delete", id)))
+
+    def cleanup(self, session: str, most: int, workflow: str | None) -> Workflow[int]:
+        """See `SaverRecords.cleanup`."""
+        if workflow is None:
+            return int((yield from self._call("cleanup_old_checkpoints", session, most)))
+        places = yield from self.places(session, workflow)
+        return (yield from self.remove(session, places[most:]))
+
+    def _call(self, name: str, *args: Any) -> Workflow[Any]:
+        """Call a method of the store; an awaiting caller its async variant, if it has one."""
+        method, variant = getattr(self._store, name), getattr(self._store, f"a{name}", None)
+        if inspect.iscoroutinefunction(method):
+            return (yield Aside(partial(refuse, self._store, name), partial(method, *args)))
+        acall = None if variant is None else partial(variant, *args)
+        return (yield Aside(partial(method, *args), acall))
+
+    def close(self) -> Workflow[None]:
+        """Close the store."""
+        return closing(self._store)
+
+
+def _read(found: Mapping[str, Any]) -> Checkpoint:
+    """Return the checkpoint of a store's dict, which may have keys of its own."""
+    names = [one.name for one in fields(Checkpoint)]
+    return Checkpoint.from_dict({name: found[name] for name in names if name in found})
