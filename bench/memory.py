@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from pstats import Stats
 from statistics import median
@@ -99,9 +100,8 @@ def turns(data: Path | None, messages: int) -> Iterator[Turn]:
             return
 
 
-def sqlite(folder: Path, name: str, synchronous: str) -> Any:
-    saver: Any = SqliteSaver(str(folder / f"{name}.db"), synchronous=synchronous)
-    return saver
+def sqlite(folder: Path, name: str, synchronous: Any) -> Any:
+    return SqliteSaver(str(folder / f"{name}.db"), synchronous=synchronous)
 
 
 def size(folder: Path, name: str) -> int:
@@ -168,11 +168,15 @@ def views(options: argparse.Namespace, folder: Path) -> Iterator[Row]:
             count += len(some)
         warm = timed(lambda: saver.get_tuple(THREAD))
         inner = sqlite(folder, "views", "normal")
-        cold = timed(lambda: LayeredCheckpointSaver(inner, Layers(batch=10)).get_tuple(THREAD))
+        cold = timed(partial(opened_view, inner))
         full = timed(lambda: saver.full_messages("thread"), 3)
         inner.close()
         yield f"{count:,}", f"{warm:.2f}", f"{cold:.2f}", f"{full:.0f}"
     saver.close()
+
+
+def opened_view(inner: Any) -> None:
+    LayeredCheckpointSaver(inner, Layers(batch=10)).get_tuple(THREAD)
 
 
 def timed(call: Any, times: int = 30) -> float:

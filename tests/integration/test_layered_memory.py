@@ -20,6 +20,7 @@ from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
 from threadkeep import MemorySaver, Retention
+from threadkeep import SqliteSaver as OurSqliteSaver
 from threadkeep.errors import InvalidArgumentError, StateError, ThreadNotFoundError
 from threadkeep.memory import (
     ArchiveSuggestion,
@@ -177,6 +178,14 @@ def test_system_and_pinned_messages_stay_in_view(memory: Any) -> None:
     assert "m1" not in ids(memory.load(at("t")))
 
 
+@pytest.mark.xfail(strict=True, reason="the pinned result itself stays away")
+def test_of_a_pinned_exchange_all_comes_into_view(plain: Any) -> None:
+    said = [*talk(1), call("call", "a", "b"), result("a"), result("b"), *talk(9, 1)]
+    plain.save(at("t"), said)
+    plain.pin("t", "result a")
+    assert ids(plain.load(at("t")))[1:4] == ["call", "result a", "result b"]
+
+
 # -- the archive ---------------------------------------------------------------------------
 
 
@@ -263,6 +272,17 @@ def test_a_run_goes_on_at_an_older_checkpoint(memory: Any) -> None:
     assert memory.full_messages("t") == [*said[:12], *other, *talk(10, 100)]
 
 
+@pytest.mark.xfail(strict=True, reason="a record of another branch is taken that archives more")
+def test_a_run_at_an_older_checkpoint_keeps_its_window(plain: Any) -> None:
+    chat = Chat(plain)
+    chat.say("t", talk(6))
+    config = next(plain.list(at("t"))).config
+    chat.talk("t", talk(4, 6))
+    plain.load(at("t"))
+    chat.say(config, talk(2, 50))
+    assert plain.layers("t")[-1].messages == 4
+
+
 @pytest.mark.parametrize("is_collected", [False, True])
 def test_a_fork_and_a_copy_have_the_archive(memory: Any, saver: Any, is_collected: bool) -> None:
     chat, said = Chat(memory), talk(30)
@@ -282,6 +302,22 @@ def test_a_fork_and_a_copy_have_the_archive(memory: Any, saver: Any, is_collecte
     assert memory.full_messages("t") == said
     assert [one.message.id for one in memory.archive("fork", query="message 3")] == ["m3"]
     assert saver.check().ok
+
+
+@pytest.mark.xfail(strict=True, reason="records that are rooted on another branch stay behind")
+def test_a_fork_of_a_thread_with_branches(plain: Any) -> None:
+    chat = Chat(plain)
+    chat.say("t", talk(6))
+    config = next(plain.list(at("t"))).config
+    chat.talk("t", talk(4, 6))
+    plain.load(at("t"))
+    chat.say(config, talk(6, 50))
+    plain.load(at("t"))
+    chat.say("t", talk(2, 60))
+    said = plain.full_messages("t")
+    assert said == [*talk(6), *talk(6, 50), *talk(2, 60)]
+    plain.threads.fork("t", next(plain.list(at("t"))).config["configurable"]["checkpoint_id"], "f")
+    assert plain.full_messages("f") == said
 
 
 def test_retention_loses_nothing(memory: Any, saver: Any) -> None:
@@ -406,7 +442,7 @@ def test_a_channel_that_holds_something_else(plain: Any, value: Any) -> None:
     graph = builder.compile(checkpointer=plain)
     graph.invoke({"messages": value}, at("t"))
     assert graph.get_state(at("t")).values == {"messages": value, "other": value}
-    assert [one.values for one in graph.get_state_history(at("t"))][0]["other"] == value
+    assert next(graph.get_state_history(at("t"))).values["other"] == value
 
 
 @pytest.mark.parametrize("is_kept", [None, True])
@@ -488,7 +524,7 @@ def test_a_message_is_removed(memory: Any, name: str, by_graph: bool) -> None:
     left = [one for one in names(0, 12) if one != name]
     assert ids(memory.full_messages("t")) == left
     assert memory.usage("t").messages == 11
-    assert [one for one in memory.archive("t", ids=[name])] == []
+    assert memory.archive("t", ids=[name]) == []
     assert memory.archive("t", query=f"message {name[1:]}") == []
     assert sum(one.messages for one in memory.layers("t")) == 11
     chat.talk("t", talk(8, 12))
@@ -603,6 +639,13 @@ def test_a_group_moves_with_its_messages(plain: Any) -> None:
     assert ids(plain.load(at("t"))) == ["m1", "threadkeep-group"]
 
 
+@pytest.mark.xfail(strict=True, reason="a group in the window is counted in two layers")
+def test_layers_have_each_message_once(plain: Any) -> None:
+    plain.save(at("t"), talk(2))
+    plain.groups.collapse("t", 1, 2)
+    assert sum(one.messages for one in plain.layers("t")) == 2
+
+
 def test_topics_by_hand(memory: Any) -> None:
     Chat(memory).talk("t", talk(12))
     groups = memory.groups.regroup("t", [(0, 3, "greeting"), (3, 8, "business")])
@@ -703,8 +746,6 @@ def test_arguments_that_are_refused() -> None:
 
 
 def test_what_is_saved_is_in_the_store_of_the_saver_inside(tmp_path: Any) -> None:
-    from threadkeep import SqliteSaver as OurSqliteSaver
-
     for start in range(0, 20, 4):
         with closing(layered(OurSqliteSaver(str(tmp_path / "a.db")))) as memory:
             Chat(memory).talk("t", talk(4, start))

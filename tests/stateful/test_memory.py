@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from kit.conversations import Chat, Speaker, id_of, originals, orphans, pairs, texts
@@ -13,9 +15,8 @@ from kit.selection import settings_of
 from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
-from threadkeep import MemorySaver
+from threadkeep import MemorySaver, Retention
 from threadkeep.memory import LayeredCheckpointSaver, Layers
-from threadkeep.memory.window import is_marker
 
 PLACES = st.floats(0, 1, exclude_max=True)
 
@@ -52,7 +53,6 @@ class Conversations(RuleBasedStateMachine):
         self.versions: list[Version] = []
         self.collapsed: set[object] = set()
         self.is_told, self.has_removed = True, False
-        self.has_expanded = False  # BUG5
         self.opened()
 
     def opened(self) -> None:
@@ -139,17 +139,13 @@ class Conversations(RuleBasedStateMachine):
     @precondition(lambda self: isinstance(self.inner, MemorySaver) and self.versions)
     @rule()
     def collect(self) -> None:
-        from threadkeep import Retention
-
         self.inner.threads.gc(Retention(keep_last=1))
-        self.versions = self.versions[:0]
+        self.versions = []
         self.check()
 
     @precondition(lambda self: self.model)
     @rule(begin=PLACES, length=st.integers(1, 8), by_hand=st.booleans())
     def collapse(self, *, begin: float, length: int, by_hand: bool) -> None:
-        if self.has_removed:
-            return  # BUG4
         behind = len(self.model) - self.memory.layers(self.thread)[-1].messages
         start = int(begin * len(self.model))
         stop = min(start + length, len(self.model))
@@ -159,14 +155,14 @@ class Conversations(RuleBasedStateMachine):
             if (ids := {id_of(each) for each in pair})
         ]
         cuts = any(first < edge <= last for edge in (start, stop) for first, last in spans)
-        if start <= behind and stop == len(self.model):
-            return  # BUG7
         if cuts or start < behind < stop:
             return
+        positions = self.positions()
+        place = positions[start], positions[stop - 1] + 1
         if by_hand:
-            self.memory.groups.regroup(self.thread, [(start, stop, "topic")])
+            self.memory.groups.regroup(self.thread, [(*place, "topic")])
         else:
-            self.memory.groups.collapse(self.thread, start, stop)
+            self.memory.groups.collapse(self.thread, *place)
             self.collapsed = self.collapsed | {id_of(one) for one in self.model[start:stop]}
         self.check()
 
@@ -175,10 +171,11 @@ class Conversations(RuleBasedStateMachine):
     def expand(self, *, place: float) -> None:
         groups = self.memory.groups(self.thread)
         group = groups[int(place * len(groups))]
-        self.has_expanded = True
         self.memory.groups.expand(self.thread, group.key)
         self.collapsed = self.collapsed - {
-            id_of(one) for one in self.model[group.start : group.stop]
+            id_of(one)
+            for at, one in zip(self.positions(), self.model, strict=True)
+            if group.start <= at < group.stop
         }
         self.check()
 
@@ -186,8 +183,6 @@ class Conversations(RuleBasedStateMachine):
     @rule(place=PLACES, is_pinned=st.booleans())
     def pin(self, *, place: float, is_pinned: bool) -> None:
         at = int(place * len(self.model))
-        if at < len(self.model) - self.memory.layers(self.thread)[-1].messages:
-            return  # BUG6
         self.memory.pin(self.thread, str(self.model[at].id), pinned=is_pinned)
         marks = {**self.model[at].additional_kwargs, "pinned": is_pinned}
         pinned = self.model[at].model_copy(update={"additional_kwargs": marks})
@@ -197,17 +192,11 @@ class Conversations(RuleBasedStateMachine):
     @precondition(lambda self: self.model)
     @rule()
     def resummarize(self) -> None:
-        return  # BUG2
         self.memory.resummarize(self.thread)
         self.check()
 
     @rule()
     def save_and_load(self) -> None:
-        shown = self.memory.load(self.config)
-        if [o for o in shown if is_marker(o)] and not (
-            getattr(self.memory.get_tuple(self.memory.get_tuple(self.config).config), "x", 0)
-        ):
-            return  # BUG1 BUG3
         new = AIMessage("saved", id=f"saved {len(self.versions)} {self.speaker.chance.random()}")
         self.memory.save(self.config, [*self.memory.load(self.config), new])
         self.model = [*self.model, new]
@@ -223,16 +212,20 @@ class Conversations(RuleBasedStateMachine):
     def config(self) -> Any:
         return {"configurable": {"thread_id": self.thread}}
 
+    def positions(self) -> list[int]:
+        """Return the position of each message: those that were removed leave holes."""
+        archived = [one.position for one in self.memory.archive(self.thread)]
+        live = len(self.model) - len(archived)
+        stop = self.memory.groups(self.thread)[-1].stop
+        return [*archived, *range(stop - live, stop)]
+
     def check(self) -> None:
         assert texts(self.memory.full_messages(self.thread)) == texts(self.model)
         view = self.memory.load(self.config)
         self.check_view(view)
         groups = self.memory.groups(self.thread)
         assert [group.start for group in groups] == [0, *[one.stop for one in groups[:-1]]]
-        if not self.has_removed:
-            assert groups[-1].stop == len(self.model)  # BUG4
-        if not self.has_removed and not self.has_expanded and not self.collapsed:
-            assert sum(one.messages for one in self.memory.layers(self.thread)) == len(self.model)
+        assert sum(one.messages for one in self.memory.layers(self.thread)) == len(self.model)
         for version in self.speaker.chance.sample(self.versions, min(2, len(self.versions))):
             assert texts(self.memory.full_messages(version.config)) == texts(version.messages)
             assert texts(self.memory.load(version.config)) == version.view
@@ -261,7 +254,13 @@ def _count(messages: Sequence[BaseMessage]) -> int:
     return sum(len(f"{one.content}".split()) for one in messages)
 
 
-TestConversations = Conversations.TestCase
+TestConversations = pytest.mark.xfail(strict=True, reason="layers of groups; records of branches")(
+    Conversations.TestCase
+)
 TestConversations.settings = settings_of(
-    quick=60, full=400, stateful_step_count=25, report_multiple_bugs=False
+    quick=60,
+    full=400,
+    stateful_step_count=25,
+    report_multiple_bugs=False,
+    phases=[Phase.generate],
 )
