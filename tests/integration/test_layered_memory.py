@@ -178,7 +178,6 @@ def test_system_and_pinned_messages_stay_in_view(memory: Any) -> None:
     assert "m1" not in ids(memory.load(at("t")))
 
 
-@pytest.mark.xfail(strict=True, reason="the pinned result itself stays away")
 def test_of_a_pinned_exchange_all_comes_into_view(plain: Any) -> None:
     said = [*talk(1), call("call", "a", "b"), result("a"), result("b"), *talk(9, 1)]
     plain.save(at("t"), said)
@@ -272,7 +271,6 @@ def test_a_run_goes_on_at_an_older_checkpoint(memory: Any) -> None:
     assert memory.full_messages("t") == [*said[:12], *other, *talk(10, 100)]
 
 
-@pytest.mark.xfail(strict=True, reason="a record of another branch is taken that archives more")
 def test_a_run_at_an_older_checkpoint_keeps_its_window(plain: Any) -> None:
     chat = Chat(plain)
     chat.say("t", talk(6))
@@ -304,7 +302,6 @@ def test_a_fork_and_a_copy_have_the_archive(memory: Any, saver: Any, is_collecte
     assert saver.check().ok
 
 
-@pytest.mark.xfail(strict=True, reason="records that are rooted on another branch stay behind")
 def test_a_fork_of_a_thread_with_branches(plain: Any) -> None:
     chat = Chat(plain)
     chat.say("t", talk(6))
@@ -639,7 +636,6 @@ def test_a_group_moves_with_its_messages(plain: Any) -> None:
     assert ids(plain.load(at("t"))) == ["m1", "threadkeep-group"]
 
 
-@pytest.mark.xfail(strict=True, reason="a group in the window is counted in two layers")
 def test_layers_have_each_message_once(plain: Any) -> None:
     plain.save(at("t"), talk(2))
     plain.groups.collapse("t", 1, 2)

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
-from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from kit.conversations import Chat, Speaker, id_of, originals, orphans, pairs, texts
@@ -254,13 +252,10 @@ def _count(messages: Sequence[BaseMessage]) -> int:
     return sum(len(f"{one.content}".split()) for one in messages)
 
 
-TestConversations = pytest.mark.xfail(strict=True, reason="layers of groups; records of branches")(
-    Conversations.TestCase
-)
+TestConversations = Conversations.TestCase
 TestConversations.settings = settings_of(
     quick=60,
     full=400,
     stateful_step_count=25,
     report_multiple_bugs=False,
-    phases=[Phase.generate],
 )
