@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from kit.conversations import Chat, Speaker, id_of, originals, orphans, pairs, texts
@@ -258,4 +259,5 @@ TestConversations.settings = settings_of(
     full=400,
     stateful_step_count=25,
     report_multiple_bugs=False,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # (to shrink a story takes minutes)
 )

@@ -218,11 +218,13 @@ class LayeredCheckpointSaver(LayeredView):
         record, found = seen.record, list[Layer]()
         if record is not None:
             known = yield from self._all_records(seen.thread)
-            found_groups = groups_of(records.chain(known, record.key), record.stop)
-            for group in [one for one in found_groups if one.start < record.stop]:
+            for group in groups_of(records.chain(known, record.key), record.stop):
+                group = replace(group, stop=min(group.stop, record.stop))  # noqa: PLW2901
+                count = group.messages - sum(map(group.has, record.removed))
+                if count <= 0:
+                    continue
                 own = known.get(group.key, record)
                 name: LayerName = "archive" if group.start < record.group_start else "summary"
-                count = group.messages - sum(group.has(position) for position in record.removed)
                 layer = Layer(name, count, group.key, own.archived_at, group.summary)
                 found.append(layer)
         found.append(Layer("full", len(seen.live)))

@@ -422,17 +422,16 @@ class LayeredView(Archiving):
         """Store changes of archived messages; return the record."""
         kept = {str(one.id): one for one in record.kept}
         for id, one in edits.items():
-            before = kept.get(id)
-            was_pinned = before is not None and window.stays(before, self.policy)
-            if one is not None and (window.stays(one, self.policy) or (before and not was_pinned)):
-                kept[id] = one
-            else:
+            if one is None:
                 kept.pop(id, None)
+            elif id in kept or window.stays(one, self.policy):
+                kept[id] = one
+        staying = window.staying(list(kept.values()), self.policy)
         gone = yield from self._find(at.thread, record, [id for id in edits if edits[id] is None])
         new = record.after(
             at.id or record.root,
             edits=dict(edits),
-            kept=window.without_orphans(list(kept.values())),
+            kept=window.without_orphans(staying),
             removed=(*record.removed, *(one.position for one in gone.values())),
             is_stale=True,
         )
