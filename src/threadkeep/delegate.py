@@ -6,11 +6,13 @@ import copy
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from functools import partial
 from inspect import isawaitable
+from itertools import islice
 from typing import Any, Self
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
+from threadkeep.engine.model import OWN_NS
 from threadkeep.engine.operation import Aside
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow, both
@@ -100,16 +102,33 @@ class Delegate(BaseCheckpointSaver[Any]):
 
     get_tuple, aget_tuple = both(_get_tuple)
 
-    def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
-        """See `BaseCheckpointSaver`."""
-        yield from self._inner.list(config, **options)
+    def list(
+        self, config: RunnableConfig | None, *, limit: int | None = None, **options: Any
+    ) -> Iterator[CheckpointTuple]:
+        """See `BaseCheckpointSaver`. Namespaces of threadkeep's own are listed only by name.
+
+        Savers of other makers list them with all others: here they are left out.
+        """
+        if _names_namespace(config) or hasattr(self._inner, "delete_checkpoints"):
+            yield from self._inner.list(config, limit=limit, **options)
+            return
+        found = self._inner.list(config, **options)
+        yield from islice((one for one in found if not _is_own(one)), limit)
 
     async def alist(
-        self, config: RunnableConfig | None, **options: Any
+        self, config: RunnableConfig | None, *, limit: int | None = None, **options: Any
     ) -> AsyncIterator[CheckpointTuple]:
-        """See `BaseCheckpointSaver`."""
-        async for found in self._inner.alist(config, **options):
-            yield found
+        """Async variant of `list`."""
+        named = _names_namespace(config) or hasattr(self._inner, "delete_checkpoints")
+        left = limit
+        if left == 0:
+            return
+        async for one in self._inner.alist(config, limit=limit if named else None, **options):
+            if named or not _is_own(one):
+                yield one
+                left = None if left is None else left - 1
+                if left == 0:
+                    return
 
     def _get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -183,3 +202,11 @@ class Delegate(BaseCheckpointSaver[Any]):
         clone = copy.copy(self)
         clone._inner, clone.serde = inner, inner.serde  # noqa: SLF001 - a clone
         return clone
+
+
+def _names_namespace(config: RunnableConfig | None) -> bool:
+    return "checkpoint_ns" in ((config or {}).get("configurable") or {})
+
+
+def _is_own(found: CheckpointTuple) -> bool:
+    return str(found.config["configurable"].get("checkpoint_ns") or "").startswith(OWN_NS)

@@ -18,7 +18,6 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, empt
 from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep import arguments
-from threadkeep.engine.model import OWN_NS
 from threadkeep.engine.operation import CheckpointRef
 from threadkeep.errors import CorruptionError
 from threadkeep.layers import driver
@@ -87,21 +86,15 @@ class LayeredView(Archiving):
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
         """Yield checkpoints, each with the view that it had. See `BaseCheckpointSaver`."""
-        for found in self._inner.list(config, **options):
-            if self._is_listed(found, config):
-                yield driver.run(self._listed(found))
+        for found in super().list(config, **options):
+            yield driver.run(self._listed(found))
 
     async def alist(
         self, config: RunnableConfig | None, **options: Any
     ) -> AsyncIterator[CheckpointTuple]:
         """Async variant of `list`."""
-        async for found in self._inner.alist(config, **options):
-            if self._is_listed(found, config):
-                yield await driver.arun(self._listed(found))
-
-    def _is_listed(self, found: CheckpointTuple, config: RunnableConfig | None) -> bool:
-        own = str(found.config["configurable"].get("checkpoint_ns") or "").startswith(OWN_NS)
-        return not own or (config is not None and "checkpoint_ns" in config["configurable"])
+        async for found in super().alist(config, **options):
+            yield await driver.arun(self._listed(found))
 
     def _listed(self, found: CheckpointTuple) -> Workflow[CheckpointTuple]:
         seen = yield from self._seen(found)

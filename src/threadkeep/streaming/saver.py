@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from itertools import islice
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep.delegate import Delegate
-from threadkeep.engine.model import OWN_NS
 from threadkeep.errors import InvalidArgumentError, StateError
 from threadkeep.layers.driver import Workflow, both
 from threadkeep.streaming.parts import PartialStream, StreamStatus
@@ -147,41 +144,3 @@ class StreamingCheckpointSaver(Delegate):
     def _end(self) -> Workflow[None]:
         for stream in list(self._streams.values()):
             yield from self._stop_streaming(stream.thread, stream=stream.id, status="pending")
-
-    # -- listings --------------------------------------------------------------------
-
-    def list(
-        self, config: RunnableConfig | None, *, limit: int | None = None, **options: Any
-    ) -> Iterator[CheckpointTuple]:
-        """See `BaseCheckpointSaver`. Rows of streams are left out, unless their namespace is named.
-
-        Savers of other makers list all namespaces: these are left out here.
-        """
-        if _names_namespace(config):
-            yield from self._inner.list(config, limit=limit, **options)
-            return
-        found = self._inner.list(config, **options)
-        yield from islice((one for one in found if not _is_own(one)), limit)
-
-    async def alist(
-        self, config: RunnableConfig | None, *, limit: int | None = None, **options: Any
-    ) -> AsyncIterator[CheckpointTuple]:
-        """Async variant of `list`."""
-        named = _names_namespace(config)
-        left = limit
-        if left == 0:
-            return
-        async for one in self._inner.alist(config, limit=limit if named else None, **options):
-            if named or not _is_own(one):
-                yield one
-                left = None if left is None else left - 1
-                if left == 0:
-                    return
-
-
-def _names_namespace(config: RunnableConfig | None) -> bool:
-    return "checkpoint_ns" in ((config or {}).get("configurable") or {})
-
-
-def _is_own(found: CheckpointTuple) -> bool:
-    return str(found.config["configurable"].get("checkpoint_ns", "")).startswith(OWN_NS)
