@@ -832,3 +832,10 @@ def test_a_chat_that_waits_for_each_answer_has_layers(plain: Any) -> None:
     full = plain.full_messages("t")
     assert [one.content for one in full[::2]] == [f"answer {turn}" for turn in range(10)]
     assert max(int(one.content) for one in full[1::2]) == 6
+
+
+def test_pinned_messages_are_in_the_order_of_the_conversation(plain: Any) -> None:
+    Chat(plain).talk("t", talk(20))
+    plain.pin("t", "m8")
+    plain.pin("t", "m2")
+    assert ids(plain.load(at("t")))[1:3] == ["m2", "m8"]

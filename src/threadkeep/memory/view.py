@@ -441,12 +441,16 @@ class LayeredView(Archiving):
             elif id in kept or window.stays(one, self.policy):
                 kept[id] = one
         staying = window.staying(list(kept.values()), self.policy)
-        gone = yield from self._find(at.thread, record, [id for id in edits if edits[id] is None])
+        found = yield from self._find(at.thread, record, list({*kept, *edits}))
+        at_end = {id: record.stop + number for number, id in enumerate(kept)}
+        places = at_end | {id: one.position for id, one in found.items()}
+        staying.sort(key=lambda one: places[str(one.id)])
+        gone = [found[id] for id, one in edits.items() if one is None and id in found]
         new = record.after(
             at.id or record.root,
             edits=dict(edits),
             kept=window.without_orphans(staying),
-            removed=(*record.removed, *(one.position for one in gone.values())),
+            removed=(*record.removed, *(one.position for one in gone)),
             is_stale=True,
         )
         return (yield from self._add(at.thread, record, new))

@@ -200,13 +200,16 @@ def add_messages(left: Messages, right: Messages, **options: Any) -> Messages:
     """Add messages as LangGraph's `add_messages` does, and let archived ones be removed by id.
 
     LangGraph's reducer refuses `RemoveMessage` of an id that it does not see. With this one in the
-    state's annotation, such a removal reaches the archive, if there is one.
+    state's annotation, such a removal reaches the archive, if there is one. Summaries of earlier
+    turns that come back with the messages of a client are left out.
     """
     from langgraph.graph.message import add_messages as add  # noqa: PLC0415 - slow, and an extra
 
     if not isinstance(left, list) or not any(_is_marker(one) for one in left):
         return add(left, right, **options)
-    updates = right if isinstance(right, list) else [right]
+    own = {getattr(one, "id", None) for one in left}
+    given: list[Any] = right if isinstance(right, list) else [right]
+    updates = [one for one in given if not _is_marker(one) or one.id in own]
     seen = {getattr(one, "id", None) for one in (*left, *updates) if not _removes(one)}
     removed = [one.id for one in updates if _removes(one) and one.id not in seen]
     rest = [one for one in updates if not (_removes(one) and one.id in removed)]
