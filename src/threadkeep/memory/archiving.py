@@ -177,10 +177,15 @@ class Archiving(Delegate):
             return own, seen.live
         if window.digest(before, seen.live[:count]) != record.digest:
             return own, seen.live
+        made: list[Record] = []
         above: Record | None = record
         while above is not None and above.key != key and not above.edits and above.step:
+            made.append(above)
             above = yield from self._record(seen.thread, str(above.parent))
         if above is None or (above.key != key and (own is not None or above.step)):
+            return own, seen.live
+        ids = [one.id for each in reversed(made) for one in each.messages]
+        if ids != [one.id for one in seen.live[:count]]:  # (another branch says the same)
             return own, seen.live
         self._records.put(seen.thread, record.key, record)
         return record, seen.live[count:]

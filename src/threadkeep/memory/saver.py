@@ -447,8 +447,7 @@ class LayeredCheckpointSaver(LayeredView):
         }
         more: dict[str, Any] = {"source": "update", "step": metadata.get("step", -2) + 1}
         more["parents"] = {}
-        if record is not None:
-            more[POINTER] = record.key
+        more[POINTER] = "" if record is None else record.key
         above = config if seen is None else seen.found.config
         return cast("RunnableConfig", (yield from self._call("put", above, checkpoint, more, new)))
 
