@@ -19,7 +19,7 @@ from threadkeep import validation
 from threadkeep.engine.operation import Aside
 from threadkeep.errors import InvalidArgumentError, StateError, invalid
 from threadkeep.layers import driver
-from threadkeep.layers.driver import Workflow, both
+from threadkeep.layers.driver import Workflow, both, either
 from threadkeep.streaming.parts import Buffer, Part, StreamStatus, of_event, of_message
 from threadkeep.streaming.rows import LIVE, StreamRows
 
@@ -101,6 +101,11 @@ class Stream:
         """The id of the thread."""
         return self._rows.thread
 
+    @property
+    def is_started(self) -> bool:
+        """True from its start to its end."""
+        return self._state == "started"
+
     # -- life ------------------------------------------------------------------------
 
     def start(self) -> Self:
@@ -146,6 +151,21 @@ class Stream:
             InvalidArgumentError: another status, or the stream belongs to an event loop: `astop`.
             ThreadkeepError: the rest, or the status, could not be stored.
         """
+        # (a cancelled caller waits until all is saved)
+        acall = partial(driver.arun, self._end(status))
+        yield from either(partial(self._end_blocking, status), acall)
+
+    stop, astop = both(_stop)
+
+    def _end_blocking(self, status: StreamStatus) -> None:
+        if self._task is not None:
+            raise InvalidArgumentError(
+                "The stream is saved by an event loop, which this call would block.",
+                hint="Use astop() there.",
+            )
+        driver.run(self._end(status))
+
+    def _end(self, status: StreamStatus) -> Workflow[None]:
         if status not in _STATUSES:
             raise invalid("status", status, 'Use "completed", "pending" or "discarded".')
         with self._lock:
@@ -163,15 +183,9 @@ class Stream:
         finally:
             LIVE.discard(self.id)
 
-    stop, astop = both(_stop)
-
     def _join(self) -> None:
-        if self._thread is None:
-            raise InvalidArgumentError(
-                "The stream is saved by an event loop, which this call would block.",
-                hint="Use astop() there.",
-            )
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     async def _ajoin(self) -> None:
         if self._task is None:
@@ -183,7 +197,7 @@ class Stream:
 
     def _leave(self, error: BaseException | None) -> Workflow[None]:
         """Stop as `with` does."""
-        if self._state != "started":  # (stopped in the block)
+        if not self.is_started:  # (stopped in the block)
             return
         if error is None:
             yield from self._stop()
