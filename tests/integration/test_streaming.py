@@ -375,6 +375,20 @@ def test_a_save_that_fails_is_tried_again(memory: Any, caplog: Any) -> None:
     assert memory.partial("thread")[0].status == "completed"
 
 
+@pytest.mark.parametrize("status", ["completed", "pending"])
+def test_a_stop_that_fails_is_made_again(memory: Any, status: Any) -> None:
+    stream = memory.streaming("thread", interval=60).start()
+    stream.update("a")
+    watched = Watched(memory)
+    watched.error = BackendError("The disk is full.")
+    with pytest.raises(BackendError, match="full"):
+        stream.stop(status)
+    watched.error = None
+    stream.stop(status)
+    text = "a" if status == "pending" else ""
+    assert [(one.status, one.text) for one in memory.partial("thread")] == [(status, text)]
+
+
 def test_the_error_of_a_run_is_not_hidden_by_a_failing_store(memory: Any, caplog: Any) -> None:
     watched = Watched(memory)
     with suppress(ZeroDivisionError), memory.streaming("thread") as stream:
@@ -456,6 +470,19 @@ async def test_calls_that_would_block_the_loop_that_saves(memory: Any) -> None:
             stream.update(5)
         await stream.aupdate("a")  # it goes on
         await stream.astop("pending")
+    assert [one.text for one in memory.partial("thread")] == ["a"]
+
+
+def test_a_stream_whose_event_loop_has_ended(memory: Any) -> None:
+    async def begin() -> Stream:
+        stream = await memory.streaming("thread", interval=60).astart()
+        await stream.aupdate("a")
+        return stream
+
+    stream = asyncio.run(begin())
+    with pytest.raises(StateError, match=r"worker.*\n.*astop"):
+        stream.update("b")
+    asyncio.run(stream.astop("pending"))
     assert [one.text for one in memory.partial("thread")] == ["a"]
 
 

@@ -140,9 +140,11 @@ def test_what_cannot_be_stored_is_stored_as_text():
 
 
 def test_values_that_a_checkpoint_holds_are_not_shown():
-    parts = [values(a=1), Part("values", "sub", "n", "", {"b": 2})]
-    parts += [Part("checkpoint", "", "", "", None), values(c=3)]
-    assert [one.values for one in fold(parts)[2]] == [{"b": 2}, {"c": 3}]
+    inner = Part("values", "sub:1|deep:2", "n", "", {"b": 2})
+    parts = [values(a=1), inner, Part("checkpoint", "sub:1", "", "", None), values(c=3)]
+    assert [one.values for one in fold(parts)[2]] == [{"a": 1}, {"c": 3}]
+    parts = [values(a=1), inner, Part("checkpoint", "", "", "", None), values(c=3)]
+    assert [one.values for one in fold(parts)[2]] == [{"c": 3}]
 
 
 def test_a_part_weighs_about_what_it_holds():

@@ -199,7 +199,7 @@ def fold(
         elif part.kind == "values":
             updates.append(PartialValues(part.node, part.namespace, part.value))
         elif part.kind == "checkpoint":
-            updates = [one for one in updates if one.namespace != part.namespace]
+            updates = [one for one in updates if not _is_in(part.namespace, one.namespace)]
         elif part.kind == "message":  # in place of its chunks
             pieces[part[1:4] if part.message else number] = [part]
         else:
@@ -263,20 +263,21 @@ class Buffer:
         return is_first or before < self._max_bytes <= self._bytes
 
     def drop_values(self, namespace: str) -> Part | None:
-        """Drop values that are in a checkpoint now.
+        """Drop values that are in a checkpoint now, those of subgraphs too.
 
         Returns:
             The part that says so of those that were saved; None if none were.
         """
         before, self._waiting = self._waiting, []
         for part in before:
-            if part.kind == "values" and part.namespace == namespace:
+            if part.kind == "values" and _is_in(namespace, part.namespace):
                 self._bytes -= _SMALL + weight(part.value)
             else:
                 self._waiting.append(part)
         saved = self._saved_values | _with_values(self._taken)
-        self._saved_values.discard(namespace)
-        return Part("checkpoint", namespace, "", "", None) if namespace in saved else None
+        self._saved_values = {one for one in self._saved_values if not _is_in(namespace, one)}
+        is_known = any(_is_in(namespace, one) for one in saved)
+        return Part("checkpoint", namespace, "", "", None) if is_known else None
 
     def delay(self, now: float) -> float | None:
         """Return the seconds until the next save; None while nothing waits."""
@@ -306,6 +307,10 @@ class Buffer:
         self._bytes += self._taken_bytes
         self._taken, self._taken_bytes = [], 0
         self._oldest, self._not_before = self._began, now + self._interval
+
+
+def _is_in(namespace: str, other: str) -> bool:
+    return not namespace or other == namespace or other.startswith(f"{namespace}|")
 
 
 def _with_values(parts: Iterable[Part]) -> set[str]:

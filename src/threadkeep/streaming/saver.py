@@ -46,13 +46,17 @@ class StreamingCheckpointSaver(Delegate):
                 hint="Use a BaseCheckpointSaver.",
             )
         super().__init__(base_saver)
-        self._limits = {"interval": interval, "max_pending": max_pending, "max_bytes": max_bytes}
+        self.streaming_limits = {
+            "interval": interval,
+            "max_pending": max_pending,
+            "max_bytes": max_bytes,
+        }
         self._streams: dict[str, Stream] = {}
         self.streaming("checks the options")
 
     def streaming(self, config: RunnableConfig | str, **limits: Any) -> Stream:
         """Return a stream of a thread that is not started. See `Saver.streaming`."""
-        return Stream(self._inner, config, **{**self._limits, **limits})
+        return Stream(self._inner, config, **{**self.streaming_limits, **limits})
 
     def start_streaming(self, thread: RunnableConfig | str) -> Stream:
         """Start a stream of a thread, which may have several."""

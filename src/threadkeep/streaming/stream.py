@@ -149,7 +149,7 @@ class Stream:
         Raises:
             StateError: the stream is not started.
             InvalidArgumentError: another status, or the stream belongs to an event loop: `astop`.
-            ThreadkeepError: the rest, or the status, could not be stored.
+            ThreadkeepError: the rest, or the status, could not be stored. It can be stopped again.
         """
         # (a cancelled caller waits until all is saved)
         acall = partial(driver.arun, self._end(status))
@@ -179,7 +179,12 @@ class Stream:
             if status != "pending":
                 yield from self._rows.stop(status)
             elif not self._buffer.is_empty:
-                yield from self._rows.append(self._buffer.take(time.monotonic()))
+                yield from self._save()
+                if self._failure is not None:
+                    raise self._failure  # noqa: TRY301 - the error of the save
+        except Exception:
+            self._state = "started"  # it can be stopped again
+            raise
         finally:
             LIVE.discard(self.id)
 
@@ -191,7 +196,8 @@ class Stream:
         if self._task is None:
             await driver.in_thread(self._join)
             return
-        await asyncio.wait([self._task])
+        if not self._task.done():
+            await asyncio.wait([self._task])
         if not self._task.cancelled():
             self._task.result()
 
@@ -240,8 +246,8 @@ class Stream:
             ns: the checkpoint namespace of the node.
 
         Raises:
-            StateError: the stream is not started, or has ended; or it belongs to an event loop, and
-                no more output can wait: use `aupdate`.
+            StateError: the stream is not started, or has ended; or its event loop has; or it
+                belongs to an event loop, and no more output can wait: use `aupdate`.
             InvalidArgumentError: the output is of another kind.
             ThreadkeepError: the store fails, and no more output can wait.
         """
@@ -278,8 +284,6 @@ class Stream:
     def _wait_for_room(self) -> Workflow[None]:
         if self._failure is not None:
             raise self._failure
-        if not self._is_alive():
-            raise StateError("The worker of the stream is gone.", hint=_ANEW, **self._place)
         yield from self._room.wait(_LOOK)
 
     def _is_alive(self) -> bool:
@@ -292,6 +296,12 @@ class Stream:
         with self._lock:
             if self._state != "started":
                 raise self._not_started()
+            if not self._is_alive():  # its event loop has ended, or all tasks were cancelled
+                raise StateError(
+                    "The worker of the stream is gone.",
+                    hint='Call stop("pending") or astop, which saves the rest.',
+                    **self._place,
+                )
             if self._buffer.is_full:
                 return False
             is_sooner = self._buffer.add(part, time.monotonic())
