@@ -512,7 +512,7 @@ async def test_what_a_store_of_ones_own_does_wrong(sync):
     with pytest.raises(InvalidArgumentError, match="workflow_id is missing"):
         await manager.aget_checkpoint("t", own_id)
     with pytest.raises(InvalidArgumentError, match=r"OwnStore\.close is async"):
-        CheckpointManager(store).close()
+        manager.close()
     await manager.aclose()
     assert store.is_closed
 
@@ -529,6 +529,7 @@ async def test_what_a_store_of_ones_own_does_wrong(sync):
         ("create_checkpoint", ("s", "threadkeep$x", {}), {}, "workflow_id"),
         ("create_checkpoint", ("s", "flow", {}, ["a"]), {}, "metadata"),
         ("create_checkpoint", ("s", "flow", {}), {"checkpoint_id": 5}, "checkpoint_id: 5"),
+        ("create_checkpoint", ("s", "fl\0w", {}), {}, "workflow_id"),
         ("get_checkpoint", ("s", "\ud800"), {}, "checkpoint_id"),
         ("list_checkpoints", ("s",), {"limit": -1}, "limit: -1"),
         ("list_checkpoints", ("s",), {"workflow_id": 5}, "workflow_id: 5"),
