@@ -321,13 +321,24 @@ async def test_limits_leave_what_they_have_to(ours, sync):
         await call("create_checkpoint", "s", "flow", {"n": number})
     assert (await call("get_latest_checkpoint", "s", workflow_id="seldom")).id == seldom
     assert (await call("get_checkpoint", "s", pinned)).state_data == {"n": 1}
-    assert [one.workflow_id for one in await call("list_checkpoints", "s")] == [
-        *("flow", "flow", "seldom")
-    ]
+    listed = await call("list_checkpoints", "s")
+    assert [one.workflow_id for one in listed] == ["flow", "flow", "flow", "seldom"]
+    assert listed[2].id == pinned
     assert len(list(graph.get_state_history(at("s")))) == turns  # a graph's are no session's
     assert await call("cleanup_old_checkpoints", "s", 0) == 4
     assert len(list(graph.get_state_history(at("s")))) == turns
     assert ours.check().ok
+
+
+@on("beneath", BENEATH, indirect=True)
+async def test_a_workflow_lists_what_the_limits_of_the_session_leave(beneath, sync):
+    call = Caller(CheckpointManager(beneath, CheckpointConfig(max_checkpoints=10)), sync=sync)
+    for number in range(19):
+        workflow = "first" if number < 9 else "second"
+        await call("create_checkpoint", "s", workflow, number, checkpoint_id=f"id-{number}")
+    for workflow, left in ((None, [*range(18, 7, -1)]), ("first", [8])):
+        found = await call("list_checkpoints", "s", workflow_id=workflow)
+        assert [one.state_data for one in found] == left
 
 
 async def test_retention_days(sync):
@@ -407,6 +418,26 @@ async def test_saves_of_one_workflow_at_once(ours):
     assert ours.check().ok
 
 
+async def test_an_id_that_is_saved_twice_at_once_is_one_checkpoint(ours):
+    manager = CheckpointManager(ours, CheckpointConfig(max_checkpoints=5))
+    await asyncio.gather(
+        *(manager.acreate_checkpoint("s", "flow", {"n": n}, checkpoint_id="x") for n in range(20))
+    )
+    (found,) = await manager.alist_checkpoints("s")
+    assert found == await manager.aget_checkpoint("s", "x")
+    assert await manager.adelete_checkpoint("s", "x")
+    assert await manager.aget_checkpoint("s", "x") is None
+    assert ours.check().ok
+
+
+async def test_limits_hold_for_saves_at_once(ours):
+    for _ in range(3):
+        manager = CheckpointManager(ours, CheckpointConfig(max_checkpoints=5))
+        saves = [manager.acreate_checkpoint("s", "flow", {"n": n}) for n in range(20)]
+        await asyncio.gather(*saves)
+    assert len(await CheckpointManager(ours, UNLIMITED).alist_checkpoints("s")) <= 25
+
+
 def test_a_session_goes_on_in_another_process(tmp_path):
     for number in range(4):
         with CheckpointManager(
@@ -481,7 +512,7 @@ async def test_what_a_store_of_ones_own_does_wrong(sync):
     with pytest.raises(InvalidArgumentError, match="workflow_id is missing"):
         await manager.aget_checkpoint("t", own_id)
     with pytest.raises(InvalidArgumentError, match=r"OwnStore\.close is async"):
-        CheckpointManager(store).close()
+        manager.close()
     await manager.aclose()
     assert store.is_closed
 
@@ -498,6 +529,7 @@ async def test_what_a_store_of_ones_own_does_wrong(sync):
         ("create_checkpoint", ("s", "threadkeep$x", {}), {}, "workflow_id"),
         ("create_checkpoint", ("s", "flow", {}, ["a"]), {}, "metadata"),
         ("create_checkpoint", ("s", "flow", {}), {"checkpoint_id": 5}, "checkpoint_id: 5"),
+        ("create_checkpoint", ("s", "fl\0w", {}), {}, "workflow_id"),
         ("get_checkpoint", ("s", "\ud800"), {}, "checkpoint_id"),
         ("list_checkpoints", ("s",), {"limit": -1}, "limit: -1"),
         ("list_checkpoints", ("s",), {"workflow_id": 5}, "workflow_id: 5"),

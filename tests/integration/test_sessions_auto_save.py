@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sys
 import threading
+from contextlib import aclosing
 from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Any
@@ -183,6 +184,54 @@ async def test_decorated_functions_and_loops():
 
     assert [number async for number in acount(3)] == [0, 1, 2]
     assert saved(one) == [(2, "interval", 1), (3, "end", 2)]
+
+
+async def test_a_loop_that_is_left_saves_its_last_state():
+    ended = []
+    one = session(save_interval=100, trigger_conditions=[])
+
+    @checkpointed(one)
+    def count():
+        try:
+            yield 0
+            yield 1
+            raise BackendError("The loop fails.")
+        finally:
+            ended.append(len(saved(one)))
+
+    for number in count():
+        if number == 1:
+            break
+    assert (saved(one), ended) == ([(2, "end", 1)], [1])
+    with pytest.raises(BackendError):
+        list(count())
+    assert len(saved(one)) == 1
+
+    other = session(save_interval=100, trigger_conditions=[])
+
+    @checkpointed(other)
+    async def acount():
+        try:
+            yield 0
+            yield 1
+        finally:
+            ended.append(len(saved(other)))
+
+    async with aclosing(acount()) as numbers:
+        async for _ in numbers:
+            break
+    assert (saved(other), ended[2:]) == ([(1, "end", 0)], [1])
+
+
+async def test_a_state_that_was_restored_is_not_saved_again(call):
+    first = session(trigger_conditions=["state_change"])
+    await call(first, "step", {"n": [1]}, None, {"step": "of the user's own"})
+    again = AutoSaver(first.manager, first.session_id, first.workflow_id)
+    state = await call(again, "restore")
+    assert again.steps == 1
+    assert await call(again, "step", state) is None
+    state["n"].append(2)
+    assert await call(again, "step", state) is not None
 
 
 # -- a service -------------------------------------------------------------------------

@@ -207,6 +207,23 @@ def left(saver: Any, text: str) -> str:
     return stream.id
 
 
+async def test_however_often_it_is_cancelled(memory: Any) -> None:
+    """As anyio does, until the task has left the scope."""
+
+    async def run() -> None:
+        async with memory.streaming("thread", interval=60) as stream:
+            await stream.aupdate("a")
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(run())
+    await asyncio.sleep(0)
+    while not task.done():
+        task.cancel()
+        await asyncio.sleep(0)
+    assert task.cancelled()
+    assert [(one.status, one.text) for one in memory.partial("thread")] == [("pending", "a")]
+
+
 def test_the_next_stream_that_completes_takes_the_place_of_dead_ones(memory: Any) -> None:
     dead = left(memory, "a")
     with memory.streaming("thread"):
@@ -358,6 +375,20 @@ def test_a_save_that_fails_is_tried_again(memory: Any, caplog: Any) -> None:
     assert memory.partial("thread")[0].status == "completed"
 
 
+@pytest.mark.parametrize("status", ["completed", "pending"])
+def test_a_stop_that_fails_is_made_again(memory: Any, status: Any) -> None:
+    stream = memory.streaming("thread", interval=60).start()
+    stream.update("a")
+    watched = Watched(memory)
+    watched.error = BackendError("The disk is full.")
+    with pytest.raises(BackendError, match="full"):
+        stream.stop(status)
+    watched.error = None
+    stream.stop(status)
+    text = "a" if status == "pending" else ""
+    assert [(one.status, one.text) for one in memory.partial("thread")] == [(status, text)]
+
+
 def test_the_error_of_a_run_is_not_hidden_by_a_failing_store(memory: Any, caplog: Any) -> None:
     watched = Watched(memory)
     with suppress(ZeroDivisionError), memory.streaming("thread") as stream:
@@ -437,6 +468,22 @@ async def test_calls_that_would_block_the_loop_that_saves(memory: Any) -> None:
             await stream.astop("done")
         with pytest.raises(InvalidArgumentError, match="output"):
             stream.update(5)
+        await stream.aupdate("a")  # it goes on
+        await stream.astop("pending")
+    assert [one.text for one in memory.partial("thread")] == ["a"]
+
+
+def test_a_stream_whose_event_loop_has_ended(memory: Any) -> None:
+    async def begin() -> Stream:
+        stream = await memory.streaming("thread", interval=60).astart()
+        await stream.aupdate("a")
+        return stream
+
+    stream = asyncio.run(begin())
+    with pytest.raises(StateError, match=r"worker.*\n.*astop"):
+        stream.update("b")
+    asyncio.run(stream.astop("pending"))
+    assert [one.text for one in memory.partial("thread")] == ["a"]
 
 
 # -- in front of any saver -------------------------------------------------------------
@@ -514,6 +561,37 @@ def test_streams_under_way_are_pending_when_the_saver_is_closed() -> None:
         wrapped.update("thread", "a")
     found = StreamingCheckpointSaver(inner).partial("thread")
     assert [(one.status, one.text) for one in found] == [("pending", "a")]
+
+
+async def test_a_stream_that_cannot_be_stopped_disturbs_no_other() -> None:
+    inner = InMemorySaver()
+    wrapped = StreamingCheckpointSaver(inner, interval=60)
+    awaited = await wrapped.astart_streaming("thread")
+    first = wrapped.start_streaming("thread")
+    second = wrapped.start_streaming("other")
+    wrapped.update("thread", "a", stream=first.id)
+    wrapped.update("other", "b")
+    with pytest.raises(InvalidArgumentError, match="status"):
+        wrapped.stop_streaming("other", status="done")
+    assert awaited.is_started
+    with pytest.raises(InvalidArgumentError, match="astop"):
+        wrapped.stop_streaming("thread", status="pending")
+    assert (awaited.is_started, first.is_started, second.is_started) == (True, False, True)
+    with pytest.raises(InvalidArgumentError, match="astop"):
+        wrapped.close()
+    assert not second.is_started
+    await wrapped.astop_streaming("thread")
+    assert [one.text for one in wrapped.partial("thread")] == ["a", ""]
+    assert [one.text for one in wrapped.partial("other")] == ["b"]
+
+
+def test_a_stream_that_was_stopped_by_itself_is_forgotten() -> None:
+    with StreamingCheckpointSaver(MemorySaver()) as wrapped:
+        wrapped.start_streaming("thread").stop()
+        with pytest.raises(StateError, match="not streaming"):
+            wrapped.update("thread", "a")
+        stream = wrapped.start_streaming("thread")
+        assert list(wrapped._streams) == [stream.id]
 
 
 def test_what_is_no_saver() -> None:

@@ -12,14 +12,15 @@ from typing import Annotated, Any
 import pytest
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, AnyMessage
+from langgraph.cache.memory import InMemoryCache
 from langgraph.config import get_stream_writer
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
-from langgraph.types import Command, interrupt
+from langgraph.types import CachePolicy, Command, interrupt
 from typing_extensions import TypedDict
 
 from threadkeep import MemorySaver
-from threadkeep.errors import InvalidArgumentError, InvalidConfigError
+from threadkeep.errors import BackendError, InvalidArgumentError, InvalidConfigError
 from threadkeep.memory import LayeredCheckpointSaver, Layers
 from threadkeep.streaming import StreamingCheckpointSaver, astream_saved, stream_saved
 
@@ -305,6 +306,52 @@ def test_with_layered_memory_in_front_or_behind(layers_first: bool) -> None:
         assert saver.partial("thread")[0].text == "a"
         assert len(saver.full_messages("thread")) > 12
         assert inner.check().ok
+
+
+@pytest.mark.parametrize("sync", [True, False])
+async def test_a_store_that_fails_does_not_stop_the_run(sync: bool, caplog: Any) -> None:
+    with MemorySaver() as own, MemorySaver() as saver:
+        graph = builder().compile(checkpointer=own)
+        watched = Watched(saver)
+        watched.error = BackendError("The disk is full.")
+        options: Any = {"stream_mode": "updates", "saver": saver, "max_bytes": 1}
+        nodes = []
+
+        async def run() -> None:
+            if sync:
+                for one in stream_saved(graph, QUESTION, at(), **options):
+                    nodes.extend(one)
+            else:
+                async for one in astream_saved(graph, QUESTION, at(), **options):
+                    nodes.extend(one)
+
+        with pytest.raises(BackendError, match="full"):
+            await run()
+        assert nodes == ["talk", "sub"]
+        assert caplog.text.count("recorded no more") == 1
+
+
+def test_limits_are_those_of_the_saver() -> None:
+    with StreamingCheckpointSaver(MemorySaver(), interval=60) as saver:
+        graph = builder().compile(checkpointer=saver)
+        saver.streaming_limits["interval"] = 0
+        with pytest.raises(InvalidArgumentError, match="interval"):
+            list(stream_saved(graph, QUESTION, at()))
+        list(stream_saved(graph, QUESTION, at(), interval=60))
+
+
+def test_of_cached_nodes_only_the_values_are_recorded() -> None:
+    made: StateGraph[State] = StateGraph(State)
+    made.add_node("ask", lambda state: {"notes": [interrupt("?")]})
+    made.add_node("find", lambda state: {"notes": ["found"]}, cache_policy=CachePolicy())
+    made.add_edge(START, "ask")
+    made.add_edge(START, "find")
+    with MemorySaver() as saver:
+        graph = made.compile(checkpointer=saver, cache=InMemoryCache())
+        for thread in ("first", "second"):
+            list(stream_saved(graph, QUESTION, at(thread)))
+            (found,) = saver.partial(thread)
+            assert found.values == {"notes": ["found"]}
 
 
 async def test_bad_input() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 
 from threadkeep.streaming.parts import (
     Buffer,
@@ -60,6 +60,36 @@ def test_parts_of_a_tool_call_come_back_as_one_message():
     ]
 
 
+@pytest.mark.parametrize(
+    "middle",
+    [
+        AIMessageChunk("b", id="m", additional_kwargs={"reasoning_content": "x"}),
+        AIMessageChunk([{"type": "text", "text": "b", "index": 0}], id="m"),
+        AIMessageChunk("b", id="m", response_metadata={"finish_reason": "stop"}),
+    ],
+)
+def test_pieces_of_a_message_stay_in_order(middle):
+    chunks = [AIMessageChunk(each, id="m") for each in ("a", "a", "c", "c")]
+    chunks.insert(2, middle)
+    parts = merged([of_message(chunk) for chunk in chunks])
+    assert len(parts) == 3
+    (message,), _, _ = fold(parts)
+    assert message.text == "aabcc"
+    assert message.message.additional_kwargs == middle.additional_kwargs
+    assert message.message.response_metadata == middle.response_metadata
+
+
+def test_chunks_that_do_not_add_up_are_read_as_text():
+    chunks = [
+        AIMessageChunk(each, id="m", additional_kwargs={"p": number})
+        for number, each in zip((1.5, 2.5, 3.5), "abc", strict=True)
+    ]
+    first, second, third = map(of_message, chunks)
+    for parts in (merged([first, second, third]), [first, second, third]):
+        (message,), _, _ = fold(parts)
+        assert (message.text, message.message.content, message.id) == ("abc", "abc", "m")
+
+
 def test_blocks_of_content_count_by_their_text():
     chunk = AIMessageChunk(content=[{"type": "text", "text": "a"}, {"type": "image"}, "b"], id="m")
     (message,), _, _ = fold([of_message(chunk)])
@@ -67,11 +97,25 @@ def test_blocks_of_content_count_by_their_text():
     assert message.message == chunk
 
 
-def test_a_whole_message_is_read_as_it_was():
+def test_whole_messages_are_read_as_they_were():
     call = {"name": "search", "args": {}, "id": "call", "type": "tool_call"}
-    whole = AIMessage("a", id="m", tool_calls=[call])
-    (message,), _, _ = fold([of_message(whole)])
-    assert message.message == whole
+    usage = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
+    whole = [
+        AIMessage("a", id="m", tool_calls=[call]),
+        AIMessage("b", tool_calls=[call]),
+        AIMessage("c", name="ann", usage_metadata=usage),
+        ToolMessage("d", tool_call_id="call"),
+        HumanMessage("e", id="h"),
+    ]
+    messages, _, _ = fold(merged(map(of_message, whole)))
+    assert [one.message for one in messages] == whole
+    assert [one.text for one in messages] == [*"abcde"]
+
+
+def test_a_whole_message_takes_the_place_of_its_chunks():
+    chunks = [AIMessageChunk(each, id="m") for each in "ab"]
+    (message,), _, _ = fold(merged(map(of_message, [*chunks, AIMessage("abc", id="m")])))
+    assert (message.text, message.message) == ("abc", AIMessage("abc", id="m"))
 
 
 def test_events_are_copied_if_they_can_be():
@@ -96,9 +140,11 @@ def test_what_cannot_be_stored_is_stored_as_text():
 
 
 def test_values_that_a_checkpoint_holds_are_not_shown():
-    parts = [values(a=1), Part("values", "sub", "n", "", {"b": 2})]
-    parts += [Part("checkpoint", "", "", "", None), values(c=3)]
-    assert [one.values for one in fold(parts)[2]] == [{"b": 2}, {"c": 3}]
+    inner = Part("values", "sub:1|deep:2", "n", "", {"b": 2})
+    parts = [values(a=1), inner, Part("checkpoint", "sub:1", "", "", None), values(c=3)]
+    assert [one.values for one in fold(parts)[2]] == [{"a": 1}, {"c": 3}]
+    parts = [values(a=1), inner, Part("checkpoint", "", "", "", None), values(c=3)]
+    assert [one.values for one in fold(parts)[2]] == [{"c": 3}]
 
 
 def test_a_part_weighs_about_what_it_holds():

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial, wraps
 from inspect import signature
 from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
@@ -297,12 +298,14 @@ def either(call: Callable[[], T], acall: Callable[[], Awaitable[T]]) -> Workflow
 
 
 async def _to_its_end(call: Callable[[], Awaitable[T]]) -> T:
-    """Await the call; a caller that is cancelled waits until it is done."""
+    """Await the call; a caller that is cancelled, however often, waits until it is done."""
     task = asyncio.ensure_future(call())
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([task])
+        while not task.done():
+            with suppress(asyncio.CancelledError):  # (anyio cancels again and again)
+                await asyncio.wait([task])
         raise
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import pickle
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, closing
 from functools import partial
 from hashlib import blake2b
 from typing import Any, TypeVar
@@ -73,7 +74,7 @@ class AutoSaver:
         self._unsaved += 1
         if not (config.enabled and config.auto_save):
             return None
-        now = _digest(state) if _CHANGE in config.trigger_conditions else None
+        now = self._watched(state)
         if event in config.trigger_conditions:
             reason = event
         elif self._unsaved >= config.save_interval:
@@ -95,14 +96,17 @@ class AutoSaver:
         Raises:
             ThreadkeepError: as `CheckpointManager.create_checkpoint`.
         """
-        watches = _CHANGE in self.manager.config.trigger_conditions
-        now = _digest(state) if watches else None
+        now = self._watched(state)
         return (yield from self._put(state, {"event": "manual", **valid.metadata(metadata)}, now))
 
     save, asave = both(_save)
 
+    def _watched(self, state: Any) -> bytes | None:
+        """Return a digest, where changes count."""
+        return _digest(state) if _CHANGE in self.manager.config.trigger_conditions else None
+
     def _put(self, state: Any, metadata: dict[str, Any], now: bytes | None) -> Workflow[str | None]:
-        names, metadata = (self.session_id, self.workflow_id), {"step": self.steps, **metadata}
+        names, metadata = (self.session_id, self.workflow_id), {**metadata, "step": self.steps}
         create, acreate = self.manager.create_checkpoint, self.manager.acreate_checkpoint
         saved: str | None = yield Aside(
             partial(create, *names, state, metadata), partial(acreate, *names, state, metadata)
@@ -128,7 +132,9 @@ class AutoSaver:
             return None
         step = found.metadata.get("step")
         self.steps = step if isinstance(step, int) else self.steps
-        return as_type(found.state_data, type)
+        state = as_type(found.state_data, type)
+        self._unsaved, self._saved = 0, self._watched(state)
+        return state
 
     restore, arestore = both(_restore)
 
@@ -154,7 +160,8 @@ def checkpointed(session: AutoSaver, event: str | None = None) -> Callable[[F], 
 
     Of a function, sync or async, each call is a step, and what it returns is the state. Of a
     generator, sync or async, each state that it yields is a step, which is saved before the caller
-    gets it; at the generator's end, the last one is saved in any case.
+    gets it; when the generator ends or is left, the last one is saved in any case. Not so after an
+    error in it, which may leave the state half changed.
 
     Args:
         session: where to save.
@@ -176,19 +183,13 @@ def checkpointed(session: AutoSaver, event: str | None = None) -> Callable[[F], 
 
         @functools.wraps(function)
         def loop(*args: Any, **options: Any) -> Iterator[Any]:
-            state = None
-            for state in function(*args, **options):
-                session.step(state, event)
-                yield state
-            session.finish(state)
+            yield from _steps(session, function(*args, **options), event)
 
         @functools.wraps(function)
         async def aloop(*args: Any, **options: Any) -> AsyncIterator[Any]:
-            state = None
-            async for state in function(*args, **options):
-                await session.astep(state, event)
-                yield state
-            await session.afinish(state)
+            async with aclosing(_asteps(session, function(*args, **options), event)) as states:
+                async for state in states:
+                    yield state
 
         if inspect.isasyncgenfunction(function):
             return aloop
@@ -197,3 +198,31 @@ def checkpointed(session: AutoSaver, event: str | None = None) -> Callable[[F], 
         return acall if inspect.iscoroutinefunction(function) else call
 
     return decorate
+
+
+def _steps(session: AutoSaver, states: Any, event: str | None) -> Iterator[Any]:
+    state = None
+    with closing(states):
+        for state in states:
+            session.step(state, event)
+            try:
+                yield state
+            except GeneratorExit:
+                session.finish(state)
+                raise
+    if state is not None:
+        session.finish(state)
+
+
+async def _asteps(session: AutoSaver, states: Any, event: str | None) -> AsyncGenerator[Any, None]:
+    state = None
+    async with aclosing(states):
+        async for state in states:
+            await session.astep(state, event)
+            try:
+                yield state
+            except GeneratorExit:
+                await session.afinish(state)
+                raise
+    if state is not None:
+        await session.afinish(state)

@@ -90,8 +90,9 @@ def text(name: str, value: object) -> str:
     """Return an id, which is text and not empty."""
     if isinstance(value, uuid.UUID):
         return str(value)
-    if not isinstance(value, str) or not value or not validation.is_unicode(value):
-        raise invalid(name, value, "Use a str that is not empty.")
+    is_text = isinstance(value, str) and validation.is_unicode(value)
+    if not is_text or not value or "\0" in str(value):
+        raise invalid(name, value, "Use a str that is not empty, without NUL.")
     return str.__str__(value)
 
 
@@ -158,7 +159,7 @@ def as_type(state: Any, type: Any) -> Any:
         found = [(".".join(map(str, one["loc"])), one["msg"]) for one in error.errors()]
         reasons = "; ".join(f"{at}: {message}" if at else message for at, message in found)
         raise _unfit(state, name, reasons) from None
-    except (TypeError, ValueError, LookupError) as error:
+    except (AttributeError, TypeError, ValueError, LookupError) as error:
         raise _unfit(state, name, f"{error.__class__.__name__}: {error}") from error
 
 

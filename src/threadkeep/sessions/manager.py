@@ -20,7 +20,7 @@ from threadkeep.savers import open_saver
 from threadkeep.sessions import checkpoint as valid
 from threadkeep.sessions.checkpoint import Checkpoint, as_type
 from threadkeep.sessions.config import CheckpointConfig
-from threadkeep.sessions.records import Draft, Place, SaverRecords, place, surplus
+from threadkeep.sessions.records import Draft, Place, SaverRecords, surplus
 from threadkeep.sessions.stores import (
     CheckpointStore,
     Closing,
@@ -111,15 +111,18 @@ class CheckpointManager(Closing):
 
     def _apply_limits(self, session: str) -> Workflow[None]:
         """Remove what is beyond the limits. A failure is logged: the save itself was made."""
-        config = self.config
-        is_limited = config.max_checkpoints is not None or config.retention_days is not None
-        if not is_limited or not self._records.can_remove:
+        if not self._is_limited or not self._records.can_remove:
             return
         try:
             places = yield from self._records.places(session)
-            yield from self._records.remove(session, self._surplus(places))
+            ids = [one.id for one in self._surplus(places)]
+            yield from self._records.remove(session, ids)
         except Exception:  # noqa: BLE001 - a store of the user's may raise anything
             _log.warning("Old checkpoints of session %r were not removed.", session, exc_info=True)
+
+    @property
+    def _is_limited(self) -> bool:
+        return (self.config.max_checkpoints, self.config.retention_days) != (None, None)
 
     def _surplus(self, places: list[Place]) -> list[Place]:
         days = self.config.retention_days
@@ -158,8 +161,11 @@ class CheckpointManager(Closing):
         workflow = None if workflow_id is None else valid.workflow(workflow_id)
         most = None if limit is None else valid.count("limit", limit)
         found = yield from self._open().newest(session, workflow, most)
-        beyond = {one.id for one in self._surplus([place(one) for one in found])}
-        return [one for one in found if one.id not in beyond]
+        if not self._is_limited or len(found) <= 1:  # (the newest of a workflow stays)
+            return found
+        places = yield from self._records.places(session)
+        left = {one.name for one in {*places} - {*self._surplus(places)}}
+        return [one for one in found if one.id in left]
 
     list_checkpoints, alist_checkpoints = both(_list_checkpoints)
 
@@ -224,6 +230,8 @@ class CheckpointManager(Closing):
     ) -> Workflow[int]:
         """Keep the newest checkpoints of a session, or of a workflow of it, and remove the others.
 
+        Those with a pin or a tag are removed as well.
+
         Returns:
             The number of checkpoints removed.
 
@@ -247,8 +255,8 @@ class CheckpointManager(Closing):
     def _close(self) -> Workflow[None]:
         """Close the manager and its saver or store. Idempotent; later calls raise `ClosedError`."""
         if not self._is_closed:
-            self._is_closed = True
             yield from self._records.close()
+            self._is_closed = True
 
     close, aclose = both(_close)
 

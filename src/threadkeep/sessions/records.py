@@ -54,12 +54,13 @@ class Place(NamedTuple):
     id: str
     workflow: str
     created_at: datetime
+    name: str  # the id that the user knows it by
     is_marked: bool = False  # it or its session has a pin, or it has a tag
 
 
 def place(found: Checkpoint) -> Place:
     """Return the place of a checkpoint that is known by its own id."""
-    return Place(found.id, found.workflow_id, found.created_at)
+    return Place(found.id, found.workflow_id, found.created_at, found.id)
 
 
 def surplus(places: Iterable[Place], most: int | None, since: datetime | None) -> list[Place]:
@@ -104,6 +105,14 @@ class Remembered(ResetInChild):
             if known is None or known <= value:
                 self._values.put(key, value)
 
+    def count(self, session: str, number: int) -> int:
+        """Return the number of the session's next checkpoint, after `number` at least."""
+        key = repr((session, ""))
+        with self._lock:
+            found: int = max(self._values.get(key) or 0, number) + 1
+            self._values.put(key, found)
+        return found
+
     def forget(self, session: str, workflow: str) -> None:
         """Forget what others may have changed."""
         with self._lock:
@@ -128,8 +137,7 @@ class SaverRecords:
         if old is not None:
             return (yield from self._replace(draft, old))
         head, number = yield from self._newest(session, workflow)
-        number += 1
-        self._remembered.put(number, session)  # (for those that begin meanwhile)
+        number = self._remembered.count(session, number)
         own_id = str(uuid6())
         metadata = {"source": "update", "step": number, "workflow_id": workflow}
         if draft.id is not None:
@@ -138,6 +146,9 @@ class SaverRecords:
         created = draft.created_at or now()
         yield from self._put(draft, Head(own_id, version), head.id, created, metadata)
         self._remembered.put(Head(own_id, version), session, workflow)
+        if draft.id is not None and self.can_remove:  # the last of those saved at once stays
+            same = yield from self._tuples(session, workflow, None, filter={"id": draft.id})
+            yield from self.remove(session, [one.checkpoint["id"] for one in same[1:]])
         return Saved(draft.id or own_id, number)
 
     def _replace(self, draft: Draft, old: CheckpointTuple) -> Workflow[Saved]:
@@ -250,8 +261,9 @@ class SaverRecords:
     # -- removing --------------------------------------------------------------------
 
     def places(self, session: str, workflow: str | None = None) -> Workflow[list[Place]]:
-        """Return where all checkpoints are, newest first; no state is read."""
-        self._require_removal()
+        """Return where all checkpoints are, newest first; savers of threadkeep read no state."""
+        if not self.can_remove:
+            return [place(one) for one in (yield from self.newest(session, workflow, None))]
         try:
             if workflow is None:
                 trees = yield from self._call("threads.branches_by_ns", session)
@@ -262,16 +274,23 @@ class SaverRecords:
             return []
         marked = {mark.checkpoint for mark in thread.marks}
         found = [
-            Place(one.id, ns, datetime.fromisoformat(one.time), thread.pinned or one.id in marked)
+            Place(
+                one.id,
+                ns,
+                datetime.fromisoformat(one.time),
+                one.metadata.get("id") or one.id,
+                thread.pinned or one.id in marked,
+            )
             for ns, tree in trees.items()
             for one in tree.checkpoints.values()
             if ns and one.metadata.get("workflow_id") == ns
         ]
         return sorted(found, reverse=True)
 
-    def remove(self, session: str, places: Sequence[Place]) -> Workflow[int]:
+    def remove(self, session: str, ids: Sequence[str]) -> Workflow[int]:
         """Remove checkpoints, in one commit, and return how many there were."""
-        ids = [place.id for place in places]
+        if not ids:
+            return 0
         number: int = yield from self._call("delete_checkpoints", session, ids, None)
         return number
 
@@ -281,13 +300,13 @@ class SaverRecords:
         found = yield from self._find(session, id)
         if found is None:
             return False
-        place = Place(found.checkpoint["id"], str(_workflow(found)), now())
-        return (yield from self.remove(session, [place])) > 0
+        return (yield from self.remove(session, [found.checkpoint["id"]])) > 0
 
     def cleanup(self, session: str, most: int, workflow: str | None) -> Workflow[int]:
         """Keep the newest `most`, and return how many were removed."""
+        self._require_removal()
         places = yield from self.places(session, workflow)
-        return (yield from self.remove(session, places[most:]))
+        return (yield from self.remove(session, [one.id for one in places[most:]]))
 
     def _require_removal(self) -> None:
         if not self.can_remove:

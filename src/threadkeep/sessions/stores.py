@@ -259,12 +259,12 @@ class StoreRecords:
         found = yield from self.newest(session, workflow, None)
         return [place(one) for one in found]
 
-    def remove(self, session: str, places: Iterable[Place]) -> Workflow[int]:
+    def remove(self, session: str, ids: Iterable[str]) -> Workflow[int]:
         """See `SaverRecords.remove`."""
         del session
         number = 0
-        for one in places:
-            number += bool((yield from self._call("delete", one.id)))
+        for id in ids:
+            number += bool((yield from self._call("delete", id)))
         return number
 
     def delete(self, session: str, id: str) -> Workflow[bool]:
@@ -277,7 +277,7 @@ class StoreRecords:
         if workflow is None:
             return int((yield from self._call("cleanup_old_checkpoints", session, most)))
         places = yield from self.places(session, workflow)
-        return (yield from self.remove(session, places[most:]))
+        return (yield from self.remove(session, [one.id for one in places[most:]]))
 
     def _call(self, name: str, *args: Any) -> Workflow[Any]:
         """Call a method of the store; an awaiting caller its async variant, if it has one."""

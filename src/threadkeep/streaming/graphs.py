@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from typing import Any
@@ -13,10 +14,11 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.langgraph_internals import TASK_ID, TASK_NS
 from threadkeep.streaming.parts import Part, of_event, of_message
-from threadkeep.streaming.stream import INTERVAL, MAX_BYTES, MAX_PENDING, Stream
+from threadkeep.streaming.stream import Stream
 
 _RECORDED = ("messages", "custom", "updates", "checkpoints")
 _INTERRUPT = "__interrupt__"
+_log = logging.getLogger("threadkeep")
 
 
 async def astream_saved(  # noqa: PLR0913 - they are given by name
@@ -27,9 +29,9 @@ async def astream_saved(  # noqa: PLR0913 - they are given by name
     stream_mode: str | Sequence[str] | None = None,
     subgraphs: bool = False,
     saver: BaseCheckpointSaver[Any] | None = None,
-    interval: float = INTERVAL,
-    max_pending: int = MAX_PENDING,
-    max_bytes: int = MAX_BYTES,
+    interval: float | None = None,
+    max_pending: int | None = None,
+    max_bytes: int | None = None,
     **options: Any,
 ) -> AsyncIterator[Any]:
     """Yield what `graph.astream` yields, and save the output as it comes.
@@ -45,7 +47,7 @@ async def astream_saved(  # noqa: PLR0913 - they are given by name
         stream_mode: likewise.
         subgraphs: likewise.
         saver: the saver for the stream; None for the graph's checkpointer.
-        interval: as of `Saver.streaming`.
+        interval: as of `Saver.streaming`; None for that of a `StreamingCheckpointSaver`, or 3.0.
         max_pending: likewise.
         max_bytes: likewise.
         **options: more options of `graph.astream`.
@@ -53,17 +55,21 @@ async def astream_saved(  # noqa: PLR0913 - they are given by name
     Raises:
         InvalidArgumentError: an option is invalid, or the graph has no checkpointer.
         InvalidConfigError: the config has no thread_id.
-        ThreadkeepError: the stream could not be stored; the run itself was not disturbed.
+        ThreadkeepError: the end of the stream could not be stored. It is raised after all else: a
+            run goes on if its store fails, and if no more output can wait, no more is recorded.
     """
     view = _View(graph, config, stream_mode, options, subgraphs=subgraphs)
-    limits: Any = {"interval": interval, "max_pending": max_pending, "max_bytes": max_bytes}
-    async with Stream(_saver(graph, saver), config, **limits) as stream:
+    limits = {"interval": interval, "max_pending": max_pending, "max_bytes": max_bytes}
+    async with _stream(graph, saver, config, limits) as stream:
         inner = graph.astream(input, config, **view.options)
         async with aclosing(inner):
             async for item in inner:
                 ns, mode, payload = view.split(item)
                 for part in view.parts(ns, mode, payload, stream):
-                    await stream._aadd(part)  # noqa: SLF001 - one package
+                    try:
+                        await stream._aadd(part)  # noqa: SLF001 - one package
+                    except Exception:  # noqa: BLE001 - the run goes on
+                        view.give_up()
                 if mode in view.modes:
                     yield view.shown(item)
         if view.is_interrupted:
@@ -78,35 +84,44 @@ def stream_saved(  # noqa: PLR0913 - they are given by name
     stream_mode: str | Sequence[str] | None = None,
     subgraphs: bool = False,
     saver: BaseCheckpointSaver[Any] | None = None,
-    interval: float = INTERVAL,
-    max_pending: int = MAX_PENDING,
-    max_bytes: int = MAX_BYTES,
+    interval: float | None = None,
+    max_pending: int | None = None,
+    max_bytes: int | None = None,
     **options: Any,
 ) -> Iterator[Any]:
     """Yield what `graph.stream` yields, and save the output as it comes. See `astream_saved`."""
     view = _View(graph, config, stream_mode, options, subgraphs=subgraphs)
-    limits: Any = {"interval": interval, "max_pending": max_pending, "max_bytes": max_bytes}
-    with Stream(_saver(graph, saver), config, **limits) as stream:
+    limits = {"interval": interval, "max_pending": max_pending, "max_bytes": max_bytes}
+    with _stream(graph, saver, config, limits) as stream:
         inner = graph.stream(input, config, **view.options)
         with closing(inner):
             for item in inner:
                 ns, mode, payload = view.split(item)
                 for part in view.parts(ns, mode, payload, stream):
-                    stream._add(part)  # noqa: SLF001 - one package
+                    try:
+                        stream._add(part)  # noqa: SLF001 - one package
+                    except Exception:  # noqa: BLE001 - the run goes on
+                        view.give_up()
                 if mode in view.modes:
                     yield view.shown(item)
         if view.is_interrupted:
             stream.stop("pending")
 
 
-def _saver(graph: Any, saver: BaseCheckpointSaver[Any] | None) -> BaseCheckpointSaver[Any]:
+def _stream(
+    graph: Any,
+    saver: BaseCheckpointSaver[Any] | None,
+    config: RunnableConfig,
+    limits: Mapping[str, Any],
+) -> Stream:
     found = saver or getattr(graph, "checkpointer", None)
     if not isinstance(found, BaseCheckpointSaver):
         raise InvalidArgumentError(
             "The graph has no checkpointer to save its stream with.",
             hint="Use builder.compile(checkpointer=saver), or saver=.",
         )
-    return found
+    chosen = {name: value for name, value in limits.items() if value is not None}
+    return Stream(found, config, **{**getattr(found, "streaming_limits", {}), **chosen})
 
 
 class _View:
@@ -129,7 +144,7 @@ class _View:
         self._subgraphs = subgraphs
         self._is_v2 = options.get("version") == "v2"
         self._stores_steps = options.get("durability") != "exit"
-        self.is_interrupted = False
+        self.is_interrupted = self._gave_up = False
         modes = list(dict.fromkeys([*self.modes, *_RECORDED]))
         self.options = {**options, "stream_mode": modes, "subgraphs": subgraphs}
 
@@ -147,8 +162,17 @@ class _View:
             return item
         return (item[0], item[2]) if self._subgraphs else item[1]
 
+    def give_up(self) -> None:
+        """Record no more, so that what is saved has no gaps."""
+        self._gave_up = True
+        _log.warning("The output of a run is recorded no more: no more can wait.", exc_info=True)
+
     def parts(self, ns: str, mode: str, payload: Any, stream: Stream) -> Sequence[Part]:
         """Return what to record of an item."""
+        found = self._parts(ns, mode, payload, stream)
+        return () if self._gave_up else found
+
+    def _parts(self, ns: str, mode: str, payload: Any, stream: Stream) -> Sequence[Part]:
         part: Part | None = None
         if mode == "messages":
             message, about = payload
@@ -163,7 +187,7 @@ class _View:
                 Part("values", ns, node, "", dict(values))
                 for node, found in payload.items()
                 for values in (found if isinstance(found, list) else [found])
-                if isinstance(values, Mapping)
+                if isinstance(values, Mapping) and not node.startswith("__")  # (LangGraph's own)
             ]
         elif mode == "checkpoints" and self._stores_steps:
             part = stream._drop_values(ns)  # noqa: SLF001 - one package

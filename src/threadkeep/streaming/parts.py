@@ -10,16 +10,26 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.messages import AIMessageChunk, BaseMessage, BaseMessageChunk
 
 StreamStatus: TypeAlias = Literal["pending", "completed", "discarded"]
-Kind: TypeAlias = Literal["text", "message", "event", "values", "checkpoint"]
+Kind: TypeAlias = Literal["text", "chunk", "message", "event", "values", "checkpoint"]
 
 _FULL = 4  # times `max_bytes` that may wait before the stream does
 _SMALL = 64  # bytes that a part takes beside its value, about
 _FIRST_SAVE = 0.1  # seconds that the first save is expected to take
+_BESIDE_TEXT = (
+    "additional_kwargs",
+    "response_metadata",
+    "usage_metadata",
+    "tool_call_chunks",
+    "tool_calls",
+    "name",
+)
 
 
 class Part(NamedTuple):
@@ -94,10 +104,12 @@ class PartialStream:
 def of_message(message: BaseMessage, namespace: str = "", node: str = "") -> Part | None:
     """Return the part for a message or a chunk of one; None for an empty chunk."""
     content, name = message.content, message.id or ""
-    calls = getattr(message, "tool_call_chunks", None) or getattr(message, "tool_calls", None)
-    if type(content) is str and not calls and not message.additional_kwargs:
+    if not isinstance(message, BaseMessageChunk):
+        return Part("message", namespace, node, name, message)
+    is_ai = isinstance(message, AIMessageChunk) and type(content) is str
+    if is_ai and not any(getattr(message, field) for field in _BESIDE_TEXT):
         return Part("text", namespace, node, name, content) if content else None
-    return Part("message", namespace, node, name, message)
+    return Part("chunk", namespace, node, name, message)
 
 
 def of_event(event: Any, namespace: str = "", node: str = "") -> Part:
@@ -110,12 +122,16 @@ def of_event(event: Any, namespace: str = "", node: str = "") -> Part:
 
 
 def merged(parts: Iterable[Part]) -> list[Part]:
-    """Join the pieces of each message; all else stays as it is."""
+    """Join the pieces of each message, those of a kind in a row; all else stays as it is."""
     found: dict[Any, list[Part]] = {}
     for number, part in enumerate(parts):
-        is_piece = part.kind in ("text", "message")
-        found.setdefault(part[:4] if is_piece else number, []).append(part)
-    return [_joined(pieces) for pieces in found.values()]
+        is_piece = part.kind in ("text", "chunk")
+        found.setdefault(part[1:4] if is_piece else number, []).append(part)
+    return [
+        _joined([*row])
+        for pieces in found.values()
+        for _, row in groupby(pieces, attrgetter("kind"))
+    ]
 
 
 def _joined(pieces: Sequence[Part]) -> Part:
@@ -127,11 +143,12 @@ def _joined(pieces: Sequence[Part]) -> Part:
     return first._replace(value=_sum([piece.value for piece in pieces]))
 
 
-def _sum(messages: Sequence[Any]) -> Any:
-    """Return chunks as one message; of others, the last one."""
-    if len(messages) > 1 and all(isinstance(one, AIMessageChunk) for one in messages):
-        return messages[0] + list(messages[1:])
-    return messages[-1]
+def _sum(chunks: Sequence[Any]) -> Any:
+    """Return chunks as one message; where they do not add up, their text."""
+    try:
+        return chunks[0] + list(chunks[1:]) if len(chunks) > 1 else chunks[0]
+    except Exception:  # noqa: BLE001 - as of values that LangChain cannot merge
+        return AIMessageChunk(content="".join(map(text_of, chunks)), id=chunks[0].id)
 
 
 def as_text(part: Part) -> Part:
@@ -140,7 +157,7 @@ def as_text(part: Part) -> Part:
         return part._replace(value=repr(part.value))
     if part.kind == "values":
         return part._replace(value={name: repr(value) for name, value in part.value.items()})
-    if part.kind == "message":
+    if part.kind in ("chunk", "message"):
         return part._replace(kind="text", value=text_of(part.value))
     return part
 
@@ -172,30 +189,31 @@ def fold(
     rows: Iterable[Sequence[Any]],
 ) -> tuple[tuple[PartialMessage, ...], tuple[Any, ...], tuple[PartialValues, ...]]:
     """Return the messages, events and values that stored parts add up to."""
-    pieces: dict[tuple[str, str, str], list[Part]] = {}
+    pieces: dict[Any, list[Part]] = {}
     events: list[Any] = []
     updates: list[PartialValues] = []
-    for row in rows:
+    for number, row in enumerate(rows):
         part = Part(*row)
         if part.kind == "event":
             events.append(part.value)
         elif part.kind == "values":
             updates.append(PartialValues(part.node, part.namespace, part.value))
         elif part.kind == "checkpoint":
-            updates = [one for one in updates if one.namespace != part.namespace]
+            updates = [one for one in updates if not _is_in(part.namespace, one.namespace)]
+        elif part.kind == "message":  # in place of its chunks
+            pieces[part[1:4] if part.message else number] = [part]
         else:
-            pieces.setdefault((part.message, part.node, part.namespace), []).append(part)
-    messages = [_message(place, found) for place, found in pieces.items()]
-    return tuple(messages), tuple(events), tuple(updates)
+            pieces.setdefault(part[1:4], []).append(part)
+    return tuple([_message(found) for found in pieces.values()]), tuple(events), tuple(updates)
 
 
-def _message(place: tuple[str, str, str], pieces: Sequence[Part]) -> PartialMessage:
-    own_id = place[0] or None
+def _message(pieces: Sequence[Part]) -> PartialMessage:
+    _, namespace, node, name, _ = pieces[0]
     found: list[BaseMessage] = [
-        AIMessageChunk(content=part.value, id=own_id) if part.kind == "text" else part.value
+        AIMessageChunk(content=part.value, id=name or None) if part.kind == "text" else part.value
         for part in pieces
     ]
-    return PartialMessage(*place, "".join(map(text_of, found)), _sum(found))
+    return PartialMessage(name, node, namespace, "".join(map(text_of, found)), _sum(found))
 
 
 # -- when to save ----------------------------------------------------------------------
@@ -245,20 +263,21 @@ class Buffer:
         return is_first or before < self._max_bytes <= self._bytes
 
     def drop_values(self, namespace: str) -> Part | None:
-        """Drop values that are in a checkpoint now.
+        """Drop values that are in a checkpoint now, those of subgraphs too.
 
         Returns:
             The part that says so of those that were saved; None if none were.
         """
         before, self._waiting = self._waiting, []
         for part in before:
-            if part.kind == "values" and part.namespace == namespace:
+            if part.kind == "values" and _is_in(namespace, part.namespace):
                 self._bytes -= _SMALL + weight(part.value)
             else:
                 self._waiting.append(part)
         saved = self._saved_values | _with_values(self._taken)
-        self._saved_values.discard(namespace)
-        return Part("checkpoint", namespace, "", "", None) if namespace in saved else None
+        self._saved_values = {one for one in self._saved_values if not _is_in(namespace, one)}
+        is_known = any(_is_in(namespace, one) for one in saved)
+        return Part("checkpoint", namespace, "", "", None) if is_known else None
 
     def delay(self, now: float) -> float | None:
         """Return the seconds until the next save; None while nothing waits."""
@@ -288,6 +307,10 @@ class Buffer:
         self._bytes += self._taken_bytes
         self._taken, self._taken_bytes = [], 0
         self._oldest, self._not_before = self._began, now + self._interval
+
+
+def _is_in(namespace: str, other: str) -> bool:
+    return not namespace or other == namespace or other.startswith(f"{namespace}|")
 
 
 def _with_values(parts: Iterable[Part]) -> set[str]:

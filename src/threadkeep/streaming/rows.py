@@ -208,12 +208,22 @@ class StreamRows(Rows):
         try:
             stored = yield from self._save(found)
         except (CodecError, TypeError):
-            stored = yield from self._save(map(as_text, found))
+            try:
+                stored = yield from self._save(map(self._storable, found))
+            except (CodecError, TypeError):
+                stored = yield from self._save(map(as_text, found))
         self._parts = stored
         if len(self._ids) > self._max_pending:
             with suppress(ThreadkeepError):  # what stays goes later
                 yield from self.delete(self._ids[:-1])
                 self._ids = self._ids[-1:]
+
+    def _storable(self, part: Part) -> Part:
+        try:
+            self._saver.serde.dumps_typed(part.value)
+        except Exception:  # noqa: BLE001 - it may be anything
+            return as_text(part)
+        return part
 
     def _save(self, parts: Iterable[Part]) -> Workflow[list[tuple[Any, ...]]]:
         stored = [*self._parts, *[tuple(part) for part in parts]]

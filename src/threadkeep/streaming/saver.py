@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -45,13 +46,17 @@ class StreamingCheckpointSaver(Delegate):
                 hint="Use a BaseCheckpointSaver.",
             )
         super().__init__(base_saver)
-        self._limits = {"interval": interval, "max_pending": max_pending, "max_bytes": max_bytes}
+        self.streaming_limits = {
+            "interval": interval,
+            "max_pending": max_pending,
+            "max_bytes": max_bytes,
+        }
         self._streams: dict[str, Stream] = {}
         self.streaming("checks the options")
 
     def streaming(self, config: RunnableConfig | str, **limits: Any) -> Stream:
         """Return a stream of a thread that is not started. See `Saver.streaming`."""
-        return Stream(self._inner, config, **{**self._limits, **limits})
+        return Stream(self._inner, config, **{**self.streaming_limits, **limits})
 
     def start_streaming(self, thread: RunnableConfig | str) -> Stream:
         """Start a stream of a thread, which may have several."""
@@ -62,6 +67,9 @@ class StreamingCheckpointSaver(Delegate):
         return self._known(await self.streaming(thread).astart())
 
     def _known(self, stream: Stream) -> Stream:
+        for one in list(self._streams.values()):
+            if not one.is_started:
+                self._streams.pop(one.id, None)
         self._streams[stream.id] = stream
         return stream
 
@@ -75,11 +83,9 @@ class StreamingCheckpointSaver(Delegate):
         """Stop a stream of a thread by its id, or all of them. See `Stream.stop`.
 
         Raises:
-            StateError: there is none.
+            StateError: there is none. See `Stream.stop` for others; all others are stopped then.
         """
-        for one in self._started(thread, stream):
-            del self._streams[one.id]
-            yield from one._stop(status)  # noqa: SLF001 - one workflow for both variants
+        yield from _stopped(self._started(thread, stream), status)
 
     stop_streaming, astop_streaming = both(_stop_streaming)
 
@@ -131,8 +137,11 @@ class StreamingCheckpointSaver(Delegate):
 
     def _started(self, thread: RunnableConfig | str, stream: str | None) -> list[Stream]:
         name = thread_of(thread)
-        started = [one for one in self._streams.values() if one.thread == name]
-        found = [one for one in started if stream in (None, one.id)]
+        found = [
+            one
+            for one in list(self._streams.values())
+            if one.is_started and one.thread == name and stream in (None, one.id)
+        ]
         if not found:
             raise StateError(
                 "The thread is not streaming, or not this stream.",
@@ -142,5 +151,17 @@ class StreamingCheckpointSaver(Delegate):
         return found
 
     def _end(self) -> Workflow[None]:
-        for stream in list(self._streams.values()):
-            yield from self._stop_streaming(stream.thread, stream=stream.id, status="pending")
+        yield from _stopped([*self._streams.values()], "pending")
+
+
+def _stopped(streams: Sequence[Stream], status: StreamStatus) -> Workflow[None]:
+    """Stop all streams that run; then raise the error of the first that could not be."""
+    failure: Exception | None = None
+    for one in streams:
+        try:
+            if one.is_started:
+                yield from one._stop(status)  # noqa: SLF001 - one workflow for both variants
+        except Exception as error:  # noqa: BLE001 - the others are stopped first
+            failure = failure or error
+    if failure is not None:
+        raise failure

@@ -19,7 +19,7 @@ from threadkeep import validation
 from threadkeep.engine.operation import Aside
 from threadkeep.errors import InvalidArgumentError, StateError, invalid
 from threadkeep.layers import driver
-from threadkeep.layers.driver import Workflow, both
+from threadkeep.layers.driver import Workflow, both, either
 from threadkeep.streaming.parts import Buffer, Part, StreamStatus, of_event, of_message
 from threadkeep.streaming.rows import LIVE, StreamRows
 
@@ -101,6 +101,11 @@ class Stream:
         """The id of the thread."""
         return self._rows.thread
 
+    @property
+    def is_started(self) -> bool:
+        """True from its start to its end."""
+        return self._state == "started"
+
     # -- life ------------------------------------------------------------------------
 
     def start(self) -> Self:
@@ -144,8 +149,23 @@ class Stream:
         Raises:
             StateError: the stream is not started.
             InvalidArgumentError: another status, or the stream belongs to an event loop: `astop`.
-            ThreadkeepError: the rest, or the status, could not be stored.
+            ThreadkeepError: the rest, or the status, could not be stored. It can be stopped again.
         """
+        # (a cancelled caller waits until all is saved)
+        acall = partial(driver.arun, self._end(status))
+        yield from either(partial(self._end_blocking, status), acall)
+
+    stop, astop = both(_stop)
+
+    def _end_blocking(self, status: StreamStatus) -> None:
+        if self._task is not None:
+            raise InvalidArgumentError(
+                "The stream is saved by an event loop, which this call would block.",
+                hint="Use astop() there.",
+            )
+        driver.run(self._end(status))
+
+    def _end(self, status: StreamStatus) -> Workflow[None]:
         if status not in _STATUSES:
             raise invalid("status", status, 'Use "completed", "pending" or "discarded".')
         with self._lock:
@@ -159,31 +179,31 @@ class Stream:
             if status != "pending":
                 yield from self._rows.stop(status)
             elif not self._buffer.is_empty:
-                yield from self._rows.append(self._buffer.take(time.monotonic()))
+                yield from self._save()
+                if self._failure is not None:
+                    raise self._failure  # noqa: TRY301 - the error of the save
+        except Exception:
+            self._state = "started"  # it can be stopped again
+            raise
         finally:
             LIVE.discard(self.id)
 
-    stop, astop = both(_stop)
-
     def _join(self) -> None:
-        if self._thread is None:
-            raise InvalidArgumentError(
-                "The stream is saved by an event loop, which this call would block.",
-                hint="Use astop() there.",
-            )
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     async def _ajoin(self) -> None:
         if self._task is None:
             await driver.in_thread(self._join)
             return
-        await asyncio.wait([self._task])
+        if not self._task.done():
+            await asyncio.wait([self._task])
         if not self._task.cancelled():
             self._task.result()
 
     def _leave(self, error: BaseException | None) -> Workflow[None]:
         """Stop as `with` does."""
-        if self._state != "started":  # (stopped in the block)
+        if not self.is_started:  # (stopped in the block)
             return
         if error is None:
             yield from self._stop()
@@ -226,8 +246,8 @@ class Stream:
             ns: the checkpoint namespace of the node.
 
         Raises:
-            StateError: the stream is not started, or has ended; or it belongs to an event loop, and
-                no more output can wait: use `aupdate`.
+            StateError: the stream is not started, or has ended; or its event loop has; or it
+                belongs to an event loop, and no more output can wait: use `aupdate`.
             InvalidArgumentError: the output is of another kind.
             ThreadkeepError: the store fails, and no more output can wait.
         """
@@ -264,8 +284,6 @@ class Stream:
     def _wait_for_room(self) -> Workflow[None]:
         if self._failure is not None:
             raise self._failure
-        if not self._is_alive():
-            raise StateError("The worker of the stream is gone.", hint=_ANEW, **self._place)
         yield from self._room.wait(_LOOK)
 
     def _is_alive(self) -> bool:
@@ -278,6 +296,12 @@ class Stream:
         with self._lock:
             if self._state != "started":
                 raise self._not_started()
+            if not self._is_alive():  # its event loop has ended, or all tasks were cancelled
+                raise StateError(
+                    "The worker of the stream is gone.",
+                    hint='Call stop("pending") or astop, which saves the rest.',
+                    **self._place,
+                )
             if self._buffer.is_full:
                 return False
             is_sooner = self._buffer.add(part, time.monotonic())
