@@ -19,8 +19,9 @@ from langgraph.graph.message import add_messages as langgraph_add_messages
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
-from threadkeep import MemorySaver, Retention
+from threadkeep import MemorySaver, Retention, Saver
 from threadkeep import SqliteSaver as OurSqliteSaver
+from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.errors import InvalidArgumentError, StateError, ThreadNotFoundError
 from threadkeep.memory import (
     ArchiveSuggestion,
@@ -29,6 +30,8 @@ from threadkeep.memory import (
     Layers,
     SplitSuggestion,
 )
+from threadkeep.memory.index import ScanIndex
+from threadkeep.memory.records import NS
 from threadkeep.memory.window import DETAILS, is_marker, marked
 
 from .places import at
@@ -746,3 +749,93 @@ def test_what_is_saved_is_in_the_store_of_the_saver_inside(tmp_path: Any) -> Non
         with closing(layered(OurSqliteSaver(str(tmp_path / "a.db")))) as memory:
             Chat(memory).talk("t", talk(4, start))
             assert memory.full_messages("t") == talk(start + 4)
+
+
+# -- what programs do ------------------------------------------------------------------
+
+
+def test_an_id_that_was_removed_comes_again(plain: Any) -> None:
+    chat = Chat(plain)
+    chat.talk("t", talk(10))
+    plain.remove("t", ["m0"])
+    again = [HumanMessage("zebra", id="m0"), AIMessage("yes", id="yes")]
+    chat.say("t", again)
+    chat.talk("t", talk(10, 20))
+    assert plain.full_messages("t") == [*talk(10)[1:], *again, *talk(10, 20)]
+    assert [one.message for one in plain.archive("t", query="zebra")] == again[:1]
+    assert [one.message for one in plain.archive("t", ids=["m0"])] == again[:1]
+    assert plain.archive("t", query="message 0") == []
+
+
+def test_equal_messages_that_are_sent_again_are_no_edit(plain: Any) -> None:
+    chat, said = Chat(plain), talk(12)
+    chat.talk("t", said)
+    plain.save(at("t"), said)
+    chat.graph.update_state(at("t"), {"messages": said}, as_node="model")
+    assert plain.full_messages("t") == said
+    found = list(plain.list({"configurable": {"thread_id": "t", "checkpoint_ns": NS}}))
+    assert [one for one in found if one.checkpoint["channel_values"]["edits"]] == []
+
+
+def test_a_view_is_saved_without_its_ids(plain: Any) -> None:
+    said: list[str] = []
+    for turn in range(12):
+        shown = [{"role": one.type, "content": one.content} for one in plain.load(at("t"))]
+        new = [("human", f"q{turn}"), ("ai", f"a{turn}")]
+        said += [text for _, text in new]
+        plain.save(at("t"), [*shown, *new])
+    assert [one.content for one in plain.full_messages("t")] == said
+    with pytest.raises(InvalidArgumentError, match="load"):
+        plain.save(at("t"), [("system", f"{TITLE} of another time"), ("human", "q")])
+    assert [one.content for one in plain.full_messages("t")] == said
+
+
+def test_bytes_in_a_message_leave_the_window_too(plain: Any) -> None:
+    image = HumanMessage([{"type": "media", "data": b"\xff\xd8"}], id="image")
+    plain.save(at("t"), [image, *talk(9)])
+    assert len(plain.load(at("t"))) == 5
+    assert plain.full_messages("t") == [image, *talk(9)]
+
+
+def test_a_call_stays_in_the_window_while_its_result_may_come(plain: Any) -> None:
+    plain.save(at("t"), [*talk(2), call("a", "c1"), *talk(8, 10)])
+    assert ids(plain.load(at("t")))[1:] == ["a", *names(10, 18)]
+    chat = Chat(plain)
+    chat.graph.update_state(at("t"), {"messages": [result("c1")]}, as_node="model")
+    assert ids(plain.load(at("t")))[1] == "a"
+    plain.save(at("old"), [*talk(2), call("a", "c1"), *talk(120, 10)])
+    assert len(plain.load(at("old"))) == 5
+
+
+def test_a_store_that_cannot_be_written_is_read(tmp_path: Any) -> None:
+    path = tmp_path / "threads.db"
+    with layered(OurSqliteSaver(path)) as memory:
+        Chat(memory).talk("t", talk(10))
+    inner = Saver(SqliteBackend(path, read_only=True))
+    with layered(inner, index=ScanIndex()) as memory:
+        assert memory.full_messages("t") == talk(10)
+        assert memory.usage("t").messages == 10
+        assert Chat(memory).graph.get_state(at("t")).values["messages"]
+
+
+def test_a_chat_that_waits_for_each_answer_has_layers(plain: Any) -> None:
+    builder = StateGraph(State)
+    builder.add_node("human", lambda _: {"messages": [("user", interrupt("and then?"))]})
+    builder.add_node("bot", lambda state: {"messages": [("ai", f"{len(state['messages'])}")]})
+    builder.add_edge(START, "human")
+    builder.add_edge("human", "bot")
+    builder.add_edge("bot", "human")
+    graph = builder.compile(checkpointer=plain)
+    graph.invoke({"messages": []}, at("t"))
+    for turn in range(10):
+        graph.invoke(Command(resume=f"answer {turn}"), at("t"))
+    full = plain.full_messages("t")
+    assert [one.content for one in full[::2]] == [f"answer {turn}" for turn in range(10)]
+    assert max(int(one.content) for one in full[1::2]) == 6
+
+
+def test_pinned_messages_are_in_the_order_of_the_conversation(plain: Any) -> None:
+    Chat(plain).talk("t", talk(20))
+    plain.pin("t", "m8")
+    plain.pin("t", "m2")
+    assert ids(plain.load(at("t")))[1:3] == ["m2", "m8"]

@@ -98,7 +98,7 @@ def test_rows_go_without_a_sweep(saver: Any) -> None:
     before = saver.threads.get("thread").bytes
     assert saver.delete_checkpoints("thread", [*ids[:3], "absent"], BESIDE, sweep=False) == 3
     assert [text[0] for text in _texts(saver, checkpoint_ns=BESIDE)] == ["3"]
-    assert 9000 < saver.threads.get("thread").bytes < before
+    assert saver.threads.get("thread").bytes == before
     assert saver.check().ok
     saver.prune(["thread"])
     assert saver.threads.get("thread").bytes < 5000

@@ -10,6 +10,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -229,7 +230,8 @@ class Archiving(Delegate):
                 seen.thread,
                 exc_info=True,
             )
-            yield from self._claim_write(seen.thread, begin, *claim.failure())
+            with suppress(Exception):  # (else the claim ends by its time)
+                yield from self._claim_write(seen.thread, begin, *claim.failure())
         return (record if before is begin else before), live
 
     def _first(self, seen: Seen) -> Workflow[Record]:

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -52,13 +53,19 @@ class Background:
             _log.error("Summary of thread %r failed.", thread, exc_info=running.exception())
 
     def end(self) -> Workflow[None]:
-        """Wait for what is under way."""
+        """Wait for what is under way. A blocking caller cannot wait for tasks: it cancels them."""
         with self._lock:
             running = list(self._running.values())
         futures = [one for one in running if isinstance(one, Future)]
         tasks = [one for one in running if isinstance(one, asyncio.Task)]
 
+        def end() -> None:
+            for task in tasks:
+                with suppress(RuntimeError):  # its loop is closed
+                    task.get_loop().call_soon_threadsafe(task.cancel)
+            wait(futures)
+
         async def ended() -> None:
             await asyncio.gather(*tasks, *map(asyncio.wrap_future, futures), return_exceptions=True)
 
-        yield Aside(partial(wait, futures), ended)
+        yield Aside(end, ended)

@@ -41,7 +41,13 @@ def groups_of(chain: Sequence[Record], stop: int) -> Groups:
         found.append(Group("full", newest.stop, stop))
     for group in newest.groups:
         found = [rest for one in found for rest in _without(one, group)]
-    return sorted([*found, *newest.groups], key=lambda group: group.start)
+    by_hand = [
+        replace(group, status="archived")
+        if group.status == "summarized" and group.stop <= newest.stop
+        else group
+        for group in newest.groups
+    ]
+    return sorted([*found, *by_hand], key=lambda group: group.start)
 
 
 def _without(group: Group, other: Group) -> list[Group]:

@@ -109,15 +109,17 @@ class Record:
     def after(self, root: str, **changes: Any) -> Record:
         """Return a record that continues this one, made at a checkpoint of the thread's root."""
         key, edits = str(uuid6()), changes.pop("edits", {})
+        messages = changes.pop("messages", ())
+        anew = [one.id for one in messages if one.id in self.edited]
         return replace(
             self,
             key=key,
             parent=self.key,
             root=root,
             step=self.step + 1,
-            messages=changes.pop("messages", ()),
+            messages=messages,
             edits=edits,
-            edited={**self.edited, **dict.fromkeys(edits, key)},
+            edited={**self.edited, **dict.fromkeys([*anew, *edits], key)},
             jumps=self._jumps(),
             start=self.stop,
             closed=changes.pop("closed", None),
@@ -235,14 +237,15 @@ def chain(records: Mapping[str, Record], key: str | None) -> list[Record]:
 
 def archived(records: Sequence[Record]) -> Iterator[tuple[int, BaseMessage, Record]]:
     """Yield the position, message and record of what a chain has archived, with all edits made."""
-    edits: dict[str, BaseMessage | None] = {}
-    for record in records:
-        edits.update(record.edits)
-    for record in records:
-        for position, message in enumerate(record.messages, record.start):
-            edited = edits.get(message.id, message) if message.id else message
+    later: dict[str, BaseMessage | None] = {}
+    found: list[tuple[int, BaseMessage, Record]] = []
+    for record in reversed(records):  # (an id that was removed may come again)
+        for position, message in reversed([*enumerate(record.messages, record.start)]):
+            edited = later.get(message.id, message) if message.id else message
             if edited is not None:
-                yield position, edited, record
+                found.append((position, edited, record))
+        later = {**record.edits, **later}
+    yield from reversed(found)
 
 
 def longest(some: Iterable[Record], messages: Sequence[BaseMessage]) -> Record | None:

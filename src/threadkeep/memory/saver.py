@@ -102,10 +102,11 @@ class LayeredCheckpointSaver(LayeredView):
             The config of the checkpoint.
 
         Raises:
-            InvalidArgumentError: they are no messages.
+            InvalidArgumentError: they are no messages, or begin with an older summary.
         """
-        given = _messages(messages)
-        seen = yield from self._look(arguments.head(arguments.place(config).thread))
+        head = arguments.head(arguments.place(config).thread)
+        given = _recognised(_messages(messages), (yield from self._load(head)))
+        seen = yield from self._look(head)
         record = None if seen is None else seen.record
         if seen is None:
             live = _with_ids(given, ())
@@ -117,7 +118,6 @@ class LayeredCheckpointSaver(LayeredView):
         else:
             record, rest = _behind(record, given)
             live = _with_ids(rest, seen.live)
-        head = arguments.head(arguments.place(config).thread)
         stored = yield from self._write(head, seen, live, record)
         yield from self._get_tuple(head)  # (what is due leaves the window)
         return stored
@@ -503,8 +503,8 @@ class LayeredCheckpointSaver(LayeredView):
         seen = yield from self._look(config)
         if seen is None:
             raise ThreadNotFoundError(thread=arguments.place(config).thread)
-        if arguments.place(config).id is None and not seen.found.pending_writes:
-            record, live = yield from self._advance(seen)
+        if arguments.place(config).id is None:
+            record, live = yield from self._due(seen)
             seen = replace(seen, record=record, live=live)
         return seen
 
@@ -535,6 +535,23 @@ def _messages(messages: Iterable[Any]) -> list[BaseMessage]:
     except (TypeError, ValueError, NotImplementedError) as error:
         hint = "Use messages, dicts with role and content, or pairs of role and text."
         raise invalid("messages", messages, hint) from error
+
+
+def _recognised(given: list[BaseMessage], view: list[BaseMessage]) -> list[BaseMessage]:
+    """Return the messages; those of a view that came back without ids have its ids again.
+
+    Raises:
+        InvalidArgumentError: they begin with another summary: it would become a message.
+    """
+    if any(window.is_marker(one) for one in given) or not any(map(window.is_marker, view)):
+        return given
+    pairs = [*zip(given, view, strict=False)]
+    if len(given) >= len(view) and all(window.reads_as(one, other) for one, other in pairs):
+        return [*view, *given[len(view) :]]
+    if any(window.is_titled(one) for one in given):
+        hint = "Use the messages that load(config) returned last, with the new ones behind."
+        raise invalid("messages", given, hint)
+    return given
 
 
 def _with_ids(given: Sequence[BaseMessage], before: Sequence[BaseMessage]) -> list[BaseMessage]:

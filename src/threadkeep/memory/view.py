@@ -7,6 +7,7 @@ is never stored as the conversation, and the conversation is never loaded to sho
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -47,6 +48,7 @@ class View:
 
 
 _NOTHING = View()
+_log = logging.getLogger("threadkeep.memory")
 
 
 class LayeredView(Archiving):
@@ -72,8 +74,8 @@ class LayeredView(Archiving):
         if found is None or seen is None:
             return found
         record, live = seen.record, seen.live
-        if arguments.place(config).id is None and not found.pending_writes:
-            record, live = yield from self._advance(seen)
+        if arguments.place(config).id is None:
+            record, live = yield from self._due(seen)
         view = yield from self._view(seen, record, live)
         others = self._views.get(seen.thread, seen.key) or ()
         views = (view, *(one for one in others if one.mark != view.mark))
@@ -83,6 +85,19 @@ class LayeredView(Archiving):
         return self._shown(seen, view)
 
     get_tuple, aget_tuple = both(_get_tuple)
+
+    def _due(self, seen: Seen) -> Workflow[tuple[Record | None, Messages]]:
+        """Return the record and the messages in full of a head, after what is due has left.
+
+        Nothing leaves while a task's writes wait that may refer to messages in the window.
+        """
+        if any(channel == self.channel for _, channel, _ in seen.found.pending_writes or ()):
+            return seen.record, seen.live
+        try:
+            return (yield from self._advance(seen))
+        except Exception:  # noqa: BLE001 - the store may be read-only, say: a turn goes on
+            _log.warning("The layers of thread %r stay as they are.", seen.thread, exc_info=True)
+            return seen.record, seen.live
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
         """Yield checkpoints, each with the view that it had. See `BaseCheckpointSaver`."""
@@ -362,7 +377,13 @@ class LayeredView(Archiving):
         fresh = [one.id for one in live if one.id and one.id not in known]
         found = yield from self._find(at.thread, record, [*fresh, *gone])
         edits.update({id: None for id in gone if id in found})
-        edits.update({one.id: one for one in live if one.id in found})
+        edits.update(
+            {
+                str(one.id): one
+                for one in live
+                if one.id in found and not window.same(one, found[one.id].message)
+            }
+        )
         if edits:
             record = yield from self._edited(at, record, edits)
             carried.update(edits)
@@ -420,12 +441,16 @@ class LayeredView(Archiving):
             elif id in kept or window.stays(one, self.policy):
                 kept[id] = one
         staying = window.staying(list(kept.values()), self.policy)
-        gone = yield from self._find(at.thread, record, [id for id in edits if edits[id] is None])
+        found = yield from self._find(at.thread, record, list({*kept, *edits}))
+        at_end = {id: record.stop + number for number, id in enumerate(kept)}
+        places = at_end | {id: one.position for id, one in found.items()}
+        staying.sort(key=lambda one: places[str(one.id)])
+        gone = [found[id] for id, one in edits.items() if one is None and id in found]
         new = record.after(
             at.id or record.root,
             edits=dict(edits),
             kept=window.without_orphans(staying),
-            removed=(*record.removed, *(one.position for one in gone.values())),
+            removed=(*record.removed, *(one.position for one in gone)),
             is_stale=True,
         )
         return (yield from self._add(at.thread, record, new))

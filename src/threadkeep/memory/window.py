@@ -20,7 +20,7 @@ from langchain_core.messages import (
 )
 
 from threadkeep.memory.policy import Layers
-from threadkeep.memory.summaries import Summary
+from threadkeep.memory.summaries import Summary, text_of
 
 if TYPE_CHECKING:
     from langgraph.graph.message import Messages
@@ -30,6 +30,7 @@ GROUP = "threadkeep-group:"
 DETAILS = "threadkeep_memory"  # in additional_kwargs of a summary's message
 _TITLES = {"en": "[Summary of the earlier conversation]", "zh": "[之前的对话总结]"}
 LANGUAGES = tuple(_TITLES)
+_PATIENCE = 100  # messages after which no result of a tool call is expected any more
 _REMOVE_ALL = "__remove_all__"  # as `langgraph.graph.message` has it
 
 
@@ -70,6 +71,17 @@ def exchanges(messages: Sequence[BaseMessage]) -> list[list[int]]:
     return [[first, *results] for first, results in sorted(found.items())]
 
 
+def waiting(messages: Sequence[BaseMessage]) -> list[int]:
+    """Return the indexes of tool calls of which a result may still come."""
+    answered = {one.tool_call_id for one in messages if isinstance(one, ToolMessage)}
+    return [
+        index
+        for index, one in enumerate(messages)
+        if len(messages) - index <= _PATIENCE and isinstance(one, AIMessage)
+        if any(call["id"] not in answered for call in one.tool_calls)
+    ]
+
+
 def leaving(
     messages: Sequence[BaseMessage], policy: Layers, collapsed: Sequence[range] = ()
 ) -> int:
@@ -88,7 +100,7 @@ def leaving(
             break
     for span in collapsed:
         cut = span.start if cut in span else cut
-    cut = whole(messages, cut)
+    cut = min([whole(messages, cut), *waiting(messages)])
     return cut if cut >= policy.batch else 0
 
 
@@ -153,10 +165,20 @@ def without_orphans(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     ]
 
 
+def reads_as(one: BaseMessage, other: BaseMessage) -> bool:
+    """Return True for messages of one kind that say the same, whatever else they carry."""
+    return one.type == other.type and text_of(one) == text_of(other)
+
+
+def is_titled(message: BaseMessage) -> bool:
+    """Return True for a message that reads as a summary."""
+    return isinstance(message, SystemMessage) and text_of(message).startswith((*_TITLES.values(),))
+
+
 def digest_of(message: BaseMessage) -> str:
     """Return a hash of what a message says, but for its id."""
-    fields = message.model_dump(mode="json", exclude={"id"})
-    return sha256(dumps(fields, sort_keys=True, default=str).encode()).hexdigest()[:32]
+    fields = message.model_dump(exclude={"id", "artifact"})
+    return sha256(dumps(fields, sort_keys=True, default=repr).encode()).hexdigest()[:32]
 
 
 def with_id(message: BaseMessage) -> BaseMessage:
@@ -178,13 +200,16 @@ def add_messages(left: Messages, right: Messages, **options: Any) -> Messages:
     """Add messages as LangGraph's `add_messages` does, and let archived ones be removed by id.
 
     LangGraph's reducer refuses `RemoveMessage` of an id that it does not see. With this one in the
-    state's annotation, such a removal reaches the archive, if there is one.
+    state's annotation, such a removal reaches the archive, if there is one. Summaries of earlier
+    turns that come back with the messages of a client are left out.
     """
     from langgraph.graph.message import add_messages as add  # noqa: PLC0415 - slow, and an extra
 
     if not isinstance(left, list) or not any(_is_marker(one) for one in left):
         return add(left, right, **options)
-    updates = right if isinstance(right, list) else [right]
+    own = {getattr(one, "id", None) for one in left}
+    given: list[Any] = right if isinstance(right, list) else [right]
+    updates = [one for one in given if not _is_marker(one) or one.id in own]
     seen = {getattr(one, "id", None) for one in (*left, *updates) if not _removes(one)}
     removed = [one.id for one in updates if _removes(one) and one.id not in seen]
     rest = [one for one in updates if not (_removes(one) and one.id in removed)]

@@ -149,20 +149,17 @@ def delete_checkpoints(
 def _drop_rows(
     engine: Engine, thread: str, ns: str, checkpoint_ids: Sequence[str]
 ) -> Operation[int]:
-    """Remove rows that nothing is rebuilt through; their values stay."""
+    """Remove rows that nothing is rebuilt through; their values stay, and the thread's size."""
     found = []
     for each in dict.fromkeys(checkpoint_ids):
         reply = yield from fetch_checkpoint(thread, ns, each)
         if reply.found is not None:
             found.append(reply.found)
-    size = sum(thread_summary.row_size(one.row) for one in found)
-    size += sum(thread_summary.row_size(write) for one in found for write in one.writes)
     batch = Batch(
         thread,
         engine.now(),
         drop_checkpoints=tuple(map(checkpoint_key, found)),
         drop_writes=tuple(write_key(row) for stored in found for row in stored.writes),
-        touch=Touch(size=-size),
     )
     if found:
         yield from commit(batch)

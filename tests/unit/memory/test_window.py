@@ -24,6 +24,7 @@ from threadkeep.errors import InvalidArgumentError
 from threadkeep.memory import Layers, Summary, add_messages
 from threadkeep.memory.window import (
     DETAILS,
+    MARK,
     digest,
     is_marker,
     leaving,
@@ -242,3 +243,9 @@ def test_limits_that_are_refused(limits: dict[str, Any]) -> None:
 def test_the_layers_of_a_count() -> None:
     found = {count: Layers().layer(count) for count in (1, 20, 21, 50, 51, 10_000)}
     assert [*found.values()] == ["full", "full", "summary", "summary", "archive", "archive"]
+
+
+def test_summaries_of_earlier_turns_are_left_out_by_the_reducer() -> None:
+    left = [SystemMessage("new", id=f"{MARK}2"), HumanMessage("a", id="a")]
+    given = [SystemMessage("old", id=f"{MARK}1"), left[0], left[1], HumanMessage("b", id="b")]
+    assert [one.id for one in add_messages(left, given)] == [f"{MARK}2", "a", "b"]
