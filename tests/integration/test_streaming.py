@@ -417,6 +417,22 @@ def test_rows_that_cannot_be_read_or_removed_keep_no_stream_from_its_end(
     assert len(list(memory.list(ROWS))) == 2
 
 
+def test_output_that_cannot_be_read_is_discarded(memory: Any, monkeypatch: Any) -> None:
+    with memory.streaming("thread") as stream:
+        stream.update("a")
+        stream.stop("pending")
+
+    def fail(*given: Any, **options: Any) -> None:
+        raise UnknownTypeError("The class is not there.")
+
+    monkeypatch.setattr(memory, "list", fail)
+    with pytest.raises(UnknownTypeError):
+        memory.partial("thread")
+    assert memory.discard_partial("thread") == 1
+    monkeypatch.undo()
+    assert [one.status for one in memory.partial("thread")] == ["discarded"]
+
+
 # -- bad input -------------------------------------------------------------------------
 
 

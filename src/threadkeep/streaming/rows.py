@@ -19,7 +19,7 @@ from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 
 from threadkeep import arguments, validation
 from threadkeep.engine.model import OWN_NS
-from threadkeep.errors import CodecError, ThreadkeepError
+from threadkeep.errors import CodecError, NotFoundError, ThreadkeepError
 from threadkeep.layers.driver import Workflow, either
 from threadkeep.streaming.parts import Part, PartialStream, StreamStatus, as_text, fold, merged
 
@@ -90,6 +90,22 @@ class Rows:
         rows = [self._row(one) for one in found]
         return sorted(rows, key=lambda row: (row.stream, row.id), reverse=True)
 
+    def read_heads(self) -> Workflow[list[Row]]:
+        """Return all rows, the newest first; savers that can delete read no parts."""
+        if not self.deletes:
+            return (yield from self.read())
+        threads = self._saver.threads
+        call, acall = [
+            partial(method, self.thread, NAMESPACE)
+            for method in (threads.branches, threads.abranches)
+        ]
+        try:
+            tree = yield from either(call, acall)
+        except NotFoundError:
+            return []
+        rows = [_row(one.id, one.metadata) for one in tree.checkpoints.values()]
+        return sorted(rows, key=lambda row: (row.stream, row.id), reverse=True)
+
     def head(self) -> Workflow[str | None]:
         """Return the id of the newest checkpoint of the graph itself."""
         config = {"configurable": {"thread_id": self.thread, "checkpoint_ns": ""}}
@@ -128,7 +144,7 @@ class Rows:
 
     def discard(self, stream: str | None = None) -> Workflow[int]:
         """Discard a pending stream of the thread, or (None) all; return how many there were."""
-        rows = yield from self.read()
+        rows = yield from self.read_heads()
         found = [
             one._replace(status="discarded", completed=now())
             for one in newest(rows).values()
@@ -171,17 +187,20 @@ class Rows:
         return {"configurable": place if parent is None else {**place, "checkpoint_id": parent}}
 
     def _row(self, found: CheckpointTuple) -> Row:
-        said: Any = found.metadata
         parts = found.checkpoint["channel_values"].get(_PARTS) or ()
         if isinstance(parts, str):
             kind, _, data = parts.partition(":")
             parts = self._saver.serde.loads_typed((kind, base64.b64decode(data)))
-        fields = {name: said.get(name) for name in _SAID}
-        return Row(found.checkpoint["id"], **fields, root=said["parents"].get(""), parts=parts)
+        return _row(found.checkpoint["id"], found.metadata)._replace(parts=parts)
 
     def _packed(self, parts: Sequence[Any]) -> str:
         kind, data = self._saver.serde.dumps_typed([tuple(part) for part in parts])
         return f"{kind}:{base64.b64encode(data).decode()}"
+
+
+def _row(id: str, said: Any) -> Row:
+    """Return the row of a checkpoint's metadata."""
+    return Row(id, **{name: said.get(name) for name in _SAID}, root=said["parents"].get(""))
 
 
 async def _collected(saver: Any, config: Any, limit: int | None) -> list[CheckpointTuple]:
@@ -239,10 +258,7 @@ class StreamRows(Rows):
 
         Those are pending, were last saved before this one began, and are none of this process.
         """
-        try:
-            rows = yield from self.read()
-        except CodecError:  # (rows of others cannot be read: they stay)
-            rows = [self._own("pending")._replace(id=own_id) for own_id in reversed(self._ids)]
+        rows = yield from self.read_heads()
         ended = [self._own(status)._replace(completed=now())]
         if status == "completed":
             ended += [
