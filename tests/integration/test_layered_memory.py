@@ -872,3 +872,11 @@ def test_branches_that_say_the_same_have_ids_of_their_own() -> None:
     assert ids(memory.full_messages("t"))[2:] == ["yes-2", "yes-2 fine"]
     memory.remove("t", ["yes-2"])
     assert ids(memory.full_messages("t"))[2:] == ["yes-2 fine"]
+
+
+def test_the_tags_of_suggestions_protect_no_thread(plain: Any) -> None:
+    for name in ("t", "u"):
+        Chat(plain).talk(name, talk(30))
+    plain.threads.tag("u", "threadkeep.mine")
+    plain.threads.gc(Retention(ttl=0.000_001))
+    assert [one.id for one in plain.threads.scan()] == ["u"]

@@ -223,8 +223,10 @@ def label_prefix(label: str) -> str:
     return label if label.startswith('"') else _CANONICAL.encode(json.loads(label)[0])[1:]
 
 
-OWN_TAG = "threadkeep."
-"""The beginning of tags that threadkeep itself sets: they do not protect a thread."""
+ARCHIVE_SUGGESTED = "threadkeep.archive-suggested"
+SPLIT_SUGGESTED = "threadkeep.split-suggested"
+OWN_TAGS = frozenset({ARCHIVE_SUGGESTED, SPLIT_SUGGESTED})
+"""The tags that threadkeep itself sets: they do not protect a thread."""
 
 
 def tags_of(labels: Iterable[str]) -> tuple[str, ...]:

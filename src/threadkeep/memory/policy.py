@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from langchain_core.messages import BaseMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
-from threadkeep.engine.thread_entry import OWN_TAG
+from threadkeep.engine.thread_entry import ARCHIVE_SUGGESTED, SPLIT_SUGGESTED
 from threadkeep.errors import invalid
 from threadkeep.validation import is_count
 
@@ -92,13 +92,13 @@ class Suggestion:
 class ArchiveSuggestion(Suggestion):
     """The thread has more messages than `summary_window`: consider archiving it."""
 
-    tag = f"{OWN_TAG}archive-suggested"
+    tag = ARCHIVE_SUGGESTED
 
 
 class SplitSuggestion(Suggestion):
     """The thread has more messages than `archive_threshold`: consider `split`."""
 
-    tag = f"{OWN_TAG}split-suggested"
+    tag = SPLIT_SUGGESTED
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from threadkeep.engine.optimistic import Snapshot, optimistic
 from threadkeep.engine.registration import ALL, PAGE, page_of
 from threadkeep.engine.rows import visible
 from threadkeep.engine.thread_entry import (
-    OWN_TAG,
+    OWN_TAGS,
     ThreadEntry,
     ThreadStatus,
     Touch,
@@ -224,7 +224,7 @@ def _is_idle(entry: ThreadEntry, own: Retention, now: int) -> bool:
 
 def _is_protected(entry: ThreadEntry, own: Retention) -> bool:
     """Return True if the policy may not delete it."""
-    tags = [tag for tag in thread_entry.tags_of(entry.labels) if not tag.startswith(OWN_TAG)]
+    tags = set(thread_entry.tags_of(entry.labels)) - OWN_TAGS
     is_tagged = own.keep_tagged and bool(tags)
     return entry.pinned or is_tagged or entry.state == ThreadStatus.SUSPENDED
 
