@@ -149,6 +149,9 @@ class LayeredView(Archiving):
 
         If it has none of the ancestor's messages, it begins a new conversation.
         """
+        thread = arguments.place(found.config).thread
+        if (yield from self._call("get_tuple", records.place(thread))) is None:
+            return None
         for _ in range(_ANCESTORS):
             above: CheckpointTuple | None = None
             if found.parent_config is not None:
