@@ -839,3 +839,36 @@ def test_pinned_messages_are_in_the_order_of_the_conversation(plain: Any) -> Non
     plain.pin("t", "m8")
     plain.pin("t", "m2")
     assert ids(plain.load(at("t")))[1:3] == ["m2", "m8"]
+
+
+def test_a_program_without_layers_continues_the_archive(plain: Any) -> None:
+    chat, said = Chat(plain), talk(20)
+    chat.talk("t", said)
+    more = [HumanMessage("by another program", id="other")]
+    Chat(plain._inner).graph.update_state(at("t"), {"messages": more}, as_node="model")
+    assert plain.full_messages("t") == [*said, *more]
+    chat.talk("t", talk(4, 50))
+    assert plain.full_messages("t") == [*said, *more, *talk(4, 50)]
+
+
+def test_an_older_view_that_is_saved_has_its_own_archive(plain: Any) -> None:
+    said = talk(16)
+    plain.save(at("t"), said)
+    old = plain.load(at("t"))
+    for start in range(20, 28, 2):
+        plain.save("t", [*plain.load("t"), *talk(2, start)])
+    plain.save(at("t"), [*old, *talk(2, 40)])
+    assert plain.full_messages("t") == [*said, *talk(2, 40)]
+
+
+def test_branches_that_say_the_same_have_ids_of_their_own() -> None:
+    memory = layered(MemorySaver(), Layers(full_window=1, summary_window=5, archive_threshold=9))
+    chat = Chat(memory)
+    chat.say("t", talk(2))
+    config = chat.graph.get_state(at("t")).config
+    for name in ("yes-1", "yes-2"):
+        chat.say(config, [HumanMessage("yes", id=name), AIMessage("fine", id=f"{name} fine")])
+        memory.load("t")
+    assert ids(memory.full_messages("t"))[2:] == ["yes-2", "yes-2 fine"]
+    memory.remove("t", ["yes-2"])
+    assert ids(memory.full_messages("t"))[2:] == ["yes-2 fine"]

@@ -189,7 +189,7 @@ def test_a_type_that_nothing_can_be_made_into_is_refused():
 
 def test_what_is_beyond_limits():
     def place(name, workflow, days, *, marked=False):
-        return Place(name, workflow, NOW - timedelta(days=days), marked)
+        return Place(name, workflow, NOW - timedelta(days=days), name, marked)
 
     places = [
         place("6", "a", 0),

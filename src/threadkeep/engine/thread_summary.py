@@ -36,10 +36,10 @@ LAG = 1_000_000
 _OWN_KEYS = frozenset(
     {
         *("source", "step", "parents", "writes", "run_id", DELTA_COUNTERS),
-        *("merged_from", "merged_checkpoint"),
+        *("merged_from", "merged_checkpoint", "threadkeep_memory"),
     }
 )
-_OWN_BEGINNINGS = ("langgraph_", "checkpoint_", "threadkeep_", "__")
+_OWN_BEGINNINGS = ("langgraph_", "checkpoint_", "__")
 _SCALARS = (str, int, bool, float)
 
 

@@ -21,6 +21,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from threadkeep.delegate import Delegate
 from threadkeep.engine.operation import Aside
+from threadkeep.errors import SummaryError
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
 from threadkeep.memory import records, window
@@ -176,10 +177,15 @@ class Archiving(Delegate):
             return own, seen.live
         if window.digest(before, seen.live[:count]) != record.digest:
             return own, seen.live
+        made: list[Record] = []
         above: Record | None = record
         while above is not None and above.key != key and not above.edits and above.step:
+            made.append(above)
             above = yield from self._record(seen.thread, str(above.parent))
         if above is None or (above.key != key and (own is not None or above.step)):
+            return own, seen.live
+        ids = [one.id for each in reversed(made) for one in each.messages]
+        if ids != [one.id for one in seen.live[:count]]:  # (another branch says the same)
             return own, seen.live
         self._records.put(seen.thread, record.key, record)
         return record, seen.live[count:]
@@ -222,7 +228,10 @@ class Archiving(Delegate):
             while count:
                 part = _chunk(live, count)
                 new = yield from self._next(seen, before, part, len(live))
-                before = yield from self._add(seen.thread, before, new)
+                new = yield from self._add(seen.thread, before, new)
+                left = len(live) - len(part)
+                yield from self._suggest(seen.thread, before, new, effective_count(new, left))
+                before = new
                 live, count = live[len(part) :], count - len(part)
         except Exception:  # noqa: BLE001 - a turn goes on without a summary, whatever failed
             _log.warning(
@@ -316,7 +325,9 @@ class Archiving(Delegate):
         acall = partial(driver.in_thread, call)
         if hasattr(summarizer, "asummarize"):
             acall = partial(summarizer.asummarize, messages, previous)
-        summary: Summary = yield Aside(call, acall)  # (a turn that is cancelled does not wait)
+        summary = yield Aside(call, acall)  # (a turn that is cancelled does not wait)
+        if not isinstance(summary, Summary) or not isinstance(summary.content, str):
+            raise SummaryError(f"The summarizer returned {type(summary).__name__}, no Summary.")
         return summary
 
     # -- suggestions -----------------------------------------------------------------
@@ -332,11 +343,11 @@ class Archiving(Delegate):
         suggested = tuple(dict.fromkeys((*record.suggested, *due)))
         return replace(record, suggested=suggested)
 
-    def _suggest(self, thread: str, before: Record, record: Record) -> Workflow[None]:
+    def _suggest(self, thread: str, before: Record, record: Record, count: int) -> Workflow[None]:
         """Tell of suggestions that a record makes first: a log line, an event, a tag."""
         for kind in (ArchiveSuggestion, SplitSuggestion):
             if kind.tag in record.suggested and kind.tag not in before.suggested:
-                event = kind(thread, record.stop + self.policy.full_window)
+                event = kind(thread, count)
                 _log.info(
                     "Thread %r has more than %d messages: %s", thread, event.messages, kind.tag
                 )
@@ -368,8 +379,6 @@ class Archiving(Delegate):
         self._records.put(thread, record.key, record)
         if record.messages or record.edits:
             yield from self._index(thread, [record])
-        if before is not None:
-            yield from self._suggest(thread, before, record)
         return record
 
     def _all_records(self, thread: str) -> Workflow[dict[str, Record]]:

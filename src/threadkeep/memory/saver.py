@@ -90,11 +90,11 @@ class LayeredCheckpointSaver(LayeredView):
 
     # -- without a graph -------------------------------------------------------------
 
-    def _save(self, config: RunnableConfig, messages: Iterable[Any]) -> Workflow[RunnableConfig]:
+    def _save(self, config: Place, messages: Iterable[Any]) -> Workflow[RunnableConfig]:
         """Store the messages of a conversation as the thread's new checkpoint.
 
         Args:
-            config: names the thread.
+            config: names the thread; its id will do.
             messages: all of them, or those that `load` returned with the new ones behind.
                 What `convert_to_messages` takes: messages, dicts, pairs of role and text.
 
@@ -104,7 +104,7 @@ class LayeredCheckpointSaver(LayeredView):
         Raises:
             InvalidArgumentError: they are no messages, or begin with an older summary.
         """
-        head = arguments.head(arguments.place(config).thread)
+        head = arguments.head(arguments.place(_config_of(config)).thread)
         given = _recognised(_messages(messages), (yield from self._load(head)))
         seen = yield from self._look(head)
         record = None if seen is None else seen.record
@@ -124,12 +124,12 @@ class LayeredCheckpointSaver(LayeredView):
 
     save, asave = both(_save)
 
-    def _load(self, config: RunnableConfig) -> Workflow[list[BaseMessage]]:
+    def _load(self, config: Place) -> Workflow[list[BaseMessage]]:
         """Return the view of a thread: a summary of what came before, and the newest messages.
 
         An empty list if the thread has none.
         """
-        found = yield from self._get_tuple(config)
+        found = yield from self._get_tuple(_config_of(config))
         values = {} if found is None else found.checkpoint["channel_values"]
         return list(values.get(self.channel) or [])
 
@@ -178,7 +178,7 @@ class LayeredCheckpointSaver(LayeredView):
             InvalidArgumentError: a filter is invalid.
         """
         count, places = validation.limit(limit), (_edge(after), _edge(before))
-        chosen = None if ids is None else set(validation.ids("ids", list(ids)))
+        chosen = None if ids is None else set(_ids(ids))
         seen = yield from self._found(thread)
         record = seen.record
         if record is None or not record.stop:
@@ -290,7 +290,7 @@ class LayeredCheckpointSaver(LayeredView):
             ThreadNotFoundError: there is no such thread.
             InvalidArgumentError: the thread has no message of such an id.
         """
-        return (yield from self._changed(thread, dict.fromkeys(validation.ids("ids", list(ids)))))
+        return (yield from self._changed(thread, dict.fromkeys(_ids(ids))))
 
     remove, aremove = both(_remove)
 
@@ -447,8 +447,7 @@ class LayeredCheckpointSaver(LayeredView):
         }
         more: dict[str, Any] = {"source": "update", "step": metadata.get("step", -2) + 1}
         more["parents"] = {}
-        if record is not None:
-            more[POINTER] = record.key
+        more[POINTER] = "" if record is None else record.key
         above = config if seen is None else seen.found.config
         return cast("RunnableConfig", (yield from self._call("put", above, checkpoint, more, new)))
 
@@ -499,7 +498,7 @@ class LayeredCheckpointSaver(LayeredView):
         Raises:
             ThreadNotFoundError: there is none.
         """
-        config = arguments.head(thread) if isinstance(thread, str) else thread
+        config = _config_of(thread)
         seen = yield from self._look(config)
         if seen is None:
             raise ThreadNotFoundError(thread=arguments.place(config).thread)
@@ -518,6 +517,20 @@ def _is_between(
         return one.position if isinstance(edge, int) else one.archived_at
 
     return (after is None or at(after) > after) and (before is None or at(before) < before)
+
+
+def _config_of(thread: Place) -> RunnableConfig:
+    """Return the config of a place; LangGraph passes ids of threads on as texts."""
+    if isinstance(thread, str):
+        return arguments.head(thread)
+    at = arguments.place(thread)
+    return {**thread, "configurable": {**thread["configurable"], "thread_id": at.thread}}
+
+
+def _ids(ids: Iterable[str]) -> list[str]:
+    if isinstance(ids, str):
+        raise invalid("ids", ids, "Use a list of ids.")
+    return list(validation.ids("ids", list(ids)))
 
 
 def _edge(value: datetime | int | None) -> datetime | int | None:

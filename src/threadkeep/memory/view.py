@@ -48,6 +48,7 @@ class View:
 
 
 _NOTHING = View()
+_ANCESTORS = 64  # that are looked at for a record
 _log = logging.getLogger("threadkeep.memory")
 
 
@@ -126,13 +127,15 @@ class LayeredView(Archiving):
         """Return what a checkpoint stores; None where memory has no part in it."""
         thread, ns, _ = arguments.place(found.config)
         live = found.checkpoint["channel_values"].get(self.channel)
-        pointer = dict(found.metadata or {}).get(POINTER)
+        pointer = _pointer(found)
         if ns or not (window.are_messages(live) or live is None):
             return None
-        if live is None and pointer is None and not always:
+        if live is None and not pointer and not always:
             return None
-        record = None if pointer is None else (yield from self._record(thread, str(pointer)))
-        if record is None and pointer is not None:
+        if pointer is None and live:
+            pointer = yield from self._inherited(found, live)
+        record = (yield from self._record(thread, pointer)) if pointer else None
+        if record is None and pointer:
             raise CorruptionError(
                 f"The record {pointer} of what has left the window is missing.",
                 hint="Use the saver inside to read the checkpoint without its archive.",
@@ -140,6 +143,24 @@ class LayeredView(Archiving):
                 checkpoint=found.checkpoint["id"],
             )
         return Seen(found, thread, live or [], record)
+
+    def _inherited(self, found: CheckpointTuple, live: Messages) -> Workflow[str | None]:
+        """Return the record of a checkpoint that was saved without layers: its ancestor's.
+
+        If it has none of the ancestor's messages, it begins a new conversation.
+        """
+        for _ in range(_ANCESTORS):
+            above: CheckpointTuple | None = None
+            if found.parent_config is not None:
+                above = yield from self._call("get_tuple", found.parent_config)
+            if above is None:
+                return None
+            found, pointer = above, _pointer(above)
+            if pointer is not None:
+                before = found.checkpoint["channel_values"].get(self.channel) or ()
+                ids = {getattr(one, "id", None) for one in before}
+                return pointer if any(one.id in ids for one in live) else None
+        return None
 
     def _shown(self, seen: Seen, view: View) -> CheckpointTuple:
         """The checkpoint as a graph sees it."""
@@ -303,6 +324,8 @@ class LayeredView(Archiving):
         more = dict(metadata)
         if pointer is not None:
             more[POINTER] = pointer.key
+        elif live:
+            more[POINTER] = ""
         stored = yield from self._call(
             "put", config, {**checkpoint, "channel_values": values}, more, new_versions
         )
@@ -331,8 +354,8 @@ class LayeredView(Archiving):
         behind = 0 if seen.record is None else seen.record.stop
         for mark in marks:
             record = yield from self._record(at.thread, mark)
-            if record is not None and record.stop >= behind:
-                live = seen.live[record.stop - behind :]
+            if record is not None:
+                live = seen.live[record.stop - behind :] if record.stop >= behind else []
                 return (yield from self._view(seen, record, live))
         return (yield from self._view(seen, seen.record, seen.live))
 
@@ -454,6 +477,12 @@ class LayeredView(Archiving):
             is_stale=True,
         )
         return (yield from self._add(at.thread, record, new))
+
+
+def _pointer(found: CheckpointTuple) -> str | None:
+    """Return the key of a checkpoint's record, "" for none, None where no layers were at work."""
+    pointer = dict(found.metadata or {}).get(POINTER)
+    return pointer if isinstance(pointer, str) else None
 
 
 def _missing(view: View, ids: Container[str | None]) -> int:
