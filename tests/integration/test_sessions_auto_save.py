@@ -141,6 +141,13 @@ def test_bad_ids(values):
         AutoSaver(CheckpointManager(threadkeep.MemorySaver()), *values)
 
 
+def test_what_is_no_manager_or_session():
+    with pytest.raises(InvalidArgumentError, match=r"manager.*\n.*CheckpointManager\(saver\)"):
+        AutoSaver(threadkeep.MemorySaver(), "s", "flow")
+    with pytest.raises(InvalidArgumentError, match="session"):
+        checkpointed(len)
+
+
 # -- decorated -------------------------------------------------------------------------
 
 

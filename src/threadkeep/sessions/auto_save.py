@@ -12,6 +12,7 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 
 from threadkeep.engine.operation import Aside
+from threadkeep.errors import invalid
 from threadkeep.layers.driver import Workflow, both
 from threadkeep.sessions import checkpoint as valid
 from threadkeep.sessions.checkpoint import as_type
@@ -34,10 +35,12 @@ class AutoSaver:
         workflow_id: the workflow.
 
     Raises:
-        InvalidArgumentError: an id is no text.
+        InvalidArgumentError: an id is no text, or the manager is none.
     """
 
     def __init__(self, manager: CheckpointManager, session_id: str, workflow_id: str) -> None:
+        if not isinstance(manager, CheckpointManager):
+            raise invalid("manager", manager, "Use CheckpointManager(saver).")
         self.manager = manager
         self.session_id = valid.text("session_id", session_id)
         self.workflow_id = valid.workflow(workflow_id)
@@ -166,7 +169,12 @@ def checkpointed(session: AutoSaver, event: str | None = None) -> Callable[[F], 
     Args:
         session: where to save.
         event: the event of each step; see `AutoSaver.step`.
+
+    Raises:
+        InvalidArgumentError: the session is no `AutoSaver`.
     """
+    if not isinstance(session, AutoSaver):
+        raise invalid("session", session, "Use @checkpointed(AutoSaver(...)).")
 
     def decorate(function: Any) -> Any:
         @functools.wraps(function)

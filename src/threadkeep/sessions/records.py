@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from langgraph.checkpoint.base.id import uuid6
 from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.cache.lru import Cache, LruCache
 from threadkeep.engine.operation import Aside
-from threadkeep.errors import InvalidArgumentError, NotFoundError
+from threadkeep.errors import InvalidArgumentError, NotFoundError, ThreadkeepError
 from threadkeep.layers.driver import Workflow
 from threadkeep.sessions.checkpoint import Checkpoint, now
 
@@ -147,8 +148,9 @@ class SaverRecords:
         yield from self._put(draft, Head(own_id, version), head.id, created, metadata)
         self._remembered.put(Head(own_id, version), session, workflow)
         if draft.id is not None and self.can_remove:  # the last of those saved at once stays
-            same = yield from self._tuples(session, workflow, None, filter={"id": draft.id})
-            yield from self.remove(session, [one.checkpoint["id"] for one in same[1:]])
+            with suppress(ThreadkeepError):  # (it is saved; the others remove them as well)
+                same = yield from self._tuples(session, workflow, None, filter={"id": draft.id})
+                yield from self.remove(session, [one.checkpoint["id"] for one in same[1:]])
         return Saved(draft.id or own_id, number)
 
     def _replace(self, draft: Draft, old: CheckpointTuple) -> Workflow[Saved]:
@@ -300,7 +302,9 @@ class SaverRecords:
         found = yield from self._find(session, id)
         if found is None:
             return False
-        return (yield from self.remove(session, [found.checkpoint["id"]])) > 0
+        same = yield from self._tuples(session, _workflow(found), None, filter={"id": id})
+        ids = [one.checkpoint["id"] for one in same or [found]]
+        return (yield from self.remove(session, ids)) > 0
 
     def cleanup(self, session: str, most: int, workflow: str | None) -> Workflow[int]:
         """Keep the newest `most`, and return how many were removed."""
