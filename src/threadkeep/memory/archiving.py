@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 from uuid import uuid4
 
 from langchain_core.messages import BaseMessage, SystemMessage
@@ -27,6 +25,7 @@ from threadkeep.layers.driver import Workflow
 from threadkeep.memory import records, window
 from threadkeep.memory.background import Background
 from threadkeep.memory.index import ArchiveIndex, Hit
+from threadkeep.memory.lru import Recent
 from threadkeep.memory.policy import (
     ArchivedMessage,
     ArchiveSuggestion,
@@ -37,48 +36,10 @@ from threadkeep.memory.policy import (
 from threadkeep.memory.records import Claim, Group, Record
 from threadkeep.memory.summaries import Summarizer, Summary
 
-T = TypeVar("T")
-
-_CACHED = 2048  # records and checkpoints of which the view is remembered
 CHUNK = 50  # messages that are summarised at once
 
 
 _log = logging.getLogger("threadkeep.memory")
-
-
-class Recent(Generic[T]):
-    """LRU of values by thread and checkpoint."""
-
-    def __init__(self) -> None:
-        self._values: OrderedDict[tuple[str, bytes], T] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, thread: str, key: str) -> T | None:
-        """Return a value, which counts as a use of it."""
-        at = (thread, key.encode())
-        with self._lock:
-            if at in self._values:
-                self._values.move_to_end(at)
-            return self._values.get(at)
-
-    def put(self, thread: str, key: str, value: T) -> None:
-        """Remember a value."""
-        with self._lock:  # (the id itself is not held: by it the saver tells that a run has ended)
-            self._values[thread, key.encode()] = value
-            self._values.move_to_end((thread, key.encode()))
-            if len(self._values) > _CACHED:
-                self._values.popitem(last=False)
-
-    def pop(self, thread: str, key: str) -> None:
-        """Forget a value."""
-        with self._lock:
-            self._values.pop((thread, key.encode()), None)
-
-    def forget(self, thread: str) -> None:
-        """Forget what is remembered of a thread."""
-        with self._lock:
-            for at in [at for at in self._values if at[0] == thread]:
-                del self._values[at]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from threadkeep.memory.policy import LayerName
 from threadkeep.memory.records import Group, Record
 
 if TYPE_CHECKING:
-    from threadkeep.memory.saver import LayeredCheckpointSaver, Place
+    from threadkeep.memory.changes import Place
+    from threadkeep.memory.saver import LayeredCheckpointSaver
 
 
 Groups: TypeAlias = list[Group]

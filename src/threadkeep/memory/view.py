@@ -24,7 +24,8 @@ from threadkeep.errors import CorruptionError
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow, both
 from threadkeep.memory import records, window
-from threadkeep.memory.archiving import Archiving, Recent, Seen
+from threadkeep.memory.archiving import Archiving, Seen
+from threadkeep.memory.lru import Recent
 from threadkeep.memory.records import POINTER, Record
 
 Messages: TypeAlias = list[BaseMessage]
