@@ -167,18 +167,18 @@ def test_a_summary_tells_what_it_was_made_of(plain: Any) -> None:
     assert marked(plain.load(at("t"))[0]) != marked(marker)
 
 
-def test_system_and_pinned_messages_stay_in_view(memory: Any) -> None:
+def test_system_and_pinned_messages_stay_in_view(plain: Any) -> None:
     said: list[Any] = [SystemMessage("be kind", id="s"), *talk(12)]
     said[2].additional_kwargs["pinned"] = True
-    chat = Chat(memory)
+    chat = Chat(plain)
     for start in range(0, len(said), 3):
         chat.say("t", said[start : start + 3])
-    assert ids(memory.load(at("t"))) == ["s", "threadkeep-memory", "m1", *names(8, 12)]
-    assert memory.full_messages("t") == said
-    memory.pin("t", "m3")
-    assert "m3" in ids(memory.load(at("t")))
-    memory.pin("t", "m1", pinned=False)
-    assert "m1" not in ids(memory.load(at("t")))
+    assert ids(plain.load(at("t"))) == ["s", "threadkeep-memory", "m1", *names(8, 12)]
+    assert plain.full_messages("t") == said
+    plain.pin("t", "m3")
+    assert "m3" in ids(plain.load(at("t")))
+    plain.pin("t", "m1", pinned=False)
+    assert "m1" not in ids(plain.load(at("t")))
 
 
 def test_of_a_pinned_exchange_all_comes_into_view(plain: Any) -> None:
@@ -224,9 +224,9 @@ async def test_the_archive(memory: Any) -> None:
         memory.archive("absent")
 
 
-def test_groups_are_the_whole_conversation(memory: Any) -> None:
-    Chat(memory).talk("t", talk(40))
-    groups = memory.groups("t")
+def test_groups_are_the_whole_conversation(plain: Any) -> None:
+    Chat(plain).talk("t", talk(40))
+    groups = plain.groups("t")
     assert [one.start for one in groups] == [0, *[one.stop for one in groups[:-1]]]
     assert groups[-1].stop == 40
     assert {one.status for one in groups} == {"archived", "summarized", "open"}
@@ -352,7 +352,7 @@ class Asked(TypedDict, total=False):
     messages: Annotated[list[Any], langgraph_add_messages]
 
 
-def test_a_run_that_is_interrupted_in_a_turn(memory: Any) -> None:
+def test_a_run_that_is_interrupted_in_a_turn(plain: Any) -> None:
     def first(state: Asked) -> Any:
         return {"messages": [call("call", "c1")]}
 
@@ -361,19 +361,19 @@ def test_a_run_that_is_interrupted_in_a_turn(memory: Any) -> None:
 
     builder = StateGraph(Asked).add_node(first).add_node(second)
     builder.add_edge(START, "first").add_edge("first", "second").add_edge("second", END)
-    graph = builder.compile(checkpointer=memory)
-    memory.save(at("t"), talk(9))
+    graph = builder.compile(checkpointer=plain)
+    plain.save(at("t"), talk(9))
     graph.invoke({"messages": [HumanMessage("q", id="q")]}, at("t"))
-    assert memory.full_messages("t")[-1].id == "call"
+    assert plain.full_messages("t")[-1].id == "call"
     view = graph.invoke(Command(resume="this one"), at("t"))["messages"]
     assert ids(view)[-4:] == ["q", "call", "result c1", "done"]
-    assert ids(memory.full_messages("t")) == [*names(0, 9), "q", "call", "result c1", "done"]
-    assert memory.full_messages("t")[-2].content == "this one"
+    assert ids(plain.full_messages("t")) == [*names(0, 9), "q", "call", "result c1", "done"]
+    assert plain.full_messages("t")[-2].content == "this one"
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-async def test_every_durability(memory: Any, durability: Any) -> None:
-    chat, said = Chat(memory), talk(24)
+async def test_every_durability(plain: Any, durability: Any) -> None:
+    chat, said = Chat(plain), talk(24)
     for start in range(0, 24, 3):
         chat.tape.extend([[said[start + 1]], [said[start + 2]]])
         turn: Any = {"messages": [said[start]]}
@@ -381,9 +381,9 @@ async def test_every_durability(memory: Any, durability: Any) -> None:
             await chat.graph.ainvoke(turn, at("t"), durability=durability)
         else:
             chat.graph.invoke(turn, at("t"), durability=durability)
-    assert memory.full_messages("t") == said
-    assert await memory.afull_messages("t") == said
-    assert ids(await memory.aload(at("t"))) == ["threadkeep-memory", *names(20, 24)]
+    assert plain.full_messages("t") == said
+    assert await plain.afull_messages("t") == said
+    assert ids(await plain.aload(at("t"))) == ["threadkeep-memory", *names(20, 24)]
 
 
 def test_nodes_that_write_no_messages(plain: Any) -> None:
@@ -513,30 +513,30 @@ def test_an_archived_message_is_edited(memory: Any, how: str) -> None:
 
 @pytest.mark.parametrize("by_graph", [False, True])
 @pytest.mark.parametrize("name", ["m3", "m10"])
-def test_a_message_is_removed(memory: Any, name: str, by_graph: bool) -> None:
-    chat = Chat(memory)
+def test_a_message_is_removed(plain: Any, name: str, by_graph: bool) -> None:
+    chat = Chat(plain)
     chat.talk("t", talk(12))
     if by_graph:
         update = {"messages": [RemoveMessage(id=name)]}
         chat.graph.update_state(at("t"), update, as_node="model")
     else:
-        memory.remove("t", [name])
+        plain.remove("t", [name])
     left = [one for one in names(0, 12) if one != name]
-    assert ids(memory.full_messages("t")) == left
-    assert memory.usage("t").messages == 11
-    assert memory.archive("t", ids=[name]) == []
-    assert memory.archive("t", query=f"message {name[1:]}") == []
-    assert sum(one.messages for one in memory.layers("t")) == 11
+    assert ids(plain.full_messages("t")) == left
+    assert plain.usage("t").messages == 11
+    assert plain.archive("t", ids=[name]) == []
+    assert plain.archive("t", query=f"message {name[1:]}") == []
+    assert sum(one.messages for one in plain.layers("t")) == 11
     chat.talk("t", talk(8, 12))
-    assert ids(memory.full_messages("t")) == [*left, *names(12, 20)]
+    assert ids(plain.full_messages("t")) == [*left, *names(12, 20)]
 
 
-def test_a_message_in_the_window_is_edited(memory: Any) -> None:
-    chat = Chat(memory)
+def test_a_message_in_the_window_is_edited(plain: Any) -> None:
+    chat = Chat(plain)
     chat.talk("t", talk(12))
     chat.graph.update_state(at("t"), {"messages": [AIMessage("edited", id="m9")]}, as_node="model")
-    assert memory.full_messages("t")[9].content == "edited"
-    assert ids(memory.full_messages("t")) == names(0, 12)
+    assert plain.full_messages("t")[9].content == "edited"
+    assert ids(plain.full_messages("t")) == names(0, 12)
 
 
 def test_what_is_not_there_is_refused(plain: Any) -> None:
@@ -552,17 +552,17 @@ def test_what_is_not_there_is_refused(plain: Any) -> None:
     assert plain.full_messages("t") == talk(12)
 
 
-def test_all_messages_are_removed(memory: Any) -> None:
-    chat = Chat(memory)
+def test_all_messages_are_removed(plain: Any) -> None:
+    chat = Chat(plain)
     chat.talk("t", talk(12))
-    before = history(memory)
+    before = history(plain)
     update = {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES)]}
     chat.graph.update_state(at("t"), update, as_node="model")
-    assert memory.full_messages("t") == []
-    assert memory.archive("t", query="message") == []
-    assert history(memory)[1:] == before
+    assert plain.full_messages("t") == []
+    assert plain.archive("t", query="message") == []
+    assert history(plain)[1:] == before
     chat.talk("t", talk(8, 50))
-    assert memory.full_messages("t") == talk(8, 50)
+    assert plain.full_messages("t") == talk(8, 50)
 
 
 def test_a_summary_that_is_removed_alone_comes_back(plain: Any) -> None:
@@ -586,29 +586,29 @@ def test_a_summary_is_made_anew(plain: Any) -> None:
 # -- groups --------------------------------------------------------------------------------
 
 
-def test_a_collapsed_group_counts_as_one(memory: Any) -> None:
-    memory.save(at("t"), talk(4))
-    group = memory.groups.collapse("t", 0, 3, "a topic", "it was said")
-    assert memory.groups.effective_count("t") == 2
-    view = memory.load(at("t"))
+def test_a_collapsed_group_counts_as_one(plain: Any) -> None:
+    plain.save(at("t"), talk(4))
+    group = plain.groups.collapse("t", 0, 3, "a topic", "it was said")
+    assert plain.groups.effective_count("t") == 2
+    view = plain.load(at("t"))
     assert ids(view) == ["threadkeep-group", "m3"]
     assert view[0].content == f"{TITLE} a topic: it was said"
-    memory.save(at("t"), [*view, *talk(2, 4)])
-    assert memory.full_messages("t") == talk(6)
-    assert ids(memory.load(at("t"))) == ["threadkeep-group", *names(3, 6)]
-    assert memory.groups.expand("t", group.key).status == "open"
-    assert memory.groups.effective_count("t") == 6
-    assert memory.full_messages("t") == talk(6)
+    plain.save(at("t"), [*view, *talk(2, 4)])
+    assert plain.full_messages("t") == talk(6)
+    assert ids(plain.load(at("t"))) == ["threadkeep-group", *names(3, 6)]
+    assert plain.groups.expand("t", group.key).status == "open"
+    assert plain.groups.effective_count("t") == 6
+    assert plain.full_messages("t") == talk(6)
 
 
-def test_an_archived_group_is_shown_again(memory: Any) -> None:
-    Chat(memory).talk("t", talk(30))
-    group = memory.groups("t")[0]
-    memory.groups.expand("t", group.key)
-    assert set(names(0, group.stop)) <= set(ids(memory.load(at("t"))))
-    assert sum(one.messages for one in memory.layers("t")) == 30
-    Chat(memory).talk("t", talk(6, 30))
-    assert memory.full_messages("t") == talk(36)
+def test_an_archived_group_is_shown_again(plain: Any) -> None:
+    Chat(plain).talk("t", talk(30))
+    group = plain.groups("t")[0]
+    plain.groups.expand("t", group.key)
+    assert set(names(0, group.stop)) <= set(ids(plain.load(at("t"))))
+    assert sum(one.messages for one in plain.layers("t")) == 30
+    Chat(plain).talk("t", talk(6, 30))
+    assert plain.full_messages("t") == talk(36)
 
 
 @pytest.mark.parametrize("update", [EDITED, RemoveMessage(id="m3")])
@@ -645,21 +645,21 @@ def test_layers_have_each_message_once(plain: Any) -> None:
     assert sum(one.messages for one in plain.layers("t")) == 2
 
 
-def test_topics_by_hand(memory: Any) -> None:
-    Chat(memory).talk("t", talk(12))
-    groups = memory.groups.regroup("t", [(0, 3, "greeting"), (3, 8, "business")])
+def test_topics_by_hand(plain: Any) -> None:
+    Chat(plain).talk("t", talk(12))
+    groups = plain.groups.regroup("t", [(0, 3, "greeting"), (3, 8, "business")])
     assert [(one.start, one.stop, one.topic) for one in groups[:2]] == [
         (0, 3, "greeting"),
         (3, 8, "business"),
     ]
-    assert memory.groups("t") == groups
-    assert memory.full_messages("t") == talk(12)
-    assert len(memory.archive("t", key=groups[1].key)) == 5
+    assert plain.groups("t") == groups
+    assert plain.full_messages("t") == talk(12)
+    assert len(plain.archive("t", key=groups[1].key)) == 5
     for wrong in ((3, 3, ""), (-1, 2, ""), (0, 13, ""), (6, 10, "")):
         with pytest.raises(InvalidArgumentError):
-            memory.groups.regroup("t", [wrong])
+            plain.groups.regroup("t", [wrong])
     with pytest.raises(InvalidArgumentError):
-        memory.groups.expand("t", "absent")
+        plain.groups.expand("t", "absent")
 
 
 def test_no_group_cuts_a_tool_call(plain: Any) -> None:
@@ -671,12 +671,12 @@ def test_no_group_cuts_a_tool_call(plain: Any) -> None:
     assert plain.groups.collapse("t", 1, 3).messages == 2
 
 
-def test_layers_and_groups_together(memory: Any) -> None:
-    manager = IntegratedCheckpointManager(memory)
+def test_layers_and_groups_together(plain: Any) -> None:
+    manager = IntegratedCheckpointManager(plain)
     saved = manager.save_checkpoint_optimized(at("t"), talk(6))
     assert (saved.layer, saved.messages, saved.effective_count) == ("summary", 6, 6)
-    assert manager.load(at("t")) == memory.load(at("t"))
-    memory.delete_thread("t")
+    assert manager.load(at("t")) == plain.load(at("t"))
+    plain.delete_thread("t")
     manager.save_checkpoint_optimized(at("t"), talk(4))
     manager.groups.collapse("t", 0, 3)
     saved = manager.save_checkpoint_optimized(at("t"), [*manager.load(at("t")), *talk(2, 4)])
@@ -687,14 +687,14 @@ def test_layers_and_groups_together(memory: Any) -> None:
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
-def test_save_and_load(memory: Any, is_whole: bool) -> None:
-    assert memory.load(at("t")) == []
+def test_save_and_load(plain: Any, is_whole: bool) -> None:
+    assert plain.load(at("t")) == []
     for count in range(2, 26, 2):
-        before = talk(count - 2) if is_whole else memory.load(at("t"))
-        memory.save(at("t"), [*before, *talk(2, count - 2)])
-        assert memory.full_messages("t") == talk(count)
-        assert ids(memory.load(at("t")))[-2:] == names(count - 2, count)
-    assert len(memory.load(at("t"))) == 5
+        before = talk(count - 2) if is_whole else plain.load(at("t"))
+        plain.save(at("t"), [*before, *talk(2, count - 2)])
+        assert plain.full_messages("t") == talk(count)
+        assert ids(plain.load(at("t")))[-2:] == names(count - 2, count)
+    assert len(plain.load(at("t"))) == 5
 
 
 def test_messages_without_ids_are_saved_again(plain: Any) -> None:
