@@ -93,6 +93,9 @@ SYNC = ("LangGraph sqlite", "LangGraph postgres")
 ASYNC = ("OwnStore", "LangGraph aiosqlite", "LangGraph aiopostgres")
 
 
+pytestmark = pytest.mark.drawn(8)
+
+
 @pytest.fixture(params=[True, False], ids=["sync", "async"])
 def sync(request):
     return request.param
