@@ -101,8 +101,7 @@ class Wrapped(Delegate):
     ) -> Workflow[Any]:
         """See `BaseCheckpointSaver`."""
         yield from self._settle(_threads(config))
-        name = "get_delta_channel_history"
-        return (yield from self._call(name, config=config, channels=channels))
+        return (yield from super()._get_delta_channel_history(config=config, channels=channels))
 
     get_delta_channel_history, aget_delta_channel_history = both(_get_delta_channel_history)
 
