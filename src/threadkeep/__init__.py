@@ -22,9 +22,12 @@ from threadkeep.savers import (
 
 if _CHECKING:
     from threadkeep.backends.base import AsyncBackend, Backend
-    from threadkeep.cache import Cache, HotTier
     from threadkeep.cold.policy import ColdTier, Tiering, WarmTier
     from threadkeep.retention.policy import Retention
+    from threadkeep.segment_cache import (
+        Cache,
+        HotTier,
+    )
     from threadkeep.wrap_langgraph import wrap
     from threadkeep.write_behind import WriteBehind
 
@@ -62,9 +65,9 @@ __all__ = [
 _SELDOM = {  # what is imported when it is needed, and where it is
     "AsyncBackend": "threadkeep.backends.base",
     "Backend": "threadkeep.backends.base",
-    "Cache": "threadkeep.cache",
+    "Cache": "threadkeep.segment_cache",
     "ColdTier": "threadkeep.cold.policy",
-    "HotTier": "threadkeep.cache",
+    "HotTier": "threadkeep.segment_cache",
     "Retention": "threadkeep.retention.policy",
     "Tiering": "threadkeep.cold.policy",
     "WarmTier": "threadkeep.cold.policy",

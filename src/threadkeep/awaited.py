@@ -12,8 +12,8 @@ from threadkeep import lazy, validation
 from threadkeep.engine.context import Engine
 from threadkeep.engine.model import OWN_NS
 from threadkeep.errors import invalid
+from threadkeep.layered_store import LayeredStore
 from threadkeep.layers import driver
-from threadkeep.store import LayeredStore
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress

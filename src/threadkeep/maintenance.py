@@ -11,8 +11,8 @@ from threadkeep.engine.context import Engine
 from threadkeep.engine.model import OWN_NS
 from threadkeep.engine.operation import call
 from threadkeep.errors import invalid
+from threadkeep.layered_store import LayeredStore
 from threadkeep.layers import driver
-from threadkeep.store import LayeredStore
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress

@@ -38,11 +38,14 @@ from threadkeep.engine.context import Engine, remember, to_commit
 from threadkeep.engine.operation import Operation
 from threadkeep.engine.put import Call, Put
 from threadkeep.errors import ThreadkeepError
+from threadkeep.layered_store import (
+    RANDOM,
+    LayeredStore,
+)
 from threadkeep.layers import driver, layer
 from threadkeep.maintenance import Maintenance
 from threadkeep.options import NAMES, check_options
 from threadkeep.retention.background import Collector, Gained, quietly
-from threadkeep.store import RANDOM, LayeredStore
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress

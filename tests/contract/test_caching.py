@@ -23,17 +23,17 @@ from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.open import open_hot
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.postgres import backend as postgres_backend
-from threadkeep.cache import CacheLayer
-from threadkeep.cache import layer as hot_module
-from threadkeep.cache.layer import Hot
-from threadkeep.cache.lru import (
-    Fresh,
-    SegmentCache,
-)
 from threadkeep.engine.model import Batch, ReadSegments, Segment, Span
 from threadkeep.errors import InvalidArgumentError, OpenError, UnreachableError
 from threadkeep.layers.driver import BackendPair
 from threadkeep.saver import Saver
+from threadkeep.segment_cache import CacheLayer
+from threadkeep.segment_cache import layer as hot_module
+from threadkeep.segment_cache.layer import Hot
+from threadkeep.segment_cache.lru import (
+    Fresh,
+    SegmentCache,
+)
 from threadkeep.testing.records import NOW, THREAD, segment
 
 SMALL = Cache(threads=2, bytes=100_000)

@@ -15,16 +15,16 @@ from kit.redis import url as redis_url
 from threadkeep import Cache
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.open import open_hot
-from threadkeep.cache import (
-    CacheLayer,
-    HotTier,
-)
-from threadkeep.cache.layer import Hot
 from threadkeep.codec.frame import Compression, pack
 from threadkeep.cold.policy import Tiering
 from threadkeep.engine.model import Batch, DropThread, ReadCheckpoint, ReadSegments, Segment, Span
+from threadkeep.layered_store import LayeredStore
 from threadkeep.layers.driver import BackendPair
-from threadkeep.store import LayeredStore
+from threadkeep.segment_cache import (
+    CacheLayer,
+    HotTier,
+)
+from threadkeep.segment_cache.layer import Hot
 from threadkeep.testing import Blocking
 from threadkeep.testing.records import NOW, THREAD, checkpoint
 

@@ -22,7 +22,6 @@ from threadkeep.backends.base import Backend
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.cache import CacheLayer
 from threadkeep.cold.layer import TierLayer
 from threadkeep.cold.store import ColdStore
 from threadkeep.engine.model import (
@@ -44,10 +43,11 @@ from threadkeep.engine.operation import (
     fetch,
 )
 from threadkeep.errors import InvalidArgumentError, StaleThreadError, ThreadkeepError
+from threadkeep.layered_store import LayeredStore
 from threadkeep.layers import layer as bulk
 from threadkeep.layers.layer import CHANGES
 from threadkeep.saver import Saver
-from threadkeep.store import LayeredStore
+from threadkeep.segment_cache import CacheLayer
 from threadkeep.testing import BackendContract
 from threadkeep.testing.groups import ConcurrencyContract
 from threadkeep.testing.reads import ReadContract

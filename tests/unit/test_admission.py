@@ -5,16 +5,16 @@ from datetime import timedelta
 
 import pytest
 
-from threadkeep.cache import (
+from threadkeep.engine.model import Batch, Segment
+from threadkeep.errors import InvalidArgumentError
+from threadkeep.segment_cache import (
     HotTier,
     admission,
 )
-from threadkeep.cache.admission import (
+from threadkeep.segment_cache.admission import (
     Admission,
     Verdict,
 )
-from threadkeep.engine.model import Batch, Segment
-from threadkeep.errors import InvalidArgumentError
 from threadkeep.testing.records import NOW, checkpoint, write
 
 SECOND = 1_000_000

@@ -17,8 +17,8 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 from threadkeep.backends.open import file_of
 from threadkeep.cli.stores import open_existing, url_of
 from threadkeep.errors import invalid
+from threadkeep.layered_store import store_of
 from threadkeep.stats import thread_names
-from threadkeep.store import store_of
 
 _MAX_COMPLETIONS = 50
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from threadkeep.cache import HotTier
 from threadkeep.engine.cold_references import LEAST
 from threadkeep.errors import invalid
+from threadkeep.segment_cache import HotTier
 from threadkeep.validation import LONGEST, duration, is_count
 
 OFFLOAD_OVER = 64 * 1024

@@ -29,10 +29,10 @@ from threadkeep.errors import (
     ThreadNotFoundError,
     invalid,
 )
+from threadkeep.layered_store import LayeredStore
 from threadkeep.layers.driver import Runner, Workflow, on
 from threadkeep.registry.info import ThreadInfo, info
 from threadkeep.retention import apply
-from threadkeep.store import LayeredStore
 from threadkeep.validation import MICROSECOND, duration, micros
 
 

@@ -49,10 +49,10 @@ from threadkeep.errors import (
     UnfinishedErasureError,
     invalid,
 )
+from threadkeep.layered_store import LayeredStore
 from threadkeep.layers.driver import Runner, Workflow, aside, on
 from threadkeep.registry.filters import metadata_labels
 from threadkeep.retention.apply import shortened, thinning
-from threadkeep.store import LayeredStore
 
 if TYPE_CHECKING:
     from threadkeep.cold.store import ColdStore

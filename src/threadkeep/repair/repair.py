@@ -45,6 +45,7 @@ from threadkeep.engine.optimistic import Snapshot, read_snapshot, retry
 from threadkeep.engine.rows import heads, with_manifest
 from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import CodecError, InvalidArgumentError, ThreadNotFoundError
+from threadkeep.layered_store import LayeredStore
 from threadkeep.layers.driver import Runner, Workflow, aside, on
 from threadkeep.repair.check import (
     NOTES,
@@ -58,7 +59,6 @@ from threadkeep.repair.check import (
     unreadable,
 )
 from threadkeep.repair.quarantine import QuarantineFile, Removed
-from threadkeep.store import LayeredStore
 from threadkeep.transfer.whole_thread import WholeThread
 
 HINTS = {

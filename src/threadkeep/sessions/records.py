@@ -19,10 +19,13 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep.backends.process_forks import ResetInChild
-from threadkeep.cache.lru import Cache, LruCache
 from threadkeep.engine.operation import Aside
 from threadkeep.errors import InvalidArgumentError, NotFoundError, ThreadkeepError
 from threadkeep.layers.driver import Workflow
+from threadkeep.segment_cache.lru import (
+    Cache,
+    LruCache,
+)
 from threadkeep.sessions.checkpoint import Checkpoint, now
 
 _MOST_REMEMBERED = 20_000  # workflows and sessions; some 400 bytes each

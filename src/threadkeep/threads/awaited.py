@@ -26,6 +26,7 @@ from threadkeep.erasure.erase import EraseReport
 from threadkeep.forks import branches, fork, merge
 from threadkeep.forks.branches import Branches
 from threadkeep.forks.merge import Merge, MergeStrategy
+from threadkeep.layered_store import LayeredStore
 from threadkeep.layers import driver
 from threadkeep.registry import filters
 from threadkeep.registry import filters as registry
@@ -36,7 +37,6 @@ from threadkeep.repair.repair import RepairReport
 from threadkeep.retention import gc as retention
 from threadkeep.retention.gc import GcReport
 from threadkeep.retention.policy import Retention
-from threadkeep.store import LayeredStore
 from threadkeep.transfer import adopt, bundles, mirror
 from threadkeep.transfer.adopt import Adopted, AdoptOptions
 from threadkeep.transfer.bundles import Exported, Imported

@@ -11,11 +11,11 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Progress
+from threadkeep.layered_store import LayeredStore
 from threadkeep.layers import driver
 from threadkeep.registry import filters as registry
 from threadkeep.registry.filters import MOST, Filters, OrderName
 from threadkeep.registry.info import ThreadInfo, ThreadPage
-from threadkeep.store import LayeredStore
 from threadkeep.transfer import adopt, bundles, mirror
 from threadkeep.transfer.adopt import Adopted, AdoptOptions
 from threadkeep.transfer.bundles import Exported, Imported

@@ -49,9 +49,9 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 from threadkeep.forks import fork as forking
+from threadkeep.layered_store import LayeredStore
 from threadkeep.layers import layer
 from threadkeep.layers.driver import Runner, Workflow, aside, on
-from threadkeep.store import LayeredStore
 from threadkeep.transfer.sources import Source, SourceCheckpoint, SourceWrite, open_source
 from threadkeep.transfer.whole_thread import CheckpointKey, parts_of
 

@@ -19,9 +19,9 @@ from threadkeep.backends.open import file_of, is_postgres, open_backend, postgre
 from threadkeep.backends.sqlite import SqliteBackend, maintenance
 from threadkeep.engine.operation import Progress
 from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
+from threadkeep.layered_store import LayeredStore
 from threadkeep.layers import driver
 from threadkeep.saver import Saver
-from threadkeep.store import LayeredStore
 from threadkeep.transfer import bundles
 from threadkeep.transfer.bundles import ImportOptions, Kind, check_may_be_replaced, kind_of
 from threadkeep.transfer.files import file_errors, replacing

@@ -29,8 +29,8 @@ from threadkeep.errors import (
     ThreadkeepError,
     ThreadNotFoundError,
 )
+from threadkeep.layered_store import LayeredStore
 from threadkeep.layers.driver import Runner, Workflow, aside, on
-from threadkeep.store import LayeredStore
 from threadkeep.transfer import digest, whole_thread
 from threadkeep.transfer.bundle_format import MAGIC, BundleWriter, read_bundle
 from threadkeep.transfer.files import file_errors, replacing

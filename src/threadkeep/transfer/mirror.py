@@ -20,8 +20,11 @@ from threadkeep.engine.optimistic import retry
 from threadkeep.engine.rows import created_at
 from threadkeep.engine.thread_entry import is_archived, is_there
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadNotFoundError
+from threadkeep.layered_store import (
+    LayeredStore,
+    store_of,
+)
 from threadkeep.layers.driver import Runner, Workflow, aside, on
-from threadkeep.store import LayeredStore, store_of
 from threadkeep.transfer import digest, whole_thread
 from threadkeep.transfer.bundles import compare
 from threadkeep.transfer.whole_thread import WholeThread, marks_of, read_rows, rows_of, whole_of

@@ -17,7 +17,10 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep.backends.process_forks import ResetInChild
-from threadkeep.cache.lru import Cache, LruCache
+from threadkeep.segment_cache.lru import (
+    Cache,
+    LruCache,
+)
 from threadkeep.wrap_langgraph.calls import Frozen, freeze, thaw
 from threadkeep.write_behind.commit_queue import Threads
 

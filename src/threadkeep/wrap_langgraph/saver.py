@@ -8,13 +8,13 @@ from typing import Any, Self
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
-from threadkeep.cache import Cache
 from threadkeep.delegate import Delegate
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow, both
 from threadkeep.options import check_options
 from threadkeep.saver import Saver
+from threadkeep.segment_cache import Cache
 from threadkeep.wrap_langgraph import calls
 from threadkeep.wrap_langgraph.calls import AnySaver, CallQueue
 from threadkeep.wrap_langgraph.head_cache import HeadCache, head_key

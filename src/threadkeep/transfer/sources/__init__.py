@@ -14,7 +14,7 @@ from threadkeep.backends.open import check_is_path, extra, is_postgres, sqlite_p
 from threadkeep.backends.sqlite.opening import MEMORY, path_of
 from threadkeep.codec import Codec
 from threadkeep.errors import InvalidArgumentError, OpenError
-from threadkeep.store import LayeredStore
+from threadkeep.layered_store import LayeredStore
 from threadkeep.transfer.sources.base import (
     MemorySource,
     Payloads,

@@ -11,9 +11,12 @@ from datetime import timedelta
 from enum import Enum, auto
 
 from threadkeep.backends.process_forks import ResetInChild
-from threadkeep.cache.lru import Cache, LruCache
 from threadkeep.engine.model import Batch, Segment
 from threadkeep.errors import invalid
+from threadkeep.segment_cache.lru import (
+    Cache,
+    LruCache,
+)
 from threadkeep.validation import duration, is_count, micros
 
 _THREADS = 10_000  # that are remembered

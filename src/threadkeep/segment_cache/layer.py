@@ -18,8 +18,6 @@ from typing import Any
 
 from threadkeep.backends.base import Scrubbed
 from threadkeep.backends.records import Log, add, between, missing
-from threadkeep.cache.admission import Admission, HotTier, Verdict
-from threadkeep.cache.lru import Cache, Fresh, SegmentCache
 from threadkeep.codec.frame import is_intact
 from threadkeep.engine.cold_references import STUB
 from threadkeep.engine.model import (
@@ -35,6 +33,16 @@ from threadkeep.engine.operation import Commit, CommitMany, Fetch, Requests, cal
 from threadkeep.errors import SegmentTakenError, ThreadkeepError
 from threadkeep.layers.driver import BackendPair
 from threadkeep.layers.layer import CHANGES
+from threadkeep.segment_cache.admission import (
+    Admission,
+    HotTier,
+    Verdict,
+)
+from threadkeep.segment_cache.lru import (
+    Cache,
+    Fresh,
+    SegmentCache,
+)
 
 
 class CacheLayer:

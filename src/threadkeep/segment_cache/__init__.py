@@ -4,8 +4,8 @@ Segments never change under a thread's generation, so that the cache is never st
 just read from the store which segments it needs, and under which generation.
 """
 
-from threadkeep.cache.admission import HotTier
-from threadkeep.cache.layer import CacheLayer
-from threadkeep.cache.lru import Cache
+from threadkeep.segment_cache.admission import HotTier
+from threadkeep.segment_cache.layer import CacheLayer
+from threadkeep.segment_cache.lru import Cache
 
 __all__ = ["Cache", "CacheLayer", "HotTier"]

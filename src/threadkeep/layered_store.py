@@ -23,11 +23,11 @@ from threadkeep.layers.layer import Layer
 
 if TYPE_CHECKING:
     from threadkeep.backends.base import AsyncBackend, Backend
-    from threadkeep.cache import Cache
-    from threadkeep.cache.layer import CacheLayer
     from threadkeep.cold.policy import Tiering
     from threadkeep.cold.store import ColdStore
     from threadkeep.retention.policy import Retention
+    from threadkeep.segment_cache import Cache
+    from threadkeep.segment_cache.layer import CacheLayer
     from threadkeep.write_behind import WriteBehind
     from threadkeep.write_behind.layer import WriteBehindLayer
 
@@ -64,7 +64,10 @@ class LayeredStore(Stack):
         self._check(store, group_commit, write_behind)
         layers: list[Layer] = []
         if cache is not None or self._hot is not None:
-            from threadkeep.cache.layer import CacheLayer, Hot  # noqa: PLC0415
+            from threadkeep.segment_cache.layer import (  # noqa: PLC0415
+                CacheLayer,
+                Hot,
+            )
 
             tier = None if tiering is None else tiering.hot
             self._cache = CacheLayer(cache, None if self._hot is None else Hot(self._hot), tier)
