@@ -73,7 +73,7 @@ def is_json(value: Any, depth: int = 0) -> bool:
     if kind in _SCALARS:
         return True
     if kind is int:
-        return -_INT <= value <= _INT
+        return bool(-_INT <= value <= _INT)
     if kind is float:
         return isfinite(value)
     if depth == _DEEP:
