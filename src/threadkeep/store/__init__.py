@@ -1,1 +1,31 @@
 """Long-term memory: stores of items, with search by filter, meaning and words."""
+
+from threadkeep.store.open import (
+    AsyncPostgresStore,
+    AsyncRedisStore,
+    AsyncSqliteStore,
+    InMemoryStore,
+    MemoryStore,
+    PostgresStore,
+    RedisStore,
+    SqliteStore,
+    open_store,
+)
+from threadkeep.store.operations import FoundItem, ItemVersion, StoredItem
+from threadkeep.store.store import Store
+
+__all__ = [
+    "AsyncPostgresStore",
+    "AsyncRedisStore",
+    "AsyncSqliteStore",
+    "FoundItem",
+    "InMemoryStore",
+    "ItemVersion",
+    "MemoryStore",
+    "PostgresStore",
+    "RedisStore",
+    "SqliteStore",
+    "Store",
+    "StoredItem",
+    "open_store",
+]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from threadkeep.backends.base import AsyncBackend, Backend
-from threadkeep.store.records import Metric, Namespace
+from threadkeep.store.records import ItemChange, ItemKey, ItemPut, Metric, Namespace, PutItems
 
 
 class SearchOptions(NamedTuple):
@@ -17,6 +18,21 @@ class SearchOptions(NamedTuple):
     dims: int = 0
     metric: Metric = "cosine"
     text: bool = False
+
+
+def merged(changes: Sequence[ItemChange]) -> PutItems | None:
+    """Return puts that cannot be refused as one; None where there is another change among them."""
+    last: dict[ItemKey, ItemPut] = {}
+    now = 0
+    for change in changes:
+        if not isinstance(change, PutItems):
+            return None
+        now = max(now, change.now)
+        for put in change.puts:
+            if put.expects is not None:
+                return None
+            last[put.namespace, put.key] = put
+    return PutItems(tuple(last.values()), now)
 
 
 class ItemBackend(Backend):

@@ -6,6 +6,7 @@ same. Texts are searched by FTS5.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -15,10 +16,11 @@ from typing import Any
 from threadkeep.backends.sqlite.connections import Connections
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.errors import ConflictError, OpenError, ThreadkeepError
-from threadkeep.store.backend import ItemBackend, SearchOptions
+from threadkeep.store.backend import ItemBackend, SearchOptions, merged
 from threadkeep.store.ranking import best, vector_scores
 from threadkeep.store.records import (
     Condition,
+    Earlier,
     EmbedItems,
     FindItems,
     FindNamespaces,
@@ -52,6 +54,8 @@ CREATE TABLE tk_items (
     ttl INTEGER, expires INTEGER, pending TEXT, value NOT NULL, UNIQUE (ns, key)
 );
 
+CREATE INDEX tk_items_order ON tk_items (ns, number);
+
 CREATE INDEX tk_items_expiring ON tk_items (expires) WHERE expires IS NOT NULL;
 
 CREATE INDEX tk_items_pending ON tk_items (number) WHERE pending IS NOT NULL;
@@ -79,6 +83,11 @@ _COLUMNS = (
     "n.path, i.key, i.value, i.created, i.updated, i.version, i.ns, i.number, i.ttl, i.expires"
 )
 _GET = f"SELECT {_COLUMNS} FROM tk_namespaces n JOIN tk_items i ON i.ns = n.number"
+_GET_MANY = f"""
+SELECT {_COLUMNS} FROM json_each(?) j
+CROSS JOIN tk_namespaces n ON n.path = json_extract(j.value, '$[0]')
+CROSS JOIN tk_items i ON i.ns = n.number AND i.key = json_extract(j.value, '$[1]')
+"""
 _UNDER = "i.ns IN (SELECT number FROM tk_namespaces WHERE path >= ? AND path < ?)"
 _BARE = "NOT EXISTS (SELECT 1 FROM tk_item_vectors v WHERE v.ns = i.ns AND v.item = i.number)"
 _ALIVE = "(i.expires IS NULL OR i.expires > ?)"
@@ -188,6 +197,10 @@ class SqliteItems(ItemBackend):
 
     def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
         """See `ItemBackend`. A change that is refused leaves the others alone."""
+        together = merged(changes) if len(changes) > 1 else None
+        if together is not None:
+            self.commit(together)
+            return [None] * len(changes)
         refusals: list[ThreadkeepError | None] = []
         with self._connections.writing() as db:
             for change in changes:
@@ -229,40 +242,30 @@ class SqliteItems(ItemBackend):
 
     def _put(self, db: sqlite3.Connection, change: PutItems) -> None:
         now, puts = change.now, change.puts
-        spaces: dict[Namespace, int] = {}
-        for namespace in dict.fromkeys([put.namespace for put in puts]):
-            spaces[namespace] = _number(db, _path(namespace))
+        spaces = _numbers(db, puts)
         for put in puts:
             if put.expects is not None:
                 _check(db, spaces[put.namespace], put)
         (last,) = db.execute(_COUNT, (len(puts),)).fetchone()
-        written = [
-            (
-                *(number, spaces[put.namespace], put.key, now, put.ttl),
-                None if put.ttl is None else now + put.ttl,
-                *(put.pending, put.value),
-            )
-            for number, put in enumerate(puts, last - len(puts) + 1)
-            if put.value is not None
-        ]
-        gone = [(spaces[put.namespace], put.key) for put in puts if put.value is None]
-        earlier = [
-            (spaces[put.namespace], put.key, *put.earlier.row, put.earlier.keep)
-            for put in puts
-            if put.earlier is not None
-        ]
-        for ns, key, *row, keep in earlier:
-            db.execute("INSERT INTO tk_item_versions VALUES (?, ?, ?, ?, ?, ?, ?)", (ns, key, *row))
-            oldest = """
-                DELETE FROM tk_item_versions WHERE ns = ?1 AND key = ?2 AND version <= (
-                    SELECT version FROM tk_item_versions WHERE ns = ?1 AND key = ?2
-                    ORDER BY version DESC LIMIT 1 OFFSET ?3)"""
-            db.execute(oldest, (ns, key, keep))
-        if self._options.dims or self._options.text:
+        for put in puts:
+            if put.earlier is not None:
+                _keep(db, spaces[put.namespace], put.key, put.earlier)
+        is_indexed = self._options.dims or self._options.text
+        if is_indexed:
             self._unindex(db, [(spaces[put.namespace], put.key) for put in puts])
+        written = []
+        gone = []
+        for number, put in enumerate(puts, last - len(puts) + 1):
+            namespace, key, value, ttl, _, _, pending, *_ = put
+            if value is None:
+                gone.append((spaces[namespace], key))
+            else:
+                expires = None if ttl is None else now + ttl
+                written.append((number, spaces[namespace], key, now, ttl, expires, pending, value))
         db.executemany(_PUT, written)
-        db.executemany("DELETE FROM tk_items WHERE ns = ? AND key = ?", gone)
-        if self._options.dims or self._options.text:
+        if gone:
+            db.executemany("DELETE FROM tk_items WHERE ns = ? AND key = ?", gone)
+        if is_indexed:
             self._index(db, [(spaces[put.namespace], put) for put in puts])
 
     def _unindex(self, db: sqlite3.Connection, keys: Iterable[tuple[int, str]]) -> None:
@@ -282,7 +285,7 @@ class SqliteItems(ItemBackend):
                 continue
             query = "SELECT number FROM tk_items WHERE ns = ? AND key = ?"
             (number,) = db.execute(query, (ns, put.key)).fetchone()
-            vectors = [(ns, number, path, data) for path, data in put.vectors]
+            vectors = [(ns, number, field, data) for field, data in put.vectors]
             db.executemany("INSERT INTO tk_item_vectors VALUES (?, ?, ?, ?)", vectors)
             if put.words and self._options.text:
                 insert = "INSERT INTO tk_item_words (rowid, words) VALUES (?, ?)"
@@ -342,14 +345,19 @@ def _row(row: Sequence[Any]) -> ItemRow:
     return ItemRow(namespace, key, value, created, updated, version, (ns, number), ttl, expires)
 
 
-def _number(db: sqlite3.Connection, path: str) -> int:
-    query = "SELECT number FROM tk_namespaces WHERE path = ?"
-    found = db.execute(query, (path,)).fetchone()
-    if found is None:
-        insert = "INSERT INTO tk_namespaces (path) VALUES (?) RETURNING number"
-        found = db.execute(insert, (path,)).fetchone()
-    number: int = found[0]
-    return number
+def _numbers(db: sqlite3.Connection, puts: Sequence[ItemPut]) -> dict[Namespace, int]:
+    """Return the numbers of the puts' namespaces; new ones, but 0 where items are deleted only."""
+    paths = {put.namespace: _path(put.namespace) for put in puts}
+    query = "SELECT path, number FROM tk_namespaces WHERE path IN (SELECT value FROM json_each(?))"
+    wanted = json.dumps(list(paths.values()), ensure_ascii=False)
+    known = dict(db.execute(query, (wanted,)).fetchall())
+    if len(known) < len(paths):
+        made = {paths[put.namespace]: None for put in puts if put.value is not None}
+        for path in made:
+            if path not in known:
+                insert = "INSERT INTO tk_namespaces (path) VALUES (?)"
+                known[path] = db.execute(insert, (path,)).lastrowid
+    return {namespace: known.get(path, 0) for namespace, path in paths.items()}
 
 
 def _check(db: sqlite3.Connection, ns: int, put: ItemPut) -> None:
@@ -359,19 +367,33 @@ def _check(db: sqlite3.Connection, ns: int, put: ItemPut) -> None:
         raise ConflictError("The item has another version.")
 
 
+def _keep(db: sqlite3.Connection, ns: int, key: str, earlier: Earlier) -> None:
+    """Add an earlier version, and remove those that are too many."""
+    insert = "INSERT INTO tk_item_versions VALUES (?, ?, ?, ?, ?, ?, ?)"
+    db.execute(insert, (ns, key, *earlier.row))
+    remove = """
+        DELETE FROM tk_item_versions WHERE ns = ?1 AND key = ?2 AND version <= (
+            SELECT version FROM tk_item_versions WHERE ns = ?1 AND key = ?2
+            ORDER BY version DESC LIMIT 1 OFFSET ?3)"""
+    db.execute(remove, (ns, key, earlier.keep))
+
+
 # -- queries -----------------------------------------------------------------------------
 
 
 def _get(db: sqlite3.Connection, read: GetItems) -> list[ItemRow | None]:
-    query = f"{_GET} WHERE n.path = ? AND i.key = ?"
-    rows: list[ItemRow | None] = []
-    for namespace, key in read.keys:
-        found = db.execute(query, (_path(namespace), key)).fetchone()
-        row = None if found is None else _row(found)
-        if row and read.now is not None and row.expires_at is not None:
-            row = row if row.expires_at > read.now else None
-        rows.append(row)
-    return rows
+    keys = [(_path(namespace), key) for namespace, key in read.keys]
+    if len(keys) == 1 or any("\0" in key for _, key in keys):  # (JSON ends at a NUL)
+        query = f"{_GET} WHERE n.path = ? AND i.key = ?"
+        found = [db.execute(query, key).fetchone() for key in keys]
+    else:
+        rows = db.execute(_GET_MANY, (json.dumps(keys, ensure_ascii=False),))
+        by_key = {(row[0], row[1]): row for row in rows}
+        found = [by_key.get(key) for key in keys]
+    items = [None if row is None else _row(row) for row in found]
+    if read.now is None:
+        return items
+    return [row if row and (row.expires_at or read.now + 1) > read.now else None for row in items]
 
 
 def _find(db: sqlite3.Connection, read: FindItems) -> list[ItemRow]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any
 
 import orjson
@@ -14,9 +13,12 @@ from threadkeep.codec import Codec, NativeCodec, SerdeCodec
 from threadkeep.errors import CorruptionError, invalid
 from threadkeep.store.records import Packed
 
-_SCALARS = frozenset({str, bool, type(None)})
-_DEEP = 64  # values that are nested more deeply are left to the codec
-_INT = 2**53  # databases compare larger numbers as floats, or not at all
+_EXACT = (
+    orjson.OPT_PASSTHROUGH_DATACLASS
+    | orjson.OPT_PASSTHROUGH_DATETIME
+    | orjson.OPT_PASSTHROUGH_SUBCLASS
+    | orjson.OPT_STRICT_INTEGER  # databases compare larger numbers as floats, or not at all
+)
 _LEVEL = 3
 _JSON, _BYTES = b"j", b"b"
 
@@ -43,13 +45,14 @@ class Packer:
         if not isinstance(value, Mapping):
             raise invalid("value", value, "Use a dict with texts as keys.")
         plain = value if type(value) is dict else dict(value)
-        if self.is_own and is_json(plain):
+        if self.is_own:
             try:
-                text = orjson.dumps(plain).decode()
-            except orjson.JSONEncodeError:  # a lone surrogate
+                data = orjson.dumps(plain, option=_EXACT)
+            except orjson.JSONEncodeError:  # another type, or a lone surrogate
                 return self._codec.encode(plain)
-            if "\\u0000" not in text:  # (PostgreSQL has no such character)
-                return text
+            # (tuples, UUIDs and NaN become something else; PostgreSQL has no NUL)
+            if b"\\u0000" not in data and orjson.loads(data) == plain:
+                return data.decode()
         return self._codec.encode(plain)
 
     def unpack(self, packed: Packed) -> dict[str, Any]:
@@ -65,25 +68,6 @@ class Packer:
             raise CorruptionError("The stored item is no dict.")
         found: dict[str, Any] = value
         return found
-
-
-def is_json(value: Any, depth: int = 0) -> bool:
-    """Return True if a value comes back from JSON as it was."""
-    kind = type(value)
-    if kind in _SCALARS:
-        return True
-    if kind is int:
-        return bool(-_INT <= value <= _INT)
-    if kind is float:
-        return isfinite(value)
-    if depth == _DEEP:
-        return False
-    if kind is dict:
-        for key, one in value.items():
-            if type(key) is not str or not (type(one) is str or is_json(one, depth + 1)):
-                return False
-        return True
-    return kind is list and all(is_json(one, depth + 1) for one in value)
 
 
 # -- patches -----------------------------------------------------------------------------
