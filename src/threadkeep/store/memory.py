@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.errors import ConflictError
 from threadkeep.store.backend import ItemBackend, SearchOptions
-from threadkeep.store.ranking import best, vector_scores, word_scores
+from threadkeep.store.ranking import best, nearest, word_scores
 from threadkeep.store.records import (
     EmbedItem,
     EmbedItems,
@@ -73,25 +73,26 @@ class MemoryItems(ItemBackend, ResetInChild):
                 return [self._get(key, read.now) for key in read.keys]
             case FindItems():
                 under = self._under(read.prefix, read.now)
-                found = (one.row for one in under if not (read.bare and one.vectors))
+                rows = (one.row for one in under if not (read.bare and one.vectors))
                 if read.after is not None:
-                    found = (row for row in found if row.place > read.after)
+                    rows = (row for row in rows if row.place > read.after)
                 first = 0 if read.where else read.offset
-                return list(islice(found, first, first + read.limit))
+                return list(islice(rows, first, first + read.limit))
             case FindNamespaces():
                 return list(dict.fromkeys(each.row.namespace for each in self._under(*read)))
             case FindNearest():
                 some = list(self._under(read.prefix, read.now))
                 pairs = [(one.row.place, each.data) for one in some for each in one.vectors]
-                scores = vector_scores(self._metric, [data for _, data in pairs], read.vector)
-                return self._best(some, [place for place, _ in pairs], scores, read.limit)
+                places = [place for place, _ in pairs]
+                vectors = [data for _, data in pairs]
+                found = nearest(self._metric, places, vectors, read.vector, read.limit)
+                return _scored(some, found)
             case FindText():
                 some = [one for one in self._under(read.prefix, read.now) if one.words]
                 scores = word_scores([one.words or "" for one in some], read.words)
-                matching = [one for one, score in zip(some, scores, strict=True) if score]
-                positive = [score for score in scores if score]
-                places = [one.row.place for one in matching]
-                return self._best(matching, places, positive, read.limit)
+                scored = zip([one.row.place for one in some], scores, strict=True)
+                found = best([each for each in scored if each[1]], read.limit)
+                return _scored(some, found)
             case FindPending():
                 waiting = (one for one in self._under((), None) if one.pending is not None)
                 return [(one.row, one.pending) for one in islice(waiting, read.limit)]
@@ -109,14 +110,6 @@ class MemoryItems(ItemBackend, ResetInChild):
                 for one in self._items.get(namespace, {}).values():
                     if _is_there(one, now):
                         yield one
-
-    @staticmethod
-    def _best(
-        some: Sequence[_Item], places: Sequence[Place], scores: Sequence[float], limit: int
-    ) -> list[Scored]:
-        rows = {one.row.place: one.row for one in some}
-        found = best(zip(places, scores, strict=True), limit)
-        return [Scored(rows[place], score) for place, score in found]
 
     # -- changes -------------------------------------------------------------------------
 
@@ -161,16 +154,13 @@ class MemoryItems(ItemBackend, ResetInChild):
         old = items.get(put.key)
         version = next(self._counter)
         number = self._numbers.setdefault(put.namespace, len(self._numbers))
+        expires = None if put.ttl is None else now + put.ttl
+        created, updated, expires = put.times or (now, now, expires)
         row = ItemRow(
-            put.namespace,
-            put.key,
-            put.value,
-            now if old is None else old.row.created_at,
-            now,
-            version,
+            *(put.namespace, put.key, put.value),
+            *(created if old is None or put.times else old.row.created_at, updated, version),
             (number, version) if old is None else old.row.place,
-            put.ttl,
-            None if put.ttl is None else now + put.ttl,
+            *(put.ttl, expires),
         )
         items[put.key] = _Item(row, put.vectors, put.words, put.pending)
 
@@ -202,3 +192,8 @@ class MemoryItems(ItemBackend, ResetInChild):
 
 def _is_there(one: _Item, now: int | None) -> bool:
     return now is None or one.row.expires_at is None or one.row.expires_at > now
+
+
+def _scored(some: Sequence[_Item], found: Sequence[tuple[Place, float]]) -> list[Scored]:
+    rows = {one.row.place: one.row for one in some}
+    return [Scored(rows[place], score) for place, score in found]

@@ -425,6 +425,23 @@ def _put(engine: Engine, puts: Collection[tuple[PutOp, int | None]], now: int) -
             return
 
 
+def put_rows(engine: Engine, rows: Sequence[ItemPut]) -> Requests[None]:
+    """Put items that were exported, as this store packs and indexes them."""
+    values = [engine.packer.unpack(row.value) for row in rows if row.value is not None]
+    puts = [
+        row._replace(value=engine.packer.pack(value))
+        for row, value in zip(rows, values, strict=True)
+    ]
+    if engine.index is not None:
+        ops = [
+            PutOp(row.namespace, row.key, value) for row, value in zip(rows, values, strict=True)
+        ]
+        puts = yield from _indexed(engine.index, puts, ops)
+    last = {(put.namespace, put.key): put for put in puts}
+    change: Any = PutItems(tuple(last.values()), engine.now())
+    yield Commit(change)
+
+
 def _prepared(engine: Engine, op: PutOp, expects: int | None) -> ItemPut:
     if op.value is None:
         return ItemPut(op.namespace, op.key, None, expects=expects)

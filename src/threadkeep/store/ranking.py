@@ -5,38 +5,41 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import log
-from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends.open import extra
 from threadkeep.store.records import ItemRow, Metric, Place, Scored
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _K1, _B = 1.2, 0.75  # of BM25, as FTS5 has them
 _RANK = 60  # of reciprocal rank fusion: https://doi.org/10.1145/1571941.1572114
 
 
-def vector_scores(metric: Metric, vectors: Sequence[bytes], query: bytes) -> Sequence[float]:
-    """Return the score of each vector: its cosine or inner product, or minus its distance."""
+def nearest(
+    metric: Metric, places: Sequence[Place], vectors: Sequence[bytes], query: bytes, limit: int
+) -> list[tuple[Place, float]]:
+    """Return the best places and their scores: the cosine, inner product or minus the distance.
+
+    `vectors` are those of the places, of which one may come several times.
+    """
     if not vectors:
         return []
     with extra("Semantic search", "search"):
         import numpy as np  # noqa: PLC0415 - an extra
     wanted = np.frombuffer(query, "<f4")
     matrix = np.frombuffer(b"".join(vectors), "<f4").reshape(len(vectors), len(wanted))
+    scores = matrix @ wanted
     if metric == "l2":
-        return _listed(-np.sqrt(np.square(matrix - wanted).sum(axis=1)))
-    products = matrix @ wanted
-    if metric == "inner_product":
-        return _listed(products)
-    norms = np.sqrt(np.einsum("ij,ij->i", matrix, matrix)) * np.sqrt(wanted @ wanted)
-    return _listed(np.divide(products, norms, out=np.zeros_like(products), where=norms > 0))
-
-
-def _listed(scores: np.ndarray[Any, Any]) -> list[float]:
-    found: list[float] = scores.tolist()
-    return found
+        scores = -np.sqrt(np.square(matrix - wanted).sum(axis=1))
+    elif metric == "cosine":
+        norms = np.sqrt(np.einsum("ij,ij->i", matrix, matrix)) * np.sqrt(wanted @ wanted)
+        scores = np.divide(scores, norms, out=np.zeros_like(scores), where=norms > 0)
+    size = limit
+    while True:
+        last = len(scores) - min(size, len(scores))
+        some = np.flatnonzero(scores >= np.partition(scores, last)[last])  # (all of equal scores)
+        found = best([(places[at], float(scores[at])) for at in some.tolist()], limit)
+        if len(found) >= limit or size >= len(scores):
+            return found
+        size *= 4
 
 
 def best(scored: Iterable[tuple[Place, float]], limit: int) -> list[tuple[Place, float]]:

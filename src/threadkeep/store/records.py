@@ -176,6 +176,7 @@ class ItemPut(NamedTuple):
     pending: str | None = None  # (the fields to embed later)
     expects: int | None = None  # the version that it has, 0 for no item; None: any
     earlier: Earlier | None = None
+    times: tuple[int, int, int | None] | None = None  # created, updated, expires; None: by `now`
 
 
 class PutItems(NamedTuple):

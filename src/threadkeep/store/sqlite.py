@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -17,7 +17,7 @@ from threadkeep.backends.sqlite.connections import Connections
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.errors import ConflictError, OpenError, ThreadkeepError
 from threadkeep.store.backend import ItemBackend, SearchOptions, merged
-from threadkeep.store.ranking import best, vector_scores
+from threadkeep.store.ranking import best, nearest
 from threadkeep.store.records import (
     Condition,
     Earlier,
@@ -93,9 +93,9 @@ _BARE = "NOT EXISTS (SELECT 1 FROM tk_item_vectors v WHERE v.ns = i.ns AND v.ite
 _ALIVE = "(i.expires IS NULL OR i.expires > ?)"
 _PUT = """
 INSERT INTO tk_items (number, ns, key, version, created, updated, ttl, expires, pending, value)
-VALUES (?1, ?2, ?3, ?1, ?4, ?4, ?5, ?6, ?7, ?8)
-ON CONFLICT (ns, key) DO UPDATE SET version = ?1, updated = ?4, ttl = ?5, expires = ?6,
-    pending = ?7, value = ?8
+VALUES (?1, ?2, ?3, ?1, coalesce(?4, ?5), ?5, ?6, ?7, ?8, ?9)
+ON CONFLICT (ns, key) DO UPDATE SET version = ?1, created = coalesce(?4, created), updated = ?5,
+    ttl = ?6, expires = ?7, pending = ?8, value = ?9
 """
 _COUNT = "UPDATE tk_store SET counter = counter + ? RETURNING counter"
 _OPERATORS = {"$eq": "=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
@@ -174,18 +174,22 @@ class SqliteItems(ItemBackend):
     def _nearest(self, db: sqlite3.Connection, read: FindNearest) -> list[Scored]:
         source, values = _vectors_under(read)
         distance = _DISTANCES.get(self._options.metric)
-        if distance is not None and _has_vec(db):
-            query = f"""
-                SELECT v.ns, v.item, max(coalesce({distance}(v.vector, ?), 0.0)) AS score {source}
-                GROUP BY v.item ORDER BY score DESC, v.ns, v.item LIMIT ?"""
-            nearest = db.execute(query, (read.vector, *values, read.limit))
-            found = [((ns, item), score) for ns, item, score in nearest]
-        else:
+        if distance is None or not _has_vec(db):
             rows = db.execute(f"SELECT v.ns, v.item, v.vector {source}", values).fetchall()
-            vectors = [vector for *_, vector in rows]
-            scores = vector_scores(self._options.metric, vectors, read.vector)
             places = [(ns, item) for ns, item, _ in rows]
-            found = best(zip(places, scores, strict=True), read.limit)
+            vectors = [vector for *_, vector in rows]
+            found = nearest(self._options.metric, places, vectors, read.vector, read.limit)
+        else:
+            query = f"""
+                SELECT v.ns, v.item, coalesce({distance}(v.vector, ?), 0.0) AS score {source}
+                ORDER BY score DESC, v.ns, v.item LIMIT ?"""
+            found, size = [], read.limit
+            while len(found) < read.limit:  # (an item may have several vectors)
+                scored = db.execute(query, (read.vector, *values, size)).fetchall()
+                found = best([((ns, item), score) for ns, item, score in scored], read.limit)
+                if len(scored) < size:
+                    break
+                size *= 4
         return _scored(db, [item for (_, item), _ in found], [score for _, score in found])
 
     # -- changes -------------------------------------------------------------------------
@@ -251,45 +255,59 @@ class SqliteItems(ItemBackend):
             if put.earlier is not None:
                 _keep(db, spaces[put.namespace], put.key, put.earlier)
         is_indexed = self._options.dims or self._options.text
-        if is_indexed:
-            self._unindex(db, [(spaces[put.namespace], put.key) for put in puts])
+        numbers = self._unindexed(db, spaces, puts) if is_indexed else {}
         written = []
         gone = []
         for number, put in enumerate(puts, last - len(puts) + 1):
-            namespace, key, value, ttl, _, _, pending, *_ = put
+            namespace, key, value, ttl, _, _, pending, _, _, times = put
+            at = (spaces[namespace], key)
             if value is None:
-                gone.append((spaces[namespace], key))
+                gone.append(at)
             else:
-                expires = None if ttl is None else now + ttl
-                written.append((number, spaces[namespace], key, now, ttl, expires, pending, value))
+                times = times or (None, now, None if ttl is None else now + ttl)
+                created, updated, expires = times
+                written.append((number, *at, created, updated, ttl, expires, pending, value))
+                numbers.setdefault(at, number)
         db.executemany(_PUT, written)
         if gone:
             db.executemany("DELETE FROM tk_items WHERE ns = ? AND key = ?", gone)
         if is_indexed:
-            self._index(db, [(spaces[put.namespace], put) for put in puts])
+            self._index(db, numbers, spaces, puts)
 
-    def _unindex(self, db: sqlite3.Connection, keys: Iterable[tuple[int, str]]) -> None:
-        for key in keys:
-            query = "SELECT ns, number FROM tk_items WHERE ns = ? AND key = ?"
-            for place in db.execute(query, key).fetchall():
-                self._drop_index(db, *place)
+    def _unindexed(
+        self, db: sqlite3.Connection, spaces: Mapping[Namespace, int], puts: Sequence[ItemPut]
+    ) -> dict[tuple[int, str], int]:
+        """Remove the vectors and words of items; return the numbers of those that are there."""
+        keys = [(spaces[put.namespace], put.key) for put in puts]
+        numbers = _existing(db, keys)
+        self._drop_index(db, [(ns, number) for (ns, _), number in numbers.items()])
+        return numbers
 
-    def _drop_index(self, db: sqlite3.Connection, ns: int, number: int) -> None:
-        db.execute("DELETE FROM tk_item_vectors WHERE ns = ? AND item = ?", (ns, number))
+    def _drop_index(self, db: sqlite3.Connection, places: Sequence[tuple[int, int]]) -> None:
+        db.executemany("DELETE FROM tk_item_vectors WHERE ns = ? AND item = ?", places)
         if self._options.text:
-            db.execute("DELETE FROM tk_item_words WHERE rowid = ?", (number,))
+            numbers = [(number,) for _, number in places]
+            db.executemany("DELETE FROM tk_item_words WHERE rowid = ?", numbers)
 
-    def _index(self, db: sqlite3.Connection, puts: Iterable[tuple[int, ItemPut]]) -> None:
-        for ns, put in puts:
-            if not put.vectors and not put.words:
-                continue
-            query = "SELECT number FROM tk_items WHERE ns = ? AND key = ?"
-            (number,) = db.execute(query, (ns, put.key)).fetchone()
-            vectors = [(ns, number, field, data) for field, data in put.vectors]
-            db.executemany("INSERT INTO tk_item_vectors VALUES (?, ?, ?, ?)", vectors)
+    def _index(
+        self,
+        db: sqlite3.Connection,
+        numbers: Mapping[tuple[int, str], int],
+        spaces: Mapping[Namespace, int],
+        puts: Iterable[ItemPut],
+    ) -> None:
+        vectors = []
+        words = []
+        for put in puts:
+            ns = spaces[put.namespace]
+            if put.vectors:
+                number = numbers[ns, put.key]
+                vectors += [(ns, number, path, data) for path, data in put.vectors]
             if put.words and self._options.text:
-                insert = "INSERT INTO tk_item_words (rowid, words) VALUES (?, ?)"
-                db.execute(insert, (number, put.words))
+                words.append((numbers[ns, put.key], put.words))
+        db.executemany("INSERT INTO tk_item_vectors VALUES (?, ?, ?, ?)", vectors)
+        if words:
+            db.executemany("INSERT INTO tk_item_words (rowid, words) VALUES (?, ?)", words)
 
     def sweep(self, now: int, limit: int) -> int:
         """See `ItemBackend.sweep`."""
@@ -309,10 +327,10 @@ class SqliteItems(ItemBackend):
             return removed
 
     def _remove(self, db: sqlite3.Connection, rows: Sequence[tuple[int, int, str]]) -> int:
-        for ns, number, key in rows:
-            self._drop_index(db, ns, number)
-            db.execute("DELETE FROM tk_items WHERE number = ?", (number,))
-            db.execute("DELETE FROM tk_item_versions WHERE ns = ? AND key = ?", (ns, key))
+        self._drop_index(db, [(ns, number) for ns, number, _ in rows])
+        keys = [(ns, key) for ns, _, key in rows]
+        db.executemany("DELETE FROM tk_items WHERE ns = ? AND key = ?", keys)
+        db.executemany("DELETE FROM tk_item_versions WHERE ns = ? AND key = ?", keys)
         return len(rows)
 
 
@@ -358,6 +376,20 @@ def _numbers(db: sqlite3.Connection, puts: Sequence[ItemPut]) -> dict[Namespace,
                 insert = "INSERT INTO tk_namespaces (path) VALUES (?)"
                 known[path] = db.execute(insert, (path,)).lastrowid
     return {namespace: known.get(path, 0) for namespace, path in paths.items()}
+
+
+def _existing(
+    db: sqlite3.Connection, keys: Sequence[tuple[int, str]]
+) -> dict[tuple[int, str], int]:
+    if any("\0" in key for _, key in keys):  # (JSON ends at a NUL)
+        query = "SELECT ns, key, number FROM tk_items WHERE ns = ? AND key = ?"
+        rows = [row for key in keys for row in db.execute(query, key)]
+    else:
+        query = """
+            SELECT i.ns, i.key, i.number FROM json_each(?) j CROSS JOIN tk_items i
+            ON i.ns = json_extract(j.value, '$[0]') AND i.key = json_extract(j.value, '$[1]')"""
+        rows = db.execute(query, (json.dumps(keys, ensure_ascii=False),)).fetchall()
+    return {(ns, key): number for ns, key, number in rows}
 
 
 def _check(db: sqlite3.Connection, ns: int, put: ItemPut) -> None:

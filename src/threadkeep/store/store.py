@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -19,6 +21,7 @@ from langgraph.store.base import (
     PutOp,
     SearchOp,
     TTLConfig,
+    validate_op_namespace,
 )
 
 from threadkeep.backends.group_commit import GroupCommit
@@ -26,13 +29,15 @@ from threadkeep.backends.process_forks import PerLoop
 from threadkeep.engine.operation import Requests, call
 from threadkeep.errors import InvalidArgumentError, invalid
 from threadkeep.layers import driver
+from threadkeep.layers.driver import Workflow
 from threadkeep.maintenance import Done
 from threadkeep.retention.background import Collector
-from threadkeep.store import operations
+from threadkeep.store import operations, transfer
 from threadkeep.store.backends import items_over
 from threadkeep.store.calls import Calls
 from threadkeep.store.embedding import Index
 from threadkeep.store.operations import ItemVersion
+from threadkeep.store.transfer import ErasedItems
 from threadkeep.store.values import Packer
 from threadkeep.validation import is_count
 
@@ -277,6 +282,50 @@ class Store(BaseStore):
         while some := (yield from operations.embed_pending(self._engine)):
             embedded += some
         return embedded
+
+    def _export(self, path: str | PathLike[str], prefix: Namespace = ()) -> Workflow[int]:
+        """Write the items of these namespaces to a file, a line of JSON each; return their number.
+
+        Items that an encrypted store holds are written as they are stored: encrypted.
+
+        Args:
+            path: the file, which is replaced.
+            prefix: the beginning of their namespaces.
+        """
+        return transfer.export_items(self._stack, Path(path), tuple(prefix))
+
+    def _import(self, source: str | PathLike[str] | BaseStore) -> Workflow[int]:
+        """Put the items of a file, or of another store, into this one; return their number.
+
+        Times are kept, and lifetimes too where they come from a file. Items that are here already
+        are replaced. To import again after a failure is harmless.
+
+        Args:
+            source: a file that `export_items` wrote, or a store, such as LangGraph's own.
+
+        Raises:
+            InvalidArgumentError: the file is damaged, or not one of these.
+        """
+        found = source if isinstance(source, BaseStore) else Path(source)
+        return transfer.import_items(self._stack, self._engine, found)
+
+    def _erase(self, prefix: Namespace) -> Workflow[ErasedItems]:
+        """Erase the items of these namespaces, with their versions, vectors and words.
+
+        The store's files are scrubbed, as by `saver.threads.erase`; the report says of which places
+        the store has no power.
+
+        Args:
+            prefix: the beginning of their namespaces; not empty.
+        """
+        if not prefix:
+            raise invalid("prefix", prefix, "Use a namespace, such as ('users', '1').")
+        validate_op_namespace(SearchOp(tuple(prefix)))
+        return transfer.erase(self._stack, self._pair, tuple(prefix))
+
+    export_items, aexport_items = driver.both(_export)
+    import_items, aimport_items = driver.both(_import)
+    erase, aerase = driver.both(_erase)
 
     # -- life ----------------------------------------------------------------------------
 
