@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,9 @@ class LocalEmbeddings(Embeddings):
 
     def __init__(self) -> None:
         with extra("The local embedding model", "embeddings"):
-            import wordllama  # noqa: PLC0415 - an extra
+            wordllama = import_module("wordllama")
         # (it looks for its own files in a folder of another name, unless it is told)
-        folder = Path(wordllama.__file__).parent
+        folder = Path(str(wordllama.__file__)).parent
         self._model: Any = wordllama.WordLlama.load(
             cache_dir=folder, dim=DIMS, disable_download=True
         )

@@ -264,8 +264,8 @@ class SqliteItems(ItemBackend):
             if value is None:
                 gone.append(at)
             else:
-                times = times or (None, now, None if ttl is None else now + ttl)
-                created, updated, expires = times
+                expires = None if ttl is None else now + ttl
+                created, updated, expires = times or (None, now, expires)
                 written.append((number, *at, created, updated, ttl, expires, pending, value))
                 numbers.setdefault(at, number)
         db.executemany(_PUT, written)
