@@ -1,0 +1,23 @@
+"""Monitoring of savers: metrics, spans, logs."""
+
+from importlib import import_module as _import
+from typing import TYPE_CHECKING as _CHECKING
+from typing import Any as _Any
+
+# (imported at once: else the name may be that of the module, once that was imported)
+from threadkeep.monitor.observe import ObservedSaver, Sink, observe
+
+if _CHECKING:
+    from threadkeep.monitor.counters import Counters
+
+__all__ = ["Counters", "ObservedSaver", "Sink", "observe"]
+
+_MODULES = {"Counters": "counters"}
+
+
+def __getattr__(name: str) -> _Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(_import(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
