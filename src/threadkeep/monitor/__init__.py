@@ -1,0 +1,20 @@
+"""Monitoring of savers: metrics, spans, logs."""
+
+from importlib import import_module as _import
+from typing import TYPE_CHECKING as _CHECKING
+from typing import Any as _Any
+
+if _CHECKING:
+    from threadkeep.monitor.observe import ObservedSaver, Sink, observe
+
+__all__ = ["ObservedSaver", "Sink", "observe"]
+
+_MODULES = {"ObservedSaver": "observe", "Sink": "observe", "observe": "observe"}
+
+
+def __getattr__(name: str) -> _Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(_import(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value

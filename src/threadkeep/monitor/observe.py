@@ -1,0 +1,339 @@
+"""Observation of a saver: each operation is timed, and told to sinks, spans and logs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+
+import threadkeep
+from threadkeep import validation
+from threadkeep.backends.open import extra
+from threadkeep.delegate import Delegate
+from threadkeep.errors import invalid
+from threadkeep.layers.driver import Workflow
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+    from opentelemetry.trace import Tracer
+    from prometheus_client import CollectorRegistry
+
+    from threadkeep.monitor.opentelemetry import Spans
+
+_log = logging.getLogger("threadkeep")
+SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
+"""Version of the semantic conventions whose names are used."""
+
+
+class Sink(Protocol):
+    """Receiver of measurements. Called after each operation, from whatever thread runs it."""
+
+    def record(self, operation: str, seconds: float, error: BaseException | None) -> None:
+        """Take note of an operation. Quick: the caller waits for it.
+
+        Args:
+            operation: the method, such as "put" or "get_tuple"; that of an async variant, too.
+            seconds: how long it took.
+            error: the error that it ended with; None if it succeeded.
+        """
+
+
+class _Observer:
+    """Exports of an observed saver and its clones."""
+
+    def __init__(self, saver: BaseCheckpointSaver[Any], backend: str) -> None:
+        self.saver = saver  # (clones keep the original alive: its counters are theirs)
+        self.backend = backend
+        self.sinks: tuple[Sink, ...] = ()
+        self.spans: Spans | None = None
+        self.logs: _Logs | None = None
+        self.lock = threading.Lock()
+
+    def tell(
+        self, operation: str, subject: object, seconds: float, error: BaseException | None
+    ) -> None:
+        """Tell the sinks and the log. A failure of theirs is logged, and fails no operation."""
+        for sink in self.sinks:
+            try:
+                sink.record(operation, seconds, error)
+            except Exception:  # noqa: BLE001 - sinks are other people's, and the save is made
+                _log.exception("A sink of an observed saver failed: %r", sink)
+        if self.logs is not None:
+            try:
+                self.logs.record(operation, subject, seconds, error)
+            except Exception:  # noqa: BLE001 - likewise
+                _log.exception("The logger of an observed saver failed.")
+
+
+class _Timed:
+    """Context of one operation."""
+
+    __slots__ = ("_began", "_is_current", "_observer", "_operation", "_span", "_subject")
+
+    def __init__(
+        self, observer: _Observer, operation: str, subject: object, *, is_current: bool = True
+    ) -> None:
+        self._observer = observer
+        self._operation = operation
+        self._subject = subject
+        self._is_current = is_current
+
+    def __enter__(self) -> None:
+        spans = self._observer.spans
+        if spans is not None:
+            thread = thread_of(self._subject)
+            self._span = spans.start(self._operation, thread, is_current=self._is_current)
+        self._began = perf_counter()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        seconds = perf_counter() - self._began
+        if kind is GeneratorExit:  # a listing that its reader has left
+            error = None
+        observer = self._observer
+        observer.tell(self._operation, self._subject, seconds, error)
+        if observer.spans is not None:
+            observer.spans.end(self._span, error)
+
+
+class ObservedSaver(Delegate):
+    """A saver whose operations are observed, as `observe` returns it.
+
+    The methods of `BaseCheckpointSaver` are measured; all others are those of the saver inside.
+    """
+
+    def __init__(self, saver: BaseCheckpointSaver[Any], backend: str) -> None:
+        super().__init__(saver)
+        self._observer = _Observer(saver, backend)
+
+    def add_sink(self, sink: Sink) -> None:
+        """Add a receiver of measurements. See `Sink`."""
+        if not callable(getattr(sink, "record", None)):
+            raise invalid("sink", sink, "Use an object with record(operation, seconds, error).")
+        with self._observer.lock:
+            self._observer.sinks += (sink,)
+
+    def remove_sink(self, sink: Sink) -> None:
+        """Remove a receiver of measurements; nothing if it is not there."""
+        with self._observer.lock:
+            sinks = self._observer.sinks
+            self._observer.sinks = tuple([one for one in sinks if one is not sink])
+
+    def _call(self, name: str, *args: Any, **options: Any) -> Workflow[Any]:
+        """Call a method of the saver inside: those that are not below. See `Delegate._call`."""
+        subject = args[0] if args else options.get("config")
+        with _Timed(self._observer, name, subject):
+            return (yield from super()._call(name, *args, **options))
+
+    # -- reading ---------------------------------------------------------------------
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """See `BaseCheckpointSaver`."""
+        with _Timed(self._observer, "get_tuple", config):
+            found: CheckpointTuple | None = self._inner.get_tuple(config)
+        return found
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """See `BaseCheckpointSaver`."""
+        with _Timed(self._observer, "get_tuple", config):
+            found: CheckpointTuple | None = await self._inner.aget_tuple(config)
+        return found
+
+    def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
+        """See `BaseCheckpointSaver`. Measured until it is exhausted or closed."""
+        # (its span is not the current one: the reader's own work is not part of it)
+        with _Timed(self._observer, "list", config, is_current=False):
+            yield from self._inner.list(config, **options)
+
+    async def alist(
+        self, config: RunnableConfig | None, **options: Any
+    ) -> AsyncIterator[CheckpointTuple]:
+        """See `BaseCheckpointSaver` and `list`."""
+        with _Timed(self._observer, "list", config, is_current=False):
+            async for found in self._inner.alist(config, **options):
+                yield found
+
+    # -- writing ---------------------------------------------------------------------
+
+    def put(
+        self, config: RunnableConfig, checkpoint: Any, metadata: Any, new_versions: Any
+    ) -> RunnableConfig:
+        """See `BaseCheckpointSaver`."""
+        with _Timed(self._observer, "put", config):
+            stored: RunnableConfig = self._inner.put(config, checkpoint, metadata, new_versions)
+        return stored
+
+    async def aput(
+        self, config: RunnableConfig, checkpoint: Any, metadata: Any, new_versions: Any
+    ) -> RunnableConfig:
+        """See `BaseCheckpointSaver`."""
+        with _Timed(self._observer, "put", config):
+            inner = self._inner
+            stored: RunnableConfig = await inner.aput(config, checkpoint, metadata, new_versions)
+        return stored
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Any, task_id: str, task_path: str = ""
+    ) -> None:
+        """See `BaseCheckpointSaver`."""
+        with _Timed(self._observer, "put_writes", config):
+            self._inner.put_writes(config, writes, task_id, task_path)
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Any, task_id: str, task_path: str = ""
+    ) -> None:
+        """See `BaseCheckpointSaver`."""
+        with _Timed(self._observer, "put_writes", config):
+            await self._inner.aput_writes(config, writes, task_id, task_path)
+
+
+def observe(  # noqa: PLR0913 - they are given by name
+    saver: BaseCheckpointSaver[Any],
+    *,
+    registry: CollectorRegistry | None = None,
+    opentelemetry: bool = False,
+    tracer: Tracer | None = None,
+    meter: Meter | None = None,
+    logger: Any = None,
+    sinks: Iterable[Sink] = (),
+    backend: str | None = None,
+) -> ObservedSaver:
+    """Return a saver that does what the other one does, and exports what it costs.
+
+    Counts, errors and durations of the methods of `BaseCheckpointSaver`, sync and async. Nothing is
+    exported that is not asked for, and no content of threads is.
+
+    Args:
+        saver: any LangGraph saver; closed with this one.
+        registry: a registry of `prometheus_client`, in which the metrics `threadkeep_*` are.
+            Observed savers may share one.
+        opentelemetry: spans and metrics by the program's own tracer and meter providers, where
+            `tracer` or `meter` is not given.
+        tracer: spans by this tracer of OpenTelemetry, as children of the current span.
+        meter: the metric `db.client.operation.duration` by this meter of OpenTelemetry.
+        logger: a logger of `logging` or `structlog`: an event for each operation, at level debug,
+            and at level warning for those that fail.
+        sinks: further receivers of measurements; see `Sink`.
+        backend: the store's name in what is exported; None finds it out ("sqlite", "postgresql",
+            "redis", "memory" and so on).
+
+    Raises:
+        InvalidArgumentError: an argument is invalid.
+        OpenError: a library that is needed is not installed.
+    """
+    if not isinstance(saver, BaseCheckpointSaver):
+        raise invalid("saver", saver, "Use a LangGraph saver, such as SqliteSaver(path).")
+    if opentelemetry:
+        tracer, meter = _of_the_program(tracer, meter)
+    name = backend_of(saver) if backend is None else validation.text("backend", backend)
+    observed = ObservedSaver(saver, name)
+    if registry is not None:
+        from threadkeep.monitor.prometheus import Metrics  # noqa: PLC0415 - of an extra
+
+        observed.add_sink(Metrics.of(registry).sink(saver, name))
+    if meter is not None:
+        from threadkeep.monitor.opentelemetry import DurationMetric  # noqa: PLC0415 - of an extra
+
+        observed.add_sink(DurationMetric(meter, name))
+    for sink in sinks:
+        observed.add_sink(sink)
+    observer = observed._observer  # noqa: SLF001 - made here
+    if tracer is not None:
+        from threadkeep.monitor.opentelemetry import Spans  # noqa: PLC0415 - of an extra
+
+        observer.spans = Spans(tracer, name)
+    if logger is not None:
+        observer.logs = _Logs(logger, name)
+    return observed
+
+
+# -- what is observed ------------------------------------------------------------------
+
+_BACKENDS = {  # by a part of the name of a saver's class; the values are OpenTelemetry's names
+    "sqlite": "sqlite",
+    "postgres": "postgresql",
+    "redis": "redis",
+    "valkey": "redis",
+    "memory": "memory",
+    "mongo": "mongodb",
+    "mysql": "mysql",
+    "dynamo": "aws.dynamodb",
+    "cosmos": "azure.cosmosdb",
+}
+
+
+def backend_of(saver: object) -> str:
+    """Return the name of the store behind a saver, by the name of its class."""
+    while isinstance(saver, Delegate):
+        saver = saver._inner  # noqa: SLF001 - a delegate's own
+    store = getattr(saver, "backend", saver)
+    for cls in type(store).__mro__:
+        for part, name in _BACKENDS.items():
+            if part in cls.__name__.lower():
+                return name
+    return type(store).__name__
+
+
+def thread_of(subject: object) -> str | None:
+    """Return the id of the thread that a config, or an id, names; None if it names none."""
+    if isinstance(subject, str):
+        return subject
+    try:
+        return str(subject["configurable"]["thread_id"])  # type: ignore[index] # tried
+    except (TypeError, KeyError):
+        return None
+
+
+def error_type(error: BaseException) -> str:
+    """Return the name of an error's class, with its module where that is not Python's own."""
+    cls = type(error)
+    known = cls.__module__ in ("builtins", "threadkeep.errors")
+    return cls.__qualname__ if known else f"{cls.__module__}.{cls.__qualname__}"
+
+
+# -- logs ------------------------------------------------------------------------------
+
+
+class _Logs:
+    """Events of operations, in a logger of the standard library or of structlog."""
+
+    def __init__(self, logger: Any, backend: str) -> None:
+        if not callable(getattr(logger, "debug", None)):
+            raise invalid("logger", logger, "Use a logger of logging or structlog.")
+        self._logger = logger
+        self._backend = backend
+        self._is_standard = isinstance(logger, logging.Logger | logging.LoggerAdapter)
+
+    def record(
+        self, operation: str, subject: object, seconds: float, error: BaseException | None
+    ) -> None:
+        level = logging.DEBUG if error is None else logging.WARNING
+        if self._is_standard and not self._logger.isEnabledFor(level):
+            return
+        fields: dict[str, Any] = {
+            "operation": operation,
+            "backend": self._backend,
+            "seconds": seconds,
+            "thread_id": thread_of(subject),
+        }
+        if error is not None:
+            fields["error"] = error_type(error)
+        if self._is_standard:
+            text = "checkpoint operation: " + " ".join([f"{name}=%s" for name in fields])
+            self._logger.log(level, text, *fields.values(), extra=fields)
+        else:
+            tell = self._logger.debug if error is None else self._logger.warning
+            tell("checkpoint operation", **fields)
+
+
+def _of_the_program(tracer: Tracer | None, meter: Meter | None) -> tuple[Tracer, Meter]:
+    """Return the tracer and meter given, or those of the program's own providers."""
+    with extra("OpenTelemetry", "monitor"):
+        from opentelemetry import metrics, trace  # noqa: PLC0415 - of an extra
+    version, schema = threadkeep.__version__, SCHEMA
+    tracer = tracer or trace.get_tracer("threadkeep", version, schema_url=schema)
+    return tracer, meter or metrics.get_meter("threadkeep", version, schema_url=schema)
