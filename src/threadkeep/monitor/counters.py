@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +33,8 @@ class Counters:
     retries: int = 0
     queued: int = 0
     queued_bytes: int = 0
+
+    def __add__(self, other: Counters) -> Counters:
+        """Return the sums."""
+        names = [one.name for one in fields(self)]
+        return Counters(*[getattr(self, name) + getattr(other, name) for name in names])

@@ -191,7 +191,7 @@ class ObservedSaver(Delegate):
             await self._inner.aput_writes(config, writes, task_id, task_path)
 
 
-def observe(  # noqa: PLR0913 - they are given by name
+def observe(
     saver: BaseCheckpointSaver[Any],
     *,
     registry: CollectorRegistry | None = None,
@@ -311,6 +311,7 @@ class _Logs:
     def record(
         self, operation: str, subject: object, seconds: float, error: BaseException | None
     ) -> None:
+        """Log an operation."""
         level = logging.DEBUG if error is None else logging.WARNING
         if self._is_standard and not self._logger.isEnabledFor(level):
             return
