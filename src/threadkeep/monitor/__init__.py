@@ -5,11 +5,17 @@ from typing import TYPE_CHECKING as _CHECKING
 from typing import Any as _Any
 
 if _CHECKING:
+    from threadkeep.monitor.counters import Counters
     from threadkeep.monitor.observe import ObservedSaver, Sink, observe
 
-__all__ = ["ObservedSaver", "Sink", "observe"]
+__all__ = ["Counters", "ObservedSaver", "Sink", "observe"]
 
-_MODULES = {"ObservedSaver": "observe", "Sink": "observe", "observe": "observe"}
+_MODULES = {
+    "Counters": "counters",
+    "ObservedSaver": "observe",
+    "Sink": "observe",
+    "observe": "observe",
+}
 
 
 def __getattr__(name: str) -> _Any:

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
-import threadkeep
 from threadkeep import validation
-from threadkeep.backends.open import extra
 from threadkeep.delegate import Delegate
 from threadkeep.errors import invalid
 from threadkeep.layers.driver import Workflow
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     from threadkeep.monitor.opentelemetry import Spans
 
 _log = logging.getLogger("threadkeep")
-SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
-"""Version of the semantic conventions whose names are used."""
 
 
 class Sink(Protocol):
@@ -227,25 +223,25 @@ def observe(
     """
     if not isinstance(saver, BaseCheckpointSaver):
         raise invalid("saver", saver, "Use a LangGraph saver, such as SqliteSaver(path).")
-    if opentelemetry:
-        tracer, meter = _of_the_program(tracer, meter)
     name = backend_of(saver) if backend is None else validation.text("backend", backend)
     observed = ObservedSaver(saver, name)
     if registry is not None:
-        from threadkeep.monitor.prometheus import Metrics  # noqa: PLC0415 - of an extra
+        from threadkeep.monitor.prometheus import metrics_of  # noqa: PLC0415 - of an extra
 
-        observed.add_sink(Metrics.of(registry).sink(saver, name))
-    if meter is not None:
-        from threadkeep.monitor.opentelemetry import DurationMetric  # noqa: PLC0415 - of an extra
+        observed.add_sink(metrics_of(registry).sink(saver, name))
+    observer = observed._observer  # noqa: SLF001 - made here
+    if opentelemetry or tracer is not None or meter is not None:
+        from threadkeep.monitor import opentelemetry as otel  # noqa: PLC0415 - of an extra
 
-        observed.add_sink(DurationMetric(meter, name))
+        if opentelemetry:
+            own_tracer, own_meter = otel.tracer_and_meter()
+            tracer, meter = tracer or own_tracer, meter or own_meter
+        if meter is not None:
+            observed.add_sink(otel.DurationSink(meter, saver, name))
+        if tracer is not None:
+            observer.spans = otel.Spans(tracer, name)
     for sink in sinks:
         observed.add_sink(sink)
-    observer = observed._observer  # noqa: SLF001 - made here
-    if tracer is not None:
-        from threadkeep.monitor.opentelemetry import Spans  # noqa: PLC0415 - of an extra
-
-        observer.spans = Spans(tracer, name)
     if logger is not None:
         observer.logs = _Logs(logger, name)
     return observed
@@ -288,13 +284,6 @@ def thread_of(subject: object) -> str | None:
         return None
 
 
-def error_type(error: BaseException) -> str:
-    """Return the name of an error's class, with its module where that is not Python's own."""
-    cls = type(error)
-    known = cls.__module__ in ("builtins", "threadkeep.errors")
-    return cls.__qualname__ if known else f"{cls.__module__}.{cls.__qualname__}"
-
-
 # -- logs ------------------------------------------------------------------------------
 
 
@@ -322,19 +311,10 @@ class _Logs:
             "thread_id": thread_of(subject),
         }
         if error is not None:
-            fields["error"] = error_type(error)
+            fields["error"] = type(error).__qualname__
         if self._is_standard:
             text = "checkpoint operation: " + " ".join([f"{name}=%s" for name in fields])
             self._logger.log(level, text, *fields.values(), extra=fields)
         else:
             tell = self._logger.debug if error is None else self._logger.warning
             tell("checkpoint operation", **fields)
-
-
-def _of_the_program(tracer: Tracer | None, meter: Meter | None) -> tuple[Tracer, Meter]:
-    """Return the tracer and meter given, or those of the program's own providers."""
-    with extra("OpenTelemetry", "monitor"):
-        from opentelemetry import metrics, trace  # noqa: PLC0415 - of an extra
-    version, schema = threadkeep.__version__, SCHEMA
-    tracer = tracer or trace.get_tracer("threadkeep", version, schema_url=schema)
-    return tracer, meter or metrics.get_meter("threadkeep", version, schema_url=schema)
