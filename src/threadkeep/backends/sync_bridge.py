@@ -84,7 +84,7 @@ class BlockingFace(Backend, Generic[A]):
     def retries(self) -> int:
         """See `Backend.retries`. Those of awaiting calls, too."""
         beside = 0 if self.asynchronous is None else self.asynchronous.retries
-        return self._face.retries + beside
+        return self.face.retries + beside
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """See `Backend.fetch`."""
