@@ -308,12 +308,16 @@ class _Logs:
             "operation": operation,
             "backend": self._backend,
             "seconds": seconds,
-            "thread_id": thread_of(subject),
         }
+        thread = thread_of(subject)
+        if thread is not None:
+            fields["thread_id"] = thread
         if error is not None:
             fields["error"] = type(error).__qualname__
         if self._is_standard:
-            text = "checkpoint operation: " + " ".join([f"{name}=%s" for name in fields])
+            text = "%s on %s took %.6f s"
+            text += ", thread %s" if thread is not None else ""
+            text += ": %s" if error is not None else ""
             self._logger.log(level, text, *fields.values(), extra=fields)
         else:
             tell = self._logger.debug if error is None else self._logger.warning
