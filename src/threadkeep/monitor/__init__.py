@@ -4,18 +4,15 @@ from importlib import import_module as _import
 from typing import TYPE_CHECKING as _CHECKING
 from typing import Any as _Any
 
+# (imported at once: else the name may be that of the module, once that was imported)
+from threadkeep.monitor.observe import ObservedSaver, Sink, observe
+
 if _CHECKING:
     from threadkeep.monitor.counters import Counters
-    from threadkeep.monitor.observe import ObservedSaver, Sink, observe
 
 __all__ = ["Counters", "ObservedSaver", "Sink", "observe"]
 
-_MODULES = {
-    "Counters": "counters",
-    "ObservedSaver": "observe",
-    "Sink": "observe",
-    "observe": "observe",
-}
+_MODULES = {"Counters": "counters"}
 
 
 def __getattr__(name: str) -> _Any:
