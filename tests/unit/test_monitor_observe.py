@@ -24,11 +24,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client import CollectorRegistry
 
-from threadkeep import Cache, MemorySaver, WriteBehind, wrap
+from threadkeep import Cache, MemorySaver, PostgresSaver, RedisSaver, WriteBehind, wrap
 from threadkeep import SqliteSaver as OwnSqliteSaver
 from threadkeep.errors import ClosedError, ConflictError, InvalidArgumentError
 from threadkeep.memory import LayeredCheckpointSaver
 from threadkeep.monitor import observe
+from threadkeep.monitor.observe import backend_of
 
 DURATION = "threadkeep_operation_duration_seconds_count"
 ERRORS = "threadkeep_operation_errors_total"
@@ -233,6 +234,21 @@ def test_refused_conflicts_are_counted() -> None:
     assert saver.counters().conflicts == 1
 
 
+@pytest.mark.parametrize(
+    ("saver", "name"),
+    [
+        (PostgresSaver("postgresql://nobody@localhost/none"), "postgresql"),
+        (RedisSaver("redis://localhost:1"), "redis"),
+        (wrap(InMemorySaver(), write_behind=WriteBehind()), "memory"),
+        (type("AsyncShallowPostgresSaver", (Broken,), {})(), "postgresql"),
+        (type("Elsewhere", (BaseCheckpointSaver,), {})(), "Elsewhere"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_the_name_of_the_store(saver: Any, name: str) -> None:
+    assert backend_of(saver) == name
+
+
 # -- OpenTelemetry ---------------------------------------------------------------------
 
 
@@ -354,7 +370,9 @@ def test_logs_of_the_standard_library(caplog: pytest.LogCaptureFixture) -> None:
     first, second, third = caplog.records
     assert (first.levelno, second.levelno) == (logging.DEBUG, logging.WARNING)
     assert first.__dict__["operation"] == "get_tuple"
-    assert re.fullmatch(r"put on memory took 0\.\d{6} s, thread 1: RuntimeError", second.getMessage())
+    assert re.fullmatch(
+        r"put on memory took 0\.\d{6} s, thread 1: RuntimeError", second.getMessage()
+    )
     assert third.__dict__["thread_id"] == "1"
     assert SECRET not in caplog.text
 
