@@ -366,7 +366,7 @@ def test_logs_of_the_standard_library(caplog: pytest.LogCaptureFixture) -> None:
     saver.get_tuple(config("1"))
     with pytest.raises(RuntimeError):
         saver.put(config("1"), {}, {}, {})
-    saver.delete_thread("1")
+    saver.delete_thread(thread_id="1")
     first, second, third = caplog.records
     assert (first.levelno, second.levelno) == (logging.DEBUG, logging.WARNING)
     assert first.__dict__["operation"] == "get_tuple"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from functools import wraps
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
@@ -14,7 +15,6 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from threadkeep import validation
 from threadkeep.delegate import Delegate
 from threadkeep.errors import invalid
-from threadkeep.layers.driver import Workflow
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from threadkeep.monitor.opentelemetry import Spans
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _log = logging.getLogger("threadkeep")
 
 
@@ -66,7 +68,7 @@ class _Observer:
                 _log.exception("The logger of an observed saver failed.")
 
 
-class _Timed:
+class _Operation:
     """Context of one operation."""
 
     __slots__ = ("_began", "_is_current", "_observer", "_operation", "_span", "_subject")
@@ -96,6 +98,29 @@ class _Timed:
             observer.spans.end(self._span, error)
 
 
+def _named(options: dict[str, Any]) -> object:
+    return options.get("config", options.get("thread_id"))
+
+
+def _timed(
+    method: Callable[P, T],
+) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
+    """Return a method that times the one of the same name of the saver inside, and its variant."""
+    name, awaited = method.__name__, f"a{method.__name__}"
+
+    @wraps(method)
+    def timed(self: Any, *args: Any, **options: Any) -> Any:
+        with _Operation(self._observer, name, args[0] if args else _named(options)):
+            return getattr(self._inner, name)(*args, **options)
+
+    @wraps(getattr(BaseCheckpointSaver, awaited))
+    async def variant(self: Any, *args: Any, **options: Any) -> Any:
+        with _Operation(self._observer, name, args[0] if args else _named(options)):
+            return await getattr(self._inner, awaited)(*args, **options)
+
+    return cast("tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]", (timed, variant))
+
+
 class ObservedSaver(Delegate):
     """A saver whose operations are observed, as `observe` returns it.
 
@@ -119,72 +144,30 @@ class ObservedSaver(Delegate):
             sinks = self._observer.sinks
             self._observer.sinks = tuple([one for one in sinks if one is not sink])
 
-    def _call(self, name: str, *args: Any, **options: Any) -> Workflow[Any]:
-        """Call a method of the saver inside: those that are not below. See `Delegate._call`."""
-        subject = args[0] if args else options.get("config")
-        with _Timed(self._observer, name, subject):
-            return (yield from super()._call(name, *args, **options))
-
-    # -- reading ---------------------------------------------------------------------
-
-    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """See `BaseCheckpointSaver`."""
-        with _Timed(self._observer, "get_tuple", config):
-            found: CheckpointTuple | None = self._inner.get_tuple(config)
-        return found
-
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """See `BaseCheckpointSaver`."""
-        with _Timed(self._observer, "get_tuple", config):
-            found: CheckpointTuple | None = await self._inner.aget_tuple(config)
-        return found
+    get_tuple, aget_tuple = _timed(BaseCheckpointSaver.get_tuple)
+    put, aput = _timed(BaseCheckpointSaver.put)
+    put_writes, aput_writes = _timed(BaseCheckpointSaver.put_writes)
+    delete_thread, adelete_thread = _timed(BaseCheckpointSaver.delete_thread)
+    delete_for_runs, adelete_for_runs = _timed(BaseCheckpointSaver.delete_for_runs)
+    copy_thread, acopy_thread = _timed(BaseCheckpointSaver.copy_thread)
+    prune, aprune = _timed(BaseCheckpointSaver.prune)
+    get_delta_channel_history, aget_delta_channel_history = _timed(
+        BaseCheckpointSaver.get_delta_channel_history
+    )
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
         """See `BaseCheckpointSaver`. Measured until it is exhausted or closed."""
         # (its span is not the current one: the reader's own work is not part of it)
-        with _Timed(self._observer, "list", config, is_current=False):
+        with _Operation(self._observer, "list", config, is_current=False):
             yield from self._inner.list(config, **options)
 
     async def alist(
         self, config: RunnableConfig | None, **options: Any
     ) -> AsyncIterator[CheckpointTuple]:
         """See `BaseCheckpointSaver` and `list`."""
-        with _Timed(self._observer, "list", config, is_current=False):
+        with _Operation(self._observer, "list", config, is_current=False):
             async for found in self._inner.alist(config, **options):
                 yield found
-
-    # -- writing ---------------------------------------------------------------------
-
-    def put(
-        self, config: RunnableConfig, checkpoint: Any, metadata: Any, new_versions: Any
-    ) -> RunnableConfig:
-        """See `BaseCheckpointSaver`."""
-        with _Timed(self._observer, "put", config):
-            stored: RunnableConfig = self._inner.put(config, checkpoint, metadata, new_versions)
-        return stored
-
-    async def aput(
-        self, config: RunnableConfig, checkpoint: Any, metadata: Any, new_versions: Any
-    ) -> RunnableConfig:
-        """See `BaseCheckpointSaver`."""
-        with _Timed(self._observer, "put", config):
-            inner = self._inner
-            stored: RunnableConfig = await inner.aput(config, checkpoint, metadata, new_versions)
-        return stored
-
-    def put_writes(
-        self, config: RunnableConfig, writes: Any, task_id: str, task_path: str = ""
-    ) -> None:
-        """See `BaseCheckpointSaver`."""
-        with _Timed(self._observer, "put_writes", config):
-            self._inner.put_writes(config, writes, task_id, task_path)
-
-    async def aput_writes(
-        self, config: RunnableConfig, writes: Any, task_id: str, task_path: str = ""
-    ) -> None:
-        """See `BaseCheckpointSaver`."""
-        with _Timed(self._observer, "put_writes", config):
-            await self._inner.aput_writes(config, writes, task_id, task_path)
 
 
 def observe(
