@@ -127,9 +127,7 @@ class Alerts:
         return news
 
 
-def _alert(
-    reading: Reading, state: Literal["raised", "repeated", "cleared"], now: float
-) -> Alert:
+def _alert(reading: Reading, state: Literal["raised", "repeated", "cleared"], now: float) -> Alert:
     at = datetime.fromtimestamp(now, UTC)
     value, limit = reading.value, reading.threshold
     text = f"{state}: {reading.text} ({reading.name}={limit:g}) at {at:%Y-%m-%d %H:%M:%S} UTC"
@@ -160,11 +158,15 @@ def _sender(target: Any) -> tuple[str, Callable[[Alert], object]]:
     # (an error must not show the URL: it holds a password)
     name = target.partition("://")[0] if isinstance(target, str) and "://" in target else "url"
     if not isinstance(target, str) or not service.add(target):
-        hint = "Use a URL of apprise, such as slack://..., mailto://... or json://host, or a function."
+        hint = (
+            "Use a URL of apprise, such as slack://..., mailto://... or json://host, or a function."
+        )
         raise invalid("alert", None if isinstance(target, str) else target, hint)
 
     def send(alert: Alert) -> None:
-        kind = apprise.NotifyType.SUCCESS if alert.state == "cleared" else apprise.NotifyType.FAILURE
+        kind = (
+            apprise.NotifyType.SUCCESS if alert.state == "cleared" else apprise.NotifyType.FAILURE
+        )
         title = f"threadkeep: {alert.name} {alert.state}"
         if not service.notify(body=alert.text, title=title, notify_type=kind):
             raise ThreadkeepError(f"{name} did not accept an alert.")
@@ -190,9 +192,7 @@ class Channel:
         """Queue an alert. Never waits."""
         if self._thread is None and alert is not None:
             self._end.clear()
-            self._thread = threading.Thread(
-                target=self._run, name="threadkeep-alerts", daemon=True
-            )
+            self._thread = threading.Thread(target=self._run, name="threadkeep-alerts", daemon=True)
             self._thread.start()
         while True:
             with suppress(queue.Full):

@@ -69,7 +69,7 @@ class Window:
         return Rates(
             operations=len(samples),
             failures=sum([one[2] for one in samples]),
-            per_second=len(samples) / max(now - since, 1e-3),
+            per_second=len(samples) / max(now - since, 1.0),
             p50=_percentile(times, 0.50),
             p95=_percentile(times, 0.95),
             p99=_percentile(times, 0.99),
