@@ -69,12 +69,21 @@ def monitor(
             session.print(found.as_json(), found.report())
             return 0 if found.healthy else 1
         watch = Monitor(observed, thresholds, interval, alerts=channels, on_snapshot=show)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        with suppress(KeyboardInterrupt), serve(watch, registry, listen) as address, watch:
-            if not session.as_json:
-                session.print(None, f"Monitoring {public_name(url)}: {address}/healthz, /metrics")
-            threading.Event().wait()
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            with suppress(KeyboardInterrupt), serve(watch, registry, listen) as address:
+                _run(session, watch, public_name(url), address)
+        finally:
+            signal.signal(signal.SIGTERM, before)
     return 0
+
+
+def _run(session: Session, watch: Monitor, store: str, address: str) -> None:
+    """Measure until a signal comes."""
+    document = {"store": store, "address": address}
+    session.print(document, f"Monitoring {store}: {address}/healthz, {address}/metrics")
+    with watch:
+        threading.Event().wait()
 
 
 def _line(found: Snapshot) -> str:
