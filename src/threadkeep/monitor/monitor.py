@@ -151,8 +151,8 @@ class Monitor:
         try:
             now = self._clock()
             if now - self._cleaned_at >= _CLEAN_EVERY:
+                self._cleaned_at = now  # (one that cannot be read fails once an hour, not always)
                 yield from self._canary.remove_abandoned()
-                self._cleaned_at = now
             yield from self._canary.probe()
             if now - self._measured_sizes_at >= _STORAGE_EVERY * self._interval:
                 self._storage = yield from self._growths.measure(now)
@@ -233,14 +233,14 @@ class Monitor:
     async def astop(self) -> None:
         """Async variant of `stop`."""
         self._end.set()
-        if self._under_way is not None:
-            await asyncio.wait({self._under_way}, timeout=_STOP)
-        tasks = [task for task in (self._task, self._under_way) if task is not None]
+        tasks = [task for task in (self._task, self._under_way) if isinstance(task, asyncio.Task)]
+        if self._task is not None and self._under_way is not None:
+            await asyncio.wait({self._under_way}, timeout=_STOP)  # so that it cleans up
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=_STOP)
-        self._task = self._under_way = None
+            self._task = self._under_way = None
         await driver.in_thread(self.stop)
 
     def _begin(self) -> None:
@@ -314,13 +314,12 @@ def _readings(limits: Thresholds, rates: Rates, storage: Storage | None) -> Iter
 
 def _storage_readings(limits: Thresholds, storage: Storage) -> Iterator[Reading]:
     if limits.max_thread_bytes is not None:
-        largest = storage.threads[0] if storage.threads else None
-        size = 0 if largest is None else largest.bytes
-        over = len([one for one in storage.threads if one.bytes > limits.max_thread_bytes])
-        others = f", {over - 1} more over the limit" if over > 1 else ""
-        text = (
-            f"thread {largest.thread!r} holds {size:,} bytes{others}" if largest else "no threads"
-        )
+        size, text = 0, "no threads"
+        if storage.threads:
+            name, size = storage.threads[0].thread, storage.threads[0].bytes
+            over = len([one for one in storage.threads[1:] if one.bytes > limits.max_thread_bytes])
+            others = f", {over} more over the limit" if over else ""
+            text = f"thread {name!r} holds {size:,} bytes{others}"
         yield Reading("max_thread_bytes", size, limits.max_thread_bytes, text)
     if limits.max_growth_per_day is not None and storage.growth_per_day is not None:
         text = f"the store grows by {storage.growth_per_day:,.0f} bytes a day"
@@ -343,10 +342,10 @@ def _report(found: Snapshot) -> Iterator[str]:
     if found.storage is not None:
         yield f"stored  {found.storage.bytes:,} bytes{_growing(found.storage.growth_per_day)}"
         for one in found.storage.threads[:_SHOWN]:
-            left = (
-                "" if one.days_left is None else f", max_thread_bytes in {one.days_left:.1f} days"
-            )
-            yield f"thread {one.thread}  {one.bytes:,} bytes{_growing(one.growth_per_day)}{left}"
+            left = one.days_left
+            forecast = "" if left is None else f", max_thread_bytes in {left:.1f} days"
+            growth = _growing(one.growth_per_day)
+            yield f"thread {one.thread}  {one.bytes:,} bytes{growth}{forecast}"
     for alert in found.alerts:
         yield str(alert)
 
