@@ -88,7 +88,7 @@ class Reading(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """How much of the limit is used up; more than 1 is too much."""
+        """The part of the limit that is used up; more than 1 is too much."""
         value, limit = float(self.value), float(self.threshold)
         part, whole = (limit, value) if self.is_minimum else (value, limit)
         if whole:

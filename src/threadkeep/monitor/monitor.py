@@ -39,7 +39,7 @@ _log = logging.getLogger("threadkeep")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a monitor knows.
+    """State of a saver, as its monitor knows it.
 
     Args:
         at: the time, in UTC.

@@ -21,6 +21,7 @@ from threadkeep.engine.thread_entry import SearchThreads, ThreadEntry
 from threadkeep.errors import CorruptionError
 from threadkeep.layered_store import LayeredStore
 from threadkeep.layers.driver import Workflow, on
+from threadkeep.monitor.observe import ObservedSaver
 from threadkeep.monitor.window import Growth, days_until
 
 NS = f"{OWN_NS}canary"
@@ -42,7 +43,7 @@ class Canary:
 
     def __init__(self, saver: BaseCheckpointSaver[Any], clock: Callable[[], float]) -> None:
         self._saver = saver
-        self._inner = _innermost(saver)
+        self._inner = _behind(ObservedSaver, saver)
         self._clock = clock
 
     def probe(self) -> Workflow[None]:
@@ -109,10 +110,10 @@ def _config(thread: str) -> RunnableConfig:
     return {"configurable": {"thread_id": thread, "checkpoint_ns": NS}}
 
 
-def _innermost(saver: Any) -> Any:
-    """Return the saver behind those in front of it."""
-    while isinstance(saver, Delegate):
-        saver = saver._inner  # noqa: SLF001 - the one that has the store
+def _behind(kind: type[Delegate], saver: Any) -> Any:
+    """Return the saver behind those of a kind that stand in front of it."""
+    while isinstance(saver, kind):
+        saver = saver._inner  # noqa: SLF001 - a delegate's own
     return saver
 
 
@@ -167,7 +168,7 @@ class Growths:
     """
 
     def __init__(self, saver: BaseCheckpointSaver[Any], limit: int | None) -> None:
-        self._store = _store(_innermost(saver))
+        self._store = _store(_behind(Delegate, saver))
         self._limit = limit
         self._total = Growth()
         self._threads: dict[str, Growth] = {}

@@ -31,10 +31,6 @@ class MonitorMetrics:
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
 
-    def describe(self) -> Iterator[Metric]:
-        """Yield nothing: registering measures nothing."""
-        yield from ()
-
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics. Those that are not known yet are left out."""
         found = self._monitor.snapshot()
