@@ -155,13 +155,12 @@ def _sender(target: Any) -> tuple[str, Callable[[Alert], object]]:
     with extra("An alert by URL", "monitor"):
         import apprise  # noqa: PLC0415 - an extra, only where it is used
     service = apprise.Apprise()
-    # (an error must not show the URL: it holds a password)
-    name = target.partition("://")[0] if isinstance(target, str) and "://" in target else "url"
+    # (an error must not show the URL, which may hold a password)
+    scheme = target.partition("://")[0] if isinstance(target, str) and "://" in target else ""
+    name = f"{scheme}://..." if scheme.isalnum() else "..."
     if not isinstance(target, str) or not service.add(target):
-        hint = (
-            "Use a URL of apprise, such as slack://..., mailto://... or json://host, or a function."
-        )
-        raise invalid("alert", None if isinstance(target, str) else target, hint)
+        hint = "Use a URL of apprise (slack://..., mailto://..., json://host), or a function."
+        raise invalid("alert", name if isinstance(target, str) else target, hint)
 
     def send(alert: Alert) -> None:
         kind = (
@@ -215,9 +214,10 @@ class Channel:
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
                     self._send(alert)
-                except Exception:  # noqa: BLE001 - functions of users raise what they like
+                except Exception as error:  # noqa: BLE001 - functions of users raise what they like
                     if attempt == _ATTEMPTS:
-                        _log.warning("An alert to %s was not sent.", self._name, exc_info=True)
+                        kind = type(error).__name__
+                        _log.warning("An alert to %s was not sent: %s: %s", self._name, kind, error)
                     else:
                         self._end.wait(2**attempt)
                 else:

@@ -1,6 +1,6 @@
 """A store that fails for a while: the monitor notices, raises an alert, and clears it.
 
-    python examples/monitor.py
+    python examples/alerts.py
 
 Measures by hand, as often as the example needs; `with Monitor(...)` does so once a minute. No
 network, no key.
