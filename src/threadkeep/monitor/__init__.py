@@ -1,4 +1,4 @@
-"""Monitoring of savers: metrics, spans, logs."""
+"""Monitoring of savers: metrics, spans, logs, canaries and alerts."""
 
 from importlib import import_module as _import
 from typing import TYPE_CHECKING as _CHECKING
@@ -8,11 +8,36 @@ from typing import Any as _Any
 from threadkeep.monitor.observe import ObservedSaver, Sink, observe
 
 if _CHECKING:
+    from threadkeep.monitor.alerts import Alert, Thresholds
     from threadkeep.monitor.counters import Counters
+    from threadkeep.monitor.monitor import Monitor, Snapshot
+    from threadkeep.monitor.probes import Storage, ThreadSize
+    from threadkeep.monitor.window import Rates
 
-__all__ = ["Counters", "ObservedSaver", "Sink", "observe"]
+__all__ = [
+    "Alert",
+    "Counters",
+    "Monitor",
+    "ObservedSaver",
+    "Rates",
+    "Sink",
+    "Snapshot",
+    "Storage",
+    "ThreadSize",
+    "Thresholds",
+    "observe",
+]
 
-_MODULES = {"Counters": "counters"}
+_MODULES = {
+    "Alert": "alerts",
+    "Counters": "counters",
+    "Monitor": "monitor",
+    "Rates": "window",
+    "Snapshot": "monitor",
+    "Storage": "probes",
+    "ThreadSize": "probes",
+    "Thresholds": "alerts",
+}
 
 
 def __getattr__(name: str) -> _Any:
