@@ -21,6 +21,7 @@ MODULES = (
     "threadkeep.memory",
     "threadkeep.streaming",
     "threadkeep.sessions",
+    "threadkeep.store",
     "threadkeep.monitor",
     "threadkeep.errors",
 )
