@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from threadkeep import stats
+    from threadkeep.monitor import thread_sizes
     from threadkeep.engine import listing
     from threadkeep.forks import fork
     from threadkeep.repair import check

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress
     from threadkeep.repair.check import CheckReport
     from threadkeep.retention.background import Collector
-    from threadkeep.stats import Stats
+    from threadkeep.monitor.thread_sizes import Stats
     from threadkeep.streaming import PartialStream
 
 

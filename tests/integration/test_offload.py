@@ -15,16 +15,8 @@ import pytest
 from langgraph.channels import DeltaChannel
 from langgraph.graph import START, StateGraph
 
-from threadkeep import (
-    Cache,
-    ColdTier,
-    GroupCommit,
-    Retention,
-    Tiering,
-    WriteBehind,
-    open_saver,
-    stats,
-)
+from threadkeep import (Cache, ColdTier, GroupCommit, Retention, Tiering, WriteBehind, open_saver,)
+from threadkeep.monitor import thread_sizes
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.cold import (
     archive,
@@ -86,7 +78,7 @@ def objects(cold: Path) -> list[Path]:
 
 
 def segment_bytes(saver: Any) -> int:
-    (one,) = saver._store.run(stats.sizes(None)).threads
+    (one,) = saver._store.run(thread_sizes.sizes(None)).threads
     return int(one.segment_bytes)
 
 

@@ -15,7 +15,7 @@ from .driver import play
 from .scenarios import SCENARIOS
 
 if TYPE_CHECKING:
-    from threadkeep.stats import ThreadStats
+    from threadkeep.monitor.thread_sizes import ThreadStats
 
 PARTS = ("manifests", "pending_writes", "metadata", "unreferenced")
 PLAYED = ("agent_with_two_tools", "delta_fanned_out_3", "subgraph_with_a_memory_that_asks")

@@ -30,7 +30,8 @@ from kit.engine import (
 from kit.selection import drawn
 from langchain_core.messages import AIMessage, HumanMessage
 
-from threadkeep import arguments, errors, stats
+from threadkeep import (arguments, errors,)
+from threadkeep.monitor import thread_sizes
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.engine import (
     listing,
@@ -166,7 +167,7 @@ def look(scene: Scene, saver: Saver, name: str) -> Any:
 
 
 def count(scene: Scene, saver: Saver, name: str) -> Any:
-    return scene.steps(stats.stats()), lambda there: None
+    return scene.steps(thread_sizes.stats()), lambda there: None
 
 
 def prune(scene: Scene, saver: Saver, name: str) -> Any:

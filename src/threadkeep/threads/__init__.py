@@ -14,7 +14,7 @@ from threadkeep.registry.info import ThreadInfo, ThreadPage
 from threadkeep.repair.check import CheckReport, Finding
 from threadkeep.repair.repair import RepairedThread, RepairReport
 from threadkeep.retention.gc import Collected, GcReport
-from threadkeep.stats import Stats, ThreadStats
+from threadkeep.monitor.thread_sizes import (Stats, ThreadStats,)
 from threadkeep.threads.threads import Threads
 from threadkeep.transfer.adopt import Adopted
 from threadkeep.transfer.bundles import Exported, Imported

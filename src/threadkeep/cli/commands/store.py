@@ -29,7 +29,7 @@ from threadkeep.engine.operation import Progress
 from threadkeep.errors import CorruptionError, InvalidArgumentError
 from threadkeep.repair.check import CheckReport, Finding
 from threadkeep.repair.repair import HINTS
-from threadkeep.stats import ThreadStats
+from threadkeep.monitor.thread_sizes import ThreadStats
 from threadkeep.threads import RepairedThread, RepairReport
 from threadkeep.transfer import backup as backups
 

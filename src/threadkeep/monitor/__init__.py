@@ -1,0 +1,1 @@
+"""Monitoring: statistics of a store, and advice."""
