@@ -15,8 +15,15 @@ import pytest
 from langgraph.channels import DeltaChannel
 from langgraph.graph import START, StateGraph
 
-from threadkeep import (Cache, ColdTier, GroupCommit, Retention, Tiering, WriteBehind, open_saver,)
-from threadkeep.monitor import thread_sizes
+from threadkeep import (
+    Cache,
+    ColdTier,
+    GroupCommit,
+    Retention,
+    Tiering,
+    WriteBehind,
+    open_saver,
+)
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.cold import (
     archive,
@@ -35,6 +42,7 @@ from threadkeep.errors import (
     ThreadArchivedError,
     ThreadNotFoundError,
 )
+from threadkeep.monitor import thread_sizes
 from threadkeep.saver import Saver
 from threadkeep.transfer import backup
 

@@ -79,6 +79,7 @@ class BlockingFace(Backend, Generic[A]):
         self._face = face
         self._loops = loops
         self.asynchronous = asynchronous
+        self.counts_usage = face.counts_usage
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """See `Backend.fetch`."""

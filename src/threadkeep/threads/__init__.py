@@ -9,12 +9,13 @@ from threadkeep.engine.thread_entry import Mark, ThreadStatus
 from threadkeep.erasure.erase import ErasedThread, EraseReport
 from threadkeep.forks.branches import BranchCheckpoint, Branches
 from threadkeep.forks.merge import Merge, MergeConflict, MergeStrategy
+from threadkeep.monitor.statistics import Stats
+from threadkeep.monitor.thread_sizes import ThreadStats
 from threadkeep.registry.filters import Filters
 from threadkeep.registry.info import ThreadInfo, ThreadPage
 from threadkeep.repair.check import CheckReport, Finding
 from threadkeep.repair.repair import RepairedThread, RepairReport
 from threadkeep.retention.gc import Collected, GcReport
-from threadkeep.monitor.thread_sizes import (Stats, ThreadStats,)
 from threadkeep.threads.threads import Threads
 from threadkeep.transfer.adopt import Adopted
 from threadkeep.transfer.bundles import Exported, Imported

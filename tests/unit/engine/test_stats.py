@@ -8,10 +8,10 @@ import pytest
 from kit.engine import Chain, checkpoint, config, fresh, memory_saver
 from langchain_core.messages import AIMessage, HumanMessage
 
-from threadkeep.monitor import thread_sizes
 from threadkeep.codec import NativeCodec
 from threadkeep.codec.introspection import references
 from threadkeep.engine.model import Span
+from threadkeep.monitor import thread_sizes
 
 from .values import Plain
 

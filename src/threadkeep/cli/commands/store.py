@@ -27,9 +27,9 @@ from threadkeep.cli.stores import Session, open_target, public_name
 from threadkeep.cli.terminal import Drawn, bar, plural, print_thread, table, text
 from threadkeep.engine.operation import Progress
 from threadkeep.errors import CorruptionError, InvalidArgumentError
+from threadkeep.monitor.thread_sizes import ThreadStats
 from threadkeep.repair.check import CheckReport, Finding
 from threadkeep.repair.repair import HINTS
-from threadkeep.monitor.thread_sizes import ThreadStats
 from threadkeep.threads import RepairedThread, RepairReport
 from threadkeep.transfer import backup as backups
 

@@ -1,0 +1,361 @@
+"""Statistics of a store: counts of all threads, and the parts of some of them or of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from heapq import nsmallest
+from typing import Any, TypeAlias
+
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+
+from threadkeep.delegate import Delegate
+from threadkeep.engine.operation import Operation
+from threadkeep.engine.usage import DAY, HOUR, Hour, ReadUsage, ThreadUsage, Usage, hours_of
+from threadkeep.layers import driver
+from threadkeep.layers.driver import Workflow
+from threadkeep.maintenance import Maintenance
+from threadkeep.monitor import thread_sizes
+from threadkeep.monitor.thread_sizes import ChannelStats, ThreadStats
+from threadkeep.registry.info import EPOCH
+from threadkeep.validation import MICROSECOND
+
+MOST = 10
+IDLE_DAYS = 30
+_SAMPLE = 40  # threads, beside the largest
+_SAMPLE_BYTES = 64 << 20
+_SAMPLE_CHECKPOINTS = 5_000
+LISTED = 1_000
+"""Checkpoints that are counted of a saver of other makers."""
+
+_PARTS = ("manifests", "pending_writes", "metadata", "unreferenced")
+_DERIVED = (
+    *("growth_per_hour", "growth_per_day", "checkpoint_bytes"),
+    *("writes_per_superstep", "deltas_saved"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Statistics of a store. Bytes are those of contents, without the store's own overhead.
+
+    Where `estimated`, what is said of channels, parts and full copies is that of `by_thread`, some
+    of the threads, taken for all; `note` says of which. All other counts are of all threads.
+
+    Attributes:
+        at: time of the statistics.
+        threads: how many hold checkpoints; archived ones do not count.
+        checkpoints: how many there are.
+        writes: rows of pending writes: one for each call of `put_writes`.
+        bytes: the sum of all parts.
+        bytes_on_disk: bytes with the store's overhead and free space; None if they are not known.
+        full_copy_bytes: what one whole, uncompressed copy of the state per checkpoint takes.
+        compression_saved: what compression has saved of stored values.
+        channels: channels, largest first.
+        parts: bytes of `manifests`, `pending_writes`, `metadata`, and what is `unreferenced`.
+        hours: checkpoints and bytes of the last 24 hours, oldest first: of those still there.
+        largest: the ten largest threads.
+        busiest: the ten threads with the most checkpoints in the last 24 hours.
+        idle_threads: threads that were not written for 30 days.
+        idle_bytes: their bytes.
+        by_thread: the threads whose parts were counted.
+        estimated: whether these were not all threads.
+        note: the threads or checkpoints that were counted; "" for all.
+        missing_indexes: statements that make the indexes that the store's tables lack.
+    """
+
+    at: datetime = field(compare=False)
+    threads: int
+    checkpoints: int
+    writes: int
+    bytes: int
+    bytes_on_disk: int | None
+    full_copy_bytes: int
+    compression_saved: int
+    channels: tuple[ChannelStats, ...]
+    parts: dict[str, int]
+    hours: tuple[Hour, ...]
+    largest: tuple[ThreadUsage, ...]
+    busiest: tuple[ThreadUsage, ...]
+    idle_threads: int = 0
+    idle_bytes: int = 0
+    by_thread: tuple[ThreadStats, ...] = ()
+    estimated: bool = False
+    note: str = ""
+    missing_indexes: tuple[str, ...] = ()
+
+    @property
+    def growth_per_hour(self) -> int:
+        """Bytes that the last hour has added."""
+        return self.hours[-1].bytes
+
+    @property
+    def growth_per_day(self) -> int:
+        """Bytes that the last 24 hours have added."""
+        return sum([hour.bytes for hour in self.hours])
+
+    @property
+    def checkpoint_bytes(self) -> float:
+        """Bytes of an average checkpoint, with its share of values and writes."""
+        return self.bytes / self.checkpoints if self.checkpoints else 0.0
+
+    @property
+    def writes_per_superstep(self) -> float:
+        """Average number of calls of `put_writes` for a checkpoint."""
+        return self.writes / self.checkpoints if self.checkpoints else 0.0
+
+    @property
+    def deltas_saved(self) -> int:
+        """What storing changes alone has saved, beside full copies."""
+        return max(self.full_copy_bytes - self.bytes - self.compression_saved, 0)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as values that JSON can hold; times as ISO 8601."""
+        found = asdict(self)
+        for name in ("hours", "largest", "busiest"):
+            found[name] = [one._asdict() for one in getattr(self, name)]
+        for one in (*found["largest"], *found["busiest"]):
+            one["updated_at"] = _time(one["updated_at"]).isoformat()
+        found |= {name: getattr(self, name) for name in _DERIVED}
+        return {**found, "at": self.at.isoformat()}
+
+    def report(self) -> str:
+        """Return it as text."""
+        day = sum([hour.checkpoints for hour in self.hours])
+        lines = [
+            *self.summary(),
+            f"Last 24 hours: {day:,} checkpoints, {size(self.growth_per_day)};"
+            f" last hour: {self.hours[-1].checkpoints:,}, {size(self.growth_per_hour)}",
+            "Checkpoints per hour: " + " ".join([f"{hour.checkpoints}" for hour in self.hours]),
+        ]
+        for title, threads in (("Largest", self.largest), ("Busiest", self.busiest)):
+            lines += [f"{title} threads:"] if threads else []
+            lines += [
+                f"  {one.thread}: {size(one.bytes)}, {one.checkpoints:,} checkpoints,"
+                f" {one.recent:,} in 24 hours"
+                for one in threads
+            ]
+        lines += ["Channels:"] if self.channels else []
+        lines += [
+            f"  {one.name}: {size(one.bytes)}, {one.changes:,} changes"
+            for one in self.channels[:MOST]
+        ]
+        return "\n".join(lines)
+
+    def summary(self) -> list[str]:
+        """Return the totals as lines of text."""
+        about = "about " if self.estimated else ""
+        disk = "" if self.bytes_on_disk is None else f"; {size(self.bytes_on_disk)} on disk"
+        lines = [
+            f"{self.threads:,} threads, {self.checkpoints:,} checkpoints,"
+            f" {self.writes_per_superstep:.1f} writes per superstep",
+            f"{size(self.bytes)}, {size(self.checkpoint_bytes)} a checkpoint{disk}",
+            f"Full copies would take {about}{size(self.full_copy_bytes)}: deltas save"
+            f" {about}{size(self.deltas_saved)}, compression {size(self.compression_saved)}",
+        ]
+        return [*lines, f"Counted: {self.note}"] if self.note else lines
+
+
+def size(count: float) -> str:
+    """Return a number of bytes with its unit: "1.2 MB"."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if abs(count) < 999.5:  # noqa: PLR2004 - what would be rounded to 1000
+            return f"{count:.{0 if unit == 'bytes' else 1}f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"
+
+
+def _time(micros: int) -> datetime:
+    return EPOCH + micros * MICROSECOND
+
+
+def _micros(time: datetime) -> int:
+    return (time - EPOCH) // MICROSECOND
+
+
+# -- our savers --------------------------------------------------------------------------
+
+_Measured: TypeAlias = list[tuple[ThreadStats, list[ChannelStats], float]]  # with its weight
+
+
+def count(now: int, *, counts_usage: bool, exact: bool = False) -> Operation[Stats]:
+    """Count a store as of a time; with `exact` each part of each thread, which reads all of it."""
+    read = ReadUsage(now, now - IDLE_DAYS * DAY, _SAMPLE)
+    found = yield from thread_sizes.usage(read, counts_usage=counts_usage)
+    if exact:
+        every = yield from thread_sizes.all_sizes()
+        weights = dict.fromkeys([one.thread for one in every.threads], 1.0)
+    else:
+        weights = _weights(found)
+    measured: _Measured = []
+    families: Any = {}
+    for thread in sorted(weights):
+        one, channels = yield from thread_sizes.thread_stats(thread, families)
+        if one.bytes or one.checkpoints or one.writes:
+            measured.append((one, channels, weights[thread]))
+    return _stats(now, found, measured, is_whole=exact or len(weights) >= found.threads)
+
+
+def _weights(found: Usage) -> dict[str, float]:
+    """Choose the threads to count: the largest, and some others, each with how many it stands for.
+
+    Threads that would take long are left out; the one that takes least is counted in any case.
+    """
+    candidates = {one.thread: one for one in (*found.largest[:MOST], *found.sample)}
+    if found.threads <= _SAMPLE:
+        candidates |= {one.thread: one for one in found.largest}
+    left = [_SAMPLE_BYTES, _SAMPLE_CHECKPOINTS]
+    chosen: list[ThreadUsage] = []
+    for one in sorted(candidates.values(), key=lambda one: one.bytes):
+        if not chosen or (one.bytes <= left[0] and one.checkpoints <= left[1]):
+            chosen.append(one)
+            left = [left[0] - one.bytes, left[1] - one.checkpoints]
+    largest = {one.thread for one in found.largest[:MOST]}
+    alone = sum([one.bytes for one in chosen if one.thread in largest])
+    others = sum([one.bytes for one in chosen if one.thread not in largest])
+    if others:
+        weight = max((found.bytes - alone) / others, 1.0)
+        return {one.thread: 1.0 if one.thread in largest else weight for one in chosen}
+    weight = max(found.bytes / alone, 1.0) if alone else 1.0
+    return {one.thread: weight for one in chosen}
+
+
+def _stats(now: int, found: Usage, measured: _Measured, *, is_whole: bool) -> Stats:
+    threads = tuple([one for one, _, _ in measured])
+    notes = list(found.notes)
+    if not is_whole:
+        notes.append(f"channels, parts and full copies from {len(threads)} threads, taken for all")
+    return Stats(
+        at=_time(now),
+        threads=len(threads) if is_whole else found.threads,
+        checkpoints=sum([t.checkpoints for t in threads]) if is_whole else found.checkpoints,
+        writes=sum([t.writes for t in threads]) if is_whole else found.writes,
+        bytes=sum([t.bytes for t in threads]) if is_whole else found.bytes,
+        bytes_on_disk=found.total,
+        full_copy_bytes=round(sum([t.full_copy_bytes * weight for t, _, weight in measured])),
+        compression_saved=round(sum([t.compression_saved * weight for t, _, weight in measured])),
+        channels=_channels([(one, weight) for _, some, weight in measured for one in some]),
+        parts={
+            name: round(sum([getattr(t, name) * weight for t, _, weight in measured]))
+            for name in _PARTS
+        },
+        hours=found.hours,
+        largest=found.largest[:MOST],
+        busiest=found.busiest[:MOST],
+        idle_threads=found.idle_threads,
+        idle_bytes=found.idle_bytes,
+        by_thread=threads,
+        estimated=not is_whole,
+        note="; ".join(notes),
+        missing_indexes=found.missing_indexes,
+    )
+
+
+def _channels(found: Iterable[tuple[ChannelStats, float]]) -> tuple[ChannelStats, ...]:
+    by_name: dict[str, list[tuple[ChannelStats, float]]] = {}
+    for one, weight in found:
+        by_name.setdefault(one.name, []).append((one, weight))
+    channels = [
+        ChannelStats(
+            name,
+            bytes=round(sum([one.bytes * weight for one, weight in some])),
+            full_copy_bytes=round(sum([one.full_copy_bytes * weight for one, weight in some])),
+            changes=round(sum([one.changes * weight for one, weight in some])),
+            longest=max([one.longest for one, _ in some]),
+        )
+        for name, some in by_name.items()
+    ]
+    return _largest_first(channels)
+
+
+# -- any saver ---------------------------------------------------------------------------
+
+
+def _of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Workflow[Stats]:
+    """Return the statistics of any saver.
+
+    One of threadkeep gives its own, `saver.stats()`. Of another one the newest 1,000 checkpoints
+    that `list()` returns are counted, by what its serializer makes of their values.
+
+    Args:
+        saver: the saver.
+        exact: count the parts of every thread; see `Saver.stats`. Not for savers of others.
+    """
+    inner = saver
+    while isinstance(inner, Delegate):
+        inner = inner._inner  # noqa: SLF001 - a delegate's own
+    if isinstance(inner, Maintenance):
+        own = partial(inner.stats, exact=exact), partial(inner.astats, exact=exact)
+        return (yield from driver.either(*own))
+
+    def listed() -> list[CheckpointTuple]:
+        return list(saver.list(None, limit=LISTED))
+
+    async def alisted() -> list[CheckpointTuple]:
+        return [found async for found in saver.alist(None, limit=LISTED)]
+
+    found = yield from driver.either(listed, alisted)
+    return count_listed(found, saver.serde, datetime.now(UTC))
+
+
+stats, astats = driver.both(_of_saver)
+
+
+def count_listed(found: Sequence[CheckpointTuple], serde: Any, now: datetime) -> Stats:
+    """Count listed checkpoints by what a serializer makes of their values, each version once."""
+    sizes: dict[tuple[str, str, str, str], int] = {}  # by thread, namespace, channel, version
+    channels: dict[str, ChannelStats] = {}
+    threads: dict[str, list[int]] = {}  # the fields of a `ThreadUsage`
+    hours: list[tuple[int, int, float]] = []
+    since = _micros(now) - DAY
+    for one in found:
+        place, checkpoint = one.config["configurable"], one.checkpoint
+        added = 0
+        for name, value in checkpoint["channel_values"].items():
+            version = str(checkpoint["channel_versions"].get(name))
+            key = (place["thread_id"], place.get("checkpoint_ns", ""), name, version)
+            new = key not in sizes
+            if new:
+                sizes[key] = len(serde.dumps_typed(value)[1])
+                added += sizes[key]
+            old = channels.get(name) or ChannelStats(name)
+            channels[name] = ChannelStats(
+                name,
+                old.bytes + sizes[key] * new,
+                old.full_copy_bytes + sizes[key],
+                old.changes + new,
+                max(old.longest, len(value) if isinstance(value, list) else 0),
+            )
+        time = _micros(datetime.fromisoformat(checkpoint["ts"]))
+        is_recent = time >= since
+        hours += [((time - since) // HOUR, 1, added)] if is_recent else []
+        counts = threads.setdefault(str(place["thread_id"]), [0, 0, 0, 0, 0])
+        tasks = len({task for task, *_ in one.pending_writes or ()})
+        for at, count in enumerate((added, 1, tasks, int(is_recent))):
+            counts[at] += count
+        counts[4] = max(counts[4], time)
+    usages = [ThreadUsage(name, *counts) for name, counts in threads.items()]
+    is_part = len(found) >= LISTED
+    return Stats(
+        at=now,
+        threads=len(usages),
+        checkpoints=len(found),
+        writes=sum([one.writes for one in usages]),
+        bytes=sum(sizes.values()),
+        bytes_on_disk=None,
+        full_copy_bytes=sum([one.full_copy_bytes for one in channels.values()]),
+        compression_saved=0,
+        channels=_largest_first(channels.values()),
+        parts={},
+        hours=hours_of(hours),
+        largest=tuple(nsmallest(MOST, usages, key=lambda one: (-one.bytes, one.thread))),
+        busiest=tuple(nsmallest(MOST, usages, key=lambda one: (-one.recent, one.thread))),
+        estimated=is_part,
+        note=f"the newest {LISTED:,} checkpoints that list() returns" if is_part else "",
+    )
+
+
+def _largest_first(channels: Iterable[ChannelStats]) -> tuple[ChannelStats, ...]:
+    return tuple(sorted(channels, key=lambda one: (-one.bytes, one.name)))
