@@ -30,7 +30,7 @@ _SAMPLE_CHECKPOINTS = 5_000
 LISTED = 1_000
 """Checkpoints that are counted of a saver of other makers."""
 
-_PARTS = ("manifests", "pending_writes", "metadata", "unreferenced")
+PARTS = ("manifests", "pending_writes", "metadata", "unreferenced")
 _DERIVED = (
     *("growth_per_hour", "growth_per_day", "checkpoint_bytes"),
     *("writes_per_superstep", "deltas_saved"),
@@ -41,8 +41,8 @@ _DERIVED = (
 class Stats:
     """Statistics of a store. Bytes are those of contents, without the store's own overhead.
 
-    Where `estimated`, what is said of channels, parts and full copies is that of `by_thread`, some
-    of the threads, taken for all; `note` says of which. All other counts are of all threads.
+    Where `estimated`, channels, parts and full copies are those of some threads, `by_thread`, taken
+    for all; all else is counted. Of the saver of another maker, its newest checkpoints are counted.
 
     Attributes:
         at: time of the statistics.
@@ -62,7 +62,7 @@ class Stats:
         idle_bytes: their bytes.
         by_thread: the threads whose parts were counted.
         estimated: whether these were not all threads.
-        note: the threads or checkpoints that were counted; "" for all.
+        note: what was estimated, and from what; "" for nothing.
         missing_indexes: statements that make the indexes that the store's tables lack.
     """
 
@@ -123,39 +123,42 @@ class Stats:
 
     def report(self) -> str:
         """Return it as text."""
-        day = sum([hour.checkpoints for hour in self.hours])
-        lines = [
-            *self.summary(),
-            f"Last 24 hours: {day:,} checkpoints, {size(self.growth_per_day)};"
-            f" last hour: {self.hours[-1].checkpoints:,}, {size(self.growth_per_hour)}",
-            "Checkpoints per hour: " + " ".join([f"{hour.checkpoints}" for hour in self.hours]),
-        ]
+        lines = self.summary()
+        counts = " ".join([f"{hour.checkpoints:,}" for hour in self.hours])
+        lines.append(f"Checkpoints in each of these hours: {counts}")
         for title, threads in (("Largest", self.largest), ("Busiest", self.busiest)):
             lines += [f"{title} threads:"] if threads else []
-            lines += [
-                f"  {one.thread}: {size(one.bytes)}, {one.checkpoints:,} checkpoints,"
-                f" {one.recent:,} in 24 hours"
-                for one in threads
-            ]
+            for one in threads:
+                total = plural(one.checkpoints, "checkpoint")
+                recent = f"{one.recent:,} in the last 24 hours"
+                lines.append(f"  {one.thread}: {size(one.bytes)}, {total}, {recent}")
         lines += ["Channels:"] if self.channels else []
-        lines += [
-            f"  {one.name}: {size(one.bytes)}, {one.changes:,} changes"
-            for one in self.channels[:MOST]
-        ]
+        for channel in self.channels[:MOST]:
+            changes = plural(channel.changes, "change")
+            lines.append(f"  {channel.name}: {size(channel.bytes)}, {changes}")
         return "\n".join(lines)
 
     def summary(self) -> list[str]:
         """Return the totals as lines of text."""
         about = "about " if self.estimated else ""
+        copies, deltas = (size(one) for one in (self.full_copy_bytes, self.deltas_saved))
         disk = "" if self.bytes_on_disk is None else f"; {size(self.bytes_on_disk)} on disk"
+        day = plural(sum([hour.checkpoints for hour in self.hours]), "checkpoint")
+        hour = f"{self.hours[-1].checkpoints:,}, {size(self.growth_per_hour)}"
+        each = f"{self.writes_per_superstep:.1f} writes per superstep"
+        savings = f"{deltas} by deltas, {size(self.compression_saved)} by compression"
         lines = [
-            f"{self.threads:,} threads, {self.checkpoints:,} checkpoints,"
-            f" {self.writes_per_superstep:.1f} writes per superstep",
+            f"{plural(self.threads, 'thread')}, {plural(self.checkpoints, 'checkpoint')}, {each}",
             f"{size(self.bytes)}, {size(self.checkpoint_bytes)} a checkpoint{disk}",
-            f"Full copies would take {about}{size(self.full_copy_bytes)}: deltas save"
-            f" {about}{size(self.deltas_saved)}, compression {size(self.compression_saved)}",
+            f"Full copies: {about}{copies}. Saved: {savings}",
+            f"Last 24 hours: {day}, {size(self.growth_per_day)}; last hour: {hour}",
         ]
-        return [*lines, f"Counted: {self.note}"] if self.note else lines
+        return [*lines, f"Estimates: {self.note}"] if self.note else lines
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: "1 thread", "2,000 threads"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def size(count: float) -> str:
@@ -226,7 +229,7 @@ def _stats(now: int, found: Usage, measured: _Measured, *, is_whole: bool) -> St
     threads = tuple([one for one, _, _ in measured])
     notes = list(found.notes)
     if not is_whole:
-        notes.append(f"channels, parts and full copies from {len(threads)} threads, taken for all")
+        notes.append(f"channels, parts and full copies, from {plural(len(threads), 'thread')}")
     return Stats(
         at=_time(now),
         threads=len(threads) if is_whole else found.threads,
@@ -239,7 +242,7 @@ def _stats(now: int, found: Usage, measured: _Measured, *, is_whole: bool) -> St
         channels=_channels([(one, weight) for _, some, weight in measured for one in some]),
         parts={
             name: round(sum([getattr(t, name) * weight for t, _, weight in measured]))
-            for name in _PARTS
+            for name in PARTS
         },
         hours=found.hours,
         largest=found.largest[:MOST],
@@ -273,7 +276,14 @@ def _channels(found: Iterable[tuple[ChannelStats, float]]) -> tuple[ChannelStats
 # -- any saver ---------------------------------------------------------------------------
 
 
-def _of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Workflow[Stats]:
+def inner_saver(saver: Any) -> Any:
+    """Return the saver behind others of threadkeep."""
+    while isinstance(saver, Delegate):
+        saver = saver._inner  # noqa: SLF001 - a delegate's own
+    return saver
+
+
+def of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Workflow[Stats]:
     """Return the statistics of any saver.
 
     One of threadkeep gives its own, `saver.stats()`. Of another one the newest 1,000 checkpoints
@@ -283,9 +293,7 @@ def _of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Workfl
         saver: the saver.
         exact: count the parts of every thread; see `Saver.stats`. Not for savers of others.
     """
-    inner = saver
-    while isinstance(inner, Delegate):
-        inner = inner._inner  # noqa: SLF001 - a delegate's own
+    inner = inner_saver(saver)
     if isinstance(inner, Maintenance):
         own = partial(inner.stats, exact=exact), partial(inner.astats, exact=exact)
         return (yield from driver.either(*own))
@@ -300,7 +308,7 @@ def _of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Workfl
     return count_listed(found, saver.serde, datetime.now(UTC))
 
 
-stats, astats = driver.both(_of_saver)
+stats, astats = driver.both(of_saver)
 
 
 def count_listed(found: Sequence[CheckpointTuple], serde: Any, now: datetime) -> Stats:
@@ -353,7 +361,7 @@ def count_listed(found: Sequence[CheckpointTuple], serde: Any, now: datetime) ->
         largest=tuple(nsmallest(MOST, usages, key=lambda one: (-one.bytes, one.thread))),
         busiest=tuple(nsmallest(MOST, usages, key=lambda one: (-one.recent, one.thread))),
         estimated=is_part,
-        note=f"the newest {LISTED:,} checkpoints that list() returns" if is_part else "",
+        note=f"all, from the newest {LISTED:,} checkpoints of list()" if is_part else "",
     )
 
 

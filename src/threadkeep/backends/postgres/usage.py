@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from importlib import resources
 
 from psycopg.types.numeric import Int8
@@ -63,7 +63,7 @@ t AS MATERIALIZED (
 _LARGEST = _SOME.replace("{order}", "t.size DESC")
 _SAMPLE = _SOME.replace("{order}", "md5(t.thread_id)")
 _INDEXES = Statement("""
-SELECT c.relname::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+SELECT c.relname::text, $name${schema}$name$ FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 WHERE c.relnamespace = $name${schema}$name$::regnamespace
 """)
 _INDEX = re.compile(r"CREATE INDEX (\w+)[^;]*")
@@ -95,7 +95,7 @@ def usage(read: ReadUsage) -> Query:
             largest=_threads(largest),
             busiest=_threads(busiest),
             sample=_threads(sample),
-            missing_indexes=_missing({name for (name,) in indexes}),
+            missing_indexes=_missing(indexes),
         )
 
     return Query(statements, reply)
@@ -105,7 +105,8 @@ def _threads(rows: Rows) -> tuple[ThreadUsage, ...]:
     return tuple([ThreadUsage(unpack_text(name), *counts) for name, *counts in rows])
 
 
-def _missing(there: Collection[str]) -> tuple[str, ...]:
-    schema = (resources.files(migrations) / "0001_tables.sql").read_text("utf-8")
-    wanted = [(found[1], found[0]) for found in _INDEX.finditer(schema)]
-    return tuple([" ".join(text.split()) for name, text in wanted if name not in there])
+def _missing(there: Rows) -> tuple[str, ...]:
+    names, (schema, *_) = zip(*there, strict=True)
+    sql = (resources.files(migrations) / "0001_tables.sql").read_text("utf-8")
+    wanted = [(found[1], found[0]) for found in _INDEX.finditer(sql.replace("{schema}", schema))]
+    return tuple([" ".join(text.split()) for name, text in wanted if name not in names])
