@@ -19,6 +19,7 @@ MODULES = (
     "threadkeep",
     "threadkeep.threads",
     "threadkeep.memory",
+    "threadkeep.monitor",
     "threadkeep.streaming",
     "threadkeep.sessions",
     "threadkeep.errors",

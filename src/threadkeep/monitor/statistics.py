@@ -52,7 +52,7 @@ class Stats:
         bytes: the sum of all parts.
         bytes_on_disk: bytes with the store's overhead and free space; None if they are not known.
         full_copy_bytes: what one whole, uncompressed copy of the state per checkpoint takes.
-        compression_saved: what compression has saved of stored values.
+        compression_saved: bytes of stored values that compression has saved.
         channels: channels, largest first.
         parts: bytes of `manifests`, `pending_writes`, `metadata`, and what is `unreferenced`.
         hours: checkpoints and bytes of the last 24 hours, oldest first: of those still there.
@@ -108,7 +108,7 @@ class Stats:
 
     @property
     def deltas_saved(self) -> int:
-        """What storing changes alone has saved, beside full copies."""
+        """Bytes that storing changes alone has saved, beside full copies."""
         return max(self.full_copy_bytes - self.bytes - self.compression_saved, 0)
 
     def as_json(self) -> dict[str, Any]:

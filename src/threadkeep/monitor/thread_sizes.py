@@ -236,7 +236,7 @@ def thread_stats(
         writes=len(writes),
         bytes=sum([*parts.values(), *sizes.values()]),
         full_copy_bytes=sum([one.full_copy_bytes for one in channels]),
-        compression_saved=logs.compressed if is_first else 0,
+        compression_saved=max(logs.compressed, 0) if is_first else 0,
         channels={name: size for (name,), size in parts.items() if size},
         **sizes,
     )

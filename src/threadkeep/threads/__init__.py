@@ -9,8 +9,6 @@ from threadkeep.engine.thread_entry import Mark, ThreadStatus
 from threadkeep.erasure.erase import ErasedThread, EraseReport
 from threadkeep.forks.branches import BranchCheckpoint, Branches
 from threadkeep.forks.merge import Merge, MergeConflict, MergeStrategy
-from threadkeep.monitor.statistics import Stats
-from threadkeep.monitor.thread_sizes import ThreadStats
 from threadkeep.registry.filters import Filters
 from threadkeep.registry.info import ThreadInfo, ThreadPage
 from threadkeep.repair.check import CheckReport, Finding
@@ -49,11 +47,9 @@ __all__ = [
     "RepairReport",
     "RepairedThread",
     "StateDiff",
-    "Stats",
     "TextEdit",
     "ThreadInfo",
     "ThreadPage",
-    "ThreadStats",
     "ThreadStatus",
     "Threads",
     "TierReport",
