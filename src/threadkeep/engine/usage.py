@@ -1,7 +1,9 @@
 """Counts of a store, as backends with `counts_usage` give them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from heapq import nsmallest
 from typing import NamedTuple
+from zlib import crc32
 
 HOURS = 24
 HOUR = 3600 * 1_000_000
@@ -63,8 +65,42 @@ class Usage(NamedTuple):
 
 def hours_of(counts: Iterable[tuple[int, int, float]]) -> tuple[Hour, ...]:
     """Return 24 hours of counts: number of the hour, checkpoints, bytes."""
-    found = [Hour(0, 0)] * HOURS
-    for number, checkpoints, size in counts:
+    checkpoints, sizes = [0] * HOURS, [0.0] * HOURS
+    for number, count, size in counts:
         at = min(max(number, 0), HOURS - 1)  # (a clock may be ahead)
-        found[at] = Hour(found[at].checkpoints + checkpoints, found[at].bytes + round(size))
-    return tuple(found)
+        checkpoints[at] += count
+        sizes[at] += size
+    return tuple([Hour(*one) for one in zip(checkpoints, map(round, sizes), strict=True)])
+
+
+def usage_of(
+    read: ReadUsage,
+    total: int,
+    threads: Sequence[ThreadUsage],
+    recent: Iterable[tuple[str, int]],
+    notes: tuple[str, ...] = (),
+) -> Usage:
+    """Return the counts of a store from those of all its threads.
+
+    `recent` are the threads and times of the checkpoints of the last 24 hours.
+    """
+    since = read.now - DAY
+    shares = {one.thread: one.bytes / max(one.checkpoints, 1) for one in threads}
+    idle = [one.bytes for one in threads if one.updated_at < read.idle_since]
+    busy = [one for one in threads if one.recent]
+    return Usage(
+        total=total,
+        threads=len(threads),
+        bytes=sum([one.bytes for one in threads]),
+        checkpoints=sum([one.checkpoints for one in threads]),
+        writes=sum([one.writes for one in threads]),
+        idle_threads=len(idle),
+        idle_bytes=sum(idle),
+        hours=hours_of([((at - since) // HOUR, 1, shares.get(name, 0)) for name, at in recent]),
+        largest=tuple(nsmallest(read.most, threads, key=lambda one: (-one.bytes, one.thread))),
+        busiest=tuple(nsmallest(read.most, busy, key=lambda one: (-one.recent, one.thread))),
+        sample=tuple(
+            nsmallest(read.most, threads, key=lambda one: crc32(ascii(one.thread).encode()))
+        ),
+        notes=notes,
+    )

@@ -7,10 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from heapq import nsmallest
 from itertools import accumulate
 from typing import TypeAlias, cast
-from zlib import crc32
 
 from threadkeep.codec.frame import unpack
 from threadkeep.codec.introspection import references
@@ -38,10 +36,10 @@ from threadkeep.engine.refs import Cell, Inline, Ref, Run, covering, length
 from threadkeep.engine.registration import page_of
 from threadkeep.engine.rows import unpack_writes, visible
 from threadkeep.engine.thread_entry import WITH_CHECKPOINTS, ThreadEntry, ThreadQuery
-from threadkeep.engine.usage import DAY, HOUR, ReadUsage, ThreadUsage, Usage, hours_of
+from threadkeep.engine.usage import DAY, ReadUsage, ThreadUsage, Usage, usage_of
 
 _PAGE = 5000
-_SCANNED = 500
+_SCANNED = 5_000
 _MAX_SCANNED = 10_000
 EVERYTHING = 2**62
 """Behind every position of a log."""
@@ -133,38 +131,20 @@ def usage(read: ReadUsage, *, counts_usage: bool) -> Operation[Usage]:
     found = yield from all_sizes()
     entries = yield from _entries_in_use()
     recent, notes = yield from _recent(read.now - DAY)
-    per_thread = Counter(thread for thread, _ in recent)
+    per_thread = Counter([thread for thread, _ in recent])
     threads = [
         ThreadUsage(
-            size.thread,
+            one.thread,
             entry.size,
-            size.checkpoints,
-            size.writes,
-            per_thread[size.thread],
+            one.checkpoints,
+            one.writes,
+            per_thread[one.thread],
             entry.updated_at,
         )
-        for size in found.threads
-        if (entry := entries.get(size.thread)) is not None
+        for one in found.threads
+        if (entry := entries.get(one.thread)) is not None
     ]
-    shares = {one.thread: one.bytes / max(one.checkpoints, 1) for one in threads}
-    idle = [one.bytes for one in threads if one.updated_at < read.idle_since]
-    busy = [one for one in threads if one.recent]
-    return Usage(
-        total=found.total,
-        threads=len(threads),
-        bytes=sum([one.bytes for one in threads]),
-        checkpoints=sum([size.checkpoints for size in found.threads]),
-        writes=sum([size.writes for size in found.threads]),
-        idle_threads=len(idle),
-        idle_bytes=sum(idle),
-        hours=hours_of([(at, 1, shares.get(thread, 0)) for thread, at in recent]),
-        largest=tuple(nsmallest(read.most, threads, key=lambda one: (-one.bytes, one.thread))),
-        busiest=tuple(nsmallest(read.most, busy, key=lambda one: (-one.recent, one.thread))),
-        sample=tuple(
-            nsmallest(read.most, threads, key=lambda one: crc32(ascii(one.thread).encode()))
-        ),
-        notes=notes,
-    )
+    return usage_of(read, found.total, threads, recent, notes)
 
 
 def _entries_in_use() -> Operation[dict[str, ThreadEntry]]:
@@ -178,7 +158,7 @@ def _entries_in_use() -> Operation[dict[str, ThreadEntry]]:
 
 
 def _recent(since: int) -> Operation[tuple[list[tuple[str, int]], tuple[str, ...]]]:
-    """Return the threads and hours of the checkpoints since a time, and a note if there are more.
+    """Return the threads and times of the checkpoints since a time, and a note if there are more.
 
     Ids grow with time: a page of older ones is the last.
     """
@@ -188,9 +168,7 @@ def _recent(since: int) -> Operation[tuple[list[tuple[str, int]], tuple[str, ...
         reply = yield from fetch(ScanCheckpoints(None, None, None, None, {}, after, _SCANNED))
         page = [(one.thread, one.row) for one in cast("list[StoredCheckpoint]", reply)]
         new = [
-            (thread, (row.ts - since) // HOUR)
-            for thread, row in page
-            if isinstance(row.ts, int) and row.ts >= since
+            (thread, row.ts) for thread, row in page if isinstance(row.ts, int) and row.ts >= since
         ]
         found += new
         if not new or len(page) < _SCANNED:
