@@ -251,6 +251,15 @@ class SummaryError(ThreadkeepError):
     retryable = True
 
 
+# -- stores of items -----------------------------------------------------------------
+
+
+class EmbeddingError(ThreadkeepError):
+    """The texts could not be embedded."""
+
+    retryable = True
+
+
 # -- between a backend and the engine: never reach a user ----------------------------
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from threadkeep.streaming import PartialStream
 
 
-class _Done:
+class Done:
     """Result of `setup()`, which may be awaited."""
 
     def __await__(self) -> Iterator[None]:
@@ -169,7 +169,7 @@ class Maintenance(AwaitedMaintenance):
 
     # -- life ------------------------------------------------------------------------
 
-    def setup(self) -> _Done:
+    def setup(self) -> Done:
         """Make the tables, or migrate them to this release, where opening does not.
 
         May be awaited; `asetup` waits without holding up the event loop.
@@ -179,7 +179,7 @@ class Maintenance(AwaitedMaintenance):
             UnreachableError, BackendError: the server failed, or refused.
         """
         self._store.run(call("migrate"))
-        return _Done()
+        return Done()
 
     async def asetup(self) -> None:
         """Async variant of `setup`."""

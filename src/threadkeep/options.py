@@ -27,7 +27,7 @@ _CLASSES = {  # (imported where a value is given)
     "compression": ("codec", "Compression(level=3)"),
     "group_commit": ("backends.group_commit", "GroupCommit()"),
     "write_behind": ("write_behind", "WriteBehind()"),
-    "cache": ("cache", "Cache(threads=1000)"),
+    "cache": ("segment_cache", "Cache(threads=1000)"),
     "tiering": ("cold.policy", "Tiering()"),
     "retention": ("retention.policy", "Retention(keep_last=10)"),
 }

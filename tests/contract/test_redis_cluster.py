@@ -132,13 +132,13 @@ class Sweeping:
 def test_a_new_thread_is_in_the_index_whoever_sweeps_it_meanwhile(swept):
     prefix = new_prefix()
     backend = RedisBackend(cluster().url, prefix=prefix)
-    backend._face._source = source = Sweeping(backend._face._source, index_of(prefix), swept)
+    backend.face._source = source = Sweeping(backend.face._source, index_of(prefix), swept)
     backend.commit(Batch("t", NOW, checkpoints=(checkpoint(1),)))
     assert source.sent == ["EVALSHA", "ZADD", "EVALSHA", "ZADD"]
     source.sent.clear()
     backend.commit(Batch("t", NOW, checkpoints=(checkpoint(2),)))
     assert source.sent == ["EVALSHA"]
-    backend._face._source = source.inner
+    backend.face._source = source.inner
     assert backend.fetch([FindThreads(None, 9)]) == [["t"]]
     backend.close()
 
@@ -146,8 +146,8 @@ def test_a_new_thread_is_in_the_index_whoever_sweeps_it_meanwhile(swept):
 def test_a_thread_that_came_back_stays_in_the_index():
     backend = RedisBackend(cluster().url, prefix=new_prefix())
     backend.commit(Batch("t", NOW, checkpoints=(checkpoint(1),)))
-    finish(backend._face.sweep("t"))  # by somebody who has just not found it
-    finish(backend._face.sweep("never there"))
+    finish(backend.face.sweep("t"))  # by somebody who has just not found it
+    finish(backend.face.sweep("never there"))
     assert backend.fetch([FindThreads(None, 9, empty=True)]) == [["t"]]
     backend.close()
 

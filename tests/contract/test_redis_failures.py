@@ -313,7 +313,7 @@ def test_a_server_that_does_not_answer(tries):
 def test_a_pool_that_stays_busy(server):
     with backend_of(server.url, max_connections=1, timeout=0.05) as backend:
         backend.fetch(HEAD)
-        pool = backend._face._source._own.get().connection_pool
+        pool = backend.face._source._own.get().connection_pool
         busy = pool.get_connection()
         with pytest.raises(UnreachableError) as caught:
             backend.fetch(HEAD)
@@ -341,7 +341,7 @@ class Losing:
 def test_changes_whose_answer_was_lost(server, tries):
     with backend_of(server.url, prefix="lost") as backend:
         backend.commit(batch(1))
-        backend._face._source = Losing(backend._face._source)
+        backend.face._source = Losing(backend.face._source)
         backend.commit(batch(2)._replace(fences=(HeadFence("", uid(1)),)))
         backend.commit(CopyThread(THREAD, "copy", NOW))
         with pytest.raises(ThreadExistsError):
@@ -351,7 +351,7 @@ def test_changes_whose_answer_was_lost(server, tries):
         assert (len(rows.checkpoints), rows.deleted_at) == (0, NOW)
         assert [s.row.id for s in copy.checkpoints] == [uid(1), uid(2)]
         assert copy.generation > 0
-        backend._face._source = backend._face._source.inner
+        backend.face._source = backend.face._source.inner
 
 
 class Writer:

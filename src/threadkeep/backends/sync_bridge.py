@@ -76,33 +76,33 @@ class BlockingFace(Backend, Generic[A]):
     def __init__(
         self, face: A, asynchronous: A | None = None, loops: LoopConnections[Any] | None = None
     ) -> None:
-        self._face = face
+        self.face = face
         self._loops = loops
         self.asynchronous = asynchronous
         self.counts_usage = face.counts_usage
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """See `Backend.fetch`."""
-        return finish(self._face.fetch(reads))
+        return finish(self.face.fetch(reads))
 
     def commit(self, change: Change) -> None:
         """See `Backend.commit`."""
-        finish(self._face.commit(change))
+        finish(self.face.commit(change))
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         """See `Backend.commit_many`."""
-        return finish(self._face.commit_many(changes))
+        return finish(self.face.commit_many(changes))
 
     def identity(self) -> str:
         """See `Backend.identity`."""
-        return finish(self._face.identity())
+        return finish(self.face.identity())
 
     def scrub(self, *, rewrite: bool) -> Scrubbed:
         """See `Backend.scrub`."""
-        return finish(self._face.scrub(rewrite=rewrite))
+        return finish(self.face.scrub(rewrite=rewrite))
 
     def close(self) -> None:
         """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
-        finish(self._face.close())
+        finish(self.face.close())
         if self._loops is not None:
             self._loops.close_elsewhere()

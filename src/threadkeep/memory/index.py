@@ -6,8 +6,6 @@ An index is derived data: it can be removed, and made again from the records tha
 from __future__ import annotations
 
 import json
-import re
-import unicodedata
 from bisect import insort
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -21,40 +19,14 @@ from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.errors import invalid
 from threadkeep.memory.summaries import Messages, text_of
+from threadkeep.words import tokens
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
 _TEXT_CHARS = 100_000  # of one message: its words must fit into a tsvector, which has 1 MB
-_TOKEN_CHARS = 64
 _QUERY_TOKENS = 1000
-
-_CHARACTER = (
-    "\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
-    "\U00020000-\U000323af"
-)
-_PART = rf"[^\W_{_CHARACTER}]+"
-_TOKEN = re.compile(rf"[{_CHARACTER}]|{_PART}(?:[-_.]+{_PART})*")
-_JOINT = re.compile("([-_.]+)")
-_IDENTIFIER = re.compile(r"[\d_]")
-_JOINED = 4
-
-
-def tokens(text: str) -> list[str]:
-    """Return the words of a text, casefolded; each Chinese, Japanese or Korean character is one.
-
-    Of `order-1234`, `foo_bar` or `2.5`, the parts are words, and so is the whole, or up to four of
-    its parts: so `a.foo_bar.c` has `foo_bar`, and a text has all the words of any part of it.
-    """
-    found = []
-    for word in _TOKEN.findall(unicodedata.normalize("NFKC", text).casefold()):
-        parts = _JOINT.split(word)  # and what joins them, in turn
-        found += parts[::2]
-        for length in range(3, min(len(parts), 2 * _JOINED - 1) + 1, 2):
-            joined = ("".join(parts[i : i + length]) for i in range(0, len(parts) - length + 1, 2))
-            found += [each for each in joined if _IDENTIFIER.search(each)]
-    return [token[:_TOKEN_CHARS] for token in found]
 
 
 def indexed(message: BaseMessage) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable
+from contextlib import closing
 
 from threadkeep.backends.sqlite.connections import Connections
-from threadkeep.backends.sqlite.failures import named
-from threadkeep.backends.sqlite.opening import Location, transaction
+from threadkeep.backends.sqlite.opening import Location
 from threadkeep.errors import NewerDatabaseError, StateError
 from threadkeep.memory.index import Hit, indexed, wanted
 from threadkeep.memory.summaries import Messages
@@ -94,37 +93,19 @@ class SqliteIndex:
     """
 
     def __init__(self, path: str, *, busy_timeout: float = 30.0) -> None:
-        self._path = path
         self._connections = Connections(Location(path, "normal", busy_timeout, "rw"))
-        with self._reading() as db:
+        with self._connections.reading() as db:
             is_made = _is_made(db)
         if not is_made:
-            with self._writing() as db:
+            with self._connections.writing() as db:
                 _make(db)
-
-    @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._connections.write_lock, named(self._path):
-            db = self._connections.writer()
-            with transaction(db):
-                yield db
-
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        with named(self._path):
-            db = self._connections.take()
-            try:
-                db.execute("BEGIN")  # (one state for all queries; `give` ends it)
-                yield db
-            finally:
-                self._connections.give(db)
 
     def add(self, thread: str, record: str, start: int, messages: Messages) -> None:
         """See `ArchiveIndex.add`."""
         words = [indexed(message) for message in messages]
         ids = [message.id for message in messages]
         stop = start + len(words)
-        with self._writing() as db:
+        with self._connections.writing() as db:
             if db.execute(f"{_RECORDS} AND record = ?", (thread, record)).fetchone():
                 return
             insert = "INSERT OR IGNORE INTO threadkeep_memory_threads (thread) VALUES (?)"
@@ -151,7 +132,7 @@ class SqliteIndex:
         words = " ".join(f'"{word}"' for word in wanted(query))
         if not words:
             return []
-        with self._reading() as db:
+        with self._connections.reading() as db:
             first, last = _keys(db, thread)
             if after is not None:
                 last = min(last, first + _key(0, max(after, 0)) - 1)
@@ -161,7 +142,7 @@ class SqliteIndex:
     def find(self, thread: str, ids: Iterable[str]) -> dict[str, list[Hit]]:
         """See `ArchiveIndex.find`."""
         found: dict[str, list[Hit]] = {}
-        with self._reading() as db:
+        with self._connections.reading() as db:
             keys = _keys(db, thread)
             for one in ids:
                 if rows := db.execute(_HITS + _BY_ID, (*keys, one)).fetchall():
@@ -170,18 +151,18 @@ class SqliteIndex:
 
     def records(self, thread: str) -> set[str]:
         """See `ArchiveIndex.records`."""
-        with self._reading() as db:
+        with self._connections.reading() as db:
             return {record for (record,) in db.execute(_RECORDS, (thread,))}
 
     def remove(self, *threads: str) -> None:
         """See `ArchiveIndex.remove`."""
-        with self._writing() as db:
+        with self._connections.writing() as db:
             delete = "DELETE FROM threadkeep_memory_threads WHERE thread = ?"
             db.executemany(delete, [(thread,) for thread in threads])
 
     def threads(self) -> set[str]:
         """See `ArchiveIndex.threads`."""
-        with self._reading() as db:
+        with self._connections.reading() as db:
             rows = db.execute("SELECT thread FROM threadkeep_memory_threads")
             return {thread for (thread,) in rows}
 

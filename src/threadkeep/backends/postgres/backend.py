@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from psycopg import AsyncConnection, Connection
 from psycopg.errors import Diagnostic
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep.backends.base import AsyncBackend, Scrubbed
-from threadkeep.backends.failures import again
 from threadkeep.backends.postgres import changes, maintenance, migrations, partitions, reads
 from threadkeep.backends.postgres.connections import (
     NEWEST_STATE,
@@ -25,19 +24,12 @@ from threadkeep.backends.postgres.connections import (
     send,
     settings_of,
 )
-from threadkeep.backends.postgres.failures import (
-    DRIVER_ERRORS,
-    lost_connection,
-    mapped_errors,
-    passes,
-    refusal,
-)
+from threadkeep.backends.postgres.database import Database
+from threadkeep.backends.postgres.failures import DRIVER_ERRORS, refusal
 from threadkeep.backends.postgres.statement import Rows, Statement
 from threadkeep.backends.sync_bridge import BlockingFace, finish
 from threadkeep.engine.model import Change, CopyThread, Read, ReadThread
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
-
-T = TypeVar("T")
 
 # (A replica that takes over has the same; a copy by pg_dump has not.)
 _IDENTITY = """
@@ -46,7 +38,7 @@ WHERE d.datname = current_database()
 """
 
 
-class AsyncPostgresBackend(AsyncBackend):
+class AsyncPostgresBackend(Database, AsyncBackend):
     """Rows in a PostgreSQL database, over connections that are awaited."""
 
     counts_for_all = True
@@ -55,21 +47,15 @@ class AsyncPostgresBackend(AsyncBackend):
     commits_groups = True
 
     def __init__(self, source: Source, settings: Settings) -> None:
-        self._source = source
-        self._schema = settings.quoted_schema
-        self._server = settings.server
+        super().__init__(source, settings)
         self._partition_by = settings.partition_by
-        limit = settings.statement_timeout
-        # (0 would be no limit at all)
-        text = f"SET LOCAL statement_timeout = {max(1, round(1000 * limit))}" if limit else ""
-        self._before = (Statement(text),) if text else ()
 
     async def fetch(self, reads_: Sequence[Read]) -> list[Any]:
         """Answer each read, in order, all from one state. See `Backend.fetch`."""
         queries = [reads.query(read) for read in reads_]
         statements = [statement for query in queries for statement in query.statements]
-        with mapped_errors(self._server):
-            rows = iter(await self._answered(statements, ONE_STATE) if statements else ())
+        with self.mapped_errors():
+            rows = iter(await self.answered(statements, ONE_STATE) if statements else ())
         return [query.reply([next(rows) for _ in query.statements]) for query in queries]
 
     async def commit(self, change: Change) -> None:
@@ -89,8 +75,8 @@ class AsyncPostgresBackend(AsyncBackend):
         statement = changes.together(many)
         if statement is None:
             return False
-        with mapped_errors(self._server):
-            ((row,),) = await self._answered([statement], NEWEST_STATE)
+        with self.mapped_errors():
+            ((row,),) = await self.answered([statement], NEWEST_STATE)
         return bool(row[0])
 
     async def _each(self, many: Sequence[Change]) -> list[ThreadkeepError | None]:
@@ -101,8 +87,8 @@ class AsyncPostgresBackend(AsyncBackend):
                 # All are locked first, in one order: so no two groups wait for each other.
                 statements = [*changes.locking(threads), *statements]
         losses: list[Exception] = []
-        with mapped_errors(self._server):
-            answers = await self._answered(statements, NEWEST_STATE, losses)
+        with self.mapped_errors():
+            answers = await self.answered(statements, NEWEST_STATE, losses)
         results: list[ThreadkeepError | None] = []
         for change, rows in zip(many, answers[-len(many) :], strict=True):
             refused = refusal(rows, change)
@@ -123,8 +109,8 @@ class AsyncPostgresBackend(AsyncBackend):
 
         Any number of processes may do so at once. Needs the right to create tables.
         """
-        with mapped_errors(self._server, migrating=True):
-            await self._retried(self._migrate)
+        with self.mapped_errors(migrating=True):
+            await self.retried(self._migrate)
 
     async def _migrate(self) -> None:
         plan = self._migration()
@@ -138,7 +124,7 @@ class AsyncPostgresBackend(AsyncBackend):
                     return
                 answer = error = None
                 try:
-                    (answer,) = await send(conn, self._ready([step]), NEWEST_STATE)
+                    (answer,) = await send(conn, self.ready([step]), NEWEST_STATE)
                 except DRIVER_ERRORS as failure:
                     error = failure
 
@@ -150,8 +136,8 @@ class AsyncPostgresBackend(AsyncBackend):
     async def identity(self) -> str:
         """Name the schema among those of all servers. See `Backend.identity`."""
         statement = Statement(_IDENTITY, (self._schema,))
-        with mapped_errors(self._server):
-            ((row,),) = await self._answered([statement], ONE_STATE)
+        with self.mapped_errors():
+            ((row,),) = await self.answered([statement], ONE_STATE)
         return "-".join(map(str, row))
 
     async def scrub(self, *, rewrite: bool) -> Scrubbed:
@@ -160,8 +146,8 @@ class AsyncPostgresBackend(AsyncBackend):
         Needs the rights of the tables' owner; a given connection must be in autocommit.
         """
         call = partial(maintenance.scrub, self._send_alone, self._source.pause, rewrite=rewrite)
-        with mapped_errors(self._server):
-            return await self._retried(call)
+        with self.mapped_errors():
+            return await self.retried(call)
 
     async def _send_alone(self, statement: Statement) -> tuple[Rows, Sequence[str]]:
         """Return the rows of a statement that is sent by itself, and the server's warnings."""
@@ -174,7 +160,7 @@ class AsyncPostgresBackend(AsyncBackend):
         async with self._source.lend() as conn:
             conn.add_notice_handler(note)
             try:
-                (rows,) = await send(conn, self._ready([statement]), NEWEST_STATE)
+                (rows,) = await send(conn, self.ready([statement]), NEWEST_STATE)
             finally:
                 conn.remove_notice_handler(note)
         return rows, warnings
@@ -182,45 +168,6 @@ class AsyncPostgresBackend(AsyncBackend):
     async def close(self) -> None:
         """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
         await self._source.close()
-
-    def _ready(self, statements: Sequence[Statement]) -> list[Statement]:
-        return [
-            Statement(sql.replace("{schema}", self._schema), values, keep)
-            for sql, values, keep in statements
-        ]
-
-    async def _answered(
-        self,
-        statements: Sequence[Statement],
-        isolation: str,
-        losses: list[Exception] | None = None,
-    ) -> list[Rows]:
-        """Return the rows of each statement, after retries where a failure passes.
-
-        Lost connections are added to `losses`: what was sent over them may have been done.
-        """
-        call = partial(self._send, self._ready(statements), isolation)
-        return await self._retried(call, losses)
-
-    async def _retried(
-        self, call: Callable[[], Awaitable[T]], losses: list[Exception] | None = None
-    ) -> T:
-        """Return the result of a call, after retries where a failure passes. See `_answered`."""
-        try:
-            return await call()
-        except DRIVER_ERRORS as error:
-            if not passes(error):
-                raise
-            lost = [error] if lost_connection(error) else []
-        if lost:
-            await self._source.mend()
-        if losses is not None:
-            losses += lost
-        return await again(call, passes, self._source.pause)
-
-    async def _send(self, statements: Sequence[Statement], isolation: str) -> list[Rows]:
-        async with self._source.lend() as conn:
-            return await send(conn, statements, isolation, self._before)
 
 
 class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
@@ -243,7 +190,7 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
 
     def migrate(self) -> None:
         """See `AsyncPostgresBackend.migrate`."""
-        finish(self._face.migrate())
+        finish(self.face.migrate())
 
 
 def now() -> datetime:

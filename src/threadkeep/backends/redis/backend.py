@@ -363,7 +363,7 @@ class HotRedis(BlockingFace[AsyncRedisBackend]):
 
     def clear(self, beginning: str) -> None:
         """See `AsyncRedisBackend.clear`."""
-        finish(self._face.clear(beginning))
+        finish(self.face.clear(beginning))
 
 
 def hot_store(url: Any) -> HotRedis:

@@ -53,6 +53,11 @@ class SqliteBackend(Backend):
         self._connections = Connections(location)
 
     @property
+    def connections(self) -> Connections:
+        """The connections, for rows beside those of threads."""
+        return self._connections
+
+    @property
     def location(self) -> Location:
         """Path and mode of the file."""
         return self._connections.location

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from threadkeep.backends import process_forks
 from threadkeep.backends.sqlite.failures import named
 from threadkeep.backends.sqlite.known import Known
-from threadkeep.backends.sqlite.opening import Location, open_first
+from threadkeep.backends.sqlite.opening import Location, open_first, transaction
 from threadkeep.errors import ClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _IDLE_READERS = 8  # any number of threads may read at once; so many stay open after
 _FORK_SECONDS = 5.0  # how long a fork waits for calls under way
@@ -122,6 +122,25 @@ class Connections:
         self._lent -= 1
         if self._forking:
             self._lock.notify_all()
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """Lend the connection that writes, in a transaction that the end of the block commits."""
+        with self.write_lock, named(self.location.path):
+            db = self.writer()
+            with transaction(db):
+                yield db
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Lend a connection for reading; all queries in the block see one state."""
+        with named(self.location.path):
+            db = self.take()
+            try:
+                db.execute("BEGIN")  # (`give` ends it)
+                yield db
+            finally:
+                self.give(db)
 
     def close(self) -> None:
         """Close what is not lent; the rest is closed when it is given back. Idempotent."""

@@ -1,0 +1,35 @@
+"""Long-term memory: stores of items, with search by filter, meaning and words."""
+
+from threadkeep.store.local_model import LocalEmbeddings
+from threadkeep.store.open import (
+    AsyncPostgresStore,
+    AsyncRedisStore,
+    AsyncSqliteStore,
+    InMemoryStore,
+    MemoryStore,
+    PostgresStore,
+    RedisStore,
+    SqliteStore,
+    open_store,
+)
+from threadkeep.store.operations import FoundItem, ItemVersion, StoredItem
+from threadkeep.store.store import Store
+from threadkeep.store.transfer import ErasedItems
+
+__all__ = [
+    "AsyncPostgresStore",
+    "AsyncRedisStore",
+    "AsyncSqliteStore",
+    "ErasedItems",
+    "FoundItem",
+    "InMemoryStore",
+    "ItemVersion",
+    "LocalEmbeddings",
+    "MemoryStore",
+    "PostgresStore",
+    "RedisStore",
+    "SqliteStore",
+    "Store",
+    "StoredItem",
+    "open_store",
+]

@@ -1,0 +1,46 @@
+"""Backends of items, over those of savers."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from threadkeep.backends.memory import MemoryBackend
+from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.errors import InvalidArgumentError
+from threadkeep.store.backend import AsyncItemBackend, ItemBackend, SearchOptions
+
+if TYPE_CHECKING:
+    from threadkeep.backends.base import AsyncBackend, Backend
+
+_SERVERS = ("postgres", "redis")
+
+
+def items_over(
+    backend: Backend | AsyncBackend, options: SearchOptions | None = None
+) -> ItemBackend | AsyncItemBackend:
+    """Return the backend of items over the connections of a saver's backend.
+
+    Raises:
+        InvalidArgumentError: that backend stores no items.
+        OpenError: the tables cannot be made.
+    """
+    search = options or SearchOptions()
+    if isinstance(backend, MemoryBackend):
+        from threadkeep.store.memory import MemoryItems  # noqa: PLC0415 - one of them is needed
+
+        return MemoryItems(search)
+    if isinstance(backend, SqliteBackend):
+        from threadkeep.store.sqlite import SqliteItems  # noqa: PLC0415 - one of them is needed
+
+        return SqliteItems(backend.connections, search)
+    for kind in type(backend).__mro__:  # (their libraries are extras)
+        for server in _SERVERS:
+            if kind.__module__.startswith(f"threadkeep.backends.{server}."):
+                opener: Any = import_module(f"threadkeep.store.{server}").items_over
+                found: ItemBackend | AsyncItemBackend = opener(backend, search)
+                return found
+    raise InvalidArgumentError(
+        f"{type(backend).__name__} stores no items.",
+        hint="Use a backend of threadkeep: memory, SQLite, PostgreSQL or Redis.",
+    )

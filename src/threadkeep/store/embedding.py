@@ -1,0 +1,184 @@
+"""Embeddings of texts: in batches, cached by content, retried."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from math import isfinite
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+from langgraph.store.base import Embeddings, ensure_embeddings, get_text_at_path, tokenize_path
+
+from threadkeep.backends.open import extra
+from threadkeep.backends.process_forks import ResetInChild
+from threadkeep.engine.operation import Aside, Requests
+from threadkeep.errors import EmbeddingError, InvalidArgumentError, invalid
+from threadkeep.store.backend import SearchOptions
+from threadkeep.store.records import Metric
+from threadkeep.validation import is_count
+
+Search: TypeAlias = Literal["semantic", "hybrid", "text"]
+
+_BATCH = 256  # texts in one call of the model
+_TRIES = 3
+_CACHED_BYTES = 64 << 20
+_QUERY, _DOCUMENT = "q", "d"  # (some models embed them in different ways)
+_KEYS = ("embed", "dims", "fields", "search", "distance_type", "ann_index_config")
+
+
+class Text(NamedTuple):
+    """A text of a value, and its path."""
+
+    path: str
+    text: str
+
+
+class Index:
+    """The `index` of a store: the fields that are searched, and how.
+
+    Args:
+        config: LangGraph's `IndexConfig`: `embed` (a LangChain `Embeddings`, a function, or
+            "provider:model"), `dims`, `fields` (paths; ["$"], the whole value, if left out). Beyond
+            it: `search`, "semantic" (default), "hybrid" (meaning and words) or "text" (words alone,
+            without a model); `distance_type`, "cosine" (default), "l2" or "inner_product".
+
+    Raises:
+        InvalidArgumentError: a value is invalid.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        if not isinstance(config, Mapping):
+            raise invalid("index", config, "Use a dict with embed and dims.")
+        for key in config:
+            if key not in _KEYS:
+                raise InvalidArgumentError(
+                    f"Unknown key in index: {key!s:.60}.", hint=f"Known are {', '.join(_KEYS)}."
+                )
+        self.search: Search = config.get("search", "semantic")
+        metric: Metric = config.get("distance_type", "cosine")
+        if self.search not in get_args(Search):
+            raise invalid("search", self.search, 'Use "semantic", "hybrid" or "text".')
+        if metric not in get_args(Metric):
+            raise invalid("distance_type", metric, 'Use "cosine", "l2" or "inner_product".')
+        self.fields = _fields(config.get("fields") or ["$"])
+        self.embedder: Embedder | None = None
+        dims = 0
+        if self.search != "text":
+            dims = config.get("dims", 0)
+            self.embedder = Embedder(config.get("embed"), dims)
+        self.options = SearchOptions(dims, metric, self.search != "semantic")
+
+    def texts(self, value: Mapping[str, Any], fields: Sequence[str] | None) -> list[Text]:
+        """Return the texts of a value at these fields; None for those of the index."""
+        found = []
+        for path, parsed in self.fields if fields is None else _fields(fields):
+            texts = get_text_at_path(value, parsed)
+            many = len(texts) > 1
+            found += [Text(f"{path}.{at}" if many else path, text) for at, text in enumerate(texts)]
+        return found
+
+
+def _fields(paths: Iterable[str]) -> list[tuple[str, Any]]:
+    if isinstance(paths, str) or not all(isinstance(path, str) and path for path in paths):
+        raise invalid("fields", paths, 'Use a list of paths, such as ["text", "a.b", "c[*].d"].')
+    return [(path, path if path == "$" else tokenize_path(path)) for path in paths]
+
+
+class Embedder(ResetInChild):
+    """An embedding model, and an LRU cache of its vectors by text."""
+
+    def __init__(self, embed: Any, dims: int) -> None:
+        if embed is None:
+            raise invalid("embed", embed, "Use an Embeddings, a function, or 'provider:model'.")
+        if not is_count(dims, 1):
+            raise invalid("dims", dims, "Use the number of dimensions of the model's vectors.")
+        self.model: Embeddings = ensure_embeddings(embed)
+        self._dims = dims
+        super().__init__()
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+
+    def documents(self, texts: Iterable[str]) -> Requests[dict[str, bytes]]:
+        """Return the vectors of texts.
+
+        Raises:
+            EmbeddingError: the model fails.
+            InvalidArgumentError: its vectors have other dimensions.
+        """
+        found, missing = self._look_up(_DOCUMENT, texts)
+        model = self.model
+        for start in range(0, len(missing), _BATCH):
+            some = missing[start : start + _BATCH]
+            vectors = yield from _retried(model.embed_documents, model.aembed_documents, some)
+            found |= self._remember(_DOCUMENT, some, vectors)
+        return found
+
+    def queries(self, texts: Iterable[str]) -> Requests[dict[str, bytes]]:
+        """Return the vectors of queries. Raises as `documents`."""
+        found, missing = self._look_up(_QUERY, texts)
+        for text in missing:
+            model = self.model
+            vector = yield from _retried(model.embed_query, model.aembed_query, text)
+            found |= self._remember(_QUERY, [text], [vector])
+        return found
+
+    def _look_up(self, kind: str, texts: Iterable[str]) -> tuple[dict[str, bytes], list[str]]:
+        found = {}
+        missing = []
+        with self._lock:
+            for text in dict.fromkeys(texts):
+                vector = self._known.get((kind, text))
+                if vector is None:
+                    missing.append(text)
+                else:
+                    self._known.move_to_end((kind, text))
+                    found[text] = vector
+        return found, missing
+
+    def _remember(self, kind: str, texts: Sequence[str], vectors: Any) -> dict[str, bytes]:
+        found = [self._packed(vector) for vector in vectors]
+        if len(found) != len(texts):
+            raise EmbeddingError(f"The model returned {len(found)} vectors for {len(texts)} texts.")
+        most = _CACHED_BYTES // (4 * self._dims)
+        with self._lock:
+            for text, vector in zip(texts, found, strict=True):
+                self._known[kind, text] = vector
+            while len(self._known) > most:
+                self._known.popitem(last=False)
+        return dict(zip(texts, found, strict=True))
+
+    def _packed(self, vector: Any) -> bytes:
+        numbers = array("f", vector)
+        if len(numbers) != self._dims:
+            raise invalid("dims", self._dims, f"The model's vectors have {len(numbers)}: use that.")
+        if not isfinite(sum(numbers)):
+            raise EmbeddingError("The model returned a vector with a number that is not finite.")
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        return numbers.tobytes()
+
+
+def _retried(call: Any, acall: Any, argument: Any) -> Requests[Any]:
+    """Call a model, again where it fails."""
+    with extra("Embedding", "search"):
+        import tenacity  # noqa: PLC0415 - an extra
+    options: dict[str, Any] = {
+        "stop": tenacity.stop_after_attempt(_TRIES),
+        "wait": tenacity.wait_random_exponential(multiplier=0.1, max=1.0),
+        "reraise": True,
+    }
+    try:
+        return (
+            yield Aside(
+                partial(tenacity.Retrying(**options), call, argument),
+                partial(tenacity.AsyncRetrying(**options), acall, argument),
+            )
+        )
+    except Exception as error:
+        raise EmbeddingError(f"The embedding model failed: {error!r:.200}") from error

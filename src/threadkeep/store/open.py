@@ -1,0 +1,138 @@
+"""Stores by URL, and under the names that LangGraph's stores have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from threadkeep.backends.open import open_backend, open_postgres, open_redis
+from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.backends.sqlite.opening import Database
+from threadkeep.store.store import Store
+
+_OWN = ("index", "ttl", "serde", "history", "group_commit")
+
+
+def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of the store, and those of its backend."""
+    own = {name: value for name, value in options.items() if name in _OWN}
+    return own, {name: value for name, value in options.items() if name not in _OWN}
+
+
+def open_store(url: str, **options: Any) -> Store:
+    """Open the store that a URL names; use it under `with` or `async with`.
+
+    Args:
+        url: as `threadkeep.open_saver` takes it.
+        **options: those of `Store`, and those of the backend (see `threadkeep.SqliteSaver`,
+            `PostgresSaver` and `RedisSaver`).
+
+    Raises:
+        OpenError: the scheme is unknown, or the store cannot be opened.
+        InvalidArgumentError: an option is unknown or invalid.
+    """
+    own, rest = _split(options)
+    return Store(open_backend(url, **rest), owned=True, **own)
+
+
+class MemoryStore(Store):
+    """A store in this process, in place of LangGraph's `InMemoryStore`.
+
+    Args:
+        **options: those of `Store`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(open_backend("memory://"), owned=True, **options)
+
+
+class SqliteStore(Store):
+    """A store in one SQLite file, in place of LangGraph's `SqliteStore` and `AsyncSqliteStore`.
+
+    The file may be that of a saver.
+
+    Args:
+        conn: the file's path, or a connection of sqlite3 or aiosqlite, of which the file is taken.
+        synchronous: see `SqliteSaver`.
+        busy_timeout: see `SqliteSaver`.
+        **options: those of `Store`.
+    """
+
+    def __init__(
+        self,
+        conn: Database,
+        *,
+        synchronous: Literal["full", "normal"] = "full",
+        busy_timeout: float = 30.0,
+        **options: Any,
+    ) -> None:
+        backend = SqliteBackend(conn, synchronous=synchronous, busy_timeout=busy_timeout)
+        super().__init__(backend, owned=True, **options)
+
+    @classmethod
+    def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
+        """Open a file (or ":memory:"); use it under `with` or `async with`."""
+        return cls(conn_string, **options)
+
+
+class PostgresStore(Store):
+    """A store in a PostgreSQL database, in place of LangGraph's `PostgresStore`.
+
+    Call `setup()` once before the first use. Semantic search needs pgvector in the database.
+
+    Args:
+        conn: a URL (or another conninfo of libpq), or a pool or connection of psycopg.
+        pipe: a pipeline of psycopg on that connection; not needed.
+        **options: those of `Store`, and those of the database: see `PostgresSaver`.
+    """
+
+    def __init__(self, conn: Any, pipe: Any = None, **options: Any) -> None:
+        own, rest = _split(options)
+        super().__init__(open_postgres(conn, pipe, **rest), owned=True, **own)
+
+    @classmethod
+    def from_conn_string(
+        cls, conn_string: str, *, pipeline: bool = False, pool_config: Any = None, **options: Any
+    ) -> Self:
+        """Open the database of a URL; use it under `with` or `async with`.
+
+        Args:
+            conn_string: the URL.
+            pipeline: has no effect: calls are pipelined where it helps.
+            pool_config: `min_size` and `max_size` of the pool, as LangGraph takes them.
+            **options: those of `PostgresStore`.
+        """
+        del pipeline
+        sizes = {name: (pool_config or {}).get(name) for name in ("min_size", "max_size")}
+        return cls(conn_string, **{k: v for k, v in sizes.items() if v is not None} | options)
+
+
+class AsyncPostgresStore(PostgresStore):
+    """`PostgresStore`, in place of LangGraph's `AsyncPostgresStore`: `setup` is awaited."""
+
+    async def setup(self) -> None:  # type: ignore[override] # as the class that it replaces
+        """Make or migrate the tables; see `Store.setup`."""
+        await self.asetup()
+
+
+class RedisStore(Store):
+    """A store on a Redis or Valkey server, or a cluster; no modules are needed.
+
+    Args:
+        redis_url: a URL, or a client of redis-py: see `RedisSaver`.
+        **options: those of `Store`, and `prefix`, `max_connections` and `timeout` of `RedisSaver`.
+    """
+
+    def __init__(self, redis_url: Any, **options: Any) -> None:
+        own, rest = _split(options)
+        super().__init__(open_redis(redis_url, **rest), owned=True, **own)
+
+    @classmethod
+    def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
+        """Open the server of a URL; use it under `with` or `async with`."""
+        return cls(conn_string, **options)
+
+
+AsyncSqliteStore = SqliteStore
+AsyncRedisStore = RedisStore
+InMemoryStore = MemoryStore

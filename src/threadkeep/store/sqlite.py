@@ -1,0 +1,538 @@
+"""Items in a SQLite file, over the connections of a saver's backend.
+
+Vectors are compared by sqlite-vec where this Python can load it, else by numpy: the file is the
+same. Texts are searched by FTS5.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+from threadkeep.backends.sqlite.connections import Connections
+from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
+from threadkeep.errors import ConflictError, OpenError, ThreadkeepError
+from threadkeep.store.backend import ItemBackend, SearchOptions, merged
+from threadkeep.store.ranking import best, nearest
+from threadkeep.store.records import (
+    Condition,
+    Earlier,
+    EmbedItems,
+    FindItems,
+    FindNamespaces,
+    FindNearest,
+    FindPending,
+    FindText,
+    FindVersions,
+    GetItems,
+    ItemChange,
+    ItemPut,
+    ItemRead,
+    ItemRow,
+    Namespace,
+    PutItems,
+    RefreshItems,
+    Scored,
+    VersionRow,
+)
+
+# A namespace's path is its labels, each with a period behind it. An item's number is its place.
+_TABLES = """
+CREATE TABLE tk_store (counter INTEGER NOT NULL);
+
+INSERT INTO tk_store VALUES (0);
+
+CREATE TABLE tk_namespaces (number INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE);
+
+CREATE TABLE tk_items (
+    number INTEGER PRIMARY KEY, ns INTEGER NOT NULL, key TEXT NOT NULL,
+    version INTEGER NOT NULL, created INTEGER NOT NULL, updated INTEGER NOT NULL,
+    ttl INTEGER, expires INTEGER, pending TEXT, value NOT NULL, UNIQUE (ns, key)
+);
+
+CREATE INDEX tk_items_order ON tk_items (ns, number);
+
+CREATE INDEX tk_items_expiring ON tk_items (expires) WHERE expires IS NOT NULL;
+
+CREATE INDEX tk_items_pending ON tk_items (number) WHERE pending IS NOT NULL;
+
+CREATE TABLE tk_item_vectors (ns INTEGER NOT NULL, item INTEGER NOT NULL, path TEXT NOT NULL,
+    vector BLOB NOT NULL);
+
+CREATE INDEX tk_item_vectors_of ON tk_item_vectors (ns, item);
+
+CREATE TABLE tk_item_versions (
+    ns INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, updated INTEGER NOT NULL,
+    replaced INTEGER NOT NULL, deleted INTEGER NOT NULL, patch BLOB NOT NULL,
+    PRIMARY KEY (ns, key, version)
+) WITHOUT ROWID"""
+_WORDS = """
+CREATE VIRTUAL TABLE IF NOT EXISTS tk_item_words USING fts5(
+    words, detail = column, tokenize = "ascii tokenchars '-_.'"{option})
+"""
+# No second copy of the words, in versions of SQLite that can delete without it.
+_CONTENTLESS = ", content = '', contentless_delete = 1"
+_CONTENTLESS_SINCE = (3, 43)
+_IS_MADE = "SELECT count(*) FROM sqlite_master WHERE name = ?"
+
+_COLUMNS = (
+    "n.path, i.key, i.value, i.created, i.updated, i.version, i.ns, i.number, i.ttl, i.expires"
+)
+_GET = f"SELECT {_COLUMNS} FROM tk_namespaces n JOIN tk_items i ON i.ns = n.number"
+_GET_MANY = f"""
+SELECT {_COLUMNS} FROM json_each(?) j
+CROSS JOIN tk_namespaces n ON n.path = json_extract(j.value, '$[0]')
+CROSS JOIN tk_items i ON i.ns = n.number AND i.key = json_extract(j.value, '$[1]')
+"""
+_UNDER = "i.ns IN (SELECT number FROM tk_namespaces WHERE path >= ? AND path < ?)"
+_BARE = "NOT EXISTS (SELECT 1 FROM tk_item_vectors v WHERE v.ns = i.ns AND v.item = i.number)"
+_ALIVE = "(i.expires IS NULL OR i.expires > ?)"
+_PUT = """
+INSERT INTO tk_items (number, ns, key, version, created, updated, ttl, expires, pending, value)
+VALUES (?1, ?2, ?3, ?1, coalesce(?4, ?5), ?5, ?6, ?7, ?8, ?9)
+ON CONFLICT (ns, key) DO UPDATE SET version = ?1, created = coalesce(?4, created), updated = ?5,
+    ttl = ?6, expires = ?7, pending = ?8, value = ?9
+"""
+_COUNT = "UPDATE tk_store SET counter = counter + ? RETURNING counter"
+_OPERATORS = {"$eq": "=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
+_DISTANCES = {"cosine": "1 - vec_distance_cosine", "l2": "-vec_distance_L2"}
+
+
+class SqliteItems(ItemBackend):
+    """Rows in tables of a saver's file, made where there are none."""
+
+    commits_groups = True
+
+    def __init__(self, connections: Connections, options: SearchOptions) -> None:
+        self._connections = connections
+        self._options = options
+        location = connections.location
+        self._reads_in_memory = not location.in_memory
+        with connections.reading() as db:
+            names = ["tk_items", *(["tk_item_words"] if options.text else [])]
+            missing = [name for name in names if not db.execute(_IS_MADE, (name,)).fetchone()[0]]
+        if missing and location.is_read_only:
+            raise OpenError(
+                f"{location.path} has no store, and is read only.",
+                hint="Open it for writing once.",
+            )
+        if missing:
+            with connections.writing() as db:
+                _make(db, missing)
+
+    @property
+    def reads_hot_in_memory(self) -> bool:
+        """See `Backend`."""
+        return self._reads_in_memory
+
+    # -- reads ---------------------------------------------------------------------------
+
+    def fetch(self, reads: Sequence[Any]) -> list[Any]:
+        """See `ItemBackend`."""
+        connections = self._connections
+        db = connections.take()
+        try:
+            if len(reads) > 1:
+                db.execute("BEGIN")  # (`give` ends it)
+            return [self._reply(db, read) for read in reads]
+        except DRIVER_ERRORS as error:
+            raise mapped(error, connections.location.path) from error
+        finally:
+            connections.give(db)
+
+    def _reply(self, db: sqlite3.Connection, read: ItemRead) -> Any:
+        match read:
+            case GetItems():
+                return _get(db, read)
+            case FindItems():
+                return _find(db, read)
+            case FindNamespaces():
+                return _namespaces(db, read)
+            case FindNearest():
+                return self._nearest(db, read)
+            case FindText():
+                return _text(db, read)
+            case FindPending():
+                query = f"{_GET} WHERE i.pending IS NOT NULL ORDER BY i.number LIMIT ?"
+                query = query.replace("i.expires FROM", "i.expires, i.pending FROM")
+                return [(_row(row), row[-1]) for row in db.execute(query, (read.limit,))]
+            case FindVersions():
+                query = """
+                    SELECT version, updated, replaced, deleted, patch FROM tk_item_versions
+                    WHERE ns = (SELECT number FROM tk_namespaces WHERE path = ?) AND key = ?
+                    ORDER BY version DESC"""
+                values = (_path(read.namespace), read.key)
+                return [
+                    VersionRow(version, updated, replaced, bool(deleted), patch)
+                    for version, updated, replaced, deleted, patch in db.execute(query, values)
+                ]
+
+    def _nearest(self, db: sqlite3.Connection, read: FindNearest) -> list[Scored]:
+        source, values = _vectors_under(read)
+        distance = _DISTANCES.get(self._options.metric)
+        if distance is None or not _has_vec(db):
+            rows = db.execute(f"SELECT v.ns, v.item, v.vector {source}", values).fetchall()
+            places = [(ns, item) for ns, item, _ in rows]
+            vectors = [vector for *_, vector in rows]
+            found = nearest(self._options.metric, places, vectors, read.vector, read.limit)
+        else:
+            query = f"""
+                SELECT v.ns, v.item, coalesce({distance}(v.vector, ?), 0.0) AS score {source}
+                ORDER BY score DESC, v.ns, v.item LIMIT ?"""
+            found, size = [], read.limit
+            while len(found) < read.limit:  # (an item may have several vectors)
+                scored = db.execute(query, (read.vector, *values, size)).fetchall()
+                found = best([((ns, item), score) for ns, item, score in scored], read.limit)
+                if len(scored) < size:
+                    break
+                size *= 4
+        return _scored(db, [item for (_, item), _ in found], [score for _, score in found])
+
+    # -- changes -------------------------------------------------------------------------
+
+    def commit(self, change: Any) -> None:
+        """See `ItemBackend`."""
+        with self._connections.writing() as db:
+            self._carry_out(db, change)
+
+    def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
+        """See `ItemBackend`. A change that is refused leaves the others alone."""
+        together = merged(changes) if len(changes) > 1 else None
+        if together is not None:
+            self.commit(together)
+            return [None] * len(changes)
+        refusals: list[ThreadkeepError | None] = []
+        with self._connections.writing() as db:
+            for change in changes:
+                if len(changes) > 1:
+                    db.execute("SAVEPOINT change")
+                try:
+                    self._carry_out(db, change)
+                    refusals.append(None)
+                except ConflictError as error:
+                    if len(changes) == 1:
+                        raise
+                    db.execute("ROLLBACK TO change")
+                    refusals.append(error)
+                if len(changes) > 1:
+                    db.execute("RELEASE change")
+        return refusals
+
+    def _carry_out(self, db: sqlite3.Connection, change: ItemChange) -> None:
+        match change:
+            case PutItems():
+                self._put(db, change)
+            case RefreshItems():
+                keys = [(change.now, _path(namespace), key) for namespace, key in change.keys]
+                query = """
+                    UPDATE tk_items SET expires = ? + ttl
+                    WHERE ns = (SELECT number FROM tk_namespaces WHERE path = ?) AND key = ?
+                        AND ttl IS NOT NULL"""
+                db.executemany(query, keys)
+            case EmbedItems():
+                for one in change.items:
+                    query = """
+                        UPDATE tk_items SET pending = NULL
+                        WHERE ns = (SELECT number FROM tk_namespaces WHERE path = ?) AND key = ?
+                            AND version = ? RETURNING ns, number"""
+                    values = (_path(one.namespace), one.key, one.version)
+                    for ns, number in db.execute(query, values).fetchall():
+                        vectors = [(ns, number, path, data) for path, data in one.vectors]
+                        db.executemany("INSERT INTO tk_item_vectors VALUES (?, ?, ?, ?)", vectors)
+
+    def _put(self, db: sqlite3.Connection, change: PutItems) -> None:
+        now, puts = change.now, change.puts
+        spaces = _numbers(db, puts)
+        for put in puts:
+            if put.expects is not None:
+                _check(db, spaces[put.namespace], put)
+        (last,) = db.execute(_COUNT, (len(puts),)).fetchone()
+        for put in puts:
+            if put.earlier is not None:
+                _keep(db, spaces[put.namespace], put.key, put.earlier)
+        is_indexed = self._options.dims or self._options.text
+        numbers = self._unindexed(db, spaces, puts) if is_indexed else {}
+        written = []
+        gone = []
+        for number, put in enumerate(puts, last - len(puts) + 1):
+            namespace, key, value, ttl, _, _, pending, _, _, times = put
+            at = (spaces[namespace], key)
+            if value is None:
+                gone.append(at)
+            else:
+                expires = None if ttl is None else now + ttl
+                created, updated, expires = times or (None, now, expires)
+                written.append((number, *at, created, updated, ttl, expires, pending, value))
+                numbers.setdefault(at, number)
+        db.executemany(_PUT, written)
+        if gone:
+            db.executemany("DELETE FROM tk_items WHERE ns = ? AND key = ?", gone)
+        if is_indexed:
+            self._index(db, numbers, spaces, puts)
+
+    def _unindexed(
+        self, db: sqlite3.Connection, spaces: Mapping[Namespace, int], puts: Sequence[ItemPut]
+    ) -> dict[tuple[int, str], int]:
+        """Remove the vectors and words of items; return the numbers of those that are there."""
+        keys = [(spaces[put.namespace], put.key) for put in puts]
+        numbers = _existing(db, keys)
+        self._drop_index(db, [(ns, number) for (ns, _), number in numbers.items()])
+        return numbers
+
+    def _drop_index(self, db: sqlite3.Connection, places: Sequence[tuple[int, int]]) -> None:
+        db.executemany("DELETE FROM tk_item_vectors WHERE ns = ? AND item = ?", places)
+        if self._options.text:
+            numbers = [(number,) for _, number in places]
+            db.executemany("DELETE FROM tk_item_words WHERE rowid = ?", numbers)
+
+    def _index(
+        self,
+        db: sqlite3.Connection,
+        numbers: Mapping[tuple[int, str], int],
+        spaces: Mapping[Namespace, int],
+        puts: Iterable[ItemPut],
+    ) -> None:
+        vectors = []
+        words = []
+        for put in puts:
+            ns = spaces[put.namespace]
+            if put.vectors:
+                number = numbers[ns, put.key]
+                vectors += [(ns, number, path, data) for path, data in put.vectors]
+            if put.words and self._options.text:
+                words.append((numbers[ns, put.key], put.words))
+        db.executemany("INSERT INTO tk_item_vectors VALUES (?, ?, ?, ?)", vectors)
+        if words:
+            db.executemany("INSERT INTO tk_item_words (rowid, words) VALUES (?, ?)", words)
+
+    def sweep(self, now: int, limit: int) -> int:
+        """See `ItemBackend.sweep`."""
+        with self._connections.writing() as db:
+            query = "SELECT ns, number, key FROM tk_items WHERE expires <= ? LIMIT ?"
+            return self._remove(db, db.execute(query, (now, limit)).fetchall())
+
+    def erase(self, prefix: Namespace) -> int:
+        """See `ItemBackend.erase`."""
+        with self._connections.writing() as db:
+            query = f"SELECT i.ns, i.number, i.key FROM tk_items i WHERE {_UNDER}"
+            removed = self._remove(db, db.execute(query, _bounds(prefix)).fetchall())
+            inner = "SELECT number FROM tk_namespaces WHERE path >= ? AND path < ?"
+            for table, column in (("tk_item_versions", "ns"), ("tk_namespaces", "number")):
+                delete = f"DELETE FROM {table} WHERE {column} IN ({inner})"
+                db.execute(delete, _bounds(prefix))
+            return removed
+
+    def _remove(self, db: sqlite3.Connection, rows: Sequence[tuple[int, int, str]]) -> int:
+        self._drop_index(db, [(ns, number) for ns, number, _ in rows])
+        keys = [(ns, key) for ns, _, key in rows]
+        db.executemany("DELETE FROM tk_items WHERE ns = ? AND key = ?", keys)
+        db.executemany("DELETE FROM tk_item_versions WHERE ns = ? AND key = ?", keys)
+        return len(rows)
+
+
+def _make(db: sqlite3.Connection, missing: Iterable[str]) -> None:
+    """Make tables, unless another process has just made them."""
+    for name in missing:
+        if db.execute(_IS_MADE, (name,)).fetchone()[0]:
+            continue
+        if name == "tk_item_words":
+            is_new = sqlite3.sqlite_version_info >= _CONTENTLESS_SINCE
+            db.execute(_WORDS.replace("{option}", _CONTENTLESS if is_new else ""))
+        else:
+            for statement in _TABLES.split(";\n\n"):
+                db.execute(statement)
+
+
+def _path(namespace: Namespace) -> str:
+    return "".join([f"{label}." for label in namespace])
+
+
+def _bounds(prefix: Namespace) -> tuple[str, str]:
+    """Return the first path of a prefix, and the first one behind all of them."""
+    path = _path(prefix)
+    return path, (path[:-1] + "/" if path else "\U0010ffff")  # (/ is behind the period)
+
+
+def _row(row: Sequence[Any]) -> ItemRow:
+    path, key, value, created, updated, version, ns, number, ttl, expires = row[:10]
+    namespace = tuple(path[:-1].split("."))
+    return ItemRow(namespace, key, value, created, updated, version, (ns, number), ttl, expires)
+
+
+def _numbers(db: sqlite3.Connection, puts: Sequence[ItemPut]) -> dict[Namespace, int]:
+    """Return the numbers of the puts' namespaces; new ones, but 0 where items are deleted only."""
+    paths = {put.namespace: _path(put.namespace) for put in puts}
+    query = "SELECT path, number FROM tk_namespaces WHERE path IN (SELECT value FROM json_each(?))"
+    wanted = json.dumps(list(paths.values()), ensure_ascii=False)
+    known = dict(db.execute(query, (wanted,)).fetchall())
+    if len(known) < len(paths):
+        made = {paths[put.namespace]: None for put in puts if put.value is not None}
+        for path in made:
+            if path not in known:
+                insert = "INSERT INTO tk_namespaces (path) VALUES (?)"
+                known[path] = db.execute(insert, (path,)).lastrowid
+    return {namespace: known.get(path, 0) for namespace, path in paths.items()}
+
+
+def _existing(
+    db: sqlite3.Connection, keys: Sequence[tuple[int, str]]
+) -> dict[tuple[int, str], int]:
+    if any("\0" in key for _, key in keys):  # (JSON ends at a NUL)
+        query = "SELECT ns, key, number FROM tk_items WHERE ns = ? AND key = ?"
+        rows = [row for key in keys for row in db.execute(query, key)]
+    else:
+        query = """
+            SELECT i.ns, i.key, i.number FROM json_each(?) j CROSS JOIN tk_items i
+            ON i.ns = json_extract(j.value, '$[0]') AND i.key = json_extract(j.value, '$[1]')"""
+        rows = db.execute(query, (json.dumps(keys, ensure_ascii=False),)).fetchall()
+    return {(ns, key): number for ns, key, number in rows}
+
+
+def _check(db: sqlite3.Connection, ns: int, put: ItemPut) -> None:
+    query = "SELECT version FROM tk_items WHERE ns = ? AND key = ?"
+    found = db.execute(query, (ns, put.key)).fetchone()
+    if (found[0] if found else 0) != put.expects:
+        raise ConflictError("The item has another version.")
+
+
+def _keep(db: sqlite3.Connection, ns: int, key: str, earlier: Earlier) -> None:
+    """Add an earlier version, and remove those that are too many."""
+    insert = "INSERT INTO tk_item_versions VALUES (?, ?, ?, ?, ?, ?, ?)"
+    db.execute(insert, (ns, key, *earlier.row))
+    remove = """
+        DELETE FROM tk_item_versions WHERE ns = ?1 AND key = ?2 AND version <= (
+            SELECT version FROM tk_item_versions WHERE ns = ?1 AND key = ?2
+            ORDER BY version DESC LIMIT 1 OFFSET ?3)"""
+    db.execute(remove, (ns, key, earlier.keep))
+
+
+# -- queries -----------------------------------------------------------------------------
+
+
+def _get(db: sqlite3.Connection, read: GetItems) -> list[ItemRow | None]:
+    keys = [(_path(namespace), key) for namespace, key in read.keys]
+    if len(keys) == 1 or any("\0" in key for _, key in keys):  # (JSON ends at a NUL)
+        query = f"{_GET} WHERE n.path = ? AND i.key = ?"
+        found = [db.execute(query, key).fetchone() for key in keys]
+    else:
+        rows = db.execute(_GET_MANY, (json.dumps(keys, ensure_ascii=False),))
+        by_key = {(row[0], row[1]): row for row in rows}
+        found = [by_key.get(key) for key in keys]
+    items = [None if row is None else _row(row) for row in found]
+    if read.now is None:
+        return items
+    return [row if row and (row.expires_at or read.now + 1) > read.now else None for row in items]
+
+
+def _find(db: sqlite3.Connection, read: FindItems) -> list[ItemRow]:
+    tests: list[str] = []
+    values: list[Any] = []
+    if read.prefix:
+        tests.append(_UNDER)
+        values += _bounds(read.prefix)
+    if read.after is not None:
+        tests.append("(i.ns, i.number) > (?, ?)")
+        values += read.after
+    if read.bare:
+        tests.append(_BARE)
+    _narrow(read.where, read.now, tests, values)
+    where = f"WHERE {' AND '.join(tests)}" if tests else ""
+    query = f"""
+        SELECT {_COLUMNS} FROM tk_items i CROSS JOIN tk_namespaces n ON n.number = i.ns {where}
+        ORDER BY i.ns, i.number LIMIT ? OFFSET ?"""
+    values += (read.limit, 0 if read.where else read.offset)
+    return [_row(row) for row in db.execute(query, values)]
+
+
+def _narrow(
+    where: Iterable[Condition], now: int | None, tests: list[str], values: list[Any]
+) -> None:
+    """Add what rows must fulfil."""
+    if now is not None:
+        tests.append(_ALIVE)
+        values.append(now)
+    for one in where:
+        path = _json_path(one.path)
+        if path is not None:
+            tests.append(_test(one))
+            values += (path, one.value) if one.operator == "$eq" else (path, path, one.value)
+
+
+def _test(one: Condition) -> str:
+    """Return the SQL of a condition. It is tested on JSON; texts as numbers are left to Python."""
+    found = f"json_extract(i.value, ?) {_OPERATORS[one.operator]} ?"
+    if one.operator != "$eq":
+        joined = "AND" if isinstance(one.value, str) else "OR"
+        found = f"(json_type(i.value, ?) = 'text' {joined} {found})"
+    return f"CASE WHEN typeof(i.value) = 'blob' THEN 1 ELSE {found} END"
+
+
+def _json_path(path: Iterable[str]) -> str | None:
+    """Return a path as SQLite takes it; None where a label cannot be quoted."""
+    labels = list(path)
+    if any(set(label) & set('"\\\0') for label in labels):
+        return None
+    return "$" + "".join([f'."{label}"' for label in labels])
+
+
+def _namespaces(db: sqlite3.Connection, read: FindNamespaces) -> list[Namespace]:
+    alive = f"AND {_ALIVE}" if read.now is not None else ""
+    query = f"""
+        SELECT path FROM tk_namespaces n WHERE path >= ? AND path < ?
+            AND EXISTS (SELECT 1 FROM tk_items i WHERE i.ns = n.number {alive})"""
+    values = (*_bounds(read.prefix), *(() if read.now is None else (read.now,)))
+    return [tuple(path[:-1].split(".")) for (path,) in db.execute(query, values)]
+
+
+def _vectors_under(read: FindNearest) -> tuple[str, list[Any]]:
+    """Return the part of a query that names the vectors, and its values."""
+    tests, values = _under(read.prefix)
+    _narrow(read.where, read.now, tests, values)
+    joined = bool(read.where) or read.now is not None
+    source = "FROM tk_item_vectors v"
+    if joined:
+        source += " JOIN tk_items i ON i.number = v.item"
+    where = f" WHERE {' AND '.join(tests)}" if tests else ""
+    return source + (where if joined else where.replace("i.ns", "v.ns")), values
+
+
+def _under(prefix: Namespace) -> tuple[list[str], list[Any]]:
+    return ([_UNDER], list(_bounds(prefix))) if prefix else ([], [])
+
+
+def _text(db: sqlite3.Connection, read: FindText) -> list[Scored]:
+    tests, values = _under(read.prefix)
+    _narrow(read.where, read.now, tests, values)
+    words = " OR ".join([f'"{word}"' for word in read.words])
+    where = "".join([f" AND {test}" for test in tests])
+    query = f"""
+        SELECT i.number, -rank FROM tk_item_words w JOIN tk_items i ON i.number = w.rowid
+        WHERE tk_item_words MATCH ?{where} ORDER BY rank, i.ns, i.number LIMIT ?"""
+    found = db.execute(query, (words, *values, read.limit)).fetchall()
+    return _scored(db, [item for item, _ in found], [score for _, score in found])
+
+
+def _scored(db: sqlite3.Connection, items: Sequence[int], scores: Iterable[float]) -> list[Scored]:
+    query = f"{_GET} WHERE i.number = ?"
+    rows = [_row(db.execute(query, (item,)).fetchone()) for item in items]
+    return [Scored(row, score) for row, score in zip(rows, scores, strict=True)]
+
+
+def _has_vec(db: sqlite3.Connection) -> bool:
+    """Return True if a connection has sqlite-vec, which is loaded where it can be."""
+    with suppress(sqlite3.Error):
+        db.execute("SELECT vec_version()")
+        return True
+    with suppress(ImportError, AttributeError, sqlite3.Error):
+        extension = import_module("sqlite_vec")
+        db.enable_load_extension(True)  # noqa: FBT003 - as sqlite3 has it
+        try:
+            extension.load(db)
+        finally:
+            db.enable_load_extension(False)  # noqa: FBT003 - as sqlite3 has it
+        return True
+    return False

@@ -1,0 +1,395 @@
+"""Store: LangGraph's `BaseStore`, sync and async, on any backend of threadkeep."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.store.base import (
+    NOT_PROVIDED,
+    BaseStore,
+    IndexConfig,
+    InvalidNamespaceError,
+    NotProvided,
+    Op,
+    PutOp,
+    SearchOp,
+    TTLConfig,
+    validate_op_namespace,
+)
+
+from threadkeep.backends.group_commit import GroupCommit
+from threadkeep.backends.process_forks import PerLoop
+from threadkeep.engine.operation import Requests, call
+from threadkeep.errors import InvalidArgumentError, invalid
+from threadkeep.layers import driver
+from threadkeep.layers.driver import Workflow
+from threadkeep.maintenance import Done
+from threadkeep.retention.background import Collector
+from threadkeep.store import operations, transfer
+from threadkeep.store.backends import items_over
+from threadkeep.store.calls import Calls
+from threadkeep.store.embedding import Index
+from threadkeep.store.operations import ItemVersion
+from threadkeep.store.transfer import ErasedItems
+from threadkeep.store.values import Packer
+from threadkeep.validation import is_count
+
+if TYPE_CHECKING:
+    from threadkeep.backends.base import AsyncBackend, Backend
+    from threadkeep.store.records import Namespace
+
+_TOGETHER = GroupCommit(max_batch=1000, max_wait=0)
+_SWEPT = 1000  # items that one transaction removes
+_TTL_KEYS = ("refresh_on_read", "omit_expired", "default_ttl", "sweep_interval_minutes")
+
+
+class Store(BaseStore):
+    """A LangGraph store of items, on any backend of threadkeep.
+
+    Args:
+        backend: that of a saver (`saver.backend`), whose connections it shares.
+        index: the fields to search by meaning or words, and the model: see `IndexConfig` of
+            LangGraph. Beyond it: `search`, "semantic" (default), "hybrid" (meaning and words) or
+            "text" (words alone); `distance_type`, "cosine" (default), "l2" or "inner_product".
+        ttl: lifetimes of items: see `TTLConfig` of LangGraph, in minutes. With
+            `sweep_interval_minutes`, a thread removes expired items until the store is closed.
+        serde: a LangGraph serializer for all values, such as an `EncryptedSerializer`, instead of
+            JSON and threadkeep's codec. Filters are then tested on each item of the namespace.
+        history: how many earlier versions of an item to keep, for `versions`.
+        group_commit: limits for several puts in one transaction, as a saver's.
+        owned: close the backend with the store.
+
+    Raises:
+        InvalidArgumentError: an option is invalid.
+        OpenError: the store cannot be opened.
+    """
+
+    supports_ttl = True
+
+    def __init__(
+        self,
+        backend: Backend | AsyncBackend,
+        *,
+        index: IndexConfig | Mapping[str, Any] | None = None,
+        ttl: TTLConfig | None = None,
+        serde: SerializerProtocol | None = None,
+        history: int = 0,
+        group_commit: GroupCommit | None = None,
+        owned: bool = False,
+    ) -> None:
+        if not is_count(history, 0):
+            raise invalid("history", history, "Use a number of versions, 0 or more.")
+        self.ttl_config = _checked_ttl(ttl)
+        self._index = None if index is None else Index(index)
+        if self._index is not None and isinstance(serde, EncryptedSerializer):
+            raise InvalidArgumentError(
+                "An encrypted store cannot have an index: vectors and words tell of the texts.",
+                hint="Leave out index, or serde.",
+            )
+        options = self._index.options if self._index else None
+        self._pair = driver.BackendPair(backend)
+        self._is_owned = owned
+        self._rows = driver.Store(items_over(backend, options), group_commit or _TOGETHER)
+        self._stack = driver.Stack(self._rows)
+        self._engine = operations.Engine(
+            packer=Packer(serde),
+            index=self._index,
+            now=_now,
+            omit_expired=bool(self.ttl_config and self.ttl_config.get("omit_expired")),
+            history=history,
+        )
+        self._calls = PerLoop(partial(Calls, self._run))
+        self._sweeper: Collector | None = None
+        if self.ttl_config and self.ttl_config.get("sweep_interval_minutes"):
+            self.start_ttl_sweeper()
+
+    @property
+    def embeddings(self) -> Any:
+        """The embedding model, if there is one."""
+        return self._index.embedder.model if self._index and self._index.embedder else None
+
+    # -- LangGraph's methods -------------------------------------------------------------
+
+    def batch(self, ops: Iterable[Op]) -> list[Any]:
+        """Carry out operations in one round trip for reads and one transaction for puts.
+
+        Reads see the store as it was before the puts; of several puts of one key, the last counts.
+
+        Raises:
+            InvalidNamespaceError, InvalidArgumentError: an operation is invalid; nothing was done.
+            UnserializableError: a value cannot be stored; nothing was done.
+            EmbeddingError: a query cannot be embedded. Items that cannot be are stored, and
+                embedded later: see `embed_pending`.
+        """
+        return self._stack.run(operations.batch(self._engine, list(ops)))
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Any]:
+        """Async variant of `batch`.
+
+        Single operations that tasks of one event loop call at the same time go together.
+        """
+        known = list(ops)
+        if len(known) == 1:
+            return [await self._calls.here().submit(known[0])]
+        return await self._run(known)
+
+    async def _run(self, ops: list[Op]) -> list[Any]:
+        operation = operations.batch(self._engine, ops)
+        if self._index is None and any(isinstance(op, SearchOp) and op.filter for op in ops):
+            return await self._stack.arun(operation)  # (values are read one by one)
+        return await self._stack.arun_here(operation)
+
+    def put(
+        self,
+        namespace: Namespace,
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+        if_version: int | None = None,
+    ) -> None:
+        """Store or update an item. See `BaseStore.put`.
+
+        Args:
+            namespace: the item's namespace.
+            key: its key in the namespace.
+            value: a dict with texts as keys; JSON, or what threadkeep's codec stores.
+            index: the fields to search instead of the store's; False for none.
+            ttl: minutes after which it expires; None for never.
+            if_version: put it only if the item has this version (`item.version`), or if there is
+                no item (0).
+
+        Raises:
+            ConflictError: the item has another version; nothing was stored.
+        """
+        op = self._op(namespace, key, value, index, ttl, if_version)
+        expects = None if if_version is None else {0: if_version}
+        self._stack.run(operations.batch(self._engine, [op], expects))
+
+    async def aput(
+        self,
+        namespace: Namespace,
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+        if_version: int | None = None,
+    ) -> None:
+        """Async variant of `put`."""
+        op = self._op(namespace, key, value, index, ttl, if_version)
+        if if_version is None:
+            await self._calls.here().submit(op)
+        else:
+            await self._stack.arun_here(operations.batch(self._engine, [op], {0: if_version}))
+
+    def _op(
+        self,
+        namespace: Namespace,
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None,
+        ttl: float | NotProvided | None,
+        if_version: int | None,
+    ) -> PutOp:
+        if not namespace:
+            raise InvalidNamespaceError("Namespace cannot be empty.")
+        if namespace[0] == "langgraph":
+            raise InvalidNamespaceError(
+                f'Root label for namespace cannot be "langgraph". Got: {namespace}'
+            )
+        if if_version is not None and not is_count(if_version, 0):
+            raise invalid("if_version", if_version, "Use the item's version, or 0 for no item.")
+        if isinstance(ttl, NotProvided):
+            ttl = (self.ttl_config or {}).get("default_ttl")
+        return PutOp(namespace, key, value, index, ttl)
+
+    # -- lifetimes -----------------------------------------------------------------------
+
+    def sweep_ttl(self) -> int:
+        """Remove expired items; return how many were removed."""
+        return self._stack.run(self._sweep())
+
+    async def asweep_ttl(self) -> int:
+        """Async variant of `sweep_ttl`."""
+        return await self._stack.arun_here(self._sweep())
+
+    def _sweep(self) -> Requests[int]:
+        removed = 0
+        while True:
+            some: int = yield from call("sweep", self._engine.now(), _SWEPT)
+            removed += some
+            if some < _SWEPT:
+                return removed
+
+    def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> None:
+        """Remove expired items every so many minutes, in a thread of its own.
+
+        It embeds the items that wait for it, too. Idempotent.
+        """
+        minutes = sweep_interval_minutes or (self.ttl_config or {}).get("sweep_interval_minutes")
+        every = 60.0 * (minutes or 5)
+        self._pair.blocking  # noqa: B018 - raises if there is none
+        if self._sweeper is None:
+            self._sweeper = Collector(self._sweep_quietly, every)
+
+    def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
+        """Stop the thread that removes expired items. Idempotent."""
+        del timeout
+        sweeper, self._sweeper = self._sweeper, None
+        if sweeper is not None:
+            sweeper.close()
+        return True
+
+    def _sweep_quietly(self, progress: object) -> None:
+        del progress
+        self.sweep_ttl()
+        self.embed_pending()
+
+    # -- beyond LangGraph's --------------------------------------------------------------
+
+    def versions(self, namespace: Namespace, key: str) -> list[ItemVersion]:
+        """Return the versions of an item, newest first: as many as `history` keeps."""
+        return self._stack.run(operations.versions(self._engine, tuple(namespace), key))
+
+    async def aversions(self, namespace: Namespace, key: str) -> list[ItemVersion]:
+        """Async variant of `versions`."""
+        operation = operations.versions(self._engine, tuple(namespace), key)
+        return await self._stack.arun_here(operation)
+
+    def embed_pending(self) -> int:
+        """Embed the items that were stored while the model failed; return how many.
+
+        Raises:
+            EmbeddingError: it fails still.
+        """
+        return self._stack.run(self._embed_all())
+
+    async def aembed_pending(self) -> int:
+        """Async variant of `embed_pending`."""
+        return await self._stack.arun_here(self._embed_all())
+
+    def _embed_all(self) -> Requests[int]:
+        embedded = 0
+        while some := (yield from operations.embed_pending(self._engine)):
+            embedded += some
+        return embedded
+
+    def _export(self, path: str | PathLike[str], prefix: Namespace = ()) -> Workflow[int]:
+        """Write the items of these namespaces to a file, a line of JSON each; return their number.
+
+        Items that an encrypted store holds are written as they are stored: encrypted.
+
+        Args:
+            path: the file, which is replaced.
+            prefix: the beginning of their namespaces.
+        """
+        return transfer.export_items(self._stack, Path(path), tuple(prefix))
+
+    def _import(self, source: str | PathLike[str] | BaseStore) -> Workflow[int]:
+        """Put the items of a file, or of another store, into this one; return their number.
+
+        Times are kept, and lifetimes too where they come from a file. Items that are here already
+        are replaced. To import again after a failure is harmless.
+
+        Args:
+            source: a file that `export_items` wrote, or a store, such as LangGraph's own.
+
+        Raises:
+            InvalidArgumentError: the file is damaged, or not one of these.
+        """
+        found = source if isinstance(source, BaseStore) else Path(source)
+        return transfer.import_items(self._stack, self._engine, found)
+
+    def _erase(self, prefix: Namespace) -> Workflow[ErasedItems]:
+        """Erase the items of these namespaces, with their versions, vectors and words.
+
+        The store's files are scrubbed, as by `saver.threads.erase`; the report says of which places
+        the store has no power.
+
+        Args:
+            prefix: the beginning of their namespaces; not empty.
+        """
+        if not prefix:
+            raise invalid("prefix", prefix, "Use a namespace, such as ('users', '1').")
+        validate_op_namespace(SearchOp(tuple(prefix)))
+        return transfer.erase(self._stack, self._pair, tuple(prefix))
+
+    export_items, aexport_items = driver.both(_export)
+    import_items, aimport_items = driver.both(_import)
+    erase, aerase = driver.both(_erase)
+
+    # -- life ----------------------------------------------------------------------------
+
+    def setup(self) -> Done:
+        """Make the tables that a PostgreSQL database needs. Idempotent; may be awaited.
+
+        `asetup` waits without holding up the event loop.
+        """
+        self._stack.run(self._migrate())
+        return Done()
+
+    async def asetup(self) -> None:
+        """Async variant of `setup`."""
+        await self._stack.arun_here(self._migrate())
+
+    def _migrate(self) -> Requests[None]:
+        yield self._pair.aside("migrate")
+        yield from call("migrate")
+
+    def close(self) -> None:
+        """Stop the sweeper, and close the backend if it is the store's own. Idempotent."""
+        self.stop_ttl_sweeper()
+        self._rows.close()
+        if self._is_owned:
+            self._pair.close()
+
+    async def aclose(self) -> None:
+        """Async variant of `close`."""
+        self.stop_ttl_sweeper()
+        await self._rows.aclose()
+        if self._is_owned:
+            await self._pair.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
+
+
+def _checked_ttl(ttl: TTLConfig | None) -> TTLConfig | None:
+    if ttl is None:
+        return None
+    if not isinstance(ttl, Mapping):
+        raise invalid("ttl", ttl, "Use a dict, such as {'default_ttl': 60}.")
+    for key, value in ttl.items():
+        if key not in _TTL_KEYS:
+            raise InvalidArgumentError(
+                f"Unknown key in ttl: {key!s:.60}.", hint=f"Known are {', '.join(_TTL_KEYS)}."
+            )
+        is_flag = key in ("refresh_on_read", "omit_expired")
+        if is_flag and type(value) is not bool:
+            raise invalid(key, value, "Use True or False.")
+        is_time = isinstance(value, int | float) and type(value) is not bool and value > 0
+        if not is_flag and value is not None and not is_time:
+            raise invalid(key, value, "Use minutes, more than 0, or None.")
+    return ttl

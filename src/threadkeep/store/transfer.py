@@ -1,0 +1,164 @@
+"""Items in files, and items of other stores: export, import, and erasure."""
+
+from __future__ import annotations
+
+import base64
+from contextlib import closing
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+import orjson
+from langgraph.store.base import BaseStore, SearchOp
+
+from threadkeep.backends.base import Scrubbed
+from threadkeep.engine.operation import call, fetch
+from threadkeep.errors import InvalidArgumentError
+from threadkeep.layers.driver import BackendPair, Stack, Workflow, aside, either, on
+from threadkeep.store import operations
+from threadkeep.store.operations import Engine
+from threadkeep.store.records import FindItems, ItemPut, ItemRow, Namespace
+
+_FORMAT = {"format": "threadkeep-items", "version": 1}
+_PAGE = 500
+
+
+class ErasedItems(NamedTuple):
+    """Report of an erasure.
+
+    Attributes:
+        items: the number of items removed.
+        cleared: places that hold nothing of them any more.
+        remains: places that may, over which the store has no power, each with what to do.
+    """
+
+    items: int
+    cleared: tuple[str, ...]
+    remains: tuple[str, ...]
+
+
+def erase(stack: Stack, pair: BackendPair, prefix: Namespace) -> Workflow[ErasedItems]:
+    """Remove items, their versions and vectors, and leave nothing of them in the store's files."""
+    removed: int = yield from on(stack, call("erase", prefix))
+    scrubbed: Scrubbed = yield pair.aside("scrub", rewrite=True)
+    return ErasedItems(removed, *scrubbed)
+
+
+# -- files -------------------------------------------------------------------------------
+
+
+def export_items(stack: Stack, path: Path, prefix: Namespace) -> Workflow[int]:
+    """Write items to a file, a line each; return their number."""
+    opened: BinaryIO = yield from aside(partial(_open, path, "wb"))
+    with closing(opened) as file:
+        yield from aside(partial(file.write, orjson.dumps(_FORMAT) + b"\n"))
+        read = FindItems(prefix, _PAGE)
+        exported = 0
+        while True:
+            any_read: Any = read
+            rows: list[ItemRow] = yield from on(stack, fetch(any_read))
+            lines = b"".join([_line(row) for row in rows])
+            yield from aside(partial(file.write, lines))
+            exported += len(rows)
+            if len(rows) < _PAGE:
+                return exported
+            read = read._replace(after=rows[-1].place)
+
+
+def _open(path: Path, mode: Literal["rb", "wb"]) -> BinaryIO:
+    return path.open(mode)
+
+
+def _line(row: ItemRow) -> bytes:
+    packed = row.value
+    value = (
+        {"value": orjson.Fragment(packed)}
+        if isinstance(packed, str)
+        else {"encoded": base64.b64encode(packed).decode()}
+    )
+    data = {
+        "namespace": row.namespace,
+        "key": row.key,
+        **value,
+        "created_at": row.created_at,
+        "updated_at": row.updated_at,
+        "ttl": row.ttl,
+        "expires_at": row.expires_at,
+    }
+    return orjson.dumps(data) + b"\n"
+
+
+def import_items(stack: Stack, engine: Engine, source: Path | BaseStore) -> Workflow[int]:
+    """Put the items of a file, or of another store, into this one; return their number."""
+    if isinstance(source, BaseStore):
+        return (yield from _copied(stack, engine, source))
+    imported = 0
+    opened: BinaryIO = yield from aside(partial(_open, source, "rb"))
+    with closing(opened) as file:
+        _check((yield from aside(file.readline)), source)
+        while lines := (yield from aside(partial(_some, file))):
+            puts = [_put(line, at, source) for at, line in enumerate(lines, imported + 2)]
+            yield from on(stack, operations.put_rows(engine, puts))
+            imported += len(puts)
+    return imported
+
+
+def _some(file: BinaryIO) -> list[bytes]:
+    return [line for line, _ in zip(file, range(_PAGE), strict=False)]
+
+
+def _check(line: bytes, path: Path) -> None:
+    try:
+        is_known = orjson.loads(line) == _FORMAT
+    except orjson.JSONDecodeError:
+        is_known = False
+    if not is_known:
+        raise InvalidArgumentError(
+            f"{path} is no file of exported items, or of a newer release.",
+            hint="Use a file that export_items wrote.",
+        )
+
+
+def _put(line: bytes, number: int, path: Path) -> ItemPut:
+    try:
+        data = orjson.loads(line)
+        value: str | bytes
+        if "encoded" in data:
+            value = base64.b64decode(data["encoded"], validate=True)
+        else:
+            value = orjson.dumps(data["value"]).decode()
+        times = (data["created_at"], data["updated_at"], data["expires_at"])
+        return ItemPut(tuple(data["namespace"]), data["key"], value, data["ttl"], times=times)
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidArgumentError(
+            f"Line {number} of {path} is damaged: {error!r:.100}",
+            hint="Items of earlier lines were imported. Importing the file again is harmless.",
+        ) from error
+
+
+# -- other stores ------------------------------------------------------------------------
+
+
+def _copied(stack: Stack, engine: Engine, source: BaseStore) -> Workflow[int]:
+    copied = 0
+    while True:
+        op = SearchOp((), limit=_PAGE, offset=copied, refresh_ttl=False)
+        results: Any = yield from either(partial(source.batch, [op]), partial(source.abatch, [op]))
+        items = results[0]
+        puts = [
+            ItemPut(
+                *(item.namespace, item.key, engine.packer.pack(item.value)),
+                times=(_micros(item.created_at), _micros(item.updated_at), None),
+            )
+            for item in items
+        ]
+        if puts:
+            yield from on(stack, operations.put_rows(engine, puts))
+        copied += len(puts)
+        if len(items) < _PAGE:
+            return copied
+
+
+def _micros(time: datetime) -> int:
+    return round(time.timestamp() * 1e6)

@@ -1,0 +1,96 @@
+"""Values of items as bytes and back, and patches between versions of one item."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import zstandard
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from threadkeep.codec import Codec, NativeCodec, SerdeCodec
+from threadkeep.errors import CorruptionError, invalid
+from threadkeep.store.records import Packed
+
+_EXACT = (
+    orjson.OPT_PASSTHROUGH_DATACLASS
+    | orjson.OPT_PASSTHROUGH_DATETIME
+    | orjson.OPT_PASSTHROUGH_SUBCLASS
+    | orjson.OPT_STRICT_INTEGER  # databases compare larger numbers as floats, or not at all
+)
+_LEVEL = 3
+_JSON, _BYTES = b"j", b"b"
+
+
+class Packer:
+    """Packs values: as JSON, which databases can search, else by the codec.
+
+    Args:
+        serde: a serializer that packs all values, instead of both.
+        codec: the codec for values that are no JSON.
+    """
+
+    def __init__(self, serde: SerializerProtocol | None = None, codec: Codec | None = None) -> None:
+        self.is_own = serde is None
+        self._codec = SerdeCodec(serde) if serde is not None else codec or NativeCodec()
+
+    def pack(self, value: Mapping[str, Any]) -> Packed:
+        """Pack a value.
+
+        Raises:
+            InvalidArgumentError: it is no mapping.
+            UnserializableError: it cannot be stored so that it comes back exactly.
+        """
+        if not isinstance(value, Mapping):
+            raise invalid("value", value, "Use a dict with texts as keys.")
+        plain = value if type(value) is dict else dict(value)
+        if self.is_own:
+            try:
+                data = orjson.dumps(plain, option=_EXACT)
+            except orjson.JSONEncodeError:  # another type, or a lone surrogate
+                return self._codec.encode(plain)
+            # (tuples, UUIDs and NaN become something else; PostgreSQL has no NUL)
+            if b"\\u0000" not in data and orjson.loads(data) == plain:
+                return data.decode()
+        return self._codec.encode(plain)
+
+    def unpack(self, packed: Packed) -> dict[str, Any]:
+        """Return the value."""
+        if isinstance(packed, str):
+            try:
+                value = orjson.loads(packed)
+            except orjson.JSONDecodeError as error:
+                raise CorruptionError("The stored item is no JSON.") from error
+        else:
+            value = self._codec.decode(packed)
+        if type(value) is not dict:
+            raise CorruptionError("The stored item is no dict.")
+        found: dict[str, Any] = value
+        return found
+
+
+# -- patches -----------------------------------------------------------------------------
+
+
+def patch(old: Packed, new: Packed | None) -> bytes:
+    """Return bytes of which, beside the new version, `patched` makes the old one."""
+    kind, data = (_JSON, old.encode()) if isinstance(old, str) else (_BYTES, old)
+    packer = zstandard.ZstdCompressor(level=_LEVEL, dict_data=_dictionary(new))
+    return kind + packer.compress(data)
+
+
+def patched(data: bytes, new: Packed | None) -> Packed:
+    """Return the old version."""
+    try:
+        old = zstandard.ZstdDecompressor(dict_data=_dictionary(new)).decompress(data[1:])
+        return old.decode() if data[:1] == _JSON else old
+    except (zstandard.ZstdError, UnicodeDecodeError) as error:
+        raise CorruptionError("A version of an item cannot be read.") from error
+
+
+def _dictionary(base: Packed | None) -> zstandard.ZstdCompressionDict | None:
+    if not base:
+        return None
+    data = base.encode() if isinstance(base, str) else base
+    return zstandard.ZstdCompressionDict(data, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
