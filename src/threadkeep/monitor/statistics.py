@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from heapq import nsmallest
 from typing import Any, TypeAlias
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from threadkeep.delegate import Delegate
 from threadkeep.engine.operation import Operation
-from threadkeep.engine.usage import DAY, HOUR, Hour, ReadUsage, ThreadUsage, Usage, hours_of
+from threadkeep.engine.rows import pack_time
+from threadkeep.engine.usage import DAY, Hour, ReadUsage, ThreadUsage, Usage, usage_of
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
 from threadkeep.maintenance import Maintenance
@@ -27,8 +28,8 @@ IDLE_DAYS = 30
 _SAMPLE = 40  # threads, beside the largest
 _SAMPLE_BYTES = 64 << 20
 _SAMPLE_CHECKPOINTS = 5_000
-LISTED = 1_000
-"""Checkpoints that are counted of a saver of other makers."""
+LISTED = 1_000  # checkpoints that are counted of the saver of another maker
+_LISTED_BYTES = 256 << 20
 
 PARTS = ("manifests", "pending_writes", "metadata", "unreferenced")
 _DERIVED = (
@@ -117,7 +118,7 @@ class Stats:
         for name in ("hours", "largest", "busiest"):
             found[name] = [one._asdict() for one in getattr(self, name)]
         for one in (*found["largest"], *found["busiest"]):
-            one["updated_at"] = _time(one["updated_at"]).isoformat()
+            one["updated_at"] = (EPOCH + one["updated_at"] * MICROSECOND).isoformat()
         found |= {name: getattr(self, name) for name in _DERIVED}
         return {**found, "at": self.at.isoformat()}
 
@@ -170,14 +171,6 @@ def size(count: float) -> str:
     return f"{count:,.1f} TB"
 
 
-def _time(micros: int) -> datetime:
-    return EPOCH + micros * MICROSECOND
-
-
-def _micros(time: datetime) -> int:
-    return (time - EPOCH) // MICROSECOND
-
-
 # -- our savers --------------------------------------------------------------------------
 
 _Measured: TypeAlias = list[tuple[ThreadStats, list[ChannelStats], float]]  # with its weight
@@ -198,7 +191,7 @@ def count(now: int, *, counts_usage: bool, exact: bool = False) -> Operation[Sta
         one, channels = yield from thread_sizes.thread_stats(thread, families)
         if one.bytes or one.checkpoints or one.writes:
             measured.append((one, channels, weights[thread]))
-    return _stats(now, found, measured, is_whole=exact or len(weights) >= found.threads)
+    return _measured_stats(now, found, measured, is_whole=exact or len(weights) >= found.threads)
 
 
 def _weights(found: Usage) -> dict[str, float]:
@@ -225,42 +218,73 @@ def _weights(found: Usage) -> dict[str, float]:
     return {one.thread: weight for one in chosen}
 
 
-def _stats(now: int, found: Usage, measured: _Measured, *, is_whole: bool) -> Stats:
+def _measured_stats(now: int, found: Usage, measured: _Measured, *, is_whole: bool) -> Stats:
+    """Return the statistics of a store by the counts of its threads, and the parts of some."""
     threads = tuple([one for one, _, _ in measured])
-    notes = list(found.notes)
-    if not is_whole:
-        notes.append(f"channels, parts and full copies, from {plural(len(threads), 'thread')}")
-    return Stats(
-        at=_time(now),
-        threads=len(threads) if is_whole else found.threads,
-        checkpoints=sum([t.checkpoints for t in threads]) if is_whole else found.checkpoints,
-        writes=sum([t.writes for t in threads]) if is_whole else found.writes,
-        bytes=sum([t.bytes for t in threads]) if is_whole else found.bytes,
+    if is_whole:
+        found = found._replace(
+            threads=len(threads),
+            checkpoints=sum([one.checkpoints for one in threads]),
+            writes=sum([one.writes for one in threads]),
+            bytes=sum([one.bytes for one in threads]),
+        )
+    else:
+        note = f"channels, parts and full copies, from {plural(len(threads), 'thread')}"
+        found = found._replace(notes=(*found.notes, note))
+
+    def total(name: str) -> int:
+        sizes: list[float] = [getattr(one, name) * weight for one, _, weight in measured]
+        return round(sum(sizes))
+
+    return _stats(
+        now,
+        found,
+        _channels([(one, weight) for _, some, weight in measured for one in some]),
         bytes_on_disk=found.total,
-        full_copy_bytes=round(sum([t.full_copy_bytes * weight for t, _, weight in measured])),
-        compression_saved=round(sum([t.compression_saved * weight for t, _, weight in measured])),
-        channels=_channels([(one, weight) for _, some, weight in measured for one in some]),
-        parts={
-            name: round(sum([getattr(t, name) * weight for t, _, weight in measured]))
-            for name in PARTS
-        },
+        by_thread=threads,
+        parts={name: total(name) for name in PARTS},
+        compression_saved=total("compression_saved"),
+    )
+
+
+def _stats(
+    now: int,
+    found: Usage,
+    channels: list[ChannelStats],
+    *,
+    bytes_on_disk: int | None,
+    compression_saved: int = 0,
+    parts: dict[str, int] | None = None,
+    by_thread: tuple[ThreadStats, ...] = (),
+) -> Stats:
+    return Stats(
+        at=EPOCH + now * MICROSECOND,
+        threads=found.threads,
+        checkpoints=found.checkpoints,
+        writes=found.writes,
+        bytes=found.bytes,
+        bytes_on_disk=bytes_on_disk,
+        full_copy_bytes=sum([one.full_copy_bytes for one in channels]),
+        compression_saved=compression_saved,
+        channels=tuple(sorted(channels, key=lambda one: (-one.bytes, one.name))),
+        parts=parts or {},
         hours=found.hours,
         largest=found.largest[:MOST],
         busiest=found.busiest[:MOST],
         idle_threads=found.idle_threads,
         idle_bytes=found.idle_bytes,
-        by_thread=threads,
-        estimated=not is_whole,
-        note="; ".join(notes),
+        by_thread=by_thread,
+        estimated=bool(found.notes),
+        note="; ".join(found.notes),
         missing_indexes=found.missing_indexes,
     )
 
 
-def _channels(found: Iterable[tuple[ChannelStats, float]]) -> tuple[ChannelStats, ...]:
+def _channels(found: Iterable[tuple[ChannelStats, float]]) -> list[ChannelStats]:
     by_name: dict[str, list[tuple[ChannelStats, float]]] = {}
     for one, weight in found:
         by_name.setdefault(one.name, []).append((one, weight))
-    channels = [
+    return [
         ChannelStats(
             name,
             bytes=round(sum([one.bytes * weight for one, weight in some])),
@@ -270,7 +294,6 @@ def _channels(found: Iterable[tuple[ChannelStats, float]]) -> tuple[ChannelStats
         )
         for name, some in by_name.items()
     ]
-    return _largest_first(channels)
 
 
 # -- any saver ---------------------------------------------------------------------------
@@ -298,72 +321,89 @@ def of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Workflo
         own = partial(inner.stats, exact=exact), partial(inner.astats, exact=exact)
         return (yield from driver.either(*own))
 
-    def listed() -> list[CheckpointTuple]:
-        return list(saver.list(None, limit=LISTED))
+    counts = _Listed(saver.serde)
 
-    async def alisted() -> list[CheckpointTuple]:
-        return [found async for found in saver.alist(None, limit=LISTED)]
+    def listed() -> None:
+        for one in saver.list(None, limit=LISTED):
+            if counts.add(one):
+                break
 
-    found = yield from driver.either(listed, alisted)
-    return count_listed(found, saver.serde, datetime.now(UTC))
+    async def alisted() -> None:
+        async for one in saver.alist(None, limit=LISTED):
+            if counts.add(one):
+                break
+
+    yield from driver.either(listed, alisted)
+    return counts.stats(datetime.now(UTC))
 
 
 stats, astats = driver.both(of_saver)
 
 
-def count_listed(found: Sequence[CheckpointTuple], serde: Any, now: datetime) -> Stats:
-    """Count listed checkpoints by what a serializer makes of their values, each version once."""
-    sizes: dict[tuple[str, str, str, str], int] = {}  # by thread, namespace, channel, version
-    channels: dict[str, ChannelStats] = {}
-    threads: dict[str, list[int]] = {}  # the fields of a `ThreadUsage`
-    hours: list[tuple[int, int, float]] = []
-    since = _micros(now) - DAY
-    for one in found:
+class _Listed:
+    """Counts of checkpoints that a saver lists, by what its serializer makes of their values."""
+
+    def __init__(self, serde: Any) -> None:
+        self._serde = serde
+        self._sizes: dict[
+            tuple[str, str, str, str], int
+        ] = {}  # thread, namespace, channel, version
+        self._channels: dict[str, ChannelStats] = {}
+        self._threads: dict[str, tuple[int, int, list[int]]] = {}  # bytes, writes, times
+        self._count = self._read = 0
+
+    def add(self, one: CheckpointTuple) -> bool:
+        """Add a checkpoint; return True if it is enough."""
         place, checkpoint = one.config["configurable"], one.checkpoint
-        added = 0
+        thread, ns = str(place["thread_id"]), str(place.get("checkpoint_ns", ""))
+        size, writes, times = self._threads.get(thread, (0, 0, []))
         for name, value in checkpoint["channel_values"].items():
             version = str(checkpoint["channel_versions"].get(name))
-            key = (place["thread_id"], place.get("checkpoint_ns", ""), name, version)
-            new = key not in sizes
-            if new:
-                sizes[key] = len(serde.dumps_typed(value)[1])
-                added += sizes[key]
-            old = channels.get(name) or ChannelStats(name)
-            channels[name] = ChannelStats(
-                name,
-                old.bytes + sizes[key] * new,
-                old.full_copy_bytes + sizes[key],
-                old.changes + new,
-                max(old.longest, len(value) if isinstance(value, list) else 0),
-            )
-        time = _micros(datetime.fromisoformat(checkpoint["ts"]))
-        is_recent = time >= since
-        hours += [((time - since) // HOUR, 1, added)] if is_recent else []
-        counts = threads.setdefault(str(place["thread_id"]), [0, 0, 0, 0, 0])
-        tasks = len({task for task, *_ in one.pending_writes or ()})
-        for at, count in enumerate((added, 1, tasks, int(is_recent))):
-            counts[at] += count
-        counts[4] = max(counts[4], time)
-    usages = [ThreadUsage(name, *counts) for name, counts in threads.items()]
-    is_part = len(found) >= LISTED
-    return Stats(
-        at=now,
-        threads=len(usages),
-        checkpoints=len(found),
-        writes=sum([one.writes for one in usages]),
-        bytes=sum(sizes.values()),
-        bytes_on_disk=None,
-        full_copy_bytes=sum([one.full_copy_bytes for one in channels.values()]),
-        compression_saved=0,
-        channels=_largest_first(channels.values()),
-        parts={},
-        hours=hours_of(hours),
-        largest=tuple(nsmallest(MOST, usages, key=lambda one: (-one.bytes, one.thread))),
-        busiest=tuple(nsmallest(MOST, usages, key=lambda one: (-one.recent, one.thread))),
-        estimated=is_part,
-        note=f"all, from the newest {LISTED:,} checkpoints of list()" if is_part else "",
-    )
+            size += self._add_value((thread, ns, name, version), value)
+        writes += len({task for task, *_ in one.pending_writes or ()})
+        stored_at = pack_time(checkpoint["ts"])
+        times.append(stored_at if isinstance(stored_at, int) else 0)
+        self._threads[thread] = size, writes, times
+        self._count += 1
+        return self._is_full
 
+    @property
+    def _is_full(self) -> bool:
+        return self._count >= LISTED or self._read > _LISTED_BYTES
 
-def _largest_first(channels: Iterable[ChannelStats]) -> tuple[ChannelStats, ...]:
-    return tuple(sorted(channels, key=lambda one: (-one.bytes, one.name)))
+    def _add_value(self, key: tuple[str, str, str, str], value: Any) -> int:
+        """Add a value of a channel; return its size if its version is new."""
+        name, is_new = key[2], key not in self._sizes
+        if is_new:
+            self._sizes[key] = len(self._serde.dumps_typed(value)[1])
+        size = self._sizes[key]
+        self._read += size
+        old = self._channels.get(name) or ChannelStats(name)
+        self._channels[name] = ChannelStats(
+            name,
+            old.bytes + size * is_new,
+            old.full_copy_bytes + size,
+            old.changes + is_new,
+            max(old.longest, len(value) if isinstance(value, list) else 0),
+        )
+        return size * is_new
+
+    def stats(self, at: datetime) -> Stats:
+        """Return the statistics."""
+        now = (at - EPOCH) // MICROSECOND
+        read = ReadUsage(now, now - IDLE_DAYS * DAY, MOST)
+        recent = [
+            (name, time)
+            for name, (_, _, times) in self._threads.items()
+            for time in times
+            if time >= now - DAY
+        ]
+        per_thread = Counter([name for name, _ in recent])
+        threads = [
+            ThreadUsage(name, size, len(times), writes, per_thread[name], max(times))
+            for name, (size, writes, times) in self._threads.items()
+        ]
+        note = f"all, from the newest {self._count:,} checkpoints of list()"
+        notes = (note,) if self._is_full else ()
+        found = usage_of(read, 0, threads, recent, notes)
+        return _stats(now, found, list(self._channels.values()), bytes_on_disk=None)
