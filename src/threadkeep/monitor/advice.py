@@ -117,7 +117,7 @@ def _retention(stats: Stats, freed: Mapping[str, int], store: str) -> Iterator[A
     if _counts(stats, frees):
         yield Advice(
             "retention",
-            f"Checkpoints older than the newest {KEEP_LAST} of each thread take {size(frees)}.",
+            f"Keep the newest {KEEP_LAST} checkpoints of each thread, and those that are tagged.",
             frees,
             command=f"threadkeep gc {store} --keep-last {KEEP_LAST}",
         )
@@ -127,8 +127,8 @@ def _tiering(stats: Stats, store: str) -> Iterator[Advice]:
     if _counts(stats, stats.idle_bytes):
         yield Advice(
             "tiering",
-            f"{plural(stats.idle_threads, 'thread')} not written for {IDLE_DAYS} days:"
-            f" {size(stats.idle_bytes)}. Move them into a cold store; reading one restores it.",
+            f"{plural(stats.idle_threads, 'thread')} not written for {IDLE_DAYS} days."
+            " Move them into a cold store; reading one restores it.",
             stats.idle_bytes,
             command=f"threadkeep tier --url {store} --warm {IDLE_DAYS}d --cold file:///cold",
         )
