@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from threadkeep.backends.base import AsyncBackend, Backend
     from threadkeep.cold.policy import Tiering
     from threadkeep.cold.store import ColdStore
+    from threadkeep.monitor.counters import Counters
     from threadkeep.retention.policy import Retention
     from threadkeep.segment_cache import Cache
     from threadkeep.segment_cache.layer import CacheLayer
@@ -151,6 +152,25 @@ class LayeredStore(Stack):
     def scrub_hot(self) -> Requests[Scrubbed]:
         """Do the same with the files of the hot store, if there is one."""
         return Scrubbed() if self._cache is None else (yield from self._cache.scrub_hot())
+
+    def counters(self, forked_runs: int) -> Counters:
+        """Return the counters of a saver on this store. See `Saver.counters`."""
+        from threadkeep.monitor.counters import Counters  # noqa: PLC0415 - seldom needed
+
+        counts, cache = self.working_set.counts, self._cache
+        queued, size = (0, 0) if self._write_behind is None else self._write_behind.queue.queued
+        return Counters(
+            written_bytes=counts.written,
+            saved_bytes=counts.saved,
+            working_set_hits=counts.hits,
+            working_set_misses=counts.loads - counts.hits,
+            cache_hits=0 if cache is None else cache.hits,
+            cache_misses=0 if cache is None else cache.misses,
+            conflicts=forked_runs + counts.conflicts,
+            retries=counts.retries + self.backend.retries,
+            queued=queued,
+            queued_bytes=size,
+        )
 
     # -- write-behind --------------------------------------------------------------------
 

@@ -49,6 +49,7 @@ from threadkeep.retention.background import Collector, Gained, quietly
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress
+    from threadkeep.monitor import Counters
     from threadkeep.streaming import Stream
     from threadkeep.threads import Threads
 
@@ -188,6 +189,13 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
         checkpoint. Each is logged as a warning.
         """
         return self._forked.count
+
+    def counters(self) -> Counters:
+        """Return the counters of this saver since it was opened, in this process.
+
+        Reads memory alone. The counters of a closed saver stay.
+        """
+        return self._store.counters(self._forked.count)
 
     # -- reading ---------------------------------------------------------------------
 

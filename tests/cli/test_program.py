@@ -48,6 +48,7 @@ SUCCEEDS = {
     "import": "import backup.tkb --url sqlite:///new.db",
     "merge": "merge branch alpha --url threads.db",
     "migrate": "migrate threads.db",
+    "monitor": "monitor threads.db --once",
     "pin": "pin alpha --url threads.db",
     "prune": "prune alpha beta --url threads.db",
     "repair": "repair --url threads.db",

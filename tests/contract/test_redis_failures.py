@@ -351,6 +351,7 @@ def test_changes_whose_answer_was_lost(server, tries):
         assert (len(rows.checkpoints), rows.deleted_at) == (0, NOW)
         assert [s.row.id for s in copy.checkpoints] == [uid(1), uid(2)]
         assert copy.generation > 0
+        assert backend.retries == len(backend.face._source.lost)
         backend.face._source = backend.face._source.inner
 
 

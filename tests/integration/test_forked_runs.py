@@ -66,7 +66,7 @@ def test_a_run_that_is_overtaken_is_told_of_once(
     ids = [c.config["configurable"]["checkpoint_id"] for c in ours.list(at()) if c.metadata]
     assert sum(i in said for i in ids) == 2
     invoke(story(ours), "next")
-    assert ours.forked_runs == 1
+    assert ours.forked_runs == ours.counters().conflicts == 1
 
 
 def test_a_run_that_is_overtaken_in_the_middle_is_told_of_once(ours: Any, warnings: Any) -> None:

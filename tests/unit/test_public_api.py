@@ -19,9 +19,10 @@ MODULES = (
     "threadkeep",
     "threadkeep.threads",
     "threadkeep.memory",
-    "threadkeep.monitor",
     "threadkeep.streaming",
     "threadkeep.sessions",
+    "threadkeep.store",
+    "threadkeep.monitor",
     "threadkeep.errors",
 )
 

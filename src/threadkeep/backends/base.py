@@ -67,6 +67,11 @@ class _Supports:
         """
         return False
 
+    @property
+    def retries(self) -> int:
+        """Number of calls that were made again, since the store was opened."""
+        return 0
+
 
 class Backend(_Supports, ABC):
     """A store of thread rows, for blocking calls."""

@@ -43,12 +43,17 @@ async def again(
     call: Callable[[], Awaitable[T]],
     passes: Callable[[BaseException], bool],
     pause: Callable[[float], Awaitable[None]],
+    count: Callable[[], None],
 ) -> T:
-    """Call until it succeeds, pausing where an error `passes`; return the result."""
+    """Call until it succeeds, pausing where an error `passes`; return the result.
+
+    `count` is called before each call.
+    """
     import tenacity  # noqa: PLC0415 - of the extras, and seldom needed
 
     tries = tenacity.AsyncRetrying(
         sleep=pause,
+        before=lambda _: count(),
         retry=tenacity.retry_if_exception(passes),
         wait=tenacity.wait_random_exponential(multiplier=0.1, max=2.0),
         stop=tenacity.stop_after_delay(_PATIENCE),

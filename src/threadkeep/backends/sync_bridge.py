@@ -81,6 +81,12 @@ class BlockingFace(Backend, Generic[A]):
         self.asynchronous = asynchronous
         self.counts_usage = face.counts_usage
 
+    @property
+    def retries(self) -> int:
+        """See `Backend.retries`. Those of awaiting calls, too."""
+        beside = 0 if self.asynchronous is None else self.asynchronous.retries
+        return self.face.retries + beside
+
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """See `Backend.fetch`."""
         return finish(self.face.fetch(reads))

@@ -40,6 +40,7 @@ class Settings(BaseSettings):
     cold: str | None = None
     retention: dict[str, Any] | None = None
     tiering: dict[str, Any] | None = None
+    alerts: list[str] | None = None
 
     @classmethod
     def settings_customise_sources(

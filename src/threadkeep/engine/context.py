@@ -220,10 +220,15 @@ def remember(engine: Engine, place: CheckpointRef, built: Built) -> None:
     """Remember what is committed."""
     built.appender.committed()
     memory, state = built.memory, built.state
+    counts, touch = engine.working_set.counts, built.batch.touch
+    size = 0 if touch is None else touch.size
+    counts.written += size
     if state is not None:
         left = memory.publish(
             state, built.batch.generation, built.fence, built.reported, begins=built.begins
         )
+        if memory.newest_bytes > size:
+            counts.saved += memory.newest_bytes - size
         if left is not None:
             engine.forked(place.thread, left, state.id)
     engine.working_set.settle(place.thread, memory)

@@ -116,6 +116,9 @@ def _read(
         new = Snapshot(ns, row.id, row.flags, read, key, known, data, codec, owner, fresh)
         memory.publish(new, generation)
         engine.working_set.settle(stored.thread, memory)
+        counts = engine.working_set.counts
+        counts.loads += 1
+        counts.hits += bool(lent)
     return loaded
 
 

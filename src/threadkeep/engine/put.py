@@ -135,7 +135,7 @@ def save(engine: Engine, call: Call, failed: Failed | None = None) -> Operation[
     `failed`: the batch of a first attempt, and its error. Raises ConflictError where another run
     was faster and `conflicts="raise"`, or others kept taking the positions.
     """
-    place = call.place
+    place, counts = call.place, engine.working_set.counts
     for attempt in range(ATTEMPTS):
         built, failure = failed or ((yield from _attempt(engine, call, attempt)), None)
         failed, done = None, False
@@ -145,13 +145,17 @@ def save(engine: Engine, call: Call, failed: Failed | None = None) -> Operation[
             yield from commit(to_commit(engine, place, built))
             done = True
         except SegmentTakenError:
+            counts.retries += 1
             engine.memory(place.thread).abandon()
         except StaleThreadError:
+            counts.retries += 1
             engine.working_set.forget(place.thread)
         except ThreadkeepError as exc:
-            if isinstance(exc, ConflictError) and isinstance(call, Put):
-                with suppress(BackendError):  # the conflict is what the caller must hear of
-                    yield from _sweep(engine, call)
+            if isinstance(exc, ConflictError):
+                counts.conflicts += 1
+                if isinstance(call, Put):
+                    with suppress(BackendError):  # the conflict is what the caller must hear of
+                        yield from _sweep(engine, call)
             exc.at(**place.named())
             raise
         finally:  # (also where it was interrupted, and nobody knows whether it is there)

@@ -15,6 +15,25 @@ from threadkeep.engine.model import NESTED, HeadFence
 from threadkeep.engine.snapshots import Snapshot, StoredObject, StoredValue
 from threadkeep.engine.thread_summary import NOTHING_REPORTED, Reported
 
+
+class Counts:
+    """Counts of an engine. Approximate, as several threads may count at the same time.
+
+    Attributes:
+        written: bytes that saves have stored.
+        saved: bytes that whole copies of the states would have taken beyond that.
+        loads: loads of runs.
+        hits: those that were lent values of the working set.
+        conflicts: saves that were refused as another run was faster.
+        retries: saves that were built again as others had come in between.
+    """
+
+    __slots__ = ("conflicts", "hits", "loads", "retries", "saved", "written")
+
+    def __init__(self) -> None:
+        self.written = self.saved = self.loads = self.hits = self.conflicts = self.retries = 0
+
+
 _STATES = 6  # checkpoints remembered per thread: a run's last ones and a fork's
 _STATE_BYTES = 4 * 1024 * 1024  # what they may hold that the one before did not
 _STATES_LEAST = 2
@@ -38,7 +57,7 @@ class ThreadMemory:
         self.recent = Recent(self._lock, self.logs)
         self._states: OrderedDict[tuple[str, str], Snapshot] = OrderedDict()
         self._states_bytes = 0  # what each holds that the one before did not
-        self._newest_bytes = 0  # the values of the one that was remembered last
+        self.newest_bytes = 0  # the values of the one that was remembered last
         self._head: str | None = None  # the greatest checkpoint id that a `HeadFence` counts
         # The last checkpoints of the runs that left a head behind, the oldest first. They outlive
         # the states and the generation: a run is reported once.
@@ -53,7 +72,7 @@ class ThreadMemory:
                 self.logs.clear()
                 self.recent.clear()
                 self._states.clear()
-                self._states_bytes = self._newest_bytes = 0
+                self._states_bytes = self.newest_bytes = 0
                 self._head = None
                 self.reported = NOTHING_REPORTED
                 self.generation = generation
@@ -116,7 +135,7 @@ class ThreadMemory:
             before = self._states.pop(key, None)
             self._states[key] = state
             self._states_bytes += state.fresh - (before.fresh if before is not None else 0)
-            self._newest_bytes = state.weight
+            self.newest_bytes = state.weight
             states = self._states
             while len(states) > _STATES or (
                 self._states_bytes > _STATE_BYTES and len(states) > _STATES_LEAST
@@ -141,7 +160,7 @@ class ThreadMemory:
     @property
     def weight(self) -> int:
         """About how many bytes this takes."""
-        values = self._newest_bytes + self._states_bytes + self.recent.weight
+        values = self.newest_bytes + self._states_bytes + self.recent.weight
         return _BASE_WEIGHT + values * _OBJECT_FACTOR + self.logs.tails
 
 
@@ -166,10 +185,13 @@ class WorkingSet:
         self._lock = self._locks()
         self._threads: OrderedDict[str, ThreadMemory] = OrderedDict()
         self._total = 0
+        self.counts = Counts()
 
     def apart(self) -> WorkingSet:
         """Return an empty one of the same size, which appends to exclusive logs."""
-        return WorkingSet(self._limit, self._locks, self._token, exclusive=True)
+        other = WorkingSet(self._limit, self._locks, self._token, exclusive=True)
+        other.counts = self.counts
+        return other
 
     def before_fork(self) -> None:
         """Do nothing: what another thread has locked, the child lets go of."""

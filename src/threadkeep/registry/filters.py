@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 from threadkeep import validation
 from threadkeep.engine import registration, thread_entry
 from threadkeep.engine.context import Engine
+from threadkeep.engine.model import OWN_NS
 from threadkeep.engine.operation import CheckpointRef, Operation
 from threadkeep.engine.thread_entry import (
     Order,
@@ -92,7 +93,8 @@ def search(
     if len(entries) == limit:
         place = [order, getattr(entries[-1], field), entries[-1].thread]
         following = urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
-    return ThreadPage(tuple(map(info, entries)), following)
+    shown = [info(entry) for entry in entries if not entry.thread.startswith(OWN_NS)]
+    return ThreadPage(tuple(shown), following)
 
 
 def _after(cursor: object, order: str) -> tuple[int | str, str]:

@@ -60,6 +60,7 @@ class CacheLayer:
         self._memory = None if cache is None else SegmentCache(cache)
         self._hot = hot
         self._admission = None if hot_tier is None else Admission(hot_tier, clock)
+        self.hits = self.misses = 0  # reads that the store had no part in, and the others
 
     def answer(self, request: Fetch | Commit | CommitMany) -> Requests[Any]:
         """See `Layer.answer`."""
@@ -99,7 +100,10 @@ class CacheLayer:
             from_hot = yield from self._hot.find(read._replace(spans=rest))
             add(logs, from_hot)
             rest = missing(logs, read.spans)
-        if rest:
+        if not rest:
+            self.hits += 1
+        else:
+            self.misses += 1
             fetched = yield from fetch(read._replace(spans=rest))
             add(logs, fetched)
         whole = between(logs, read.spans)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from threadkeep.backends.base import AsyncBackend, Backend
+from threadkeep.errors import InvalidArgumentError
 from threadkeep.store.records import ItemChange, ItemKey, ItemPut, Metric, Namespace, PutItems
 
 
@@ -18,6 +19,15 @@ class SearchOptions(NamedTuple):
     dims: int = 0
     metric: Metric = "cosine"
     text: bool = False
+
+
+def other_dims(dims: int, stored: int) -> InvalidArgumentError:
+    """Return the error for a store whose vectors have other dimensions."""
+    return InvalidArgumentError(
+        f"Invalid dims: {dims}. The vectors in the store have {stored}.",
+        hint="Use the model that they were made with. To change it, export the items, and import"
+        " them into a new store: that embeds them.",
+    )
 
 
 def merged(changes: Sequence[ItemChange]) -> PutItems | None:

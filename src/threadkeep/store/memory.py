@@ -153,7 +153,7 @@ class MemoryItems(ItemBackend, ResetInChild):
             return
         old = items.get(put.key)
         version = next(self._counter)
-        number = self._numbers.setdefault(put.namespace, len(self._numbers))
+        number = self._numbers.setdefault(put.namespace, version)
         expires = None if put.ttl is None else now + put.ttl
         created, updated, expires = put.times or (now, now, expires)
         row = ItemRow(
@@ -187,6 +187,8 @@ class MemoryItems(ItemBackend, ResetInChild):
                 self._put(ItemPut(row.namespace, row.key, None), 0)
             for key in [key for key in self._versions if key[0][: len(prefix)] == prefix]:
                 del self._versions[key]
+            for name in [name for name in self._numbers if name[: len(prefix)] == prefix]:
+                del self._numbers[name]
             return len(gone)
 
 

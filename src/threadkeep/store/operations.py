@@ -61,6 +61,7 @@ _PAGE = 256  # rows read at once where a filter is tested in Python
 _REFRESH = 100  # a lifetime begins anew once a hundredth of it has passed
 _TRIES = 8  # of a put that others overtake
 _PENDING = 100  # items that are embedded together later
+_FUSED = 100  # items of each ranking that are fused, at least
 _WORDS = 200_000  # characters of an item's words: a tsvector has 1 MB
 _QUERY_WORDS = 200
 _log = logging.getLogger("threadkeep")
@@ -140,7 +141,7 @@ def batch(
     for at, op in enumerate(ops):
         validate_op_namespace(op)
         if isinstance(op, PutOp):
-            puts[op.namespace, _checked_key(op)] = (op, expects.get(at) if expects else None)
+            puts[tuple(op.namespace), _checked_key(op)] = (op, expects.get(at) if expects else None)
         elif isinstance(op, GetOp):
             gets[at] = op
         else:
@@ -225,7 +226,7 @@ def _checked_key(op: GetOp | PutOp) -> str:
 def _get(
     engine: Engine, gets: Collection[GetOp], alive: int | None
 ) -> Requests[tuple[list[StoredItem | None], list[ItemRow]]]:
-    keys = tuple([(op.namespace, _checked_key(op)) for op in gets])
+    keys = tuple([(tuple(op.namespace), _checked_key(op)) for op in gets])
     rows: list[ItemRow | None] = yield from _fetch(GetItems(keys, alive), hot=True)
     items = [None if row is None else _item(engine, row) for row in rows]
     refreshed = [row for row, op in zip(rows, gets, strict=True) if row and op.refresh_ttl]
@@ -276,11 +277,11 @@ def _search(
     if op.query and engine.index is not None:
         matches = yield from _ranked(engine, engine.index, op, wanted, alive)
     elif wanted is None:
-        read = FindItems(op.namespace_prefix, op.limit, op.offset, now=alive)
+        read = FindItems(tuple(op.namespace_prefix), op.limit, op.offset, now=alive)
         rows = yield from _fetch(read)
         matches = [_Match(row) for row in rows]
     else:
-        read = FindItems(op.namespace_prefix, 0, where=wanted.hints, now=alive)
+        read = FindItems(tuple(op.namespace_prefix), 0, where=wanted.hints, now=alive)
         found = yield from _passing(engine, read, wanted, op.offset + op.limit)
         matches = found[op.offset :]
     items = [_found(engine, match.row, match.value, match.score) for match in matches]
@@ -322,7 +323,7 @@ def _ranked(
     engine: Engine, index: Index, op: SearchOp, wanted: filters.Filter | None, alive: int | None
 ) -> Requests[list[_Match]]:
     """Return the best items; behind them, as LangGraph does, those that have no vector."""
-    query = op.query or ""
+    query, prefix = op.query or "", tuple(op.namespace_prefix)
     words = tuple(dict.fromkeys(tokens(query)))[:_QUERY_WORDS]
     hints = wanted.hints if wanted else ()
     vector = None
@@ -334,13 +335,14 @@ def _ranked(
                 raise
             _log.warning("The query could not be embedded: words alone are used.", exc_info=True)
     last = op.offset + op.limit
-    size = last
+    # (a longer list may change the order of the fused one: pages should not differ)
+    size = last if index.search != "hybrid" else max(last, _FUSED)
     while True:
         reads: list[Any] = []
         if vector is not None:
-            reads.append(FindNearest(op.namespace_prefix, vector, size, hints, alive))
+            reads.append(FindNearest(prefix, vector, size, hints, alive))
         if index.search != "semantic" and words:
-            reads.append(FindText(op.namespace_prefix, words, size, hints, alive))
+            reads.append(FindText(prefix, words, size, hints, alive))
         rankings: list[list[Scored]] = (yield Fetch(reads)) if reads else []
         scored = rankings[0] if len(rankings) == 1 else fuse(*rankings)
         found = _tested(engine, scored, wanted)
@@ -350,7 +352,7 @@ def _ranked(
     matches = found[op.offset : last]
     if index.embedder is not None and len(matches) < op.limit:
         known = {match.row.place for match in found}
-        bare = FindItems(op.namespace_prefix, 0, where=hints, now=alive, bare=True)
+        bare = FindItems(prefix, 0, where=hints, now=alive, bare=True)
         rest = yield from _passing(engine, bare, wanted, op.limit + len(known))
         rest = [match for match in rest if match.row.place not in known]
         matches += rest[: op.limit - len(matches)]
@@ -444,13 +446,14 @@ def put_rows(engine: Engine, rows: Sequence[ItemPut]) -> Requests[None]:
 
 def _prepared(engine: Engine, op: PutOp, expects: int | None) -> ItemPut:
     if op.value is None:
-        return ItemPut(op.namespace, op.key, None, expects=expects)
+        return ItemPut(tuple(op.namespace), op.key, None, expects=expects)
     ttl = None
     if op.ttl is not None:
         if isinstance(op.ttl, bool) or not isinstance(op.ttl, int | float) or not op.ttl > 0:
             raise invalid("ttl", op.ttl, "Use minutes, more than 0, or None.")
         ttl = min(round(op.ttl * _MINUTE), 2**61)
-    return ItemPut(op.namespace, op.key, engine.packer.pack(op.value), ttl, expects=expects)
+    value = engine.packer.pack(op.value)
+    return ItemPut(tuple(op.namespace), op.key, value, ttl, expects=expects)
 
 
 def _indexed(

@@ -16,7 +16,7 @@ from typing import Any
 from threadkeep.backends.sqlite.connections import Connections
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.errors import ConflictError, OpenError, ThreadkeepError
-from threadkeep.store.backend import ItemBackend, SearchOptions, merged
+from threadkeep.store.backend import ItemBackend, SearchOptions, merged, other_dims
 from threadkeep.store.ranking import best, nearest
 from threadkeep.store.records import (
     Condition,
@@ -115,6 +115,8 @@ class SqliteItems(ItemBackend):
         with connections.reading() as db:
             names = ["tk_items", *(["tk_item_words"] if options.text else [])]
             missing = [name for name in names if not db.execute(_IS_MADE, (name,)).fetchone()[0]]
+            if options.dims and not missing:
+                _check_dims(db, options.dims)
         if missing and location.is_read_only:
             raise OpenError(
                 f"{location.path} has no store, and is read only.",
@@ -345,6 +347,12 @@ def _make(db: sqlite3.Connection, missing: Iterable[str]) -> None:
         else:
             for statement in _TABLES.split(";\n\n"):
                 db.execute(statement)
+
+
+def _check_dims(db: sqlite3.Connection, dims: int) -> None:
+    for (size,) in db.execute("SELECT length(vector) FROM tk_item_vectors LIMIT 1"):
+        if size != 4 * dims:
+            raise other_dims(dims, size // 4)
 
 
 def _path(namespace: Namespace) -> str:

@@ -12,6 +12,7 @@ from threadkeep.delegate import Delegate
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow, both
+from threadkeep.monitor.counters import Counters
 from threadkeep.options import check_options
 from threadkeep.saver import Saver
 from threadkeep.segment_cache import Cache
@@ -66,6 +67,11 @@ class Wrapped(Delegate):
         """Flush, where saves are queued. Raises as `flush`."""
         if self._queue is not None:
             yield from self._queue.end()
+
+    def counters(self) -> Counters:
+        """Return how much is queued. See `Saver.counters`."""
+        queued, size = (0, 0) if self._queue is None else self._queue.queued
+        return Counters(queued=queued, queued_bytes=size)
 
     # -- reading ---------------------------------------------------------------------
 

@@ -145,6 +145,12 @@ class CommitQueue(ResetInChild, Generic[Item]):
                     raise errors[0].fresh()
 
     @property
+    def queued(self) -> tuple[int, int]:
+        """The number of saves that are queued, and their bytes."""
+        with self._lock:
+            return sum(map(len, self._lanes.values())), self._size
+
+    @property
     def _is_full(self) -> bool:
         return self._size >= self._how.max_pending_bytes
 

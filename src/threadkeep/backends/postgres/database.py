@@ -25,12 +25,18 @@ class Database:
 
     def __init__(self, source: Source, settings: Settings) -> None:
         self._source = source
+        self._retries = 0
         self._schema = settings.quoted_schema
         self._server = settings.server
         limit = settings.statement_timeout
         # (0 would be no limit at all)
         text = f"SET LOCAL statement_timeout = {max(1, round(1000 * limit))}" if limit else ""
         self._before = (Statement(text),) if text else ()
+
+    @property
+    def retries(self) -> int:
+        """Number of calls that were made again, since the store was opened."""
+        return self._retries
 
     @property
     def schema(self) -> str:
@@ -75,7 +81,10 @@ class Database:
             await self._source.mend()
         if losses is not None:
             losses += lost
-        return await again(call, passes, self._source.pause)
+        return await again(call, passes, self._source.pause, self._count_retry)
+
+    def _count_retry(self) -> None:
+        self._retries += 1
 
     async def _send(self, statements: Sequence[Statement], isolation: str) -> list[Rows]:
         async with self._source.lend() as conn:

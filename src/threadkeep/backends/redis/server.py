@@ -100,12 +100,21 @@ class Server:
         self._settings = settings
         self.index = index_of(settings.prefix)
         self._was_reached = False
+        self._retries = 0
         self.prefix = settings.prefix
 
     @property
     def is_cluster(self) -> bool:
         """True if a call may name keys of one slot only."""
         return self._source.is_cluster
+
+    @property
+    def retries(self) -> int:
+        """Number of calls that were made again, since the store was opened."""
+        return self._retries
+
+    def _count_retry(self) -> None:
+        self._retries += 1
 
     async def pause(self, seconds: float) -> None:
         """Wait for some seconds."""
@@ -122,7 +131,9 @@ class Server:
             never_reached = lost(error) and not self._was_reached
             if not passes(error) or never_reached or not self._settings.patient:
                 raise
-        return await again(partial(self._send, calls), passes, self._source.pause)
+        return await again(
+            partial(self._send, calls), passes, self._source.pause, self._count_retry
+        )
 
     async def _send(self, calls: Sequence[Call]) -> list[Any]:
         answers = await self._source.send(calls)

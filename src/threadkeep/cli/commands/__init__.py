@@ -2,6 +2,7 @@
 
 from threadkeep.cli.commands import forks as forks
 from threadkeep.cli.commands import inspect as inspect
+from threadkeep.cli.commands import monitor as monitor
 from threadkeep.cli.commands import move as move
 from threadkeep.cli.commands import retention as retention
 from threadkeep.cli.commands import statistics as statistics

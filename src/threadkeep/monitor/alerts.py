@@ -1,0 +1,224 @@
+"""Alerts: thresholds, the alerts that are active, and the channels that send them."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
+
+from threadkeep.backends.open import extra
+from threadkeep.errors import ThreadkeepError, invalid
+from threadkeep.monitor.window import Hysteresis
+
+_QUEUED = 100  # alerts that wait for one channel
+_ATTEMPTS = 3
+_log = logging.getLogger("threadkeep")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """Limits whose crossing raises an alert; None turns one off.
+
+    Args:
+        max_latency_ms: milliseconds that 95 of 100 operations may take at most.
+        max_error_rate: the part of operations that may fail, 0 to 1.
+        min_ops_per_second: operations a second that there should be. Needs an observed saver.
+        max_thread_bytes: bytes that a thread may hold.
+        max_growth_per_day: bytes by which the store may grow in a day.
+
+    Raises:
+        InvalidArgumentError: a limit is invalid.
+    """
+
+    max_latency_ms: float | None = 1000
+    max_error_rate: float | None = 0.05
+    min_ops_per_second: float | None = None
+    max_thread_bytes: int | None = None
+    max_growth_per_day: int | None = None
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            is_number = isinstance(value, int | float) and type(value) is not bool
+            if one.name == "max_error_rate":
+                if value is not None and not (is_number and 0 <= value <= 1):
+                    raise invalid(one.name, value, "Use a number from 0 to 1, or None.")
+            elif value is not None and not (is_number and 0 < value < float("inf")):
+                raise invalid(one.name, value, "Use a number, more than 0, or None.")
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """News of a threshold.
+
+    Args:
+        name: the threshold, such as "max_latency_ms", or "canary".
+        state: "raised", "repeated" while it stays raised, or "cleared".
+        value: the value that was measured.
+        threshold: the limit.
+        at: the time, in UTC.
+        text: all of it as a sentence.
+    """
+
+    name: str
+    state: Literal["raised", "repeated", "cleared"]
+    value: float
+    threshold: float
+    at: datetime
+    text: str
+
+    def __str__(self) -> str:
+        """Return the text."""
+        return self.text
+
+
+class Reading(NamedTuple):
+    """A value, and its limit."""
+
+    name: str
+    value: float
+    threshold: float
+    text: str  # what was measured: "The 95th percentile of latency is 1,532 ms"
+    is_minimum: bool = False
+
+    @property
+    def ratio(self) -> float:
+        """The part of the limit that is used up; more than 1 is too much."""
+        value, limit = float(self.value), float(self.threshold)
+        part, whole = (limit, value) if self.is_minimum else (value, limit)
+        if whole:
+            return part / whole
+        return float("inf") if part else 0.0
+
+
+class Alerts:
+    """State of all alerts.
+
+    Args:
+        repeat: seconds after which an alert that stays active is sent again.
+    """
+
+    def __init__(self, repeat: float) -> None:
+        self._repeat = repeat
+        self._states: dict[str, Hysteresis] = {}
+        self._sent: dict[str, float] = {}
+        self.active: tuple[Alert, ...] = ()
+
+    def evaluate(self, readings: Iterable[Reading], now: float) -> list[Alert]:
+        """Return the alerts to send. Those without a reading stay as they are."""
+        active, news = {one.name: one for one in self.active}, []
+        for reading in readings:
+            state = self._states.setdefault(reading.name, Hysteresis())
+            has_changed = state.update(reading.ratio)
+            if has_changed and not state.is_active:
+                active.pop(reading.name, None)
+                news.append(_alert(reading, "cleared", now))
+            elif state.is_active:
+                active[reading.name] = _alert(reading, "raised", now)
+                if has_changed or now - self._sent[reading.name] >= self._repeat:
+                    self._sent[reading.name] = now
+                    news.append(_alert(reading, "raised" if has_changed else "repeated", now))
+        self.active = tuple(active.values())
+        return news
+
+
+def _alert(reading: Reading, state: Literal["raised", "repeated", "cleared"], now: float) -> Alert:
+    at = datetime.fromtimestamp(now, UTC)
+    value, limit = reading.value, reading.threshold
+    text = f"{state}: {reading.text} ({reading.name}={limit:g}) at {at:%Y-%m-%d %H:%M:%S} UTC"
+    return Alert(reading.name, state, value, limit, at, text)
+
+
+# -- channels ----------------------------------------------------------------------------
+
+
+def channels(targets: Sequence[str | Callable[[Alert], object]]) -> list[Channel]:
+    """Return the channels of URLs of apprise, and of functions.
+
+    Raises:
+        InvalidArgumentError: one is neither.
+        OpenError: apprise is not installed.
+    """
+    if isinstance(targets, str) or not isinstance(targets, Iterable):
+        raise invalid("alerts", targets, "Use a list of URLs and functions, for a single one too.")
+    return [Channel(*_sender(target)) for target in targets]
+
+
+def _sender(target: Any) -> tuple[str, Callable[[Alert], object]]:
+    if callable(target):
+        return getattr(target, "__name__", type(target).__name__), target
+    with extra("An alert by URL", "monitor"):
+        import apprise  # noqa: PLC0415 - an extra, only where it is used
+    service = apprise.Apprise()
+    # (an error must not show the URL, which may hold a password)
+    scheme = target.partition("://")[0] if isinstance(target, str) and "://" in target else ""
+    name = f"{scheme}://..." if scheme.isalnum() else "..."
+    if not isinstance(target, str) or not service.add(target):
+        hint = "Use a URL of apprise (slack://..., mailto://..., json://host), or a function."
+        raise invalid("alert", name if isinstance(target, str) else target, hint)
+
+    def send(alert: Alert) -> None:
+        kind = (
+            apprise.NotifyType.SUCCESS if alert.state == "cleared" else apprise.NotifyType.FAILURE
+        )
+        title = f"threadkeep: {alert.name} {alert.state}"
+        if not service.notify(body=alert.text, title=title, notify_type=kind):
+            raise ThreadkeepError(f"{name} did not accept an alert.")
+
+    return name, send
+
+
+class Channel:
+    """Sends alerts one after the other, in a thread of its own that no other channel waits for.
+
+    A failure is tried again, then logged. While a channel does not keep up, its oldest alerts are
+    dropped.
+    """
+
+    def __init__(self, name: str, send: Callable[[Alert], object]) -> None:
+        self._name = name
+        self._send = send
+        self._queue: queue.Queue[Alert | None] = queue.Queue(_QUEUED)
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def put(self, alert: Alert | None) -> None:
+        """Queue an alert. Never waits."""
+        if self._thread is None and alert is not None:
+            self._end.clear()
+            self._thread = threading.Thread(target=self._run, name="threadkeep-alerts", daemon=True)
+            self._thread.start()
+        while True:
+            with suppress(queue.Full):
+                self._queue.put_nowait(alert)
+                return
+            with suppress(queue.Empty):
+                self._queue.get_nowait()
+                _log.warning("An alert to %s was dropped: too many wait.", self._name)
+
+    def close(self, timeout: float) -> None:
+        """Send what waits, for so many seconds at most, without pauses between attempts."""
+        if self._thread is not None:
+            self._end.set()
+            self.put(None)
+            self._thread.join(timeout)
+            self._thread = None
+
+    def _run(self) -> None:
+        while (alert := self._queue.get()) is not None:
+            for attempt in range(1, _ATTEMPTS + 1):
+                try:
+                    self._send(alert)
+                except Exception as error:  # noqa: BLE001 - functions of users raise what they like
+                    if attempt == _ATTEMPTS:
+                        kind = type(error).__name__
+                        _log.warning("An alert to %s was not sent: %s: %s", self._name, kind, error)
+                    else:
+                        self._end.wait(2**attempt)
+                else:
+                    break

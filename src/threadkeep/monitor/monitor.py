@@ -1,0 +1,354 @@
+"""Monitor of a saver: canaries, rates, growth and alerts, from time to time in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Self
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from threadkeep import validation
+from threadkeep.engine.operation import Aside
+from threadkeep.errors import invalid
+from threadkeep.layers import driver
+from threadkeep.layers.driver import Workflow, both
+from threadkeep.monitor.alerts import Alert, Alerts, Reading, Thresholds, channels
+from threadkeep.monitor.observe import ObservedSaver, observe
+from threadkeep.monitor.probes import Canary, Growths, Storage
+from threadkeep.monitor.window import Rates, Window
+
+_WINDOW = 10  # intervals that the window of operations covers
+_STORAGE_EVERY = 10  # intervals between two measurements of sizes
+_CLEAN_EVERY = 3600  # seconds between two looks for abandoned canaries
+_RETRY = 10.0  # seconds after a failed measurement
+_TIMEOUT = 30.0  # seconds after which a measurement that has not ended has failed
+_STOP = 5.0  # seconds that `stop` waits for what is under way
+_LEAST_JUDGED = 20  # operations of which a rate of errors is told
+_MOST_TOLD = 300  # characters of an error
+_SHOWN = 5  # threads in a report
+_OF_STORAGE = ("max_thread_bytes", "max_growth_per_day")
+_log = logging.getLogger("threadkeep")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """State of a saver, as its monitor knows it.
+
+    Args:
+        at: the time, in UTC.
+        healthy: the newest canary succeeded, and no alert is active but those of sizes.
+        rates: operations in the sliding window; of canaries alone, unless the saver is observed.
+        measurements: measurements so far.
+        failed: those that failed.
+        last_error: the error of the newest measurement; None if it succeeded.
+        storage: sizes and growth; None where the saver cannot tell.
+        alerts: active alerts.
+    """
+
+    at: datetime
+    healthy: bool
+    rates: Rates
+    measurements: int
+    failed: int
+    last_error: str | None
+    storage: Storage | None
+    alerts: tuple[Alert, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as values that JSON can hold; times as ISO 8601."""
+        data = asdict(self)
+        data["at"] = self.at.isoformat()
+        data["rates"]["error_rate"] = self.rates.error_rate
+        for alert, one in zip(data["alerts"], self.alerts, strict=True):
+            alert["at"] = one.at.isoformat()
+        return data
+
+    def report(self) -> str:
+        """Return a text of a few lines."""
+        return "\n".join(_report(self))
+
+
+class Monitor:
+    """Measures a saver from time to time, and sends alerts.
+
+    A measurement writes a canary on a thread of its own, reads it back, compares and deletes it.
+    If the saver is observed (`observe`), all of its operations count as well. `with` measures in a
+    background thread, `async with` in a task: use that with async savers. Neither keeps the
+    process alive, and no error of the saver ends it.
+
+    Args:
+        saver: any saver; an `ObservedSaver` is one.
+        thresholds: limits.
+        interval: seconds between two measurements. A failed one is repeated after 10 s.
+        alerts: channels: URLs of apprise, and functions of an `Alert`, which are called in a
+            thread of their own each. An alert is sent when it rises (the third time in a row that
+            its limit is crossed) and when it clears (below 90 % of its limit).
+        repeat: seconds after which an alert that stays active is sent again.
+        on_snapshot: called with a `Snapshot` after each measurement. Failures are logged.
+        clock: returns the seconds since 1970.
+
+    Raises:
+        InvalidArgumentError: an argument is invalid.
+        OpenError: `alerts` has a URL, and apprise is not installed.
+    """
+
+    def __init__(
+        self,
+        saver: BaseCheckpointSaver[Any],
+        thresholds: Thresholds | None = None,
+        interval: float = 60,
+        *,
+        alerts: Sequence[str | Callable[[Alert], object]] = (),
+        repeat: float = 4 * 3600,
+        on_snapshot: Callable[[Snapshot], object] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._thresholds = Thresholds() if thresholds is None else thresholds
+        if not isinstance(self._thresholds, Thresholds):
+            raise invalid("thresholds", thresholds, "Use Thresholds(max_latency_ms=1000).")
+        if self._thresholds.min_ops_per_second is not None and not isinstance(saver, ObservedSaver):
+            hint = "Use Monitor(observe(saver)), and the observed saver in the program."
+            raise invalid("min_ops_per_second", self._thresholds.min_ops_per_second, hint)
+        for name, value in (("interval", interval), ("repeat", repeat)):
+            if not validation.is_time(value):
+                raise invalid(name, value, "Use seconds, more than 0.")
+        self._saver = saver if isinstance(saver, ObservedSaver) else observe(saver)
+        self._interval = interval
+        self._clock = clock
+        self._on_snapshot = on_snapshot
+        self._channels = channels(alerts)
+        self._alerts = Alerts(repeat)
+        self._canary = Canary(self._saver, clock)
+        self._growths = Growths(self._saver, self._thresholds.max_thread_bytes)
+        self._window = Window(_WINDOW * interval, clock)
+        self._storage: Storage | None = None
+        self._measured_sizes_at = self._cleaned_at = float("-inf")
+        self._measurements = self._failed = self._failed_in_a_row = 0
+        self._last_error: str | None = None
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._under_way: Any = None  # the thread or task of a measurement
+        self._saver.add_sink(self._window)
+
+    # -- measuring -------------------------------------------------------------------
+
+    def _measure(self) -> Workflow[Snapshot]:
+        """Measure once, send alerts, and return the snapshot."""
+        yield from self._probe()
+        return self._evaluate()
+
+    measure, ameasure = both(_measure)
+
+    def _probe(self) -> Workflow[None]:
+        try:
+            now = self._clock()
+            if now - self._cleaned_at >= _CLEAN_EVERY:
+                self._cleaned_at = now  # (one that cannot be read fails once an hour, not always)
+                yield from self._canary.remove_abandoned()
+            yield from self._canary.probe()
+            if now - self._measured_sizes_at >= _STORAGE_EVERY * self._interval:
+                self._storage = yield from self._growths.measure(now)
+                self._measured_sizes_at = now
+        except Exception as error:  # noqa: BLE001 - savers raise what they like
+            self._note(f"{type(error).__name__}: {' '.join(str(error).split())[:_MOST_TOLD]}")
+        else:
+            self._note(None)
+
+    def _note(self, error: str | None) -> None:
+        self._measurements += 1
+        self._failed += error is not None
+        self._failed_in_a_row = 0 if error is None else self._failed_in_a_row + 1
+        self._last_error = error
+
+    def _evaluate(self) -> Snapshot:
+        readings = [
+            Reading("canary", self._failed_in_a_row, 0, self._last_error or "succeeded"),
+            *_readings(self._thresholds, self._window.rates(), self._storage),
+        ]
+        for alert in self._alerts.evaluate(readings, self._clock()):
+            _log.warning("%s", alert)
+            for channel in self._channels:
+                channel.put(alert)
+        snapshot = self.snapshot()
+        if self._on_snapshot is not None:
+            try:
+                self._on_snapshot(snapshot)
+            except Exception:  # noqa: BLE001 - functions of users raise what they like
+                _log.exception("on_snapshot of a monitor failed.")
+        return snapshot
+
+    def snapshot(self) -> Snapshot:
+        """Return what is known now. Measures nothing."""
+        active = self._alerts.active
+        is_working = self._measurements > 0 and self._last_error is None
+        return Snapshot(
+            at=datetime.fromtimestamp(self._clock(), UTC),
+            healthy=is_working and all(one.name in _OF_STORAGE for one in active),
+            rates=self._window.rates(),
+            measurements=self._measurements,
+            failed=self._failed,
+            last_error=self._last_error,
+            storage=self._storage,
+            alerts=active,
+        )
+
+    # -- in the background -----------------------------------------------------------
+
+    def start(self) -> None:
+        """Measure in a background thread from now on. Idempotent."""
+        if self._thread is None and self._task is None:
+            self._begin()
+            self._thread = threading.Thread(
+                target=driver.run,
+                args=(self._cycle(self._end),),
+                name="threadkeep-monitor",
+                daemon=True,
+            )
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop measuring, and send the alerts that wait; for 5 s each at most. Idempotent."""
+        self._end.set()
+        self._saver.remove_sink(self._window)
+        if self._thread is not None:
+            self._thread.join(_STOP)
+            self._thread = None
+        for channel in self._channels:
+            channel.close(_STOP)
+
+    async def astart(self) -> None:
+        """Measure in a task of the event loop from now on. Idempotent."""
+        if self._thread is None and self._task is None:
+            self._begin()
+            self._task = asyncio.create_task(driver.arun(self._cycle(self._end)))
+
+    async def astop(self) -> None:
+        """Async variant of `stop`."""
+        self._end.set()
+        tasks = [task for task in (self._task, self._under_way) if isinstance(task, asyncio.Task)]
+        if self._task is not None and self._under_way is not None:
+            await asyncio.wait({self._under_way}, timeout=_STOP)  # so that it cleans up
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_STOP)
+            self._task = self._under_way = None
+        await driver.in_thread(self.stop)
+
+    def _begin(self) -> None:
+        self._end = threading.Event()
+        self._saver.remove_sink(self._window)
+        self._saver.add_sink(self._window)
+
+    def _cycle(self, end: threading.Event) -> Workflow[None]:
+        while not end.is_set():
+            yield Aside(self._wait_for_probe, self._await_probe)
+            self._evaluate()
+            pause = self._interval if self._last_error is None else min(_RETRY, self._interval)
+            yield Aside(partial(end.wait, pause), partial(asyncio.sleep, pause))
+
+    # A measurement that hangs must not keep the monitor from saying so.
+
+    def _wait_for_probe(self) -> None:
+        if self._under_way is None:
+            probe = partial(driver.run, self._probe())
+            self._under_way = threading.Thread(target=probe, name="threadkeep-canary", daemon=True)
+            self._under_way.start()
+        self._under_way.join(_TIMEOUT)
+        self._check_ended(is_over=not self._under_way.is_alive())
+
+    async def _await_probe(self) -> None:
+        if self._under_way is None:
+            self._under_way = asyncio.create_task(driver.arun(self._probe()))
+        await asyncio.wait({self._under_way}, timeout=_TIMEOUT)
+        self._check_ended(is_over=self._under_way.done())
+
+    def _check_ended(self, *, is_over: bool) -> None:
+        if is_over:
+            self._under_way = None
+        else:
+            self._note(f"The store has not answered for {_TIMEOUT:g} s.")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.astart()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.astop()
+
+
+# -- readings and reports ----------------------------------------------------------------
+
+
+def _readings(limits: Thresholds, rates: Rates, storage: Storage | None) -> Iterator[Reading]:
+    """Yield what is known and has a limit."""
+    if limits.max_latency_ms is not None and rates.p95 is not None:
+        text = f"p95 latency is {rates.p95 * 1000:,.1f} ms"
+        yield Reading("max_latency_ms", rates.p95 * 1000, limits.max_latency_ms, text)
+    if limits.max_error_rate is not None and rates.operations >= _LEAST_JUDGED:
+        error_rate = rates.error_rate or 0.0
+        text = f"{error_rate:.1%} of {rates.operations} operations failed"
+        yield Reading("max_error_rate", error_rate, limits.max_error_rate, text)
+    if limits.min_ops_per_second is not None and rates.per_second is not None:
+        text = f"{rates.per_second:.2f} operations a second"
+        least = limits.min_ops_per_second
+        yield Reading("min_ops_per_second", rates.per_second, least, text, is_minimum=True)
+    if storage is not None:
+        yield from _storage_readings(limits, storage)
+
+
+def _storage_readings(limits: Thresholds, storage: Storage) -> Iterator[Reading]:
+    if limits.max_thread_bytes is not None:
+        size, text = 0, "no threads"
+        if storage.threads:
+            name, size = storage.threads[0].thread, storage.threads[0].bytes
+            over = len([one for one in storage.threads[1:] if one.bytes > limits.max_thread_bytes])
+            others = f", {over} more over the limit" if over else ""
+            text = f"thread {name!r} holds {size:,} bytes{others}"
+        yield Reading("max_thread_bytes", size, limits.max_thread_bytes, text)
+    if limits.max_growth_per_day is not None and storage.growth_per_day is not None:
+        text = f"the store grows by {storage.growth_per_day:,.0f} bytes a day"
+        growth = max(storage.growth_per_day, 0.0)
+        yield Reading("max_growth_per_day", growth, limits.max_growth_per_day, text)
+
+
+def _report(found: Snapshot) -> Iterator[str]:
+    state = "healthy" if found.healthy else "unhealthy"
+    yield f"{found.at:%Y-%m-%d %H:%M:%S} UTC  {state}"
+    rates = found.rates
+    if rates.p50 is not None and rates.p95 is not None and rates.p99 is not None:
+        times = [f"{one * 1000:,.1f}" for one in (rates.p50, rates.p95, rates.p99)]
+        yield f"latency  p50 {times[0]} ms, p95 {times[1]} ms, p99 {times[2]} ms"
+        failed = f"{rates.failures} failed" if rates.failures else "none failed"
+        yield f"operations  {rates.operations} in the window, {rates.per_second:.2f}/s, {failed}"
+    yield f"measurements  {found.measurements}, {found.failed} failed"
+    if found.last_error is not None:
+        yield f"last error  {found.last_error}"
+    if found.storage is not None:
+        yield f"stored  {found.storage.bytes:,} bytes{_growing(found.storage.growth_per_day)}"
+        for one in found.storage.threads[:_SHOWN]:
+            left = one.days_left
+            forecast = "" if left is None else f", max_thread_bytes in {left:.1f} days"
+            growth = _growing(one.growth_per_day)
+            yield f"thread {one.thread}  {one.bytes:,} bytes{growth}{forecast}"
+    for alert in found.alerts:
+        yield str(alert)
+
+
+def _growing(per_day: float | None) -> str:
+    return "" if per_day is None else f", {per_day:+,.0f} a day"

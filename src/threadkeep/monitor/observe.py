@@ -1,0 +1,307 @@
+"""Observation of a saver: each operation is timed, and told to sinks, spans and logs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from functools import wraps
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+
+from threadkeep import validation
+from threadkeep.delegate import Delegate
+from threadkeep.errors import invalid
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+    from opentelemetry.trace import Tracer
+    from prometheus_client import CollectorRegistry
+
+    from threadkeep.monitor.opentelemetry import Spans
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_log = logging.getLogger("threadkeep")
+
+
+class Sink(Protocol):
+    """Receiver of measurements. Called after each operation, from whatever thread runs it."""
+
+    def record(self, operation: str, seconds: float, error: BaseException | None) -> None:
+        """Take note of an operation. Quick: the caller waits for it.
+
+        Args:
+            operation: the method, such as "put" or "get_tuple"; that of an async variant, too.
+            seconds: how long it took.
+            error: the error that it ended with; None if it succeeded.
+        """
+
+
+class _Observer:
+    """Exports of an observed saver and its clones."""
+
+    def __init__(self, saver: BaseCheckpointSaver[Any], backend: str) -> None:
+        self.saver = saver  # (clones keep the original alive: its counters are theirs)
+        self.backend = backend
+        self.sinks: tuple[Sink, ...] = ()
+        self.spans: Spans | None = None
+        self.logs: _Logs | None = None
+        self.lock = threading.Lock()
+
+    def tell(
+        self, operation: str, subject: object, seconds: float, error: BaseException | None
+    ) -> None:
+        """Tell the sinks and the log. A failure of theirs is logged, and fails no operation."""
+        for sink in self.sinks:
+            try:
+                sink.record(operation, seconds, error)
+            except Exception:  # noqa: BLE001 - sinks are other people's, and the save is made
+                _log.exception("A sink of an observed saver failed: %r", sink)
+        if self.logs is not None:
+            try:
+                self.logs.record(operation, subject, seconds, error)
+            except Exception:  # noqa: BLE001 - likewise
+                _log.exception("The logger of an observed saver failed.")
+
+
+class _Operation:
+    """Context of one operation."""
+
+    __slots__ = ("_began", "_is_current", "_observer", "_operation", "_span", "_subject")
+
+    def __init__(
+        self, observer: _Observer, operation: str, subject: object, *, is_current: bool = True
+    ) -> None:
+        self._observer = observer
+        self._operation = operation
+        self._subject = subject
+        self._is_current = is_current
+
+    def __enter__(self) -> None:
+        spans = self._observer.spans
+        if spans is not None:
+            thread = thread_of(self._subject)
+            self._span = spans.start(self._operation, thread, is_current=self._is_current)
+        self._began = perf_counter()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        seconds = perf_counter() - self._began
+        if kind is GeneratorExit:  # a listing that its reader has left
+            error = None
+        observer = self._observer
+        observer.tell(self._operation, self._subject, seconds, error)
+        if observer.spans is not None:
+            observer.spans.end(self._span, error)
+
+
+def _named(options: dict[str, Any]) -> object:
+    return options.get("config", options.get("thread_id"))
+
+
+def _timed(
+    method: Callable[P, T],
+) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
+    """Return a method that times the one of the same name of the saver inside, and its variant."""
+    name, awaited = method.__name__, f"a{method.__name__}"
+
+    @wraps(method)
+    def timed(self: Any, *args: Any, **options: Any) -> Any:
+        with _Operation(self._observer, name, args[0] if args else _named(options)):
+            return getattr(self._inner, name)(*args, **options)
+
+    @wraps(getattr(BaseCheckpointSaver, awaited))
+    async def variant(self: Any, *args: Any, **options: Any) -> Any:
+        with _Operation(self._observer, name, args[0] if args else _named(options)):
+            return await getattr(self._inner, awaited)(*args, **options)
+
+    return cast("tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]", (timed, variant))
+
+
+class ObservedSaver(Delegate):
+    """A saver whose operations are observed, as `observe` returns it.
+
+    The methods of `BaseCheckpointSaver` are measured; all others are those of the saver inside.
+    """
+
+    def __init__(self, saver: BaseCheckpointSaver[Any], backend: str) -> None:
+        super().__init__(saver)
+        self._observer = _Observer(saver, backend)
+
+    def add_sink(self, sink: Sink) -> None:
+        """Add a receiver of measurements. See `Sink`."""
+        if not callable(getattr(sink, "record", None)):
+            raise invalid("sink", sink, "Use an object with record(operation, seconds, error).")
+        with self._observer.lock:
+            self._observer.sinks += (sink,)
+
+    def remove_sink(self, sink: Sink) -> None:
+        """Remove a receiver of measurements; nothing if it is not there."""
+        with self._observer.lock:
+            sinks = self._observer.sinks
+            self._observer.sinks = tuple([one for one in sinks if one is not sink])
+
+    get_tuple, aget_tuple = _timed(BaseCheckpointSaver.get_tuple)
+    put, aput = _timed(BaseCheckpointSaver.put)
+    put_writes, aput_writes = _timed(BaseCheckpointSaver.put_writes)
+    delete_thread, adelete_thread = _timed(BaseCheckpointSaver.delete_thread)
+    delete_for_runs, adelete_for_runs = _timed(BaseCheckpointSaver.delete_for_runs)
+    copy_thread, acopy_thread = _timed(BaseCheckpointSaver.copy_thread)
+    prune, aprune = _timed(BaseCheckpointSaver.prune)
+    get_delta_channel_history, aget_delta_channel_history = _timed(
+        BaseCheckpointSaver.get_delta_channel_history
+    )
+
+    def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
+        """See `BaseCheckpointSaver`. Measured until it is exhausted or closed."""
+        # (its span is not the current one: the reader's own work is not part of it)
+        with _Operation(self._observer, "list", config, is_current=False):
+            yield from self._inner.list(config, **options)
+
+    async def alist(
+        self, config: RunnableConfig | None, **options: Any
+    ) -> AsyncIterator[CheckpointTuple]:
+        """See `BaseCheckpointSaver` and `list`."""
+        with _Operation(self._observer, "list", config, is_current=False):
+            async for found in self._inner.alist(config, **options):
+                yield found
+
+
+def observe(
+    saver: BaseCheckpointSaver[Any],
+    *,
+    registry: CollectorRegistry | None = None,
+    opentelemetry: bool = False,
+    tracer: Tracer | None = None,
+    meter: Meter | None = None,
+    logger: Any = None,
+    sinks: Iterable[Sink] = (),
+    backend: str | None = None,
+) -> ObservedSaver:
+    """Return a saver that does what the other one does, and exports what it costs.
+
+    Counts, errors and durations of the methods of `BaseCheckpointSaver`, sync and async. Nothing is
+    exported that is not asked for, and no content of threads is.
+
+    Args:
+        saver: any LangGraph saver; closed with this one.
+        registry: a registry of `prometheus_client`, in which the metrics `threadkeep_*` are.
+            Observed savers may share one.
+        opentelemetry: spans and metrics by the program's own tracer and meter providers, where
+            `tracer` or `meter` is not given.
+        tracer: spans by this tracer of OpenTelemetry, as children of the current span.
+        meter: the metric `db.client.operation.duration` by this meter of OpenTelemetry.
+        logger: a logger of `logging` or `structlog`: an event for each operation, at level debug,
+            and at level warning for those that fail.
+        sinks: further receivers of measurements; see `Sink`.
+        backend: the store's name in what is exported; None finds it out ("sqlite", "postgresql",
+            "redis", "memory" and so on).
+
+    Raises:
+        InvalidArgumentError: an argument is invalid.
+        OpenError: a library that is needed is not installed.
+    """
+    if not isinstance(saver, BaseCheckpointSaver):
+        raise invalid("saver", saver, "Use a LangGraph saver, such as SqliteSaver(path).")
+    name = backend_of(saver) if backend is None else validation.text("backend", backend)
+    observed = ObservedSaver(saver, name)
+    if registry is not None:
+        from threadkeep.monitor.prometheus import metrics_of  # noqa: PLC0415 - of an extra
+
+        observed.add_sink(metrics_of(registry).sink(saver, name))
+    observer = observed._observer  # noqa: SLF001 - made here
+    if opentelemetry or tracer is not None or meter is not None:
+        from threadkeep.monitor import opentelemetry as otel  # noqa: PLC0415 - of an extra
+
+        if opentelemetry:
+            own_tracer, own_meter = otel.tracer_and_meter()
+            tracer, meter = tracer or own_tracer, meter or own_meter
+        if meter is not None:
+            observed.add_sink(otel.DurationSink(meter, saver, name))
+        if tracer is not None:
+            observer.spans = otel.Spans(tracer, name)
+    for sink in sinks:
+        observed.add_sink(sink)
+    if logger is not None:
+        observer.logs = _Logs(logger, name)
+    return observed
+
+
+# -- what is observed ------------------------------------------------------------------
+
+_BACKENDS = {  # by a part of the name of a saver's class; the values are OpenTelemetry's names
+    "sqlite": "sqlite",
+    "postgres": "postgresql",
+    "redis": "redis",
+    "valkey": "redis",
+    "memory": "memory",
+    "mongo": "mongodb",
+    "mysql": "mysql",
+    "dynamo": "aws.dynamodb",
+    "cosmos": "azure.cosmosdb",
+}
+
+
+def backend_of(saver: object) -> str:
+    """Return the name of the store behind a saver, by the name of its class."""
+    while isinstance(saver, Delegate):
+        saver = saver._inner  # noqa: SLF001 - a delegate's own
+    store = getattr(saver, "backend", saver)
+    for cls in type(store).__mro__:
+        for part, name in _BACKENDS.items():
+            if part in cls.__name__.lower():
+                return name
+    return type(store).__name__
+
+
+def thread_of(subject: object) -> str | None:
+    """Return the id of the thread that a config, or an id, names; None if it names none."""
+    if isinstance(subject, str):
+        return subject
+    try:
+        return str(subject["configurable"]["thread_id"])  # type: ignore[index] # tried
+    except (TypeError, KeyError):
+        return None
+
+
+# -- logs ------------------------------------------------------------------------------
+
+
+class _Logs:
+    """Events of operations, in a logger of the standard library or of structlog."""
+
+    def __init__(self, logger: Any, backend: str) -> None:
+        if not callable(getattr(logger, "debug", None)):
+            raise invalid("logger", logger, "Use a logger of logging or structlog.")
+        self._logger = logger
+        self._backend = backend
+        self._is_standard = isinstance(logger, logging.Logger | logging.LoggerAdapter)
+
+    def record(
+        self, operation: str, subject: object, seconds: float, error: BaseException | None
+    ) -> None:
+        """Log an operation."""
+        level = logging.DEBUG if error is None else logging.WARNING
+        if self._is_standard and not self._logger.isEnabledFor(level):
+            return
+        fields: dict[str, Any] = {
+            "operation": operation,
+            "backend": self._backend,
+            "seconds": seconds,
+        }
+        thread = thread_of(subject)
+        if thread is not None:
+            fields["thread_id"] = thread
+        if error is not None:
+            fields["error"] = type(error).__qualname__
+        if self._is_standard:
+            text = "%s on %s took %.6f s"
+            text += ", thread %s" if thread is not None else ""
+            text += ": %s" if error is not None else ""
+            self._logger.log(level, text, *fields.values(), extra=fields)
+        else:
+            tell = self._logger.debug if error is None else self._logger.warning
+            tell("checkpoint operation", **fields)

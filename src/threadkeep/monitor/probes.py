@@ -1,0 +1,198 @@
+"""Probes of a store: a canary, which is written, read back, compared and removed, and sizes."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
+
+from threadkeep.delegate import Delegate
+from threadkeep.engine.model import OWN_NS, DropThread, ReadSizes, Sizes
+from threadkeep.engine.operation import Aside, Fetch, Requests, commit
+from threadkeep.engine.registration import ALL
+from threadkeep.engine.thread_entry import SearchThreads, ThreadEntry
+from threadkeep.errors import CorruptionError
+from threadkeep.layered_store import LayeredStore
+from threadkeep.layers.driver import Workflow, on
+from threadkeep.monitor.observe import ObservedSaver
+from threadkeep.monitor.window import Growth, days_until
+
+NS = f"{OWN_NS}canary"
+_THREADS = [f"{NS}-{number:02}" for number in range(32)]
+_ABANDONED = 600  # seconds after which a canary is that of a monitor that crashed
+_CHANNEL = "canary"
+
+
+class Canary:
+    """Canary of a store, on one of 32 threads that only canaries use.
+
+    They are few and known by name, so that what a crash left is found in any store, without a
+    search.
+
+    Args:
+        saver: any saver.
+        clock: returns the seconds since 1970.
+    """
+
+    def __init__(self, saver: BaseCheckpointSaver[Any], clock: Callable[[], float]) -> None:
+        self._saver = saver
+        self._inner = _behind(ObservedSaver, saver)
+        self._clock = clock
+
+    def probe(self) -> Workflow[None]:
+        """Write, read back, compare and delete.
+
+        Raises:
+            CorruptionError: what was read is not what was written.
+            Exception: the saver's own.
+        """
+        thread = secrets.choice(_THREADS)
+        try:
+            yield from self._round_trip(thread)
+        except Exception:
+            with suppress(Exception):
+                yield from self._delete(thread)
+            raise
+        yield from self._delete(thread)
+
+    def _round_trip(self, thread: str) -> Workflow[None]:
+        token = secrets.token_hex(16)
+        version = self._saver.get_next_version(None, None)
+        checkpoint = empty_checkpoint()
+        checkpoint["ts"] = datetime.fromtimestamp(self._clock(), UTC).isoformat()
+        checkpoint["channel_values"] = {_CHANNEL: token}
+        checkpoint["channel_versions"] = {_CHANNEL: version}
+        metadata = {"source": "update", "step": 0, "parents": {}}
+        stored = yield from _call(
+            self._saver, "put", _config(thread), checkpoint, metadata, {_CHANNEL: version}
+        )
+        yield from _call(self._saver, "put_writes", stored, [(_CHANNEL, token)], token)
+        found = yield from _call(self._saver, "get_tuple", stored)
+        if (
+            found is None
+            or found.checkpoint["id"] != checkpoint["id"]
+            or found.checkpoint["channel_values"] != {_CHANNEL: token}
+            or [tuple(write) for write in found.pending_writes or ()] != [(token, _CHANNEL, token)]
+        ):
+            raise CorruptionError("The canary was not read back as it was written.")
+
+    def remove_abandoned(self) -> Workflow[None]:
+        """Remove what canaries of monitors that crashed have left."""
+        for thread in _THREADS:
+            found = yield from _call(self._inner, "get_tuple", _config(thread))
+            if found is not None:
+                made = datetime.fromisoformat(found.checkpoint["ts"]).timestamp()
+                if self._clock() - made > _ABANDONED:
+                    yield from self._delete(thread)
+
+    def _delete(self, thread: str) -> Workflow[None]:
+        store = _store(self._inner)
+        if store is not None:
+            yield from on(store, commit(DropThread(thread, 0)))  # (0: leaves no tombstone)
+            store.working_set.forget(thread)
+        else:
+            yield from _call(self._saver, "delete_thread", thread)
+
+
+def _call(saver: Any, name: str, *args: Any) -> Workflow[Any]:
+    method, variant = getattr(saver, name), getattr(saver, f"a{name}")
+    return (yield Aside(partial(method, *args), partial(variant, *args)))
+
+
+def _config(thread: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": NS}}
+
+
+def _behind(kind: type[Delegate], saver: Any) -> Any:
+    """Return the saver behind those of a kind that stand in front of it."""
+    while isinstance(saver, kind):
+        saver = saver._inner  # noqa: SLF001 - a delegate's own
+    return saver
+
+
+def _store(saver: Any) -> LayeredStore | None:
+    store = getattr(saver, "_store", None)
+    return store if isinstance(store, LayeredStore) else None
+
+
+# -- sizes -------------------------------------------------------------------------------
+
+_LARGEST = 100  # threads whose growth is followed
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadSize:
+    """Size of a thread.
+
+    Args:
+        thread: its id.
+        bytes: about what its rows and segments hold, as stored.
+        growth_per_day: bytes a day; None until it was followed for an hour.
+        days_left: days until it reaches `max_thread_bytes`, if it grows on like this.
+    """
+
+    thread: str
+    bytes: int
+    growth_per_day: float | None
+    days_left: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Size of a store.
+
+    Args:
+        bytes: what all of it takes, with the store's own overhead and free space.
+        growth_per_day: bytes a day; None until it was followed for an hour.
+        threads: its 100 largest threads, the largest first.
+    """
+
+    bytes: int
+    growth_per_day: float | None
+    threads: tuple[ThreadSize, ...]
+
+
+class Growths:
+    """Growth of a store and of its largest threads. Known for savers of threadkeep alone.
+
+    Args:
+        saver: any saver.
+        limit: the threshold `max_thread_bytes`.
+    """
+
+    def __init__(self, saver: BaseCheckpointSaver[Any], limit: int | None) -> None:
+        self._store = _store(_behind(Delegate, saver))
+        self._limit = limit
+        self._total = Growth()
+        self._threads: dict[str, Growth] = {}
+
+    def measure(self, now: float) -> Workflow[Storage | None]:
+        """Return the sizes at a time in seconds; None if the saver cannot tell them."""
+        if self._store is None:
+            return None
+        total, largest = yield from on(self._store, _sizes())
+        self._total.add(now, total)
+        self._threads = {name: self._threads.get(name, Growth()) for name, _ in largest}
+        for name, size in largest:
+            self._threads[name].add(now, size)
+        threads = [self._thread(name, size) for name, size in largest]
+        return Storage(total, self._total.per_day(), tuple(threads))
+
+    def _thread(self, name: str, size: int) -> ThreadSize:
+        growth = self._threads[name].per_day()
+        return ThreadSize(name, size, growth, days_until(size, growth, self._limit))
+
+
+def _sizes() -> Requests[tuple[int, list[tuple[str, int]]]]:
+    """Return the size of the store, and the names and sizes of its largest threads."""
+    query = SearchThreads(ALL, "size", descending=True, after=None, limit=_LARGEST)
+    found, sizes = yield Fetch((query, ReadSizes(None, 1)))
+    largest = [(one.thread, max(one.size, 0)) for one in cast("list[ThreadEntry]", found)]
+    return cast("Sizes", sizes).total, [one for one in largest if not one[0].startswith(OWN_NS)]

@@ -1,0 +1,124 @@
+"""Measurements over time: a sliding window of operations, growth, and hysteresis. No I/O."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from statistics import linear_regression
+
+from threadkeep.errors import ConflictError, InvalidArgumentError, InvalidConfigError
+
+SAMPLES = 300
+RISES_AFTER = 3  # bad evaluations in a row
+_CLEARS_BELOW = 0.9  # of the threshold
+_CALLERS_OWN = (ConflictError, InvalidArgumentError, InvalidConfigError)
+_LEAST_SPAN = 3600  # seconds of sizes from which growth is told
+DAY = 86400
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Operations in a window; times in seconds, None where there were none."""
+
+    operations: int = 0
+    failures: int = 0
+    per_second: float | None = None
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+    @property
+    def error_rate(self) -> float | None:
+        """The part of the operations that failed, 0 to 1."""
+        return self.failures / self.operations if self.operations else None
+
+
+class Window:
+    """The newest 300 operations, without those that are too old. A `Sink`, which takes no lock.
+
+    Args:
+        seconds: the age at which an operation leaves the window.
+        clock: returns the time in seconds.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._began = clock()
+        self._samples: deque[tuple[float, float, bool]] = deque(maxlen=SAMPLES)
+
+    def record(self, operation: str, seconds: float, error: BaseException | None) -> None:
+        """Add an operation. Mistakes of callers, conflicts and cancellations are no failures."""
+        del operation
+        has_failed = isinstance(error, Exception) and not isinstance(error, _CALLERS_OWN)
+        self._samples.append((self._clock(), seconds, has_failed))
+
+    def rates(self) -> Rates:
+        """Return what the window holds now."""
+        now = self._clock()
+        since = max(now - self._seconds, self._began)
+        # (a copy: other threads go on recording)
+        samples = [one for one in self._samples.copy() if one[0] >= since]
+        if not samples:
+            return Rates(per_second=0.0)
+        if len(samples) == SAMPLES:
+            since = samples[0][0]
+        times = sorted([one[1] for one in samples])
+        return Rates(
+            operations=len(samples),
+            failures=sum([one[2] for one in samples]),
+            per_second=len(samples) / max(now - since, 1.0),
+            p50=_percentile(times, 0.50),
+            p95=_percentile(times, 0.95),
+            p99=_percentile(times, 0.99),
+        )
+
+
+def _percentile(ordered: list[float], part: float) -> float:
+    """Return the smallest value that is not less than this part of all."""
+    return ordered[ceil(part * len(ordered)) - 1]
+
+
+class Growth:
+    """Sizes over time, the newest 300."""
+
+    def __init__(self) -> None:
+        self._sizes: deque[tuple[float, int]] = deque(maxlen=SAMPLES)
+
+    def add(self, at: float, size: int) -> None:
+        """Add a size at a time in seconds."""
+        self._sizes.append((at, size))
+
+    def per_day(self) -> float | None:
+        """Return the bytes a day by which it grows (least squares); None within the first hour."""
+        times = [at for at, _ in self._sizes]
+        if not times or times[-1] - times[0] < _LEAST_SPAN:
+            return None
+        return linear_regression(times, [size for _, size in self._sizes]).slope * DAY
+
+
+def days_until(size: int, per_day: float | None, limit: int | None) -> float | None:
+    """Return the days until a size reaches a limit; None if it does not grow, or has no limit."""
+    if limit is None or not per_day or per_day <= 0:
+        return None
+    return max(limit - size, 0) / per_day
+
+
+class Hysteresis:
+    """State of one alert: it rises after three bad values, and clears well within the limit."""
+
+    def __init__(self) -> None:
+        self.is_active = False
+        self._bad = 0
+
+    def update(self, ratio: float) -> bool:
+        """Take a value as a part of its limit, above 1 is bad; return True if the state changed."""
+        self._bad = self._bad + 1 if ratio > 1 else 0
+        before = self.is_active
+        if before:
+            self.is_active = ratio > _CLEARS_BELOW
+        else:
+            self.is_active = self._bad >= RISES_AFTER
+        return self.is_active != before

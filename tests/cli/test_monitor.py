@@ -1,0 +1,86 @@
+"""The command `threadkeep monitor`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from kit.cli import SECONDS, command
+from kit.engine import Chain
+
+from threadkeep import SqliteSaver
+from threadkeep.__main__ import main
+
+
+@pytest.fixture
+def store(url):
+    with SqliteSaver(url) as saver:
+        Chain(saver, "1").put(n=1)
+    return url
+
+
+def get(url):
+    try:
+        with urllib.request.urlopen(url, timeout=SECONDS) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_as_a_service(store):
+    arguments = ["monitor", store, "--json", "--listen", "127.0.0.1:0", "--interval", "3600"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command(*arguments), **pipes) as process:
+        try:
+            address = json.loads(process.stdout.readline())["address"]
+            assert json.loads(process.stdout.readline())["healthy"]  # it has measured once
+            status, body = get(f"{address}/healthz")
+            assert (status, json.loads(body)["measurements"]) == (200, 1)
+            status, body = get(f"{address}/metrics")
+            assert status == 200
+            assert "\nthreadkeep_monitor_healthy 1.0\n" in body
+            assert 'threadkeep_monitor_latency_seconds{quantile="0.95"}' in body
+            assert 'operation="put"' in body
+            assert get(f"{address}/other")[0] == 404
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=SECONDS)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_once(store, told, capsys):
+    assert told("monitor", store, "--once")[0].endswith("UTC  healthy")
+    document = told("monitor", store, "--once", "--json")
+    assert document["storage"]["threads"][0]["thread"] == "1"
+    with SqliteSaver(store) as saver:
+        assert saver.threads.count() == 1
+    assert main(["monitor", "absent.db", "--once"]) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--listen", "9464"],
+        ["--listen", "127.0.0.1:99999"],
+        ["--max-thread-bytes", "much"],
+        ["--max-error-rate", "2"],
+        ["--interval", "0", "--once"],
+    ],
+)
+def test_invalid_options_are_refused(store, refused, arguments):
+    assert refused("monitor", store, *arguments) == (2, "InvalidArgumentError")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # (apprise's, as it loads its plugins)
+def test_channels_may_be_configured_and_are_not_repeated(store, capsys):
+    Path("threadkeep.toml").write_text("alerts = ['nonsense://user:hunter2@host']\n")
+    assert main(["monitor", store, "--listen", "127.0.0.1:0"]) == 2
+    said = capsys.readouterr().err
+    assert "Invalid alert" in said
+    assert "hunter2" not in said

@@ -1,0 +1,308 @@
+"""A monitor in front of savers: canaries leave nothing, and alerts arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from aiosmtpd.controller import Controller
+from kit.engine import Chain
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+from threadkeep import MemorySaver
+from threadkeep.layers import driver
+from threadkeep.monitor import Monitor, Thresholds, monitor, observe
+from threadkeep.monitor.probes import _THREADS, Canary, _config
+
+from .backends import BACKENDS, open_backend
+
+NOW = 1_000_000_000.0
+
+
+class Clock:
+    """A clock that tests move."""
+
+    now = NOW
+
+    def __call__(self):
+        return self.now
+
+
+class Failing(InMemorySaver):
+    """A saver that fails, hangs or forgets as it is told."""
+
+    mode = ""
+
+    def __init__(self):
+        super().__init__()
+        self.go_on = threading.Event()
+
+    def get_tuple(self, config):
+        if self.mode == "fail":
+            raise ConnectionError("no route to host")
+        if self.mode == "hang":
+            self.go_on.wait(60)
+        found = super().get_tuple(config)
+        if self.mode == "forget" and found is not None:
+            return found._replace(pending_writes=[])
+        return found
+
+
+def traces(saver):
+    """All that a saver tells of threads."""
+    if not hasattr(saver, "threads"):
+        return [*saver.list(None)]
+    every = ("created", "active", "suspended", "archived", "deleted")
+    return [*saver.list(None), *saver.threads.search(state=every), *saver.threads.scan()]
+
+
+# -- the canary --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+async def test_a_canary_leaves_nothing(name, tmp_path):
+    with open_backend(name, tmp_path) as saver:
+        saver.setup()
+        watch = Monitor(saver)
+        assert watch.measure().healthy
+        assert traces(saver) == []
+    async with open_backend(name, tmp_path) as saver:
+        watch = Monitor(observe(saver))
+        assert (await watch.ameasure()).last_error is None
+        assert await saver.threads.acount(state="deleted") == 0
+
+
+async def test_a_canary_in_savers_of_langgraph(tmp_path):
+    with SqliteSaver.from_conn_string(str(tmp_path / "lg.db")) as saver:
+        Chain(saver, "real").put(n=1)
+        assert Monitor(saver).measure().healthy
+        assert [one.config["configurable"]["thread_id"] for one in saver.list(None)] == ["real"]
+    async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "lg.db")) as saver:
+        assert (await Monitor(saver).ameasure()).healthy
+        assert len([one async for one in saver.alist(None)]) == 1
+
+
+def test_nobody_sees_a_canary_that_is_under_way():
+    with MemorySaver() as saver:
+        steps = Canary(saver, Clock()).probe()
+        reply = next(steps).call()
+        while True:
+            assert traces(saver) == []
+            try:
+                reply = steps.send(reply).call()
+            except StopIteration:
+                break
+
+
+@pytest.mark.parametrize("make", [MemorySaver, InMemorySaver])
+def test_what_a_crash_left_is_removed_by_the_next_monitor(make):
+    saver, clock = make(), Clock()
+    Chain(saver, "real").put(n=1)
+    for _ in range(3):  # (each on a thread of 32)
+        driver.run(_begin(Canary(saver, clock)))
+    left = [thread for thread in _THREADS if saver.get_tuple(_config(thread))]
+    assert left
+    clock.now += 500
+    driver.run(Canary(saver, clock).remove_abandoned())  # a young one may be under way elsewhere
+    assert [thread for thread in _THREADS if saver.get_tuple(_config(thread))] == left
+    clock.now += 500
+    Monitor(saver, clock=clock).measure()
+    assert [thread for thread in _THREADS if saver.get_tuple(_config(thread))] == []
+    assert len([*saver.list(None)]) == 1
+
+
+def _begin(canary):
+    """The first two steps of a canary."""
+    steps = canary.probe()
+    stored = yield next(steps)
+    yield steps.send(stored)
+    steps.close()
+
+
+# -- failures ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "told"), [("fail", "no route to host"), ("forget", "not read back as it was written")]
+)
+def test_a_saver_that_fails_is_told_and_measured_again_soon(mode, told):
+    saver, sent = Failing(), []
+    saver.mode = mode
+    watch = Monitor(saver, alerts=[sent.append], clock=Clock())
+    cycle, end = watch._cycle(threading.Event()), None
+    for _ in range(3):
+        cycle.send(end).call()
+        pause = cycle.send(None)
+        assert pause.call.args == (10,)
+    found = watch.snapshot()
+    assert (found.healthy, found.measurements, found.failed) == (False, 3, 3)
+    assert told in found.last_error
+    saver.mode = ""
+    cycle.send(None).call()
+    assert cycle.send(None).call.args == (60,)
+    assert watch.snapshot().healthy
+    watch.stop()
+    assert [one.state for one in sent] == ["raised", "cleared"]
+    assert told in sent[0].text
+    assert "(canary=0) at 2001-09-09 01:46:40 UTC" in sent[0].text
+
+
+async def test_a_saver_that_hangs_is_told(monkeypatch):
+    monkeypatch.setattr(monitor, "_TIMEOUT", 0.01)
+    saver, told = Failing(), threading.Event()
+    saver.mode = "hang"
+    watch = Monitor(saver, on_snapshot=lambda found: told.set())
+    with watch:
+        assert await asyncio.to_thread(told.wait, 60)
+        assert watch.snapshot().last_error == "The store has not answered for 0.01 s."
+        assert not watch.snapshot().healthy
+    saver.go_on.set()
+    saver.mode = ""
+
+
+# -- in the background -------------------------------------------------------------------
+
+
+async def test_it_measures_in_a_thread_and_in_a_task():
+    with MemorySaver() as saver:
+        seen = threading.Event()
+        with Monitor(saver, on_snapshot=lambda found: seen.set()) as watch:
+            assert await asyncio.to_thread(seen.wait, 60)
+        assert watch.snapshot().measurements == 1
+    async with MemorySaver() as saver:
+        began = asyncio.Event()
+
+        def fails(found):
+            began.set()
+            raise ValueError
+
+        async with Monitor(saver, on_snapshot=fails) as watch:
+            await asyncio.wait_for(began.wait(), 60)
+        assert watch.snapshot().healthy
+
+
+def test_operations_of_an_observed_saver_count_until_it_stops():
+    with observe(MemorySaver()) as saver:
+        watch = Monitor(saver, Thresholds(min_ops_per_second=5), clock=(clock := Clock()))
+        chain = Chain(saver, "real")
+        for number in range(20):
+            chain.put(n=number)
+        clock.now += 1
+        assert watch.measure().rates.operations > 20
+        assert watch.measure().rates.per_second > 20
+        clock.now += 300
+        for _ in range(3):
+            found = watch.measure()
+        assert [one.name for one in found.alerts] == ["min_ops_per_second"]
+        watch.stop()
+        before = watch.snapshot().rates.operations
+        chain.put(n=20)
+        assert watch.snapshot().rates.operations == before
+
+
+# -- storage -----------------------------------------------------------------------------
+
+
+def test_growth_and_the_largest_thread(tmp_path):
+    limits = Thresholds(max_thread_bytes=20_000, max_growth_per_day=1000)
+    with open_backend("sqlite", tmp_path) as saver:
+        watch, chain = Monitor(saver, limits, clock=(clock := Clock())), Chain(saver, "big")
+        Chain(saver, "small").put(n=1)
+        for _ in range(8):
+            chain.put(text=noise())
+            found = watch.measure()
+            clock.now += 600
+        assert [one.thread for one in found.storage.threads] == ["big", "small"]
+        assert found.storage.threads[0].growth_per_day > 100_000
+        assert 0 < found.storage.threads[0].days_left < 1
+        assert found.storage.growth_per_day > 1000
+        assert "thread big" in found.report()
+        assert "max_thread_bytes in 0." in found.report()
+        for _ in range(8):
+            chain.put(text=noise())
+            found = watch.measure()
+            clock.now += 600
+        assert {one.name for one in found.alerts} == {"max_thread_bytes", "max_growth_per_day"}
+        assert "thread 'big' holds" in found.report()
+        assert found.healthy
+        assert json.loads(json.dumps(found.as_json()))["storage"]["threads"][0]["thread"] == "big"
+        saver.delete_thread("big")
+        assert len(watch.measure().alerts) == 1
+
+
+def noise():
+    """2,000 bytes that cannot be compressed."""
+    return os.urandom(2000)
+
+
+# -- channels ----------------------------------------------------------------------------
+
+
+@contextmanager
+def webhook():
+    """A server on this machine, and what was posted to it."""
+    posted, came = [], threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+            came.set()
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_address[1], posted
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class Mails:
+    """What an SMTP server accepted."""
+
+    def __init__(self):
+        self.all = []
+
+    async def handle_DATA(self, server, session, envelope):  # noqa: N802 - aiosmtpd's name
+        self.all.append((envelope.rcpt_tos, envelope.content.decode()))
+        return "250 OK"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # (apprise's, as it loads its plugins)
+def test_alerts_go_to_a_webhook_and_by_mail_though_another_channel_fails(unused_tcp_port):
+    mails, saver = Mails(), Failing()
+    smtp = Controller(mails, hostname="127.0.0.1", port=unused_tcp_port)
+    smtp.start()
+    try:
+        with webhook() as (port, posted):
+            mail = "from=watch@example.org&to=ops@example.org&mode=insecure"
+            urls = [
+                "json://127.0.0.1:1/",
+                f"mailto://127.0.0.1:{smtp.port}?{mail}",
+                f"json://127.0.0.1:{port}/hook",
+            ]
+            watch = Monitor(saver, alerts=urls)
+            saver.mode = "fail"
+            for _ in range(4):
+                watch.measure()
+            watch.stop()
+    finally:
+        smtp.stop()
+    assert len(posted) == len(mails.all) == 1
+    assert posted[0]["title"] == "threadkeep: canary raised"
+    assert "no route to host (canary=0) at 20" in posted[0]["message"]
+    assert mails.all[0][0] == ["ops@example.org"]
+    assert "threadkeep: canary raised" in mails.all[0][1]

@@ -1,0 +1,443 @@
+"""Stores of items, on every backend: lifetimes, conditions, history, embeddings, files."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import UTC, datetime
+
+import pytest
+from kit.stores import DIMS, INDEX, embed
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.store.base import BaseStore, GetOp, InvalidNamespaceError, PutOp, SearchOp
+from langgraph.store.memory import InMemoryStore
+
+from integration.backends import BACKENDS, SHARED, url_of
+from threadkeep.errors import (
+    CodecError,
+    ConflictError,
+    EmbeddingError,
+    InvalidArgumentError,
+    UnserializableError,
+)
+from threadkeep.store import SqliteStore, open_store
+
+NS = ("users", "1")
+MINUTE = 60_000_000
+
+
+@pytest.fixture(params=BACKENDS)
+def opened(request, tmp_path):
+    """A function that opens the store of this test with some options."""
+    stores = []
+
+    def _open(**options):
+        name = request.param
+        url = "memory://" if name == "memory" else url_of(name, tmp_path)
+        store = open_store(url, **options)
+        stores.append(store)
+        store.setup()
+        return store
+
+    yield _open
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def shared(opened, request):
+    """As `opened`, of stores that several objects have in common."""
+    if request.node.callspec.params["opened"] not in SHARED:
+        pytest.skip("in memory")
+    return opened
+
+
+class Clock:
+    """A time that stands still, in microseconds."""
+
+    def __init__(self, store):
+        self.now = store._engine.now()
+        object.__setattr__(store._engine, "now", lambda: self.now)
+
+    def passes(self, minutes):
+        self.now += round(minutes * MINUTE)
+
+
+# -- lifetimes -----------------------------------------------------------------------------
+
+
+def test_a_read_lets_a_lifetime_begin_anew(opened):
+    store = opened(ttl={"default_ttl": 10, "omit_expired": True})
+    clock = Clock(store)
+    store.put(NS, "read", {"n": 1})
+    store.put(NS, "searched", {"n": 2})
+    store.put(NS, "left", {"n": 3})
+    store.put(NS, "long", {"n": 4}, ttl=100)
+    store.put(NS, "ever", {"n": 5}, ttl=None)
+    clock.passes(6)
+    assert store.get(NS, "read").value == {"n": 1}
+    assert store.get(NS, "left", refresh_ttl=False).value == {"n": 3}
+    assert [item.key for item in store.search(NS, filter={"n": 2})] == ["searched"]
+    clock.passes(6)
+    assert [item.key for item in store.search(NS, refresh_ttl=False)] == [
+        *("read", "searched", "long", "ever")
+    ]
+    clock.passes(5)
+    assert store.get(NS, "read") is None
+    assert store.sweep_ttl() == 3
+    assert [item.key for item in store.search(NS)] == ["long", "ever"]
+
+
+def test_what_has_expired_is_there_until_it_is_swept(opened):
+    store = opened()
+    clock = Clock(store)
+    store.put(NS, "a", {"n": 1}, ttl=1)
+    clock.passes(2)
+    assert store.get(NS, "a", refresh_ttl=False) is not None
+    assert store.list_namespaces() == [NS]
+    assert store.sweep_ttl() == 1
+    assert store.get(NS, "a") is None
+    assert store.list_namespaces() == []
+
+
+def test_expired_items_are_left_out_of_listings_of_namespaces(opened):
+    store = opened(ttl={"omit_expired": True}, index=INDEX)
+    clock = Clock(store)
+    store.put(NS, "a", {"text": "x"}, ttl=1)
+    store.put(("users", "2"), "a", {"text": "x"})
+    clock.passes(2)
+    assert store.list_namespaces() == [("users", "2")]
+    assert [item.namespace for item in store.search((), query="x")] == [("users", "2")]
+
+
+def test_a_sweeper_removes_in_the_background(opened):
+    store = opened()
+    store.put(NS, "a", {"n": 1}, ttl=0.00001)
+    swept = threading.Event()
+    sweep = store.sweep_ttl
+    store.sweep_ttl = lambda: (sweep(), swept.set())
+    store.start_ttl_sweeper(0.0005)
+
+    assert swept.wait(20)
+    assert store.stop_ttl_sweeper()
+    assert store.get(NS, "a") is None
+
+
+@pytest.mark.parametrize(
+    "ttl", [{"default_ttl": 0}, {"default_ttl": "1"}, {"omit_expired": 1}, {"minutes": 3}, 5]
+)
+def test_a_ttl_that_cannot_be_is_refused(ttl):
+    with pytest.raises(InvalidArgumentError):
+        open_store("memory://", ttl=ttl)
+
+
+# -- conditions and history ------------------------------------------------------------------
+
+
+def test_a_put_on_a_condition_is_refused_where_another_came_first(opened):
+    store = opened()
+    store.put(NS, "a", {"n": 1}, if_version=0)
+    first = store.get(NS, "a")
+    store.put(NS, "a", {"n": 2}, if_version=first.version)
+    for version in (0, first.version):
+        with pytest.raises(ConflictError):
+            store.put(NS, "a", {"n": 3}, if_version=version)
+    with pytest.raises(ConflictError):
+        asyncio.run(store.aput(NS, "a", {"n": 3}, if_version=first.version))
+    store.delete(NS, "a")
+    store.put(NS, "a", {"n": 4})
+    with pytest.raises(ConflictError):  # (versions of a life before do not come again)
+        store.put(NS, "a", {"n": 5}, if_version=first.version)
+    assert store.get(NS, "a").value == {"n": 4}
+    assert store.search(NS)[0].version == store.get(NS, "a").version
+
+
+async def test_counting_by_conditions_loses_no_step(shared):
+    stores = [shared(), shared()]
+    await stores[0].aput(NS, "a", {"n": 0})
+
+    async def count(store):
+        for _ in range(5):
+            while True:
+                item = await store.aget(NS, "a")
+                try:
+                    await store.aput(NS, "a", {"n": item.value["n"] + 1}, if_version=item.version)
+                except ConflictError:
+                    continue
+                break
+
+    await asyncio.gather(*[count(store) for store in stores for _ in range(2)])
+    assert (await stores[0].aget(NS, "a")).value == {"n": 20}
+    for store in stores:
+        await store.aclose()
+
+
+def test_history_has_the_versions_of_an_item(opened):
+    store = opened(history=3)
+    values = [{"n": n, "text": "the same long text " * 20, "set": {n}} for n in range(6)]
+    for value in values:
+        store.put(NS, "a", value)
+    found = store.versions(NS, "a")
+    assert [one.value for one in found] == values[:1:-1]
+    assert found[0].replaced_at is None
+    assert [one.replaced_at for one in found[1:]] == [one.updated_at for one in found[:-1]]
+    store.delete(NS, "a")
+    store.put(NS, "a", {"n": "again"})
+    found = asyncio.run(store.aversions(NS, "a"))
+    assert [one.value for one in found] == [{"n": "again"}, *values[:2:-1]]
+    assert [one.deleted for one in found] == [False, True, False, False]
+    store.put(NS, "b", {})
+    assert len(store.versions(NS, "b")) == 1
+    assert store.versions(NS, "c") == []
+
+
+# -- values ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": (1, 2), "b": {3}, "c": datetime(2026, 1, 1, tzinfo=UTC)},
+        {"a": float("inf"), "b": 2**70, "c": -0.5},
+        {"a": 'nul \0, quote ", \\u0000', "b": {"deep": [{"er": None}]}},
+        {"a": b"bytes", 'k"ey': 1, "": 2, "ключ": "значение"},
+        {},
+    ],
+)
+def test_values_come_back_as_they_were(opened, value):
+    store = opened()
+    store.put(NS, "k", value | {"m": 1})
+    store.put(NS, "other\0'key", {"m": 2})
+    found = store.get(NS, "k").value
+    assert found == value | {"m": 1}
+    assert {key: type(one) for key, one in found.items()} == {
+        key: type(one) for key, one in (value | {"m": 1}).items()
+    }
+    found = store.search(NS, filter={"m": {"$gte": 1}})
+    assert [item.key for item in found] == ["k", "other\0'key"]
+    items = store.batch([GetOp(NS, "k"), GetOp(NS, "other\0'key")])
+    assert [item.value["m"] for item in items] == [1, 2]
+
+
+def test_a_batch_with_an_invalid_operation_does_nothing(opened):
+    store = opened()
+    for bad, error in (
+        (PutOp(NS, "b", {"x": object()}), UnserializableError),
+        (PutOp(("a.b",), "b", {"x": 1}), InvalidNamespaceError),
+        (PutOp(NS, 5, {"x": 1}), InvalidArgumentError),
+        (PutOp(NS, "b", {"x": 1}, None, -1), InvalidArgumentError),
+        (SearchOp(NS, {"x": {"$like": "y"}}), InvalidArgumentError),
+        (SearchOp(NS, limit=-1), InvalidArgumentError),
+    ):
+        with pytest.raises(error):
+            store.batch([PutOp(NS, "a", {"x": 1}), bad])
+    assert store.search(()) == []
+
+
+async def test_one_of_several_awaited_puts_that_fails_leaves_the_others(opened):
+    store = opened()
+    puts = [store.aput(NS, str(n), {"n": object() if n == 2 else n}) for n in range(4)]
+    results = await asyncio.gather(*puts, return_exceptions=True)
+    assert [type(result) for result in results] == [type(None)] * 2 + [
+        UnserializableError,
+        type(None),
+    ]
+    assert [item.key for item in await store.asearch(NS)] == ["0", "1", "3"]
+    await store.aclose()
+
+
+def test_an_encrypted_store_tells_nothing_and_can_be_searched(tmp_path):
+    key = EncryptedSerializer.from_pycryptodome_aes(key=b"0" * 16)
+    file = tmp_path / "items.db"
+    with SqliteStore(file, serde=key, history=2) as store:
+        store.put(NS, "a", {"secret": "marmalade", "n": 1})
+        store.put(NS, "a", {"secret": "marmalade", "n": 2})
+        assert [item.value["n"] for item in store.search(NS, filter={"secret": "marmalade"})] == [2]
+        assert [one.value["n"] for one in store.versions(NS, "a")] == [2, 1]
+    assert b"marmalade" not in file.read_bytes()
+    other = EncryptedSerializer.from_pycryptodome_aes(key=b"1" * 16)
+    with SqliteStore(file, serde=other) as store, pytest.raises(CodecError):
+        store.get(NS, "a")
+    with pytest.raises(InvalidArgumentError, match="encrypted"):
+        SqliteStore(file, serde=key, index=INDEX)
+
+
+# -- meaning and words -----------------------------------------------------------------------
+
+
+class Model:
+    """An embedding function that counts its calls, and fails on request."""
+
+    def __init__(self):
+        self.calls = []
+        self.fails = False
+
+    def __call__(self, texts):
+        self.calls.append(list(texts))
+        if self.fails:
+            raise RuntimeError("no model today")
+        return embed(texts)
+
+
+def test_a_failing_model_loses_no_put(opened, caplog):
+    model = Model()
+    store = opened(index=INDEX | {"embed": model})
+    store.put(NS, "before", {"text": "one"})
+    model.fails = True
+    store.batch([PutOp(NS, "a", {"text": "two"}), PutOp(NS, "b", {"t": "three"}, ["t"])])
+    assert "embedded later" in caplog.text
+    assert [item.key for item in store.search(NS)] == ["before", "a", "b"]
+    with pytest.raises(EmbeddingError):
+        store.search(NS, query="two")
+    with pytest.raises(EmbeddingError):
+        store.embed_pending()
+    model.fails = False
+    assert [item.score is None for item in store.search(NS, query="two")] == [False, True, True]
+    assert store.embed_pending() == 2
+    assert store.embed_pending() == 0
+    found = store.search(NS, query="three")
+    assert found[0].key == "b"
+    assert found[0].score == pytest.approx(1, abs=1e-3)
+    assert None not in [item.score for item in found]
+
+
+def test_texts_are_embedded_once_and_together(opened):
+    model = Model()
+    store = opened(index=INDEX | {"embed": model})
+    store.batch([PutOp(NS, str(n), {"text": f"text {n % 3}"}) for n in range(6)])
+    store.put(NS, "again", {"text": "text 1"})
+
+    async def puts():
+        await asyncio.gather(*[store.aput(NS, f"a{n}", {"text": f"new {n}"}) for n in range(4)])
+
+    asyncio.run(puts())
+    assert [sorted(call) for call in model.calls] == [
+        ["text 0", "text 1", "text 2"],
+        ["new 0", "new 1", "new 2", "new 3"],
+    ]
+
+
+def test_dimensions_are_checked(opened):
+    store = opened(index=INDEX | {"embed": lambda texts: [[1.0, 2.0]] * len(texts)})
+    with pytest.raises(InvalidArgumentError, match=f"dims: {DIMS}.*\n.*have 2"):
+        store.put(NS, "a", {"text": "x"})
+    assert store.search(NS) == []
+
+
+def test_dimensions_of_stored_vectors_are_checked(shared):
+    shared(index=INDEX).put(NS, "a", {"text": "x"})
+    with pytest.raises(InvalidArgumentError, match="export"):
+        shared(index=INDEX | {"dims": 3, "embed": lambda texts: [[1.0, 2.0, 3.0]] * len(texts)})
+
+
+def test_hybrid_search_finds_by_words_too(opened):
+    store = opened(index=INDEX | {"search": "hybrid", "fields": ["text", "tags[*]"]})
+    texts = ["the invoice INV-2041 was paid", "tea with milk", "a walk by the river", "我喜欢喝茶"]
+    for n, text in enumerate(texts):
+        store.put(NS, str(n), {"text": text, "tags": ["x", f"tag{n}"], "n": n})
+    store.put(("users", "10"), "0", {"text": "the invoice INV-2041 was lost"})
+    assert store.search(NS, query="what about inv-2041?", limit=1)[0].key == "0"
+    assert store.search(NS, query="茶", limit=1)[0].key == "3"
+    found = store.search(NS, query="river tag1", filter={"n": {"$lt": 2}})
+    assert found[0].key == "1"
+    assert {item.key for item in found} == {"0", "1"}
+    assert {item.namespace for item in found} == {NS}
+    store.put(NS, "0", {"text": "nothing of it"})
+
+
+def test_search_by_words_needs_no_model(opened):
+    store = opened(index={"search": "text", "fields": ["text"]})
+    for n, text in enumerate(["tea with milk", "milk, milk and milk", "a walk by the river"]):
+        store.put(NS, str(n), {"text": text})
+    assert [item.key for item in store.search(NS, query="Milk?")] == ["1", "0"]
+    assert {item.key for item in store.search(NS, query="tea / river")} == {"0", "2"}
+    assert [item.key for item in store.search(NS, query="milk", offset=1)] == ["0"]
+    assert store.search(NS, query="...") == store.search(NS, query="coffee") == []
+    store.put(NS, "1", {"text": "coffee"})
+    assert [item.key for item in store.search(NS, query="milk")] == ["0"]
+
+
+# -- files and other stores ------------------------------------------------------------------
+
+
+def test_items_are_exported_and_imported_as_they_were(opened, tmp_path):
+    store = opened()
+    store.put(NS, "a", {"n": 1, "text": "x"}, ttl=5)
+    store.put(NS, "b", {"n": (1, 2)})
+    store.put(("other",), "c", {"n": 3})
+    file = tmp_path / "items.jsonl"
+    assert store.export_items(file, NS) == 2
+    with open_store("memory://", index=INDEX) as copy:
+        assert copy.import_items(file) == 2
+        assert copy.import_items(file) == 2
+        copied = [item.dict() for item in copy.search(())]
+        assert copied == [item.dict() for item in store.search(NS)]
+        assert copy.search(NS, query="x")[0].score == pytest.approx(1, abs=1e-3)
+    assert store.erase(NS).items == 2
+    assert store.import_items(file) == 2
+    assert [item.key for item in store.search(())] == ["c", "a", "b"]
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(InvalidArgumentError, match="Line 3"):
+        store.import_items(file)
+    file.write_text("{}\n")
+    with pytest.raises(InvalidArgumentError, match="no file of exported items"):
+        store.import_items(file)
+
+
+def test_items_of_langgraphs_store_are_imported(opened):
+    other = InMemoryStore()
+    for n in range(3):
+        other.put(("a", str(n)), "k", {"n": n})
+    store = opened()
+    assert asyncio.run(store.aimport_items(other)) == 3
+    assert [item.dict() for item in store.search(())] == [item.dict() for item in other.search(())]
+
+
+def test_erasure_leaves_siblings_that_share_a_prefix(opened):
+    store = opened(index=INDEX, history=2)
+    for namespace in (("a",), ("ab",), ("a", "b")):
+        store.put(namespace, "k", {"text": "x"})
+        store.put(namespace, "k", {"text": "y"})
+    assert store.erase(("a",)).items == 2
+    assert [item.namespace for item in store.search((), query="y")] == [("ab",)]
+    assert store.versions(("a",), "k") == []
+    assert len(store.versions(("ab",), "k")) == 2
+    with pytest.raises(InvalidArgumentError):
+        store.erase(())
+
+
+# -- graphs ----------------------------------------------------------------------------------
+
+
+async def test_nodes_share_memories_across_threads(opened):
+    def remember(state, config, *, store: BaseStore):
+        user = ("memories", config["configurable"]["user_id"])
+        known = [item.value["text"] for item in store.search(user)]
+        text = state["messages"][-1].content
+        store.put(user, text, {"text": text})
+        return {"messages": [("ai", f"I know {known}")]}
+
+    async def aremember(state, config, *, store: BaseStore):
+        user = ("memories", config["configurable"]["user_id"])
+        known = [item.value["text"] for item in await store.asearch(user)]
+        return {"messages": [("ai", f"I know {known}")]}
+
+    store = opened()
+    builder = StateGraph(MessagesState)
+    builder.add_node("one", remember)
+    builder.add_node("two", aremember)
+    builder.add_edge(START, "one")
+    builder.add_edge("one", "two")
+    graph = builder.compile(store=store)
+    answers = []
+    for thread, user, text in ((1, "u", "tea"), (2, "u", "milk"), (3, "v", "rum")):
+        config = {"configurable": {"thread_id": str(thread), "user_id": user}}
+        state = await graph.ainvoke({"messages": [("user", text)]}, config)
+        answers.append([message.content for message in state["messages"][1:]])
+    assert answers == [
+        ["I know []", "I know ['tea']"],
+        ["I know ['tea']", "I know ['tea', 'milk']"],
+        ["I know []", "I know ['rum']"],
+    ]
+    await store.aclose()

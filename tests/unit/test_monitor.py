@@ -1,0 +1,182 @@
+"""Windows, growth, hysteresis and alerts of a monitor, at times that the tests say."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from threadkeep import MemorySaver
+from threadkeep.errors import ConflictError, InvalidArgumentError
+from threadkeep.monitor import Monitor, Thresholds
+from threadkeep.monitor.alerts import Alerts, Reading, channels
+from threadkeep.monitor.window import DAY, SAMPLES, Growth, Hysteresis, Window, days_until
+
+
+class Clock:
+    """A clock that tests move."""
+
+    def __init__(self):
+        self.now = 1_000_000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+# -- a window --------------------------------------------------------------------------
+
+
+def test_a_window_has_rates_and_percentiles(clock):
+    window = Window(600, clock)
+    for number in range(100):
+        clock.now += 1
+        window.record("put", number + 1, OSError() if number < 5 else None)
+    rates = window.rates()
+    assert (rates.operations, rates.failures, rates.error_rate) == (100, 5, 0.05)
+    assert (rates.p50, rates.p95, rates.p99) == (50, 95, 99)
+    assert rates.per_second == 1
+
+
+def test_a_window_lets_go_of_what_is_old_and_of_what_is_too_much(clock):
+    window = Window(60, clock)
+    for _ in range(SAMPLES):
+        window.record("put", 9, OSError())
+    clock.now += 10
+    for _ in range(SAMPLES):
+        window.record("put", 1, None)
+    clock.now += 10
+    assert (window.rates().operations, window.rates().failures) == (SAMPLES, 0)
+    assert window.rates().per_second == SAMPLES / 10
+    clock.now += 60
+    assert (window.rates().operations, window.rates().per_second) == (0, 0)
+    assert window.rates().p95 is None
+
+
+def test_mistakes_of_callers_and_cancellations_are_no_failures(clock):
+    window = Window(60, clock)
+    for error in (ConflictError(), InvalidArgumentError(), KeyboardInterrupt(), OSError()):
+        window.record("put", 1, error)
+    assert (window.rates().operations, window.rates().failures) == (4, 1)
+
+
+# -- growth ----------------------------------------------------------------------------
+
+
+def test_growth_is_told_after_an_hour_with_a_forecast():
+    growth = Growth()
+    for minute in range(60):
+        growth.add(minute * 60, 1000 + 10 * minute)
+    assert growth.per_day() is None
+    growth.add(3600, 1600)
+    assert growth.per_day() == pytest.approx(10 * DAY / 60)
+    assert days_until(1600, 100, 2000) == 4
+    assert days_until(1600, 100, 1000) == 0
+    assert days_until(1600, -5, 2000) is days_until(1600, 100, None) is None
+
+
+# -- alerts ----------------------------------------------------------------------------
+
+
+def test_an_alert_rises_the_third_time_and_clears_well_within_its_limit():
+    state = Hysteresis()
+    changes = [state.update(ratio) for ratio in (2, 2, 1, 2, 2, 2, 2, 0.95, 1.1, 0.9, 2)]
+    assert [at for at, has_changed in enumerate(changes) if has_changed] == [5, 9]
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "is_minimum", "ratio"),
+    [(50, 100, False, 0.5), (50, 100, True, 2), (0, 0, False, 0), (1, 0, False, float("inf"))],
+)
+def test_how_much_of_a_limit_is_used_up(value, limit, is_minimum, ratio):
+    assert Reading("x", value, limit, "", is_minimum=is_minimum).ratio == ratio
+
+
+def test_an_alert_is_sent_when_it_rises_again_after_a_while_and_when_it_clears():
+    alerts = Alerts(repeat=100)
+
+    def sent(value, now):
+        reading = Reading("max_latency_ms", value, 1000, f"p95 latency is {value} ms")
+        return [one.state for one in alerts.evaluate([reading], now)]
+
+    assert [sent(1500, now) for now in (0, 1)] == [[], []]
+    assert sent(1500, 2) == ["raised"]
+    assert (
+        str(alerts.active[0])
+        == "raised: p95 latency is 1500 ms (max_latency_ms=1000) at 1970-01-01 00:00:02 UTC"
+    )
+    assert [sent(1500, now) for now in (3, 101)] == [[], []]
+    assert sent(1600, 102) == ["repeated"]
+    assert alerts.evaluate([], 150) == []  # (nothing was measured: it stays)
+    assert len(alerts.active) == 1
+    assert (sent(10, 151), alerts.active) == (["cleared"], ())
+
+
+# -- channels --------------------------------------------------------------------------
+
+
+def test_a_channel_that_hangs_or_fails_stops_no_other(caplog):
+    hung, sent = threading.Event(), []
+
+    def fails(alert):
+        raise OSError("no route")
+
+    hanging, failing, working = channels([lambda alert: hung.wait(60), fails, sent.append])
+    for number in range(300):
+        for channel in (hanging, failing):
+            channel.put(number)
+    working.put("news")
+    working.close(60)
+    assert sent == ["news"]
+    hung.set()
+    for channel in (hanging, failing):
+        channel.close(60)
+    said = [one.getMessage() for one in caplog.records]
+    assert "An alert to fails was not sent: OSError: no route" in said
+    assert "An alert to <lambda> was dropped: too many wait." in said
+
+
+# -- arguments -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"max_latency_ms": 0},
+        {"max_latency_ms": True},
+        {"max_error_rate": 1.1},
+        {"max_error_rate": "0.1"},
+        {"max_thread_bytes": -1},
+        {"max_growth_per_day": float("nan")},
+    ],
+)
+def test_invalid_thresholds_are_refused(limits):
+    with pytest.raises(InvalidArgumentError, match=f"Invalid {next(iter(limits))}"):
+        Thresholds(**limits)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"interval": 0}, "interval"),
+        ({"repeat": None}, "repeat"),
+        ({"thresholds": 5}, "thresholds"),
+        ({"thresholds": Thresholds(min_ops_per_second=1)}, "min_ops_per_second"),
+        ({"alerts": "json://localhost"}, "alerts"),
+        ({"alerts": [5]}, "alert"),
+    ],
+)
+def test_invalid_arguments_of_a_monitor_are_refused(options, told):
+    with MemorySaver() as saver, pytest.raises(InvalidArgumentError, match=f"Invalid {told}"):
+        Monitor(saver, **options)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # (apprise's, as it loads its plugins)
+def test_an_invalid_url_is_not_repeated():
+    with pytest.raises(InvalidArgumentError, match=r"Invalid alert: 'nonsense://\.\.\.'") as error:
+        channels(["nonsense://user:hunter2@host"])
+    assert "hunter2" not in str(error.value)
