@@ -10,12 +10,13 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from threadkeep.delegate import behind
 from threadkeep.errors import NotFoundError
 from threadkeep.langgraph_internals import is_internal
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
 from threadkeep.maintenance import Maintenance
-from threadkeep.monitor.statistics import IDLE_DAYS, Stats, inner_saver, of_saver, plural, size
+from threadkeep.monitor.statistics import IDLE_DAYS, Stats, of_saver, plural, size
 from threadkeep.monitor.thread_sizes import ChannelStats
 from threadkeep.retention.policy import Retention
 
@@ -165,7 +166,7 @@ def _advise(saver: BaseCheckpointSaver[Any], *, url: str = "URL") -> Workflow[li
         url: the store in commands, as a word of the shell.
     """
     stats = yield from of_saver(saver)
-    inner = inner_saver(saver)
+    inner = behind(saver)
     freed: dict[str, int] = {}
     if isinstance(inner, Maintenance) and stats.bytes >= _LEAST_BYTES:
         policies = {"": Retention(keep_last=KEEP_LAST)}

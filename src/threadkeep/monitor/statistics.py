@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
-from threadkeep.delegate import Delegate
+from threadkeep.delegate import behind
 from threadkeep.engine.operation import Operation
 from threadkeep.engine.rows import pack_time
 from threadkeep.engine.usage import DAY, Hour, ReadUsage, ThreadUsage, Usage, usage_of
@@ -299,13 +299,6 @@ def _channels(found: Iterable[tuple[ChannelStats, float]]) -> list[ChannelStats]
 # -- any saver ---------------------------------------------------------------------------
 
 
-def inner_saver(saver: Any) -> Any:
-    """Return the saver behind others of threadkeep."""
-    while isinstance(saver, Delegate):
-        saver = saver._inner  # noqa: SLF001 - a delegate's own
-    return saver
-
-
 def of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Workflow[Stats]:
     """Return the statistics of any saver.
 
@@ -316,7 +309,7 @@ def of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Workflo
         saver: the saver.
         exact: count the parts of every thread; see `Saver.stats`. Not for savers of others.
     """
-    inner = inner_saver(saver)
+    inner = behind(saver)
     if isinstance(inner, Maintenance):
         own = partial(inner.stats, exact=exact), partial(inner.astats, exact=exact)
         return (yield from driver.either(*own))
