@@ -77,13 +77,14 @@ def _of_channel(
 ) -> Iterator[Advice]:
     takes = f"Channel {channel.name!r} takes {size(channel.bytes)}"
     each = channel.bytes / max(channel.changes, 1)
+    name = channel.name if channel.name.isidentifier() else "value"
     if channel.longest >= _LONG_LIST and not is_own:
         yield Advice(
             "adopt",
             f"{takes}: a list of up to {channel.longest:,} items, stored whole at each change."
             " Store changes alone: move the threads to threadkeep, or use a DeltaChannel.",
             command="threadkeep adopt OLD sqlite:///threads.db",
-            code="messages: Annotated[list, DeltaChannel(lambda old, new: old + sum(new, []))]",
+            code=f"{name}: Annotated[list, DeltaChannel(lambda old, new: old + sum(new, []))]",
         )
     elif channel.longest >= _LONG_LIST and channel.name == "messages":
         yield Advice(
@@ -93,7 +94,6 @@ def _of_channel(
             code="saver = LayeredCheckpointSaver(saver, Layers(full_window=20))",
         )
     elif channel.longest >= _LONG_LIST:
-        name = channel.name if channel.name.isidentifier() else "items"
         yield Advice(
             "channel",
             f"{takes}: a list that grows, up to {channel.longest:,} items. Keep the newest ones in"
@@ -109,7 +109,7 @@ def _of_channel(
             " (older checkpoints stay without it), or keep it outside the state.",
             frees,
             command=f"threadkeep gc {store} --latest {shlex.quote(channel.name)}" if is_own else "",
-            code="" if is_own else f"{channel.name}: Annotated[str, UntrackedValue]",
+            code="" if is_own else f"{name}: Annotated[str, UntrackedValue]",
         )
 
 
