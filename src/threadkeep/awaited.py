@@ -17,9 +17,9 @@ from threadkeep.layers import driver
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress
+    from threadkeep.monitor.statistics import Stats
     from threadkeep.repair.check import CheckReport
     from threadkeep.retention.background import Collector
-    from threadkeep.stats import Stats
     from threadkeep.streaming import PartialStream
 
 
@@ -76,9 +76,13 @@ class AwaitedMaintenance:
         """Async variant of `discard_partial`."""
         return await driver.arun(lazy.stream_rows.Rows(self, thread).discard(stream))
 
-    async def astats(self) -> Stats:
+    async def astats(self, *, exact: bool = False) -> Stats:
         """Async variant of `stats`."""
-        return await self._store.arun(lazy.stats.stats())
+        return await self._store.arun(
+            lazy.statistics.count(
+                self._engine.now(), counts_usage=self._store.backend.counts_usage, exact=exact
+            )
+        )
 
     async def acheck(self, progress: Progress | None = None) -> CheckReport:
         """Async variant of `check`."""

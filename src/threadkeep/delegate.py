@@ -204,6 +204,13 @@ class Delegate(BaseCheckpointSaver[Any]):
         return clone
 
 
+def behind(saver: Any, kind: type[Delegate] = Delegate) -> Any:
+    """Return the saver behind those of a kind that stand in front of it."""
+    while isinstance(saver, kind):
+        saver = saver._inner  # noqa: SLF001 - a delegate's own
+    return saver
+
+
 def _names_namespace(config: RunnableConfig | None) -> bool:
     return "checkpoint_ns" in ((config or {}).get("configurable") or {})
 

@@ -8,15 +8,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from threadkeep import stats
     from threadkeep.engine import listing
     from threadkeep.forks import fork
+    from threadkeep.monitor import statistics
     from threadkeep.repair import check
     from threadkeep.retention import apply, gc
     from threadkeep.streaming import rows as stream_rows
     from threadkeep.streaming import stream
 
-__all__ = ["apply", "check", "fork", "gc", "listing", "stats", "stream", "stream_rows"]
+__all__ = ["apply", "check", "fork", "gc", "listing", "statistics", "stream", "stream_rows"]
 
 _PATHS = {
     "apply": "retention.apply",
@@ -24,7 +24,7 @@ _PATHS = {
     "fork": "forks.fork",
     "gc": "retention.gc",
     "listing": "engine.listing",
-    "stats": "stats",
+    "statistics": "monitor.statistics",
     "stream": "streaming.stream",
     "stream_rows": "streaming.rows",
 }

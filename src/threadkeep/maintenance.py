@@ -16,9 +16,9 @@ from threadkeep.layers import driver
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress
+    from threadkeep.monitor.statistics import Stats
     from threadkeep.repair.check import CheckReport
     from threadkeep.retention.background import Collector
-    from threadkeep.stats import Stats
     from threadkeep.streaming import PartialStream
 
 
@@ -134,12 +134,20 @@ class Maintenance(AwaitedMaintenance):
         """
         return driver.run(lazy.stream_rows.Rows(self, thread).discard(stream))
 
-    def stats(self) -> Stats:
-        """Return bytes by thread and by channel, and what full copies would take.
+    def stats(self, *, exact: bool = False) -> Stats:
+        """Return statistics: totals, growth, the largest and busiest threads, bytes by channel.
 
-        Reads the whole store: slow on a large one.
+        On SQLite and PostgreSQL the database counts, and no values are read but those of some 50
+        threads, whose channels stand for those of all.
+
+        Args:
+            exact: count the parts of every thread. Reads the whole store: slow on a large one.
         """
-        return self._store.run(lazy.stats.stats())
+        return self._store.run(
+            lazy.statistics.count(
+                self._engine.now(), counts_usage=self._store.backend.counts_usage, exact=exact
+            )
+        )
 
     def check(self, progress: Progress | None = None) -> CheckReport:
         """Verify every checksum, reference and span of every thread. Changes nothing.

@@ -30,6 +30,7 @@ COMMANDS = sorted(build().commands)
 # For each command: arguments with which it succeeds, in a folder with threads.db, backup.tkb, and
 # langgraph.db of LangGraph's own saver.
 SUCCEEDS = {
+    "advise": "advise threads.db",
     "adopt": "adopt langgraph.db threads.db",
     "archive": "archive alpha --url threads.db",
     "backup": "backup threads.db new.tkb",

@@ -11,6 +11,7 @@ from kit.postgres_proxy import proxy
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.engine.model import Batch, ReadCheckpoint, ReadSegments, ReadSizes, ReadThread, Span
+from threadkeep.engine.usage import ReadUsage
 from threadkeep.langgraph_internals import RUNTIME
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
@@ -120,6 +121,7 @@ def test_several_statements_are_one_round_trip(way):
     several = [
         [ReadThread("thread")],
         [ReadSizes(None, 10)],
+        [ReadUsage(NOW, NOW, 10)],
         [
             ReadCheckpoint("thread", "", uid(1)),
             ReadCheckpoint("thread", ""),

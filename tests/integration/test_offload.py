@@ -23,7 +23,6 @@ from threadkeep import (
     Tiering,
     WriteBehind,
     open_saver,
-    stats,
 )
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.cold import (
@@ -43,6 +42,7 @@ from threadkeep.errors import (
     ThreadArchivedError,
     ThreadNotFoundError,
 )
+from threadkeep.monitor import thread_sizes
 from threadkeep.saver import Saver
 from threadkeep.transfer import backup
 
@@ -86,7 +86,7 @@ def objects(cold: Path) -> list[Path]:
 
 
 def segment_bytes(saver: Any) -> int:
-    (one,) = saver._store.run(stats.sizes(None)).threads
+    (one,) = saver._store.run(thread_sizes.sizes(None)).threads
     return int(one.segment_bytes)
 
 

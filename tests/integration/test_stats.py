@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import sqlite3
+from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from kit.engine import Chain
+from kit.postgres import url as server
+from kit.postgres import url_for
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
 
+from threadkeep import MemorySaver, monitor, open_saver, wrap
+from threadkeep.backends.sqlite import usage
+from threadkeep.backends.sqlite.opening import create
 from threadkeep.engine.model import Batch
+from threadkeep.memory import LayeredCheckpointSaver
+from threadkeep.monitor import statistics
 from threadkeep.transfer import whole_thread
 
 from .driver import play
 from .scenarios import SCENARIOS
 
 if TYPE_CHECKING:
-    from threadkeep.stats import ThreadStats
+    from threadkeep.monitor.thread_sizes import ThreadStats
 
+LONG = "all work and no play " * 20
 PARTS = ("manifests", "pending_writes", "metadata", "unreferenced")
 PLAYED = ("agent_with_two_tools", "delta_fanned_out_3", "subgraph_with_a_memory_that_asks")
 
@@ -93,3 +108,120 @@ def test_what_nothing_refers_to_is_told(saver: Any) -> None:
     gone = tuple([(one.row.ns, one.row.id) for one in rows.checkpoints[5:]])
     saver._store.backend.commit(Batch("t", 0, rows.generation, drop_checkpoints=gone))
     assert measured(saver)["t"].unreferenced > 0
+
+
+# -- without a look at all threads -------------------------------------------------------
+
+
+@pytest.mark.drawn(3)
+def test_some_threads_stand_for_all(saver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimates are near what a count of all parts gives; totals are counted."""
+    monkeypatch.setattr(statistics, "_SAMPLE", 8)
+    monkeypatch.setattr(statistics, "MOST", 2)
+    for number in range(24):
+        chain = Chain(saver, f"thread-{number}")
+        for step in range(4 + 8 * (number == 7)):
+            chain.put(log=[f"{i} {number} {LONG}" for i in range(step)], step=step)
+    found, exact = saver.stats(), saver.stats(exact=True)
+    assert (found.estimated, exact.estimated) == (True, False)
+    assert 8 <= len(found.by_thread) <= 10 < len(exact.by_thread) == 24
+    assert (found.threads, found.checkpoints) == (24, 24 * 4 + 8)
+    assert found.largest[0].thread == "thread-7"
+    assert "from" in found.note
+    for name in ("threads", "checkpoints", "writes", "bytes", "hours", "largest"):
+        assert getattr(found, name) == getattr(exact, name)
+    assert found.full_copy_bytes == pytest.approx(exact.full_copy_bytes, rel=0.05)
+    (log, *_), (all_of_it, *_) = found.channels, exact.channels
+    assert (log.name, log.longest) == ("log", 11) == (all_of_it.name, all_of_it.longest)
+    assert log.bytes == pytest.approx(all_of_it.bytes, rel=0.05)
+    report = found.report()
+    assert "24 threads, 104 checkpoints" in report
+    assert "  thread-7: " in report
+    assert json.loads(json.dumps(found.as_json()))["channels"][0]["name"] == "log"
+
+
+def test_threads_that_take_long_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "_SAMPLE_CHECKPOINTS", 5)
+    with MemorySaver() as saver:
+        for thread, count in (("long", 9), ("short", 2), ("also short", 3)):
+            for step in range(count):
+                Chain(saver, thread, start=step).follow().put(log=["x" * 1000] * step)
+        found = saver.stats()
+        assert [one.thread for one in found.by_thread] == ["also short", "short"]
+        assert found.estimated
+
+
+def test_what_deltas_and_compression_saved() -> None:
+    with MemorySaver() as saver:
+        chain = Chain(saver)
+        for step in range(20):
+            chain.put(log=[f"{i} {LONG * 10}" for i in range(step)])
+        found = saver.stats()
+    assert found.full_copy_bytes == pytest.approx(sum(range(20)) * 10 * len(LONG), rel=0.05)
+    whole = 19 * 10 * len(LONG)
+    assert 0.5 * whole < found.compression_saved < whole
+    assert found.deltas_saved == found.full_copy_bytes - found.bytes - found.compression_saved
+
+
+# -- any saver ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("listed", [1000, 4])
+async def test_savers_of_other_makers(monkeypatch: pytest.MonkeyPatch, listed: int) -> None:
+    """Counted from `list`: the same threads, checkpoints and writes as ours has."""
+    monkeypatch.setattr(statistics, "LISTED", listed)
+    ours, theirs = MemorySaver(), InMemorySaver()
+    graph = StateGraph(MessagesState).add_node("answer", lambda _: {"messages": ["b" * 200]})
+    graph.add_edge(START, "answer")
+    for saver in (ours, theirs):
+        chat = graph.compile(checkpointer=saver)
+        for thread in ("x", "y", "y"):
+            chat.invoke({"messages": ["a" * 200]}, {"configurable": {"thread_id": thread}})
+    found, own = monitor.stats(theirs), await monitor.astats(ours)
+    again = await monitor.astats(wrap(theirs))
+    assert dataclasses.replace(again, at=found.at) == found
+    assert own == monitor.stats(LayeredCheckpointSaver(ours)) == ours.stats()
+    assert own.full_copy_bytes > 0
+    if listed == 4:
+        assert (found.checkpoints, found.estimated) == (4, True)
+        assert "newest 4" in found.note
+        return
+    assert (found.threads, found.checkpoints) == (own.threads, own.checkpoints) == (2, 9)
+    assert (found.estimated, found.writes > 0) == (False, True)
+    assert found.hours[-1].checkpoints == own.hours[-1].checkpoints == 9
+    assert found.largest[0].thread == found.busiest[0].thread == "y"
+    (messages,) = (one for one in found.channels if one.name == "messages")
+    assert messages.longest == 4
+    assert messages.full_copy_bytes >= messages.bytes > 800
+    assert "2 threads, 9 checkpoints" in found.report()
+
+
+# -- indexes -----------------------------------------------------------------------------
+
+
+def test_a_missing_index_is_made_by_its_statement(tmp_path: Any) -> None:
+    url = url_for(tmp_path)
+    schema = url.rpartition("=")[2]
+    with open_saver(url) as saver, psycopg.connect(server(), autocommit=True) as db:
+        assert saver.stats().missing_indexes == ()
+        db.execute(f"DROP INDEX {schema}.threads_by_ttl")
+        try:
+            (statement,) = saver.stats().missing_indexes
+        finally:
+            db.execute(f"CREATE INDEX threads_by_ttl ON {schema}.threads (ttl)")
+        db.execute(f"DROP INDEX {schema}.threads_by_ttl")
+        db.execute(statement)
+        assert saver.stats().missing_indexes == ()
+
+
+def test_the_counts_of_sqlite_read_no_segment() -> None:
+    """Rows of checkpoints and writes are counted once, others found by index."""
+    values = {"now": 0, "since": 0, "idle_since": 0, "most": 9}
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        create(db, ":memory:")
+        for text in (usage.TOTALS, usage.HOURS, usage.LARGEST, usage.BUSIEST, usage.SAMPLE):
+            plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {text}", values)]
+            assert not any("heap" in step for step in plan)
+            scans = {step.split()[1] for step in plan if step.startswith("SCAN")}
+            counted = {"tk_checkpoints", "tk_writes"} if text == usage.TOTALS else set()
+            assert {name for name in scans if name.startswith("t")} == counted

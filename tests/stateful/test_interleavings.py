@@ -30,7 +30,10 @@ from kit.engine import (
 from kit.selection import drawn
 from langchain_core.messages import AIMessage, HumanMessage
 
-from threadkeep import arguments, errors, stats
+from threadkeep import (
+    arguments,
+    errors,
+)
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.engine import (
     listing,
@@ -42,6 +45,7 @@ from threadkeep.engine import (
 from threadkeep.engine.listing import delta_history
 from threadkeep.engine.operation import CheckpointRef
 from threadkeep.forks import fork as copying
+from threadkeep.monitor import statistics
 from threadkeep.repair import check as checking
 from threadkeep.retention import apply as housekeeping
 from threadkeep.saver import Saver
@@ -166,7 +170,7 @@ def look(scene: Scene, saver: Saver, name: str) -> Any:
 
 
 def count(scene: Scene, saver: Saver, name: str) -> Any:
-    return scene.steps(stats.stats()), lambda there: None
+    return scene.steps(statistics.count(0, counts_usage=False)), lambda there: None
 
 
 def prune(scene: Scene, saver: Saver, name: str) -> Any:

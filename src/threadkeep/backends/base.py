@@ -56,6 +56,9 @@ class _Supports:
     counts_for_all = False
     """A thread's generation is the same number in all processes. `hot=` needs it."""
 
+    counts_usage = False
+    """`ReadUsage` is answered. Statistics of another store are counted from its other reads."""
+
     @property
     def reads_hot_in_memory(self) -> bool:
         """True for a store on a local disk, whose rows the system caches.

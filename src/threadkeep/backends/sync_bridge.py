@@ -79,6 +79,7 @@ class BlockingFace(Backend, Generic[A]):
         self.face = face
         self._loops = loops
         self.asynchronous = asynchronous
+        self.counts_usage = face.counts_usage
 
     @property
     def retries(self) -> int:

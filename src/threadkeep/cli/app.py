@@ -23,7 +23,7 @@ _PANELS = {
     "Inspect threads": "threads show state history branches versions diff",
     "Change threads": "create set tag pin copy fork merge prune archive delete erase",
     "Move threads between stores": "export import adopt mirror",
-    "Maintain a store": "check repair stats monitor gc tier backup restore migrate",
+    "Maintain a store": "stats advise monitor check repair gc tier backup restore migrate",
 }
 
 

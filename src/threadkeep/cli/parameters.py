@@ -18,7 +18,7 @@ from threadkeep.backends.open import file_of
 from threadkeep.cli.stores import open_existing, url_of
 from threadkeep.errors import invalid
 from threadkeep.layered_store import store_of
-from threadkeep.stats import thread_names
+from threadkeep.monitor.thread_sizes import thread_names
 
 _MAX_COMPLETIONS = 50
 

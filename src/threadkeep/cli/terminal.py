@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
+import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TextIO, TypeAlias
@@ -20,13 +23,15 @@ from typing import Any, TextIO, TypeAlias
 import typer
 from rich import box
 from rich import progress as bars
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from threadkeep.engine.operation import Progress
 from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
+from threadkeep.monitor.statistics import plural as plural  # noqa: PLC0414 - for commands
 from threadkeep.threads import ThreadInfo
 
 Drawn: TypeAlias = RenderableType | None
@@ -80,6 +85,19 @@ class Output:
                 shown.update(tasks[stage], completed=done, total=total or None)
 
             yield update
+
+    def watch(self, draw: Callable[[], Iterable[Drawn]], seconds: float) -> None:
+        """Show on the whole terminal what `draw` returns, anew at an interval until interrupted."""
+        if not sys.stdout.isatty():
+            raise InvalidArgumentError(
+                "There is no terminal to watch.", hint="Use --watch --json, or leave --watch out."
+            )
+        timer = threading.Event()
+        with Live(console=_console(sys.stdout), screen=True, auto_refresh=False) as live:
+            while True:
+                shown = [text(one) if isinstance(one, str) else one for one in draw()]
+                live.update(Group(*[one for one in shown if one is not None]), refresh=True)
+                timer.wait(seconds)
 
     def confirm(self, verb: str, question: str, *shown: Drawn) -> None:
         """Ask at the terminal before something is removed."""
@@ -174,7 +192,10 @@ def _write(text: str, stream: TextIO, end: str = "\n") -> None:
             raise typer.Exit(_READER_GONE) from None
 
 
-_BAR = 24  # characters
+_BAR, _SHORT_BAR = 24, 8  # characters
+_WIDE = 100  # columns
+_HEIGHT = 4  # lines
+_BLOCKS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 
 
 def text(value: Any, style: str = "") -> Text:
@@ -213,13 +234,28 @@ def _cell(value: Text | str | int) -> Text:
 
 def bar(part: float, whole: float) -> Text:
     """Return a bar for a part of a whole."""
-    filled = round(_BAR * part / whole) if whole else 0
+    longest = _BAR if _width() >= _WIDE else _SHORT_BAR
+    filled = round(longest * part / whole) if whole else 0
     return Text(("\u2588" if sys.stdout.isatty() else "#") * filled, "cyan")
 
 
-def plural(count: int, noun: str) -> str:
-    """Return a count with its noun: "1 thread", "2,000 threads"."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def _width() -> int:
+    """Return the columns of the terminal; of another output those of a wide one."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDE
+
+
+def columns(counts: Sequence[int]) -> Text:
+    """Return a chart with a column for each count, the greatest at its left side."""
+    most, is_terminal = max(counts, default=0), sys.stdout.isatty()
+    blocks = _BLOCKS if is_terminal else " #"
+    steps = len(blocks) - 1
+    filled = [math.ceil(_HEIGHT * steps * count / most) if most else 0 for count in counts]
+    label, lines = f"{most:,}", []
+    for row in reversed(range(_HEIGHT)):
+        parts = [blocks[min(max(one - row * steps, 0), steps)] * 2 for one in filled]
+        side = label if row == _HEIGHT - 1 else "0" if row == 0 else ""
+        lines.append(Text(f"{side:>{len(label)}} ") + Text(" ".join(parts), "cyan"))
+    return Text("\n").join(lines)
 
 
 def compact(value: Any) -> str:

@@ -15,6 +15,7 @@ from threadkeep.engine.thread_entry import (
     ThreadEntry,
     Touch,
 )
+from threadkeep.engine.usage import ReadUsage
 
 OWN_NS = "threadkeep$"
 """The beginning of namespaces that hold what threadkeep stores beside a thread's checkpoints.
@@ -287,6 +288,7 @@ Read: TypeAlias = (
     | ReadThread
     | FindThreads
     | ReadSizes
+    | ReadUsage
     | ReadEntry
     | SearchThreads
     | CountThreads

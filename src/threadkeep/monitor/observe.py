@@ -13,7 +13,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from threadkeep import validation
-from threadkeep.delegate import Delegate
+from threadkeep.delegate import Delegate, behind
 from threadkeep.errors import invalid
 
 if TYPE_CHECKING:
@@ -247,8 +247,7 @@ _BACKENDS = {  # by a part of the name of a saver's class; the values are OpenTe
 
 def backend_of(saver: object) -> str:
     """Return the name of the store behind a saver, by the name of its class."""
-    while isinstance(saver, Delegate):
-        saver = saver._inner  # noqa: SLF001 - a delegate's own
+    saver = behind(saver)
     store = getattr(saver, "backend", saver)
     for cls in type(store).__mro__:
         for part, name in _BACKENDS.items():

@@ -13,7 +13,7 @@ from typing import Any, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 
-from threadkeep.delegate import Delegate
+from threadkeep.delegate import behind
 from threadkeep.engine.model import OWN_NS, DropThread, ReadSizes, Sizes
 from threadkeep.engine.operation import Aside, Fetch, Requests, commit
 from threadkeep.engine.registration import ALL
@@ -43,7 +43,7 @@ class Canary:
 
     def __init__(self, saver: BaseCheckpointSaver[Any], clock: Callable[[], float]) -> None:
         self._saver = saver
-        self._inner = _behind(ObservedSaver, saver)
+        self._inner = behind(saver, ObservedSaver)
         self._clock = clock
 
     def probe(self) -> Workflow[None]:
@@ -110,13 +110,6 @@ def _config(thread: str) -> RunnableConfig:
     return {"configurable": {"thread_id": thread, "checkpoint_ns": NS}}
 
 
-def _behind(kind: type[Delegate], saver: Any) -> Any:
-    """Return the saver behind those of a kind that stand in front of it."""
-    while isinstance(saver, kind):
-        saver = saver._inner  # noqa: SLF001 - a delegate's own
-    return saver
-
-
 def _store(saver: Any) -> LayeredStore | None:
     store = getattr(saver, "_store", None)
     return store if isinstance(store, LayeredStore) else None
@@ -168,7 +161,7 @@ class Growths:
     """
 
     def __init__(self, saver: BaseCheckpointSaver[Any], limit: int | None) -> None:
-        self._store = _store(_behind(Delegate, saver))
+        self._store = _store(behind(saver))
         self._limit = limit
         self._total = Growth()
         self._threads: dict[str, Growth] = {}

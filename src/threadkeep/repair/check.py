@@ -55,7 +55,10 @@ from threadkeep.errors import (
     ThreadkeepError,
 )
 from threadkeep.layers.driver import Runner, Workflow, on
-from threadkeep.stats import EVERYTHING, all_sizes
+from threadkeep.monitor.thread_sizes import (
+    EVERYTHING,
+    all_sizes,
+)
 
 UNREADABLE = (CodecError, InvalidArgumentError)
 """Errors of a store about rows that it cannot read."""

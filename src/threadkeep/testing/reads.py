@@ -23,7 +23,11 @@ from threadkeep.engine.model import (
     ThreadRows,
     ThreadState,
 )
+from threadkeep.engine.thread_entry import ThreadEntry, Touch
+from threadkeep.engine.usage import DAY, HOUR, ReadUsage, ThreadUsage
 from threadkeep.errors import SegmentTakenError
+from threadkeep.layers.driver import Stack, Store
+from threadkeep.monitor import thread_sizes
 from threadkeep.testing.records import (
     NOW,
     THREAD,
@@ -309,6 +313,34 @@ class ReadContract(Contract):
         assert sizes.total > 70_700  # (a store may give space of others back meanwhile)
         assert [s.thread for s in self.one(ReadSizes("a", 1)).threads] == ["b"]
         assert self.one(ReadDamage()) == []
+
+    def test_usage_counts_the_store(self) -> None:
+        """A `ReadUsage` counts threads in use by their entries, and rows by hour and thread.
+
+        A backend without `counts_usage` is counted from its other reads.
+        """
+        ages = {"a": (0, 1, 1, 30), "b": (5,), "idle": (24 * 40,)}
+        for thread, hours in ages.items():
+            at = NOW - min(hours) * HOUR
+            entry = ThreadEntry(thread, "active", at, at)
+            rows = [checkpoint(9 - at, ts=NOW - hour * HOUR - 1) for at, hour in enumerate(hours)]
+            self.put(thread=thread, now=at, entry=entry, touch=Touch(size=100), writes=(write(9),))
+            self.put(thread=thread, now=at, checkpoints=(*rows, checkpoint(1, ts="yesterday")))
+        self.put(thread="a", touch=Touch(size=900))
+        self.drop("gone")
+        read = ReadUsage(NOW, NOW - 30 * DAY, 2)
+        counting = thread_sizes.usage(read, counts_usage=self.backend.counts_usage)
+        found = Stack(Store(self.backend)).run(counting)
+        assert (found.threads, found.bytes, found.checkpoints, found.writes) == (3, 1200, 9, 3)
+        assert (found.idle_threads, found.idle_bytes) == (1, 100)
+        assert found.hours[-6:] == ((1, 50), (0, 0), (0, 0), (0, 0), (2, 400), (1, 200))
+        assert not any(hour.checkpoints for hour in found.hours[:-6])
+        a = ThreadUsage("a", 1000, 5, 1, 3, NOW)
+        b = ThreadUsage("b", 100, 2, 1, 1, NOW - 5 * HOUR)
+        assert found.largest == (a, b)
+        assert found.busiest == (a, b)
+        assert len(found.sample) == 2
+        assert (found.missing_indexes, found.notes) == ((), ())
 
     def test_what_is_stored_outlives_the_backend(self) -> None:
         """Every commit that returned is stored after `close` and a new start."""

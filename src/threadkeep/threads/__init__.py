@@ -14,7 +14,6 @@ from threadkeep.registry.info import ThreadInfo, ThreadPage
 from threadkeep.repair.check import CheckReport, Finding
 from threadkeep.repair.repair import RepairedThread, RepairReport
 from threadkeep.retention.gc import Collected, GcReport
-from threadkeep.stats import Stats, ThreadStats
 from threadkeep.threads.threads import Threads
 from threadkeep.transfer.adopt import Adopted
 from threadkeep.transfer.bundles import Exported, Imported
@@ -48,11 +47,9 @@ __all__ = [
     "RepairReport",
     "RepairedThread",
     "StateDiff",
-    "Stats",
     "TextEdit",
     "ThreadInfo",
     "ThreadPage",
-    "ThreadStats",
     "ThreadStatus",
     "Threads",
     "TierReport",

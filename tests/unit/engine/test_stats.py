@@ -8,10 +8,10 @@ import pytest
 from kit.engine import Chain, checkpoint, config, fresh, memory_saver
 from langchain_core.messages import AIMessage, HumanMessage
 
-from threadkeep import stats
 from threadkeep.codec import NativeCodec
 from threadkeep.codec.introspection import references
 from threadkeep.engine.model import Span
+from threadkeep.monitor import thread_sizes
 
 from .values import Plain
 
@@ -95,7 +95,7 @@ def test_the_sizes_of_a_growing_list_are_not_summed_position_by_position(monkeyp
         positions.append(len(range(*given)))
         return range(*given)
 
-    monkeypatch.setattr(stats, "range", counted, raising=False)
+    monkeypatch.setattr(thread_sizes, "range", counted, raising=False)
     assert saver.stats() == before
     assert sum(positions) <= 4 * 150
 
@@ -103,12 +103,12 @@ def test_the_sizes_of_a_growing_list_are_not_summed_position_by_position(monkeyp
 def test_sums_over_any_spans():
     chance = random.Random(2)
     sizes = {chance.randrange(100): chance.randrange(9) for _ in range(60)}
-    sums = stats._Sums(sizes)
+    sums = thread_sizes._Sums(sizes)
     for _ in range(200):
         start, stop = chance.randrange(110), chance.randrange(110)
         if start <= stop:
             inside = [size for pos, size in sizes.items() if start <= pos < stop]
             assert sums.between(start, stop) == sum(inside)
-    assert stats._Sums({2**50: 7}).between(0, 2**60) == 7
-    assert stats._covers((Span(1, 2, 4), Span(3, 0, 2)), 3, 1)
-    assert not stats._covers((Span(1, 2, 4), Span(3, 0, 2)), 1, 4)
+    assert thread_sizes._Sums({2**50: 7}).between(0, 2**60) == 7
+    assert thread_sizes._covers((Span(1, 2, 4), Span(3, 0, 2)), 3, 1)
+    assert not thread_sizes._covers((Span(1, 2, 4), Span(3, 0, 2)), 1, 4)

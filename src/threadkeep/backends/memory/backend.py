@@ -46,12 +46,14 @@ from threadkeep.engine.model import (
     WriteRow,
 )
 from threadkeep.engine.thread_entry import (
+    WITH_CHECKPOINTS,
     CountThreads,
     ReadEntry,
     SearchThreads,
     ThreadEntry,
     ThreadQuery,
 )
+from threadkeep.engine.usage import DAY, ReadUsage, ThreadUsage, Usage, usage_of
 from threadkeep.errors import ClosedError, ThreadkeepError
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ class MemoryBackend(Backend):
     instant = True
     has_identity = True
     commits_groups = True
+    counts_usage = True
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -238,6 +241,24 @@ def _size(name: str, thread: Thread) -> ThreadSize:
     return ThreadSize(name, len(rows), len(writes), len(segments), row_bytes, segment_bytes)
 
 
+def _usage(threads: Threads, read: ReadUsage) -> Usage:
+    found: list[ThreadUsage] = []
+    recent: list[tuple[str, int]] = []
+    since = read.now - DAY
+    for name, thread in threads.items():
+        entry = thread.entry
+        if entry is not None and entry.state in WITH_CHECKPOINTS:
+            times = [row.ts for row in thread.rows()]
+            new = [(name, time) for time in times if isinstance(time, int) and time >= since]
+            writes = sum(
+                [len(rows) for n in thread.namespaces.values() for rows in n.writes.values()]
+            )
+            counts = (thread.size, len(times), writes, len(new), entry.updated_at)
+            found.append(ThreadUsage(name, *counts))
+            recent += new
+    return usage_of(read, sum([thread.size for thread in threads.values()]), found, recent)
+
+
 # -- the registry --------------------------------------------------------------------
 
 
@@ -274,6 +295,7 @@ _REPLIES: dict[type[Read], Callable[[Threads, Any], Any]] = {
     ReadThread: _thread,
     FindThreads: _find,
     ReadSizes: _sizes,
+    ReadUsage: _usage,
     ReadEntry: _entry,
     SearchThreads: _search,
     CountThreads: _count,

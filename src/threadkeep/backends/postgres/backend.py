@@ -43,6 +43,7 @@ class AsyncPostgresBackend(Database, AsyncBackend):
 
     counts_for_all = True
     has_identity = True
+    counts_usage = True
     commits_groups = True
 
     def __init__(self, source: Source, settings: Settings) -> None:

@@ -21,8 +21,10 @@ from threadkeep.backends.postgres.statement import (
     unpack_text,
 )
 from threadkeep.backends.postgres.threads import MICROSECONDS
+from threadkeep.backends.postgres.usage import usage
 from threadkeep.backends.records import with_writes
 from threadkeep.engine import model, thread_entry
+from threadkeep.engine.usage import ReadUsage
 
 _LARGEST_EXACT = 2**53  # floats and integers up to here are equal in SQL where they are in Python
 
@@ -376,6 +378,7 @@ _QUERIES: dict[type[model.Read], Callable[[Any], Query]] = {
     model.ReadThread: _thread,
     model.FindThreads: threads.find,
     model.ReadSizes: threads.sizes,
+    ReadUsage: usage,
     thread_entry.ReadEntry: threads.entry,
     thread_entry.SearchThreads: threads.search,
     thread_entry.CountThreads: threads.count,

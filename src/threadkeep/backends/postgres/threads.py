@@ -193,7 +193,7 @@ FROM ({threads}) t,
     ) s
 ORDER BY t.thread_id
 """
-_TOTAL = Statement("""
+TOTAL = Statement("""
 SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
 WHERE relnamespace = $name${schema}$name$::regnamespace AND relkind = 'r'
 """)
@@ -208,7 +208,7 @@ def sizes(read: ReadSizes) -> Query:
         return Sizes(total, tuple(ThreadSize(unpack_text(t), *numbers) for t, *numbers in rows))
 
     each = Statement(_SIZES.replace("{threads}", threads), (*behind, Int8(read.limit)))
-    return Query((_TOTAL, each), reply)
+    return Query((TOTAL, each), reply)
 
 
 _STRAYS = " UNION ALL ".join(

@@ -30,6 +30,7 @@ class SqliteBackend(Backend):
 
     commits_groups = True
     has_identity = True
+    counts_usage = True
 
     def __init__(
         self,

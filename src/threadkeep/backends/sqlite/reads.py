@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from threadkeep.backends.records import with_writes
 from threadkeep.backends.sqlite import entries, records, salvage
 from threadkeep.backends.sqlite.records import ManyRows, pack_id
+from threadkeep.backends.sqlite.usage import usage
 from threadkeep.engine import model, thread_entry
+from threadkeep.engine.usage import ReadUsage
 from threadkeep.errors import CorruptionError
 
 if TYPE_CHECKING:
@@ -447,6 +449,7 @@ _REPLIES: dict[type[model.Read], Callable[[sqlite3.Connection, Any], Any]] = {
     model.ReadThread: _thread,
     model.FindThreads: _find,
     model.ReadSizes: _sizes,
+    ReadUsage: usage,
     thread_entry.ReadEntry: entries.entry,
     thread_entry.SearchThreads: entries.search,
     thread_entry.CountThreads: entries.count,

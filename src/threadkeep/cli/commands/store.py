@@ -1,8 +1,7 @@
-"""Commands for a whole store: check, repair, stats, backup, restore, migrate."""
+"""Commands for a whole store: check, repair, backup, restore, migrate."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -24,88 +23,13 @@ from threadkeep.cli.parameters import (
     thread_ids,
 )
 from threadkeep.cli.stores import Session, open_target, public_name
-from threadkeep.cli.terminal import Drawn, bar, plural, print_thread, table, text
+from threadkeep.cli.terminal import plural, print_thread
 from threadkeep.engine.operation import Progress
 from threadkeep.errors import CorruptionError, InvalidArgumentError
 from threadkeep.repair.check import CheckReport, Finding
 from threadkeep.repair.repair import HINTS
-from threadkeep.stats import ThreadStats
 from threadkeep.threads import RepairedThread, RepairReport
 from threadkeep.transfer import backup as backups
-
-# -- stats -------------------------------------------------------------------------------
-
-_PARTS = {
-    "manifests": "(manifests)",
-    "pending_writes": "(pending writes)",
-    "metadata": "(checkpoint metadata)",
-    "unreferenced": "(unreferenced)",
-}
-"""Parts of a thread beside its channels: fields of `ThreadStats`, and their names in a table."""
-
-
-@command("threadkeep stats threads.db --top 20")
-def stats(
-    session: Session,
-    store: str | None = URL_ARGUMENT,
-    *,
-    top: int = option("--top", "Show the largest N threads and channels.", 10, min=1),
-) -> None:
-    """Show sizes by thread and channel, beside those of full copies."""
-    url = session.url(store)
-    with session.open(url, read_only=True) as saver, session.progress() as progress:
-        progress("reading threads", 0, 0)
-        found = saver.stats()
-    channels: Counter[str] = Counter()
-    parts: Counter[str] = Counter()
-    for one in found.by_thread:
-        channels.update(one.channels)
-        parts.update({name: getattr(one, name) for name in _PARTS})
-    total = sum([one.bytes for one in found.by_thread])
-    document = {
-        "store": public_name(url),
-        "bytes": total,
-        **asdict(found),
-        "by_channel": dict(channels.most_common()),
-        "by_part": {"channels": channels.total(), **parts},
-    }
-    counts = f"{plural(found.threads, 'thread')}, {plural(found.checkpoints, 'checkpoint')}"
-    largest = sorted(found.by_thread, key=lambda one: one.bytes, reverse=True)
-    hidden = len(largest) - top
-    session.print(
-        document,
-        f"{public_name(url)}: {counts}",
-        f"{plural(found.bytes_on_disk, 'byte')} on disk, {total:,} of them in threads;"
-        f" full copies would take {found.full_copy_bytes:,}",
-        "",
-        _thread_table(largest[:top]),
-        f"... {plural(hidden, 'more thread')} (--top)" if hidden > 0 else None,
-        "",
-        _part_table(channels, parts, top),
-    )
-
-
-def _thread_table(threads: list[ThreadStats]) -> Drawn:
-    most = max([one.bytes for one in threads], default=0)
-    rows = [
-        (one.thread, one.checkpoints, one.bytes, one.full_copy_bytes, bar(one.bytes, most))
-        for one in threads
-    ]
-    return table(("thread", "checkpoints>", "bytes>", "full copies>", ""), rows)
-
-
-def _part_table(channels: Counter[str], parts: Counter[str], top: int) -> Drawn:
-    """Return all parts of the threads' bytes, down to their sum; small channels in one row."""
-    counts = [(name, count) for name, count in channels.most_common(top) if count]
-    rest = channels.total() - sum([count for _, count in counts])
-    others = plural(len(channels) - top, "more channel")
-    counts += [(f"... {others} (--top)", rest)] if rest else []
-    counts += [(label, parts[name]) for name, label in _PARTS.items() if parts[name]]
-    most = max([count for _, count in counts], default=0)
-    rows = [(name, count, bar(count, most)) for name, count in counts]
-    rows.append(("total", channels.total() + parts.total(), text("")))
-    return table(("channel", "bytes>", ""), rows)
-
 
 # -- check -------------------------------------------------------------------------------
 

@@ -1,10 +1,11 @@
-"""Statistics of the store: what takes how much, thread by thread."""
+"""Sizes of threads, part by part; counts of a store that does not count itself."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import TypeAlias, cast
@@ -23,16 +24,23 @@ from threadkeep.engine.model import (
     ReadSegments,
     ReadSizes,
     ReadThread,
+    ScanCheckpoints,
     Segment,
     Sizes,
     Span,
+    StoredCheckpoint,
     ThreadRows,
 )
 from threadkeep.engine.operation import Operation, fetch
-from threadkeep.engine.refs import Cell, Inline, Ref, Run, covering
+from threadkeep.engine.refs import Cell, Inline, Ref, Run, covering, length
+from threadkeep.engine.registration import page_of
 from threadkeep.engine.rows import unpack_writes, visible
+from threadkeep.engine.thread_entry import WITH_CHECKPOINTS, ThreadEntry, ThreadQuery
+from threadkeep.engine.usage import DAY, ReadUsage, ThreadUsage, Usage, usage_of
 
-_PAGE = 256
+_PAGE = 5000
+_SCANNED = 5_000
+_MAX_SCANNED = 10_000
 EVERYTHING = 2**62
 """Behind every position of a log."""
 
@@ -54,6 +62,7 @@ class ThreadStats:
         writes: how many rows of pending writes.
         bytes: the sum of all parts.
         full_copy_bytes: what one whole, uncompressed copy of the state per checkpoint takes.
+        compression_saved: by how much its segments are smaller than what they hold.
         channels: stored values, by channel.
         manifests: what checkpoints say of channels, with the small values among them.
         pending_writes: pending writes, and the values that only they refer to.
@@ -66,6 +75,7 @@ class ThreadStats:
     writes: int
     bytes: int
     full_copy_bytes: int
+    compression_saved: int = 0
     channels: dict[str, int] = field(default_factory=dict)
     manifests: int = 0
     pending_writes: int = 0
@@ -74,18 +84,22 @@ class ThreadStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Stats:
-    """The whole store, in bytes.
+class ChannelStats:
+    """One channel, of all threads and namespaces.
 
-    `bytes_on_disk` includes the store's own overhead and free space; `full_copy_bytes` is
-    what one whole, uncompressed copy of the state per checkpoint takes.
+    Attributes:
+        name: the channel.
+        bytes: its stored values; small ones are in the manifests.
+        full_copy_bytes: one whole, uncompressed copy of its value per checkpoint.
+        changes: how often its value changed.
+        longest: the largest number of items of its value; 0 if it is stored as one value.
     """
 
-    threads: int
-    checkpoints: int
-    bytes_on_disk: int
-    full_copy_bytes: int
-    by_thread: tuple[ThreadStats, ...]
+    name: str
+    bytes: int = 0
+    full_copy_bytes: int = 0
+    changes: int = 0
+    longest: int = 0
 
 
 def sizes(after: str | None) -> Operation[Sizes]:
@@ -110,26 +124,63 @@ def all_sizes() -> Operation[Sizes]:
     return Sizes(page.total, tuple(threads))
 
 
-def stats() -> Operation[Stats]:
-    """Return the statistics of the store."""
+def usage(read: ReadUsage, *, counts_usage: bool) -> Operation[Usage]:
+    """Count a store: by the backend if it `counts_usage`, else from its other reads."""
+    if counts_usage:
+        return cast("Usage", (yield from fetch(read)))
     found = yield from all_sizes()
-    threads: list[ThreadStats] = []
-    families: dict[frozenset[str], list[Span]] = {}
-    for size in found.threads:
-        one = yield from _thread_stats(size.thread, families)
-        threads.append(one)
-    return Stats(
-        threads=len(threads),
-        checkpoints=sum([t.checkpoints for t in threads]),
-        bytes_on_disk=found.total,
-        full_copy_bytes=sum([t.full_copy_bytes for t in threads]),
-        by_thread=tuple(threads),
-    )
+    entries = yield from _entries_in_use()
+    recent, notes = yield from _recent(read.now - DAY)
+    per_thread = Counter([thread for thread, _ in recent])
+    threads = [
+        ThreadUsage(
+            one.thread,
+            entry.size,
+            one.checkpoints,
+            one.writes,
+            per_thread[one.thread],
+            entry.updated_at,
+        )
+        for one in found.threads
+        if (entry := entries.get(one.thread)) is not None
+    ]
+    return usage_of(read, found.total, threads, recent, notes)
 
 
-def _thread_stats(
+def _entries_in_use() -> Operation[dict[str, ThreadEntry]]:
+    """Return the entries of threads that hold checkpoints, by thread."""
+    query, found = ThreadQuery(states=WITH_CHECKPOINTS), list[ThreadEntry]()
+    page = yield from page_of("thread", None, query)
+    while page:
+        found += page
+        page = yield from page_of("thread", (page[-1].thread, page[-1].thread), query)
+    return {entry.thread: entry for entry in found}
+
+
+def _recent(since: int) -> Operation[tuple[list[tuple[str, int]], tuple[str, ...]]]:
+    """Return the threads and times of the checkpoints since a time, and a note if there are more.
+
+    Ids grow with time: a page of older ones is the last.
+    """
+    found: list[tuple[str, int]] = []
+    after: tuple[str, str, str] | None = None
+    while True:
+        reply = yield from fetch(ScanCheckpoints(None, None, None, None, {}, after, _SCANNED))
+        page = [(one.thread, one.row) for one in cast("list[StoredCheckpoint]", reply)]
+        new = [
+            (thread, row.ts) for thread, row in page if isinstance(row.ts, int) and row.ts >= since
+        ]
+        found += new
+        if not new or len(page) < _SCANNED:
+            return found, ()
+        if len(found) >= _MAX_SCANNED:
+            return found, (f"of the last 24 hours, the newest {_MAX_SCANNED:,} checkpoints",)
+        after = page[-1][1].id, page[-1][0], page[-1][1].ns
+
+
+def thread_stats(
     thread: str, families: dict[frozenset[str], list[Span]]
-) -> Operation[ThreadStats]:
+) -> Operation[tuple[ThreadStats, list[ChannelStats]]]:
     """Count one thread; add to `families` what it refers to of what it shares with others."""
     reply = yield from fetch(ReadThread(thread))
     rows = cast("ThreadRows", reply)
@@ -142,10 +193,13 @@ def _thread_stats(
     logs = _Logs(segments)
     taken = families.setdefault(frozenset((thread, *rows.family)), []) if rows.family else []
     logs.take(taken)
-    needs, copies = _needs(rows, logs)
+    needs, channels = _needs(rows, logs)
     parts = {name: logs.take(spans) for name, spans in needs.items()}
     taken += covering([span for spans in needs.values() for span in spans])
-    is_last = all(thread > other for other in rows.family)
+    is_first, is_last = (
+        all(thread < other for other in rows.family),
+        all(thread > other for other in rows.family),
+    )
     checkpoints = [stored.row for stored in rows.checkpoints]
     writes = [*rows.orphans, *(row for stored in rows.checkpoints for row in stored.writes)]
     sizes = {
@@ -154,15 +208,17 @@ def _thread_stats(
         "metadata": sum([len(row.metadata) + len(row.exact or b"") for row in checkpoints]),
         "unreferenced": logs.rest() if is_last else 0,
     }
-    return ThreadStats(
+    found = ThreadStats(
         thread=thread,
         checkpoints=len(visible(rows.checkpoints)),
         writes=len(writes),
         bytes=sum([*parts.values(), *sizes.values()]),
-        full_copy_bytes=copies,
+        full_copy_bytes=sum([one.full_copy_bytes for one in channels]),
+        compression_saved=max(logs.compressed, 0) if is_first else 0,
         channels={name: size for (name,), size in parts.items() if size},
         **sizes,
     )
+    return found, [replace(one, bytes=parts[one.name,]) for one in channels]
 
 
 _Part: TypeAlias = tuple[str, ...]  # of a channel its name
@@ -170,29 +226,36 @@ _KEYFRAMES: _Part = ()
 _WRITES: _Part = ("", "")
 
 
-def _needs(rows: ThreadRows, logs: _Logs) -> tuple[dict[_Part, set[Span]], int]:
-    """Return the positions that each part of a thread refers to, and the size of whole copies.
+def _needs(rows: ThreadRows, logs: _Logs) -> tuple[dict[_Part, set[Span]], list[ChannelStats]]:
+    """Return the positions that each part of a thread refers to, and its channels.
 
     In the order in which they are counted: LangGraph's own channels after those of the graph.
     """
     channels: dict[str, set[Span]] = {}
+    counts: dict[str, list[int]] = {}  # full copies, changes, the longest
+    last: dict[tuple[str, str], Ref] = {}
     keyframes: set[Span] = set()
     known: Keyframes = {}
-    copies = 0
     for stored in rows.checkpoints:
         read, key = read_manifest(stored, known)
         keyframes.add(Span(key.log, key.pos, key.pos + 1))
         for name, entry in read.entries.items():
             if entry.ref is not None:
-                copies += logs.full_size(entry.ref)
                 channels.setdefault(name, set()).update(entry.ref.needs)
+                count = counts.setdefault(name, [0, 0, 0])
+                count[0] += logs.full_size(entry.ref)
+                if last.get((stored.row.ns, name)) != entry.ref:
+                    last[stored.row.ns, name] = entry.ref
+                    count[1] += 1
+                    if isinstance(entry.ref, Run):
+                        count[2] = max(count[2], length(entry.ref.spans))
     writes = [*rows.orphans, *(row for stored in rows.checkpoints for row in stored.writes)]
     ordered = sorted(channels, key=lambda name: (name.startswith("__"), name))
     return {
         _KEYFRAMES: keyframes,
         **{(name,): channels[name] for name in ordered},
         _WRITES: {span for row in writes for w in unpack_writes(row) for span in w.ref.needs},
-    }, copies
+    }, [ChannelStats(name, 0, *counts[name]) for name in ordered]
 
 
 class _Logs:
@@ -201,9 +264,12 @@ class _Logs:
     def __init__(self, segments: Sequence[Segment]) -> None:
         full: dict[int, dict[int, int]] = {}
         self._left: dict[int, dict[int, int]] = {}
+        self.compressed = 0
         for segment in segments:
             sizes = full.setdefault(segment.log, {})
-            sizes.update(enumerate(_full_sizes(segment), segment.start))
+            own, uncompressed = _full_sizes(segment)
+            sizes.update(enumerate(own, segment.start))
+            self.compressed += uncompressed - len(segment.data)
             # (the stored bytes, in equal shares for its positions)
             size, count = len(segment.data), segment.count
             shares = [size * (at + 1) // count - size * at // count for at in range(count)]
@@ -235,9 +301,9 @@ class _Logs:
             data = ref.data
         # (`uses` would not do: patches need elements too, and they are not part of the value.)
         size = len(data)
-        for log, pos, length, _ in references(data) if ref.uses else ():
+        for log, pos, taken, _ in references(data) if ref.uses else ():
             if _covers(ref.uses, log, pos):
-                size += _sum(self._full, (Span(log, pos, pos + 1),)) - length
+                size += _sum(self._full, (Span(log, pos, pos + 1),)) - taken
         return size
 
     def take(self, spans: Iterable[Span]) -> int:
@@ -254,12 +320,16 @@ class _Logs:
         return sum([sum(left.values()) for left in self._left.values()])
 
 
-def _full_sizes(segment: Segment) -> list[int]:
-    """Return the bytes of each element as it was made; of a stub, those stored for it."""
+def _full_sizes(segment: Segment) -> tuple[list[int], int]:
+    """Return the bytes of each element as it was made, and of all as they are, uncompressed.
+
+    Of a stub, those stored for it.
+    """
     place = location_of(segment)
     if place is not None:
-        return [place.size // segment.count] * segment.count
-    return [elements.full_size(part) for part in unpack(segment.data)]
+        return [place.size // segment.count] * segment.count, len(segment.data)
+    parts = unpack(segment.data)
+    return [elements.full_size(part) for part in parts], sum(map(len, parts))
 
 
 class _Sums:

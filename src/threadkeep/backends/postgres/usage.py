@@ -1,0 +1,112 @@
+"""Counts of the whole store as SQL: rows of entries and keys, and no segment."""
+# ruff: noqa: S608 - texts are put together from constants of this package only
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib import resources
+
+from psycopg.types.numeric import Int8
+
+from threadkeep.backends.postgres import migrations
+from threadkeep.backends.postgres.statement import Query, Rows, Statement, unpack_text
+from threadkeep.backends.postgres.threads import MICROSECONDS, TOTAL
+from threadkeep.engine.thread_entry import WITH_CHECKPOINTS
+from threadkeep.engine.usage import DAY, HOUR, ReadUsage, ThreadUsage, Usage, hours_of
+
+_IS_USED = f"t.state IN {WITH_CHECKPOINTS}"
+_TOTALS = f"""
+SELECT count(*), coalesce(sum(t.size), 0)::bigint,
+    count(*) FILTER (WHERE t.updated_at < q.since),
+    coalesce(sum(t.size) FILTER (WHERE t.updated_at < q.since), 0)::bigint,
+    (SELECT count(*) FROM {{schema}}.checkpoints),
+    (SELECT count(*) FROM {{schema}}.writes)
+FROM (SELECT {{schema}}.time_of(%s) AS since) q, {{schema}}.threads t WHERE {_IS_USED}
+"""
+# (a save leaves its thread's `updated_at` as it is if that is less than a second old)
+_RECENT = f"""
+WITH q AS MATERIALIZED (SELECT {{schema}}.time_of(%s) AS since),
+recent AS MATERIALIZED (
+    SELECT t.thread_id, t.size, count(*) AS rows, count(*) FILTER (WHERE c.ts >= q.since) AS recent
+    FROM q, {{schema}}.threads t JOIN {{schema}}.checkpoints c ON c.thread_id = t.thread_id
+    WHERE {_IS_USED} AND t.updated_at >= q.since - interval '1 second'
+    GROUP BY t.thread_id, t.size
+)
+"""
+_HOURS = f"""
+{_RECENT}
+SELECT floor(extract(epoch FROM c.ts - q.since) * 1000000 / {HOUR})::bigint, count(*),
+    sum(r.size::float8 / r.rows)
+FROM q, recent r JOIN {{schema}}.checkpoints c ON c.thread_id = r.thread_id
+WHERE r.recent > 0 AND c.ts >= q.since GROUP BY 1
+"""
+_THREAD = f"""
+SELECT t.thread_id, t.size,
+    (SELECT count(*) FROM {{schema}}.checkpoints c WHERE c.thread_id = t.thread_id),
+    (SELECT count(*) FROM {{schema}}.writes w WHERE w.thread_id = t.thread_id),
+    (SELECT count(*) FROM {{schema}}.checkpoints c
+        WHERE c.thread_id = t.thread_id AND c.ts >= q.since),
+    {MICROSECONDS.format("t.updated_at")}
+"""
+_BUSIEST = f"""
+{_RECENT} {_THREAD} FROM q, recent r JOIN {{schema}}.threads t ON t.thread_id = r.thread_id
+WHERE r.recent > 0 ORDER BY r.recent DESC, t.thread_id LIMIT %s
+"""
+_SOME = f"""
+WITH q AS (SELECT {{schema}}.time_of(%s) AS since),
+t AS MATERIALIZED (
+    SELECT * FROM {{schema}}.threads t WHERE {_IS_USED} ORDER BY {{order}}, thread_id LIMIT %s
+)
+{_THREAD} FROM q, t ORDER BY {{order}}, thread_id
+"""
+_LARGEST = _SOME.replace("{order}", "t.size DESC")
+_SAMPLE = _SOME.replace("{order}", "md5(t.thread_id)")
+_INDEXES = Statement("""
+SELECT c.relname::text, $name${schema}$name$ FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+WHERE c.relnamespace = $name${schema}$name$::regnamespace
+""")
+_INDEX = re.compile(r"CREATE INDEX (\w+)[^;]*")
+
+
+def usage(read: ReadUsage) -> Query:
+    """Answer a `ReadUsage`."""
+    since, most = Int8(read.now - DAY), Int8(read.most)
+    statements = (
+        TOTAL,
+        Statement(_TOTALS, (Int8(read.idle_since),)),
+        Statement(_HOURS, (since,)),
+        *[Statement(text, (since, most)) for text in (_LARGEST, _BUSIEST, _SAMPLE)],
+        _INDEXES,
+    )
+
+    def reply(results: Sequence[Rows]) -> Usage:
+        ((total,),), ((threads, size, idle, idle_bytes, rows, writes),), hours, *some = results
+        largest, busiest, sample, indexes = some
+        return Usage(
+            total=total,
+            threads=threads,
+            bytes=size,
+            checkpoints=rows,
+            writes=writes,
+            idle_threads=idle,
+            idle_bytes=idle_bytes,
+            hours=hours_of(hours),
+            largest=_threads(largest),
+            busiest=_threads(busiest),
+            sample=_threads(sample),
+            missing_indexes=_missing(indexes),
+        )
+
+    return Query(statements, reply)
+
+
+def _threads(rows: Rows) -> tuple[ThreadUsage, ...]:
+    return tuple([ThreadUsage(unpack_text(name), *counts) for name, *counts in rows])
+
+
+def _missing(there: Rows) -> tuple[str, ...]:
+    names, (schema, *_) = zip(*there, strict=True)
+    sql = (resources.files(migrations) / "0001_tables.sql").read_text("utf-8")
+    wanted = [(found[1], found[0]) for found in _INDEX.finditer(sql.replace("{schema}", schema))]
+    return tuple([" ".join(text.split()) for name, text in wanted if name not in names])

@@ -1,0 +1,94 @@
+"""Counts of the whole store as SQL: rows of entries and keys, and no segment."""
+# ruff: noqa: S608 - texts are put together from constants of this module only
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from threadkeep.engine.thread_entry import WITH_CHECKPOINTS
+from threadkeep.engine.usage import DAY, HOUR, ReadUsage, ThreadUsage, Usage, hours_of
+
+if TYPE_CHECKING:
+    import sqlite3
+
+_IS_USED = f"t.state IN {WITH_CHECKPOINTS}"
+TOTALS = f"""
+SELECT count(*), coalesce(sum(t.size), 0), coalesce(sum(t.updated_at < :idle_since), 0),
+    coalesce(sum(iif(t.updated_at < :idle_since, t.size, 0)), 0),
+    (SELECT count(*) FROM tk_checkpoints),
+    (SELECT count(*) FROM tk_writes),
+    (SELECT page_count * page_size FROM pragma_page_count, pragma_page_size)
+FROM tk_threads t WHERE {_IS_USED}
+"""
+# (a save leaves its thread's `updated_at` as it is if that is less than a second old)
+_RECENT = f"""
+WITH recent AS MATERIALIZED (
+    SELECT t.number, coalesce(t.size, 0) AS size, count(*) AS rows,
+        sum(c.ts >= :since AND typeof(c.ts) = 'integer') AS recent
+    FROM tk_threads t CROSS JOIN tk_checkpoints c
+    WHERE {_IS_USED} AND t.updated_at >= :since - 1000000 AND c.thread = t.number
+    GROUP BY t.number
+)
+"""
+HOURS = f"""
+{_RECENT}
+SELECT (c.ts - :since) / {HOUR}, count(*), total(r.size * 1.0 / r.rows)
+FROM recent r CROSS JOIN tk_checkpoints c
+WHERE r.recent AND c.thread = r.number AND c.ts >= :since AND typeof(c.ts) = 'integer' GROUP BY 1
+"""
+_THREAD = """
+SELECT t.thread, coalesce(t.size, 0),
+    (SELECT count(*) FROM tk_checkpoints c WHERE c.thread = t.number),
+    (SELECT count(*) FROM tk_writes w WHERE w.thread = t.number),
+    (SELECT count(*) FROM tk_checkpoints c
+        WHERE c.thread = t.number AND c.ts >= :since AND typeof(c.ts) = 'integer'),
+    t.updated_at
+"""
+BUSIEST = f"""
+{_RECENT} {_THREAD} FROM recent r JOIN tk_threads t ON t.number = r.number
+WHERE r.recent ORDER BY r.recent DESC, t.thread LIMIT :most
+"""
+LARGEST = f"""
+{_THREAD} FROM tk_threads t WHERE {_IS_USED} ORDER BY t.size DESC, t.thread LIMIT :most
+"""
+# Multiplied, numbers are in no order that has to do with when a thread was made.
+SAMPLE = f"""
+{_THREAD} FROM tk_threads t WHERE {_IS_USED}
+ORDER BY t.number * 2654435761 % 4294967296 LIMIT :most
+"""
+_INDEX = re.compile(r"CREATE INDEX (\w+)[^;]*")
+
+
+def usage(db: sqlite3.Connection, read: ReadUsage) -> Usage:
+    """Answer a `ReadUsage`."""
+    values = {**read._asdict(), "since": read.now - DAY}
+    threads, size, idle, idle_bytes, checkpoints, writes, total = db.execute(
+        TOTALS, values
+    ).fetchone()
+    largest, busiest, sample = (
+        tuple([ThreadUsage(*row) for row in db.execute(text, values)])
+        for text in (LARGEST, BUSIEST, SAMPLE)
+    )
+    return Usage(
+        total=total,
+        threads=threads,
+        bytes=size,
+        checkpoints=checkpoints,
+        writes=writes,
+        idle_threads=idle,
+        idle_bytes=idle_bytes,
+        hours=hours_of(db.execute(HOURS, values)),
+        largest=largest,
+        busiest=busiest,
+        sample=sample,
+        missing_indexes=_missing(db),
+    )
+
+
+def _missing(db: sqlite3.Connection) -> tuple[str, ...]:
+    schema = Path(__file__).with_name("schema.sql").read_text("utf-8")
+    there = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
+    wanted = [(found[1], found[0]) for found in _INDEX.finditer(schema)]
+    return tuple([" ".join(text.split()) for name, text in wanted if name not in there])

@@ -1,0 +1,171 @@
+"""Commands that tell how a store is doing: stats, advise."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from threadkeep.backends.open import file_of
+from threadkeep.cli.app import command
+from threadkeep.cli.parameters import URL_ARGUMENT, flag, option, parse_positive
+from threadkeep.cli.stores import Session, public_name
+from threadkeep.cli.terminal import Drawn, bar, columns, plural, table, text
+from threadkeep.engine.usage import ThreadUsage
+from threadkeep.monitor.advice import Advice
+from threadkeep.monitor.advice import advise as advise_on
+from threadkeep.monitor.statistics import PARTS, Stats, size
+
+_LABELS = {
+    "manifests": "(manifests)",
+    "pending_writes": "(pending writes)",
+    "metadata": "(checkpoint metadata)",
+    "unreferenced": "(unreferenced)",
+}
+_AXIS = "".join([f"{f'-{hours} h':<18}" for hours in (24, 18, 12, 6)]).rstrip()
+_TABLES, _OTHER_LINES = 3, 29
+
+
+@command("threadkeep stats threads.db --watch")
+def stats(
+    session: Session,
+    store: str | None = URL_ARGUMENT,
+    *,
+    top: int = option("--top", "Show N channels, and N threads (at most 10).", 10, min=1),
+    exact: bool = flag("--exact", "Count the parts of every thread. Reads the whole store."),
+    watch: bool = flag("--watch", "Show them anew until interrupted, with rates."),
+    every: str = option("--every TIME", "Interval of --watch, such as 10s.", "2s"),
+) -> None:
+    """Show statistics: totals, growth, the largest and busiest threads, channels."""
+    url = session.url(store)
+    seconds = min(parse_positive("--every", every).total_seconds(), threading.TIMEOUT_MAX)
+    name = public_name(url)
+    looks = _looks(session, url, exact=exact)
+    if not watch:
+        with session.progress() as progress:
+            progress("reading threads", 0, 0)
+            found, _ = next(looks)
+        session.print(_document(name, found), *_lines(name, found, None, top))
+    elif session.as_json:
+        timer = threading.Event()
+        for found, _ in looks:
+            session.print(_document(name, found))
+            timer.wait(seconds)
+    else:
+        session.watch(lambda: _fitting(name, *next(looks), top), seconds)
+
+
+def _looks(session: Session, url: str, *, exact: bool) -> Iterator[tuple[Stats, Stats | None]]:
+    """Yield statistics, each with those before."""
+    before = None
+    while True:
+        # (a file opened to be read alone would show no later saves)
+        with session.open(url, read_only=True) as saver:
+            found = saver.stats(exact=exact)
+        yield found, before
+        before = found
+
+
+def _document(name: str, found: Stats) -> dict[str, Any]:
+    return {"store": name, **found.as_json()}
+
+
+def _lines(name: str, found: Stats, before: Stats | None, top: int) -> list[Drawn]:
+    return [
+        text(name, "bold"),
+        *found.summary(),
+        _rates(found, before),
+        "",
+        *_chart([hour.checkpoints for hour in found.hours]),
+        _threads("largest threads", found.largest[:top]),
+        "",
+        _threads("busiest threads", found.busiest[:top]),
+        "" if found.busiest else None,
+        _channels(found, top),
+    ]
+
+
+def _fitting(name: str, found: Stats, before: Stats | None, top: int) -> list[Drawn]:
+    """Return the lines without empty ones, and with as many rows as the terminal has room for."""
+    room = (shutil.get_terminal_size().lines - _OTHER_LINES) // _TABLES
+    lines = _lines(name, found, before, min(top, max(room, 1)))
+    return [line for line in lines if line != ""]
+
+
+def _chart(hours: Sequence[int]) -> Iterator[Drawn]:
+    """Yield a chart of the checkpoints of each hour, if there are any."""
+    if any(hours):
+        yield columns(hours)
+        yield " " * (len(f"{max(hours):,}") + 1) + _AXIS
+        yield ""
+
+
+def _rates(found: Stats, before: Stats | None) -> str | None:
+    if before is None:
+        return None
+    seconds = max((found.at - before.at).total_seconds(), 1e-6)
+    checkpoints = (found.checkpoints - before.checkpoints) / seconds
+    writes = (found.writes - before.writes) / seconds
+    growth = size((found.bytes - before.bytes) / seconds)
+    return f"Now: {checkpoints:,.1f} checkpoints/s, {writes:,.1f} writes/s, {growth}/s"
+
+
+def _threads(title: str, threads: Sequence[ThreadUsage]) -> Drawn:
+    most = max([one.bytes for one in threads], default=0)
+    rows = [
+        (one.thread, one.checkpoints, one.recent, size(one.bytes), bar(one.bytes, most))
+        for one in threads
+    ]
+    return table((title, "checkpoints>", "24 h>", "bytes>", ""), rows)
+
+
+def _channels(found: Stats, top: int) -> Drawn:
+    """Return channels and other parts of the bytes, down to their sum; small ones in one row."""
+    shown = found.channels[:top]
+    rest = found.channels[top:]
+    counts = [
+        (one.name, one.bytes, f"{one.changes:,}", size(one.full_copy_bytes))
+        for one in shown
+        if one.bytes
+    ]
+    if any(one.bytes for one in rest):
+        others = plural(len(rest), "more channel")
+        counts.append((f"... {others} (--top)", sum([one.bytes for one in rest]), "", ""))
+    counts += [
+        (_LABELS[name], found.parts[name], "", "") for name in PARTS if found.parts.get(name)
+    ]
+    most = max([count for _, count, *_ in counts], default=0)
+    rows: list[Any] = [
+        (name, changes, copies, size(count), bar(count, most))
+        for name, count, changes, copies in counts
+    ]
+    rows.append(("total", "", "", size(sum([count for _, count, *_ in counts])), text("")))
+    return table(("channel", "changes>", "full copies>", "bytes>", ""), rows)
+
+
+# -- advise ------------------------------------------------------------------------------
+
+
+@command("threadkeep advise threads.db")
+def advise(session: Session, store: str | None = URL_ARGUMENT) -> None:
+    """Propose settings and commands, from the statistics. Changes nothing."""
+    url = session.url(store)
+    name = public_name(url)
+    word = '"$TK_URL"' if file_of(url) is None else shlex.quote(name)
+    with session.open(url, read_only=True) as saver, session.progress() as progress:
+        progress("reading threads", 0, 0)
+        found = advise_on(saver, url=word)
+    document = {"store": name, "advice": [asdict(one) for one in found]}
+    lines = [line for one in found for line in _advice_lines(one)]
+    session.print(document, *(lines or ["No advice: nothing stands out."]))
+
+
+def _advice_lines(one: Advice) -> Iterator[Drawn]:
+    frees = f" Frees about {size(one.frees)}." if one.frees else ""
+    yield text(f"{one.topic}: {one.text}{frees}", "bold")
+    yield f"  {one.command or one.code}"
+    if one.command and one.code:
+        yield f"  {one.code}"

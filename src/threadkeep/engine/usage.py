@@ -1,0 +1,106 @@
+"""Counts of a store, as backends with `counts_usage` give them."""
+
+from collections.abc import Iterable, Sequence
+from heapq import nsmallest
+from typing import NamedTuple
+from zlib import crc32
+
+HOURS = 24
+HOUR = 3600 * 1_000_000
+DAY = HOURS * HOUR
+"""Microseconds."""
+
+
+class ReadUsage(NamedTuple):
+    """Counts of the whole store, without its payloads. Reply: one `Usage`.
+
+    Only a backend with `counts_usage` is asked. `largest`, `busiest` (by checkpoints of the last 24
+    hours before `now`, microseconds since 1970) and `sample` (any threads, the same ones each time)
+    have at most `most` threads each. `idle_since`: threads last written before count as idle.
+    """
+
+    now: int
+    idle_since: int
+    most: int
+
+
+class ThreadUsage(NamedTuple):
+    """Counts of one thread; `bytes` and `updated_at` are its entry's."""
+
+    thread: str
+    bytes: int
+    checkpoints: int  # hidden ones count
+    writes: int
+    recent: int  # checkpoints of the last 24 hours
+    updated_at: int
+
+
+class Hour(NamedTuple):
+    """One hour: the checkpoints that were saved in it and are still there, and their bytes.
+
+    A thread's bytes are taken in equal shares by its checkpoints.
+    """
+
+    checkpoints: int
+    bytes: int
+
+
+class Usage(NamedTuple):
+    """Counts of a store: of the threads that the registry knows to hold checkpoints."""
+
+    total: int  # bytes that the whole store takes, with its own overhead and free space
+    threads: int
+    bytes: int
+    checkpoints: int  # hidden ones count
+    writes: int  # rows
+    idle_threads: int
+    idle_bytes: int
+    hours: tuple[Hour, ...]  # the last 24, oldest first
+    largest: tuple[ThreadUsage, ...]
+    busiest: tuple[ThreadUsage, ...]
+    sample: tuple[ThreadUsage, ...]
+    missing_indexes: tuple[str, ...] = ()  # of the store's tables: the statements that make them
+    notes: tuple[str, ...] = ()  # counts that are not of the whole store
+
+
+def hours_of(counts: Iterable[tuple[int, int, float]]) -> tuple[Hour, ...]:
+    """Return 24 hours of counts: number of the hour, checkpoints, bytes."""
+    checkpoints, sizes = [0] * HOURS, [0.0] * HOURS
+    for number, count, size in counts:
+        at = min(max(number, 0), HOURS - 1)  # (a clock may be ahead)
+        checkpoints[at] += count
+        sizes[at] += size
+    return tuple([Hour(*one) for one in zip(checkpoints, map(round, sizes), strict=True)])
+
+
+def usage_of(
+    read: ReadUsage,
+    total: int,
+    threads: Sequence[ThreadUsage],
+    recent: Iterable[tuple[str, int]],
+    notes: tuple[str, ...] = (),
+) -> Usage:
+    """Return the counts of a store from those of all its threads.
+
+    `recent` are the threads and times of the checkpoints of the last 24 hours.
+    """
+    since = read.now - DAY
+    shares = {one.thread: one.bytes / max(one.checkpoints, 1) for one in threads}
+    idle = [one.bytes for one in threads if one.updated_at < read.idle_since]
+    busy = [one for one in threads if one.recent]
+    return Usage(
+        total=total,
+        threads=len(threads),
+        bytes=sum([one.bytes for one in threads]),
+        checkpoints=sum([one.checkpoints for one in threads]),
+        writes=sum([one.writes for one in threads]),
+        idle_threads=len(idle),
+        idle_bytes=sum(idle),
+        hours=hours_of([((at - since) // HOUR, 1, shares.get(name, 0)) for name, at in recent]),
+        largest=tuple(nsmallest(read.most, threads, key=lambda one: (-one.bytes, one.thread))),
+        busiest=tuple(nsmallest(read.most, busy, key=lambda one: (-one.recent, one.thread))),
+        sample=tuple(
+            nsmallest(read.most, threads, key=lambda one: crc32(ascii(one.thread).encode()))
+        ),
+        notes=notes,
+    )

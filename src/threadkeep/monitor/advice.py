@@ -1,0 +1,195 @@
+"""Advice: proposals from the statistics of a store."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from threadkeep.delegate import behind
+from threadkeep.errors import NotFoundError
+from threadkeep.langgraph_internals import is_internal
+from threadkeep.layers import driver
+from threadkeep.layers.driver import Workflow
+from threadkeep.maintenance import Maintenance
+from threadkeep.monitor.statistics import IDLE_DAYS, Stats, of_saver, plural, size
+from threadkeep.monitor.thread_sizes import ChannelStats
+from threadkeep.retention.policy import Retention
+
+KEEP_LAST = 10
+_LEAST_BYTES = 1 << 20  # that a proposal is about
+_LEAST_SHARE = 0.1  # of all bytes
+_LONG_LIST = 100  # items; `Layers` suggests an archive from as many messages
+_LARGE_VALUE = 256  # bytes of a change
+_BUSY_HOUR = 36_000  # saves: ten a second
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One proposal.
+
+    Attributes:
+        topic: "channel", "retention", "tiering", "index", "batch" or "adopt".
+        text: the finding, and what to do.
+        frees: about how many bytes that would free; None if it is not about bytes.
+        command: the command that does it; "" if code does.
+        code: the line of Python that does it; "" if a command does.
+    """
+
+    topic: str
+    text: str
+    frees: int | None = None
+    command: str = ""
+    code: str = ""
+
+
+def propose(
+    stats: Stats, freed: Mapping[str, int], *, url: str = "URL", is_own: bool = True
+) -> list[Advice]:
+    """Return proposals from statistics, those that free most first.
+
+    Args:
+        stats: the statistics.
+        freed: bytes that retention would free: under "" by the newest ten checkpoints of each
+            thread, under a channel's name by its latest value.
+        url: the store in commands, as a word of the shell.
+        is_own: False for the saver of another maker.
+    """
+    found = [*_indexes(stats, url), *_batches(stats)]
+    if is_own:
+        found += [*_retention(stats, freed, url), *_tiering(stats, url)]
+    for channel in stats.channels:
+        if _counts(stats, channel.bytes) and not is_internal(channel.name):
+            found += _of_channel(channel, freed, url, is_own=is_own)
+    return sorted(found, key=lambda one: -(one.frees or 0))
+
+
+def _counts(stats: Stats, count: int) -> bool:
+    return count >= max(_LEAST_BYTES, stats.bytes * _LEAST_SHARE)
+
+
+def _of_channel(
+    channel: ChannelStats, freed: Mapping[str, int], store: str, *, is_own: bool
+) -> Iterator[Advice]:
+    takes = f"Channel {channel.name!r} takes {size(channel.bytes)}"
+    each = channel.bytes / max(channel.changes, 1)
+    name = channel.name if channel.name.isidentifier() else "value"
+    if channel.longest >= _LONG_LIST and not is_own:
+        yield Advice(
+            "adopt",
+            f"{takes}: a list of up to {channel.longest:,} items, stored whole at each change."
+            " Store changes alone: move the threads to threadkeep, or use a DeltaChannel.",
+            command="threadkeep adopt OLD sqlite:///threads.db",
+            code=f"{name}: Annotated[list, DeltaChannel(lambda old, new: old + sum(new, []))]",
+        )
+    elif channel.longest >= _LONG_LIST and channel.name == "messages":
+        yield Advice(
+            "channel",
+            f"{takes}: a list that grows, up to {channel.longest:,} messages. Layered memory shows"
+            " the graph the newest ones, and stores older ones once.",
+            code="saver = LayeredCheckpointSaver(saver, Layers(full_window=20))",
+        )
+    elif channel.longest >= _LONG_LIST:
+        yield Advice(
+            "channel",
+            f"{takes}: a list that grows, up to {channel.longest:,} items. Keep the newest ones in"
+            " its reducer.",
+            code=f"{name}: Annotated[list, lambda old, new: (old + new)[-{_LONG_LIST}:]]",
+        )
+    elif each >= _LARGE_VALUE and 2 * channel.bytes >= channel.full_copy_bytes:
+        frees = freed.get(channel.name)
+        yield Advice(
+            "channel",
+            f"{takes}: a value that is stored anew at nearly every one of its {channel.changes:,}"
+            f" changes, {size(each)} each. Store only the latest one"
+            " (older checkpoints stay without it), or keep it outside the state.",
+            frees,
+            command=f"threadkeep gc {store} --latest {shlex.quote(channel.name)}" if is_own else "",
+            code="" if is_own else f"{name}: Annotated[str, UntrackedValue]",
+        )
+
+
+def _retention(stats: Stats, freed: Mapping[str, int], store: str) -> Iterator[Advice]:
+    frees = freed.get("", 0)
+    if _counts(stats, frees):
+        yield Advice(
+            "retention",
+            f"Keep the newest {KEEP_LAST} checkpoints of each thread, and those that are tagged.",
+            frees,
+            command=f"threadkeep gc {store} --keep-last {KEEP_LAST}",
+        )
+
+
+def _tiering(stats: Stats, store: str) -> Iterator[Advice]:
+    if _counts(stats, stats.idle_bytes):
+        yield Advice(
+            "tiering",
+            f"{plural(stats.idle_threads, 'thread')} not written for {IDLE_DAYS} days."
+            " Move them into a cold store; reading one restores it.",
+            stats.idle_bytes,
+            command=f"threadkeep tier --url {store} --warm {IDLE_DAYS}d --cold file:///cold",
+        )
+
+
+def _indexes(stats: Stats, url: str) -> Iterator[Advice]:
+    for statement in stats.missing_indexes:
+        program = f"sqlite3 {url}" if " ON tk_" in statement else "psql -c"
+        name = statement.split()[2]
+        text = f"The index {name} is missing: searches of threads read the whole table."
+        yield Advice("index", text, command=f"{program} {shlex.quote(statement)}")
+
+
+def _batches(stats: Stats) -> Iterator[Advice]:
+    busiest = max([hour.checkpoints for hour in stats.hours], default=0)
+    saves = round(busiest * (1 + stats.writes_per_superstep))
+    if saves >= _BUSY_HOUR:
+        yield Advice(
+            "batch",
+            f"The busiest hour had {saves:,} saves, {saves / 3600:,.0f} a second, each a commit of"
+            " its own where none waits beside it. Store them together, if a crash may lose the last"
+            " second.",
+            code="saver = open_saver(url, write_behind=WriteBehind(flush_interval=1.0))",
+        )
+
+
+def _advise(saver: BaseCheckpointSaver[Any], *, url: str = "URL") -> Workflow[list[Advice]]:
+    """Return proposals for the store of any saver; none if all is well.
+
+    What retention would free is found by a dry run on the threads that the statistics looked at.
+
+    Args:
+        saver: the saver.
+        url: the store in commands, as a word of the shell.
+    """
+    stats = yield from of_saver(saver)
+    inner = behind(saver)
+    freed: dict[str, int] = {}
+    if isinstance(inner, Maintenance) and stats.bytes >= _LEAST_BYTES:
+        policies = {"": Retention(keep_last=KEEP_LAST)}
+        for channel in stats.channels:
+            if _counts(stats, channel.bytes) and not (channel.longest or is_internal(channel.name)):
+                policies[channel.name] = Retention(channels={channel.name: "latest"})
+        for name, policy in policies.items():
+            freed[name] = yield from _dry_run(inner, policy, stats)
+    return propose(stats, freed, url=url, is_own=isinstance(inner, Maintenance))
+
+
+advise, aadvise = driver.both(_advise)
+
+
+def _dry_run(saver: Any, policy: Retention, stats: Stats) -> Workflow[int]:
+    """Return what a policy would free of the threads in the statistics, taken for all."""
+    names = [one.thread for one in stats.by_thread]
+    run = {"threads": names, "dry_run": True}
+    try:
+        report = yield from driver.either(
+            partial(saver.threads.gc, policy, **run), partial(saver.threads.agc, policy, **run)
+        )
+    except NotFoundError:  # (one was deleted meanwhile)
+        return 0
+    looked_at = sum([one.bytes for one in stats.by_thread])
+    return round(report.bytes * stats.bytes / looked_at) if looked_at else 0

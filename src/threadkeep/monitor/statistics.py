@@ -1,0 +1,402 @@
+"""Statistics of a store: counts of all threads, and the parts of some of them or of all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, TypeAlias
+
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+
+from threadkeep.delegate import behind
+from threadkeep.engine.operation import Operation
+from threadkeep.engine.rows import pack_time
+from threadkeep.engine.usage import DAY, Hour, ReadUsage, ThreadUsage, Usage, usage_of
+from threadkeep.layers import driver
+from threadkeep.layers.driver import Workflow
+from threadkeep.maintenance import Maintenance
+from threadkeep.monitor import thread_sizes
+from threadkeep.monitor.thread_sizes import ChannelStats, ThreadStats
+from threadkeep.registry.info import EPOCH
+from threadkeep.validation import MICROSECOND
+
+MOST = 10
+IDLE_DAYS = 30
+_SAMPLE = 40  # threads, beside the largest
+_SAMPLE_BYTES = 64 << 20
+_SAMPLE_CHECKPOINTS = 5_000
+LISTED = 1_000  # checkpoints that are counted of the saver of another maker
+_LISTED_BYTES = 256 << 20
+
+PARTS = ("manifests", "pending_writes", "metadata", "unreferenced")
+_DERIVED = (
+    *("growth_per_hour", "growth_per_day", "checkpoint_bytes"),
+    *("writes_per_superstep", "deltas_saved"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Statistics of a store. Bytes are those of contents, without the store's own overhead.
+
+    Where `estimated`, channels, parts and full copies are those of some threads, `by_thread`, taken
+    for all; all else is counted. Of the saver of another maker, its newest checkpoints are counted.
+
+    Attributes:
+        at: time of the statistics.
+        threads: how many hold checkpoints; archived ones do not count.
+        checkpoints: how many there are.
+        writes: rows of pending writes: one for each call of `put_writes`.
+        bytes: the sum of all parts.
+        bytes_on_disk: bytes with the store's overhead and free space; None if they are not known.
+        full_copy_bytes: what one whole, uncompressed copy of the state per checkpoint takes.
+        compression_saved: bytes of stored values that compression has saved.
+        channels: channels, largest first.
+        parts: bytes of `manifests`, `pending_writes`, `metadata`, and what is `unreferenced`.
+        hours: checkpoints and bytes of the last 24 hours, oldest first: of those still there.
+        largest: the ten largest threads.
+        busiest: the ten threads with the most checkpoints in the last 24 hours.
+        idle_threads: threads that were not written for 30 days.
+        idle_bytes: their bytes.
+        by_thread: the threads whose parts were counted.
+        estimated: whether these were not all threads.
+        note: what was estimated, and from what; "" for nothing.
+        missing_indexes: statements that make the indexes that the store's tables lack.
+    """
+
+    at: datetime = field(compare=False)
+    threads: int
+    checkpoints: int
+    writes: int
+    bytes: int
+    bytes_on_disk: int | None
+    full_copy_bytes: int
+    compression_saved: int
+    channels: tuple[ChannelStats, ...]
+    parts: dict[str, int]
+    hours: tuple[Hour, ...]
+    largest: tuple[ThreadUsage, ...]
+    busiest: tuple[ThreadUsage, ...]
+    idle_threads: int = 0
+    idle_bytes: int = 0
+    by_thread: tuple[ThreadStats, ...] = ()
+    estimated: bool = False
+    note: str = ""
+    missing_indexes: tuple[str, ...] = ()
+
+    @property
+    def growth_per_hour(self) -> int:
+        """Bytes that the last hour has added."""
+        return self.hours[-1].bytes
+
+    @property
+    def growth_per_day(self) -> int:
+        """Bytes that the last 24 hours have added."""
+        return sum([hour.bytes for hour in self.hours])
+
+    @property
+    def checkpoint_bytes(self) -> float:
+        """Bytes of an average checkpoint, with its share of values and writes."""
+        return self.bytes / self.checkpoints if self.checkpoints else 0.0
+
+    @property
+    def writes_per_superstep(self) -> float:
+        """Average number of calls of `put_writes` for a checkpoint."""
+        return self.writes / self.checkpoints if self.checkpoints else 0.0
+
+    @property
+    def deltas_saved(self) -> int:
+        """Bytes that storing changes alone has saved, beside full copies."""
+        return max(self.full_copy_bytes - self.bytes - self.compression_saved, 0)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as values that JSON can hold; times as ISO 8601."""
+        found = asdict(self)
+        for name in ("hours", "largest", "busiest"):
+            found[name] = [one._asdict() for one in getattr(self, name)]
+        for one in (*found["largest"], *found["busiest"]):
+            one["updated_at"] = (EPOCH + one["updated_at"] * MICROSECOND).isoformat()
+        found |= {name: getattr(self, name) for name in _DERIVED}
+        return {**found, "at": self.at.isoformat()}
+
+    def report(self) -> str:
+        """Return it as text."""
+        lines = self.summary()
+        counts = " ".join([f"{hour.checkpoints:,}" for hour in self.hours])
+        lines.append(f"Checkpoints in each of these hours: {counts}")
+        for title, threads in (("Largest", self.largest), ("Busiest", self.busiest)):
+            lines += [f"{title} threads:"] if threads else []
+            for one in threads:
+                total = plural(one.checkpoints, "checkpoint")
+                recent = f"{one.recent:,} in the last 24 hours"
+                lines.append(f"  {one.thread}: {size(one.bytes)}, {total}, {recent}")
+        lines += ["Channels:"] if self.channels else []
+        for channel in self.channels[:MOST]:
+            changes = plural(channel.changes, "change")
+            lines.append(f"  {channel.name}: {size(channel.bytes)}, {changes}")
+        return "\n".join(lines)
+
+    def summary(self) -> list[str]:
+        """Return the totals as lines of text."""
+        about = "about " if self.estimated else ""
+        copies, deltas = (size(one) for one in (self.full_copy_bytes, self.deltas_saved))
+        disk = "" if self.bytes_on_disk is None else f"; {size(self.bytes_on_disk)} on disk"
+        day = plural(sum([hour.checkpoints for hour in self.hours]), "checkpoint")
+        hour = f"{self.hours[-1].checkpoints:,}, {size(self.growth_per_hour)}"
+        each = f"{self.writes_per_superstep:.1f} writes per superstep"
+        savings = f"{deltas} by deltas, {size(self.compression_saved)} by compression"
+        lines = [
+            f"{plural(self.threads, 'thread')}, {plural(self.checkpoints, 'checkpoint')}, {each}",
+            f"{size(self.bytes)}, {size(self.checkpoint_bytes)} a checkpoint{disk}",
+            f"Full copies: {about}{copies}. Saved: {savings}",
+            f"Last 24 hours: {day}, {size(self.growth_per_day)}; last hour: {hour}",
+        ]
+        return [*lines, f"Estimates: {self.note}"] if self.note else lines
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: "1 thread", "2,000 threads"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes with its unit: "1.2 MB"."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if abs(count) < 999.5:  # noqa: PLR2004 - what would be rounded to 1000
+            return f"{count:.{0 if unit == 'bytes' else 1}f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"
+
+
+# -- our savers --------------------------------------------------------------------------
+
+_Measured: TypeAlias = list[tuple[ThreadStats, list[ChannelStats], float]]  # with its weight
+
+
+def count(now: int, *, counts_usage: bool, exact: bool = False) -> Operation[Stats]:
+    """Count a store as of a time; with `exact` each part of each thread, which reads all of it."""
+    read = ReadUsage(now, now - IDLE_DAYS * DAY, _SAMPLE)
+    found = yield from thread_sizes.usage(read, counts_usage=counts_usage)
+    if exact:
+        every = yield from thread_sizes.all_sizes()
+        weights = dict.fromkeys([one.thread for one in every.threads], 1.0)
+    else:
+        weights = _weights(found)
+    measured: _Measured = []
+    families: Any = {}
+    for thread in sorted(weights):
+        one, channels = yield from thread_sizes.thread_stats(thread, families)
+        if one.bytes or one.checkpoints or one.writes:
+            measured.append((one, channels, weights[thread]))
+    return _measured_stats(now, found, measured, is_whole=exact or len(weights) >= found.threads)
+
+
+def _weights(found: Usage) -> dict[str, float]:
+    """Choose the threads to count: the largest, and some others, each with how many it stands for.
+
+    Threads that would take long are left out; the one that takes least is counted in any case.
+    """
+    candidates = {one.thread: one for one in (*found.largest[:MOST], *found.sample)}
+    if found.threads <= _SAMPLE:
+        candidates |= {one.thread: one for one in found.largest}
+    left = [_SAMPLE_BYTES, _SAMPLE_CHECKPOINTS]
+    chosen: list[ThreadUsage] = []
+    for one in sorted(candidates.values(), key=lambda one: one.bytes):
+        if not chosen or (one.bytes <= left[0] and one.checkpoints <= left[1]):
+            chosen.append(one)
+            left = [left[0] - one.bytes, left[1] - one.checkpoints]
+    largest = {one.thread for one in found.largest[:MOST]}
+    alone = sum([one.bytes for one in chosen if one.thread in largest])
+    others = sum([one.bytes for one in chosen if one.thread not in largest])
+    if others:
+        weight = max((found.bytes - alone) / others, 1.0)
+        return {one.thread: 1.0 if one.thread in largest else weight for one in chosen}
+    weight = max(found.bytes / alone, 1.0) if alone else 1.0
+    return {one.thread: weight for one in chosen}
+
+
+def _measured_stats(now: int, found: Usage, measured: _Measured, *, is_whole: bool) -> Stats:
+    """Return the statistics of a store by the counts of its threads, and the parts of some."""
+    threads = tuple([one for one, _, _ in measured])
+    if is_whole:
+        found = found._replace(
+            threads=len(threads),
+            checkpoints=sum([one.checkpoints for one in threads]),
+            writes=sum([one.writes for one in threads]),
+            bytes=sum([one.bytes for one in threads]),
+        )
+    else:
+        note = f"channels, parts and full copies, from {plural(len(threads), 'thread')}"
+        found = found._replace(notes=(*found.notes, note))
+
+    def total(name: str) -> int:
+        sizes: list[float] = [getattr(one, name) * weight for one, _, weight in measured]
+        return round(sum(sizes))
+
+    return _stats(
+        now,
+        found,
+        _channels([(one, weight) for _, some, weight in measured for one in some]),
+        bytes_on_disk=found.total,
+        by_thread=threads,
+        parts={name: total(name) for name in PARTS},
+        compression_saved=total("compression_saved"),
+    )
+
+
+def _stats(
+    now: int,
+    found: Usage,
+    channels: list[ChannelStats],
+    *,
+    bytes_on_disk: int | None,
+    compression_saved: int = 0,
+    parts: dict[str, int] | None = None,
+    by_thread: tuple[ThreadStats, ...] = (),
+) -> Stats:
+    return Stats(
+        at=EPOCH + now * MICROSECOND,
+        threads=found.threads,
+        checkpoints=found.checkpoints,
+        writes=found.writes,
+        bytes=found.bytes,
+        bytes_on_disk=bytes_on_disk,
+        full_copy_bytes=sum([one.full_copy_bytes for one in channels]),
+        compression_saved=compression_saved,
+        channels=tuple(sorted(channels, key=lambda one: (-one.bytes, one.name))),
+        parts=parts or {},
+        hours=found.hours,
+        largest=found.largest[:MOST],
+        busiest=found.busiest[:MOST],
+        idle_threads=found.idle_threads,
+        idle_bytes=found.idle_bytes,
+        by_thread=by_thread,
+        estimated=bool(found.notes),
+        note="; ".join(found.notes),
+        missing_indexes=found.missing_indexes,
+    )
+
+
+def _channels(found: Iterable[tuple[ChannelStats, float]]) -> list[ChannelStats]:
+    by_name: dict[str, list[tuple[ChannelStats, float]]] = {}
+    for one, weight in found:
+        by_name.setdefault(one.name, []).append((one, weight))
+    return [
+        ChannelStats(
+            name,
+            bytes=round(sum([one.bytes * weight for one, weight in some])),
+            full_copy_bytes=round(sum([one.full_copy_bytes * weight for one, weight in some])),
+            changes=round(sum([one.changes * weight for one, weight in some])),
+            longest=max([one.longest for one, _ in some]),
+        )
+        for name, some in by_name.items()
+    ]
+
+
+# -- any saver ---------------------------------------------------------------------------
+
+
+def of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Workflow[Stats]:
+    """Return the statistics of any saver.
+
+    One of threadkeep gives its own, `saver.stats()`. Of another one the newest 1,000 checkpoints
+    that `list()` returns are counted, by what its serializer makes of their values.
+
+    Args:
+        saver: the saver.
+        exact: count the parts of every thread; see `Saver.stats`. Not for savers of others.
+    """
+    inner = behind(saver)
+    if isinstance(inner, Maintenance):
+        own = partial(inner.stats, exact=exact), partial(inner.astats, exact=exact)
+        return (yield from driver.either(*own))
+
+    counts = _Listed(saver.serde)
+
+    def listed() -> None:
+        for one in saver.list(None, limit=LISTED):
+            if counts.add(one):
+                break
+
+    async def alisted() -> None:
+        async for one in saver.alist(None, limit=LISTED):
+            if counts.add(one):
+                break
+
+    yield from driver.either(listed, alisted)
+    return counts.stats(datetime.now(UTC))
+
+
+stats, astats = driver.both(of_saver)
+
+
+class _Listed:
+    """Counts of checkpoints that a saver lists, by what its serializer makes of their values."""
+
+    def __init__(self, serde: Any) -> None:
+        self._serde = serde
+        self._sizes: dict[
+            tuple[str, str, str, str], int
+        ] = {}  # thread, namespace, channel, version
+        self._channels: dict[str, ChannelStats] = {}
+        self._threads: dict[str, tuple[int, int, list[int]]] = {}  # bytes, writes, times
+        self._count = self._read = 0
+
+    def add(self, one: CheckpointTuple) -> bool:
+        """Add a checkpoint; return True if it is enough."""
+        place, checkpoint = one.config["configurable"], one.checkpoint
+        thread, ns = str(place["thread_id"]), str(place.get("checkpoint_ns", ""))
+        size, writes, times = self._threads.get(thread, (0, 0, []))
+        for name, value in checkpoint["channel_values"].items():
+            version = str(checkpoint["channel_versions"].get(name))
+            size += self._add_value((thread, ns, name, version), value)
+        writes += len({task for task, *_ in one.pending_writes or ()})
+        stored_at = pack_time(checkpoint["ts"])
+        times.append(stored_at if isinstance(stored_at, int) else 0)
+        self._threads[thread] = size, writes, times
+        self._count += 1
+        return self._is_full
+
+    @property
+    def _is_full(self) -> bool:
+        return self._count >= LISTED or self._read > _LISTED_BYTES
+
+    def _add_value(self, key: tuple[str, str, str, str], value: Any) -> int:
+        """Add a value of a channel; return its size if its version is new."""
+        name, is_new = key[2], key not in self._sizes
+        if is_new:
+            self._sizes[key] = len(self._serde.dumps_typed(value)[1])
+        size = self._sizes[key]
+        self._read += size
+        old = self._channels.get(name) or ChannelStats(name)
+        self._channels[name] = ChannelStats(
+            name,
+            old.bytes + size * is_new,
+            old.full_copy_bytes + size,
+            old.changes + is_new,
+            max(old.longest, len(value) if isinstance(value, list) else 0),
+        )
+        return size * is_new
+
+    def stats(self, at: datetime) -> Stats:
+        """Return the statistics."""
+        now = (at - EPOCH) // MICROSECOND
+        read = ReadUsage(now, now - IDLE_DAYS * DAY, MOST)
+        recent = [
+            (name, time)
+            for name, (_, _, times) in self._threads.items()
+            for time in times
+            if time >= now - DAY
+        ]
+        per_thread = Counter([name for name, _ in recent])
+        threads = [
+            ThreadUsage(name, size, len(times), writes, per_thread[name], max(times))
+            for name, (size, writes, times) in self._threads.items()
+        ]
+        note = f"all, from the newest {self._count:,} checkpoints of list()"
+        notes = (note,) if self._is_full else ()
+        found = usage_of(read, 0, threads, recent, notes)
+        return _stats(now, found, list(self._channels.values()), bytes_on_disk=None)

@@ -1,0 +1,113 @@
+"""`threadkeep stats --watch` and `threadkeep advise`, as processes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import sqlite3
+import struct
+import subprocess
+import termios
+from datetime import UTC, datetime
+
+import pytest
+from kit.cli import SECONDS, command, threadkeep
+from kit.engine import Chain
+
+from threadkeep import SqliteSaver
+
+STORE = "threads.db"
+
+
+@pytest.fixture(autouse=True)
+def store(url):
+    with SqliteSaver(url) as saver:
+        Chain(saver, "alpha").put(text="x" * 900)
+    return url
+
+
+class Screen:
+    """A terminal of 24 lines in which a command runs."""
+
+    def __init__(self, columns, *arguments):
+        self._primary, secondary = pty.openpty()
+        fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.process = subprocess.Popen(
+            command(*arguments),
+            stdout=secondary,
+            stderr=secondary,
+            env={**os.environ, "TERM": "xterm", "NO_COLOR": "1"},
+        )
+        os.close(secondary)
+        self._seen = ""
+
+    def until(self, pattern):
+        """Wait for a text, and forget all up to it."""
+        while not (found := re.search(pattern, self._seen)):
+            ready, _, _ = select.select([self._primary], [], [], SECONDS)
+            assert ready, self._seen
+            self._seen += os.read(self._primary, 1 << 16).decode()
+        self._seen = self._seen[found.end() :]
+        return found
+
+    def close(self):
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.wait(SECONDS) == 130
+        os.close(self._primary)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_what_is_saved_meanwhile_is_shown(store, columns):
+    screen = Screen(columns, "stats", store, "--watch", "--every", "0.1s")
+    try:
+        screen.until("1 thread, 1 checkpoint, ")
+        screen.until(r"Now: 0\.0 checkpoints/s")
+        with SqliteSaver(store) as saver:
+            Chain(saver, "beta").put(text="y")
+        screen.until("2 threads, 2 checkpoints, ")
+        screen.until(r"Now: [\d.]+ checkpoints/s, 0\.0 writes/s, [\d.]+ (bytes|kB)/s")
+        assert len(screen.until(r"alpha[^\r\n]*")[0]) <= columns
+    finally:
+        screen.close()
+
+
+def test_watching_needs_a_terminal(store):
+    code, said, wrong = threadkeep("stats", store, "--watch")
+    assert (code, said, len(wrong)) == (2, [], 1)
+    assert "--json" in wrong[0]
+
+
+def test_the_hours_are_a_chart(store, told):
+    with SqliteSaver(store) as saver:
+        chain = Chain(saver, "new")
+        for number in range(3):
+            place, checkpoint, *rest = chain.arguments(n=number)
+            checkpoint["ts"] = datetime.now(UTC).isoformat()
+            chain.at = saver.put(place, checkpoint, *rest)
+    lines = told("stats", store)
+    (top,) = (line for line in lines if re.match("3 +#", line))
+    assert top.split() == ["3", "##"]
+    assert len(top) == 2 + 24 * 3 - 1
+
+
+def test_no_advice_where_all_is_well(store):
+    assert threadkeep("advise", store) == (0, ["No advice: nothing stands out."], [])
+    assert json.loads(threadkeep("advise", store, "--json")[1][0])["advice"] == []
+
+
+def test_a_missing_index_is_made_by_the_command(store, told):
+    with sqlite3.connect(store) as db:
+        db.execute("DROP INDEX tk_threads_by_state")
+    (advice,) = told("advise", store, "--json")["advice"]
+    assert advice["topic"] == "index"
+    assert told("advise", store)[1].strip() == advice["command"]
+    program, path, statement = re.fullmatch(r"(\w+) (\S+) '(.*)'", advice["command"]).groups()
+    assert (program, path) == ("sqlite3", store)
+    with sqlite3.connect(path) as db:
+        db.execute(statement)
+    assert told("advise", store, "--json")["advice"] == []
