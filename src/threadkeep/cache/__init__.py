@@ -1,0 +1,23 @@
+"""Cache of the results of nodes, in place of LangGraph's."""
+
+from threadkeep.cache.cache import Cache
+from threadkeep.cache.caches import (
+    InMemoryCache,
+    MemoryCache,
+    PostgresCache,
+    RedisCache,
+    SqliteCache,
+    cache_over,
+    open_cache,
+)
+
+__all__ = [
+    "Cache",
+    "InMemoryCache",
+    "MemoryCache",
+    "PostgresCache",
+    "RedisCache",
+    "SqliteCache",
+    "cache_over",
+    "open_cache",
+]
