@@ -59,7 +59,7 @@ class _Schemas:
             make(name, self.layout)
             return name
         name = self.by_folder.pop(next(iter(self.by_folder)))
-        _server().execute("; ".join(f"DELETE FROM {name}.{table}" for table in TABLES))
+        _server().execute("; ".join(f"DELETE FROM {name}.{table}" for table in (*TABLES, "cache")))
         index = ", ".join(f"{name}.threadkeep_memory_{each}" for each in ("records", "messages"))
         _server().execute(f"DROP TABLE IF EXISTS {index}")
         _server().execute(f"DROP FUNCTION IF EXISTS {name}.threadkeep_memory_remove CASCADE")

@@ -24,7 +24,10 @@ class Lease:
 
     @property
     def has_ended(self) -> bool:
-        """True if the run holds its key no more: it ended before it had a value."""
+        """True if the run holds its key no more: it ended before it had a value.
+
+        LangGraph's runs are reference cycles: it may take until the next garbage collection.
+        """
         return _references(self) <= _UNHELD
 
 
