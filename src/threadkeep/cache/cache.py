@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import blake2b
 from random import SystemRandom
 from typing import Any, Self, TypeAlias, cast
@@ -53,7 +53,7 @@ from threadkeep.validation import LONGEST, duration, is_count, micros
 _RECENT = 60_000_000  # microseconds in which a further use is not noted
 _TRIM_EVERY = 256  # entries set by this process, or a sixteenth of max_entries
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds between two looks at another's lease
-_COMPRESSION = Compression()
+_COMPRESSION = Compression(over=16 * 1024)  # (most values are small, and speed counts)
 _RANDOM = SystemRandom()
 _MUST_KNOW = (InvalidArgumentError, ClosedError, NotSetUpError)  # the program is wrong
 
@@ -285,7 +285,7 @@ class Cache(BaseCache[Any]):
         """Remove the values of these very namespaces, or (None) all, and end leases."""
         spaces = None
         if namespaces is not None:
-            spaces = tuple([_space(_path(namespace)) for namespace in namespaces])
+            spaces = tuple([_space(_namespace(each))[1] for each in namespaces])
         if spaces != ():
             yield from on(self._stack, _committing(ClearEntries(spaces)))
 
@@ -388,33 +388,37 @@ def _full(key: FullKey) -> FullKey:
         namespace, name = key
     except (TypeError, ValueError):
         raise _invalid_key(key) from None
-    if not isinstance(name, str) or isinstance(namespace, str):
+    if not isinstance(name, str):
         raise _invalid_key(key)
-    return tuple(namespace), name
+    return _namespace(namespace), name
+
+
+def _namespace(namespace: Sequence[str]) -> Namespace:
+    if isinstance(namespace, tuple | list):
+        return tuple(namespace)
+    raise invalid("namespace", namespace, 'Use texts: ("a", "b").')
 
 
 def _invalid_key(key: object) -> InvalidArgumentError:
     return invalid("key", key, 'Use a namespace and a text: (("a", "b"), "key").')
 
 
-def _path(namespace: Iterable[str]) -> bytes:
-    labels = tuple(namespace)
+@lru_cache(maxsize=1000)
+def _space(namespace: Namespace) -> tuple[bytes, bytes]:
+    """Return a namespace as bytes, and its digest."""
     try:
-        if not isinstance(namespace, str) and all(isinstance(label, str) for label in labels):
-            return orjson.dumps(labels)
-    except orjson.JSONEncodeError:  # a lone surrogate
-        pass
-    raise invalid("namespace", namespace, 'Use texts: ("a", "b").')
-
-
-def _space(path: bytes) -> bytes:
-    return blake2b(path, digest_size=8).digest()
+        path = orjson.dumps(namespace)
+    except TypeError:  # (also for a lone surrogate)
+        path = b""
+    if not path or not all(isinstance(label, str) for label in namespace):
+        raise invalid("namespace", namespace, 'Use texts: ("a", "b").')
+    return path, blake2b(path, digest_size=8).digest()
 
 
 def _id(key: FullKey) -> bytes:
-    path = _path(key[0])
+    path, space = _space(key[0])
     try:
         name = key[1].encode()
     except UnicodeEncodeError:
         raise _invalid_key(key) from None
-    return _space(path) + blake2b(path + name, digest_size=16).digest()
+    return space + blake2b(path + name, digest_size=16).digest()
