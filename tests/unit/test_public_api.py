@@ -22,6 +22,7 @@ MODULES = (
     "threadkeep.streaming",
     "threadkeep.sessions",
     "threadkeep.store",
+    "threadkeep.cache",
     "threadkeep.monitor",
     "threadkeep.errors",
 )

@@ -1,7 +1,7 @@
 """Cache of the results of nodes, in place of LangGraph's."""
 
 from threadkeep.cache.cache import Cache
-from threadkeep.cache.caches import (
+from threadkeep.cache.open import (
     InMemoryCache,
     MemoryCache,
     PostgresCache,

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
 from hashlib import blake2b
+from importlib import import_module
 from random import SystemRandom
 from typing import Any, Self, TypeAlias, cast
 
@@ -63,52 +63,57 @@ _Found: TypeAlias = tuple[dict[bytes, Any], dict[bytes, bytes]]
 """Values by id, and the owners of leases."""
 
 
-@dataclass(frozen=True)
-class CacheOptions:
-    """Checked options of a cache: see `open_cache`."""
-
-    serde: SerializerProtocol | None = None
-    lease: timedelta | float | None = None
-    max_bytes: int = 256 * 2**20
-    max_entries: int = 100_000
-
-    def __post_init__(self) -> None:
-        if self.lease is not None:
-            object.__setattr__(self, "lease", duration("lease", self.lease))
-        for name in ("max_bytes", "max_entries"):
-            value = getattr(self, name)
-            if not is_count(value, 1) or value > LONGEST:
-                raise invalid(name, value, "Use a number of 1 or more.")
-
-
 class Cache(BaseCache[Any]):
     """Results of nodes, in place of LangGraph's caches; sync and async on one object.
 
     A failure of the store, and a value that cannot be stored or read, is logged and counts as a
-    miss. Use it under `with` or `async with`, or call `close`.
+    miss.
+
+    Args:
+        backend: the backend of a saver, over whose connections the cache works.
+        serde: a serializer for the values, which may encrypt them, in place of the codec.
+        lease: seconds, or a timedelta. Of many who miss one key at the same time, in any process,
+            one computes its value, and the others wait for it as long as this at most. None: all
+            compute it.
+        max_bytes: bytes of values, beyond about which the least recently used are evicted.
+        max_entries: entries, likewise.
+        owned: close the backend with the cache.
+
+    Raises:
+        InvalidArgumentError: an option is invalid.
+        OpenError: the store cannot be opened.
     """
 
     def __init__(
-        self, backend: Backend | AsyncBackend, options: CacheOptions, *, owns: bool = True
+        self,
+        backend: Backend | AsyncBackend,
+        *,
+        serde: SerializerProtocol | None = None,
+        lease: timedelta | float | None = None,
+        max_bytes: int = 256 * 2**20,
+        max_entries: int = 100_000,
+        owned: bool = False,
     ) -> None:
-        super().__init__(serde=options.serde)
-        serde = options.serde
-        self._codec: Codec = NativeCodec() if serde is None else SerdeCodec(serde)
+        super().__init__(serde=serde)
         try:
+            for name, value in (("max_bytes", max_bytes), ("max_entries", max_entries)):
+                if not is_count(value, 1) or value > LONGEST:
+                    raise invalid(name, value, "Use a number of 1 or more.")
+            self._lease = micros(None if lease is None else duration("lease", lease))
+            self._codec: Codec = NativeCodec() if serde is None else SerdeCodec(serde)
             entries = entries_over(backend)
         except ThreadkeepError:
-            if owns and isinstance(backend, Backend):
+            if owned and isinstance(backend, Backend):
                 backend.close()
             raise
-        self._backend = BackendPair(backend) if owns else None
+        self._owned = BackendPair(backend) if owned else None
         self._store = Store(entries)
         self._stack = Stack(self._store)
-        self._lease = micros(options.lease)
         self._leases = Leases()
-        self._limits = Limits(options.max_entries, options.max_bytes)
+        self._limits = Limits(max_entries, max_bytes)
         self._recent = 0 if entries.instant else _RECENT
-        self._due = max(1, options.max_bytes // 16)
-        self._least = self._due / min(_TRIM_EVERY, max(1, options.max_entries // 16))
+        self._due = max(1, max_bytes // 16)
+        self._least = self._due / min(_TRIM_EVERY, max(1, max_entries // 16))
         self._untrimmed: float = self._due
 
     # -- reading -------------------------------------------------------------------------
@@ -302,8 +307,8 @@ class Cache(BaseCache[Any]):
     def _close(self) -> Workflow[None]:
         """Close the cache, and the store that was opened for it. Idempotent."""
         yield from either(self._store.close, self._store.aclose)
-        if self._backend is not None:
-            yield from either(self._backend.close, self._backend.aclose)
+        if self._owned is not None:
+            yield from either(self._owned.close, self._owned.aclose)
 
     close, aclose = both(_close)
 
@@ -359,24 +364,21 @@ def entries_over(backend: Backend | AsyncBackend) -> Backend | AsyncCacheBackend
     if isinstance(backend, SqliteBackend):
         return SqliteEntries(backend.connections)
     if not isinstance(backend, BlockingFace):
-        return _entries(backend)
-    awaited = backend.asynchronous
-    return BlockingCache(_entries(backend.face), None if awaited is None else _entries(awaited))
+        return _awaited(backend)
+    beside = backend.asynchronous
+    return BlockingCache(_awaited(backend.face), None if beside is None else _awaited(beside))
 
 
-def _entries(face: Any) -> AsyncCacheBackend:
-    module = type(face).__module__
-    if module.startswith("threadkeep.backends.postgres."):
-        from threadkeep.cache.postgres import PostgresEntries  # noqa: PLC0415 - of an extra
-
-        return PostgresEntries(face)
-    if module.startswith("threadkeep.backends.redis."):
-        from threadkeep.cache.redis import RedisEntries  # noqa: PLC0415 - of an extra
-
-        return RedisEntries(face)
+def _awaited(backend: Any) -> AsyncCacheBackend:
+    for kind in type(backend).__mro__:  # (their libraries are extras)
+        for server in ("postgres", "redis"):
+            if kind.__module__.startswith(f"threadkeep.backends.{server}."):
+                module: Any = import_module(f"threadkeep.cache.{server}")
+                found: AsyncCacheBackend = module.entries_over(backend)
+                return found
     raise InvalidArgumentError(
-        f"There is no cache over {type(face).__name__}.",
-        hint="Open one of its own: open_cache(url).",
+        f"{type(backend).__name__} has no room for a cache.",
+        hint="Use a backend of threadkeep: memory, SQLite, PostgreSQL or Redis.",
     )
 
 

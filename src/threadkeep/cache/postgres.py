@@ -137,3 +137,6 @@ def _statement(change: Change) -> Statement:
         case ClearEntries():
             spaces = change.spaces or ()
             return Statement(_CLEAR, (_array(spaces), _array([end_of(one) for one in spaces])))
+
+
+entries_over = PostgresEntries

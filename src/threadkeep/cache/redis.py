@@ -213,3 +213,6 @@ def _row(text: bytes | None, score: Any) -> Row | None:
     if text[:1] == _VALUE:
         return Row(text[1:], None, used_at)
     return Row(None, text[1:], used_at)
+
+
+entries_over = RedisEntries

@@ -1,0 +1,121 @@
+"""Caches by URL, and under the names that LangGraph's caches have."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from threadkeep.backends.base import AsyncBackend, Backend
+from threadkeep.backends.open import open_backend, open_postgres, open_redis
+from threadkeep.backends.sqlite import Database, SqliteBackend
+from threadkeep.cache.cache import Cache
+
+_OWN = ("serde", "lease", "max_bytes", "max_entries")
+
+
+def open_cache(url: str, **options: Any) -> Cache:
+    """Open a cache in the store that a URL names; use it under `with` or `async with`.
+
+    Args:
+        url: as `threadkeep.open_saver` takes it; the store may be a saver's.
+        **options: those of `Cache`, and those of the backend (see `SqliteCache`,
+            `threadkeep.PostgresSaver` and `RedisSaver`).
+
+    Raises:
+        OpenError: the scheme is unknown, or the store cannot be opened.
+        InvalidArgumentError: an option is unknown or invalid.
+    """
+    own = {name: options.pop(name) for name in _OWN if name in options}
+    if isinstance(url, str) and url[:9].lower() == "sqlite://":
+        options.setdefault("synchronous", "normal")
+    return Cache(open_backend(url, **options), owned=True, **own)
+
+
+def cache_over(backend: Backend | AsyncBackend, **options: Any) -> Cache:
+    """Return a cache in the store of a saver: `cache_over(saver.backend)`.
+
+    It uses the saver's connections: close it before the saver. In memory, it is on its own.
+
+    Args:
+        backend: the saver's backend.
+        **options: those of `Cache`.
+
+    Raises:
+        OpenError: the store has no cache yet, and is read only.
+        InvalidArgumentError: an option is invalid, or the backend is not of threadkeep.
+    """
+    return Cache(backend, **options)
+
+
+class MemoryCache(Cache):
+    """A cache in this process, in place of LangGraph's `InMemoryCache`.
+
+    Args:
+        **options: those of `Cache`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(open_backend("memory://"), owned=True, **options)
+
+
+class SqliteCache(Cache):
+    """A cache in a SQLite file, in place of LangGraph's `SqliteCache`.
+
+    Args:
+        path: the file, which may be that of a saver, but not that of LangGraph's cache.
+        synchronous: "normal": a power cut may take the last entries; "full": it does not.
+        busy_timeout: seconds to wait for another process that is writing.
+        **options: those of `Cache`.
+    """
+
+    def __init__(
+        self,
+        path: Database,
+        *,
+        synchronous: Literal["full", "normal"] = "normal",
+        busy_timeout: float = 30.0,
+        **options: Any,
+    ) -> None:
+        backend = SqliteBackend(path, synchronous=synchronous, busy_timeout=busy_timeout)
+        super().__init__(backend, owned=True, **options)
+
+
+class PostgresCache(Cache):
+    """A cache in a PostgreSQL schema. Call `setup` once, as for `threadkeep.PostgresSaver`.
+
+    Args:
+        conn: a URL, or a pool or connection of psycopg.
+        **options: those of `Cache`, and those of the connections: see `PostgresSaver`.
+    """
+
+    def __init__(self, conn: Any, **options: Any) -> None:
+        own = {name: options.pop(name) for name in _OWN if name in options}
+        super().__init__(open_postgres(conn, **options), owned=True, **own)
+
+
+class RedisCache(Cache):
+    """A cache in Redis, in place of LangGraph's `RedisCache`.
+
+    Args:
+        redis: a URL, or a client of redis-py, blocking or async.
+        serde: see `Cache`.
+        prefix: the beginning of all keys.
+        **options: those of `Cache`, and those of the client: see `threadkeep.RedisSaver`.
+    """
+
+    def __init__(
+        self,
+        redis: Any,
+        *,
+        serde: SerializerProtocol | None = None,
+        prefix: str | None = None,
+        **options: Any,
+    ) -> None:
+        own = {name: options.pop(name) for name in _OWN if name in options}
+        if prefix is not None:
+            options["prefix"] = prefix
+        super().__init__(open_redis(redis, **options), serde=serde, owned=True, **own)
+
+
+InMemoryCache = MemoryCache
