@@ -22,6 +22,7 @@ from threadkeep.backends.redis.rows import (
 )
 from threadkeep.backends.redis.scripts import Call
 from threadkeep.backends.sync_bridge import finish
+from threadkeep.cache import open_cache
 from threadkeep.engine.model import Batch, FindThreads, HeadFence, ReadCheckpoint, ReadThread
 from threadkeep.errors import StaleThreadError
 from threadkeep.testing import BackendContract, Blocking
@@ -229,3 +230,20 @@ def test_a_slot_moves_while_its_thread_is_written_to(face):
 async def of_loop(backend):
     await asyncio.sleep(0)
     return backend.asynchronous
+
+
+# -- caches of node results --------------------------------------------------------------
+
+
+def test_a_cache_is_in_one_slot():
+    keys = [(("a",), f"key {n}") for n in range(50)]
+    url = f"{cluster().url}?prefix={new_prefix()}"
+    with open_cache(url, max_entries=20, lease=60) as cache:
+        assert cache.get(keys) == {}
+        cache.set({key: (n, 60) for n, key in enumerate(keys)})
+        found = cache.get(keys)
+        assert len(found) == 20
+        assert asyncio.run(cache.aget(list(found))) == found
+        cache.delete(keys[:40])
+        cache.clear([("a",)])
+        assert asyncio.run(cache.aget(keys)) == {}

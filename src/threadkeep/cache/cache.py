@@ -145,6 +145,7 @@ class Cache(BaseCache[Any]):
         values: dict[bytes, Any] = {}
         leased: dict[bytes, bytes] = {}
         used: list[bytes] = []
+        unreadable: list[bytes] = []
         for id_, row in zip(ids, rows, strict=True):
             if row is None:
                 continue
@@ -155,13 +156,17 @@ class Cache(BaseCache[Any]):
                 values[id_] = self._codec.decode(unpack(row.value)[0])
             except CodecError as error:
                 _note(error, "read a value of")
+                unreadable.append(id_)
+                continue
             if now - row.used_at >= self._recent:
                 used.append(id_)
-        if used:
-            try:
+        try:
+            if used:
                 yield _commit(UseEntries(tuple(used), now))
-            except ThreadkeepError as error:
-                _note(error, "note the use of")
+            if unreadable:  # (a lease takes their place)
+                yield _commit(RemoveEntries(tuple(unreadable)))
+        except ThreadkeepError as error:
+            _note(error, "write to")
         return values, leased
 
     # -- leases --------------------------------------------------------------------------
@@ -178,9 +183,7 @@ class Cache(BaseCache[Any]):
         pause = _FIRST_PAUSE
         while True:
             missing = [id_ for id_ in asked if id_ not in values]
-            others = yield from self._others(
-                asked, [id_ for id_ in missing if id_ in leased], leased
-            )
+            others = yield from self._others(asked, missing, leased)
             free = [id_ for id_ in missing if id_ not in leased]
             is_over = time.monotonic() >= end
             if (is_over or not others) and (yield from self._claim(asked, free, partial=is_over)):
@@ -196,7 +199,7 @@ class Cache(BaseCache[Any]):
     ) -> Workflow[list[bytes]]:
         """Return the ids that other runs compute; end leases of runs of this process that ended."""
         others = []
-        for id_ in ids:
+        for id_ in [id_ for id_ in ids if id_ in leased]:
             lease = self._leases.of(id_, leased[id_])
             if lease is None:
                 others.append(id_)
