@@ -246,7 +246,6 @@ class Cache(BaseCache[Any]):
                 gone.append(id_)
             else:
                 entries.append(Entry(id_, data, None if lifetime is None else now + lifetime))
-            self._leases.forget(id_)
         try:
             yield from on(self._stack, self._put(tuple(entries), tuple(gone), now))
         except ThreadkeepError as error:

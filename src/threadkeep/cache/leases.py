@@ -55,10 +55,6 @@ class Leases:
         while len(self._leases) > _MOST:
             self._leases.pop(next(iter(self._leases.copy())), None)
 
-    def forget(self, id_: bytes) -> None:
-        """Forget a lease, if there is one."""
-        self._leases.pop(id_, None)
-
     def of(self, id_: bytes, owner: bytes) -> Lease | None:
         """Return the lease of this owner; None if it is another process's."""
         lease = self._leases.get(id_)
