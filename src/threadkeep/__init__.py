@@ -17,6 +17,7 @@ from threadkeep.savers import (
     PostgresSaver,
     RedisSaver,
     SqliteSaver,
+    open_all,
     open_saver,
 )
 
@@ -56,6 +57,7 @@ __all__ = [
     "WriteBehind",
     "__version__",
     "compare_versions",
+    "open_all",
     "open_saver",
     "register",
     "register_module",

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep.backends.open import open_backend, open_postgres, open_redis
 from threadkeep.backends.sqlite import Database, SqliteBackend
+from threadkeep.layers import driver
+from threadkeep.layers.driver import Workflow, either
 from threadkeep.options import check_options, pop_options
 from threadkeep.saver import Saver
+
+if TYPE_CHECKING:
+    from threadkeep.cache import Cache
+    from threadkeep.store import Store
 
 
 class MemorySaver(Saver):
@@ -171,6 +178,88 @@ def open_saver(url: str, **options: Any) -> Saver:
     """
     own = pop_options(options)
     return Saver(open_backend(url, **options), **own)
+
+
+class Opened(NamedTuple):
+    """A saver, and the store and the cache that use its connections.
+
+    Use it under `with` or `async with`, which closes all three.
+    """
+
+    saver: Saver
+    store: Store
+    cache: Cache
+
+    def setup(self) -> None:
+        """Make the tables that a PostgreSQL database needs. Idempotent."""
+        self.saver.setup()
+        self.store.setup()
+
+    async def asetup(self) -> None:
+        """Async variant of `setup`."""
+        await self.saver.asetup()
+        await self.store.asetup()
+
+    def close(self) -> None:
+        """Close all three. Idempotent."""
+        driver.run(self._close())
+
+    async def aclose(self) -> None:
+        """Async variant of `close`."""
+        await driver.arun(self._close())
+
+    def _close(self) -> Workflow[None]:
+        for each in (self.cache, self.store, self.saver):
+            yield from either(each.close, each.aclose)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+
+def open_all(
+    url: str,
+    *,
+    store: Mapping[str, Any] | None = None,
+    cache: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Opened:
+    """Open a saver, a store and a cache on one database, in this order.
+
+    They share its connections, and the `serde`, so that what one encrypts the others do too.
+
+    Args:
+        url: as `open_saver` takes it.
+        store: options of `threadkeep.store.Store`, such as `index`.
+        cache: options of `threadkeep.cache.Cache`.
+        **options: those of `open_saver`.
+
+    Raises:
+        OpenError: the scheme is unknown, or the store cannot be opened.
+        InvalidArgumentError: an option is unknown or invalid.
+    """
+    from threadkeep.cache import cache_over  # noqa: PLC0415 - seldom needed
+    from threadkeep.store import Store  # noqa: PLC0415 - seldom needed
+
+    saver = open_saver(url, **options)
+    serde = {"serde": options["serde"]} if options.get("serde") is not None else {}
+    try:
+        return Opened(
+            saver,
+            Store(saver.backend, **{**serde, **(store or {})}),
+            cache_over(saver.backend, **{**serde, **(cache or {})}),
+        )
+    except BaseException:
+        driver.run(saver._close())  # noqa: SLF001 - of this package
+        raise
 
 
 AsyncRedisSaver = RedisSaver

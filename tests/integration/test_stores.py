@@ -12,9 +12,12 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.base import BaseStore, GetOp, InvalidNamespaceError, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
+from langgraph.types import CachePolicy
 
 from integration.backends import BACKENDS, SHARED, url_of
+from threadkeep import open_all
 from threadkeep.errors import (
+    ClosedError,
     CodecError,
     ConflictError,
     EmbeddingError,
@@ -441,3 +444,45 @@ async def test_nodes_share_memories_across_threads(opened):
         ["I know []", "I know ['rum']"],
     ]
     await store.aclose()
+
+
+# -- beside a saver and a cache --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+async def test_one_url_opens_a_saver_a_store_and_a_cache(name, tmp_path):
+    calls = []
+
+    async def count(state, *, store: BaseStore):
+        calls.append(state["messages"][-1].content)
+        await store.aput(("counted",), str(len(calls)), {"text": calls[-1]})
+        return {"messages": [("ai", str(len(calls)))]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("count", count, cache_policy=CachePolicy(key_func=lambda state: "same"))
+    builder.add_edge(START, "count")
+    url = "memory://" if name == "memory" else url_of(name, tmp_path)
+    async with open_all(url, store={"index": INDEX}) as (saver, store, cache):
+        await store.asetup()
+        graph = builder.compile(checkpointer=saver, store=store, cache=cache)
+        for thread in ("1", "2"):
+            config = {"configurable": {"thread_id": thread}}
+            state = await graph.ainvoke({"messages": [("user", "hi")]}, config)
+            assert [message.content for message in state["messages"]] == ["hi", "1"]
+        assert calls == ["hi"]
+        assert [item.value for item in await store.asearch((), query="hi")] == [{"text": "hi"}]
+    with pytest.raises(ClosedError):
+        await saver.aget_tuple(config)
+    if name != "memory":
+        with pytest.raises(ClosedError):
+            await store.aget(("counted",), "1")
+
+
+def test_one_serializer_encrypts_all_three(tmp_path):
+    key = EncryptedSerializer.from_pycryptodome_aes(key=b"0" * 16)
+    file = tmp_path / "all.db"
+    with open_all(f"sqlite:///{file}", serde=key) as opened:
+        opened.store.put(NS, "a", {"text": "marmalade"})
+        opened.cache.set({(("ns",), "k"): ({"text": "marmalade"}, None)})
+        assert opened.cache.get([(("ns",), "k")]) == {(("ns",), "k"): {"text": "marmalade"}}
+    assert b"marmalade" not in file.read_bytes()
