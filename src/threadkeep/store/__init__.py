@@ -1,5 +1,6 @@
 """Long-term memory: stores of items, with search by filter, meaning and words."""
 
+from threadkeep.store.items import FoundItem, ItemVersion, StoredItem
 from threadkeep.store.local_model import LocalEmbeddings
 from threadkeep.store.open import (
     AsyncPostgresStore,
@@ -12,7 +13,6 @@ from threadkeep.store.open import (
     SqliteStore,
     open_store,
 )
-from threadkeep.store.operations import FoundItem, ItemVersion, StoredItem
 from threadkeep.store.store import Store
 from threadkeep.store.transfer import ErasedItems
 

@@ -6,119 +6,48 @@ No I/O and no clock: they yield requests, as those of the engine do (`engine.ope
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import orjson
 from langgraph.store.base import (
     GetOp,
-    Item,
     ListNamespacesOp,
     MatchCondition,
     Op,
     PutOp,
-    SearchItem,
     SearchOp,
     validate_op_namespace,
 )
 
 from threadkeep.engine.operation import Commit, Fetch, Request, Requests
-from threadkeep.errors import ConflictError, EmbeddingError, invalid
+from threadkeep.errors import EmbeddingError, invalid
 from threadkeep.store import filters
+from threadkeep.store import puts as putting
 from threadkeep.store.embedding import Index
+from threadkeep.store.items import Engine, FoundItem, StoredItem, ask, time_of
 from threadkeep.store.ranking import fuse
 from threadkeep.store.records import (
-    Earlier,
-    EmbedItem,
-    EmbedItems,
     FindItems,
     FindNamespaces,
     FindNearest,
-    FindPending,
     FindText,
-    FindVersions,
     GetItems,
     ItemKey,
-    ItemPut,
     ItemRow,
     Namespace,
-    PutItems,
     RefreshItems,
     Scored,
-    Vector,
-    VersionRow,
 )
-from threadkeep.store.values import Packer, patch, patched
 from threadkeep.validation import is_count
 from threadkeep.words import tokens
 
 T = TypeVar("T")
 
-_MINUTE = 60_000_000
 _PAGE = 256  # rows read at once where a filter is tested in Python
 _REFRESH = 100  # a lifetime begins anew once a hundredth of it has passed
-_TRIES = 8  # of a put that others overtake
-_PENDING = 100  # items that are embedded together later
 _FUSED = 100  # items of each ranking that are fused, at least
-_WORDS = 200_000  # characters of an item's words: a tsvector has 1 MB
 _QUERY_WORDS = 200
 _log = logging.getLogger("threadkeep")
-
-
-class StoredItem(Item):
-    """An item of a store.
-
-    Attributes:
-        version: a number that each put of the item raises; for `put(..., if_version=)`.
-    """
-
-    __slots__ = ("version",)
-    version: int
-
-
-class FoundItem(SearchItem):
-    """An item that a search found.
-
-    Attributes:
-        version: see `StoredItem`.
-    """
-
-    __slots__ = ("version",)
-    version: int
-
-
-class ItemVersion(NamedTuple):
-    """A version of an item.
-
-    Attributes:
-        version: its number; a later version has a higher one.
-        value: its value.
-        updated_at: the time at which it was put.
-        replaced_at: the time at which it was replaced or deleted; None for the current version.
-        deleted: True if it was deleted, and not replaced.
-    """
-
-    version: int
-    value: dict[str, Any]
-    updated_at: datetime
-    replaced_at: datetime | None = None
-    deleted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """All that operations of one store share.
-
-    `history` is the number of earlier versions that are kept of an item.
-    """
-
-    packer: Packer
-    index: Index | None
-    now: Callable[[], int]
-    omit_expired: bool
-    history: int
 
 
 # -- batches -----------------------------------------------------------------------------
@@ -156,7 +85,7 @@ def batch(
             results[at] = answer
         yield from _refresh([row for _, rows in replies for row in rows], now)
     if puts:
-        yield from _put(engine, puts.values(), now)
+        yield from putting.put(engine, puts.values(), now)
     return results
 
 
@@ -177,7 +106,7 @@ def together(operations: Sequence[Requests[Any]]) -> Requests[list[Any]]:
     while replies:
         fetches: dict[int, Fetch] = {}
         for at, reply in replies.items():
-            request = yield from _until_fetch(operations[at], reply, results, at)
+            request = yield from _untilask(operations[at], reply, results, at)
             if request is not None:
                 fetches[at] = request
         replies = {}
@@ -190,7 +119,7 @@ def together(operations: Sequence[Requests[Any]]) -> Requests[list[Any]]:
     return results
 
 
-def _until_fetch(
+def _untilask(
     operation: Requests[Any], reply: Any, results: list[Any], at: int
 ) -> Requests[Fetch | None]:
     """Continue an operation until it fetches (return that), or ends (note its result)."""
@@ -209,11 +138,6 @@ def _until_fetch(
     return request
 
 
-def _fetch(read: Any, *, hot: bool = False) -> Generator[Request, Any, Any]:
-    (reply,) = yield Fetch((read,), hot)
-    return reply
-
-
 def _checked_key(op: GetOp | PutOp) -> str:
     if not isinstance(op.key, str):
         raise invalid("key", op.key, "Use a text.")
@@ -227,7 +151,7 @@ def _get(
     engine: Engine, gets: Collection[GetOp], alive: int | None
 ) -> Requests[tuple[list[StoredItem | None], list[ItemRow]]]:
     keys = tuple([(tuple(op.namespace), _checked_key(op)) for op in gets])
-    rows: list[ItemRow | None] = yield from _fetch(GetItems(keys, alive), hot=True)
+    rows: list[ItemRow | None] = yield from ask(GetItems(keys, alive), hot=True)
     items = [None if row is None else _item(engine, row) for row in rows]
     refreshed = [row for row, op in zip(rows, gets, strict=True) if row and op.refresh_ttl]
     return items, refreshed
@@ -256,11 +180,6 @@ def _fill(item: StoredItem | FoundItem, row: ItemRow, value: dict[str, Any]) -> 
     item.version = row.version
 
 
-def time_of(micros: int) -> datetime:
-    """Return a time, given in microseconds since 1970."""
-    return datetime.fromtimestamp(micros / 1e6, UTC)
-
-
 class _Match(NamedTuple):
     row: ItemRow
     score: float | None = None
@@ -278,7 +197,7 @@ def _search(
         matches = yield from _ranked(engine, engine.index, op, wanted, alive)
     elif wanted is None:
         read = FindItems(tuple(op.namespace_prefix), op.limit, op.offset, now=alive)
-        rows = yield from _fetch(read)
+        rows = yield from ask(read)
         matches = [_Match(row) for row in rows]
     else:
         read = FindItems(tuple(op.namespace_prefix), 0, where=wanted.hints, now=alive)
@@ -295,7 +214,7 @@ def _passing(
     found: list[_Match] = []
     page = limit
     while len(found) < limit:
-        rows: list[ItemRow] = yield from _fetch(read._replace(limit=page))
+        rows: list[ItemRow] = yield from ask(read._replace(limit=page))
         found += _tested(engine, [Scored(row, 0.0) for row in rows], wanted, bare=True)
         if len(rows) < page:
             break
@@ -381,7 +300,7 @@ def _namespaces(
         if one.match_type not in ("prefix", "suffix"):
             raise invalid("match_type", one.match_type, 'Use "prefix" or "suffix".')
     prefix = max((_literal(one) for one in conditions), key=len, default=())
-    found: Iterable[Namespace] = yield from _fetch(FindNamespaces(prefix, alive))
+    found: Iterable[Namespace] = yield from ask(FindNamespaces(prefix, alive))
     if conditions:
         found = [name for name in found if all(_matches(one, name) for one in conditions)]
     if op.max_depth is not None:
@@ -403,164 +322,3 @@ def _matches(condition: MatchCondition, name: Namespace) -> bool:
         return False
     part = name[: len(path)] if condition.match_type == "prefix" else name[len(name) - len(path) :]
     return all(wanted in ("*", label) for wanted, label in zip(path, part, strict=True))
-
-
-# -- puts --------------------------------------------------------------------------------
-
-
-def _put(engine: Engine, puts: Collection[tuple[PutOp, int | None]], now: int) -> Requests[None]:
-    prepared = [_prepared(engine, op, expects) for op, expects in puts]
-    if engine.index is not None:
-        prepared = yield from _indexed(engine.index, prepared, [op for op, _ in puts])
-    for left in reversed(range(_TRIES)):
-        changed = prepared
-        if engine.history:
-            changed = yield from _with_earlier(engine, prepared, now)
-        try:
-            change: Any = PutItems(tuple(changed), now)
-            yield Commit(change)
-        except ConflictError:
-            # (overtaken by another put, unless it is the caller's own condition that fails)
-            if not left or any(put.expects is not None for put in prepared):
-                raise
-        else:
-            return
-
-
-def put_rows(engine: Engine, rows: Sequence[ItemPut]) -> Requests[None]:
-    """Put items that were exported, as this store packs and indexes them."""
-    values = [engine.packer.unpack(row.value) for row in rows if row.value is not None]
-    puts = [
-        row._replace(value=engine.packer.pack(value))
-        for row, value in zip(rows, values, strict=True)
-    ]
-    if engine.index is not None:
-        ops = [
-            PutOp(row.namespace, row.key, value) for row, value in zip(rows, values, strict=True)
-        ]
-        puts = yield from _indexed(engine.index, puts, ops)
-    last = {(put.namespace, put.key): put for put in puts}
-    change: Any = PutItems(tuple(last.values()), engine.now())
-    yield Commit(change)
-
-
-def _prepared(engine: Engine, op: PutOp, expects: int | None) -> ItemPut:
-    if op.value is None:
-        return ItemPut(tuple(op.namespace), op.key, None, expects=expects)
-    ttl = None
-    if op.ttl is not None:
-        if isinstance(op.ttl, bool) or not isinstance(op.ttl, int | float) or not op.ttl > 0:
-            raise invalid("ttl", op.ttl, "Use minutes, more than 0, or None.")
-        ttl = min(round(op.ttl * _MINUTE), 2**61)
-    value = engine.packer.pack(op.value)
-    return ItemPut(tuple(op.namespace), op.key, value, ttl, expects=expects)
-
-
-def _indexed(
-    index: Index, puts: Sequence[ItemPut], ops: Sequence[PutOp]
-) -> Requests[list[ItemPut]]:
-    """Add vectors and words; where the model fails, the fields to embed later."""
-    texts = [
-        index.texts(op.value, op.index if isinstance(op.index, list) else None)
-        if op.value is not None and op.index is not False
-        else []
-        for op in ops
-    ]
-    vectors: dict[str, bytes] | None = {}
-    if index.embedder is not None:
-        try:
-            vectors = yield from index.embedder.documents(
-                text for each in texts for _, text in each
-            )
-        except EmbeddingError as error:
-            _log.warning("Items are stored without vectors, and embedded later: %s", error)
-            vectors = None
-    done = []
-    for put, op, each in zip(puts, ops, texts, strict=True):
-        words = _words(index, [text for _, text in each])
-        if vectors is None and each:
-            pending = orjson.dumps(op.index).decode()
-            done.append(put._replace(words=words, pending=pending))
-        elif each:
-            found = tuple([Vector(path, vectors[text]) for path, text in each]) if vectors else ()
-            done.append(put._replace(words=words, vectors=found))
-        else:
-            done.append(put)
-    return done
-
-
-def _words(index: Index, texts: Iterable[str]) -> str | None:
-    if index.search == "semantic":
-        return None
-    return " ".join(tokens("\n".join(texts)[:_WORDS]))[:_WORDS] or None
-
-
-def embed_pending(engine: Engine) -> Requests[int]:
-    """Embed items that wait for it; return how many were embedded.
-
-    Raises:
-        EmbeddingError: the model fails.
-    """
-    index = engine.index
-    if index is None or index.embedder is None:
-        return 0
-    waiting: list[tuple[ItemRow, str]] = yield from _fetch(FindPending(_PENDING))
-    texts = [
-        index.texts(engine.packer.unpack(row.value), orjson.loads(fields))
-        for row, fields in waiting
-    ]
-    vectors = yield from index.embedder.documents(text for each in texts for _, text in each)
-    if waiting:
-        items = [
-            EmbedItem(
-                row.namespace,
-                row.key,
-                row.version,
-                tuple([Vector(path, vectors[text]) for path, text in each]),
-            )
-            for (row, _), each in zip(waiting, texts, strict=True)
-        ]
-        change: Any = EmbedItems(tuple(items))
-        yield Commit(change)
-    return len(waiting)
-
-
-# -- history -----------------------------------------------------------------------------
-
-
-def _with_earlier(engine: Engine, puts: Sequence[ItemPut], now: int) -> Requests[list[ItemPut]]:
-    """Add the versions that puts replace, on the condition that these are still there."""
-    keys = tuple([(put.namespace, put.key) for put in puts])
-    rows: list[ItemRow | None] = yield from _fetch(GetItems(keys))
-    return [
-        put._replace(expects=0 if row is None and put.expects is None else put.expects)
-        if row is None
-        else put._replace(
-            expects=row.version if put.expects is None else put.expects,
-            earlier=Earlier(
-                VersionRow(
-                    row.version, row.updated_at, now, put.value is None, patch(row.value, put.value)
-                ),
-                engine.history,
-            ),
-        )
-        for put, row in zip(puts, rows, strict=True)
-    ]
-
-
-def versions(engine: Engine, namespace: Namespace, key: str) -> Requests[list[ItemVersion]]:
-    """Return the versions of an item, newest first."""
-    reads: list[Any] = [GetItems(((namespace, key),)), FindVersions(namespace, key)]
-    (current,), earlier = yield Fetch(reads)
-    found = []
-    newer = None
-    if current is not None:
-        newer = current.value
-        value = engine.packer.unpack(newer)
-        found.append(ItemVersion(current.version, value, time_of(current.updated_at)))
-    for row in earlier:
-        newer = patched(row.patch, None if row.deleted else newer)
-        value = engine.packer.unpack(newer)
-        times = (time_of(row.updated_at), time_of(row.replaced_at))
-        found.append(ItemVersion(row.version, value, *times, row.deleted))
-    return found

@@ -32,11 +32,11 @@ from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
 from threadkeep.maintenance import Done
 from threadkeep.retention.background import Collector
-from threadkeep.store import operations, transfer
+from threadkeep.store import operations, puts, transfer
 from threadkeep.store.backends import items_over
 from threadkeep.store.calls import Calls
 from threadkeep.store.embedding import Index
-from threadkeep.store.operations import ItemVersion
+from threadkeep.store.items import Engine, ItemVersion
 from threadkeep.store.transfer import ErasedItems
 from threadkeep.store.values import Packer
 from threadkeep.validation import is_count
@@ -98,7 +98,7 @@ class Store(BaseStore):
         self._is_owned = owned
         self._rows = driver.Store(items_over(backend, options), group_commit or _TOGETHER)
         self._stack = driver.Stack(self._rows)
-        self._engine = operations.Engine(
+        self._engine = Engine(
             packer=Packer(serde),
             index=self._index,
             now=_now,
@@ -258,11 +258,11 @@ class Store(BaseStore):
 
     def versions(self, namespace: Namespace, key: str) -> list[ItemVersion]:
         """Return the versions of an item, newest first: as many as `history` keeps."""
-        return self._stack.run(operations.versions(self._engine, tuple(namespace), key))
+        return self._stack.run(puts.versions(self._engine, tuple(namespace), key))
 
     async def aversions(self, namespace: Namespace, key: str) -> list[ItemVersion]:
         """Async variant of `versions`."""
-        operation = operations.versions(self._engine, tuple(namespace), key)
+        operation = puts.versions(self._engine, tuple(namespace), key)
         return await self._stack.arun_here(operation)
 
     def embed_pending(self) -> int:
@@ -279,7 +279,7 @@ class Store(BaseStore):
 
     def _embed_all(self) -> Requests[int]:
         embedded = 0
-        while some := (yield from operations.embed_pending(self._engine)):
+        while some := (yield from puts.embed_pending(self._engine)):
             embedded += some
         return embedded
 

@@ -16,8 +16,8 @@ from threadkeep.backends.base import Scrubbed
 from threadkeep.engine.operation import call, fetch
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.layers.driver import BackendPair, Stack, Workflow, aside, either, on
-from threadkeep.store import operations
-from threadkeep.store.operations import Engine
+from threadkeep.store import puts as putting
+from threadkeep.store.items import Engine
 from threadkeep.store.records import FindItems, ItemPut, ItemRow, Namespace
 
 _FORMAT = {"format": "threadkeep-items", "version": 1}
@@ -99,7 +99,7 @@ def import_items(stack: Stack, engine: Engine, source: Path | BaseStore) -> Work
         _check((yield from aside(file.readline)), source)
         while lines := (yield from aside(partial(_some, file))):
             puts = [_put(line, at, source) for at, line in enumerate(lines, imported + 2)]
-            yield from on(stack, operations.put_rows(engine, puts))
+            yield from on(stack, putting.put_rows(engine, puts))
             imported += len(puts)
     return imported
 
@@ -154,7 +154,7 @@ def _copied(stack: Stack, engine: Engine, source: BaseStore) -> Workflow[int]:
             for item in items
         ]
         if puts:
-            yield from on(stack, operations.put_rows(engine, puts))
+            yield from on(stack, putting.put_rows(engine, puts))
         copied += len(puts)
         if len(items) < _PAGE:
             return copied

@@ -1,0 +1,82 @@
+"""Items as a store returns them, and what its operations share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from langgraph.store.base import (
+    Item,
+    SearchItem,
+)
+
+from threadkeep.engine.operation import Fetch, Request
+from threadkeep.store.embedding import Index
+from threadkeep.store.values import Packer
+
+
+class StoredItem(Item):
+    """An item of a store.
+
+    Attributes:
+        version: a number that each put of the item raises; for `put(..., if_version=)`.
+    """
+
+    __slots__ = ("version",)
+    version: int
+
+
+class FoundItem(SearchItem):
+    """An item that a search found.
+
+    Attributes:
+        version: see `StoredItem`.
+    """
+
+    __slots__ = ("version",)
+    version: int
+
+
+class ItemVersion(NamedTuple):
+    """A version of an item.
+
+    Attributes:
+        version: its number; a later version has a higher one.
+        value: its value.
+        updated_at: the time at which it was put.
+        replaced_at: the time at which it was replaced or deleted; None for the current version.
+        deleted: True if it was deleted, and not replaced.
+    """
+
+    version: int
+    value: dict[str, Any]
+    updated_at: datetime
+    replaced_at: datetime | None = None
+    deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """All that operations of one store share.
+
+    `history` is the number of earlier versions that are kept of an item.
+    """
+
+    packer: Packer
+    index: Index | None
+    now: Callable[[], int]
+    omit_expired: bool
+    history: int
+
+
+def time_of(micros: int) -> datetime:
+    """Return a time, given in microseconds since 1970."""
+    return datetime.fromtimestamp(micros / 1e6, UTC)
+
+
+def ask(read: Any, *, hot: bool = False) -> Generator[Request, Any, Any]:
+    """Return the reply to one read."""
+    (reply,) = yield Fetch((read,), hot)
+    return reply

@@ -1,0 +1,195 @@
+"""Puts of items: packed, embedded, and committed; and the earlier versions of an item."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import orjson
+from langgraph.store.base import (
+    PutOp,
+)
+
+from threadkeep.engine.operation import Commit, Fetch, Requests
+from threadkeep.errors import ConflictError, EmbeddingError, invalid
+from threadkeep.store.embedding import Index
+from threadkeep.store.items import Engine, ItemVersion, ask, time_of
+from threadkeep.store.records import (
+    Earlier,
+    EmbedItem,
+    EmbedItems,
+    FindPending,
+    FindVersions,
+    GetItems,
+    ItemPut,
+    ItemRow,
+    Namespace,
+    PutItems,
+    Vector,
+    VersionRow,
+)
+from threadkeep.store.values import patch, patched
+from threadkeep.words import tokens
+
+_MINUTE = 60_000_000
+_TRIES = 8  # of a put that others overtake
+_PENDING = 100  # items that are embedded together later
+_WORDS = 200_000  # characters of an item's words: a tsvector has 1 MB
+_log = logging.getLogger("threadkeep")
+
+
+def put(engine: Engine, puts: Collection[tuple[PutOp, int | None]], now: int) -> Requests[None]:
+    """Put items, each with the version that it must have, if any; all or none."""
+    prepared = [_prepared(engine, op, expects) for op, expects in puts]
+    if engine.index is not None:
+        prepared = yield from _indexed(engine.index, prepared, [op for op, _ in puts])
+    for left in reversed(range(_TRIES)):
+        changed = prepared
+        if engine.history:
+            changed = yield from _with_earlier(engine, prepared, now)
+        try:
+            change: Any = PutItems(tuple(changed), now)
+            yield Commit(change)
+        except ConflictError:
+            # (overtaken by another put, unless it is the caller's own condition that fails)
+            if not left or any(put.expects is not None for put in prepared):
+                raise
+        else:
+            return
+
+
+def put_rows(engine: Engine, rows: Sequence[ItemPut]) -> Requests[None]:
+    """Put items that were exported, as this store packs and indexes them."""
+    values = [engine.packer.unpack(row.value) for row in rows if row.value is not None]
+    puts = [
+        row._replace(value=engine.packer.pack(value))
+        for row, value in zip(rows, values, strict=True)
+    ]
+    if engine.index is not None:
+        ops = [
+            PutOp(row.namespace, row.key, value) for row, value in zip(rows, values, strict=True)
+        ]
+        puts = yield from _indexed(engine.index, puts, ops)
+    last = {(put.namespace, put.key): put for put in puts}
+    change: Any = PutItems(tuple(last.values()), engine.now())
+    yield Commit(change)
+
+
+def _prepared(engine: Engine, op: PutOp, expects: int | None) -> ItemPut:
+    if op.value is None:
+        return ItemPut(tuple(op.namespace), op.key, None, expects=expects)
+    ttl = None
+    if op.ttl is not None:
+        if isinstance(op.ttl, bool) or not isinstance(op.ttl, int | float) or not op.ttl > 0:
+            raise invalid("ttl", op.ttl, "Use minutes, more than 0, or None.")
+        ttl = min(round(op.ttl * _MINUTE), 2**61)
+    value = engine.packer.pack(op.value)
+    return ItemPut(tuple(op.namespace), op.key, value, ttl, expects=expects)
+
+
+def _indexed(
+    index: Index, puts: Sequence[ItemPut], ops: Sequence[PutOp]
+) -> Requests[list[ItemPut]]:
+    """Add vectors and words; where the model fails, the fields to embed later."""
+    texts = [
+        index.texts(op.value, op.index if isinstance(op.index, list) else None)
+        if op.value is not None and op.index is not False
+        else []
+        for op in ops
+    ]
+    vectors: dict[str, bytes] | None = {}
+    if index.embedder is not None:
+        try:
+            vectors = yield from index.embedder.documents(
+                text for each in texts for _, text in each
+            )
+        except EmbeddingError as error:
+            _log.warning("Items are stored without vectors, and embedded later: %s", error)
+            vectors = None
+    done = []
+    for put, op, each in zip(puts, ops, texts, strict=True):
+        words = _words(index, [text for _, text in each])
+        if vectors is None and each:
+            pending = orjson.dumps(op.index).decode()
+            done.append(put._replace(words=words, pending=pending))
+        elif each:
+            found = tuple([Vector(path, vectors[text]) for path, text in each]) if vectors else ()
+            done.append(put._replace(words=words, vectors=found))
+        else:
+            done.append(put)
+    return done
+
+
+def _words(index: Index, texts: Iterable[str]) -> str | None:
+    if index.search == "semantic":
+        return None
+    return " ".join(tokens("\n".join(texts)[:_WORDS]))[:_WORDS] or None
+
+
+def embed_pending(engine: Engine) -> Requests[int]:
+    """Embed items that wait for it; return how many were embedded.
+
+    Raises:
+        EmbeddingError: the model fails.
+    """
+    index = engine.index
+    if index is None or index.embedder is None:
+        return 0
+    waiting: list[tuple[ItemRow, str]] = yield from ask(FindPending(_PENDING))
+    texts = [
+        index.texts(engine.packer.unpack(row.value), orjson.loads(fields))
+        for row, fields in waiting
+    ]
+    vectors = yield from index.embedder.documents(text for each in texts for _, text in each)
+    if waiting:
+        items = [
+            EmbedItem(
+                row.namespace,
+                row.key,
+                row.version,
+                tuple([Vector(path, vectors[text]) for path, text in each]),
+            )
+            for (row, _), each in zip(waiting, texts, strict=True)
+        ]
+        change: Any = EmbedItems(tuple(items))
+        yield Commit(change)
+    return len(waiting)
+
+
+def _with_earlier(engine: Engine, puts: Sequence[ItemPut], now: int) -> Requests[list[ItemPut]]:
+    """Add the versions that puts replace, on the condition that these are still there."""
+    keys = tuple([(put.namespace, put.key) for put in puts])
+    rows: list[ItemRow | None] = yield from ask(GetItems(keys))
+    return [
+        put._replace(expects=0 if row is None and put.expects is None else put.expects)
+        if row is None
+        else put._replace(
+            expects=row.version if put.expects is None else put.expects,
+            earlier=Earlier(
+                VersionRow(
+                    row.version, row.updated_at, now, put.value is None, patch(row.value, put.value)
+                ),
+                engine.history,
+            ),
+        )
+        for put, row in zip(puts, rows, strict=True)
+    ]
+
+
+def versions(engine: Engine, namespace: Namespace, key: str) -> Requests[list[ItemVersion]]:
+    """Return the versions of an item, newest first."""
+    reads: list[Any] = [GetItems(((namespace, key),)), FindVersions(namespace, key)]
+    (current,), earlier = yield Fetch(reads)
+    found = []
+    newer = None
+    if current is not None:
+        newer = current.value
+        value = engine.packer.unpack(newer)
+        found.append(ItemVersion(current.version, value, time_of(current.updated_at)))
+    for row in earlier:
+        newer = patched(row.patch, None if row.deleted else newer)
+        value = engine.packer.unpack(newer)
+        times = (time_of(row.updated_at), time_of(row.replaced_at))
+        found.append(ItemVersion(row.version, value, *times, row.deleted))
+    return found
