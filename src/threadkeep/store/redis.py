@@ -1,0 +1,500 @@
+"""Items in a Redis or Valkey server, or in a cluster, over the clients of a saver's backend.
+
+A store has nine keys, in one slot of a cluster: each change is one script, atomic over all
+namespaces, and a store is as large as one node. A read of several pages sees each page in one
+state. Vectors and words are sent to this process, and compared here.
+
+    counter     text        the last version, or number of a namespace
+    namespaces  sorted set  path NUL, number
+    items       hash        by field: the row, which is place version created updated ttl expires
+                            (0 for none), flags, and the value and `ItemPut.pending`
+    order       sorted set  place, field
+    expiring    sorted set  field, by the time of its expiry
+    waiting     sorted set  place, field, of items that wait for their vectors
+    vectors     hash        by place: the vectors, one behind the other
+    words       hash        by place: the tokens
+    versions    sorted set  field NUL, version, (updated, replaced, deleted, patch)
+
+A path is the labels of a namespace, each with a NUL behind it; a field is path NUL key. Texts are
+escaped and numbers have 8 bytes (see `backends.redis.rows`); a place is two numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from functools import lru_cache
+from struct import Struct
+from typing import Any, TypeAlias, TypeVar
+
+from ormsgpack import packb, unpackb
+
+from threadkeep.backends.redis.backend import AsyncRedisBackend, RedisBackend
+from threadkeep.backends.redis.rows import Word, pack_number, pack_text, unpack_text
+from threadkeep.backends.redis.scripts import Call, call
+from threadkeep.backends.sync_bridge import BlockingFace, finish
+from threadkeep.errors import ConflictError, CorruptionError, ThreadkeepError
+from threadkeep.store.backend import AsyncItemBackend, ItemBackend, SearchOptions, merged
+from threadkeep.store.ranking import best, vector_scores, word_scores
+from threadkeep.store.records import (
+    EmbedItems,
+    FindItems,
+    FindNamespaces,
+    FindNearest,
+    FindPending,
+    FindText,
+    FindVersions,
+    GetItems,
+    ItemChange,
+    ItemPut,
+    ItemRead,
+    ItemRow,
+    Namespace,
+    Place,
+    PutItems,
+    RefreshItems,
+    Scored,
+    VersionRow,
+)
+
+T = TypeVar("T")
+_Steps: TypeAlias = Generator[Sequence[Call], Any, T]
+"""Calls that are sent together, again and again; gets their answers, and returns a reply."""
+
+_KINDS = (
+    *("counter", "namespaces", "items", "order", "expiring", "waiting"),
+    *("vectors", "words", "versions"),
+)
+_HEAD = Struct(">7QB")
+_TIMES = Struct(">2Q")
+_SIZE = Struct(">I")
+_HAS_VECTORS, _HAS_WORDS, _IS_PENDING = 1, 2, 4
+_FIELD, _PLACE = (17, -1), (1, 16)  # the parts of a member of the order
+_PAGE = 500  # items that one call reads
+_VECTOR_BYTES = 4 << 20  # of vectors that one call reads
+_RANGES = 200  # namespaces that one call looks through
+_SPACES = 1000  # namespaces that one call lists
+_EXPIRED = 5000  # fields of expired items that one call lists
+_REMOVED = 100  # items that one call removes
+
+
+class _Under:
+    """Items under a prefix that are still to be read, in the order of their places.
+
+    `spaces` are the numbers of namespaces, None for all; `after` is the last member read.
+    """
+
+    def __init__(self, spaces: list[bytes] | None, after: bytes = b"", offset: int = 0) -> None:
+        self._spaces = spaces
+        self._after = after
+        self._offset = offset
+
+    def ranges(self) -> list[bytes]:
+        """Return the next ranges of the order: lowest and highest members in turn."""
+        after = self._after
+        if self._spaces is None:
+            return [b"(" + after if after else b"-", b"+"]
+        found = []
+        for number in self._spaces[:_RANGES]:
+            inside = after.startswith(number)
+            found += [b"(" + after if inside else b"[" + number, b"(" + number + b"\xff"]
+        return found
+
+    def went_on(self, members: Sequence[bytes], limit: int) -> bool:
+        """Note what was read of those ranges; return True if there may be more."""
+        self._offset = 0
+        if len(members) == limit:
+            self._after = members[-1]
+            if self._spaces is not None:
+                first = self._spaces.index(self._after[:8])
+                self._spaces = self._spaces[first:]
+            return True
+        self._spaces = [] if self._spaces is None else self._spaces[_RANGES:]
+        return bool(self._spaces)
+
+    @property
+    def offset(self) -> int:
+        """The number of items to leave out."""
+        return self._offset
+
+
+class AsyncRedisItems(AsyncItemBackend):
+    """Rows of items in Redis, for awaiting calls. Hints of filters are left to the caller."""
+
+    commits_groups = True
+
+    def __init__(self, server: AsyncRedisBackend, options: SearchOptions) -> None:
+        self._server = server
+        self._options = options
+        # (the braces decide on the slot: stores with other prefixes may be on other nodes)
+        names = [f"{server.prefix}:items:{{{server.prefix}}}:{kind}" for kind in _KINDS]
+        self._keys = dict(zip(_KINDS, names, strict=True))
+
+    # -- reads ---------------------------------------------------------------------------
+
+    async def fetch(self, reads: Sequence[Any]) -> list[Any]:
+        """Answer each read. What they ask at the same time takes one round trip."""
+        with self._server.mapped_errors():
+            return await self._together([self._reply(read) for read in reads])
+
+    async def _together(self, many: Sequence[_Steps[Any]]) -> list[Any]:
+        results: list[Any] = [None] * len(many)
+        answers: dict[int, Any] = dict.fromkeys(range(len(many)))
+        while answers:
+            asked: dict[int, Sequence[Call]] = {}
+            for at, answer in answers.items():
+                try:
+                    asked[at] = many[at].send(answer)
+                except StopIteration as stop:
+                    results[at] = stop.value
+            found = iter(await self._server.sent([one for some in asked.values() for one in some]))
+            answers = {at: [next(found) for _ in some] for at, some in asked.items()}
+        return results
+
+    def _reply(self, read: ItemRead) -> _Steps[Any]:
+        match read:
+            case GetItems():
+                return self._get(read)
+            case FindItems():
+                return self._find(read)
+            case FindNamespaces():
+                return self._namespaces(read)
+            case FindNearest():
+                return self._nearest(read)
+            case FindText():
+                return self._text(read)
+            case FindPending():
+                return self._pending(read)
+            case FindVersions():
+                return self._versions(read)
+
+    def _get(self, read: GetItems) -> _Steps[list[ItemRow | None]]:
+        if not read.keys:
+            return []
+        fields = [_field(namespace, key) for namespace, key in read.keys]
+        (rows,) = yield [Call(("HMGET", self._keys["items"], *fields))]
+        found = [_row(key, row) for key, row in zip(read.keys, rows, strict=True)]
+        return [row if row and _is_there(row, read.now) else None for row in found]
+
+    def _find(self, read: FindItems) -> _Steps[list[ItemRow]]:
+        offset = 0 if read.where else read.offset
+        is_plain = read.now is None and read.after is None and not read.bare
+        under = yield from self._under(read.prefix, read.after, offset if is_plain else 0)
+        first = 0 if is_plain else offset
+        last = first + read.limit
+        found: list[ItemRow] = []
+        there = True
+        while there and len(found) < last:
+            size = _PAGE if read.bare else min(last - len(found), _PAGE)
+            there, page = yield from self._page(under, "items", _FIELD, size)
+            for member, data in page:
+                row = _row(_key(member[16:]), data)
+                is_bare = not read.bare or not data[_HEAD.size - 1] & _HAS_VECTORS
+                if row is not None and is_bare and _is_there(row, read.now):
+                    found.append(row)
+        return found[first:last]
+
+    def _under(
+        self, prefix: Namespace, after: Place | None = None, offset: int = 0
+    ) -> _Steps[_Under]:
+        """Find the namespaces of a prefix."""
+        # (a member of the order at this place is below \xff)
+        begin = b"" if after is None else b"".join(map(pack_number, after)) + b"\xff"
+        if not prefix:
+            return _Under(None, begin, offset)
+        counts: dict[bytes, int] = {}
+        for space, count in (yield from self._spaces(prefix)).items():
+            if count and space[-8:] >= begin[:8]:
+                counts[space[-8:]] = count
+        numbers = sorted(counts)
+        while not begin and numbers and offset >= counts[numbers[0]]:
+            offset -= counts[numbers.pop(0)]
+        return _Under(numbers, begin, offset)
+
+    def _spaces(self, prefix: Namespace) -> _Steps[dict[bytes, int]]:
+        """Return the members of the namespaces of a prefix, and the numbers of their items."""
+        found: dict[bytes, int] = {}
+        path = _path(prefix)
+        low = b"[" + path
+        keys = (self._keys["namespaces"], self._keys["order"])
+        while True:
+            (some,) = yield [call("item_namespaces", keys, (low, b"(" + path + b"\xff", _SPACES))]
+            found.update(zip(some[::2], some[1::2], strict=True))
+            if len(some) < 2 * _SPACES:
+                return found
+            low = b"(" + some[-2]
+
+    def _page(
+        self, under: _Under, kind: str, part: tuple[int, int], size: int
+    ) -> _Steps[tuple[bool, list[tuple[bytes, bytes]]]]:
+        """Read the next members, and their data where they have any; True if there may be more."""
+        ranges = under.ranges()
+        if not ranges:
+            return False, []
+        keys = (self._keys["order"], self._keys[kind])
+        words: list[Word] = [*part, size, under.offset, *ranges]
+        ((members, data),) = yield [call("item_page", keys, words)]
+        there = under.went_on(members, size)
+        return there, [pair for pair in zip(members, data, strict=True) if pair[1] is not None]
+
+    def _namespaces(self, read: FindNamespaces) -> _Steps[list[Namespace]]:
+        spaces = yield from self._spaces(read.prefix)
+        counts = {space[:-9]: count for space, count in spaces.items()}
+        for field in (yield from self._expired(read.now)):
+            path = field[: field.index(b"\0\0") + 1]
+            if path in counts:
+                counts[path] -= 1
+        return [_namespace(path) for path, count in counts.items() if count > 0]
+
+    def _expired(self, now: int | None) -> _Steps[set[bytes]]:
+        """Return the fields of items that have expired."""
+        found: set[bytes] = set()
+        at = 0
+        while now is not None:
+            words = ("ZRANGEBYSCORE", self._keys["expiring"], "-inf", now, "LIMIT", at, _EXPIRED)
+            (some,) = yield [Call(words)]
+            found.update(some)
+            if len(some) < _EXPIRED:
+                break
+            at += _EXPIRED
+        return found
+
+    def _nearest(self, read: FindNearest) -> _Steps[list[Scored]]:
+        length = len(read.vector)
+        size = max(1, min(_PAGE, _VECTOR_BYTES // length))
+        expired = yield from self._expired(read.now)
+        under = yield from self._under(read.prefix)
+        nearest: list[tuple[bytes, float]] = []
+        there = True
+        while there:
+            there, page = yield from self._page(under, "vectors", _PLACE, size)
+            parts = [
+                (member, data[at : at + length])
+                for member, data in page
+                if member[16:] not in expired
+                for at in range(0, len(data), length)
+            ]
+            scores = vector_scores(self._options.metric, [part for _, part in parts], read.vector)
+            scored = zip((member for member, _ in parts), scores, strict=True)
+            nearest = best([*nearest, *scored], read.limit)
+        return (yield from self._scored(nearest))
+
+    def _text(self, read: FindText) -> _Steps[list[Scored]]:
+        expired = yield from self._expired(read.now)
+        under = yield from self._under(read.prefix)
+        texts: dict[bytes, str] = {}
+        there = True
+        while there:
+            there, page = yield from self._page(under, "words", _PLACE, _PAGE)
+            for member, data in page:
+                if member[16:] not in expired:
+                    texts[member] = data.decode()
+        scores = word_scores(list(texts.values()), read.words)
+        positive = [(member, score) for member, score in zip(texts, scores, strict=True) if score]
+        return (yield from self._scored(best(positive, read.limit)))
+
+    def _scored(self, found: Sequence[tuple[bytes, float]]) -> _Steps[list[Scored]]:
+        """Return the items of these members that are still there."""
+        rows = yield from self._rows([member for member, _ in found])
+        pairs = zip(rows, found, strict=True)
+        return [Scored(row, score) for (row, _), (_, score) in pairs if row is not None]
+
+    def _rows(self, members: Sequence[bytes]) -> _Steps[list[tuple[ItemRow | None, str | None]]]:
+        """Return the items of these members, and what they wait for."""
+        if not members:
+            return []
+        fields = [member[16:] for member in members]
+        (rows,) = yield [Call(("HMGET", self._keys["items"], *fields))]
+        return [
+            (None, None)
+            if data is None or data[:16] != member[:16]  # deleted, and perhaps put again
+            else (_row(_key(member[16:]), data), _tail(data)[1])
+            for member, data in zip(members, rows, strict=True)
+        ]
+
+    def _pending(self, read: FindPending) -> _Steps[list[tuple[ItemRow, str]]]:
+        words = ("ZRANGEBYLEX", self._keys["waiting"], "-", "+", "LIMIT", 0, read.limit)
+        (members,) = yield [Call(words)]
+        rows = yield from self._rows(members)
+        return [(row, fields) for row, fields in rows if row is not None and fields is not None]
+
+    def _versions(self, read: FindVersions) -> _Steps[list[VersionRow]]:
+        field = _field(read.namespace, read.key)
+        high, low = b"(" + field + b"\1", b"[" + field + b"\0"
+        (members,) = yield [Call(("ZREVRANGEBYLEX", self._keys["versions"], high, low))]
+        return [_version(member[len(field) + 1 :]) for member in members]
+
+    # -- changes -------------------------------------------------------------------------
+
+    async def commit(self, change: Any) -> None:
+        """Make the change, all or nothing."""
+        (refused,) = await self.commit_many([change])
+        if refused is not None:
+            raise refused
+
+    async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
+        """Make several changes in one round trip; each is atomic. A retry of a put is a new put."""
+        together = merged(changes) if len(changes) > 1 else None
+        made = changes if together is None else [together]
+        with self._server.mapped_errors():
+            answers = await self._server.sent([self._change(*_words(each)) for each in made])
+        refused = [
+            ConflictError("The item has another version.") if answer == -1 else None
+            for answer in answers
+        ]
+        return [*refused] if together is None else [None] * len(changes)
+
+    def _change(self, *words: Word) -> Call:
+        return call("items", [*self._keys.values()], words)
+
+    async def sweep(self, now: int, limit: int) -> int:
+        """See `ItemBackend.sweep`. A call for each hundred items; others come in between."""
+        removed = 0
+        with self._server.mapped_errors():
+            while removed < limit:
+                size = min(limit - removed, _REMOVED)
+                (some,) = await self._server.sent([self._change("sweep", now, size)])
+                removed += some
+                if some < size:
+                    break
+        return removed
+
+    async def erase(self, prefix: Namespace) -> int:
+        """See `ItemBackend.erase`. A call for each hundred items; others come in between."""
+        removed = 0
+        with self._server.mapped_errors():
+            (found,) = await self._together([self._spaces(prefix)])
+            spaces = list(found)
+            while spaces:
+                some, spaces = spaces[:_REMOVED], spaces[_REMOVED:]
+                calls = [self._change("erase", space, _REMOVED) for space in some]
+                for space, (count, is_left) in zip(
+                    some, await self._server.sent(calls), strict=True
+                ):
+                    removed += count
+                    if is_left:
+                        spaces.append(space)
+        return removed
+
+
+class RedisItems(BlockingFace[AsyncRedisItems], ItemBackend):
+    """Rows of items in Redis, for blocking calls; `asynchronous` serves awaiting ones."""
+
+    has_identity = False
+
+    def sweep(self, now: int, limit: int) -> int:
+        """See `ItemBackend.sweep`."""
+        return finish(self.face.sweep(now, limit))
+
+    def erase(self, prefix: Namespace) -> int:
+        """See `ItemBackend.erase`."""
+        return finish(self.face.erase(prefix))
+
+
+def items_over(
+    backend: RedisBackend | AsyncRedisBackend, options: SearchOptions
+) -> RedisItems | AsyncRedisItems:
+    """Return the backend of items over a saver's clients: blocking, async or both."""
+    if isinstance(backend, AsyncRedisBackend):
+        return AsyncRedisItems(backend, options)
+    loops = backend.asynchronous
+    awaited = AsyncRedisItems(loops, options) if isinstance(loops, AsyncRedisBackend) else None
+    return RedisItems(AsyncRedisItems(backend.face, options), awaited)
+
+
+# -- rows --------------------------------------------------------------------------------
+
+
+@lru_cache(1024)
+def _path(namespace: Namespace) -> bytes:
+    # (an empty label is in no namespace)
+    return b"".join([(pack_text(label) or b"\x01") + b"\0" for label in namespace])
+
+
+@lru_cache(1024)
+def _namespace(path: bytes) -> Namespace:
+    return tuple(map(unpack_text, path[:-1].split(b"\0")))
+
+
+def _field(namespace: Namespace, key: str) -> bytes:
+    return _path(namespace) + b"\0" + pack_text(key)
+
+
+def _key(field: bytes) -> tuple[Namespace, str]:
+    end = field.index(b"\0\0")
+    return _namespace(field[: end + 1]), unpack_text(field[end + 2 :])
+
+
+def _row(key: tuple[Namespace, str], data: bytes | None) -> ItemRow | None:
+    if data is None:
+        return None
+    ns, number, version, created, updated, ttl, expires, _ = _HEAD.unpack_from(data)
+    value = _tail(data)[0]
+    times = (created, updated, version)
+    return ItemRow(*key, value, *times, (ns, number), ttl or None, expires or None)
+
+
+def _tail(data: bytes) -> Any:
+    try:
+        return unpackb(data[_HEAD.size :])
+    except ValueError as error:
+        raise CorruptionError("A row of an item cannot be read.") from error
+
+
+def _is_there(row: ItemRow, now: int | None) -> bool:
+    return now is None or row.expires_at is None or row.expires_at > now
+
+
+def _version(member: bytes) -> VersionRow:
+    updated, replaced, deleted, patch = unpackb(member[8:])
+    version = int.from_bytes(member[:8], "big")
+    return VersionRow(version, updated, replaced, deleted, patch)
+
+
+# -- arguments of changes ----------------------------------------------------------------
+
+
+def _words(change: ItemChange) -> list[Word]:
+    """Return the kind of a change and its arguments, as `items.lua` takes them."""
+    match change:
+        case PutItems():
+            now = change.now
+            return ["put", pack_number(now), *[_put_word(put, now) for put in change.puts]]
+        case RefreshItems():
+            return ["refresh", change.now, *[_field(*key) for key in change.keys]]
+        case EmbedItems():
+            items = [
+                _joined(
+                    _field(each.namespace, each.key),
+                    pack_number(each.version),
+                    b"".join([vector.data for vector in each.vectors]),
+                )
+                for each in change.items
+            ]
+            return ["embed", "", *items]
+
+
+def _joined(*parts: bytes) -> bytes:
+    return b"".join([word for part in parts for word in (_SIZE.pack(len(part)), part)])
+
+
+def _put_word(put: ItemPut, now: int) -> bytes:
+    path = _path(put.namespace)
+    field = path + b"\0" + pack_text(put.key)
+    expects = b"" if put.expects is None else pack_number(put.expects)
+    kept, keep = b"", b""
+    if put.earlier is not None:
+        version, *rest = put.earlier.row
+        kept, keep = pack_number(version) + packb(rest), b"%d" % put.earlier.keep
+    if put.value is None:
+        return _joined(field, path, b"", b"", b"", b"", b"", b"", expects, kept, keep)
+    ttl = put.ttl or 0
+    expires = now + ttl if ttl else 0
+    score = b"%d" % expires if ttl else b""
+    vectors = b"".join([vector.data for vector in put.vectors])
+    words = (put.words or "").encode()
+    is_pending = 0 if put.pending is None else _IS_PENDING
+    flags = (_HAS_VECTORS if vectors else 0) | (_HAS_WORDS if words else 0) | is_pending
+    tail = packb((put.value, put.pending))
+    times = _TIMES.pack(ttl, expires)
+    marks = b"%c" % flags
+    return _joined(field, path, tail, times, score, marks, vectors, words, expects, kept, keep)
