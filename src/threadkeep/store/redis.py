@@ -21,6 +21,7 @@ escaped and numbers have 8 bytes (see `backends.redis.rows`); a place is two num
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Generator, Sequence
 from functools import lru_cache
 from struct import Struct
@@ -71,7 +72,7 @@ _HAS_VECTORS, _HAS_WORDS, _IS_PENDING = 1, 2, 4
 _FIELD, _PLACE = (17, -1), (1, 16)  # the parts of a member of the order
 _PAGE = 500  # items that one call reads
 _VECTOR_BYTES = 4 << 20  # of vectors that one call reads
-_RANGES = 200  # namespaces that one call looks through
+_NAMESPACES = 200  # that one call looks through
 _SPACES = 1000  # namespaces that one call lists
 _EXPIRED = 5000  # fields of expired items that one call lists
 _REMOVED = 100  # items that one call removes
@@ -80,41 +81,26 @@ _REMOVED = 100  # items that one call removes
 class _Under:
     """Items under a prefix that are still to be read, in the order of their places.
 
-    `spaces` are the numbers of namespaces, None for all; `after` is the last member read.
+    `numbers` are those of namespaces, None where they are not known yet, `after` is the last member
+    that was read, `offset` the number of items to leave out.
     """
 
-    def __init__(self, spaces: list[bytes] | None, after: bytes = b"", offset: int = 0) -> None:
-        self._spaces = spaces
-        self._after = after
-        self._offset = offset
+    def __init__(self, prefix: Namespace, after: Place | None = None, offset: int = 0) -> None:
+        self.prefix = prefix
+        self.numbers = None if prefix else [b""]  # (of all)
+        # (a member of the order at this place is below \xff)
+        self.after = b"" if after is None else b"".join(map(pack_number, after)) + b"\xff"
+        self.offset = offset
 
-    def ranges(self) -> list[bytes]:
-        """Return the next ranges of the order: lowest and highest members in turn."""
-        after = self._after
-        if self._spaces is None:
-            return [b"(" + after if after else b"-", b"+"]
-        found = []
-        for number in self._spaces[:_RANGES]:
-            inside = after.startswith(number)
-            found += [b"(" + after if inside else b"[" + number, b"(" + number + b"\xff"]
-        return found
-
-    def went_on(self, members: Sequence[bytes], limit: int) -> bool:
-        """Note what was read of those ranges; return True if there may be more."""
-        self._offset = 0
-        if len(members) == limit:
-            self._after = members[-1]
-            if self._spaces is not None:
-                first = self._spaces.index(self._after[:8])
-                self._spaces = self._spaces[first:]
-            return True
-        self._spaces = [] if self._spaces is None else self._spaces[_RANGES:]
-        return bool(self._spaces)
-
-    @property
-    def offset(self) -> int:
-        """The number of items to leave out."""
-        return self._offset
+    def went_on(self, numbers: list[bytes], reply: Sequence[Any], size: int) -> bool:
+        """Note what was read in the first of these namespaces; return True if there may be more."""
+        members, _, _, self.offset = reply
+        if len(members) == size:
+            self.after = members[-1]
+            self.numbers = numbers[bisect_right(numbers, self.after[:8]) - 1 :]
+        else:
+            self.numbers = numbers[_NAMESPACES:]
+        return bool(self.numbers)
 
 
 class AsyncRedisItems(AsyncItemBackend):
@@ -177,8 +163,8 @@ class AsyncRedisItems(AsyncItemBackend):
 
     def _find(self, read: FindItems) -> _Steps[list[ItemRow]]:
         offset = 0 if read.where else read.offset
-        is_plain = read.now is None and read.after is None and not read.bare
-        under = yield from self._under(read.prefix, read.after, offset if is_plain else 0)
+        is_plain = read.now is None and not read.bare
+        under = _Under(read.prefix, read.after, offset if is_plain else 0)
         first = 0 if is_plain else offset
         last = first + read.limit
         found: list[ItemRow] = []
@@ -192,23 +178,6 @@ class AsyncRedisItems(AsyncItemBackend):
                 if row is not None and is_bare and _is_there(row, read.now):
                     found.append(row)
         return found[first:last]
-
-    def _under(
-        self, prefix: Namespace, after: Place | None = None, offset: int = 0
-    ) -> _Steps[_Under]:
-        """Find the namespaces of a prefix."""
-        # (a member of the order at this place is below \xff)
-        begin = b"" if after is None else b"".join(map(pack_number, after)) + b"\xff"
-        if not prefix:
-            return _Under(None, begin, offset)
-        counts: dict[bytes, int] = {}
-        for space, count in (yield from self._spaces(prefix)).items():
-            if count and space[-8:] >= begin[:8]:
-                counts[space[-8:]] = count
-        numbers = sorted(counts)
-        while not begin and numbers and offset >= counts[numbers[0]]:
-            offset -= counts[numbers.pop(0)]
-        return _Under(numbers, begin, offset)
 
     def _spaces(self, prefix: Namespace) -> _Steps[dict[bytes, int]]:
         """Return the members of the namespaces of a prefix, and the numbers of their items."""
@@ -227,13 +196,22 @@ class AsyncRedisItems(AsyncItemBackend):
         self, under: _Under, kind: str, part: tuple[int, int], size: int
     ) -> _Steps[tuple[bool, list[tuple[bytes, bytes]]]]:
         """Read the next members, and their data where they have any; True if there may be more."""
-        ranges = under.ranges()
-        if not ranges:
-            return False, []
-        keys = (self._keys["order"], self._keys[kind])
-        words: list[Word] = [*part, size, under.offset, *ranges]
-        ((members, data),) = yield [call("item_page", keys, words)]
-        there = under.went_on(members, size)
+        keys = [self._keys[name] for name in ("order", kind, "namespaces")]
+        words = (*part, size, under.offset, under.after)
+        reply = None
+        numbers = under.numbers
+        if numbers is None:
+            path = _path(under.prefix)
+            bounds = (b"[" + path, b"(" + path + b"\xff", _NAMESPACES)
+            (reply,) = yield [call("item_page", keys, (*words, "under", *bounds))]
+            if reply is None:
+                numbers = sorted(space[-8:] for space in (yield from self._spaces(under.prefix)))
+            else:
+                numbers = reply[2]
+        if reply is None:
+            (reply,) = yield [call("item_page", keys, (*words, "in", *numbers[:_NAMESPACES]))]
+        there = under.went_on(numbers, reply, size)
+        members, data, *_ = reply
         return there, [pair for pair in zip(members, data, strict=True) if pair[1] is not None]
 
     def _namespaces(self, read: FindNamespaces) -> _Steps[list[Namespace]]:
@@ -262,7 +240,7 @@ class AsyncRedisItems(AsyncItemBackend):
         length = len(read.vector)
         size = max(1, min(_PAGE, _VECTOR_BYTES // length))
         expired = yield from self._expired(read.now)
-        under = yield from self._under(read.prefix)
+        under = _Under(read.prefix)
         nearest: list[tuple[bytes, float]] = []
         there = True
         while there:
@@ -280,7 +258,7 @@ class AsyncRedisItems(AsyncItemBackend):
 
     def _text(self, read: FindText) -> _Steps[list[Scored]]:
         expired = yield from self._expired(read.now)
-        under = yield from self._under(read.prefix)
+        under = _Under(read.prefix)
         texts: dict[bytes, str] = {}
         there = True
         while there:
