@@ -57,12 +57,13 @@ def vectors(draw):
     return tuple(Vector(str(at), pack("<2f", *each)) for at, each in enumerate(numbers))
 
 
-def item_put(draw, namespace, key, now):
+def item_put(draw, namespace, key, now, old):
     row = VersionRow(now, 1, now, False, b"old\0")
-    earlier = Earlier(row, 2) if draw.random() < 0.3 else None
+    earlier = Earlier(row, 2) if old and draw.random() < 0.3 else None
     if draw.random() < 0.3:
         return ItemPut(namespace, key, None, earlier=earlier)
     is_waiting = draw.random() < 0.3
+    times = (draw.randrange(now), now, draw.choice([None, now + 3]))
     return ItemPut(
         namespace,
         key,
@@ -72,15 +73,19 @@ def item_put(draw, namespace, key, now):
         draw.choice([None, "cat", "cat dog", "fish"]),
         "[0]" if is_waiting else None,
         earlier=earlier,
+        times=times if draw.random() < 0.2 else None,
     )
 
 
 def change_both(draw, both, now):
     keys = tuple(draw.sample(EVERY, draw.randrange(1, 7)))
-    kind = draw.choice(["put", "put", "put", "refresh", "embed", "sweep"])
+    kind = draw.choice(["put", "put", "put", "refresh", "embed", "sweep", "erase"])
     if kind == "sweep":
         removed = [items.sweep(now, 3) + items.sweep(now, 99) for items in both]
         assert removed[0] == removed[1]
+    elif kind == "erase":
+        prefix = draw.choice(PREFIXES[1:])
+        assert len({items.erase(prefix) for items in both}) == 1
     elif kind == "embed":
         found, lag = vectors(draw), draw.choice([0, 0, 1])
         for items in both:
@@ -88,7 +93,8 @@ def change_both(draw, both, now):
             embedded = [EmbedItem(row[0], row[1], row.version + lag, found) for row in rows]
             items.commit(EmbedItems(tuple(embedded)))
     else:
-        puts = tuple(item_put(draw, *key, now) for key in keys)
+        rows = ask(both[0], GetItems(keys))
+        puts = tuple(item_put(draw, *key, now, row) for key, row in zip(keys, rows, strict=True))
         change = RefreshItems(keys, now) if kind == "refresh" else PutItems(puts, now)
         for items in both:
             items.commit(change)
@@ -142,7 +148,7 @@ def test_small_pages_answer_as_memory_does(seed, monkeypatch):
         remaining = [ask(items, FindItems((), 99)) for items in both]
         assert plain(remaining[0]) == plain(remaining[1])
     (found,) = finish(backend.face.sent([Call(("KEYS", f"{backend.face.prefix}:items:*"))]))
-    assert [key.rpartition(b":")[2] for key in found] == [b"counter"]
+    assert sorted(key.rpartition(b":")[2] for key in found) == [b"counter", b"dims"]
     backend.close()
 
 
@@ -164,6 +170,27 @@ def test_a_store_on_a_cluster_moves_with_its_slot():
     assert ([row.key for row in found], len(texts)) == (["x", "y"], 9)
     assert (items.sweep(9, 99), items.erase(())) == (9, 1)
     assert not any(node.admin.keys(f"{prefix}:items:*[^r]") for node in cluster().nodes)
+    backend.close()
+
+
+def test_vectors_of_other_dimensions_are_refused():
+    backend = RedisBackend(url(), prefix=empty_prefix())
+    items = items_over(backend, OPTIONS)
+    change = PutItems((ItemPut(("a",), "x", "{}", vectors=(Vector("", pack("<2f", 1, 0)),)),), 1)
+    items.commit(change)
+    other = items_over(backend, OPTIONS._replace(dims=3))
+    put = change.puts[0]._replace(vectors=(Vector("", pack("<3f", 1, 0, 0)),))
+    row = ask(items, FindItems((), 9))[0]
+    for refused in (
+        lambda: other.commit(PutItems((put,), 2)),
+        lambda: other.commit(EmbedItems((EmbedItem(*row[:2], row.version, put.vectors),))),
+        lambda: ask(other, FindNearest((), put.vectors[0].data, 9)),
+    ):
+        with pytest.raises(InvalidArgumentError, match=r"Invalid dims: 3\. The vectors .* have 2"):
+            refused()
+    assert ask(items, FindItems((), 9)) == [row]
+    items.erase(())
+    other.commit(PutItems((put,), 2))
     backend.close()
 
 

@@ -23,7 +23,7 @@ def nearest(
 
     `vectors` are those of the places, of which one may come several times.
     """
-    if not vectors:
+    if not vectors or not limit:
         return []
     with extra("Semantic search", "search"):
         import numpy as np  # noqa: PLC0415 - an extra

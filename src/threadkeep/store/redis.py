@@ -1,6 +1,6 @@
 """Items in a Redis or Valkey server, or in a cluster, over the clients of a saver's backend.
 
-A store has nine keys, in one slot of a cluster: each change is one script, atomic over all
+A store has ten keys, in one slot of a cluster: each change is one script, atomic over all
 namespaces, and a store is as large as one node. A read of several pages sees each page in one
 state. Vectors and words are sent to this process, and compared here.
 
@@ -11,6 +11,7 @@ state. Vectors and words are sent to this process, and compared here.
     order       sorted set  place, field
     expiring    sorted set  field, by the time of its expiry
     waiting     sorted set  place, field, of items that wait for their vectors
+    dims        text        the dimensions of the vectors
     vectors     hash        by place: the vectors, one behind the other
     words       hash        by place: the tokens
     versions    sorted set  field NUL, version, (updated, replaced, deleted, patch)
@@ -34,8 +35,14 @@ from threadkeep.backends.redis.rows import Word, pack_number, pack_text, unpack_
 from threadkeep.backends.redis.scripts import Call, call
 from threadkeep.backends.sync_bridge import BlockingFace, finish
 from threadkeep.errors import ConflictError, CorruptionError, ThreadkeepError
-from threadkeep.store.backend import AsyncItemBackend, ItemBackend, SearchOptions, merged
-from threadkeep.store.ranking import best, vector_scores, word_scores
+from threadkeep.store.backend import (
+    AsyncItemBackend,
+    ItemBackend,
+    SearchOptions,
+    merged,
+    other_dims,
+)
+from threadkeep.store.ranking import best, nearest, word_scores
 from threadkeep.store.records import (
     EmbedItems,
     FindItems,
@@ -63,10 +70,10 @@ _Steps: TypeAlias = Generator[Sequence[Call], Any, T]
 
 _KINDS = (
     *("counter", "namespaces", "items", "order", "expiring", "waiting"),
-    *("vectors", "words", "versions"),
+    *("dims", "vectors", "words", "versions"),
 )
 _HEAD = Struct(">7QB")
-_TIMES = Struct(">2Q")
+_TIMES = Struct(">3Q")
 _SIZE = Struct(">I")
 _HAS_VECTORS, _HAS_WORDS, _IS_PENDING = 1, 2, 4
 _FIELD, _PLACE = (17, -1), (1, 16)  # the parts of a member of the order
@@ -239,22 +246,25 @@ class AsyncRedisItems(AsyncItemBackend):
     def _nearest(self, read: FindNearest) -> _Steps[list[Scored]]:
         length = len(read.vector)
         size = max(1, min(_PAGE, _VECTOR_BYTES // length))
+        (dims,) = yield [Call(("GET", self._keys["dims"]))]
         expired = yield from self._expired(read.now)
         under = _Under(read.prefix)
-        nearest: list[tuple[bytes, float]] = []
+        found: list[tuple[bytes, float]] = []
         there = True
         while there:
             there, page = yield from self._page(under, "vectors", _PLACE, size)
+            if page and int(dims) != length // 4:
+                raise other_dims(length // 4, int(dims))
             parts = [
                 (member, data[at : at + length])
                 for member, data in page
                 if member[16:] not in expired
                 for at in range(0, len(data), length)
             ]
-            scores = vector_scores(self._options.metric, [part for _, part in parts], read.vector)
-            scored = zip((member for member, _ in parts), scores, strict=True)
-            nearest = best([*nearest, *scored], read.limit)
-        return (yield from self._scored(nearest))
+            members, vectors = [member for member, _ in parts], [part for _, part in parts]
+            found += nearest(self._options.metric, members, vectors, read.vector, read.limit)
+            found = best(found, read.limit)
+        return (yield from self._scored(found))
 
     def _text(self, read: FindText) -> _Steps[list[Scored]]:
         expired = yield from self._expired(read.now)
@@ -315,11 +325,13 @@ class AsyncRedisItems(AsyncItemBackend):
         made = changes if together is None else [together]
         with self._server.mapped_errors():
             answers = await self._server.sent([self._change(*_words(each)) for each in made])
-        refused = [
-            ConflictError("The item has another version.") if answer == -1 else None
-            for answer in answers
-        ]
-        return [*refused] if together is None else [None] * len(changes)
+        refused = [self._refusal(answer) for answer in answers]
+        return refused if together is None else refused * len(changes)
+
+    def _refusal(self, answer: int) -> ThreadkeepError | None:
+        if answer == -1:
+            return ConflictError("The item has another version.")
+        return other_dims(self._options.dims, -1 - answer) if answer < 0 else None
 
     def _change(self, *words: Word) -> Call:
         return call("items", [*self._keys.values()], words)
@@ -435,8 +447,7 @@ def _words(change: ItemChange) -> list[Word]:
     """Return the kind of a change and its arguments, as `items.lua` takes them."""
     match change:
         case PutItems():
-            now = change.now
-            return ["put", pack_number(now), *[_put_word(put, now) for put in change.puts]]
+            return ["put", "", *[_put_word(put, change.now) for put in change.puts]]
         case RefreshItems():
             return ["refresh", change.now, *[_field(*key) for key in change.keys]]
         case EmbedItems():
@@ -444,6 +455,7 @@ def _words(change: ItemChange) -> list[Word]:
                 _joined(
                     _field(each.namespace, each.key),
                     pack_number(each.version),
+                    b"%d" % (len(each.vectors[0].data) // 4) if each.vectors else b"",
                     b"".join([vector.data for vector in each.vectors]),
                 )
                 for each in change.items
@@ -464,15 +476,17 @@ def _put_word(put: ItemPut, now: int) -> bytes:
         version, *rest = put.earlier.row
         kept, keep = pack_number(version) + packb(rest), b"%d" % put.earlier.keep
     if put.value is None:
-        return _joined(field, path, b"", b"", b"", b"", b"", b"", expects, kept, keep)
-    ttl = put.ttl or 0
-    expires = now + ttl if ttl else 0
-    score = b"%d" % expires if ttl else b""
+        return _joined(field, path, *[b""] * 8, expects, kept, keep)
+    expires = None if put.ttl is None else now + put.ttl
+    created, updated, expires = put.times or (0, now, expires)
+    times = _TIMES.pack(updated, put.ttl or 0, expires or 0)
+    made = pack_number(created) if put.times else b""
+    score = b"%d" % expires if expires else b""
     vectors = b"".join([vector.data for vector in put.vectors])
+    dims = b"%d" % (len(put.vectors[0].data) // 4) if vectors else b""
     words = (put.words or "").encode()
     is_pending = 0 if put.pending is None else _IS_PENDING
-    flags = (_HAS_VECTORS if vectors else 0) | (_HAS_WORDS if words else 0) | is_pending
+    marks = b"%c" % ((_HAS_VECTORS if vectors else 0) | (_HAS_WORDS if words else 0) | is_pending)
     tail = packb((put.value, put.pending))
-    times = _TIMES.pack(ttl, expires)
-    marks = b"%c" % flags
-    return _joined(field, path, tail, times, score, marks, vectors, words, expects, kept, keep)
+    row = (tail, made, times, score, marks, dims, vectors, words)
+    return _joined(field, path, *row, expects, kept, keep)

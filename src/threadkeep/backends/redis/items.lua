@@ -3,7 +3,8 @@
 --
 -- The first write of a put is a command that a full server refuses; what removes is never refused.
 
-local COUNTER, SPACES, ITEMS, ORDER, EXPIRING, WAITING, VECTORS, WORDS, VERSIONS = unpack(KEYS)
+local COUNTER, SPACES, ITEMS, ORDER, EXPIRING, WAITING = unpack(KEYS, 1, 6)
+local DIMS, VECTORS, WORDS, VERSIONS = unpack(KEYS, 7)
 local HAS_VECTORS, HAS_WORDS, IS_PENDING = 1, 2, 4
 local NONE = string.rep('\0', 8)
 local sub, byte, call = string.sub, string.byte, redis.call
@@ -65,8 +66,8 @@ local function number_of(path)
     return number
 end
 
-local PUT = '>' .. string.rep('I4c0', 11)
-local EMBED = '>' .. string.rep('I4c0', 3)
+local PUT = '>' .. string.rep('I4c0', 13)
+local EMBED = '>' .. string.rep('I4c0', 4)
 
 -- Arguments from behind the first on, each with the size of its parts before them.
 local function parts_of(format)
@@ -77,23 +78,30 @@ local function parts_of(format)
     return found
 end
 
-local function put_item(put, old, number, now)
-    local field, _, tail, times, score, marks, vectors, words = unpack(put, 1, 8)
+-- Return the dimensions of the stored vectors, if they are not these.
+local function other_dims(dims)
+    local stored = call('EXISTS', VECTORS) == 1 and call('GET', DIMS)
+    return stored and stored ~= dims and tonumber(stored)
+end
+
+local function put_item(put, old, number)
+    local field, _, tail, made, times, score, marks, dims, vectors, words = unpack(put, 1, 10)
     local version, flags = struct.pack('>I8', call('INCR', COUNTER)), byte(marks)
-    local place, created
+    local place
     if old then
         unindex(field, old)
-        place, created = place_of(old), created_of(old)
+        place = place_of(old)
     else
-        place, created = number .. version, now
+        place = number .. version
         call('ZADD', ORDER, 0, place .. field)
     end
-    local head = place .. version .. created .. now .. times .. marks
-    call('HSET', ITEMS, field, head .. tail)
+    local created = made ~= '' and made or old and created_of(old) or sub(times, 1, 8)
+    call('HSET', ITEMS, field, place .. version .. created .. times .. marks .. tail)
     if score ~= '' then
         call('ZADD', EXPIRING, score, field)
     end
     if has(flags, HAS_VECTORS) then
+        call('SET', DIMS, dims)
         call('HSET', VECTORS, place, vectors)
     end
     if has(flags, HAS_WORDS) then
@@ -104,30 +112,37 @@ local function put_item(put, old, number, now)
     end
 end
 
+-- A change that is refused answers with -1 if an item has another version, with -1 and minus the
+-- dimensions of the stored vectors if it has vectors of other ones.
 local CHANGES = {}
 
-function CHANGES.put(now)
-    local rows, numbers, puts = {}, {}, parts_of(PUT)
+function CHANGES.put()
+    local rows, numbers, puts, dims = {}, {}, parts_of(PUT), ''
     for at, put in ipairs(puts) do
-        local row, expected = call('HGET', ITEMS, put[1]), put[9]
+        local row, expected = call('HGET', ITEMS, put[1]), put[11]
         rows[at] = row
         if expected ~= '' and (row and version_of(row) or NONE) ~= expected then
             return -1
         end
+        dims = put[8] ~= '' and put[8] or dims
+    end
+    local stored = dims ~= '' and other_dims(dims)
+    if stored then
+        return -1 - stored
     end
     for at, put in ipairs(puts) do
-        local field, path, row, earlier = put[1], put[2], rows[at], put[10]
+        local field, path, row, earlier = put[1], put[2], rows[at], put[12]
         if put[3] ~= '' then
             if not row and not numbers[path] then
                 numbers[path] = number_of(path)
             end
-            put_item(put, row, numbers[path], now)
+            put_item(put, row, numbers[path])
         elseif row then
             remove(field, row)
         end
         if earlier ~= '' then
             call('ZADD', VERSIONS, 0, field .. '\0' .. earlier)
-            drop_versions_of(field, put[11])
+            drop_versions_of(field, put[13])
         end
     end
     return #puts
@@ -148,20 +163,28 @@ function CHANGES.refresh(now)
 end
 
 function CHANGES.embed()
-    for _, item in ipairs(parts_of(EMBED)) do
-        local field, version, vectors = unpack(item)
+    local items = parts_of(EMBED)
+    for _, item in ipairs(items) do
+        local stored = item[3] ~= '' and other_dims(item[3])
+        if stored then
+            return -1 - stored
+        end
+    end
+    for _, item in ipairs(items) do
+        local field, version, dims, vectors = unpack(item)
         local row = call('HGET', ITEMS, field)
         if row and version_of(row) == version then
             local flags = bit.band(flags_of(row), HAS_WORDS)
             if vectors ~= '' then
                 flags = flags + HAS_VECTORS
+                call('SET', DIMS, dims)
                 call('HSET', VECTORS, place_of(row), vectors)
             end
             call('HSET', ITEMS, field, sub(row, 1, 56) .. string.char(flags) .. sub(row, 58))
             call('ZREM', WAITING, place_of(row) .. field)
         end
     end
-    return #ARGV - 2
+    return #items
 end
 
 function CHANGES.sweep(now, limit)
