@@ -336,6 +336,18 @@ class AsyncRedisItems(AsyncItemBackend):
     def _change(self, *words: Word) -> Call:
         return call("items", [*self._keys.values()], words)
 
+    async def migrate(self) -> None:
+        """Check the dimensions of the vectors. Each put of vectors and each search does, too.
+
+        Raises:
+            InvalidArgumentError: the store has others.
+        """
+        calls = [Call(("EXISTS", self._keys["vectors"])), Call(("GET", self._keys["dims"]))]
+        with self._server.mapped_errors():
+            there, dims = await self._server.sent(calls)
+        if there and self._options.dims not in (0, int(dims)):
+            raise other_dims(self._options.dims, int(dims))
+
     async def sweep(self, now: int, limit: int) -> int:
         """See `ItemBackend.sweep`. A call for each hundred items; others come in between."""
         removed = 0
@@ -370,6 +382,10 @@ class RedisItems(BlockingFace[AsyncRedisItems], ItemBackend):
     """Rows of items in Redis, for blocking calls; `asynchronous` serves awaiting ones."""
 
     has_identity = False
+
+    def migrate(self) -> None:
+        """See `AsyncRedisItems.migrate`."""
+        finish(self.face.migrate())
 
     def sweep(self, now: int, limit: int) -> int:
         """See `ItemBackend.sweep`."""
