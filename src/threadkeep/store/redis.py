@@ -1,40 +1,21 @@
 """Items in a Redis or Valkey server, or in a cluster, over the clients of a saver's backend.
 
-A store has ten keys, in one slot of a cluster: each change is one script, atomic over all
-namespaces, and a store is as large as one node. A read of several pages sees each page in one
-state. Vectors and words are sent to this process, and compared here.
-
-    counter     text        the last version, or number of a namespace
-    namespaces  sorted set  path NUL, number
-    items       hash        by field: the row, which is place version created updated ttl expires
-                            (0 for none), flags, and the value and `ItemPut.pending`
-    order       sorted set  place, field
-    expiring    sorted set  field, by the time of its expiry
-    waiting     sorted set  place, field, of items that wait for their vectors
-    dims        text        the dimensions of the vectors
-    vectors     hash        by place: the vectors, one behind the other
-    words       hash        by place: the tokens
-    versions    sorted set  field NUL, version, (updated, replaced, deleted, patch)
-
-A path is the labels of a namespace, each with a NUL behind it; a field is path NUL key. Texts are
-escaped and numbers have 8 bytes (see `backends.redis.rows`); a place is two numbers.
+A store has ten keys (see `redis_rows`), in one slot of a cluster: each change is one script, atomic
+over all namespaces, and a store is as large as one node. A read of several pages sees each page in
+one state. Vectors and words are sent to this process, and compared here.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Generator, Sequence
-from functools import lru_cache
-from struct import Struct
 from typing import Any, TypeAlias, TypeVar
 
-from ormsgpack import packb, unpackb
-
 from threadkeep.backends.redis.backend import AsyncRedisBackend, RedisBackend
-from threadkeep.backends.redis.rows import Word, pack_number, pack_text, unpack_text
+from threadkeep.backends.redis.rows import Word, pack_number
 from threadkeep.backends.redis.scripts import Call, call
 from threadkeep.backends.sync_bridge import BlockingFace, finish
-from threadkeep.errors import ConflictError, CorruptionError, ThreadkeepError
+from threadkeep.errors import ConflictError, ThreadkeepError
 from threadkeep.store.backend import (
     AsyncItemBackend,
     ItemBackend,
@@ -44,7 +25,6 @@ from threadkeep.store.backend import (
 )
 from threadkeep.store.ranking import best, nearest, word_scores
 from threadkeep.store.records import (
-    EmbedItems,
     FindItems,
     FindNamespaces,
     FindNearest,
@@ -52,30 +32,29 @@ from threadkeep.store.records import (
     FindText,
     FindVersions,
     GetItems,
-    ItemChange,
-    ItemPut,
     ItemRead,
     ItemRow,
     Namespace,
     Place,
-    PutItems,
-    RefreshItems,
     Scored,
     VersionRow,
+)
+from threadkeep.store.redis_rows import (
+    KINDS,
+    change_words,
+    field_of,
+    has_vectors,
+    namespace_of,
+    path_of,
+    split,
+    unpack_item,
+    unpack_version,
 )
 
 T = TypeVar("T")
 _Steps: TypeAlias = Generator[Sequence[Call], Any, T]
 """Calls that are sent together, again and again; gets their answers, and returns a reply."""
 
-_KINDS = (
-    *("counter", "namespaces", "items", "order", "expiring", "waiting"),
-    *("dims", "vectors", "words", "versions"),
-)
-_HEAD = Struct(">7QB")
-_TIMES = Struct(">3Q")
-_SIZE = Struct(">I")
-_HAS_VECTORS, _HAS_WORDS, _IS_PENDING = 1, 2, 4
 _FIELD, _PLACE = (17, -1), (1, 16)  # the parts of a member of the order
 _PAGE = 500  # items that one call reads
 _VECTOR_BYTES = 4 << 20  # of vectors that one call reads
@@ -119,8 +98,8 @@ class AsyncRedisItems(AsyncItemBackend):
         self._server = server
         self._options = options
         # (the braces decide on the slot: stores with other prefixes may be on other nodes)
-        names = [f"{server.prefix}:items:{{{server.prefix}}}:{kind}" for kind in _KINDS]
-        self._keys = dict(zip(_KINDS, names, strict=True))
+        names = [f"{server.prefix}:items:{{{server.prefix}}}:{kind}" for kind in KINDS]
+        self._keys = dict(zip(KINDS, names, strict=True))
 
     # -- reads ---------------------------------------------------------------------------
 
@@ -163,9 +142,12 @@ class AsyncRedisItems(AsyncItemBackend):
     def _get(self, read: GetItems) -> _Steps[list[ItemRow | None]]:
         if not read.keys:
             return []
-        fields = [_field(namespace, key) for namespace, key in read.keys]
+        fields = [field_of(namespace, key) for namespace, key in read.keys]
         (rows,) = yield [Call(("HMGET", self._keys["items"], *fields))]
-        found = [_row(key, row) for key, row in zip(read.keys, rows, strict=True)]
+        found = [
+            None if data is None else unpack_item(field, data)[0]
+            for field, data in zip(fields, rows, strict=True)
+        ]
         return [row if row and _is_there(row, read.now) else None for row in found]
 
     def _find(self, read: FindItems) -> _Steps[list[ItemRow]]:
@@ -180,16 +162,15 @@ class AsyncRedisItems(AsyncItemBackend):
             size = _PAGE if read.bare else min(last - len(found), _PAGE)
             there, page = yield from self._page(under, "items", _FIELD, size)
             for member, data in page:
-                row = _row(_key(member[16:]), data)
-                is_bare = not read.bare or not data[_HEAD.size - 1] & _HAS_VECTORS
-                if row is not None and is_bare and _is_there(row, read.now):
+                row, _ = unpack_item(member[16:], data)
+                if _is_there(row, read.now) and not (read.bare and has_vectors(data)):
                     found.append(row)
         return found[first:last]
 
     def _spaces(self, prefix: Namespace) -> _Steps[dict[bytes, int]]:
         """Return the members of the namespaces of a prefix, and the numbers of their items."""
         found: dict[bytes, int] = {}
-        path = _path(prefix)
+        path = path_of(prefix)
         low = b"[" + path
         keys = (self._keys["namespaces"], self._keys["order"])
         while True:
@@ -208,7 +189,7 @@ class AsyncRedisItems(AsyncItemBackend):
         reply = None
         numbers = under.numbers
         if numbers is None:
-            path = _path(under.prefix)
+            path = path_of(under.prefix)
             bounds = (b"[" + path, b"(" + path + b"\xff", _NAMESPACES)
             (reply,) = yield [call("item_page", keys, (*words, "under", *bounds))]
             if reply is None:
@@ -225,10 +206,10 @@ class AsyncRedisItems(AsyncItemBackend):
         spaces = yield from self._spaces(read.prefix)
         counts = {space[:-9]: count for space, count in spaces.items()}
         for field in (yield from self._expired(read.now)):
-            path = field[: field.index(b"\0\0") + 1]
+            path, _ = split(field)
             if path in counts:
                 counts[path] -= 1
-        return [_namespace(path) for path, count in counts.items() if count > 0]
+        return [namespace_of(path) for path, count in counts.items() if count > 0]
 
     def _expired(self, now: int | None) -> _Steps[set[bytes]]:
         """Return the fields of items that have expired."""
@@ -295,7 +276,7 @@ class AsyncRedisItems(AsyncItemBackend):
         return [
             (None, None)
             if data is None or data[:16] != member[:16]  # deleted, and perhaps put again
-            else (_row(_key(member[16:]), data), _tail(data)[1])
+            else unpack_item(member[16:], data)
             for member, data in zip(members, rows, strict=True)
         ]
 
@@ -306,10 +287,10 @@ class AsyncRedisItems(AsyncItemBackend):
         return [(row, fields) for row, fields in rows if row is not None and fields is not None]
 
     def _versions(self, read: FindVersions) -> _Steps[list[VersionRow]]:
-        field = _field(read.namespace, read.key)
+        field = field_of(read.namespace, read.key)
         high, low = b"(" + field + b"\1", b"[" + field + b"\0"
         (members,) = yield [Call(("ZREVRANGEBYLEX", self._keys["versions"], high, low))]
-        return [_version(member[len(field) + 1 :]) for member in members]
+        return [unpack_version(member[len(field) + 1 :]) for member in members]
 
     # -- changes -------------------------------------------------------------------------
 
@@ -324,7 +305,7 @@ class AsyncRedisItems(AsyncItemBackend):
         together = merged(changes) if len(changes) > 1 else None
         made = changes if together is None else [together]
         with self._server.mapped_errors():
-            answers = await self._server.sent([self._change(*_words(each)) for each in made])
+            answers = await self._server.sent([self._change(*change_words(each)) for each in made])
         refused = [self._refusal(answer) for answer in answers]
         return refused if together is None else refused * len(changes)
 
@@ -378,6 +359,10 @@ class AsyncRedisItems(AsyncItemBackend):
         return removed
 
 
+def _is_there(row: ItemRow, now: int | None) -> bool:
+    return now is None or row.expires_at is None or row.expires_at > now
+
+
 class RedisItems(BlockingFace[AsyncRedisItems], ItemBackend):
     """Rows of items in Redis, for blocking calls; `asynchronous` serves awaiting ones."""
 
@@ -405,104 +390,3 @@ def items_over(
     loops = backend.asynchronous
     awaited = AsyncRedisItems(loops, options) if isinstance(loops, AsyncRedisBackend) else None
     return RedisItems(AsyncRedisItems(backend.face, options), awaited)
-
-
-# -- rows --------------------------------------------------------------------------------
-
-
-@lru_cache(1024)
-def _path(namespace: Namespace) -> bytes:
-    # (an empty label is in no namespace)
-    return b"".join([(pack_text(label) or b"\x01") + b"\0" for label in namespace])
-
-
-@lru_cache(1024)
-def _namespace(path: bytes) -> Namespace:
-    return tuple(map(unpack_text, path[:-1].split(b"\0")))
-
-
-def _field(namespace: Namespace, key: str) -> bytes:
-    return _path(namespace) + b"\0" + pack_text(key)
-
-
-def _key(field: bytes) -> tuple[Namespace, str]:
-    end = field.index(b"\0\0")
-    return _namespace(field[: end + 1]), unpack_text(field[end + 2 :])
-
-
-def _row(key: tuple[Namespace, str], data: bytes | None) -> ItemRow | None:
-    if data is None:
-        return None
-    ns, number, version, created, updated, ttl, expires, _ = _HEAD.unpack_from(data)
-    value = _tail(data)[0]
-    times = (created, updated, version)
-    return ItemRow(*key, value, *times, (ns, number), ttl or None, expires or None)
-
-
-def _tail(data: bytes) -> Any:
-    try:
-        return unpackb(data[_HEAD.size :])
-    except ValueError as error:
-        raise CorruptionError("A row of an item cannot be read.") from error
-
-
-def _is_there(row: ItemRow, now: int | None) -> bool:
-    return now is None or row.expires_at is None or row.expires_at > now
-
-
-def _version(member: bytes) -> VersionRow:
-    updated, replaced, deleted, patch = unpackb(member[8:])
-    version = int.from_bytes(member[:8], "big")
-    return VersionRow(version, updated, replaced, deleted, patch)
-
-
-# -- arguments of changes ----------------------------------------------------------------
-
-
-def _words(change: ItemChange) -> list[Word]:
-    """Return the kind of a change and its arguments, as `items.lua` takes them."""
-    match change:
-        case PutItems():
-            return ["put", "", *[_put_word(put, change.now) for put in change.puts]]
-        case RefreshItems():
-            return ["refresh", change.now, *[_field(*key) for key in change.keys]]
-        case EmbedItems():
-            items = [
-                _joined(
-                    _field(each.namespace, each.key),
-                    pack_number(each.version),
-                    b"%d" % (len(each.vectors[0].data) // 4) if each.vectors else b"",
-                    b"".join([vector.data for vector in each.vectors]),
-                )
-                for each in change.items
-            ]
-            return ["embed", "", *items]
-
-
-def _joined(*parts: bytes) -> bytes:
-    return b"".join([word for part in parts for word in (_SIZE.pack(len(part)), part)])
-
-
-def _put_word(put: ItemPut, now: int) -> bytes:
-    path = _path(put.namespace)
-    field = path + b"\0" + pack_text(put.key)
-    expects = b"" if put.expects is None else pack_number(put.expects)
-    kept, keep = b"", b""
-    if put.earlier is not None:
-        version, *rest = put.earlier.row
-        kept, keep = pack_number(version) + packb(rest), b"%d" % put.earlier.keep
-    if put.value is None:
-        return _joined(field, path, *[b""] * 8, expects, kept, keep)
-    expires = None if put.ttl is None else now + put.ttl
-    created, updated, expires = put.times or (0, now, expires)
-    times = _TIMES.pack(updated, put.ttl or 0, expires or 0)
-    made = pack_number(created) if put.times else b""
-    score = b"%d" % expires if expires else b""
-    vectors = b"".join([vector.data for vector in put.vectors])
-    dims = b"%d" % (len(put.vectors[0].data) // 4) if vectors else b""
-    words = (put.words or "").encode()
-    is_pending = 0 if put.pending is None else _IS_PENDING
-    marks = b"%c" % ((_HAS_VECTORS if vectors else 0) | (_HAS_WORDS if words else 0) | is_pending)
-    tail = packb((put.value, put.pending))
-    row = (tail, made, times, score, marks, dims, vectors, words)
-    return _joined(field, path, *row, expects, kept, keep)
