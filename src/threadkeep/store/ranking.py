@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import log
+from typing import TypeVar
 
 from threadkeep.backends.open import extra
 from threadkeep.store.records import ItemRow, Metric, Place, Scored
+
+P = TypeVar("P", Place, bytes)
 
 _K1, _B = 1.2, 0.75  # of BM25, as FTS5 has them
 _RANK = 60  # of reciprocal rank fusion: https://doi.org/10.1145/1571941.1572114
 
 
 def nearest(
-    metric: Metric, places: Sequence[Place], vectors: Sequence[bytes], query: bytes, limit: int
-) -> list[tuple[Place, float]]:
+    metric: Metric, places: Sequence[P], vectors: Sequence[bytes], query: bytes, limit: int
+) -> list[tuple[P, float]]:
     """Return the best places and their scores: the cosine, inner product or minus the distance.
 
     `vectors` are those of the places, of which one may come several times.
     """
-    if not vectors:
+    if not vectors or not limit:
         return []
     with extra("Semantic search", "search"):
         import numpy as np  # noqa: PLC0415 - an extra
@@ -42,9 +45,9 @@ def nearest(
         size *= 4
 
 
-def best(scored: Iterable[tuple[Place, float]], limit: int) -> list[tuple[Place, float]]:
+def best(scored: Iterable[tuple[P, float]], limit: int) -> list[tuple[P, float]]:
     """Return the places with the best scores; a place counts with its best one."""
-    highest: dict[Place, float] = {}
+    highest: dict[P, float] = {}
     for place, score in scored:
         if place not in highest or score > highest[place]:
             highest[place] = score

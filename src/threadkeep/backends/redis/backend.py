@@ -86,7 +86,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
 
     async def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """Answer each read, in order; those of one thread from one state. See `Backend.fetch`."""
-        with self._mapped_errors():
+        with self.mapped_errors():
             found = {at: inquiry(self._as_stored(read)) for at, read in enumerate(reads)}
             replies = await self._answered({at: asked for at, asked in found.items() if asked})
             for at, read in enumerate(reads):
@@ -140,7 +140,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
         them again is harmless.
         """
         results: list[ThreadkeepError | None] = []
-        with self._mapped_errors():
+        with self.mapped_errors():
             for alone, run in groupby(changes, self._goes_alone):
                 if alone:
                     results += [await self._commit_alone(change) for change in run]
@@ -264,7 +264,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
         Reads the names of all keys of the server.
         """
         cursor, pattern = 0, f"{beginning_of_keys(self.prefix, beginning)}*"
-        with self._mapped_errors():
+        with self.mapped_errors():
             while True:
                 scan = Call(("SCAN", cursor, "MATCH", pattern, "COUNT", 1000))
                 ((cursor, keys),) = await self.sent([scan])
@@ -276,7 +276,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
     async def identity(self) -> str:
         """Name the threads under this prefix. See `Backend.identity`."""
         key = identity_of(self.prefix)
-        with self._mapped_errors():
+        with self.mapped_errors():
             made = Call(("SET", key, secrets.token_hex(16), "NX"))
             _, found = await self.sent([made, Call(("GET", key))])
         return str(found.decode())
@@ -284,7 +284,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
     async def scrub(self, *, rewrite: bool) -> Scrubbed:
         """Rewrite the server's files. See `Backend.scrub`."""
         del rewrite  # (it keeps nobody out)
-        with self._mapped_errors():
+        with self.mapped_errors():
             return await scrub(self)
 
     async def close(self) -> None:

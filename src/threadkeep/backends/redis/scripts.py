@@ -48,6 +48,9 @@ _FILES = {  # by the name of the script
     "drop": ("common", "writing", "rows", "drop"),
     "copy": ("common", "writing", "founding", "copy"),
     "fork": ("common", "writing", "founding", "fork"),
+    "items": ("items",),
+    "item_page": ("item_page",),
+    "item_namespaces": ("item_namespaces",),
 }
 
 
@@ -68,7 +71,7 @@ def _script(name: str) -> tuple[str, str]:
 
 
 def call(name: str, keys: Sequence[str], arguments: Sequence[Word]) -> Call:
-    """Call a script: "read", "commit", "drop", "copy" or "fork"."""
+    """Call a script, named as in `_FILES`."""
     text, digest = _script(name)
     rest = (len(keys), *keys, *arguments)
     return Call(("EVALSHA", digest, *rest), ("EVAL", text, *rest))

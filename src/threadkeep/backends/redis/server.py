@@ -144,7 +144,8 @@ class Server:
         return answers
 
     @contextmanager
-    def _mapped_errors(self) -> Iterator[None]:
+    def mapped_errors(self) -> Iterator[None]:
+        """Raise errors of the driver as errors of threadkeep."""
         try:
             yield
         except DRIVER_ERRORS as error:
