@@ -12,11 +12,13 @@ import orjson
 import psycopg
 import pytest
 from kit import postgres
+from kit import redis as redis_server
 from kit.postgres_server import SECONDS
 
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.postgres.backend import opened
+from threadkeep.backends.redis import RedisBackend
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.errors import ConflictError, OpenError
 from threadkeep.store import postgres_queries
@@ -122,7 +124,25 @@ def awaited_postgres(options, _):
             awaited.end(backend)
 
 
-BACKENDS = (memory, sqlite, blocking_postgres, awaited_postgres)
+@contextmanager
+def blocking_redis(options, _):
+    backend = RedisBackend(redis_server.url(), prefix=redis_server.empty_prefix())
+    yield items_over(backend, options)
+    backend.close()
+
+
+@contextmanager
+def awaited_redis(options, _):
+    backend = RedisBackend(redis_server.url(), prefix=redis_server.empty_prefix())
+    awaited = Awaited(items_over(backend, options).asynchronous)
+    try:
+        yield awaited
+    finally:
+        awaited.end(backend)
+        backend.close()
+
+
+BACKENDS = (memory, sqlite, blocking_postgres, awaited_postgres, blocking_redis, awaited_redis)
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda one: one.__name__)

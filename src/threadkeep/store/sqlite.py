@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from importlib import import_module
 from typing import Any
 
 from threadkeep.backends.sqlite.connections import Connections
@@ -19,7 +17,6 @@ from threadkeep.errors import ConflictError, OpenError, ThreadkeepError
 from threadkeep.store.backend import ItemBackend, SearchOptions, merged, other_dims
 from threadkeep.store.ranking import best, nearest
 from threadkeep.store.records import (
-    Condition,
     Earlier,
     EmbedItems,
     FindItems,
@@ -32,12 +29,25 @@ from threadkeep.store.records import (
     ItemChange,
     ItemPut,
     ItemRead,
-    ItemRow,
     Namespace,
     PutItems,
     RefreshItems,
     Scored,
     VersionRow,
+)
+from threadkeep.store.sqlite_queries import (
+    GET,
+    UNDER,
+    bounds_of,
+    find_items,
+    find_namespaces,
+    find_text,
+    get_items,
+    has_vec,
+    path_of,
+    row_of,
+    scored_items,
+    vectors_under,
 )
 
 # A namespace's path is its labels, each with a period behind it. An item's number is its place.
@@ -79,18 +89,6 @@ _CONTENTLESS = ", content = '', contentless_delete = 1"
 _CONTENTLESS_SINCE = (3, 43)
 _IS_MADE = "SELECT count(*) FROM sqlite_master WHERE name = ?"
 
-_COLUMNS = (
-    "n.path, i.key, i.value, i.created, i.updated, i.version, i.ns, i.number, i.ttl, i.expires"
-)
-_GET = f"SELECT {_COLUMNS} FROM tk_namespaces n JOIN tk_items i ON i.ns = n.number"
-_GET_MANY = f"""
-SELECT {_COLUMNS} FROM json_each(?) j
-CROSS JOIN tk_namespaces n ON n.path = json_extract(j.value, '$[0]')
-CROSS JOIN tk_items i ON i.ns = n.number AND i.key = json_extract(j.value, '$[1]')
-"""
-_UNDER = "i.ns IN (SELECT number FROM tk_namespaces WHERE path >= ? AND path < ?)"
-_BARE = "NOT EXISTS (SELECT 1 FROM tk_item_vectors v WHERE v.ns = i.ns AND v.item = i.number)"
-_ALIVE = "(i.expires IS NULL OR i.expires > ?)"
 _PUT = """
 INSERT INTO tk_items (number, ns, key, version, created, updated, ttl, expires, pending, value)
 VALUES (?1, ?2, ?3, ?1, coalesce(?4, ?5), ?5, ?6, ?7, ?8, ?9)
@@ -98,7 +96,6 @@ ON CONFLICT (ns, key) DO UPDATE SET version = ?1, created = coalesce(?4, created
     ttl = ?6, expires = ?7, pending = ?8, value = ?9
 """
 _COUNT = "UPDATE tk_store SET counter = counter + ? RETURNING counter"
-_OPERATORS = {"$eq": "=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 _DISTANCES = {"cosine": "1 - vec_distance_cosine", "l2": "-vec_distance_L2"}
 
 
@@ -149,34 +146,34 @@ class SqliteItems(ItemBackend):
     def _reply(self, db: sqlite3.Connection, read: ItemRead) -> Any:
         match read:
             case GetItems():
-                return _get(db, read)
+                return get_items(db, read)
             case FindItems():
-                return _find(db, read)
+                return find_items(db, read)
             case FindNamespaces():
-                return _namespaces(db, read)
+                return find_namespaces(db, read)
             case FindNearest():
                 return self._nearest(db, read)
             case FindText():
-                return _text(db, read)
+                return find_text(db, read)
             case FindPending():
-                query = f"{_GET} WHERE i.pending IS NOT NULL ORDER BY i.number LIMIT ?"
+                query = f"{GET} WHERE i.pending IS NOT NULL ORDER BY i.number LIMIT ?"
                 query = query.replace("i.expires FROM", "i.expires, i.pending FROM")
-                return [(_row(row), row[-1]) for row in db.execute(query, (read.limit,))]
+                return [(row_of(row), row[-1]) for row in db.execute(query, (read.limit,))]
             case FindVersions():
                 query = """
                     SELECT version, updated, replaced, deleted, patch FROM tk_item_versions
                     WHERE ns = (SELECT number FROM tk_namespaces WHERE path = ?) AND key = ?
                     ORDER BY version DESC"""
-                values = (_path(read.namespace), read.key)
+                values = (path_of(read.namespace), read.key)
                 return [
                     VersionRow(version, updated, replaced, bool(deleted), patch)
                     for version, updated, replaced, deleted, patch in db.execute(query, values)
                 ]
 
     def _nearest(self, db: sqlite3.Connection, read: FindNearest) -> list[Scored]:
-        source, values = _vectors_under(read)
+        source, values = vectors_under(read)
         distance = _DISTANCES.get(self._options.metric)
-        if distance is None or not _has_vec(db):
+        if distance is None or not has_vec(db):
             rows = db.execute(f"SELECT v.ns, v.item, v.vector {source}", values).fetchall()
             places = [(ns, item) for ns, item, _ in rows]
             vectors = [vector for *_, vector in rows]
@@ -192,7 +189,7 @@ class SqliteItems(ItemBackend):
                 if len(scored) < size:
                     break
                 size *= 4
-        return _scored(db, [item for (_, item), _ in found], [score for _, score in found])
+        return scored_items(db, [item for (_, item), _ in found], [score for _, score in found])
 
     # -- changes -------------------------------------------------------------------------
 
@@ -229,7 +226,7 @@ class SqliteItems(ItemBackend):
             case PutItems():
                 self._put(db, change)
             case RefreshItems():
-                keys = [(change.now, _path(namespace), key) for namespace, key in change.keys]
+                keys = [(change.now, path_of(namespace), key) for namespace, key in change.keys]
                 query = """
                     UPDATE tk_items SET expires = ? + ttl
                     WHERE ns = (SELECT number FROM tk_namespaces WHERE path = ?) AND key = ?
@@ -241,7 +238,7 @@ class SqliteItems(ItemBackend):
                         UPDATE tk_items SET pending = NULL
                         WHERE ns = (SELECT number FROM tk_namespaces WHERE path = ?) AND key = ?
                             AND version = ? RETURNING ns, number"""
-                    values = (_path(one.namespace), one.key, one.version)
+                    values = (path_of(one.namespace), one.key, one.version)
                     for ns, number in db.execute(query, values).fetchall():
                         vectors = [(ns, number, path, data) for path, data in one.vectors]
                         db.executemany("INSERT INTO tk_item_vectors VALUES (?, ?, ?, ?)", vectors)
@@ -320,12 +317,12 @@ class SqliteItems(ItemBackend):
     def erase(self, prefix: Namespace) -> int:
         """See `ItemBackend.erase`."""
         with self._connections.writing() as db:
-            query = f"SELECT i.ns, i.number, i.key FROM tk_items i WHERE {_UNDER}"
-            removed = self._remove(db, db.execute(query, _bounds(prefix)).fetchall())
+            query = f"SELECT i.ns, i.number, i.key FROM tk_items i WHERE {UNDER}"
+            removed = self._remove(db, db.execute(query, bounds_of(prefix)).fetchall())
             inner = "SELECT number FROM tk_namespaces WHERE path >= ? AND path < ?"
             for table, column in (("tk_item_versions", "ns"), ("tk_namespaces", "number")):
                 delete = f"DELETE FROM {table} WHERE {column} IN ({inner})"
-                db.execute(delete, _bounds(prefix))
+                db.execute(delete, bounds_of(prefix))
             return removed
 
     def _remove(self, db: sqlite3.Connection, rows: Sequence[tuple[int, int, str]]) -> int:
@@ -355,25 +352,9 @@ def _check_dims(db: sqlite3.Connection, dims: int) -> None:
             raise other_dims(dims, size // 4)
 
 
-def _path(namespace: Namespace) -> str:
-    return "".join([f"{label}." for label in namespace])
-
-
-def _bounds(prefix: Namespace) -> tuple[str, str]:
-    """Return the first path of a prefix, and the first one behind all of them."""
-    path = _path(prefix)
-    return path, (path[:-1] + "/" if path else "\U0010ffff")  # (/ is behind the period)
-
-
-def _row(row: Sequence[Any]) -> ItemRow:
-    path, key, value, created, updated, version, ns, number, ttl, expires = row[:10]
-    namespace = tuple(path[:-1].split("."))
-    return ItemRow(namespace, key, value, created, updated, version, (ns, number), ttl, expires)
-
-
 def _numbers(db: sqlite3.Connection, puts: Sequence[ItemPut]) -> dict[Namespace, int]:
     """Return the numbers of the puts' namespaces; new ones, but 0 where items are deleted only."""
-    paths = {put.namespace: _path(put.namespace) for put in puts}
+    paths = {put.namespace: path_of(put.namespace) for put in puts}
     query = "SELECT path, number FROM tk_namespaces WHERE path IN (SELECT value FROM json_each(?))"
     wanted = json.dumps(list(paths.values()), ensure_ascii=False)
     known = dict(db.execute(query, (wanted,)).fetchall())
@@ -416,131 +397,3 @@ def _keep(db: sqlite3.Connection, ns: int, key: str, earlier: Earlier) -> None:
             SELECT version FROM tk_item_versions WHERE ns = ?1 AND key = ?2
             ORDER BY version DESC LIMIT 1 OFFSET ?3)"""
     db.execute(remove, (ns, key, earlier.keep))
-
-
-# -- queries -----------------------------------------------------------------------------
-
-
-def _get(db: sqlite3.Connection, read: GetItems) -> list[ItemRow | None]:
-    keys = [(_path(namespace), key) for namespace, key in read.keys]
-    if len(keys) == 1 or any("\0" in key for _, key in keys):  # (JSON ends at a NUL)
-        query = f"{_GET} WHERE n.path = ? AND i.key = ?"
-        found = [db.execute(query, key).fetchone() for key in keys]
-    else:
-        rows = db.execute(_GET_MANY, (json.dumps(keys, ensure_ascii=False),))
-        by_key = {(row[0], row[1]): row for row in rows}
-        found = [by_key.get(key) for key in keys]
-    items = [None if row is None else _row(row) for row in found]
-    if read.now is None:
-        return items
-    return [row if row and (row.expires_at or read.now + 1) > read.now else None for row in items]
-
-
-def _find(db: sqlite3.Connection, read: FindItems) -> list[ItemRow]:
-    tests: list[str] = []
-    values: list[Any] = []
-    if read.prefix:
-        tests.append(_UNDER)
-        values += _bounds(read.prefix)
-    if read.after is not None:
-        tests.append("(i.ns, i.number) > (?, ?)")
-        values += read.after
-    if read.bare:
-        tests.append(_BARE)
-    _narrow(read.where, read.now, tests, values)
-    where = f"WHERE {' AND '.join(tests)}" if tests else ""
-    query = f"""
-        SELECT {_COLUMNS} FROM tk_items i CROSS JOIN tk_namespaces n ON n.number = i.ns {where}
-        ORDER BY i.ns, i.number LIMIT ? OFFSET ?"""
-    values += (read.limit, 0 if read.where else read.offset)
-    return [_row(row) for row in db.execute(query, values)]
-
-
-def _narrow(
-    where: Iterable[Condition], now: int | None, tests: list[str], values: list[Any]
-) -> None:
-    """Add what rows must fulfil."""
-    if now is not None:
-        tests.append(_ALIVE)
-        values.append(now)
-    for one in where:
-        path = _json_path(one.path)
-        if path is not None:
-            tests.append(_test(one))
-            values += (path, one.value) if one.operator == "$eq" else (path, path, one.value)
-
-
-def _test(one: Condition) -> str:
-    """Return the SQL of a condition. It is tested on JSON; texts as numbers are left to Python."""
-    found = f"json_extract(i.value, ?) {_OPERATORS[one.operator]} ?"
-    if one.operator != "$eq":
-        joined = "AND" if isinstance(one.value, str) else "OR"
-        found = f"(json_type(i.value, ?) = 'text' {joined} {found})"
-    return f"CASE WHEN typeof(i.value) = 'blob' THEN 1 ELSE {found} END"
-
-
-def _json_path(path: Iterable[str]) -> str | None:
-    """Return a path as SQLite takes it; None where a label cannot be quoted."""
-    labels = list(path)
-    if any(set(label) & set('"\\\0') for label in labels):
-        return None
-    return "$" + "".join([f'."{label}"' for label in labels])
-
-
-def _namespaces(db: sqlite3.Connection, read: FindNamespaces) -> list[Namespace]:
-    alive = f"AND {_ALIVE}" if read.now is not None else ""
-    query = f"""
-        SELECT path FROM tk_namespaces n WHERE path >= ? AND path < ?
-            AND EXISTS (SELECT 1 FROM tk_items i WHERE i.ns = n.number {alive})"""
-    values = (*_bounds(read.prefix), *(() if read.now is None else (read.now,)))
-    return [tuple(path[:-1].split(".")) for (path,) in db.execute(query, values)]
-
-
-def _vectors_under(read: FindNearest) -> tuple[str, list[Any]]:
-    """Return the part of a query that names the vectors, and its values."""
-    tests, values = _under(read.prefix)
-    _narrow(read.where, read.now, tests, values)
-    joined = bool(read.where) or read.now is not None
-    source = "FROM tk_item_vectors v"
-    if joined:
-        source += " JOIN tk_items i ON i.number = v.item"
-    where = f" WHERE {' AND '.join(tests)}" if tests else ""
-    return source + (where if joined else where.replace("i.ns", "v.ns")), values
-
-
-def _under(prefix: Namespace) -> tuple[list[str], list[Any]]:
-    return ([_UNDER], list(_bounds(prefix))) if prefix else ([], [])
-
-
-def _text(db: sqlite3.Connection, read: FindText) -> list[Scored]:
-    tests, values = _under(read.prefix)
-    _narrow(read.where, read.now, tests, values)
-    words = " OR ".join([f'"{word}"' for word in read.words])
-    where = "".join([f" AND {test}" for test in tests])
-    query = f"""
-        SELECT i.number, -rank FROM tk_item_words w JOIN tk_items i ON i.number = w.rowid
-        WHERE tk_item_words MATCH ?{where} ORDER BY rank, i.ns, i.number LIMIT ?"""
-    found = db.execute(query, (words, *values, read.limit)).fetchall()
-    return _scored(db, [item for item, _ in found], [score for _, score in found])
-
-
-def _scored(db: sqlite3.Connection, items: Sequence[int], scores: Iterable[float]) -> list[Scored]:
-    query = f"{_GET} WHERE i.number = ?"
-    rows = [_row(db.execute(query, (item,)).fetchone()) for item in items]
-    return [Scored(row, score) for row, score in zip(rows, scores, strict=True)]
-
-
-def _has_vec(db: sqlite3.Connection) -> bool:
-    """Return True if a connection has sqlite-vec, which is loaded where it can be."""
-    with suppress(sqlite3.Error):
-        db.execute("SELECT vec_version()")
-        return True
-    with suppress(ImportError, AttributeError, sqlite3.Error):
-        extension = import_module("sqlite_vec")
-        db.enable_load_extension(True)  # noqa: FBT003 - as sqlite3 has it
-        try:
-            extension.load(db)
-        finally:
-            db.enable_load_extension(False)  # noqa: FBT003 - as sqlite3 has it
-        return True
-    return False
