@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -109,11 +109,15 @@ class AsyncPostgresBackend(Database, AsyncBackend):
 
         Any number of processes may do so at once. Needs the right to create tables.
         """
-        with self.mapped_errors(migrating=True):
-            await self.retried(self._migrate)
+        await self.carry_out(self._migration)
 
-    async def _migrate(self) -> None:
-        plan = self._migration()
+    async def carry_out(self, begin: Callable[[], migrations.Plan]) -> None:
+        """Run the statements of a plan; `begin` makes one, and another for each retry."""
+        with self.mapped_errors(migrating=True):
+            await self.retried(partial(self._carry_out, begin))
+
+    async def _carry_out(self, begin: Callable[[], migrations.Plan]) -> None:
+        plan = begin()
         answer: Any = None
         error: Exception | None = None
         async with self._source.lend() as conn:

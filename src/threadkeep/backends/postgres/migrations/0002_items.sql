@@ -3,7 +3,7 @@
 CREATE SEQUENCE {schema}.store_counter;
 
 CREATE TABLE {schema}.store_namespaces (
-    number bigint NOT NULL DEFAULT nextval({literal} || '.store_counter'),
+    number bigint NOT NULL,
     path text COLLATE "C" NOT NULL,
     PRIMARY KEY (number),
     UNIQUE (path)
@@ -67,6 +67,7 @@ BEGIN
     SELECT namespaces[v.item], numbers[v.item], v.path,
         floats[(v.place - 1) * dims + 1 : v.place * dims]::vector
     FROM unnest(items, paths) WITH ORDINALITY v (item, path, place)
+    WHERE numbers[v.item] IS NOT NULL
     ORDER BY v.place;
 END
 $$;
@@ -75,8 +76,8 @@ $$;
 -- Rows are locked in the order of their keys: so no two calls wait for each other. (Those of
 -- namespaces come first, in the order of their paths.)
 CREATE FUNCTION {schema}.put_items(
-    times bigint[], paths text[], keys text[], jsons text[], bodies bytea[], ttls bigint[],
-    pendings text[], texts text[],
+    paths text[], keys text[], jsons text[], bodies bytea[], ttls bigint[], pendings text[],
+    texts text[], put_at bigint,
     expected bigint[] DEFAULT NULL,
     earlier_items bigint[] DEFAULT NULL,
     earlier_versions bigint[] DEFAULT NULL,
@@ -108,14 +109,16 @@ BEGIN
         versions[i] := nextval({literal} || '.store_counter');
     END LOOP;
     INSERT INTO {schema}.store_namespaces (number, path)
-    SELECT versions[min(p.place)], p.path FROM unnest(paths) WITH ORDINALITY p (path, place)
-    WHERE NOT EXISTS (SELECT FROM {schema}.store_namespaces n WHERE n.path = p.path)
+    SELECT versions[min(p.place)], p.path
+    FROM unnest(paths, jsons, bodies) WITH ORDINALITY p (path, json, body, place)
+    WHERE (p.json IS NOT NULL OR p.body IS NOT NULL)
+        AND NOT EXISTS (SELECT FROM {schema}.store_namespaces n WHERE n.path = p.path)
     GROUP BY p.path ORDER BY p.path
     ON CONFLICT DO NOTHING;
     FOR one IN
         SELECT p.place, p.key, n.number AS namespace
         FROM unnest(paths, keys) WITH ORDINALITY p (path, key, place)
-        JOIN {schema}.store_namespaces n ON n.path = p.path COLLATE "C"
+        LEFT JOIN {schema}.store_namespaces n ON n.path = p.path COLLATE "C"
         ORDER BY n.number, p.key COLLATE "C"
     LOOP
         namespaces[one.place] := one.namespace;
@@ -135,8 +138,7 @@ BEGIN
                 value, body, words)
             VALUES (
                 one.namespace, one.key, versions[one.place], versions[one.place],
-                times[one.place], times[one.place], ttls[one.place],
-                times[one.place] + ttls[one.place], pendings[one.place],
+                put_at, put_at, ttls[one.place], put_at + ttls[one.place], pendings[one.place],
                 jsons[one.place]::json, bodies[one.place], texts[one.place]::tsvector)
             ON CONFLICT (namespace, key) DO UPDATE SET
                 version = excluded.version, updated_at = excluded.updated_at, ttl = excluded.ttl,
@@ -177,36 +179,86 @@ EXCEPTION WHEN SQLSTATE 'TK003' THEN
 END
 $$;
 
+-- Add vectors to items that still have these versions.
 CREATE FUNCTION {schema}.embed_items(
     paths text[], keys text[], versions bigint[], vector_items bigint[], vector_paths text[],
     vector_floats real[])
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     one record;
-    numbers bigint[];
-    namespaces bigint[];
-    firsts bigint[];
+    numbers bigint[] := array_fill(NULL::bigint, ARRAY[cardinality(keys)]);
+    namespaces bigint[] := numbers;
 BEGIN
     FOR one IN
-        SELECT p.place, i.namespace, i.key, i.number
+        SELECT p.place, i.namespace, i.number
         FROM unnest(paths, keys, versions) WITH ORDINALITY p (path, key, version, place)
         JOIN {schema}.store_namespaces n ON n.path = p.path COLLATE "C"
         JOIN {schema}.store_items i
             ON i.namespace = n.number AND i.key = p.key AND i.version = p.version
         ORDER BY i.namespace, i.key FOR UPDATE OF i
     LOOP
+        namespaces[one.place] := one.namespace;
+        numbers[one.place] := one.number;
         UPDATE {schema}.store_items SET pending = NULL
-        WHERE namespace = one.namespace AND key = one.key;
+        WHERE namespace = one.namespace AND number = one.number;
         DELETE FROM {schema}.store_item_vectors
         WHERE namespace = one.namespace AND item = one.number;
-        PERFORM {schema}.add_vectors(
-            ARRAY[one.namespace], ARRAY[one.number],
-            array_agg(1::bigint ORDER BY v.place), array_agg(v.path ORDER BY v.place),
-            (SELECT array_agg(f.value ORDER BY f.place)
-             FROM unnest(vector_floats) WITH ORDINALITY f (value, place)
-             WHERE false))
-        FROM unnest(vector_items, vector_paths) WITH ORDINALITY v (item, path, place)
-        WHERE v.item = one.place;
     END LOOP;
+    PERFORM {schema}.add_vectors(namespaces, numbers, vector_items, vector_paths, vector_floats);
+END
+$$;
+
+-- Remove items that have expired, or are in namespaces from one path to another; return how many.
+CREATE FUNCTION {schema}.drop_items(
+    first text, stop text, expired bigint DEFAULT NULL, most bigint DEFAULT NULL)
+RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    namespaces bigint[];
+    dropped_keys text[];
+    numbers bigint[];
+BEGIN
+    IF expired IS NOT NULL THEN
+        WITH gone AS (
+            DELETE FROM {schema}.store_items i USING (
+                SELECT e.namespace, e.key FROM {schema}.store_items e
+                WHERE e.expires_at <= expired LIMIT most FOR UPDATE SKIP LOCKED) some
+            WHERE i.namespace = some.namespace AND i.key = some.key
+            RETURNING i.namespace, i.key, i.number)
+        SELECT array_agg(g.namespace), array_agg(g.key), array_agg(g.number)
+        INTO namespaces, dropped_keys, numbers FROM gone g;
+    ELSE
+        WITH gone AS (
+            DELETE FROM {schema}.store_items i USING (
+                SELECT e.namespace, e.key FROM {schema}.store_items e
+                JOIN {schema}.store_namespaces n ON n.number = e.namespace
+                WHERE n.path >= first AND n.path < stop
+                ORDER BY e.namespace, e.key FOR UPDATE OF e) some
+            WHERE i.namespace = some.namespace AND i.key = some.key
+            RETURNING i.namespace, i.key, i.number)
+        SELECT array_agg(g.namespace), array_agg(g.key), array_agg(g.number)
+        INTO namespaces, dropped_keys, numbers FROM gone g;
+        DELETE FROM {schema}.store_item_versions v USING {schema}.store_namespaces n
+        WHERE n.number = v.namespace AND n.path >= first AND n.path < stop;
+    END IF;
+    DELETE FROM {schema}.store_item_versions v
+    USING unnest(namespaces, dropped_keys) g (namespace, key)
+    WHERE v.namespace = g.namespace AND v.key = g.key;
+    IF {schema}.store_has_vectors() THEN
+        DELETE FROM {schema}.store_item_vectors v
+        USING unnest(namespaces, numbers) g (namespace, number)
+        WHERE v.namespace = g.namespace AND v.item = g.number;
+    END IF;
+    RETURN coalesce(cardinality(numbers), 0);
+END
+$$;
+
+-- Remove the namespaces from one path to another that hold nothing.
+CREATE FUNCTION {schema}.drop_namespaces(first text, stop text)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    LOCK TABLE {schema}.store_items IN SHARE ROW EXCLUSIVE MODE;  -- (see put_items)
+    DELETE FROM {schema}.store_namespaces n
+    WHERE n.path >= first AND n.path < stop
+        AND NOT EXISTS (SELECT FROM {schema}.store_items i WHERE i.namespace = n.number);
 END
 $$;

@@ -32,7 +32,8 @@ SELECT c.relname::text, ARRAY(
 FROM pg_class c
 WHERE c.relnamespace = to_regnamespace({literal}) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
     AND c.relname IN (
-        'checkpoints', 'heaps', 'migrations', 'segments', 'thread_labels', 'threads', 'writes')
+        'checkpoints', 'heaps', 'migrations', 'segments', 'thread_labels', 'threads', 'writes',
+        'store_items', 'store_namespaces', 'store_item_versions', 'store_item_vectors')
 """
 _BUSY = "TK007"  # of our own: any other may be the database's
 # One statement, so that the lock, the look and the change are one transaction: also where a

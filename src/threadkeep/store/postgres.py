@@ -1,0 +1,691 @@
+"""Items in a PostgreSQL database, over the connections of a saver's backend."""
+# ruff: noqa: S608 - texts are put together from constants of this module only
+
+from __future__ import annotations
+
+import sys
+from array import array as numbers_of
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg.types.numeric import Int8
+
+from threadkeep.backends.postgres import migrations
+from threadkeep.backends.postgres.backend import AsyncPostgresBackend, PostgresBackend
+from threadkeep.backends.postgres.connections import NEWEST_STATE, ONE_STATE
+from threadkeep.backends.postgres.statement import (
+    Array,
+    Query,
+    Rows,
+    Statement,
+    array,
+    pack_optional,
+    pack_text,
+    unpack_optional,
+    unpack_text,
+)
+from threadkeep.backends.sync_bridge import BlockingFace, finish
+from threadkeep.errors import ConflictError, InvalidArgumentError, OpenError, ThreadkeepError
+from threadkeep.store.backend import AsyncItemBackend, ItemBackend, SearchOptions, merged
+from threadkeep.store.records import (
+    Condition,
+    EmbedItem,
+    EmbedItems,
+    FindItems,
+    FindNamespaces,
+    FindNearest,
+    FindPending,
+    FindText,
+    FindVersions,
+    GetItems,
+    ItemChange,
+    ItemPut,
+    ItemRead,
+    ItemRow,
+    Namespace,
+    PutItems,
+    RefreshItems,
+    Scored,
+    VersionRow,
+)
+
+_Source: TypeAlias = tuple[list[str], list[Any]]  # conditions as SQL, and their parameters
+
+_MOST_BYTES = 1_000_000_000  # of one message to the server, with room for the rest of it
+_EXACT = 2000  # vectors that are compared one by one, without the index
+_MORE = 4  # times as many vectors as items are taken from the index: an item may have several
+_MOST_EF = 1000  # as hnsw.ef_search takes it
+_MOST_WORDS = 500_000  # bytes of the words of an item; a tsvector takes 1 MB
+_MOST_DIMS, _MOST_INDEXED, _MOST_HALVES = 16_000, 2000, 4000  # of `vector`, and of indexes
+_METRICS = {  # operator, name of the operator class, score
+    "cosine": ("<=>", "cosine", "CASE WHEN {d} = 'NaN' THEN 0 ELSE 1 - {d} END"),
+    "l2": ("<->", "l2", "-{d}"),
+    "inner_product": ("<#>", "ip", "-{d}"),
+}
+
+
+def items_over(
+    backend: PostgresBackend | AsyncPostgresBackend, options: SearchOptions
+) -> PostgresItems | AsyncPostgresItems:
+    """Return the items in the database of a saver's backend."""
+    if isinstance(backend, AsyncPostgresBackend):
+        return AsyncPostgresItems(backend, options)
+    return PostgresItems(backend, options)
+
+
+class AsyncPostgresItems(AsyncItemBackend):
+    """Rows in tables of a saver's schema, over connections that are awaited."""
+
+    commits_groups = True
+
+    def __init__(self, database: AsyncPostgresBackend, options: SearchOptions) -> None:
+        self._database = database
+        self._options = options
+
+    # -- reads ---------------------------------------------------------------------------
+
+    async def fetch(self, reads: Sequence[Any]) -> list[Any]:
+        """See `ItemBackend`."""
+        queries = [self._query(read) for read in reads]
+        statements = [statement for query in queries for statement in query.statements]
+        with self._mapped_errors():
+            answers = await self._database.answered(statements, ONE_STATE) if statements else []
+        rows = iter(answers)
+        return [query.reply([next(rows) for _ in query.statements]) for query in queries]
+
+    def _query(self, read: ItemRead) -> Query:
+        if isinstance(read, FindNearest):
+            return _nearest(read, self._options)
+        return _QUERIES[type(read)](read)
+
+    # -- changes -------------------------------------------------------------------------
+
+    async def commit(self, change: Any) -> None:
+        """See `ItemBackend`."""
+        losses: list[Exception] = []
+        with self._mapped_errors():
+            statement = _CHANGES[type(change)](change)
+            (rows,) = await self._database.answered([statement], NEWEST_STATE, losses)
+        is_refused = isinstance(change, PutItems) and not rows[0][0]
+        if is_refused and not (losses and await self._is_put(change)):
+            raise ConflictError("The item has another version.")
+
+    async def _is_put(self, change: PutItems) -> bool:
+        """Return True if a change whose answer was lost was made."""
+        read = GetItems(tuple([(put.namespace, put.key) for put in change.puts]))
+        (rows,) = await self.fetch([read])
+        found = [(row.value, row.updated_at) if row else (None, change.now) for row in rows]
+        return found == [(put.value, change.now) for put in change.puts]
+
+    async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
+        """See `ItemBackend`: puts that cannot be refused are one transaction."""
+        together = merged(changes) if len(changes) > 1 else None
+        if together is not None:
+            await self.commit(together)
+            return [None] * len(changes)
+        return [await self._refusal(change) for change in changes]
+
+    async def _refusal(self, change: ItemChange) -> ThreadkeepError | None:
+        try:
+            await self.commit(change)
+        except ThreadkeepError as error:
+            return error
+        return None
+
+    async def sweep(self, now: int, limit: int) -> int:
+        """See `ItemBackend.sweep`."""
+        return await self._drop("", "", Int8(now), Int8(limit))
+
+    async def erase(self, prefix: Namespace) -> int:
+        """See `ItemBackend.erase`."""
+        bounds = _bounds(prefix)
+        dropped = await self._drop(*bounds, None, None)
+        remove = Statement("SELECT {schema}.drop_namespaces(%s, %s)", bounds)
+        with self._mapped_errors():
+            await self._database.answered([remove], NEWEST_STATE)
+        return dropped
+
+    async def _drop(self, *values: Any) -> int:
+        text = "SELECT {schema}.drop_items(%s, %s, %s::bigint, %s::bigint)"
+        with self._mapped_errors():
+            ((row,),) = await self._database.answered([Statement(text, values)], NEWEST_STATE)
+        dropped: int = row[0]
+        return dropped
+
+    # -- tables --------------------------------------------------------------------------
+
+    async def migrate(self) -> None:
+        """Migrate the saver's tables and these, and make what searches need.
+
+        Raises:
+            OpenError: the database has no pgvector, or vectors of other dimensions.
+        """
+        await self._database.migrate()
+        if self._options.dims or self._options.text:
+            plan = partial(_index_plan, self._database.schema, self._options)
+            await self._database.carry_out(plan)
+
+    @contextmanager
+    def _mapped_errors(self) -> Iterator[None]:
+        try:
+            with self._database.mapped_errors():
+                yield
+        except InvalidArgumentError as error:
+            if "dimensions" in str(error):  # (as pgvector says it)
+                raise _other_dims(self._options.dims, str(error)) from error
+            raise
+
+
+class PostgresItems(BlockingFace[AsyncPostgresItems], ItemBackend):
+    """Rows in tables of a saver's schema; `asynchronous` serves awaiting calls."""
+
+    has_identity = False
+
+    def __init__(self, backend: PostgresBackend, options: SearchOptions) -> None:
+        native = backend.asynchronous
+        awaited = None if native is None else AsyncPostgresItems(native, options)
+        super().__init__(AsyncPostgresItems(backend.face, options), awaited)
+
+    def sweep(self, now: int, limit: int) -> int:
+        """See `ItemBackend.sweep`."""
+        return finish(self.face.sweep(now, limit))
+
+    def erase(self, prefix: Namespace) -> int:
+        """See `ItemBackend.erase`."""
+        return finish(self.face.erase(prefix))
+
+    def migrate(self) -> None:
+        """See `AsyncPostgresItems.migrate`."""
+        finish(self.face.migrate())
+
+
+# -- values as PostgreSQL takes them -----------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def _path(namespace: Namespace) -> str:
+    return pack_text("".join([f"{label}." for label in namespace]))
+
+
+@lru_cache(maxsize=4096)
+def _namespace(path: str) -> Namespace:
+    return tuple(unpack_text(path)[:-1].split("."))
+
+
+def _bounds(prefix: Namespace) -> tuple[str, str]:
+    """Return the first path of a prefix, and the first one behind all of them."""
+    path = _path(prefix)
+    return path, (path[:-1] + "/" if path else "\U0010ffff")  # (/ is behind the period)
+
+
+def _big_endian(vectors: bytes) -> numbers_of[int]:
+    numbers = numbers_of("I", vectors)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers
+
+
+def _vector(data: bytes) -> Array:
+    """Return a vector as pgvector takes it in binary form."""
+    size = len(data) // 4
+    return Array(size.to_bytes(2, "big") + b"\0\0" + _big_endian(data).tobytes())
+
+
+def _floats(data: bytes) -> Array:
+    """Return vectors, one behind the other, as a `real[]`: each element behind its length."""
+    numbers = _big_endian(data)
+    length = int.from_bytes(b"\0\0\0\4", sys.byteorder)
+    elements = numbers_of("I", [length]) * (2 * len(numbers))
+    elements[1::2] = numbers
+    head = [1, 0, 700, len(numbers), 1]  # dimensions, flags, type, length, first index
+    return Array(b"".join([one.to_bytes(4, "big") for one in head]) + elements.tobytes())
+
+
+def _quoted(word: str) -> str:
+    """Quote a word as the input of tsvector and tsquery takes it."""
+    return "'" + pack_text(word).replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def _words(words: str | None) -> str | None:
+    """Return words as a tsvector, with their positions, so that it knows how often each is there.
+
+    Those behind the first 500 kB are left out.
+    """
+    if not words:
+        return None
+    head = words.encode()[:_MOST_WORDS].decode(errors="ignore")
+    return " ".join([f"{_quoted(word)}:{at}" for at, word in enumerate(head.split(), 1)])
+
+
+# -- changes -----------------------------------------------------------------------------
+
+# The parameters of `put_items` behind the first ones, by what a put has.
+_EXPECTED = ", expected => %s::bigint[]"
+_EARLIER = (
+    ", earlier_items => %s::bigint[], earlier_versions => %s::bigint[],"
+    " earlier_updates => %s::bigint[], earlier_times => %s::bigint[],"
+    " earlier_deleted => %s::boolean[], earlier_patches => %s::bytea[],"
+    " earlier_most => %s::bigint[]"
+)
+_EARLIER_KINDS = ("bigint", "bigint", "bigint", "bigint", "boolean", "bytea", "bigint")
+_VECTORS = "vector_items => %s::bigint[], vector_paths => %s::text[], vector_floats => %s::real[]"
+_PUT = (
+    "SELECT {schema}.put_items(%s::text[], %s::text[], %s::text[], %s::bytea[], %s::bigint[],"
+    " %s::text[], %s::text[], %s"
+)
+
+
+def _put(change: PutItems) -> Statement:
+    puts = change.puts
+    if sum([len(put.value) for put in puts if put.value is not None]) > _MOST_BYTES:
+        raise InvalidArgumentError(
+            "The values of one put take more than 1 GB, which is what PostgreSQL takes.",
+            hint="Put them one by one, and keep larger values outside the store.",
+        )
+    json = [put.value if isinstance(put.value, str) else None for put in puts]
+    bodies = [None if isinstance(put.value, str) else put.value for put in puts]
+    text = _PUT
+    values: list[Any] = [
+        array("text", [_path(put.namespace) for put in puts]),
+        array("text", [pack_text(put.key) for put in puts]),
+        array("text", json),
+        array("bytea", bodies),
+        array("bigint", [put.ttl for put in puts]),
+        array("text", [pack_optional(put.pending) for put in puts]),
+        array("text", [_words(put.words) for put in puts]),
+        Int8(change.now),
+    ]
+    if any([put.expects is not None for put in puts]):
+        text += _EXPECTED
+        values.append(array("bigint", [put.expects for put in puts]))
+    earlier = [
+        (at, *put.earlier.row, put.earlier.keep)
+        for at, put in enumerate(puts, 1)
+        if put.earlier is not None
+    ]
+    if earlier:
+        text += _EARLIER
+        values += map(array, _EARLIER_KINDS, zip(*earlier, strict=True))
+    vectors = _vector_values(puts)
+    if vectors:
+        text += ", " + _VECTORS
+    return Statement(text + ")", (*values, *vectors))
+
+
+def _vector_values(items: Sequence[ItemPut] | Sequence[EmbedItem]) -> tuple[Array, ...]:
+    """Return the parameters for the vectors of items; () without any."""
+    some = [(at, *vector) for at, one in enumerate(items, 1) for vector in one.vectors]
+    if not some:
+        return ()
+    places, paths, data = zip(*some, strict=True)
+    names = array("text", list(map(pack_text, paths)))
+    return array("bigint", places), names, _floats(b"".join(data))
+
+
+# (locked in the order of their keys, as all changes do)
+_REFRESH = """
+WITH some AS MATERIALIZED (
+    SELECT i.namespace, i.key FROM unnest(%s::text[], %s::text[]) p (path, key)
+    JOIN {schema}.store_namespaces n ON n.path = p.path COLLATE "C"
+    JOIN {schema}.store_items i ON i.namespace = n.number AND i.key = p.key
+    WHERE i.ttl IS NOT NULL ORDER BY i.namespace, i.key FOR NO KEY UPDATE OF i)
+UPDATE {schema}.store_items i SET expires_at = %s + i.ttl FROM some
+WHERE i.namespace = some.namespace AND i.key = some.key
+"""
+
+
+def _refresh(change: RefreshItems) -> Statement:
+    paths = array("text", [_path(namespace) for namespace, _ in change.keys])
+    keys = array("text", [pack_text(key) for _, key in change.keys])
+    return Statement(_REFRESH, (paths, keys, Int8(change.now)))
+
+
+def _embed(change: EmbedItems) -> Statement:
+    items = change.items
+    text = "SELECT {schema}.embed_items(%s::text[], %s::text[], %s::bigint[], "
+    values = (
+        array("text", [_path(one.namespace) for one in items]),
+        array("text", [pack_text(one.key) for one in items]),
+        array("bigint", [one.version for one in items]),
+    )
+    vectors = _vector_values(items)
+    if not vectors:
+        vectors = (array("bigint", ()), array("text", ()), _floats(b""))
+    return Statement(f"{text}{_VECTORS})", (*values, *vectors))
+
+
+_CHANGES: dict[type, Callable[[Any], Statement]] = {
+    PutItems: _put,
+    RefreshItems: _refresh,
+    EmbedItems: _embed,
+}
+
+# -- reads -------------------------------------------------------------------------------
+
+_COLUMNS = (
+    "n.path, i.key, i.value::text, i.body, i.created_at, i.updated_at, i.version,"
+    " i.namespace, i.number, i.ttl, i.expires_at"
+)
+_ITEMS = "{schema}.store_items i JOIN {schema}.store_namespaces n ON n.number = i.namespace"
+_GET = f"SELECT {_COLUMNS} FROM {_ITEMS} WHERE n.path = %s AND i.key = %s"
+_GET_MANY = f"""
+SELECT {_COLUMNS}, p.place FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY p (path, key, place)
+JOIN {{schema}}.store_namespaces n ON n.path = p.path COLLATE "C"
+JOIN {{schema}}.store_items i ON i.namespace = n.number AND i.key = p.key
+"""
+_UNDER = "n.path >= %s AND n.path < %s"
+_ALIVE = "(i.expires_at IS NULL OR i.expires_at > %s)"
+_BARE = (
+    "NOT EXISTS (SELECT FROM {schema}.store_item_vectors v"
+    " WHERE v.namespace = i.namespace AND v.item = i.number)"
+)
+
+
+def _row(row: Sequence[Any]) -> ItemRow:
+    path, key, text, body, created, updated, version, namespace, number, ttl, expires = row[:11]
+    return ItemRow(
+        *(_namespace(path), unpack_text(key), body if text is None else text),
+        *(created, updated, version, (namespace, number), ttl, expires),
+    )
+
+
+def _rows(answers: Sequence[Rows]) -> list[ItemRow]:
+    return [_row(row) for row in answers[0]]
+
+
+def _scored(answers: Sequence[Rows]) -> list[Scored]:
+    return [Scored(_row(row), row[-1]) for row in answers[-1]]
+
+
+def _get(read: GetItems) -> Query:
+    alive: tuple[Any, ...] = ()
+    if read.now is not None:
+        alive = (Int8(read.now),)
+    if len(read.keys) == 1:
+        ((namespace, key),) = read.keys
+        text = f"{_GET} AND {_ALIVE}" if alive else _GET
+        one = Statement(text, (_path(namespace), pack_text(key), *alive))
+        return Query((one,), lambda answers: _rows(answers) or [None])
+    paths = array("text", [_path(namespace) for namespace, _ in read.keys])
+    keys = array("text", [pack_text(key) for _, key in read.keys])
+    text = f"{_GET_MANY} WHERE {_ALIVE}" if alive else _GET_MANY
+
+    def reply(answers: Sequence[Rows]) -> list[ItemRow | None]:
+        found = {row[-1]: _row(row) for row in answers[0]}
+        return [found.get(place) for place in range(1, len(read.keys) + 1)]
+
+    return Query((Statement(text, (paths, keys, *alive)),), reply)
+
+
+def _narrowed(prefix: Namespace, where: Iterable[Condition], now: int | None) -> _Source:
+    """Return what rows must fulfil."""
+    tests: list[str] = []
+    values: list[Any] = []
+    if prefix:
+        tests.append(_UNDER)
+        values += _bounds(prefix)
+    if now is not None:
+        tests.append(_ALIVE)
+        values.append(Int8(now))
+    for one in where:
+        if not any("\0" in text for text in (*one.path, str(one.value))):
+            text, some = _test(one)
+            tests.append(f"(i.value IS NULL OR {text})")
+            values += some
+    return tests, values
+
+
+_OPERATORS = {"$eq": "=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
+_AS_NUMBER = """
+CASE json_typeof(i.value #> %s)
+    WHEN 'number' THEN (i.value #>> %s)::double precision
+    WHEN 'boolean' THEN (i.value #>> %s)::boolean::integer::double precision
+END"""
+
+
+def _test(one: Condition) -> tuple[str, list[Any]]:
+    """Return the SQL of a condition. Texts that may be numbers are left to Python."""
+    path, operator = list(one.path), _OPERATORS[one.operator]
+    if isinstance(one.value, str):
+        return f'i.value #>> %s {operator} %s::text COLLATE "C"', [path, one.value]
+    number = f"{_AS_NUMBER} {operator} %s::double precision"
+    if one.operator != "$eq":
+        number = f"(json_typeof(i.value #> %s) = 'string' OR {number})"
+    paths = [path] * number.count("i.value")
+    return number, [*paths, float(one.value)]
+
+
+def _where(tests: Sequence[str]) -> str:
+    return f"WHERE {' AND '.join(tests)}" if tests else ""
+
+
+def _find(read: FindItems) -> Query:
+    tests, values = _narrowed(read.prefix, read.where, read.now)
+    if read.after is not None:
+        tests.append("(i.namespace, i.number) > (%s, %s)")
+        values += map(Int8, read.after)
+    if read.bare:
+        tests.append(_BARE)
+    text = f"""
+        SELECT {_COLUMNS} FROM {_ITEMS} {_where(tests)}
+        ORDER BY i.namespace, i.number LIMIT %s OFFSET %s"""
+    values += (Int8(read.limit), Int8(0 if read.where else read.offset))
+    return Query((Statement(text, tuple(values)),), _rows)
+
+
+def _namespaces(read: FindNamespaces) -> Query:
+    alive = "" if read.now is None else f" AND {_ALIVE}"
+    values = () if read.now is None else (Int8(read.now),)
+    text = f"""
+        SELECT n.path FROM {{schema}}.store_namespaces n WHERE {_UNDER} AND EXISTS (
+            SELECT FROM {{schema}}.store_items i WHERE i.namespace = n.number{alive})"""
+    statement = Statement(text, (*_bounds(read.prefix), *values))
+    return Query((statement,), lambda answers: [_namespace(path) for (path,) in answers[0]])
+
+
+_VERSIONS = """
+SELECT v.version, v.updated_at, v.replaced_at, v.deleted, v.patch
+FROM {schema}.store_item_versions v JOIN {schema}.store_namespaces n ON n.number = v.namespace
+WHERE n.path = %s AND v.key = %s ORDER BY v.version DESC
+"""
+
+
+def _versions(read: FindVersions) -> Query:
+    statement = Statement(_VERSIONS, (_path(read.namespace), pack_text(read.key)))
+    return Query((statement,), lambda answers: [VersionRow(*row) for row in answers[0]])
+
+
+def _pending(read: FindPending) -> Query:
+    text = f"""
+        SELECT {_COLUMNS}, i.pending FROM {_ITEMS} WHERE i.pending IS NOT NULL
+        ORDER BY i.namespace, i.number LIMIT %s"""
+
+    def reply(answers: Sequence[Rows]) -> list[tuple[ItemRow, str | None]]:
+        return [(_row(row), unpack_optional(row[-1])) for row in answers[0]]
+
+    return Query((Statement(text, (Int8(read.limit),)),), reply)
+
+
+def _text(read: FindText) -> Query:
+    if not read.words:
+        return Query((), lambda _: [])
+    words = " | ".join(map(_quoted, read.words))
+    tests, values = _narrowed(read.prefix, read.where, read.now)
+    text = f"""
+        SELECT {_COLUMNS}, ts_rank(i.words, %s::tsquery, 1)::double precision AS score
+        FROM {_ITEMS} {_where(["i.words @@ %s::tsquery", *tests])}
+        ORDER BY score DESC, i.namespace, i.number LIMIT %s"""
+    return Query((Statement(text, (words, words, *values, Int8(read.limit))),), _scored)
+
+
+# For one transaction. (Older versions of pgvector have no iterative scan: then an exact one
+# follows where the index gave too few. Compiling takes longer than what it saves.)
+_SETTINGS = """
+SELECT set_config('jit', 'off', true), set_config('hnsw.ef_search', %s, true),
+    CASE WHEN string_to_array(e.extversion, '.')::integer[] >= '{0,8}'
+        THEN set_config('hnsw.iterative_scan', 'strict_order', true) END
+FROM pg_extension e WHERE e.extname = 'vector'
+"""
+# The index answers where there are many vectors; where it finds too few, all are compared.
+_NEAREST = """
+WITH wanted AS (SELECT %s::vector AS vector), few AS (
+    SELECT count(*) <= {exact} AS holds
+    FROM (SELECT FROM {counted} LIMIT {exact} + 1) some
+), near AS MATERIALIZED (
+    SELECT v.namespace, v.item, v.vector {operator} (SELECT vector FROM wanted) AS distance
+    FROM {joined} WHERE NOT (SELECT holds FROM few) {tests}
+    ORDER BY {indexed} LIMIT %s
+), scored AS (
+    SELECT namespace, item, max({score}) AS score FROM (
+        SELECT * FROM near
+        UNION ALL
+        SELECT v.namespace, v.item, v.vector {operator} (SELECT vector FROM wanted)
+        FROM {joined} WHERE ((SELECT holds FROM few)
+            OR (SELECT count(DISTINCT (near.namespace, near.item)) FROM near) < %s) {tests}
+    ) found GROUP BY namespace, item ORDER BY score DESC, namespace, item LIMIT %s
+)
+SELECT {columns}, s.score FROM scored s
+JOIN {schema}.store_items i ON i.namespace = s.namespace AND i.number = s.item
+JOIN {schema}.store_namespaces n ON n.number = i.namespace
+ORDER BY s.score DESC, i.namespace, i.number
+"""
+_JOIN_ITEMS = " JOIN {schema}.store_items i ON i.namespace = v.namespace AND i.number = v.item"
+_JOIN_NAMESPACES = " JOIN {schema}.store_namespaces n ON n.number = v.namespace"
+
+
+def _nearest(read: FindNearest, options: SearchOptions) -> Query:
+    operator, _, score = _METRICS[options.metric]
+    bounds = _bounds(read.prefix) if read.prefix else ()
+    tests, values = _narrowed(read.prefix, read.where, read.now)
+    counted = "{schema}.store_item_vectors v"
+    if bounds:
+        counted += _JOIN_NAMESPACES
+    joined = counted + (_JOIN_ITEMS if len(values) > len(bounds) else "")
+    if bounds:
+        counted += f" WHERE {_UNDER}"
+    wanted = "(SELECT vector FROM wanted)"
+    column = _indexed(options.dims)
+    if column != "v.vector":
+        wanted += f"::halfvec({options.dims})"
+    text = _NEAREST
+    for name, part in (
+        *(("counted", counted), ("joined", joined), ("exact", str(_EXACT))),
+        *(("tests", "".join([f" AND {test}" for test in tests])), ("columns", _COLUMNS)),
+        *(("operator", operator), ("indexed", f"{column} {operator} {wanted}")),
+        ("score", score.replace("{d}", "distance")),
+    ):
+        text = text.replace(f"{{{name}}}", part)
+    taken, limit = _MORE * read.limit, Int8(read.limit)
+    given = (_vector(read.vector), *bounds, *values, Int8(taken), limit, *values, limit)
+    settings = Statement(_SETTINGS, (str(min(max(taken, 40), _MOST_EF)),))
+    return Query((settings, Statement(text, given)), _scored)
+
+
+_QUERIES: dict[type, Callable[[Any], Query]] = {
+    GetItems: _get,
+    FindItems: _find,
+    FindNamespaces: _namespaces,
+    FindText: _text,
+    FindPending: _pending,
+    FindVersions: _versions,
+}
+
+# -- what searches need ------------------------------------------------------------------
+
+
+def _indexed(dims: int) -> str:
+    """Return what an index of vectors orders: halves where there are many dimensions."""
+    return "v.vector" if dims <= _MOST_INDEXED else f"(v.vector::halfvec({dims}))"
+
+
+_LOOK = """
+SELECT (SELECT count(*) FROM pg_extension WHERE extname = 'vector') = 1,
+    (SELECT format_type(a.atttypid, a.atttypmod) FROM pg_attribute a
+     WHERE a.attrelid = to_regclass({literal} || '.store_item_vectors') AND a.attname = 'vector'),
+    ARRAY(SELECT c.relname::text FROM pg_class c
+          WHERE c.relnamespace = to_regnamespace({literal}) AND starts_with(c.relname, 'store_item'))
+"""
+# (Another schema's migration may make it at the same time.)
+_EXTENSION = """
+    BEGIN
+        CREATE EXTENSION IF NOT EXISTS vector;
+    EXCEPTION WHEN unique_violation THEN NULL;
+    END;
+"""
+_VECTOR_TABLE = """
+    CREATE TABLE IF NOT EXISTS {schema}.store_item_vectors (
+        namespace bigint NOT NULL,
+        item bigint NOT NULL,
+        path text COLLATE "C" NOT NULL,
+        vector vector({dims}) NOT NULL,
+        PRIMARY KEY (namespace, item, path)
+    );
+"""
+_VECTOR_INDEX = """
+    CREATE INDEX IF NOT EXISTS {name} ON {schema}.store_item_vectors
+        USING hnsw ({column} {kind}_{metric}_ops);
+"""
+_WORD_INDEX = """
+    CREATE INDEX IF NOT EXISTS store_items_words ON {schema}.store_items USING gin (words);
+"""
+_NO_EXTENSION = ("0A000", "42501", "58P01")  # it is not installed, or this user may not create it
+
+
+def _index_plan(schema: str, options: SearchOptions) -> migrations.Plan:
+    """Make what searches need, where it is missing."""
+    ((has_extension, kind, names),) = yield migrations.said(_LOOK, schema)
+    body = ""
+    if options.text and "store_items_words" not in names:
+        body += _WORD_INDEX
+    if options.dims:
+        if not has_extension:
+            yield from _extension(schema)
+        if kind not in (None, f"vector({options.dims})"):
+            raise _other_dims(options.dims, f"The vectors in {schema} are of type {kind}.")
+        body += _vector_tables(options, names)
+    if body:
+        yield from migrations.locked(schema, body)
+
+
+def _extension(schema: str) -> Generator[Statement, Rows, None]:
+    try:
+        yield from migrations.locked(schema, _EXTENSION)
+    except psycopg.Error as error:
+        if error.sqlstate not in _NO_EXTENSION:
+            raise
+        raise OpenError(
+            "Semantic search in PostgreSQL needs the extension pgvector, which this database"
+            f" lacks: {error.diag.message_primary}.",
+            hint="Install it on the server (Debian: apt install postgresql-17-pgvector), then let"
+            " an administrator run, once in this database: CREATE EXTENSION vector. Without"
+            " index= the store works as it is.",
+        ) from error
+
+
+def _vector_tables(options: SearchOptions, names: Sequence[str]) -> str:
+    dims, metric = options.dims, _METRICS[options.metric][1]
+    if dims > _MOST_DIMS:
+        raise OpenError(
+            f"Vectors have {dims} dimensions; pgvector takes {_MOST_DIMS}.",
+            hint="Use an embedding model with fewer dimensions.",
+        )
+    body = ""
+    if "store_item_vectors" not in names:
+        body += _VECTOR_TABLE.replace("{dims}", str(dims))
+    name = f"store_item_vectors_{metric}"
+    if name not in names and dims <= _MOST_HALVES:
+        kind = "vector" if dims <= _MOST_INDEXED else "halfvec"
+        index = _VECTOR_INDEX.replace("{name}", name).replace("{metric}", metric)
+        column = _indexed(dims).replace("v.", "", 1)
+        body += index.replace("{column}", column).replace("{kind}", kind)
+    return body
+
+
+def _other_dims(dims: int, found: str) -> OpenError:
+    return OpenError(
+        f"The store is opened for vectors of {dims} dimensions. {found}",
+        hint="Use the embedding model that the store was made with, or another schema.",
+    )
