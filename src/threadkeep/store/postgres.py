@@ -45,6 +45,7 @@ from threadkeep.store.records import (
     ItemPut,
     ItemRead,
     ItemRow,
+    Metric,
     Namespace,
     PutItems,
     RefreshItems,
@@ -60,11 +61,8 @@ _MORE = 4  # times as many vectors as items are taken from the index: an item ma
 _MOST_EF = 1000  # as hnsw.ef_search takes it
 _MOST_WORDS = 500_000  # bytes of the words of an item; a tsvector takes 1 MB
 _MOST_DIMS, _MOST_INDEXED, _MOST_HALVES = 16_000, 2000, 4000  # of `vector`, and of indexes
-_METRICS = {  # operator, name of the operator class, score
-    "cosine": ("<=>", "cosine", "CASE WHEN {d} = 'NaN' THEN 0 ELSE 1 - {d} END"),
-    "l2": ("<->", "l2", "-{d}"),
-    "inner_product": ("<#>", "ip", "-{d}"),
-}
+_OPERATORS_OF = {"cosine": ("<=>", "cosine"), "l2": ("<->", "l2"), "inner_product": ("<#>", "ip")}
+_SCORES = {"cosine": "1 - distance", "l2": "-distance", "inner_product": "-distance"}
 
 
 def items_over(
@@ -98,7 +96,7 @@ class AsyncPostgresItems(AsyncItemBackend):
 
     def _query(self, read: ItemRead) -> Query:
         if isinstance(read, FindNearest):
-            return _nearest(read, self._options)
+            return _nearest(read, self._options.metric)
         return _QUERIES[type(read)](read)
 
     # -- changes -------------------------------------------------------------------------
@@ -327,13 +325,13 @@ def _vector_values(items: Sequence[ItemPut] | Sequence[EmbedItem]) -> tuple[Arra
 
 # (locked in the order of their keys, as all changes do)
 _REFRESH = """
-WITH some AS MATERIALIZED (
+WITH chosen AS MATERIALIZED (
     SELECT i.namespace, i.key FROM unnest(%s::text[], %s::text[]) p (path, key)
     JOIN {schema}.store_namespaces n ON n.path = p.path COLLATE "C"
     JOIN {schema}.store_items i ON i.namespace = n.number AND i.key = p.key
     WHERE i.ttl IS NOT NULL ORDER BY i.namespace, i.key FOR NO KEY UPDATE OF i)
-UPDATE {schema}.store_items i SET expires_at = %s + i.ttl FROM some
-WHERE i.namespace = some.namespace AND i.key = some.key
+UPDATE {schema}.store_items i SET expires_at = %s + i.ttl FROM chosen
+WHERE i.namespace = chosen.namespace AND i.key = chosen.key
 """
 
 
@@ -531,18 +529,17 @@ FROM pg_extension e WHERE e.extname = 'vector'
 """
 # The index answers where there are many vectors; where it finds too few, all are compared.
 _NEAREST = """
-WITH wanted AS (SELECT %s::vector AS vector), few AS (
-    SELECT count(*) <= {exact} AS holds
-    FROM (SELECT FROM {counted} LIMIT {exact} + 1) some
+WITH few AS (
+    SELECT count(*) <= {exact} AS holds FROM (SELECT FROM {counted} LIMIT {exact} + 1) counted
 ), near AS MATERIALIZED (
-    SELECT v.namespace, v.item, v.vector {operator} (SELECT vector FROM wanted) AS distance
+    SELECT v.namespace, v.item, {schema}.store_distance_{metric}(v.vector, %s) AS distance
     FROM {joined} WHERE NOT (SELECT holds FROM few) {tests}
-    ORDER BY {indexed} LIMIT %s
+    ORDER BY {schema}.store_order_{metric}(v.vector, %s) LIMIT %s
 ), scored AS (
     SELECT namespace, item, max({score}) AS score FROM (
         SELECT * FROM near
         UNION ALL
-        SELECT v.namespace, v.item, v.vector {operator} (SELECT vector FROM wanted)
+        SELECT v.namespace, v.item, {schema}.store_distance_{metric}(v.vector, %s)
         FROM {joined} WHERE ((SELECT holds FROM few)
             OR (SELECT count(DISTINCT (near.namespace, near.item)) FROM near) < %s) {tests}
     ) found GROUP BY namespace, item ORDER BY score DESC, namespace, item LIMIT %s
@@ -556,9 +553,8 @@ _JOIN_ITEMS = " JOIN {schema}.store_items i ON i.namespace = v.namespace AND i.n
 _JOIN_NAMESPACES = " JOIN {schema}.store_namespaces n ON n.number = v.namespace"
 
 
-def _nearest(read: FindNearest, options: SearchOptions) -> Query:
-    operator, _, score = _METRICS[options.metric]
-    bounds = _bounds(read.prefix) if read.prefix else ()
+def _nearest(read: FindNearest, metric: Metric) -> Query:
+    bounds: tuple[Any, ...] = _bounds(read.prefix) if read.prefix else ()
     tests, values = _narrowed(read.prefix, read.where, read.now)
     counted = "{schema}.store_item_vectors v"
     if bounds:
@@ -566,22 +562,20 @@ def _nearest(read: FindNearest, options: SearchOptions) -> Query:
     joined = counted + (_JOIN_ITEMS if len(values) > len(bounds) else "")
     if bounds:
         counted += f" WHERE {_UNDER}"
-    wanted = "(SELECT vector FROM wanted)"
-    column = _indexed(options.dims)
-    if column != "v.vector":
-        wanted += f"::halfvec({options.dims})"
     text = _NEAREST
     for name, part in (
-        *(("counted", counted), ("joined", joined), ("exact", str(_EXACT))),
+        *(("counted", counted), ("joined", joined), ("exact", str(_EXACT)), ("metric", metric)),
         *(("tests", "".join([f" AND {test}" for test in tests])), ("columns", _COLUMNS)),
-        *(("operator", operator), ("indexed", f"{column} {operator} {wanted}")),
-        ("score", score.replace("{d}", "distance")),
+        ("score", "CASE WHEN distance = 'NaN' THEN 0 ELSE {} END".format(_SCORES[metric])),
     ):
         text = text.replace(f"{{{name}}}", part)
-    taken, limit = _MORE * read.limit, Int8(read.limit)
-    given = (_vector(read.vector), *bounds, *values, Int8(taken), limit, *values, limit)
+    taken, limit, wanted = _MORE * read.limit, Int8(read.limit), _vector(read.vector)
+    near = (wanted, *values, wanted, Int8(taken))
+    if bounds:  # (by the first parameter a connection learns of its kind)
+        bounds = (Array(bounds[0].encode()), bounds[1])
+    statement = Statement(text, (*bounds, *near, wanted, limit, *values, limit))
     settings = Statement(_SETTINGS, (str(min(max(taken, 40), _MOST_EF)),))
-    return Query((settings, Statement(text, given)), _scored)
+    return Query((settings, statement), _scored)
 
 
 _QUERIES: dict[type, Callable[[Any], Query]] = {
@@ -596,14 +590,10 @@ _QUERIES: dict[type, Callable[[Any], Query]] = {
 # -- what searches need ------------------------------------------------------------------
 
 
-def _indexed(dims: int) -> str:
-    """Return what an index of vectors orders: halves where there are many dimensions."""
-    return "v.vector" if dims <= _MOST_INDEXED else f"(v.vector::halfvec({dims}))"
-
-
 _LOOK = """
-SELECT (SELECT count(*) FROM pg_extension WHERE extname = 'vector') = 1,
-    (SELECT format_type(a.atttypid, a.atttypmod) FROM pg_attribute a
+SELECT (SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n
+        ON n.oid = e.extnamespace WHERE e.extname = 'vector'),
+    (SELECT format('(%%s)', a.atttypmod) FROM pg_attribute a
      WHERE a.attrelid = to_regclass({literal} || '.store_item_vectors') AND a.attname = 'vector'),
     ARRAY(SELECT c.relname::text FROM pg_class c
           WHERE c.relnamespace = to_regnamespace({literal}) AND starts_with(c.relname, 'store_item'))
@@ -620,13 +610,26 @@ _VECTOR_TABLE = """
         namespace bigint NOT NULL,
         item bigint NOT NULL,
         path text COLLATE "C" NOT NULL,
-        vector vector({dims}) NOT NULL,
+        vector {extension}.vector({dims}) NOT NULL,
         PRIMARY KEY (namespace, item, path)
     );
 """
+# Whoever searches may have another search_path. (The planner puts their bodies in their places.)
+_VECTOR_FUNCTIONS = """
+    CREATE OR REPLACE FUNCTION {schema}.store_distance_{metric}(
+        a {extension}.vector, b {extension}.vector)
+    RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+        SELECT a OPERATOR({extension}.{operator}) b
+    $$;
+    CREATE OR REPLACE FUNCTION {schema}.store_order_{metric}(
+        a {extension}.vector, b {extension}.vector)
+    RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+        SELECT a{halved} OPERATOR({extension}.{operator}) b{halved}
+    $$;
+"""
 _VECTOR_INDEX = """
     CREATE INDEX IF NOT EXISTS {name} ON {schema}.store_item_vectors
-        USING hnsw ({column} {kind}_{metric}_ops);
+        USING hnsw ((vector{halved}) {extension}.{kind}_{class}_ops);
 """
 _WORD_INDEX = """
     CREATE INDEX IF NOT EXISTS store_items_words ON {schema}.store_items USING gin (words);
@@ -636,16 +639,17 @@ _NO_EXTENSION = ("0A000", "42501", "58P01")  # it is not installed, or this user
 
 def _index_plan(schema: str, options: SearchOptions) -> migrations.Plan:
     """Make what searches need, where it is missing."""
-    ((has_extension, kind, names),) = yield migrations.said(_LOOK, schema)
+    ((extension, dims, names),) = yield migrations.said(_LOOK, schema)
     body = ""
     if options.text and "store_items_words" not in names:
         body += _WORD_INDEX
     if options.dims:
-        if not has_extension:
+        if extension is None:
             yield from _extension(schema)
-        if kind not in (None, f"vector({options.dims})"):
-            raise _other_dims(options.dims, f"The vectors in {schema} are of type {kind}.")
-        body += _vector_tables(options, names)
+            ((extension, *_),) = yield migrations.said(_LOOK, schema)
+        if dims not in (None, f"({options.dims})"):
+            raise _other_dims(options.dims, f"The vectors in schema {schema} have {dims[1:-1]}.")
+        body += _vector_tables(options, extension, names)
     if body:
         yield from migrations.locked(schema, body)
 
@@ -665,23 +669,28 @@ def _extension(schema: str) -> Generator[Statement, Rows, None]:
         ) from error
 
 
-def _vector_tables(options: SearchOptions, names: Sequence[str]) -> str:
-    dims, metric = options.dims, _METRICS[options.metric][1]
+def _vector_tables(options: SearchOptions, extension: str, names: Sequence[str]) -> str:
+    """Return the SQL for the vectors; "" where all is there."""
+    dims, (operator, class_) = options.dims, _OPERATORS_OF[options.metric]
     if dims > _MOST_DIMS:
         raise OpenError(
             f"Vectors have {dims} dimensions; pgvector takes {_MOST_DIMS}.",
             hint="Use an embedding model with fewer dimensions.",
         )
-    body = ""
-    if "store_item_vectors" not in names:
-        body += _VECTOR_TABLE.replace("{dims}", str(dims))
-    name = f"store_item_vectors_{metric}"
-    if name not in names and dims <= _MOST_HALVES:
-        kind = "vector" if dims <= _MOST_INDEXED else "halfvec"
-        index = _VECTOR_INDEX.replace("{name}", name).replace("{metric}", metric)
-        column = _indexed(dims).replace("v.", "", 1)
-        body += index.replace("{column}", column).replace("{kind}", kind)
-    return body
+    is_indexed, is_halved = dims <= _MOST_HALVES, _MOST_INDEXED < dims <= _MOST_HALVES
+    name = f"store_item_vectors_{options.metric}"
+    if (name if is_indexed else "store_item_vectors") in names:
+        return ""
+    text = _VECTOR_TABLE + _VECTOR_FUNCTIONS + (_VECTOR_INDEX if is_indexed else "")
+    for field, part in (
+        *(("name", name), ("dims", str(dims)), ("metric", options.metric)),
+        *(("operator", operator), ("class", class_)),
+        ("kind", "halfvec" if is_halved else "vector"),
+        ("halved", f"::{{extension}}.halfvec({dims})" if is_halved else ""),
+        ("extension", extension),
+    ):
+        text = text.replace(f"{{{field}}}", part)
+    return text
 
 
 def _other_dims(dims: int, found: str) -> OpenError:

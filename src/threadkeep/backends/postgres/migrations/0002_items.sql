@@ -65,7 +65,7 @@ DECLARE
 BEGIN
     INSERT INTO {schema}.store_item_vectors (namespace, item, path, vector)
     SELECT namespaces[v.item], numbers[v.item], v.path,
-        floats[(v.place - 1) * dims + 1 : v.place * dims]::vector
+        floats[(v.place - 1) * dims + 1 : v.place * dims]
     FROM unnest(items, paths) WITH ORDINALITY v (item, path, place)
     WHERE numbers[v.item] IS NOT NULL
     ORDER BY v.place;
@@ -221,8 +221,8 @@ BEGIN
         WITH gone AS (
             DELETE FROM {schema}.store_items i USING (
                 SELECT e.namespace, e.key FROM {schema}.store_items e
-                WHERE e.expires_at <= expired LIMIT most FOR UPDATE SKIP LOCKED) some
-            WHERE i.namespace = some.namespace AND i.key = some.key
+                WHERE e.expires_at <= expired LIMIT most FOR UPDATE SKIP LOCKED) chosen
+            WHERE i.namespace = chosen.namespace AND i.key = chosen.key
             RETURNING i.namespace, i.key, i.number)
         SELECT array_agg(g.namespace), array_agg(g.key), array_agg(g.number)
         INTO namespaces, dropped_keys, numbers FROM gone g;
@@ -232,8 +232,8 @@ BEGIN
                 SELECT e.namespace, e.key FROM {schema}.store_items e
                 JOIN {schema}.store_namespaces n ON n.number = e.namespace
                 WHERE n.path >= first AND n.path < stop
-                ORDER BY e.namespace, e.key FOR UPDATE OF e) some
-            WHERE i.namespace = some.namespace AND i.key = some.key
+                ORDER BY e.namespace, e.key FOR UPDATE OF e) chosen
+            WHERE i.namespace = chosen.namespace AND i.key = chosen.key
             RETURNING i.namespace, i.key, i.number)
         SELECT array_agg(g.namespace), array_agg(g.key), array_agg(g.number)
         INTO namespaces, dropped_keys, numbers FROM gone g;
