@@ -271,8 +271,8 @@ _EARLIER = (
 _EARLIER_KINDS = ("bigint", "bigint", "bigint", "bigint", "boolean", "bytea", "bigint")
 _VECTORS = "vector_items => %s::bigint[], vector_paths => %s::text[], vector_floats => %s::real[]"
 _PUT = (
-    "SELECT {schema}.put_items(%s::text[], %s::text[], %s::text[], %s::bytea[], %s::bigint[],"
-    " %s::text[], %s::text[], %s"
+    "SELECT {schema}.put_items(%s::text[], %s::bigint[], %s::text[], %s::text[], %s::bytea[],"
+    " %s::bigint[], %s::text[], %s::text[], %s, %s"
 )
 
 
@@ -285,9 +285,13 @@ def _put(change: PutItems) -> Statement:
         )
     json = [put.value if isinstance(put.value, str) else None for put in puts]
     bodies = [None if isinstance(put.value, str) else put.value for put in puts]
+    paths: dict[str, int] = {}
+    spaces = [paths.setdefault(_path(put.namespace), len(paths) + 1) for put in puts]
+    is_plain = all([put.value is not None and put.expects is None for put in puts])
     text = _PUT
     values: list[Any] = [
-        array("text", [_path(put.namespace) for put in puts]),
+        array("text", list(paths)),
+        array("bigint", spaces),
         array("text", [pack_text(put.key) for put in puts]),
         array("text", json),
         array("bytea", bodies),
@@ -295,8 +299,9 @@ def _put(change: PutItems) -> Statement:
         array("text", [pack_optional(put.pending) for put in puts]),
         array("text", [_words(put.words) for put in puts]),
         Int8(change.now),
+        is_plain,
     ]
-    if any([put.expects is not None for put in puts]):
+    if not is_plain and any([put.expects is not None for put in puts]):
         text += _EXPECTED
         values.append(array("bigint", [put.expects for put in puts]))
     earlier = [

@@ -72,12 +72,42 @@ BEGIN
 END
 $$;
 
+-- Put items, which have different keys; with `only_new`, no item that is there is replaced. Rows
+-- are locked in the order of their keys.
+CREATE FUNCTION {schema}.write_items(
+    namespaces bigint[], keys text[], jsons text[], bodies bytea[], ttls bigint[], pendings text[],
+    texts text[], put_at bigint, only_new boolean, OUT numbers bigint[], OUT versions bigint[])
+LANGUAGE plpgsql AS $$
+BEGIN
+    WITH written AS (
+        INSERT INTO {schema}.store_items (
+            namespace, key, number, version, created_at, updated_at, ttl, expires_at, pending,
+            value, body, words)
+        SELECT p.namespace, p.key, p.version, p.version, put_at, put_at, p.ttl, put_at + p.ttl,
+            p.pending, p.json::json, p.body, p.words::tsvector
+        FROM (
+            SELECT u.*, nextval({literal} || '.store_counter') AS version
+            FROM unnest(namespaces, keys, jsons, bodies, ttls, pendings, texts)
+                u (namespace, key, json, body, ttl, pending, words)) p
+        ORDER BY p.namespace, p.key COLLATE "C"
+        ON CONFLICT (namespace, key) DO UPDATE SET
+            version = excluded.version, updated_at = excluded.updated_at, ttl = excluded.ttl,
+            expires_at = excluded.expires_at, pending = excluded.pending,
+            value = excluded.value, body = excluded.body, words = excluded.words
+        WHERE NOT only_new
+        RETURNING store_items.number, store_items.version)
+    SELECT array_agg(w.number ORDER BY w.version), array_agg(w.version ORDER BY w.version)
+    INTO numbers, versions FROM written w;
+END
+$$;
+
 -- Put items, or delete those without a value; false where one has another version than expected.
--- Rows are locked in the order of their keys: so no two calls wait for each other. (Those of
--- namespaces come first, in the order of their paths.)
+-- With `plain`, nothing is deleted or expected. `spaces` has the place of each item's namespace in
+-- `paths`. Rows are locked in the order of their keys: so no two calls wait for each other. (Those
+-- of namespaces come first, in the order of their paths.)
 CREATE FUNCTION {schema}.put_items(
-    paths text[], keys text[], jsons text[], bodies bytea[], ttls bigint[], pendings text[],
-    texts text[], put_at bigint,
+    paths text[], spaces bigint[], keys text[], jsons text[], bodies bytea[], ttls bigint[],
+    pendings text[], texts text[], put_at bigint, plain boolean,
     expected bigint[] DEFAULT NULL,
     earlier_items bigint[] DEFAULT NULL,
     earlier_versions bigint[] DEFAULT NULL,
@@ -91,13 +121,15 @@ CREATE FUNCTION {schema}.put_items(
     vector_floats real[] DEFAULT NULL)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-    one record;
+    place integer;
+    is_put boolean;
     found_version bigint;
     its_number bigint;
-    numbers bigint[] := array_fill(NULL::bigint, ARRAY[cardinality(keys)]);
-    namespaces bigint[] := numbers;
-    versions bigint[] := numbers;
-    has_vectors boolean := {schema}.store_has_vectors();
+    written record;
+    known bigint[];
+    namespaces bigint[];
+    numbers bigint[];
+    versions bigint[];
 BEGIN
     -- With an older snapshot, what others committed while this waited would not be seen.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -105,57 +137,68 @@ BEGIN
     END IF;
     -- So that no namespace is removed whose number was just read.
     LOCK TABLE {schema}.store_items IN ROW EXCLUSIVE MODE;
-    FOR i IN 1 .. cardinality(keys) LOOP
-        versions[i] := nextval({literal} || '.store_counter');
+    FOR turn IN 1 .. 2 LOOP
+        known := ARRAY(
+            SELECT n.number FROM unnest(paths) WITH ORDINALITY p (path, place)
+            LEFT JOIN {schema}.store_namespaces n ON n.path = p.path COLLATE "C"
+            ORDER BY p.place);
+        EXIT WHEN turn = 2 OR array_position(known, NULL) IS NULL;
+        INSERT INTO {schema}.store_namespaces (number, path)
+        SELECT made.number, made.path FROM (
+            SELECT nextval({literal} || '.store_counter') AS number, new.path FROM (
+                SELECT paths[s.space] AS path FROM unnest(spaces, jsons, bodies)
+                    WITH ORDINALITY s (space, json, body, place)
+                WHERE known[s.space] IS NULL AND (s.json IS NOT NULL OR s.body IS NOT NULL)
+                GROUP BY s.space ORDER BY min(s.place)) new) made
+        ORDER BY made.path COLLATE "C"
+        ON CONFLICT DO NOTHING;
     END LOOP;
-    INSERT INTO {schema}.store_namespaces (number, path)
-    SELECT versions[min(p.place)], p.path
-    FROM unnest(paths, jsons, bodies) WITH ORDINALITY p (path, json, body, place)
-    WHERE (p.json IS NOT NULL OR p.body IS NOT NULL)
-        AND NOT EXISTS (SELECT FROM {schema}.store_namespaces n WHERE n.path = p.path)
-    GROUP BY p.path ORDER BY p.path
-    ON CONFLICT DO NOTHING;
-    FOR one IN
-        SELECT p.place, p.key, n.number AS namespace
-        FROM unnest(paths, keys) WITH ORDINALITY p (path, key, place)
-        LEFT JOIN {schema}.store_namespaces n ON n.path = p.path COLLATE "C"
-        ORDER BY n.number, p.key COLLATE "C"
-    LOOP
-        namespaces[one.place] := one.namespace;
-        IF expected[one.place] IS NOT NULL THEN
-            SELECT version INTO found_version FROM {schema}.store_items
-            WHERE namespace = one.namespace AND key = one.key FOR UPDATE;
-            IF coalesce(found_version, 0) <> expected[one.place] THEN
-                RAISE EXCEPTION 'another version' USING ERRCODE = 'TK003';
+    namespaces := ARRAY(
+        SELECT known[s.space] FROM unnest(spaces) WITH ORDINALITY s (space, place)
+        ORDER BY s.place);
+    IF plain THEN
+        written := {schema}.write_items(
+            namespaces, keys, jsons, bodies, ttls, pendings, texts, put_at, false);
+        numbers := written.numbers;
+        versions := written.versions;
+    ELSE
+        FOR place IN
+            SELECT p.place FROM unnest(namespaces, keys) WITH ORDINALITY p (space, key, place)
+            ORDER BY p.space, p.key COLLATE "C"
+        LOOP
+            found_version := NULL;
+            IF expected[place] IS NOT NULL THEN
+                SELECT i.version INTO found_version FROM {schema}.store_items i
+                WHERE i.namespace = namespaces[place] AND i.key = keys[place] FOR UPDATE;
+                IF coalesce(found_version, 0) <> expected[place] THEN
+                    RAISE EXCEPTION 'another version' USING ERRCODE = 'TK003';
+                END IF;
             END IF;
-        END IF;
-        IF jsons[one.place] IS NULL AND bodies[one.place] IS NULL THEN
-            DELETE FROM {schema}.store_items WHERE namespace = one.namespace AND key = one.key
-            RETURNING number INTO its_number;
-        ELSE
-            INSERT INTO {schema}.store_items (
-                namespace, key, number, version, created_at, updated_at, ttl, expires_at, pending,
-                value, body, words)
-            VALUES (
-                one.namespace, one.key, versions[one.place], versions[one.place],
-                put_at, put_at, ttls[one.place], put_at + ttls[one.place], pendings[one.place],
-                jsons[one.place]::json, bodies[one.place], texts[one.place]::tsvector)
-            ON CONFLICT (namespace, key) DO UPDATE SET
-                version = excluded.version, updated_at = excluded.updated_at, ttl = excluded.ttl,
-                expires_at = excluded.expires_at, pending = excluded.pending,
-                value = excluded.value, body = excluded.body, words = excluded.words
-            WHERE expected[one.place] IS DISTINCT FROM 0
-            RETURNING number INTO its_number;
-            IF NOT FOUND THEN  -- (somebody put it after it was looked for)
-                RAISE EXCEPTION 'another version' USING ERRCODE = 'TK003';
+            is_put := jsons[place] IS NOT NULL OR bodies[place] IS NOT NULL;
+            IF is_put THEN
+                written := {schema}.write_items(
+                    namespaces[place:place], keys[place:place], jsons[place:place],
+                    bodies[place:place], ttls[place:place], pendings[place:place],
+                    texts[place:place], put_at, coalesce(expected[place] = 0, false));
+                numbers[place] := written.numbers[1];
+                versions[place] := written.versions[1];
+                IF versions[place] IS NULL THEN  -- (somebody put it after it was looked for)
+                    RAISE EXCEPTION 'another version' USING ERRCODE = 'TK003';
+                END IF;
+            ELSE
+                DELETE FROM {schema}.store_items i
+                WHERE i.namespace = namespaces[place] AND i.key = keys[place]
+                RETURNING i.number INTO its_number;
+                numbers[place] := its_number;
+                versions[place] := 0;
             END IF;
-        END IF;
-        numbers[one.place] := its_number;
-        IF has_vectors AND its_number <> versions[one.place] THEN
-            DELETE FROM {schema}.store_item_vectors
-            WHERE namespace = one.namespace AND item = its_number;
-        END IF;
-    END LOOP;
+        END LOOP;
+    END IF;
+    IF {schema}.store_has_vectors() THEN
+        DELETE FROM {schema}.store_item_vectors v
+        USING unnest(namespaces, numbers, versions) p (namespace, number, version)
+        WHERE v.namespace = p.namespace AND v.item = p.number AND p.number <> p.version;
+    END IF;
     IF earlier_items IS NOT NULL THEN
         INSERT INTO {schema}.store_item_versions
         SELECT namespaces[e.item], keys[e.item], e.version, e.updated, e.replaced, e.deleted, e.patch
