@@ -119,7 +119,7 @@ CREATE FUNCTION {schema}.put_items(
     vector_items bigint[] DEFAULT NULL,
     vector_paths text[] DEFAULT NULL,
     vector_floats real[] DEFAULT NULL)
-RETURNS boolean LANGUAGE plpgsql AS $$
+RETURNS boolean LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     place integer;
     is_put boolean;
@@ -139,9 +139,8 @@ BEGIN
     LOCK TABLE {schema}.store_items IN ROW EXCLUSIVE MODE;
     FOR turn IN 1 .. 2 LOOP
         known := ARRAY(
-            SELECT n.number FROM unnest(paths) WITH ORDINALITY p (path, place)
-            LEFT JOIN {schema}.store_namespaces n ON n.path = p.path COLLATE "C"
-            ORDER BY p.place);
+            SELECT (SELECT n.number FROM {schema}.store_namespaces n WHERE n.path = p.path)
+            FROM unnest(paths) p (path));
         EXIT WHEN turn = 2 OR array_position(known, NULL) IS NULL;
         INSERT INTO {schema}.store_namespaces (number, path)
         SELECT made.number, made.path FROM (
@@ -153,9 +152,7 @@ BEGIN
         ORDER BY made.path COLLATE "C"
         ON CONFLICT DO NOTHING;
     END LOOP;
-    namespaces := ARRAY(
-        SELECT known[s.space] FROM unnest(spaces) WITH ORDINALITY s (space, place)
-        ORDER BY s.place);
+    namespaces := ARRAY(SELECT known[s.space] FROM unnest(spaces) s (space));
     IF plain THEN
         written := {schema}.write_items(
             namespaces, keys, jsons, bodies, ttls, pendings, texts, put_at, false);
