@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 from struct import pack
 
+import orjson
 import psycopg
 import pytest
 from kit import postgres
@@ -17,7 +18,7 @@ from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.postgres.backend import opened
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.errors import ConflictError, OpenError
-from threadkeep.store import postgres as postgres_items
+from threadkeep.store import postgres_queries
 from threadkeep.store.backend import SearchOptions
 from threadkeep.store.backends import items_over
 from threadkeep.store.filters import parse
@@ -263,8 +264,6 @@ def test_hints_leave_out_nothing_that_passes(items):
 
 
 def passes(found, value):
-    import orjson
-
     return found.holds(orjson.loads(value))
 
 
@@ -388,7 +387,7 @@ def test_erasure(items):
         put(items, ItemPut(namespace, "gone", "{}"))
         put(items, ItemPut(namespace, "gone", None, earlier=earlier))
     assert items.erase(B) == 2
-    assert ask(items, FindNamespaces(())) == [A, ("ab",)]
+    assert set(ask(items, FindNamespaces(()))) == {A, ("ab",)}
     assert items.erase(A) == 2
     for namespace, left in ((A, 0), (B, 0), (("ab",), 1)):
         for key in ("x", "gone"):
@@ -437,7 +436,7 @@ def add(items, names):
 
 def test_the_index_finds_as_many_as_there_are(tmp_path, monkeypatch):
     """Whatever the index leaves out: other namespaces, filters, vectors of the same item."""
-    monkeypatch.setattr(postgres_items, "_EXACT", 10)
+    monkeypatch.setattr(postgres_queries, "_EXACT", 10)
     with blocking_postgres(OPTIONS, tmp_path) as items:
         many = [with_vector(("far", str(n % 7)), str(n), (1, n / 900)) for n in range(900)]
         put(items, *many, with_vector(A, "twenty", *((1, -n / 99) for n in range(1, 21))))
@@ -496,7 +495,7 @@ def test_tables_for_other_dimensions_say_so(database):
 
 @pytest.mark.parametrize("dims", [2001, 4001])
 def test_many_dimensions(database, dims, monkeypatch):
-    monkeypatch.setattr(postgres_items, "_EXACT", 0)
+    monkeypatch.setattr(postgres_queries, "_EXACT", 0)
     with empty(database, dims=dims) as items:
         items.migrate()
         puts = [with_vector(A, str(n), (1, n, *[0] * (dims - 2))) for n in range(3)]

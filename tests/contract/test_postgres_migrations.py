@@ -17,6 +17,7 @@ from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep.__main__ import main
 from threadkeep.backends.postgres import migrations
 from threadkeep.errors import NewerDatabaseError, NotOursError, NotSetUpError, ReadOnlyError
+from threadkeep.store import Store
 
 # -- once, twice, at once --------------------------------------------------------------
 
@@ -155,12 +156,16 @@ def test_a_role_without_rights_to_make_tables_works_once_the_owner_has_migrated(
         works(saver)
         saver.setup()
         assert saver.stats()
+        store = Store(saver.backend)
+        store.put(("a",), "key", {"n": 1})
+        assert store.get(("a",), "key").value == {"n": 1}
 
 
 # As docs/operating-postgres.md has them.
 GRANTS = """
 GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role};
+GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {role};
 ALTER DEFAULT PRIVILEGES IN SCHEMA {schema}
     GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {role};
 """

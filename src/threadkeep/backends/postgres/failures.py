@@ -42,7 +42,7 @@ _MEANINGS: dict[str, Meaning] = {
     ),
     NO_RIGHT: (
         errors.ReadOnlyError,
-        "Grant this user USAGE on the schema, and SELECT, INSERT, UPDATE, DELETE on its tables.",
+        "Grant this user USAGE on the schema and its sequence, and all changes of its tables.",
     ),
     "TK001": (
         errors.BackendError,

@@ -28,13 +28,21 @@ from threadkeep.backends.postgres.connections import settings_of
 from threadkeep.backends.postgres.failures import NO_RIGHT, mapped_errors
 from threadkeep.backends.postgres.statement import Rows, Statement
 
-_TABLES = ("threads", "thread_labels", "heaps", "checkpoints", "writes", "segments")
+_TABLES = (
+    *("threads", "thread_labels", "heaps", "checkpoints", "writes", "segments"),
+    *("store_namespaces", "store_items", "store_item_versions"),
+)
 _NAMES = ", ".join([f"{{schema}}.{table}" for table in _TABLES])
 # ANALYZE: what the planner notes of columns (in pg_statistic) are values from the rows.
 _VACUUM = Statement(f"VACUUM (ANALYZE) {_NAMES}", keep=False)
 _REWRITE = Statement(f"VACUUM (FULL, ANALYZE) {_NAMES}", keep=False)
-# Of archived messages (memory/postgres_index.py), if there is one.
-_REWRITE_INDEX = Statement("VACUUM (FULL, ANALYZE) {schema}.threadkeep_memory_messages", keep=False)
+# Of archived messages (memory/postgres_index.py), and of vectors (store/postgres.py), if there is.
+_REWRITE_INDEXES = tuple(
+    [
+        Statement(f"VACUUM (FULL, ANALYZE) {{schema}}.{table}", keep=False)
+        for table in ("threadkeep_memory_messages", "store_item_vectors")
+    ]
+)
 _STATISTICS = Statement("VACUUM (FULL) pg_catalog.pg_statistic", keep=False)
 _CHECKPOINT = Statement("CHECKPOINT", keep=False)
 _PAUSE = 0.1  # seconds between two looks
@@ -110,8 +118,9 @@ async def _rewrite(send: Send) -> Scrubbed:
             f"PostgreSQL has not rewritten all tables: {warnings[0]}.",
             hint="Erase as the role that owns the schema's tables.",
         )
-    with suppress(psycopg.errors.UndefinedTable):
-        await send(_REWRITE_INDEX)
+    for rewrite in _REWRITE_INDEXES:
+        with suppress(psycopg.errors.UndefinedTable):
+            await send(rewrite)
     notes = () if await _is_allowed(send, _STATISTICS) else (_NOTES,)
     written = () if await _is_allowed(send, _CHECKPOINT) else (_NOT_WRITTEN,)
     return Scrubbed(("PostgreSQL's tables and indexes, rewritten",), (_LOG, *written, *notes))

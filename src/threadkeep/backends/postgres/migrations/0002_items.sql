@@ -192,9 +192,11 @@ BEGIN
         END LOOP;
     END IF;
     IF {schema}.store_has_vectors() THEN
-        DELETE FROM {schema}.store_item_vectors v
-        USING unnest(namespaces, numbers, versions) p (namespace, number, version)
-        WHERE v.namespace = p.namespace AND v.item = p.number AND p.number <> p.version;
+        FOR i IN 1 .. cardinality(keys) LOOP
+            CONTINUE WHEN numbers[i] IS NULL OR numbers[i] = versions[i];  -- it is new
+            DELETE FROM {schema}.store_item_vectors v
+            WHERE v.namespace = namespaces[i] AND v.item = numbers[i];
+        END LOOP;
     END IF;
     IF earlier_items IS NOT NULL THEN
         INSERT INTO {schema}.store_item_versions
