@@ -1,6 +1,7 @@
 """Contract of the backends of items: each read and change of `store/records.py`, on all of them."""
 
 import asyncio
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -84,7 +85,8 @@ def sqlite(options, folder):
 @cache
 def tables():
     """A schema with all that searches need."""
-    schema = postgres.empty_schema()
+    schema = f"tk_items_{os.getpid()}"
+    postgres.make(schema)
     with over(schema) as backend:
         for metric in METRICS:
             items_over(backend, OPTIONS._replace(metric=metric)).migrate()

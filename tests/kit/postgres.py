@@ -19,6 +19,7 @@ from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.testing.records import uid
 
 TABLES = ("checkpoints", "writes", "segments", "threads", "thread_labels", "heaps")
+STORE_TABLES = ("store_items", "store_namespaces", "store_item_versions")
 _SCHEMAS = 4  # a test uses no more folders at a time
 
 
@@ -63,6 +64,8 @@ class _Schemas:
         index = ", ".join(f"{name}.threadkeep_memory_{each}" for each in ("records", "messages"))
         _server().execute(f"DROP TABLE IF EXISTS {index}")
         _server().execute(f"DROP FUNCTION IF EXISTS {name}.threadkeep_memory_remove CASCADE")
+        _server().execute("; ".join(f"DELETE FROM {name}.{table}" for table in STORE_TABLES))
+        _server().execute(f"DROP TABLE IF EXISTS {name}.store_item_vectors")
         return name
 
 

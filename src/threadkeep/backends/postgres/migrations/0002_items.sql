@@ -10,7 +10,8 @@ CREATE TABLE {schema}.store_namespaces (
 );
 COMMENT ON COLUMN {schema}.store_namespaces.path IS 'its labels, each with a period behind it';
 
--- A value is `json`, not `jsonb`: earlier versions are patches of its very text.
+-- A value that is JSON is there twice: as its very text, which jsonb would not give back (floats,
+-- the order of keys) and of which earlier versions are patches, and as jsonb, for filters.
 CREATE TABLE {schema}.store_items (
     namespace bigint NOT NULL,
     key text COLLATE "C" NOT NULL,
@@ -21,14 +22,15 @@ CREATE TABLE {schema}.store_items (
     ttl bigint,
     expires_at bigint,
     pending text COLLATE "C",
-    value json,
-    body bytea,
+    value jsonb,
+    body bytea NOT NULL,
     words tsvector,
     PRIMARY KEY (namespace, key)
 );
 COMMENT ON COLUMN {schema}.store_items.number IS 'that of its first put; items are listed by it';
 COMMENT ON COLUMN {schema}.store_items.pending IS 'the fields to embed later';
-COMMENT ON COLUMN {schema}.store_items.body IS 'the value where it is no JSON';
+COMMENT ON COLUMN {schema}.store_items.body IS 'the value: UTF-8 of its JSON, or what the codec made of it';
+COMMENT ON COLUMN {schema}.store_items.value IS 'the same for filters, where it is JSON';
 CREATE UNIQUE INDEX store_items_by_place ON {schema}.store_items (namespace, number);
 CREATE INDEX store_items_expiring ON {schema}.store_items (expires_at)
     WHERE expires_at IS NOT NULL;
@@ -84,7 +86,7 @@ BEGIN
             namespace, key, number, version, created_at, updated_at, ttl, expires_at, pending,
             value, body, words)
         SELECT p.namespace, p.key, p.version, p.version, put_at, put_at, p.ttl, put_at + p.ttl,
-            p.pending, p.json::json, p.body, p.words::tsvector
+            p.pending, p.json::jsonb, coalesce(p.body, convert_to(p.json, 'UTF8')), p.words::tsvector
         FROM (
             SELECT u.*, nextval({literal} || '.store_counter') AS version
             FROM unnest(namespaces, keys, jsons, bodies, ttls, pendings, texts)
