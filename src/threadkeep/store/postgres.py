@@ -204,6 +204,7 @@ def _words(words: str | None) -> str | None:
 
 # The parameters of `put_items` behind the first ones, by what a put has.
 _EXPECTED = ", expected => %s::bigint[]"
+_TIMES = ", created => %s::bigint[], updated => %s::bigint[], expires => %s::bigint[]"
 _EARLIER = (
     ", earlier_items => %s::bigint[], earlier_versions => %s::bigint[],"
     " earlier_updates => %s::bigint[], earlier_times => %s::bigint[],"
@@ -246,6 +247,10 @@ def _put(change: PutItems) -> Statement:
     if not is_plain and any(put.expects is not None for put in puts):
         text += _EXPECTED
         values.append(array("bigint", [put.expects for put in puts]))
+    if any(put.times is not None for put in puts):
+        text += _TIMES
+        times = [put.times or (None, None, None) for put in puts]
+        values += [array("bigint", column) for column in zip(*times, strict=True)]
     earlier = [
         (at, *put.earlier.row, put.earlier.keep)
         for at, put in enumerate(puts, 1)
