@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from array import array as numbers_of
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -25,7 +26,13 @@ from threadkeep.backends.postgres.statement import (
 )
 from threadkeep.backends.sync_bridge import BlockingFace, finish
 from threadkeep.errors import ConflictError, InvalidArgumentError, OpenError, ThreadkeepError
-from threadkeep.store.backend import AsyncItemBackend, ItemBackend, SearchOptions, merged
+from threadkeep.store.backend import (
+    AsyncItemBackend,
+    ItemBackend,
+    SearchOptions,
+    merged,
+    other_dims,
+)
 from threadkeep.store.postgres_queries import big_endian, bounds_of, path_of, query, quoted
 from threadkeep.store.records import (
     EmbedItem,
@@ -40,6 +47,7 @@ from threadkeep.store.records import (
 
 _MOST_WORDS = 500_000  # bytes of the words of an item; a tsvector takes 1 MB
 _MOST_BYTES = 1_000_000_000  # of one message to the server, with room for the rest of it
+_OTHER_DIMS = r"expected (\d+) dimensions|vector dimensions (\d+) and"  # as pgvector says it
 _MOST_DIMS, _MOST_INDEXED, _MOST_HALVES = 16_000, 2000, 4000  # of `vector`, and of indexes
 _OPERATORS_OF = {"cosine": ("<=>", "cosine"), "l2": ("<->", "l2"), "inner_product": ("<#>", "ip")}
 
@@ -133,7 +141,8 @@ class AsyncPostgresItems(AsyncItemBackend):
         """Migrate the saver's tables and these, and make what searches need.
 
         Raises:
-            OpenError: the database has no pgvector, or vectors of other dimensions.
+            OpenError: the database has no pgvector.
+            InvalidArgumentError: its vectors have other dimensions.
         """
         await self._database.migrate()
         if self._options.dims or self._options.text:
@@ -146,8 +155,8 @@ class AsyncPostgresItems(AsyncItemBackend):
             with self._database.mapped_errors():
                 yield
         except InvalidArgumentError as error:
-            if "dimensions" in str(error):  # (as pgvector says it)
-                raise _other_dims(self._options.dims, str(error)) from error
+            if found := re.search(_OTHER_DIMS, str(error)):
+                raise other_dims(self._options.dims, int(found[1] or found[2])) from error
             raise
 
 
@@ -204,6 +213,7 @@ def _words(words: str | None) -> str | None:
 
 # The parameters of `put_items` behind the first ones, by what a put has.
 _EXPECTED = ", expected => %s::bigint[]"
+_TIMES = ", created => %s::bigint[], updated => %s::bigint[], expires => %s::bigint[]"
 _EARLIER = (
     ", earlier_items => %s::bigint[], earlier_versions => %s::bigint[],"
     " earlier_updates => %s::bigint[], earlier_times => %s::bigint[],"
@@ -246,6 +256,10 @@ def _put(change: PutItems) -> Statement:
     if not is_plain and any(put.expects is not None for put in puts):
         text += _EXPECTED
         values.append(array("bigint", [put.expects for put in puts]))
+    if any(put.times is not None for put in puts):
+        text += _TIMES
+        times = [put.times or (None, None, None) for put in puts]
+        values += [array("bigint", column) for column in zip(*times, strict=True)]
     earlier = [
         (at, *put.earlier.row, put.earlier.keep)
         for at, put in enumerate(puts, 1)
@@ -370,7 +384,7 @@ def _index_plan(schema: str, options: SearchOptions) -> migrations.Plan:
             yield from _extension(schema)
             ((extension, *_),) = yield migrations.said(_LOOK, schema)
         if dims not in (None, f"({options.dims})"):
-            raise _other_dims(options.dims, f"The vectors in schema {schema} have {dims[1:-1]}.")
+            raise other_dims(options.dims, int(dims[1:-1]))
         body += _vector_tables(options, extension, names)
     if body:
         yield from migrations.locked(schema, body)
@@ -413,10 +427,3 @@ def _vector_tables(options: SearchOptions, extension: str, names: Sequence[str])
     ):
         text = text.replace(f"{{{field}}}", part)
     return text
-
-
-def _other_dims(dims: int, found: str) -> OpenError:
-    return OpenError(
-        f"The store is opened for vectors of {dims} dimensions. {found}",
-        hint="Use the embedding model that the store was made with, or another schema.",
-    )

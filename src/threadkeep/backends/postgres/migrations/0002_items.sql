@@ -75,24 +75,29 @@ END
 $$;
 
 -- Put items, which have different keys; with `only_new`, no item that is there is replaced. Rows
--- are locked in the order of their keys.
+-- are locked in the order of their keys. Their times are those of `put_at`, unless given.
 CREATE FUNCTION {schema}.write_items(
     namespaces bigint[], keys text[], jsons text[], bodies bytea[], ttls bigint[], pendings text[],
-    texts text[], put_at bigint, only_new boolean, OUT numbers bigint[], OUT versions bigint[])
+    texts text[], put_at bigint, created bigint[], updated bigint[], expires bigint[],
+    only_new boolean, OUT numbers bigint[], OUT versions bigint[])
 LANGUAGE plpgsql AS $$
 BEGIN
     WITH written AS (
         INSERT INTO {schema}.store_items (
             namespace, key, number, version, created_at, updated_at, ttl, expires_at, pending,
             value, body, words)
-        SELECT p.namespace, p.key, p.version, p.version, put_at, put_at, p.ttl, put_at + p.ttl,
-            p.pending, p.json::jsonb, coalesce(p.body, convert_to(p.json, 'UTF8')), p.words::tsvector
+        SELECT p.namespace, p.key, p.version, p.version, coalesce(p.created, put_at),
+            coalesce(p.updated, put_at), p.ttl,
+            CASE WHEN p.updated IS NULL THEN put_at + p.ttl ELSE p.expires END, p.pending, p.json::jsonb, coalesce(p.body, convert_to(p.json, 'UTF8')), p.words::tsvector
         FROM (
             SELECT u.*, nextval({literal} || '.store_counter') AS version
-            FROM unnest(namespaces, keys, jsons, bodies, ttls, pendings, texts)
-                u (namespace, key, json, body, ttl, pending, words)) p
+            FROM unnest(
+                namespaces, keys, jsons, bodies, ttls, pendings, texts, created, updated, expires)
+                u (namespace, key, json, body, ttl, pending, words, created, updated, expires)) p
         ORDER BY p.namespace, p.key COLLATE "C"
         ON CONFLICT (namespace, key) DO UPDATE SET
+            created_at = CASE excluded.created_at
+                WHEN put_at THEN store_items.created_at ELSE excluded.created_at END,
             version = excluded.version, updated_at = excluded.updated_at, ttl = excluded.ttl,
             expires_at = excluded.expires_at, pending = excluded.pending,
             value = excluded.value, body = excluded.body, words = excluded.words
@@ -111,6 +116,9 @@ CREATE FUNCTION {schema}.put_items(
     paths text[], spaces bigint[], keys text[], jsons text[], bodies bytea[], ttls bigint[],
     pendings text[], texts text[], put_at bigint, plain boolean,
     expected bigint[] DEFAULT NULL,
+    created bigint[] DEFAULT NULL,
+    updated bigint[] DEFAULT NULL,
+    expires bigint[] DEFAULT NULL,
     earlier_items bigint[] DEFAULT NULL,
     earlier_versions bigint[] DEFAULT NULL,
     earlier_updates bigint[] DEFAULT NULL,
@@ -157,7 +165,8 @@ BEGIN
     namespaces := ARRAY(SELECT known[s.space] FROM unnest(spaces) s (space));
     IF plain THEN
         written := {schema}.write_items(
-            namespaces, keys, jsons, bodies, ttls, pendings, texts, put_at, false);
+            namespaces, keys, jsons, bodies, ttls, pendings, texts, put_at,
+            created, updated, expires, false);
         numbers := written.numbers;
         versions := written.versions;
     ELSE
@@ -178,7 +187,8 @@ BEGIN
                 written := {schema}.write_items(
                     namespaces[place:place], keys[place:place], jsons[place:place],
                     bodies[place:place], ttls[place:place], pendings[place:place],
-                    texts[place:place], put_at, coalesce(expected[place] = 0, false));
+                    texts[place:place], put_at, created[place:place], updated[place:place],
+                    expires[place:place], coalesce(expected[place] = 0, false));
                 numbers[place] := written.numbers[1];
                 versions[place] := written.versions[1];
                 IF versions[place] IS NULL THEN  -- (somebody put it after it was looked for)
