@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from threadkeep import lazy, validation
 from threadkeep.awaited import AwaitedMaintenance
@@ -29,7 +29,7 @@ class Done:
         return iter(())
 
 
-class Maintenance(AwaitedMaintenance):
+class Maintenance(AwaitedMaintenance, driver.Closing):
     """Methods of a saver that look after its store."""
 
     _store: LayeredStore
@@ -206,15 +206,3 @@ class Maintenance(AwaitedMaintenance):
         if self._collector is not None:
             yield from driver.aside(self._collector.close)
         yield from self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()

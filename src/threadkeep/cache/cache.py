@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from hashlib import blake2b
 from importlib import import_module
 from random import SystemRandom
-from typing import Any, Self, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import orjson
 from langgraph.cache.base import BaseCache, FullKey, Namespace
@@ -47,7 +47,7 @@ from threadkeep.errors import (
     ThreadkeepError,
     invalid,
 )
-from threadkeep.layers.driver import BackendPair, Stack, Store, Workflow, both, either, on
+from threadkeep.layers.driver import BackendPair, Closing, Stack, Store, Workflow, both, either, on
 from threadkeep.validation import LONGEST, duration, is_count, micros
 
 _RECENT = 60_000_000  # microseconds in which a further use is not noted
@@ -63,7 +63,7 @@ _Found: TypeAlias = tuple[dict[bytes, Any], dict[bytes, bytes]]
 """Values by id, and the owners of leases."""
 
 
-class Cache(BaseCache[Any]):
+class Cache(BaseCache[Any], Closing):
     """Results of nodes, in place of LangGraph's caches; sync and async on one object.
 
     A failure of the store, and a value that cannot be stored or read, is logged and counts as a
@@ -313,18 +313,6 @@ class Cache(BaseCache[Any]):
             yield from either(self._owned.close, self._owned.aclose)
 
     close, aclose = both(_close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
 
 
 def _now() -> int:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial, wraps
 from inspect import signature
-from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, ParamSpec, Protocol, Self, TypeAlias, TypeVar
 
 from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.backends.group_commit import AT_ONCE, GroupCommit, LoopWriter, Writer
@@ -347,3 +347,22 @@ def both(
     vars(method).update(shown)
     vars(variant).update(shown)
     return method, variant
+
+
+class Closing:
+    """Context manager, sync and async, of what has `close` and `aclose`."""
+
+    close: Callable[[], None]
+    aclose: Callable[[], Awaitable[None]]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()

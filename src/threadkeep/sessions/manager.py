@@ -15,7 +15,7 @@ from threadkeep.errors import (
     InvalidArgumentError,
     invalid,
 )
-from threadkeep.layers.driver import Workflow, both
+from threadkeep.layers.driver import Closing, Workflow, both
 from threadkeep.savers import open_saver
 from threadkeep.sessions import checkpoint as valid
 from threadkeep.sessions.checkpoint import Checkpoint, as_type
@@ -23,7 +23,6 @@ from threadkeep.sessions.config import CheckpointConfig
 from threadkeep.sessions.records import Draft, Place, SaverRecords, surplus
 from threadkeep.sessions.stores import (
     CheckpointStore,
-    Closing,
     SaverCheckpointStore,
     StoreRecords,
 )

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import partial
 from operator import attrgetter
 from os import PathLike, fspath
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep.engine.operation import Aside
 from threadkeep.errors import BackendError, InvalidArgumentError
-from threadkeep.layers.driver import Workflow, both
+from threadkeep.layers.driver import Closing, Workflow, both
 from threadkeep.saver import Saver
 from threadkeep.savers import MemorySaver, SqliteSaver
 from threadkeep.sessions.checkpoint import Checkpoint, count, now, text
@@ -56,25 +56,6 @@ class CheckpointStore(Protocol):
 
     def cleanup_old_checkpoints(self, session_id: str, max_count: int) -> Any:
         """Keep the newest `max_count` of a session, and return how many were removed."""
-
-
-class Closing:
-    """Context manager, sync and async, of what has `close` and `aclose`."""
-
-    close: Callable[[], None]
-    aclose: Callable[[], Awaitable[None]]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
 
 
 class SaverCheckpointStore(Closing):

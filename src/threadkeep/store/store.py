@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
@@ -50,7 +50,7 @@ _SWEPT = 1000  # items that one transaction removes
 _TTL_KEYS = ("refresh_on_read", "omit_expired", "default_ttl", "sweep_interval_minutes")
 
 
-class Store(BaseStore):
+class Store(BaseStore, driver.Closing):
     """A LangGraph store of items, on any backend of threadkeep.
 
     Args:
@@ -358,18 +358,6 @@ class Store(BaseStore):
         await self._rows.aclose()
         if self._is_owned:
             await self._pair.aclose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
 
 
 def _now() -> int:
