@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
+from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 from kit.stores import DIMS, INDEX, embed
@@ -20,11 +23,12 @@ from threadkeep.errors import (
     ClosedError,
     CodecError,
     ConflictError,
+    CorruptionError,
     EmbeddingError,
     InvalidArgumentError,
     UnserializableError,
 )
-from threadkeep.store import SqliteStore, open_store
+from threadkeep.store import AsyncSqliteStore, SqliteStore, open_store
 
 NS = ("users", "1")
 MINUTE = 60_000_000
@@ -118,10 +122,10 @@ def test_a_sweeper_removes_in_the_background(opened):
     store = opened()
     store.put(NS, "a", {"n": 1}, ttl=0.00001)
     swept = threading.Event()
-    sweep = store.sweep_ttl
-    store.sweep_ttl = lambda: (sweep(), swept.set())
+    backend = store._rows.backend
+    sweep = backend.sweep
+    backend.sweep = lambda *arguments: (sweep(*arguments), swept.set())[0]
     store.start_ttl_sweeper(0.0005)
-
     assert swept.wait(20)
     assert store.stop_ttl_sweeper()
     assert store.get(NS, "a") is None
@@ -193,6 +197,45 @@ def test_history_has_the_versions_of_an_item(opened):
     store.put(NS, "b", {})
     assert len(store.versions(NS, "b")) == 1
     assert store.versions(NS, "c") == []
+
+
+def test_a_put_without_history_is_missing_there(shared):
+    with shared(history=5) as store, shared() as other:
+        store.put(NS, "a", {"n": 1})
+        store.put(NS, "a", {"n": 2})
+        other.put(NS, "a", {"n": 3})
+        first, *earlier = store.versions(NS, "a")
+        assert first.value == {"n": 3}
+        assert [one.value for one in earlier] in ([], [{"n": 1}])  # (those that can be read)
+        store.put(NS, "a", {"n": 4})
+        assert [one.value["n"] for one in store.versions(NS, "a")][:2] == [4, 3]
+
+
+def test_puts_of_many_threads_get_through_with_history(opened):
+    store = opened(history=100)
+
+    def puts(name):
+        for n in range(5):
+            store.put(NS, "a", {"n": f"{name}-{n}"})
+
+    threads = [threading.Thread(target=puts, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({one.value["n"] for one in store.versions(NS, "a")}) == 20
+
+
+def test_an_expired_item_is_no_item(opened):
+    store = opened(ttl={"omit_expired": True}, history=3)
+    clock = Clock(store)
+    store.put(NS, "a", {"n": 1}, ttl=1)
+    with pytest.raises(ConflictError):
+        store.put(NS, "a", {"n": 2}, if_version=0)
+    clock.passes(2)
+    assert store.versions(NS, "a") == []
+    store.put(NS, "a", {"n": 2}, if_version=0)
+    assert [one.value["n"] for one in store.versions(NS, "a")] == [2, 1]
 
 
 # -- values ----------------------------------------------------------------------------------
@@ -305,6 +348,38 @@ def test_a_failing_model_loses_no_put(opened, caplog):
     assert None not in [item.score for item in found]
 
 
+@pytest.mark.parametrize(
+    "answer", [None, [None], ["text"], [{}], [[1.0]] * 2, [[float("nan")] * 8]]
+)
+def test_a_model_that_answers_nonsense_loses_no_put(answer):
+    with open_store("memory://", index=INDEX | {"embed": lambda texts: answer}) as store:
+        store.put(NS, "a", {"text": "x"})
+        assert store.get(NS, "a").value == {"text": "x"}
+        with pytest.raises(EmbeddingError):
+            store.embed_pending()
+
+
+async def test_an_async_model_serves_blocking_calls(opened):
+    async def model(texts):
+        return embed(texts)
+
+    store = opened(index=INDEX | {"embed": model})
+    store.put(NS, "a", {"text": "x"})
+    await store.aput(NS, "b", {"text": "y"})
+    assert store.search(NS, query="y")[0].key == "b"
+    await store.aclose()
+
+
+def test_a_store_without_an_index_removes_vectors_and_words(shared):
+    with shared(index=INDEX | {"search": "hybrid"}) as store, shared() as other:
+        for key in "abc":
+            store.put(NS, key, {"text": f"river {key}"})
+        other.delete(NS, "a")
+        other.put(NS, "b", {"text": "tea"})
+        found = store.search(NS, query="river")
+        assert [(item.key, item.score is None) for item in found] == [("c", False), ("b", True)]
+
+
 def test_texts_are_embedded_once_and_together(opened):
     model = Model()
     store = opened(index=INDEX | {"embed": model})
@@ -408,6 +483,38 @@ def test_erasure_leaves_siblings_that_share_a_prefix(opened):
     assert len(store.versions(("ab",), "k")) == 2
     with pytest.raises(InvalidArgumentError):
         store.erase(())
+
+
+def test_erased_texts_leave_the_file(tmp_path):
+    file = tmp_path / "items.db"
+    with SqliteStore(file, index=INDEX | {"search": "hybrid"}, history=3) as store:
+        store.put(NS, "a", {"text": "marmalade"})
+        store.put(NS, "a", {"text": "quince"})
+        store.put(("others",), "b", {"text": "honey"})
+        store.erase(NS)
+        assert [item.key for item in store.search((), query="honey")] == ["b"]
+    data = file.read_bytes()
+    assert b"honey" in data
+    assert not [word for word in (b"marmalade", b"quince", b"users.1.") if word in data]
+
+
+def test_a_damaged_item_is_named(tmp_path):
+    file = tmp_path / "items.db"
+    with SqliteStore(file) as store:
+        store.put(NS, "a", {"n": 1})
+        with closing(sqlite3.connect(file)) as db, db:
+            db.execute("UPDATE tk_items SET value = '{'")
+        for read in (partial(store.get, NS, "a"), partial(store.export_items, tmp_path / "x")):
+            with pytest.raises(CorruptionError, match="'a' in \\('users', '1'\\)"):
+                read()
+
+
+async def test_methods_of_async_stores_are_awaited(tmp_path):
+    async with AsyncSqliteStore.from_conn_string(str(tmp_path / "items.db")) as store:
+        await store.setup()
+        await store.start_ttl_sweeper(1)
+        assert await store.stop_ttl_sweeper(timeout=1)
+        assert await store.sweep_ttl() == 0
 
 
 # -- graphs ----------------------------------------------------------------------------------

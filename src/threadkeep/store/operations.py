@@ -24,7 +24,7 @@ from threadkeep.errors import EmbeddingError, invalid
 from threadkeep.store import filters
 from threadkeep.store import puts as putting
 from threadkeep.store.embedding import Index
-from threadkeep.store.items import Engine, FoundItem, StoredItem, ask, time_of
+from threadkeep.store.items import Engine, FoundItem, StoredItem, ask, time_of, value_of
 from threadkeep.store.ranking import fuse
 from threadkeep.store.records import (
     FindItems,
@@ -47,6 +47,7 @@ _PAGE = 256  # rows read at once where a filter is tested in Python
 _REFRESH = 100  # a lifetime begins anew once a hundredth of it has passed
 _FUSED = 100  # items of each ranking that are fused, at least
 _QUERY_WORDS = 200
+_MOST = 2**31  # items of an answer, as databases count
 _log = logging.getLogger("threadkeep")
 
 
@@ -159,13 +160,13 @@ def _get(
 
 def _item(engine: Engine, row: ItemRow) -> StoredItem:
     item = StoredItem.__new__(StoredItem)  # (a third of the time of `__init__`, which checks)
-    _fill(item, row, engine.packer.unpack(row.value))
+    _fill(item, row, value_of(engine, row))
     return item
 
 
 def _found(engine: Engine, row: ItemRow, value: dict[str, Any] | None, score: Any) -> FoundItem:
     item = FoundItem.__new__(FoundItem)
-    _fill(item, row, engine.packer.unpack(row.value) if value is None else value)
+    _fill(item, row, value_of(engine, row) if value is None else value)
     item.score = score
     return item
 
@@ -192,6 +193,7 @@ def _search(
     for name in ("limit", "offset"):
         if not is_count(getattr(op, name), 0):
             raise invalid(name, getattr(op, name), "Use a number, 0 or more.")
+    op = op._replace(limit=min(op.limit, _MOST), offset=min(op.offset, _MOST))
     wanted = filters.parse(op.filter)
     if op.query and engine.index is not None:
         matches = yield from _ranked(engine, engine.index, op, wanted, alive)
@@ -232,7 +234,7 @@ def _tested(
         if wanted is None:
             found.append(_Match(row, shown))
         else:
-            value = engine.packer.unpack(row.value)
+            value = value_of(engine, row)
             if wanted.holds(value):
                 found.append(_Match(row, shown, value))
     return found

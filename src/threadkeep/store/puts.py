@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
+from math import inf
+from random import Random
+from time import sleep
 from typing import Any
 
 import orjson
@@ -11,10 +16,10 @@ from langgraph.store.base import (
     PutOp,
 )
 
-from threadkeep.engine.operation import Commit, Fetch, Requests
-from threadkeep.errors import ConflictError, EmbeddingError, invalid
+from threadkeep.engine.operation import Aside, Commit, Fetch, Requests
+from threadkeep.errors import ConflictError, CorruptionError, EmbeddingError, invalid
 from threadkeep.store.embedding import Index
-from threadkeep.store.items import Engine, ItemVersion, ask, time_of
+from threadkeep.store.items import Engine, ItemVersion, ask, has_expired, time_of
 from threadkeep.store.records import (
     Earlier,
     EmbedItem,
@@ -33,9 +38,11 @@ from threadkeep.store.values import patch, patched
 from threadkeep.words import tokens
 
 _MINUTE = 60_000_000
-_TRIES = 8  # of a put that others overtake
+_TRIES = 100  # of a put that others overtake, each with a pause
+_LONGEST_PAUSE = 0.05  # seconds
 _PENDING = 100  # items that are embedded together later
 _WORDS = 200_000  # characters of an item's words: a tsvector has 1 MB
+_RANDOM = Random()  # noqa: S311 - of pauses
 _log = logging.getLogger("threadkeep")
 
 
@@ -44,36 +51,55 @@ def put(engine: Engine, puts: Collection[tuple[PutOp, int | None]], now: int) ->
     prepared = [_prepared(engine, op, expects) for op, expects in puts]
     if engine.index is not None:
         prepared = yield from _indexed(engine.index, prepared, [op for op, _ in puts])
+    if engine.omit_expired and any(put.expects == 0 for put in prepared):
+        prepared = yield from _over_expired(prepared, now)
+    yield from _commit(engine, prepared, now)
+
+
+def _over_expired(puts: Sequence[ItemPut], now: int) -> Requests[list[ItemPut]]:
+    """Let puts that expect no item replace expired ones, which nobody sees any more."""
+    keys = tuple([(put.namespace, put.key) for put in puts])
+    rows: list[ItemRow | None] = yield from ask(GetItems(keys))
+    return [
+        put._replace(expects=row.version)
+        if put.expects == 0 and row is not None and has_expired(row, now)
+        else put
+        for put, row in zip(puts, rows, strict=True)
+    ]
+
+
+def _commit(engine: Engine, puts: Sequence[ItemPut], now: int) -> Requests[None]:
     for left in reversed(range(_TRIES)):
-        changed = prepared
+        changed = puts
         if engine.history:
-            changed = yield from _with_earlier(engine, prepared, now)
+            changed = yield from _with_earlier(engine, puts, now)
         try:
             change: Any = PutItems(tuple(changed), now)
             yield Commit(change)
         except ConflictError:
             # (overtaken by another put, unless it is the caller's own condition that fails)
-            if not left or any(put.expects is not None for put in prepared):
+            if not left or any(put.expects is not None for put in puts):
                 raise
+            pause = _RANDOM.uniform(0, _LONGEST_PAUSE)
+            yield Aside(partial(sleep, pause), partial(asyncio.sleep, pause))
         else:
             return
 
 
-def put_rows(engine: Engine, rows: Sequence[ItemPut]) -> Requests[None]:
+def put_rows(engine: Engine, rows: Sequence[ItemPut], *, index: bool) -> Requests[None]:
     """Put items that were exported, as this store packs and indexes them."""
     values = [engine.packer.unpack(row.value) for row in rows if row.value is not None]
     puts = [
         row._replace(value=engine.packer.pack(value))
         for row, value in zip(rows, values, strict=True)
     ]
-    if engine.index is not None:
+    if index and engine.index is not None:
         ops = [
             PutOp(row.namespace, row.key, value) for row, value in zip(rows, values, strict=True)
         ]
         puts = yield from _indexed(engine.index, puts, ops)
     last = {(put.namespace, put.key): put for put in puts}
-    change: Any = PutItems(tuple(last.values()), engine.now())
-    yield Commit(change)
+    yield from _commit(engine, list(last.values()), engine.now())
 
 
 def _prepared(engine: Engine, op: PutOp, expects: int | None) -> ItemPut:
@@ -81,7 +107,7 @@ def _prepared(engine: Engine, op: PutOp, expects: int | None) -> ItemPut:
         return ItemPut(tuple(op.namespace), op.key, None, expects=expects)
     ttl = None
     if op.ttl is not None:
-        if isinstance(op.ttl, bool) or not isinstance(op.ttl, int | float) or not op.ttl > 0:
+        if isinstance(op.ttl, bool) or not isinstance(op.ttl, int | float) or not inf > op.ttl > 0:
             raise invalid("ttl", op.ttl, "Use minutes, more than 0, or None.")
         ttl = min(round(op.ttl * _MINUTE), 2**61)
     value = engine.packer.pack(op.value)
@@ -185,10 +211,14 @@ def versions(engine: Engine, namespace: Namespace, key: str) -> Requests[list[It
     newer = None
     if current is not None:
         newer = current.value
-        value = engine.packer.unpack(newer)
-        found.append(ItemVersion(current.version, value, time_of(current.updated_at)))
+        if not (engine.omit_expired and has_expired(current, engine.now())):
+            value = engine.packer.unpack(newer)
+            found.append(ItemVersion(current.version, value, time_of(current.updated_at)))
     for row in earlier:
-        newer = patched(row.patch, None if row.deleted else newer)
+        try:
+            newer = patched(row.patch, None if row.deleted else newer)
+        except CorruptionError:  # a store without history has put the item in between
+            break
         value = engine.packer.unpack(newer)
         times = (time_of(row.updated_at), time_of(row.replaced_at))
         found.append(ItemVersion(row.version, value, *times, row.deleted))

@@ -62,7 +62,8 @@ class Store(BaseStore, driver.Closing):
             `sweep_interval_minutes`, a thread removes expired items until the store is closed.
         serde: a LangGraph serializer for all values, such as an `EncryptedSerializer`, instead of
             JSON and threadkeep's codec. Filters are then tested on each item of the namespace.
-        history: how many earlier versions of an item to keep, for `versions`.
+        history: how many earlier versions of an item to keep, for `versions`. All stores that
+            write to the database should have it: what a put without it replaces is missing.
         group_commit: limits for several puts in one transaction, as a saver's.
         owned: close the backend with the store.
 
@@ -108,7 +109,7 @@ class Store(BaseStore, driver.Closing):
         self._calls = PerLoop(partial(Calls, self._run))
         self._sweeper: Collector | None = None
         if self.ttl_config and self.ttl_config.get("sweep_interval_minutes"):
-            self.start_ttl_sweeper()
+            self._start_sweeper(None)
 
     @property
     def embeddings(self) -> Any:
@@ -235,6 +236,9 @@ class Store(BaseStore, driver.Closing):
 
         It embeds the items that wait for it, too. Idempotent.
         """
+        self._start_sweeper(sweep_interval_minutes)
+
+    def _start_sweeper(self, sweep_interval_minutes: float | None) -> None:
         minutes = sweep_interval_minutes or (self.ttl_config or {}).get("sweep_interval_minutes")
         every = 60.0 * (minutes or 5)
         self._pair.blocking  # noqa: B018 - raises if there is none
@@ -242,17 +246,27 @@ class Store(BaseStore, driver.Closing):
             self._sweeper = Collector(self._sweep_quietly, every)
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
-        """Stop the thread that removes expired items. Idempotent."""
+        """Stop the thread that removes expired items, after the transaction under way. Idempotent.
+
+        Args:
+            timeout: has no effect.
+
+        Returns:
+            True.
+        """
         del timeout
+        self._stop_sweeper()
+        return True
+
+    def _stop_sweeper(self) -> None:
         sweeper, self._sweeper = self._sweeper, None
         if sweeper is not None:
             sweeper.close()
-        return True
 
     def _sweep_quietly(self, progress: object) -> None:
         del progress
-        self.sweep_ttl()
-        self.embed_pending()
+        self._stack.run(self._sweep())
+        self._stack.run(self._embed_all())
 
     # -- beyond LangGraph's --------------------------------------------------------------
 
@@ -292,9 +306,11 @@ class Store(BaseStore, driver.Closing):
             path: the file, which is replaced.
             prefix: the beginning of their namespaces.
         """
-        return transfer.export_items(self._stack, Path(path), tuple(prefix))
+        return transfer.export_items(self._stack, self._engine, Path(path), tuple(prefix))
 
-    def _import(self, source: str | PathLike[str] | BaseStore) -> Workflow[int]:
+    def _import(
+        self, source: str | PathLike[str] | BaseStore, *, index: bool = True
+    ) -> Workflow[int]:
         """Put the items of a file, or of another store, into this one; return their number.
 
         Times are kept, and lifetimes too where they come from a file. Items that are here already
@@ -302,12 +318,14 @@ class Store(BaseStore, driver.Closing):
 
         Args:
             source: a file that `export_items` wrote, or a store, such as LangGraph's own.
+            index: False indexes none of them. (An export does not tell for which items an `index`
+                of their own was given.)
 
         Raises:
             InvalidArgumentError: the file is damaged, or not one of these.
         """
         found = source if isinstance(source, BaseStore) else Path(source)
-        return transfer.import_items(self._stack, self._engine, found)
+        return transfer.import_items(self._stack, self._engine, found, index=index)
 
     def _erase(self, prefix: Namespace) -> Workflow[ErasedItems]:
         """Erase the items of these namespaces, with their versions, vectors and words.
@@ -347,14 +365,14 @@ class Store(BaseStore, driver.Closing):
 
     def close(self) -> None:
         """Stop the sweeper, and close the backend if it is the store's own. Idempotent."""
-        self.stop_ttl_sweeper()
+        self._stop_sweeper()
         self._rows.close()
         if self._is_owned:
             self._pair.close()
 
     async def aclose(self) -> None:
         """Async variant of `close`."""
-        self.stop_ttl_sweeper()
+        self._stop_sweeper()
         await self._rows.aclose()
         if self._is_owned:
             await self._pair.aclose()

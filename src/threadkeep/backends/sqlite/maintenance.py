@@ -60,9 +60,11 @@ _COPIES = (
     " freed blocks): remove them, or let them expire."
 )
 
-# Of archived messages (memory/sqlite_index.py): it keeps words of removed ones until then.
-_HAS_INDEX = "SELECT 1 FROM sqlite_master WHERE name = 'threadkeep_memory_text'"
-_REWRITE_INDEX = "INSERT INTO threadkeep_memory_text (threadkeep_memory_text) VALUES ('optimize')"
+# Full-text indexes (memory/sqlite_index.py, store/sqlite.py) keep words of removed rows until then.
+_INDEXES = """
+SELECT name FROM sqlite_master WHERE name IN ('threadkeep_memory_text', 'tk_item_words')
+"""
+_REWRITE_INDEX = "INSERT INTO {name} ({name}) VALUES ('optimize')"
 
 
 def scrub(connections: Connections) -> Scrubbed:
@@ -75,8 +77,8 @@ def scrub(connections: Connections) -> Scrubbed:
         return Scrubbed()
     with connections.write_lock, named(connections.location.path):
         db = connections.writer()
-        if db.execute(_HAS_INDEX).fetchone():
-            db.execute(_REWRITE_INDEX)
+        for (name,) in db.execute(_INDEXES).fetchall():
+            db.execute(_REWRITE_INDEX.replace("{name}", name))
         db.execute("VACUUM")
         is_empty = _emptied(db, connections.location.busy_timeout)
     if not is_empty:
