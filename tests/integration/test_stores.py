@@ -19,6 +19,7 @@ from langgraph.types import CachePolicy
 
 from integration.backends import BACKENDS, SHARED, url_of
 from threadkeep import open_all
+from threadkeep.backends.sqlite.maintenance import back_up, restore
 from threadkeep.errors import (
     ClosedError,
     CodecError,
@@ -26,6 +27,7 @@ from threadkeep.errors import (
     CorruptionError,
     EmbeddingError,
     InvalidArgumentError,
+    ThreadExistsError,
     UnserializableError,
 )
 from threadkeep.store import AsyncSqliteStore, SqliteStore, open_store
@@ -266,6 +268,18 @@ def test_values_come_back_as_they_were(opened, value):
     assert [item.value["m"] for item in items] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    "key", ["a b", "a.b", "a\tb", 'a"b', "a\\b", "$a", "ä", "\u2028", "\ud800"]
+)
+def test_filters_find_any_key(opened, key):
+    store = opened()
+    store.put(NS, "k", {key: 1, "x": {key: "y"}})
+    if not key.startswith("$"):
+        assert [item.key for item in store.search(NS, filter={key: 1})] == ["k"]
+        assert [item.key for item in store.search(NS, filter={"x": {key: "y"}})] == ["k"]
+        assert store.search(NS, filter={key: {"$gt": 1}}) == []
+
+
 def test_a_batch_with_an_invalid_operation_does_nothing(opened):
     store = opened()
     for bad, error in (
@@ -305,7 +319,7 @@ def test_an_encrypted_store_tells_nothing_and_can_be_searched(tmp_path):
     other = EncryptedSerializer.from_pycryptodome_aes(key=b"1" * 16)
     with SqliteStore(file, serde=other) as store, pytest.raises(CodecError):
         store.get(NS, "a")
-    with pytest.raises(InvalidArgumentError, match="encrypted"):
+    with pytest.raises(InvalidArgumentError, match="encrypt"):
         SqliteStore(file, serde=key, index=INDEX)
 
 
@@ -551,6 +565,26 @@ async def test_nodes_share_memories_across_threads(opened):
         ["I know []", "I know ['rum']"],
     ]
     await store.aclose()
+
+
+def test_a_native_backup_holds_items(tmp_path):
+    options = {"index": INDEX | {"search": "hybrid"}, "history": 2}
+    file, backup, restored = (tmp_path / name for name in ("a.db", "b.db", "c.db"))
+    with open_all(f"sqlite:///{file}", store=options) as (_, store, _):
+        for n in range(5):
+            store.put(NS, "a", {"text": f"river {n}"})
+        back_up(str(file), backup, lambda *_: None)
+        restore(backup, str(restored), 1, replace=False)
+        with SqliteStore(restored, **options) as other:
+            assert other.search(NS, query="river")[0].value == {"text": "river 4"}
+            assert other.versions(NS, "a") == store.versions(NS, "a")
+            other.put(NS, "b", {"text": "newer"})
+        with pytest.raises(ThreadExistsError):
+            restore(backup, str(restored), 1, replace=False)
+        restore(backup, str(restored), 1, replace=True)
+        with SqliteStore(restored, **options) as other:
+            assert [item.key for item in other.search(())] == ["a"]
+            assert other.search(NS, query="newer")[0].key == "a"
 
 
 # -- beside a saver and a cache --------------------------------------------------------------

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal, Self
 
 from threadkeep.backends.open import open_backend, open_postgres, open_redis
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.backends.sqlite.opening import Database
+from threadkeep.layers.driver import in_thread
 from threadkeep.store.store import Store
 
 _OWN = ("index", "ttl", "serde", "history", "group_commit")
@@ -147,7 +149,7 @@ class _Awaited(Store):
         timeout: float | None = None,  # noqa: ASYNC109 - as LangGraph's
     ) -> bool:
         """See `Store.stop_ttl_sweeper`."""
-        return super().stop_ttl_sweeper(timeout)
+        return await in_thread(partial(super().stop_ttl_sweeper, timeout))
 
 
 class AsyncPostgresStore(_Awaited, PostgresStore):

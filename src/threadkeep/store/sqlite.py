@@ -91,7 +91,7 @@ CREATE TABLE tk_item_versions (
 ) WITHOUT ROWID"""
 _WORDS = """
 CREATE VIRTUAL TABLE tk_item_words USING fts5(
-    words, detail = column, tokenize = "ascii tokenchars '-_.'"{option});
+    words, detail = column, tokenize = "ascii tokenchars '-_.'");
 
 CREATE TRIGGER tk_item_words_replaced AFTER UPDATE OF version ON tk_items BEGIN
     DELETE FROM tk_item_words WHERE rowid = old.number;
@@ -100,9 +100,16 @@ END;
 CREATE TRIGGER tk_item_words_deleted AFTER DELETE ON tk_items BEGIN
     DELETE FROM tk_item_words WHERE rowid = old.number;
 END"""
-# No second copy of the words, in versions of SQLite that can delete without it.
-_CONTENTLESS = ", content = '', contentless_delete = 1"
-_CONTENTLESS_SINCE = (3, 43)
+_COPIED = {
+    "tk_items": {
+        "tk_store": "counter",
+        "tk_namespaces": "number, path",
+        "tk_items": "number, ns, key, version, created, updated, ttl, expires, pending, value",
+        "tk_item_vectors": "ns, item, path, vector",
+        "tk_item_versions": "ns, key, version, updated, replaced, deleted, patch",
+    },
+    "tk_item_words": {"tk_item_words": "rowid, words"},
+}
 _IS_MADE = "SELECT count(*) FROM sqlite_master WHERE name = ?"
 
 _PUT = """
@@ -329,10 +336,29 @@ def _make(db: sqlite3.Connection, missing: Iterable[str]) -> None:
     for name in missing:
         if db.execute(_IS_MADE, (name,)).fetchone()[0]:
             continue
-        is_new = sqlite3.sqlite_version_info >= _CONTENTLESS_SINCE
-        words = _WORDS.replace("{option}", _CONTENTLESS if is_new else "")
-        for statement in (words if name == "tk_item_words" else _TABLES).split(";\n\n"):
+        for statement in (_WORDS if name == "tk_item_words" else _TABLES).split(";\n\n"):
             db.execute(statement)
+
+
+def holds_items(db: sqlite3.Connection) -> bool:
+    """Return True if a database has items."""
+    (is_made,) = db.execute(_IS_MADE, ("tk_items",)).fetchone()
+    return bool(is_made) and db.execute("SELECT 1 FROM tk_items").fetchone() is not None
+
+
+def copy_items(db: sqlite3.Connection) -> None:
+    """Replace all items of a database by those of the attached one, `backup`."""
+    for name, tables in _COPIED.items():
+        (is_there,) = db.execute(_IS_MADE, (name,)).fetchone()
+        (is_copied,) = db.execute(_IS_MADE.replace("sqlite", "backup.sqlite"), (name,)).fetchone()
+        if is_copied:
+            _make(db, [name])
+        for table, columns in tables.items():
+            if is_there or is_copied:
+                db.execute(f"DELETE FROM main.{table}")
+            if is_copied:
+                insert = f"INSERT INTO main.{table} ({columns}) SELECT {columns}"
+                db.execute(f"{insert} FROM backup.{table}")
 
 
 def _add_vectors(

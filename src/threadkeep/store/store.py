@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.store.base import (
     NOT_PROVIDED,
     BaseStore,
@@ -24,10 +24,11 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
+from threadkeep.backends.base import Backend
 from threadkeep.backends.group_commit import GroupCommit
 from threadkeep.backends.process_forks import PerLoop
 from threadkeep.engine.operation import Requests, call
-from threadkeep.errors import InvalidArgumentError, invalid
+from threadkeep.errors import ClosedError, InvalidArgumentError, invalid
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
 from threadkeep.maintenance import Done
@@ -42,7 +43,7 @@ from threadkeep.store.values import Packer
 from threadkeep.validation import is_count
 
 if TYPE_CHECKING:
-    from threadkeep.backends.base import AsyncBackend, Backend
+    from threadkeep.backends.base import AsyncBackend
     from threadkeep.store.records import Namespace
 
 _TOGETHER = GroupCommit(max_batch=1000, max_wait=0)
@@ -89,9 +90,9 @@ class Store(BaseStore, driver.Closing):
             raise invalid("history", history, "Use a number of versions, 0 or more.")
         self.ttl_config = _checked_ttl(ttl)
         self._index = None if index is None else Index(index)
-        if self._index is not None and isinstance(serde, EncryptedSerializer):
+        if self._index is not None and not isinstance(serde, JsonPlusSerializer | None):
             raise InvalidArgumentError(
-                "An encrypted store cannot have an index: vectors and words tell of the texts.",
+                "A store whose serde may encrypt cannot have an index, which tells of the texts.",
                 hint="Leave out index, or serde.",
             )
         options = self._index.options if self._index else None
@@ -108,7 +109,8 @@ class Store(BaseStore, driver.Closing):
         )
         self._calls = PerLoop(partial(Calls, self._run))
         self._sweeper: Collector | None = None
-        if self.ttl_config and self.ttl_config.get("sweep_interval_minutes"):
+        is_swept = self.ttl_config and self.ttl_config.get("sweep_interval_minutes")
+        if is_swept and isinstance(backend, Backend):
             self._start_sweeper(None)
 
     @property
@@ -241,7 +243,11 @@ class Store(BaseStore, driver.Closing):
     def _start_sweeper(self, sweep_interval_minutes: float | None) -> None:
         minutes = sweep_interval_minutes or (self.ttl_config or {}).get("sweep_interval_minutes")
         every = 60.0 * (minutes or 5)
-        self._pair.blocking  # noqa: B018 - raises if there is none
+        if not isinstance(self._pair.backend, Backend):
+            raise InvalidArgumentError(
+                "The sweeper is a thread, and this store has async connections alone.",
+                hint="Open the store by a URL, or await asweep_ttl() from time to time.",
+            )
         if self._sweeper is None:
             self._sweeper = Collector(self._sweep_quietly, every)
 
@@ -265,8 +271,11 @@ class Store(BaseStore, driver.Closing):
 
     def _sweep_quietly(self, progress: object) -> None:
         del progress
-        self._stack.run(self._sweep())
-        self._stack.run(self._embed_all())
+        try:
+            self._stack.run(self._sweep())
+            self._stack.run(self._embed_all())
+        except ClosedError:  # (with its saver)
+            self._stop_sweeper()
 
     # -- beyond LangGraph's --------------------------------------------------------------
 
@@ -372,7 +381,7 @@ class Store(BaseStore, driver.Closing):
 
     async def aclose(self) -> None:
         """Async variant of `close`."""
-        self._stop_sweeper()
+        await driver.in_thread(self._stop_sweeper)  # (it may wait for a model)
         await self._rows.aclose()
         if self._is_owned:
             await self._pair.aclose()
