@@ -19,6 +19,7 @@ from langgraph.types import CachePolicy
 
 from integration.backends import BACKENDS, SHARED, url_of
 from threadkeep import open_all
+from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.backends.sqlite.maintenance import back_up, restore
 from threadkeep.errors import (
     ClosedError,
@@ -30,7 +31,7 @@ from threadkeep.errors import (
     ThreadExistsError,
     UnserializableError,
 )
-from threadkeep.store import AsyncSqliteStore, SqliteStore, open_store
+from threadkeep.store import AsyncSqliteStore, SqliteStore, Store, open_store
 
 NS = ("users", "1")
 MINUTE = 60_000_000
@@ -286,6 +287,7 @@ def test_a_batch_with_an_invalid_operation_does_nothing(opened):
         (PutOp(NS, "b", {"x": object()}), UnserializableError),
         (PutOp(("a.b",), "b", {"x": 1}), InvalidNamespaceError),
         (PutOp(NS, 5, {"x": 1}), InvalidArgumentError),
+        (PutOp("users", "a", {"x": 1}), InvalidNamespaceError),
         (PutOp(NS, "b", {"x": 1}, None, -1), InvalidArgumentError),
         (SearchOp(NS, {"x": {"$like": "y"}}), InvalidArgumentError),
         (SearchOp(NS, limit=-1), InvalidArgumentError),
@@ -392,6 +394,32 @@ def test_a_store_without_an_index_removes_vectors_and_words(shared):
         other.put(NS, "b", {"text": "tea"})
         found = store.search(NS, query="river")
         assert [(item.key, item.score is None) for item in found] == [("c", False), ("b", True)]
+
+
+def test_a_text_that_the_model_refuses_keeps_no_other_waiting(opened, caplog):
+    refused = ["poison"]
+
+    def model(texts):
+        if set(refused) & set(texts) or "all" in refused:
+            raise RuntimeError("refused")
+        return embed(texts)
+
+    store = opened(index=INDEX | {"embed": model})
+    store.batch([PutOp(NS, text, {"text": text}) for text in ("poison", "a", "b")])
+    assert store.embed_pending() == 2
+    assert "'poison'" in caplog.text
+    assert [item.score is None for item in store.search(NS, query="a")] == [False, False, True]
+    refused.append("all")
+    with pytest.raises(EmbeddingError):
+        store.embed_pending()
+
+
+def test_an_item_is_read_where_its_lifetime_cannot_begin_anew(tmp_path):
+    file = tmp_path / "items.db"
+    with SqliteStore(file) as store:
+        store.put(NS, "a", {"n": 1}, ttl=0.001)
+    with Store(SqliteBackend(file, read_only=True), owned=True) as store:
+        assert store.get(NS, "a").value == {"n": 1}
 
 
 def test_texts_are_embedded_once_and_together(opened):

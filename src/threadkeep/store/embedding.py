@@ -110,7 +110,7 @@ class Embedder(ResetInChild):
         self._lock = threading.Lock()
         self._known: OrderedDict[bytes, bytes] = OrderedDict()
 
-    def documents(self, texts: Iterable[str]) -> Requests[dict[str, bytes]]:
+    def documents(self, texts: Iterable[str], tries: int = _TRIES) -> Requests[dict[str, bytes]]:
         """Return the vectors of texts.
 
         Raises:
@@ -121,7 +121,8 @@ class Embedder(ResetInChild):
         model = self.model
         for start in range(0, len(missing), _BATCH):
             some = missing[start : start + _BATCH]
-            vectors = yield from self._call(model.embed_documents, model.aembed_documents, some)
+            call, acall = model.embed_documents, model.aembed_documents
+            vectors = yield from self._call(call, acall, some, tries)
             found |= self._remember(_DOCUMENT, some, vectors)
         return found
 
@@ -134,8 +135,9 @@ class Embedder(ResetInChild):
             found |= self._remember(_QUERY, [text], [vector])
         return found
 
-    def _call(self, call: Any, acall: Any, argument: Any) -> Requests[Any]:
-        return _retried(partial(_blocking, acall) if self._is_async else call, acall, argument)
+    def _call(self, call: Any, acall: Any, argument: Any, tries: int = _TRIES) -> Requests[Any]:
+        blocking = partial(_blocking, acall) if self._is_async else call
+        return _retried(blocking, acall, argument, tries)
 
     def _look_up(self, kind: bytes, texts: Iterable[str]) -> tuple[dict[str, bytes], list[str]]:
         found = {}
@@ -189,12 +191,12 @@ def _blocking(acall: Any, argument: Any) -> Any:
         return pool.submit(asyncio.run, acall(argument)).result()
 
 
-def _retried(call: Any, acall: Any, argument: Any) -> Requests[Any]:
+def _retried(call: Any, acall: Any, argument: Any, tries: int) -> Requests[Any]:
     """Call a model, again where it fails."""
     with extra("Embedding", "search"):
         import tenacity  # noqa: PLC0415 - an extra
     options: dict[str, Any] = {
-        "stop": tenacity.stop_after_attempt(_TRIES),
+        "stop": tenacity.stop_after_attempt(tries),
         "wait": tenacity.wait_random_exponential(multiplier=0.1, max=1.0),
         "reraise": True,
     }

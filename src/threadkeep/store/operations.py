@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from langgraph.store.base import (
     GetOp,
+    InvalidNamespaceError,
     ListNamespacesOp,
     MatchCondition,
     Op,
@@ -20,7 +21,7 @@ from langgraph.store.base import (
 )
 
 from threadkeep.engine.operation import Commit, Fetch, Request, Requests
-from threadkeep.errors import EmbeddingError, invalid
+from threadkeep.errors import BackendError, EmbeddingError, invalid
 from threadkeep.store import filters
 from threadkeep.store import puts as putting
 from threadkeep.store.embedding import Index
@@ -71,7 +72,7 @@ def batch(
     for at, op in enumerate(ops):
         validate_op_namespace(op)
         if isinstance(op, PutOp):
-            puts[tuple(op.namespace), _checked_key(op)] = (op, expects.get(at) if expects else None)
+            puts[_key(op)] = (op, expects.get(at) if expects else None)
         elif isinstance(op, GetOp):
             gets[at] = op
         else:
@@ -139,10 +140,18 @@ def _untilask(
     return request
 
 
-def _checked_key(op: GetOp | PutOp) -> str:
+def _key(op: GetOp | PutOp) -> ItemKey:
     if not isinstance(op.key, str):
         raise invalid("key", op.key, "Use a text.")
-    return op.key
+    return _labels(op.namespace), op.key
+
+
+def _labels(namespace: Iterable[str]) -> Namespace:
+    if isinstance(namespace, str):
+        raise InvalidNamespaceError(
+            f"Invalid namespace: {namespace!a:.60}. Use a tuple of texts, such as ('users', '1')."
+        )
+    return tuple(namespace)
 
 
 # -- reads -------------------------------------------------------------------------------
@@ -151,7 +160,7 @@ def _checked_key(op: GetOp | PutOp) -> str:
 def _get(
     engine: Engine, gets: Collection[GetOp], alive: int | None
 ) -> Requests[tuple[list[StoredItem | None], list[ItemRow]]]:
-    keys = tuple([(tuple(op.namespace), _checked_key(op)) for op in gets])
+    keys = tuple([_key(op) for op in gets])
     rows: list[ItemRow | None] = yield from ask(GetItems(keys, alive), hot=True)
     items = [None if row is None else _item(engine, row) for row in rows]
     refreshed = [row for row, op in zip(rows, gets, strict=True) if row and op.refresh_ttl]
@@ -198,11 +207,11 @@ def _search(
     if op.query and engine.index is not None:
         matches = yield from _ranked(engine, engine.index, op, wanted, alive)
     elif wanted is None:
-        read = FindItems(tuple(op.namespace_prefix), op.limit, op.offset, now=alive)
+        read = FindItems(_labels(op.namespace_prefix), op.limit, op.offset, now=alive)
         rows = yield from ask(read)
         matches = [_Match(row) for row in rows]
     else:
-        read = FindItems(tuple(op.namespace_prefix), 0, where=wanted.hints, now=alive)
+        read = FindItems(_labels(op.namespace_prefix), 0, where=wanted.hints, now=alive)
         found = yield from _passing(engine, read, wanted, op.offset + op.limit)
         matches = found[op.offset :]
     items = [_found(engine, match.row, match.value, match.score) for match in matches]
@@ -244,7 +253,7 @@ def _ranked(
     engine: Engine, index: Index, op: SearchOp, wanted: filters.Filter | None, alive: int | None
 ) -> Requests[list[_Match]]:
     """Return the best items; behind them, as LangGraph does, those that have no vector."""
-    query, prefix = op.query or "", tuple(op.namespace_prefix)
+    query, prefix = op.query or "", _labels(op.namespace_prefix)
     words = tuple(dict.fromkeys(tokens(query)))[:_QUERY_WORDS]
     hints = wanted.hints if wanted else ()
     vector = None
@@ -291,7 +300,10 @@ def _refresh(rows: Iterable[ItemRow], now: int) -> Requests[None]:
     }
     if keys:
         change: Any = RefreshItems(tuple(keys), now)
-        yield Commit(change)
+        try:
+            yield Commit(change)
+        except BackendError as error:  # (the items were read: a store may be read only)
+            _log.warning("Lifetimes of items that were read do not begin anew: %s", error)
 
 
 def _namespaces(

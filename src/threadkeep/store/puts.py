@@ -19,7 +19,7 @@ from langgraph.store.base import (
 from threadkeep.engine.operation import Aside, Commit, Fetch, Requests
 from threadkeep.errors import ConflictError, CorruptionError, EmbeddingError, invalid
 from threadkeep.store.embedding import Index
-from threadkeep.store.items import Engine, ItemVersion, ask, has_expired, time_of
+from threadkeep.store.items import Engine, ItemVersion, ask, has_expired, time_of, value_of
 from threadkeep.store.records import (
     Earlier,
     EmbedItem,
@@ -41,6 +41,7 @@ _MINUTE = 60_000_000
 _TRIES = 100  # of a put that others overtake, each with a pause
 _LONGEST_PAUSE = 0.05  # seconds
 _PENDING = 100  # items that are embedded together later
+_FAILURES = 5  # texts in a row that the model refuses
 _WORDS = 200_000  # characters of an item's words: a tsvector has 1 MB
 _RANDOM = Random()  # noqa: S311 - of pauses
 _log = logging.getLogger("threadkeep")
@@ -154,33 +155,66 @@ def _words(index: Index, texts: Iterable[str]) -> str | None:
 
 
 def embed_pending(engine: Engine) -> Requests[int]:
-    """Embed items that wait for it; return how many were embedded.
+    """Embed items that wait for it, all that the model takes; return how many were embedded.
 
     Raises:
-        EmbeddingError: the model fails.
+        EmbeddingError: the model takes none of them.
     """
     index = engine.index
     if index is None or index.embedder is None:
         return 0
-    waiting: list[tuple[ItemRow, str]] = yield from ask(FindPending(_PENDING))
-    texts = [
-        index.texts(engine.packer.unpack(row.value), orjson.loads(fields))
-        for row, fields in waiting
+    embedded = 0
+    while True:
+        waiting: list[tuple[ItemRow, str]] = yield from ask(FindPending(_PENDING))
+        if not waiting:
+            return embedded
+        done, failure = yield from _embedded(engine, index, waiting)
+        embedded += len(done)
+        if done:
+            change: Any = EmbedItems(tuple(done))
+            yield Commit(change)
+        if failure is not None:
+            if not embedded:
+                raise failure
+            return embedded
+
+
+def _embedded(
+    engine: Engine, index: Index, waiting: Sequence[tuple[ItemRow, str]]
+) -> Requests[tuple[list[EmbedItem], EmbeddingError | None]]:
+    """Embed items together; where that fails, one by one: the model may refuse a single text."""
+    failure = None
+    done: list[EmbedItem] = []
+    try:
+        done = yield from _vectors_of(engine, index, waiting)
+    except EmbeddingError as error:
+        failure = error
+    failed = 0
+    for row, fields in waiting if failure is not None else ():
+        try:
+            done += yield from _vectors_of(engine, index, [(row, fields)], tries=1)
+            failed = 0
+        except EmbeddingError as error:
+            _log.warning("Item %r in %s cannot be embedded: %s", row.key, row.namespace, error)
+            failed += 1
+            if failed == _FAILURES:  # (it is the model)
+                break
+    return done, failure
+
+
+def _vectors_of(
+    engine: Engine, index: Index, waiting: Sequence[tuple[ItemRow, str]], tries: int = 3
+) -> Requests[list[EmbedItem]]:
+    texts = [index.texts(value_of(engine, row), orjson.loads(fields)) for row, fields in waiting]
+    wanted = [text for each in texts for _, text in each]
+    vectors = {} if index.embedder is None else (yield from index.embedder.documents(wanted, tries))
+    return [
+        EmbedItem(
+            *(row.namespace, row.key, row.version),
+            tuple([Vector(path, vectors[text]) for path, text in each]),
+        )
+        for (row, _), each in zip(waiting, texts, strict=True)
     ]
-    vectors = yield from index.embedder.documents(text for each in texts for _, text in each)
-    if waiting:
-        items = [
-            EmbedItem(
-                row.namespace,
-                row.key,
-                row.version,
-                tuple([Vector(path, vectors[text]) for path, text in each]),
-            )
-            for (row, _), each in zip(waiting, texts, strict=True)
-        ]
-        change: Any = EmbedItems(tuple(items))
-        yield Commit(change)
-    return len(waiting)
 
 
 def _with_earlier(engine: Engine, puts: Sequence[ItemPut], now: int) -> Requests[list[ItemPut]]:

@@ -273,7 +273,7 @@ class Store(BaseStore, driver.Closing):
         del progress
         try:
             self._stack.run(self._sweep())
-            self._stack.run(self._embed_all())
+            self._stack.run(puts.embed_pending(self._engine))
         except ClosedError:  # (with its saver)
             self._stop_sweeper()
 
@@ -291,20 +291,16 @@ class Store(BaseStore, driver.Closing):
     def embed_pending(self) -> int:
         """Embed the items that were stored while the model failed; return how many.
 
+        An item with a text that the model refuses is logged, and left as it is.
+
         Raises:
-            EmbeddingError: it fails still.
+            EmbeddingError: the model fails still.
         """
-        return self._stack.run(self._embed_all())
+        return self._stack.run(puts.embed_pending(self._engine))
 
     async def aembed_pending(self) -> int:
         """Async variant of `embed_pending`."""
-        return await self._stack.arun_here(self._embed_all())
-
-    def _embed_all(self) -> Requests[int]:
-        embedded = 0
-        while some := (yield from puts.embed_pending(self._engine)):
-            embedded += some
-        return embedded
+        return await self._stack.arun_here(puts.embed_pending(self._engine))
 
     def _export(self, path: str | PathLike[str], prefix: Namespace = ()) -> Workflow[int]:
         """Write the items of these namespaces to a file, a line of JSON each; return their number.
