@@ -251,7 +251,8 @@ def versions(engine: Engine, namespace: Namespace, key: str) -> Requests[list[It
     for row in earlier:
         try:
             newer = patched(row.patch, None if row.deleted else newer)
-        except CorruptionError:  # a store without history has put the item in between
+        except CorruptionError:  # (a store without history has put the item in between)
+            _log.warning("Versions of item %r before %d cannot be read.", key, row.version + 1)
             break
         value = engine.packer.unpack(newer)
         times = (time_of(row.updated_at), time_of(row.replaced_at))

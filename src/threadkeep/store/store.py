@@ -398,9 +398,12 @@ def _checked_ttl(ttl: TTLConfig | None) -> TTLConfig | None:
                 f"Unknown key in ttl: {key!s:.60}.", hint=f"Known are {', '.join(_TTL_KEYS)}."
             )
         is_flag = key in ("refresh_on_read", "omit_expired")
+        if value is None:
+            continue
         if is_flag and type(value) is not bool:
             raise invalid(key, value, "Use True or False.")
-        is_time = isinstance(value, int | float) and type(value) is not bool and value > 0
-        if not is_flag and value is not None and not is_time:
+        least = 0 if key == "sweep_interval_minutes" else 1e-9  # (0: no sweeper)
+        is_time = isinstance(value, int | float) and type(value) is not bool and value >= least
+        if not is_flag and not is_time:
             raise invalid(key, value, "Use minutes, more than 0, or None.")
     return ttl
