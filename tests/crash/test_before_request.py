@@ -282,7 +282,7 @@ def place(request: Any, backend: Any, tmp_path: Path) -> Iterator[Place]:
     made.close()
 
 
-@pytest.mark.drawn(36)
+@pytest.mark.drawn(20)
 @pytest.mark.parametrize("tidy", [*KEEPING, *REMOVING], ids=lambda tidy: tidy.__name__)
 def test_a_run_ends_as_if_nothing_had_been(
     place: Place, tidy: Any, tmp_path: Path, request: pytest.FixtureRequest
@@ -291,7 +291,7 @@ def test_a_run_ends_as_if_nothing_had_been(
     place.run("alone")
     requests, expected = place.before.asked, [*seen(place.reader, "alone").values()]
     assert requests > len(expected)
-    for at in drawn(range(requests), 5, request.node.name):
+    for at in drawn(range(requests), 4, request.node.name):
         thread, before = f"t{at}", list[str]()
         known = place.begin(thread)
 

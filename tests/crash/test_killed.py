@@ -162,6 +162,7 @@ def test_relaxed_saves_lose_their_last_alone(nursery: Nursery, store: str, tmp_p
     assert kept
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("nursery", [[COLLECTING]], indirect=True)
 @pytest.mark.parametrize("store", KILLS)
 def test_nothing_is_lost_that_was_to_be_kept(nursery: Nursery, store: str, tmp_path: Path) -> None:

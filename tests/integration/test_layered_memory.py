@@ -245,6 +245,7 @@ def test_usage(plain: Any) -> None:
 # -- time travel ---------------------------------------------------------------------------
 
 
+@pytest.mark.drawn(2)
 def test_older_checkpoints_keep_what_they_had(memory: Any) -> None:
     chat, said = Chat(memory), talk(30)
     seen: dict[str, Any] = {}
@@ -261,6 +262,7 @@ def test_older_checkpoints_keep_what_they_had(memory: Any) -> None:
         assert seen[config["configurable"]["checkpoint_id"]] == (view, full)
 
 
+@pytest.mark.drawn(2)
 def test_a_run_goes_on_at_an_older_checkpoint(memory: Any) -> None:
     chat, said = Chat(memory), talk(30)
     chat.talk("t", said)
@@ -284,6 +286,7 @@ def test_a_run_at_an_older_checkpoint_keeps_its_window(plain: Any) -> None:
     assert plain.layers("t")[-1].messages == 4
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("is_collected", [False, True])
 def test_a_fork_and_a_copy_have_the_archive(memory: Any, saver: Any, is_collected: bool) -> None:
     chat, said = Chat(memory), talk(30)
@@ -320,6 +323,7 @@ def test_a_fork_of_a_thread_with_branches(plain: Any) -> None:
     assert plain.full_messages("f") == said
 
 
+@pytest.mark.drawn(2)
 def test_retention_loses_nothing(memory: Any, saver: Any) -> None:
     chat, said = Chat(memory), talk(30)
     for start in range(0, 30, 2):

@@ -256,6 +256,7 @@ def _killed_behind(path: str, call: str, number: int) -> None:
     Chat(layered(inner, lambda messages, previous: "a summary")).talk("t", talk(40))
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("call", "number"), [("put", 1), ("put", 2), ("put", 5), ("put_writes", 2)]
 )
