@@ -83,9 +83,13 @@ class _Operation:
 
     def __enter__(self) -> None:
         spans = self._observer.spans
+        self._span = None
         if spans is not None:
             thread = thread_of(self._subject)
-            self._span = spans.start(self._operation, thread, is_current=self._is_current)
+            try:
+                self._span = spans.start(self._operation, thread, is_current=self._is_current)
+            except Exception:  # noqa: BLE001 - tracers are other people's
+                _log.exception("The tracer of an observed saver failed.")
         self._began = perf_counter()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -94,8 +98,11 @@ class _Operation:
             error = None
         observer = self._observer
         observer.tell(self._operation, self._subject, seconds, error)
-        if observer.spans is not None:
-            observer.spans.end(self._span, error)
+        if self._span is not None and observer.spans is not None:
+            try:
+                observer.spans.end(self._span, error)
+            except Exception:  # noqa: BLE001 - likewise, and the save is made
+                _log.exception("The tracer of an observed saver failed.")
 
 
 def _named(options: dict[str, Any]) -> object:
@@ -206,28 +213,43 @@ def observe(
     """
     if not isinstance(saver, BaseCheckpointSaver):
         raise invalid("saver", saver, "Use a LangGraph saver, such as SqliteSaver(path).")
-    name = backend_of(saver) if backend is None else validation.text("backend", backend)
+    if not isinstance(sinks, Iterable):
+        raise invalid("sinks", sinks, "Use a list of objects with record().")
+    if backend is not None and not validation.text("backend", backend):
+        raise invalid("backend", backend, "Use the store's name, or None.")
+    name = backend or backend_of(saver)
     observed = ObservedSaver(saver, name)
     if registry is not None:
         from threadkeep.monitor.prometheus import metrics_of  # noqa: PLC0415 - of an extra
 
         observed.add_sink(metrics_of(registry).sink(saver, name))
-    observer = observed._observer  # noqa: SLF001 - made here
-    if opentelemetry or tracer is not None or meter is not None:
-        from threadkeep.monitor import opentelemetry as otel  # noqa: PLC0415 - of an extra
-
-        if opentelemetry:
-            own_tracer, own_meter = otel.tracer_and_meter()
-            tracer, meter = tracer or own_tracer, meter or own_meter
-        if meter is not None:
-            observed.add_sink(otel.DurationSink(meter, saver, name))
-        if tracer is not None:
-            observer.spans = otel.Spans(tracer, name)
+    if validation.flag("opentelemetry", opentelemetry) or tracer is not None or meter is not None:
+        _export_to_opentelemetry(observed, name, tracer, meter, is_global=opentelemetry)
     for sink in sinks:
         observed.add_sink(sink)
     if logger is not None:
-        observer.logs = _Logs(logger, name)
+        observed._observer.logs = _Logs(logger, name)  # noqa: SLF001 - made here
     return observed
+
+
+def _export_to_opentelemetry(
+    observed: ObservedSaver,
+    backend: str,
+    tracer: Tracer | None,
+    meter: Meter | None,
+    *,
+    is_global: bool,
+) -> None:
+    from threadkeep.monitor import opentelemetry as otel  # noqa: PLC0415 - of an extra
+
+    observer = observed._observer  # noqa: SLF001 - made by `observe`
+    if is_global:
+        own_tracer, own_meter = otel.tracer_and_meter()
+        tracer, meter = tracer or own_tracer, meter or own_meter
+    if meter is not None:
+        observed.add_sink(otel.DurationSink(meter, observer.saver, backend))
+    if tracer is not None:
+        observer.spans = otel.Spans(tracer, backend)
 
 
 # -- what is observed ------------------------------------------------------------------

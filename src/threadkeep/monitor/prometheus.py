@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from threadkeep.backends.open import extra
+from threadkeep.errors import invalid
 from threadkeep.monitor.counters import EXPORTED, EXPORTED_GAUGES, Totals
 
 with extra("Prometheus", "monitor"):
@@ -99,11 +100,21 @@ _known = weakref.WeakKeyDictionary()
 
 
 def metrics_of(registry: CollectorRegistry) -> Metrics:
-    """Return the metrics of a registry, made at the first call."""
+    """Return the metrics of a registry, made at the first call.
+
+    Raises:
+        InvalidArgumentError: it is no registry, or has other metrics of these names.
+    """
+    if not isinstance(registry, CollectorRegistry):
+        raise invalid("registry", registry, "Use a CollectorRegistry of prometheus_client.")
     with _lock:
         ref = _known.get(registry)
         found = None if ref is None else ref()  # (the registry holds it)
         if found is None:
-            found = Metrics(registry)
+            try:
+                found = Metrics(registry)
+            except ValueError as error:
+                hint = f"Use one without other metrics of these names. {error}"
+                raise invalid("registry", registry, hint) from error
             _known[registry] = weakref.ref(found)
         return found

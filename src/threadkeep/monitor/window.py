@@ -20,7 +20,10 @@ DAY = 86400
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Operations in a window; times in seconds, None where there were none."""
+    """Operations in a window; times in seconds, None where there were none.
+
+    `per_second` is None within the first second.
+    """
 
     operations: int = 0
     failures: int = 0
@@ -40,7 +43,7 @@ class Window:
 
     Args:
         seconds: the age at which an operation leaves the window.
-        clock: returns the time in seconds.
+        clock: returns seconds that never go back.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
@@ -61,24 +64,24 @@ class Window:
         since = max(now - self._seconds, self._began)
         # (a copy: other threads go on recording)
         samples = [one for one in self._samples.copy() if one[0] >= since]
-        if not samples:
-            return Rates(per_second=0.0)
         if len(samples) == SAMPLES:
             since = samples[0][0]
+        passed = now - since
+        is_known = passed > 0 and (passed >= 1 or len(samples) == SAMPLES)
         times = sorted([one[1] for one in samples])
         return Rates(
             operations=len(samples),
             failures=sum([one[2] for one in samples]),
-            per_second=len(samples) / max(now - since, 1.0),
+            per_second=len(samples) / passed if is_known else None,
             p50=_percentile(times, 0.50),
             p95=_percentile(times, 0.95),
             p99=_percentile(times, 0.99),
         )
 
 
-def _percentile(ordered: list[float], part: float) -> float:
-    """Return the smallest value that is not less than this part of all."""
-    return ordered[ceil(part * len(ordered)) - 1]
+def _percentile(ordered: list[float], part: float) -> float | None:
+    """Return the smallest value that is not less than this part of all; None if there is none."""
+    return ordered[ceil(part * len(ordered)) - 1] if ordered else None
 
 
 class Growth:

@@ -12,10 +12,11 @@ from psycopg.types.numeric import Int8
 from threadkeep.backends.postgres import migrations
 from threadkeep.backends.postgres.statement import Query, Rows, Statement, unpack_text
 from threadkeep.backends.postgres.threads import MICROSECONDS, TOTAL
+from threadkeep.engine.model import OWN_NS
 from threadkeep.engine.thread_entry import WITH_CHECKPOINTS
 from threadkeep.engine.usage import DAY, HOUR, ReadUsage, ThreadUsage, Usage, hours_of
 
-_IS_USED = f"t.state IN {WITH_CHECKPOINTS}"
+_IS_USED = f"t.state IN {WITH_CHECKPOINTS} AND NOT starts_with(t.thread_id, '{OWN_NS}')"
 _TOTALS = f"""
 SELECT count(*), coalesce(sum(t.size), 0)::bigint,
     count(*) FILTER (WHERE t.updated_at < q.since),

@@ -17,13 +17,14 @@ from threadkeep.cli.terminal import Drawn, bar, columns, plural, table, text
 from threadkeep.engine.usage import ThreadUsage
 from threadkeep.monitor.advice import Advice
 from threadkeep.monitor.advice import advise as advise_on
-from threadkeep.monitor.statistics import PARTS, Stats, size
+from threadkeep.monitor.statistics import Stats, size
 
 _LABELS = {
     "manifests": "(manifests)",
     "pending_writes": "(pending writes)",
     "metadata": "(checkpoint metadata)",
     "unreferenced": "(unreferenced)",
+    "unread": "(threads not read)",
 }
 _AXIS = "".join([f"{f'-{hours} h':<18}" for hours in (24, 18, 12, 6)]).rstrip()
 _TABLES, _OTHER_LINES = 3, 29
@@ -135,7 +136,9 @@ def _channels(found: Stats, top: int) -> Drawn:
         others = plural(len(rest), "more channel")
         counts.append((f"... {others} (--top)", sum([one.bytes for one in rest]), "", ""))
     counts += [
-        (_LABELS[name], found.parts[name], "", "") for name in PARTS if found.parts.get(name)
+        (label, found.parts[name], "", "")
+        for name, label in _LABELS.items()
+        if found.parts.get(name)
     ]
     most = max([count for _, count, *_ in counts], default=0)
     rows: list[Any] = [
@@ -160,6 +163,8 @@ def advise(session: Session, store: str | None = URL_ARGUMENT) -> None:
         found = advise_on(saver, url=word)
     document = {"store": name, "advice": [asdict(one) for one in found]}
     lines = [line for one in found for line in _advice_lines(one)]
+    if any(one.frees for one in found):
+        lines.append("Try commands with --dry-run first. What they free overlaps.")
     session.print(document, *(lines or ["No advice: nothing stands out."]))
 
 
