@@ -222,6 +222,19 @@ def test_counters_of_a_saver_are_read_when_they_are_scraped() -> None:
     assert scraped("written_bytes_total") == counters.written_bytes
 
 
+def test_a_saver_that_is_closed_and_gone_before_a_scrape_counts() -> None:
+    registry = CollectorRegistry()
+    for _ in range(3):
+        with observe(MemorySaver(), registry=registry) as saver:
+            saver.put(config("1"), checkpoint("a", {}, {}), {}, {})
+            written = saver.counters().written_bytes
+        del saver
+        gc.collect()
+    labels = {"backend": "memory"}
+    total = registry.get_sample_value("threadkeep_written_bytes_total", labels)
+    assert total == 3 * written > 0
+
+
 def test_a_saver_that_is_observed_twice_is_counted_once() -> None:
     registry = CollectorRegistry()
     saver = observe(observe(MemorySaver(), registry=registry), registry=registry)
@@ -405,14 +418,16 @@ def test_logs_of_structlog_hold_fields_and_no_content() -> None:
 
 def test_logs_of_the_standard_library(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    saver = observe(Broken(), logger=logging.getLogger("program"))
-    saver.get_tuple(config("1"))
+    logger = logging.LoggerAdapter(logging.getLogger("program"), {"tenant": "t"})
+    saver = observe(Broken(), logger=logger)
+    saver.get_tuple(config("1\nforged"))
     with pytest.raises(RuntimeError):
         saver.put(config("1"), {}, {}, {})
     saver.delete_thread(thread_id="1")
     first, second, third = caplog.records
     assert (first.levelno, second.levelno) == (logging.DEBUG, logging.WARNING)
-    assert first.__dict__["operation"] == "get_tuple"
+    assert (first.__dict__["operation"], first.__dict__["tenant"]) == ("get_tuple", "t")
+    assert first.getMessage().endswith(r", thread '1\nforged'")
     assert re.fullmatch(
         r"put on memory took 0\.\d{6} s, thread 1: RuntimeError", second.getMessage()
     )

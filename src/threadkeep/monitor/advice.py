@@ -16,7 +16,8 @@ from threadkeep.langgraph_internals import is_internal
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
 from threadkeep.maintenance import Maintenance
-from threadkeep.monitor.statistics import IDLE_DAYS, Stats, of_saver, plural, size
+from threadkeep.monitor.statistics import IDLE_DAYS, Stats, of_saver
+from threadkeep.monitor.texts import plural, size
 from threadkeep.monitor.thread_sizes import ChannelStats
 from threadkeep.retention.policy import Retention
 

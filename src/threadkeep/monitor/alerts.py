@@ -84,7 +84,7 @@ class Reading(NamedTuple):
     name: str
     value: float
     threshold: float
-    text: str  # what was measured: "The 95th percentile of latency is 1,532 ms"
+    text: str  # what was measured: "p95 latency is 1,532.0 ms"
     is_minimum: bool = False
 
     @property

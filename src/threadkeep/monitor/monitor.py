@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from threadkeep.layers.driver import Workflow, both
 from threadkeep.monitor.alerts import Alert, Alerts, Reading, Thresholds, channels, is_callback
 from threadkeep.monitor.observe import ObservedSaver, observe
 from threadkeep.monitor.probes import Canary, Growths, Storage
-from threadkeep.monitor.statistics import shown
+from threadkeep.monitor.texts import shown
 from threadkeep.monitor.window import Rates, Window
 
 _WINDOW = 10  # intervals that the window of operations covers
@@ -36,7 +37,7 @@ _HANGS = "The store has not answered for {:g} s."
 _MOST_UNDER_WAY = 3  # measurements, of which the older ones hang
 _MOST_TOLD = 300  # characters of an error
 _SHOWN = 5  # threads in a report
-_OF_STORAGE = ("max_thread_bytes", "max_growth_per_day")
+_NO_FAULT = ("canary", "max_thread_bytes", "max_growth_per_day")  # (the newest canary counts)
 _log = logging.getLogger("threadkeep")
 
 
@@ -140,6 +141,7 @@ class Monitor:
         self._task: asyncio.Task[None] | None = None
         self._under_way: list[Any] = []  # the threads or tasks of measurements
         self._saver.add_sink(self._window)
+        weakref.finalize(self, self._saver.remove_sink, self._window)
 
     # -- measuring -------------------------------------------------------------------
 
@@ -178,8 +180,10 @@ class Monitor:
         self._last_error = error
 
     def _evaluate(self) -> Snapshot:
+        failed = self._failed_in_a_row
+        text = f"the canary failed {failed} times in a row: {self._last_error}"
         readings = [
-            Reading("canary", self._failed_in_a_row, 0, self._last_error or "succeeded"),
+            Reading("canary", failed, 0, text if failed else "the canary succeeded"),
             *_readings(self._thresholds, self._window.rates(), self._storage),
         ]
         for alert in self._alerts.evaluate(readings, monotonic(), datetime.now(UTC)):
@@ -201,7 +205,7 @@ class Monitor:
         is_working = self._measurements > 0 and self._last_error is None and not has_died
         return Snapshot(
             at=datetime.now(UTC),
-            healthy=is_working and all(one.name in _OF_STORAGE for one in active),
+            healthy=is_working and all(one.name in _NO_FAULT for one in active),
             rates=self._window.rates(),
             measurements=self._measurements,
             failed=self._failed,

@@ -109,7 +109,8 @@ class DurationSink:
 
     def __init__(self, meter: Meter, saver: object, backend: str) -> None:
         found = metrics_of(meter)
-        found.totals.add(saver, backend)
+        self.totals = found.totals
+        self.totals.add(saver, backend)
         self._record = found.durations.record
         self._backend = backend
         self._known: dict[str, dict[str, str]] = {}

@@ -68,17 +68,17 @@ class Metrics:
             ("operation", "backend", "error"),
             registry=registry,
         )
-        self._totals = Totals()
+        self.totals = Totals()
         registry.register(self)
 
     def sink(self, saver: object, backend: str) -> PrometheusSink:
         """Return a sink for a saver, and export the saver's own counters, if it has any."""
-        self._totals.add(saver, backend)
+        self.totals.add(saver, backend)
         return PrometheusSink(self._durations, self._errors, backend)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counters that savers keep themselves."""
-        totals = self._totals.read()
+        totals = self.totals.read()
         for name, (text, attributes) in EXPORTED.items():
             labels = ["backend"] if "" in attributes else ["backend", "cache"]
             counter = CounterMetricFamily(f"threadkeep_{name}", text, labels=labels)

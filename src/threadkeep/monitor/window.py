@@ -11,7 +11,7 @@ from statistics import linear_regression
 from threadkeep.errors import ConflictError, InvalidArgumentError, InvalidConfigError
 
 SAMPLES = 300
-RISES_AFTER = 3  # bad evaluations in a row
+_CHANGES_AFTER = 3  # evaluations in a row
 _CLEARS_BELOW = 0.9  # of the threshold
 _CALLERS_OWN = (ConflictError, InvalidArgumentError, InvalidConfigError)
 _LEAST_SPAN = 3600  # seconds of sizes from which growth is told
@@ -110,18 +110,18 @@ def days_until(size: int, per_day: float | None, limit: int | None) -> float | N
 
 
 class Hysteresis:
-    """State of one alert: it rises after three bad values, and clears well within the limit."""
+    """State of one alert: it changes after three values in a row, and clears well within limits."""
 
     def __init__(self) -> None:
         self.is_active = False
-        self._bad = 0
+        self._in_a_row = 0
 
     def update(self, ratio: float) -> bool:
         """Take a value as a part of its limit, above 1 is bad; return True if the state changed."""
-        self._bad = self._bad + 1 if ratio > 1 else 0
-        before = self.is_active
-        if before:
-            self.is_active = ratio > _CLEARS_BELOW
-        else:
-            self.is_active = self._bad >= RISES_AFTER
-        return self.is_active != before
+        is_other = ratio <= _CLEARS_BELOW if self.is_active else ratio > 1
+        self._in_a_row = self._in_a_row + 1 if is_other else 0
+        has_changed = self._in_a_row == _CHANGES_AFTER
+        if has_changed:
+            self.is_active = not self.is_active
+            self._in_a_row = 0
+        return has_changed

@@ -17,7 +17,8 @@ from threadkeep.cli.terminal import Drawn, bar, columns, plural, table, text
 from threadkeep.engine.usage import ThreadUsage
 from threadkeep.monitor.advice import Advice
 from threadkeep.monitor.advice import advise as advise_on
-from threadkeep.monitor.statistics import Stats, size
+from threadkeep.monitor.statistics import Stats
+from threadkeep.monitor.texts import size
 
 _LABELS = {
     "manifests": "(manifests)",
