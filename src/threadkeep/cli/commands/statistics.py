@@ -75,25 +75,31 @@ def _document(name: str, found: Stats) -> dict[str, Any]:
     return {"store": name, **found.as_json()}
 
 
-def _lines(name: str, found: Stats, before: Stats | None, top: int) -> list[Drawn]:
+def _lines(
+    name: str, found: Stats, before: Stats | None, top: int, *, is_small: bool = False
+) -> list[Drawn]:
+    more = [] if is_small else [_threads("busiest threads", found.busiest[:top])]
     return [
         text(name, "bold"),
         *found.summary(),
         _rates(found, before),
         "",
-        *_chart([hour.checkpoints for hour in found.hours]),
+        *_chart([] if is_small else [hour.checkpoints for hour in found.hours]),
         _threads("largest threads", found.largest[:top]),
         "",
-        _threads("busiest threads", found.busiest[:top]),
+        *more,
         "" if found.busiest else None,
         _channels(found, top),
     ]
 
 
 def _fitting(name: str, found: Stats, before: Stats | None, top: int) -> list[Drawn]:
-    """Return the lines without empty ones, and with as many rows as the terminal has room for."""
+    """Return the lines without empty ones, and with as many rows as the terminal has room for.
+
+    A small terminal shows neither the chart nor the busiest threads.
+    """
     room = (shutil.get_terminal_size().lines - _OTHER_LINES) // _TABLES
-    lines = _lines(name, found, before, min(top, max(room, 1)))
+    lines = _lines(name, found, before, min(top, max(room, 1)), is_small=room < 1)
     return [line for line in lines if line != ""]
 
 
