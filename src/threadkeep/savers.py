@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -244,22 +245,20 @@ def open_all(
 
     Raises:
         OpenError: the scheme is unknown, or the store cannot be opened.
-        InvalidArgumentError: an option is unknown or invalid.
+        InvalidArgumentError, TypeError: an option is invalid or unknown.
     """
     from threadkeep.cache import cache_over  # noqa: PLC0415 - seldom needed
     from threadkeep.store import Store  # noqa: PLC0415 - seldom needed
 
     saver = open_saver(url, **options)
     serde = {"serde": options["serde"]} if options.get("serde") is not None else {}
-    try:
-        return Opened(
-            saver,
-            Store(saver.backend, **{**serde, **(store or {})}),
-            cache_over(saver.backend, **{**serde, **(cache or {})}),
-        )
-    except BaseException:
-        driver.run(saver._close())  # noqa: SLF001 - of this package
-        raise
+    with ExitStack() as stack:
+        stack.callback(saver.close)
+        items = Store(saver.backend, **{**serde, **(store or {})})
+        stack.callback(items.close)
+        opened = Opened(saver, items, cache_over(saver.backend, **{**serde, **(cache or {})}))
+        stack.pop_all()
+    return opened
 
 
 AsyncRedisSaver = RedisSaver

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
+from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 from kit.stores import DIMS, INDEX, embed
@@ -16,15 +19,19 @@ from langgraph.types import CachePolicy
 
 from integration.backends import BACKENDS, SHARED, url_of
 from threadkeep import open_all
+from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.backends.sqlite.maintenance import back_up, restore
 from threadkeep.errors import (
     ClosedError,
     CodecError,
     ConflictError,
+    CorruptionError,
     EmbeddingError,
     InvalidArgumentError,
+    ThreadExistsError,
     UnserializableError,
 )
-from threadkeep.store import SqliteStore, open_store
+from threadkeep.store import AsyncSqliteStore, SqliteStore, Store, open_store
 
 NS = ("users", "1")
 MINUTE = 60_000_000
@@ -118,10 +125,10 @@ def test_a_sweeper_removes_in_the_background(opened):
     store = opened()
     store.put(NS, "a", {"n": 1}, ttl=0.00001)
     swept = threading.Event()
-    sweep = store.sweep_ttl
-    store.sweep_ttl = lambda: (sweep(), swept.set())
+    backend = store._rows.backend
+    sweep = backend.sweep
+    backend.sweep = lambda *arguments: (sweep(*arguments), swept.set())[0]
     store.start_ttl_sweeper(0.0005)
-
     assert swept.wait(20)
     assert store.stop_ttl_sweeper()
     assert store.get(NS, "a") is None
@@ -195,6 +202,45 @@ def test_history_has_the_versions_of_an_item(opened):
     assert store.versions(NS, "c") == []
 
 
+def test_a_put_without_history_is_missing_there(shared):
+    with shared(history=5) as store, shared() as other:
+        store.put(NS, "a", {"n": 1})
+        store.put(NS, "a", {"n": 2})
+        other.put(NS, "a", {"n": 3})
+        first, *earlier = store.versions(NS, "a")
+        assert first.value == {"n": 3}
+        assert [one.value for one in earlier] in ([], [{"n": 1}])  # (those that can be read)
+        store.put(NS, "a", {"n": 4})
+        assert [one.value["n"] for one in store.versions(NS, "a")][:2] == [4, 3]
+
+
+def test_puts_of_many_threads_get_through_with_history(opened):
+    store = opened(history=100)
+
+    def puts(name):
+        for n in range(5):
+            store.put(NS, "a", {"n": f"{name}-{n}"})
+
+    threads = [threading.Thread(target=puts, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({one.value["n"] for one in store.versions(NS, "a")}) == 20
+
+
+def test_an_expired_item_is_no_item(opened):
+    store = opened(ttl={"omit_expired": True}, history=3)
+    clock = Clock(store)
+    store.put(NS, "a", {"n": 1}, ttl=1)
+    with pytest.raises(ConflictError):
+        store.put(NS, "a", {"n": 2}, if_version=0)
+    clock.passes(2)
+    assert store.versions(NS, "a") == []
+    store.put(NS, "a", {"n": 2}, if_version=0)
+    assert [one.value["n"] for one in store.versions(NS, "a")] == [2, 1]
+
+
 # -- values ----------------------------------------------------------------------------------
 
 
@@ -223,12 +269,25 @@ def test_values_come_back_as_they_were(opened, value):
     assert [item.value["m"] for item in items] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    "key", ["a b", "a.b", "a\tb", 'a"b', "a\\b", "$a", "ä", "\u2028", "\ud800"]
+)
+def test_filters_find_any_key(opened, key):
+    store = opened()
+    store.put(NS, "k", {key: 1, "x": {key: "y"}})
+    if not key.startswith("$"):
+        assert [item.key for item in store.search(NS, filter={key: 1})] == ["k"]
+        assert [item.key for item in store.search(NS, filter={"x": {key: "y"}})] == ["k"]
+        assert store.search(NS, filter={key: {"$gt": 1}}) == []
+
+
 def test_a_batch_with_an_invalid_operation_does_nothing(opened):
     store = opened()
     for bad, error in (
         (PutOp(NS, "b", {"x": object()}), UnserializableError),
         (PutOp(("a.b",), "b", {"x": 1}), InvalidNamespaceError),
         (PutOp(NS, 5, {"x": 1}), InvalidArgumentError),
+        (PutOp("users", "a", {"x": 1}), InvalidNamespaceError),
         (PutOp(NS, "b", {"x": 1}, None, -1), InvalidArgumentError),
         (SearchOp(NS, {"x": {"$like": "y"}}), InvalidArgumentError),
         (SearchOp(NS, limit=-1), InvalidArgumentError),
@@ -262,7 +321,7 @@ def test_an_encrypted_store_tells_nothing_and_can_be_searched(tmp_path):
     other = EncryptedSerializer.from_pycryptodome_aes(key=b"1" * 16)
     with SqliteStore(file, serde=other) as store, pytest.raises(CodecError):
         store.get(NS, "a")
-    with pytest.raises(InvalidArgumentError, match="encrypted"):
+    with pytest.raises(InvalidArgumentError, match="encrypt"):
         SqliteStore(file, serde=key, index=INDEX)
 
 
@@ -303,6 +362,64 @@ def test_a_failing_model_loses_no_put(opened, caplog):
     assert found[0].key == "b"
     assert found[0].score == pytest.approx(1, abs=1e-3)
     assert None not in [item.score for item in found]
+
+
+@pytest.mark.parametrize(
+    "answer", [None, [None], ["text"], [{}], [[1.0]] * 2, [[float("nan")] * 8]]
+)
+def test_a_model_that_answers_nonsense_loses_no_put(answer):
+    with open_store("memory://", index=INDEX | {"embed": lambda texts: answer}) as store:
+        store.put(NS, "a", {"text": "x"})
+        assert store.get(NS, "a").value == {"text": "x"}
+        with pytest.raises(EmbeddingError):
+            store.embed_pending()
+
+
+async def test_an_async_model_serves_blocking_calls(opened):
+    async def model(texts):
+        return embed(texts)
+
+    store = opened(index=INDEX | {"embed": model})
+    store.put(NS, "a", {"text": "x"})
+    await store.aput(NS, "b", {"text": "y"})
+    assert store.search(NS, query="y")[0].key == "b"
+    await store.aclose()
+
+
+def test_a_store_without_an_index_removes_vectors_and_words(shared):
+    with shared(index=INDEX | {"search": "hybrid"}) as store, shared() as other:
+        for key in "abc":
+            store.put(NS, key, {"text": f"river {key}"})
+        other.delete(NS, "a")
+        other.put(NS, "b", {"text": "tea"})
+        found = store.search(NS, query="river")
+        assert [(item.key, item.score is None) for item in found] == [("c", False), ("b", True)]
+
+
+def test_a_text_that_the_model_refuses_keeps_no_other_waiting(opened, caplog):
+    refused = ["poison"]
+
+    def model(texts):
+        if set(refused) & set(texts) or "all" in refused:
+            raise RuntimeError("refused")
+        return embed(texts)
+
+    store = opened(index=INDEX | {"embed": model})
+    store.batch([PutOp(NS, text, {"text": text}) for text in ("poison", "a", "b")])
+    assert store.embed_pending() == 2
+    assert "'poison'" in caplog.text
+    assert [item.score is None for item in store.search(NS, query="a")] == [False, False, True]
+    refused.append("all")
+    with pytest.raises(EmbeddingError):
+        store.embed_pending()
+
+
+def test_an_item_is_read_where_its_lifetime_cannot_begin_anew(tmp_path):
+    file = tmp_path / "items.db"
+    with SqliteStore(file) as store:
+        store.put(NS, "a", {"n": 1}, ttl=0.001)
+    with Store(SqliteBackend(file, read_only=True), owned=True) as store:
+        assert store.get(NS, "a").value == {"n": 1}
 
 
 def test_texts_are_embedded_once_and_together(opened):
@@ -410,6 +527,38 @@ def test_erasure_leaves_siblings_that_share_a_prefix(opened):
         store.erase(())
 
 
+def test_erased_texts_leave_the_file(tmp_path):
+    file = tmp_path / "items.db"
+    with SqliteStore(file, index=INDEX | {"search": "hybrid"}, history=3) as store:
+        store.put(NS, "a", {"text": "marmalade"})
+        store.put(NS, "a", {"text": "quince"})
+        store.put(("others",), "b", {"text": "honey"})
+        store.erase(NS)
+        assert [item.key for item in store.search((), query="honey")] == ["b"]
+    data = file.read_bytes()
+    assert b"honey" in data
+    assert not [word for word in (b"marmalade", b"quince", b"users.1.") if word in data]
+
+
+def test_a_damaged_item_is_named(tmp_path):
+    file = tmp_path / "items.db"
+    with SqliteStore(file) as store:
+        store.put(NS, "a", {"n": 1})
+        with closing(sqlite3.connect(file)) as db, db:
+            db.execute("UPDATE tk_items SET value = '{'")
+        for read in (partial(store.get, NS, "a"), partial(store.export_items, tmp_path / "x")):
+            with pytest.raises(CorruptionError, match="'a' in \\('users', '1'\\)"):
+                read()
+
+
+async def test_methods_of_async_stores_are_awaited(tmp_path):
+    async with AsyncSqliteStore.from_conn_string(str(tmp_path / "items.db")) as store:
+        await store.setup()
+        await store.start_ttl_sweeper(1)
+        assert await store.stop_ttl_sweeper(timeout=1)
+        assert await store.sweep_ttl() == 0
+
+
 # -- graphs ----------------------------------------------------------------------------------
 
 
@@ -444,6 +593,26 @@ async def test_nodes_share_memories_across_threads(opened):
         ["I know []", "I know ['rum']"],
     ]
     await store.aclose()
+
+
+def test_a_native_backup_holds_items(tmp_path):
+    options = {"index": INDEX | {"search": "hybrid"}, "history": 2}
+    file, backup, restored = (tmp_path / name for name in ("a.db", "b.db", "c.db"))
+    with open_all(f"sqlite:///{file}", store=options) as (_, store, _):
+        for n in range(5):
+            store.put(NS, "a", {"text": f"river {n}"})
+        back_up(str(file), backup, lambda *_: None)
+        restore(backup, str(restored), 1, replace=False)
+        with SqliteStore(restored, **options) as other:
+            assert other.search(NS, query="river")[0].value == {"text": "river 4"}
+            assert other.versions(NS, "a") == store.versions(NS, "a")
+            other.put(NS, "b", {"text": "newer"})
+        with pytest.raises(ThreadExistsError):
+            restore(backup, str(restored), 1, replace=False)
+        restore(backup, str(restored), 1, replace=True)
+        with SqliteStore(restored, **options) as other:
+            assert [item.key for item in other.search(())] == ["a"]
+            assert other.search(NS, query="newer")[0].key == "a"
 
 
 # -- beside a saver and a cache --------------------------------------------------------------

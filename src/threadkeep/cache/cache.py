@@ -22,6 +22,7 @@ from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.backends.sync_bridge import BlockingFace
 from threadkeep.cache.backend import (
+    AT_ONCE,
     AsyncCacheBackend,
     BlockingCache,
     Change,
@@ -52,6 +53,7 @@ from threadkeep.validation import LONGEST, duration, is_count, micros
 
 _RECENT = 60_000_000  # microseconds in which a further use is not noted
 _TRIM_EVERY = 256  # entries set by this process, or a sixteenth of max_entries
+_LEASES = 3  # times of a lease that a run waits for others
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds between two looks at another's lease
 _COMPRESSION = Compression(over=16 * 1024)  # (most values are small, and speed counts)
 _RANDOM = SystemRandom()
@@ -122,8 +124,8 @@ class Cache(BaseCache[Any], Closing):
         """Return the values that are there, by key.
 
         With `lease`, keys without a value are leased to the caller, who is expected to `set` them;
-        if another run has leased one of them, this waits for its value until that lease ends, at
-        most the time of one lease.
+        if another run has leased one of them, this waits for its value until that lease ends. Where
+        that run fails, the next one is waited for, for three leases in all.
         """
         asked = {_id(key): key for key in map(_full, keys)}
         if not asked:
@@ -178,8 +180,7 @@ class Cache(BaseCache[Any], Closing):
 
         So nobody waits who has leases by the same call.
         """
-        lease = self._lease or 0
-        end = time.monotonic() + lease / 1e6
+        end = time.monotonic() + _LEASES * (self._lease or 0) / 1e6
         pause = _FIRST_PAUSE
         while True:
             missing = [id_ for id_ in asked if id_ not in values]
@@ -270,7 +271,8 @@ class Cache(BaseCache[Any], Closing):
         if entries:
             yield _commit(SetEntries(entries, now))
             if self._is_due(entries):
-                yield from call("trim", now, self._limits)
+                for _ in range(1 + len(entries) // AT_ONCE):
+                    yield from call("trim", now, self._limits)
 
     def _is_due(self, entries: Iterable[Entry]) -> bool:
         """Return True at the first call, then after a sixteenth of either limit."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from hashlib import blake2b
 from math import isfinite
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from langgraph.store.base import Embeddings, ensure_embeddings, get_text_at_path, tokenize_path
+from langgraph.store.base.embed import EmbeddingsLambda
 
 from threadkeep.backends.open import extra
 from threadkeep.backends.process_forks import ResetInChild
@@ -26,7 +30,7 @@ Search: TypeAlias = Literal["semantic", "hybrid", "text"]
 _BATCH = 256  # texts in one call of the model
 _TRIES = 3
 _CACHED_BYTES = 64 << 20
-_QUERY, _DOCUMENT = "q", "d"  # (some models embed them in different ways)
+_QUERY, _DOCUMENT = b"q", b"d"  # (some models embed them in different ways)
 _KEYS = ("embed", "dims", "fields", "search", "distance_type", "ann_index_config")
 
 
@@ -97,14 +101,16 @@ class Embedder(ResetInChild):
         if not is_count(dims, 1):
             raise invalid("dims", dims, "Use the number of dimensions of the model's vectors.")
         self.model: Embeddings = ensure_embeddings(embed)
+        is_function = isinstance(self.model, EmbeddingsLambda)
+        self._is_async = is_function and not hasattr(self.model, "func")
         self._dims = dims
         super().__init__()
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+        self._known: OrderedDict[bytes, bytes] = OrderedDict()
 
-    def documents(self, texts: Iterable[str]) -> Requests[dict[str, bytes]]:
+    def documents(self, texts: Iterable[str], tries: int = _TRIES) -> Requests[dict[str, bytes]]:
         """Return the vectors of texts.
 
         Raises:
@@ -115,7 +121,8 @@ class Embedder(ResetInChild):
         model = self.model
         for start in range(0, len(missing), _BATCH):
             some = missing[start : start + _BATCH]
-            vectors = yield from _retried(model.embed_documents, model.aembed_documents, some)
+            call, acall = model.embed_documents, model.aembed_documents
+            vectors = yield from self._call(call, acall, some, tries)
             found |= self._remember(_DOCUMENT, some, vectors)
         return found
 
@@ -124,37 +131,47 @@ class Embedder(ResetInChild):
         found, missing = self._look_up(_QUERY, texts)
         for text in missing:
             model = self.model
-            vector = yield from _retried(model.embed_query, model.aembed_query, text)
+            vector = yield from self._call(model.embed_query, model.aembed_query, text)
             found |= self._remember(_QUERY, [text], [vector])
         return found
 
-    def _look_up(self, kind: str, texts: Iterable[str]) -> tuple[dict[str, bytes], list[str]]:
+    def _call(self, call: Any, acall: Any, argument: Any, tries: int = _TRIES) -> Requests[Any]:
+        blocking = partial(_blocking, acall) if self._is_async else call
+        return _retried(blocking, acall, argument, tries)
+
+    def _look_up(self, kind: bytes, texts: Iterable[str]) -> tuple[dict[str, bytes], list[str]]:
         found = {}
         missing = []
         with self._lock:
             for text in dict.fromkeys(texts):
-                vector = self._known.get((kind, text))
+                key = _key(kind, text)
+                vector = self._known.get(key)
                 if vector is None:
                     missing.append(text)
                 else:
-                    self._known.move_to_end((kind, text))
+                    self._known.move_to_end(key)
                     found[text] = vector
         return found, missing
 
-    def _remember(self, kind: str, texts: Sequence[str], vectors: Any) -> dict[str, bytes]:
-        found = [self._packed(vector) for vector in vectors]
+    def _remember(self, kind: bytes, texts: Sequence[str], vectors: Any) -> dict[str, bytes]:
+        try:
+            found = [array("f", vector) for vector in vectors]
+        except (TypeError, ValueError, OverflowError) as error:
+            raise EmbeddingError(f"The model returned no vectors: {error}") from error
         if len(found) != len(texts):
             raise EmbeddingError(f"The model returned {len(found)} vectors for {len(texts)} texts.")
+        if not all(found):
+            raise EmbeddingError("The model returned an empty vector.")
+        packed = [self._packed(numbers) for numbers in found]
         most = _CACHED_BYTES // (4 * self._dims)
         with self._lock:
-            for text, vector in zip(texts, found, strict=True):
-                self._known[kind, text] = vector
+            for text, vector in zip(texts, packed, strict=True):
+                self._known[_key(kind, text)] = vector
             while len(self._known) > most:
                 self._known.popitem(last=False)
-        return dict(zip(texts, found, strict=True))
+        return dict(zip(texts, packed, strict=True))
 
-    def _packed(self, vector: Any) -> bytes:
-        numbers = array("f", vector)
+    def _packed(self, numbers: array[float]) -> bytes:
         if len(numbers) != self._dims:
             raise invalid("dims", self._dims, f"The model's vectors have {len(numbers)}: use that.")
         if not isfinite(sum(numbers)):
@@ -164,12 +181,22 @@ class Embedder(ResetInChild):
         return numbers.tobytes()
 
 
-def _retried(call: Any, acall: Any, argument: Any) -> Requests[Any]:
+def _key(kind: bytes, text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, salt=kind).digest()
+
+
+def _blocking(acall: Any, argument: Any) -> Any:
+    """Call an async function for a blocking caller, who may be in an event loop."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, acall(argument)).result()
+
+
+def _retried(call: Any, acall: Any, argument: Any, tries: int) -> Requests[Any]:
     """Call a model, again where it fails."""
     with extra("Embedding", "search"):
         import tenacity  # noqa: PLC0415 - an extra
     options: dict[str, Any] = {
-        "stop": tenacity.stop_after_attempt(_TRIES),
+        "stop": tenacity.stop_after_attempt(tries),
         "wait": tenacity.wait_random_exponential(multiplier=0.1, max=1.0),
         "reraise": True,
     }

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from threadkeep.errors import InvalidArgumentError, invalid
 from threadkeep.store.records import Condition
+from threadkeep.validation import is_unicode
 
 Test: TypeAlias = Callable[[Any], bool]
 
@@ -160,8 +161,10 @@ def _hints_of(path: tuple[str, ...], wanted: Any) -> Iterator[Condition]:
 
 def _hint(path: tuple[str, ...], name: str, operand: Any) -> Iterator[Condition]:
     """Yield a condition that databases test as Python does, or nothing."""
+    if not all(label.isprintable() for label in path):  # (JSON escapes such keys)
+        return
     if type(operand) is str:
-        if name == "$eq" or _number(operand) is None:
+        if is_unicode(operand) and (name == "$eq" or _number(operand) is None):
             yield Condition(path, name, operand)
     elif type(operand) in (bool, int, float) and abs(operand) <= 2**53:  # (nan: false)
         yield Condition(path, name, operand)

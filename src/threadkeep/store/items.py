@@ -13,7 +13,9 @@ from langgraph.store.base import (
 )
 
 from threadkeep.engine.operation import Fetch, Request
+from threadkeep.errors import CodecError
 from threadkeep.store.embedding import Index
+from threadkeep.store.records import ItemRow
 from threadkeep.store.values import Packer
 
 
@@ -74,6 +76,20 @@ class Engine:
 def time_of(micros: int) -> datetime:
     """Return a time, given in microseconds since 1970."""
     return datetime.fromtimestamp(micros / 1e6, UTC)
+
+
+def value_of(engine: Engine, row: ItemRow) -> dict[str, Any]:
+    """Return the value of an item; errors name it."""
+    try:
+        return engine.packer.unpack(row.value)
+    except CodecError as error:
+        error.message = f"Item {row.key!r} in {row.namespace} cannot be read: {error.message}"
+        raise
+
+
+def has_expired(row: ItemRow, now: int) -> bool:
+    """Return True if an item has expired."""
+    return row.expires_at is not None and row.expires_at <= now
 
 
 def ask(read: Any, *, hot: bool = False) -> Generator[Request, Any, Any]:

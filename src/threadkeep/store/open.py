@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal, Self
 
 from threadkeep.backends.open import open_backend, open_postgres, open_redis
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.backends.sqlite.opening import Database
+from threadkeep.layers.driver import in_thread
 from threadkeep.store.store import Store
 
 _OWN = ("index", "ttl", "serde", "history", "group_commit")
@@ -47,7 +49,7 @@ class MemoryStore(Store):
 
 
 class SqliteStore(Store):
-    """A store in one SQLite file, in place of LangGraph's `SqliteStore` and `AsyncSqliteStore`.
+    """A store in one SQLite file, in place of LangGraph's `SqliteStore`.
 
     The file may be that of a saver.
 
@@ -107,14 +109,6 @@ class PostgresStore(Store):
         return cls(conn_string, **{k: v for k, v in sizes.items() if v is not None} | options)
 
 
-class AsyncPostgresStore(PostgresStore):
-    """`PostgresStore`, in place of LangGraph's `AsyncPostgresStore`: `setup` is awaited."""
-
-    async def setup(self) -> None:  # type: ignore[override] # as the class that it replaces
-        """Make or migrate the tables; see `Store.setup`."""
-        await self.asetup()
-
-
 class RedisStore(Store):
     """A store on a Redis or Valkey server, or a cluster; no modules are needed.
 
@@ -133,6 +127,38 @@ class RedisStore(Store):
         return cls(conn_string, **options)
 
 
-AsyncSqliteStore = SqliteStore
+class _Awaited(Store):
+    """Methods that are awaited, as in LangGraph's async stores."""
+
+    async def setup(self) -> None:  # type: ignore[override] # as the classes that it replaces
+        """Make or migrate the tables; see `Store.setup`."""
+        await self.asetup()
+
+    async def sweep_ttl(self) -> int:  # type: ignore[override] # likewise
+        """Remove expired items; return how many were removed."""
+        return await self.asweep_ttl()
+
+    async def start_ttl_sweeper(  # type: ignore[override] # likewise
+        self, sweep_interval_minutes: float | None = None
+    ) -> None:
+        """See `Store.start_ttl_sweeper`."""
+        super().start_ttl_sweeper(sweep_interval_minutes)
+
+    async def stop_ttl_sweeper(  # type: ignore[override] # likewise
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109 - as LangGraph's
+    ) -> bool:
+        """See `Store.stop_ttl_sweeper`."""
+        return await in_thread(partial(super().stop_ttl_sweeper, timeout))
+
+
+class AsyncPostgresStore(_Awaited, PostgresStore):
+    """`PostgresStore` whose `setup` is awaited, in place of LangGraph's `AsyncPostgresStore`."""
+
+
+class AsyncSqliteStore(_Awaited, SqliteStore):
+    """`SqliteStore` whose `setup` is awaited, in place of LangGraph's `AsyncSqliteStore`."""
+
+
 AsyncRedisStore = RedisStore
 InMemoryStore = MemoryStore

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from langgraph.store.base import (
     GetOp,
+    InvalidNamespaceError,
     ListNamespacesOp,
     MatchCondition,
     Op,
@@ -20,11 +21,11 @@ from langgraph.store.base import (
 )
 
 from threadkeep.engine.operation import Commit, Fetch, Request, Requests
-from threadkeep.errors import EmbeddingError, invalid
+from threadkeep.errors import BackendError, EmbeddingError, invalid
 from threadkeep.store import filters
 from threadkeep.store import puts as putting
 from threadkeep.store.embedding import Index
-from threadkeep.store.items import Engine, FoundItem, StoredItem, ask, time_of
+from threadkeep.store.items import Engine, FoundItem, StoredItem, ask, time_of, value_of
 from threadkeep.store.ranking import fuse
 from threadkeep.store.records import (
     FindItems,
@@ -47,6 +48,7 @@ _PAGE = 256  # rows read at once where a filter is tested in Python
 _REFRESH = 100  # a lifetime begins anew once a hundredth of it has passed
 _FUSED = 100  # items of each ranking that are fused, at least
 _QUERY_WORDS = 200
+_MOST = 2**31  # items of an answer, as databases count
 _log = logging.getLogger("threadkeep")
 
 
@@ -70,7 +72,7 @@ def batch(
     for at, op in enumerate(ops):
         validate_op_namespace(op)
         if isinstance(op, PutOp):
-            puts[tuple(op.namespace), _checked_key(op)] = (op, expects.get(at) if expects else None)
+            puts[_key(op)] = (op, expects.get(at) if expects else None)
         elif isinstance(op, GetOp):
             gets[at] = op
         else:
@@ -138,10 +140,18 @@ def _untilask(
     return request
 
 
-def _checked_key(op: GetOp | PutOp) -> str:
+def _key(op: GetOp | PutOp) -> ItemKey:
     if not isinstance(op.key, str):
         raise invalid("key", op.key, "Use a text.")
-    return op.key
+    return _labels(op.namespace), op.key
+
+
+def _labels(namespace: Iterable[str]) -> Namespace:
+    if isinstance(namespace, str):
+        raise InvalidNamespaceError(
+            f"Invalid namespace: {namespace!a:.60}. Use a tuple of texts, such as ('users', '1')."
+        )
+    return tuple(namespace)
 
 
 # -- reads -------------------------------------------------------------------------------
@@ -150,7 +160,7 @@ def _checked_key(op: GetOp | PutOp) -> str:
 def _get(
     engine: Engine, gets: Collection[GetOp], alive: int | None
 ) -> Requests[tuple[list[StoredItem | None], list[ItemRow]]]:
-    keys = tuple([(tuple(op.namespace), _checked_key(op)) for op in gets])
+    keys = tuple([_key(op) for op in gets])
     rows: list[ItemRow | None] = yield from ask(GetItems(keys, alive), hot=True)
     items = [None if row is None else _item(engine, row) for row in rows]
     refreshed = [row for row, op in zip(rows, gets, strict=True) if row and op.refresh_ttl]
@@ -159,13 +169,13 @@ def _get(
 
 def _item(engine: Engine, row: ItemRow) -> StoredItem:
     item = StoredItem.__new__(StoredItem)  # (a third of the time of `__init__`, which checks)
-    _fill(item, row, engine.packer.unpack(row.value))
+    _fill(item, row, value_of(engine, row))
     return item
 
 
 def _found(engine: Engine, row: ItemRow, value: dict[str, Any] | None, score: Any) -> FoundItem:
     item = FoundItem.__new__(FoundItem)
-    _fill(item, row, engine.packer.unpack(row.value) if value is None else value)
+    _fill(item, row, value_of(engine, row) if value is None else value)
     item.score = score
     return item
 
@@ -192,15 +202,16 @@ def _search(
     for name in ("limit", "offset"):
         if not is_count(getattr(op, name), 0):
             raise invalid(name, getattr(op, name), "Use a number, 0 or more.")
+    op = op._replace(limit=min(op.limit, _MOST), offset=min(op.offset, _MOST))
     wanted = filters.parse(op.filter)
     if op.query and engine.index is not None:
         matches = yield from _ranked(engine, engine.index, op, wanted, alive)
     elif wanted is None:
-        read = FindItems(tuple(op.namespace_prefix), op.limit, op.offset, now=alive)
+        read = FindItems(_labels(op.namespace_prefix), op.limit, op.offset, now=alive)
         rows = yield from ask(read)
         matches = [_Match(row) for row in rows]
     else:
-        read = FindItems(tuple(op.namespace_prefix), 0, where=wanted.hints, now=alive)
+        read = FindItems(_labels(op.namespace_prefix), 0, where=wanted.hints, now=alive)
         found = yield from _passing(engine, read, wanted, op.offset + op.limit)
         matches = found[op.offset :]
     items = [_found(engine, match.row, match.value, match.score) for match in matches]
@@ -232,7 +243,7 @@ def _tested(
         if wanted is None:
             found.append(_Match(row, shown))
         else:
-            value = engine.packer.unpack(row.value)
+            value = value_of(engine, row)
             if wanted.holds(value):
                 found.append(_Match(row, shown, value))
     return found
@@ -242,7 +253,7 @@ def _ranked(
     engine: Engine, index: Index, op: SearchOp, wanted: filters.Filter | None, alive: int | None
 ) -> Requests[list[_Match]]:
     """Return the best items; behind them, as LangGraph does, those that have no vector."""
-    query, prefix = op.query or "", tuple(op.namespace_prefix)
+    query, prefix = op.query or "", _labels(op.namespace_prefix)
     words = tuple(dict.fromkeys(tokens(query)))[:_QUERY_WORDS]
     hints = wanted.hints if wanted else ()
     vector = None
@@ -289,7 +300,10 @@ def _refresh(rows: Iterable[ItemRow], now: int) -> Requests[None]:
     }
     if keys:
         change: Any = RefreshItems(tuple(keys), now)
-        yield Commit(change)
+        try:
+            yield Commit(change)
+        except BackendError as error:  # (the items were read: a store may be read only)
+            _log.warning("Lifetimes of items that were read do not begin anew: %s", error)
 
 
 def _namespaces(

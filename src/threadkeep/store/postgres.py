@@ -25,7 +25,13 @@ from threadkeep.backends.postgres.statement import (
     pack_text,
 )
 from threadkeep.backends.sync_bridge import BlockingFace, finish
-from threadkeep.errors import ConflictError, InvalidArgumentError, OpenError, ThreadkeepError
+from threadkeep.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    NotSetUpError,
+    OpenError,
+    ThreadkeepError,
+)
 from threadkeep.store.backend import (
     AsyncItemBackend,
     ItemBackend,
@@ -158,6 +164,13 @@ class AsyncPostgresItems(AsyncItemBackend):
             if found := re.search(_OTHER_DIMS, str(error)):
                 raise other_dims(self._options.dims, int(found[1] or found[2])) from error
             raise
+        except NotSetUpError as error:
+            if "store_distance" not in str(error) and "store_order" not in str(error):
+                raise
+            raise NotSetUpError(
+                "The database is not set up for this index=.",
+                hint="Call setup() on the store that is opened with it.",
+            ) from error
 
 
 class PostgresItems(BlockingFace[AsyncPostgresItems], ItemBackend):

@@ -43,6 +43,7 @@ _Source: TypeAlias = tuple[list[str], list[Any]]  # conditions as SQL, and their
 _EXACT = 1000  # vectors that are compared one by one, without the index
 _MORE = 4  # times as many vectors as items are taken from the index: an item may have several
 _MOST_EF = 1000  # as hnsw.ef_search takes it
+_LAST = "\U0010ffff" * 64  # (as good as behind all paths)
 _SCORES = {"cosine": "1 - distance", "l2": "-distance", "inner_product": "-distance"}
 
 
@@ -70,7 +71,7 @@ def _namespace(path: str) -> Namespace:
 def bounds_of(prefix: Namespace) -> tuple[str, str]:
     """Return the first path of a prefix, and the first one behind all of them."""
     path = path_of(prefix)
-    return path, (path[:-1] + "/" if path else "\U0010ffff")  # (/ is behind the period)
+    return path, (path[:-1] + "/" if path else _LAST)  # (/ is behind the period)
 
 
 def big_endian(vectors: bytes) -> numbers_of[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from threadkeep.backends.sqlite.connections import Connections
@@ -51,6 +51,7 @@ from threadkeep.store.sqlite_queries import (
 )
 
 # A namespace's path is its labels, each with a period behind it. An item's number is its place.
+# Triggers remove vectors and words, also where a store without an index deletes an item.
 _TABLES = """
 CREATE TABLE tk_store (counter INTEGER NOT NULL);
 
@@ -75,18 +76,40 @@ CREATE TABLE tk_item_vectors (ns INTEGER NOT NULL, item INTEGER NOT NULL, path T
 
 CREATE INDEX tk_item_vectors_of ON tk_item_vectors (ns, item);
 
+CREATE TRIGGER tk_items_replaced AFTER UPDATE OF version ON tk_items BEGIN
+    DELETE FROM tk_item_vectors WHERE ns = old.ns AND item = old.number;
+END;
+
+CREATE TRIGGER tk_items_deleted AFTER DELETE ON tk_items BEGIN
+    DELETE FROM tk_item_vectors WHERE ns = old.ns AND item = old.number;
+END;
+
 CREATE TABLE tk_item_versions (
     ns INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, updated INTEGER NOT NULL,
     replaced INTEGER NOT NULL, deleted INTEGER NOT NULL, patch BLOB NOT NULL,
     PRIMARY KEY (ns, key, version)
 ) WITHOUT ROWID"""
 _WORDS = """
-CREATE VIRTUAL TABLE IF NOT EXISTS tk_item_words USING fts5(
-    words, detail = column, tokenize = "ascii tokenchars '-_.'"{option})
-"""
-# No second copy of the words, in versions of SQLite that can delete without it.
-_CONTENTLESS = ", content = '', contentless_delete = 1"
-_CONTENTLESS_SINCE = (3, 43)
+CREATE VIRTUAL TABLE tk_item_words USING fts5(
+    words, detail = column, tokenize = "ascii tokenchars '-_.'");
+
+CREATE TRIGGER tk_item_words_replaced AFTER UPDATE OF version ON tk_items BEGIN
+    DELETE FROM tk_item_words WHERE rowid = old.number;
+END;
+
+CREATE TRIGGER tk_item_words_deleted AFTER DELETE ON tk_items BEGIN
+    DELETE FROM tk_item_words WHERE rowid = old.number;
+END"""
+_COPIED = {
+    "tk_items": {
+        "tk_store": "counter",
+        "tk_namespaces": "number, path",
+        "tk_items": "number, ns, key, version, created, updated, ttl, expires, pending, value",
+        "tk_item_vectors": "ns, item, path, vector",
+        "tk_item_versions": "ns, key, version, updated, replaced, deleted, patch",
+    },
+    "tk_item_words": {"tk_item_words": "rowid, words"},
+}
 _IS_MADE = "SELECT count(*) FROM sqlite_master WHERE name = ?"
 
 _PUT = """
@@ -112,7 +135,7 @@ class SqliteItems(ItemBackend):
         with connections.reading() as db:
             names = ["tk_items", *(["tk_item_words"] if options.text else [])]
             missing = [name for name in names if not db.execute(_IS_MADE, (name,)).fetchone()[0]]
-            if options.dims and not missing:
+            if options.dims and "tk_items" not in missing:
                 _check_dims(db, options.dims)
         if missing and location.is_read_only:
             raise OpenError(
@@ -241,7 +264,7 @@ class SqliteItems(ItemBackend):
                     values = (path_of(one.namespace), one.key, one.version)
                     for ns, number in db.execute(query, values).fetchall():
                         vectors = [(ns, number, path, data) for path, data in one.vectors]
-                        db.executemany("INSERT INTO tk_item_vectors VALUES (?, ?, ?, ?)", vectors)
+                        _add_vectors(db, vectors, self._options.dims)
 
     def _put(self, db: sqlite3.Connection, change: PutItems) -> None:
         now, puts = change.now, change.puts
@@ -253,8 +276,6 @@ class SqliteItems(ItemBackend):
         for put in puts:
             if put.earlier is not None:
                 _keep(db, spaces[put.namespace], put.key, put.earlier)
-        is_indexed = self._options.dims or self._options.text
-        numbers = self._unindexed(db, spaces, puts) if is_indexed else {}
         written = []
         gone = []
         for number, put in enumerate(puts, last - len(puts) + 1):
@@ -266,45 +287,23 @@ class SqliteItems(ItemBackend):
                 expires = None if ttl is None else now + ttl
                 created, updated, expires = times or (None, now, expires)
                 written.append((number, *at, created, updated, ttl, expires, pending, value))
-                numbers.setdefault(at, number)
         db.executemany(_PUT, written)
         if gone:
             db.executemany("DELETE FROM tk_items WHERE ns = ? AND key = ?", gone)
-        if is_indexed:
-            self._index(db, numbers, spaces, puts)
+        indexed = [(spaces[put.namespace], put) for put in puts if put.vectors or put.words]
+        if indexed:
+            self._index(db, indexed)
 
-    def _unindexed(
-        self, db: sqlite3.Connection, spaces: Mapping[Namespace, int], puts: Sequence[ItemPut]
-    ) -> dict[tuple[int, str], int]:
-        """Remove the vectors and words of items; return the numbers of those that are there."""
-        keys = [(spaces[put.namespace], put.key) for put in puts]
-        numbers = _existing(db, keys)
-        self._drop_index(db, [(ns, number) for (ns, _), number in numbers.items()])
-        return numbers
-
-    def _drop_index(self, db: sqlite3.Connection, places: Sequence[tuple[int, int]]) -> None:
-        db.executemany("DELETE FROM tk_item_vectors WHERE ns = ? AND item = ?", places)
-        if self._options.text:
-            numbers = [(number,) for _, number in places]
-            db.executemany("DELETE FROM tk_item_words WHERE rowid = ?", numbers)
-
-    def _index(
-        self,
-        db: sqlite3.Connection,
-        numbers: Mapping[tuple[int, str], int],
-        spaces: Mapping[Namespace, int],
-        puts: Iterable[ItemPut],
-    ) -> None:
+    def _index(self, db: sqlite3.Connection, puts: Sequence[tuple[int, ItemPut]]) -> None:
+        numbers = _existing(db, [(ns, put.key) for ns, put in puts])
         vectors = []
         words = []
-        for put in puts:
-            ns = spaces[put.namespace]
-            if put.vectors:
-                number = numbers[ns, put.key]
-                vectors += [(ns, number, path, data) for path, data in put.vectors]
-            if put.words and self._options.text:
-                words.append((numbers[ns, put.key], put.words))
-        db.executemany("INSERT INTO tk_item_vectors VALUES (?, ?, ?, ?)", vectors)
+        for ns, put in puts:
+            number = numbers[ns, put.key]
+            vectors += [(ns, number, path, data) for path, data in put.vectors]
+            if put.words:
+                words.append((number, put.words))
+        _add_vectors(db, vectors, self._options.dims)
         if words:
             db.executemany("INSERT INTO tk_item_words (rowid, words) VALUES (?, ?)", words)
 
@@ -326,7 +325,6 @@ class SqliteItems(ItemBackend):
             return removed
 
     def _remove(self, db: sqlite3.Connection, rows: Sequence[tuple[int, int, str]]) -> int:
-        self._drop_index(db, [(ns, number) for ns, number, _ in rows])
         keys = [(ns, key) for ns, _, key in rows]
         db.executemany("DELETE FROM tk_items WHERE ns = ? AND key = ?", keys)
         db.executemany("DELETE FROM tk_item_versions WHERE ns = ? AND key = ?", keys)
@@ -338,12 +336,37 @@ def _make(db: sqlite3.Connection, missing: Iterable[str]) -> None:
     for name in missing:
         if db.execute(_IS_MADE, (name,)).fetchone()[0]:
             continue
-        if name == "tk_item_words":
-            is_new = sqlite3.sqlite_version_info >= _CONTENTLESS_SINCE
-            db.execute(_WORDS.replace("{option}", _CONTENTLESS if is_new else ""))
-        else:
-            for statement in _TABLES.split(";\n\n"):
-                db.execute(statement)
+        for statement in (_WORDS if name == "tk_item_words" else _TABLES).split(";\n\n"):
+            db.execute(statement)
+
+
+def holds_items(db: sqlite3.Connection) -> bool:
+    """Return True if a database has items."""
+    (is_made,) = db.execute(_IS_MADE, ("tk_items",)).fetchone()
+    return bool(is_made) and db.execute("SELECT 1 FROM tk_items").fetchone() is not None
+
+
+def copy_items(db: sqlite3.Connection) -> None:
+    """Replace all items of a database by those of the attached one, `backup`."""
+    for name, tables in _COPIED.items():
+        (is_there,) = db.execute(_IS_MADE, (name,)).fetchone()
+        (is_copied,) = db.execute(_IS_MADE.replace("sqlite", "backup.sqlite"), (name,)).fetchone()
+        if is_copied:
+            _make(db, [name])
+        for table, columns in tables.items():
+            if is_there or is_copied:
+                db.execute(f"DELETE FROM main.{table}")
+            if is_copied:
+                insert = f"INSERT INTO main.{table} ({columns}) SELECT {columns}"
+                db.execute(f"{insert} FROM backup.{table}")
+
+
+def _add_vectors(
+    db: sqlite3.Connection, rows: Sequence[tuple[int, int, str, bytes]], dims: int
+) -> None:
+    if rows:
+        _check_dims(db, dims)  # (another process may have begun with a model of its own)
+        db.executemany("INSERT INTO tk_item_vectors VALUES (?, ?, ?, ?)", rows)
 
 
 def _check_dims(db: sqlite3.Connection, dims: int) -> None:

@@ -41,10 +41,10 @@ def path_of(namespace: Namespace) -> str:
     return "".join([f"{label}." for label in namespace])
 
 
-def bounds_of(prefix: Namespace) -> tuple[str, str]:
+def bounds_of(prefix: Namespace) -> tuple[str, str | bytes]:
     """Return the first path of a prefix, and the first one behind all of them."""
     path = path_of(prefix)
-    return path, (path[:-1] + "/" if path else "\U0010ffff")  # (/ is behind the period)
+    return path, (path[:-1] + "/" if path else b"")  # (/ is behind the period, bytes behind all)
 
 
 def row_of(row: Sequence[Any]) -> ItemRow:
@@ -166,8 +166,8 @@ def scored_items(
 ) -> list[Scored]:
     """Return items by their numbers, with their scores."""
     query = f"{GET} WHERE i.number = ?"
-    rows = [row_of(db.execute(query, (item,)).fetchone()) for item in items]
-    return [Scored(row, score) for row, score in zip(rows, scores, strict=True)]
+    rows = [db.execute(query, (item,)).fetchone() for item in items]
+    return [Scored(row_of(row), score) for row, score in zip(rows, scores, strict=True)]
 
 
 def has_vec(db: sqlite3.Connection) -> bool:

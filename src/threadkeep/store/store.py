@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.store.base import (
     NOT_PROVIDED,
     BaseStore,
@@ -24,10 +24,11 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
+from threadkeep.backends.base import Backend
 from threadkeep.backends.group_commit import GroupCommit
 from threadkeep.backends.process_forks import PerLoop
 from threadkeep.engine.operation import Requests, call
-from threadkeep.errors import InvalidArgumentError, invalid
+from threadkeep.errors import ClosedError, InvalidArgumentError, invalid
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
 from threadkeep.maintenance import Done
@@ -42,7 +43,7 @@ from threadkeep.store.values import Packer
 from threadkeep.validation import is_count
 
 if TYPE_CHECKING:
-    from threadkeep.backends.base import AsyncBackend, Backend
+    from threadkeep.backends.base import AsyncBackend
     from threadkeep.store.records import Namespace
 
 _TOGETHER = GroupCommit(max_batch=1000, max_wait=0)
@@ -62,7 +63,8 @@ class Store(BaseStore, driver.Closing):
             `sweep_interval_minutes`, a thread removes expired items until the store is closed.
         serde: a LangGraph serializer for all values, such as an `EncryptedSerializer`, instead of
             JSON and threadkeep's codec. Filters are then tested on each item of the namespace.
-        history: how many earlier versions of an item to keep, for `versions`.
+        history: how many earlier versions of an item to keep, for `versions`. All stores that
+            write to the database should have it: what a put without it replaces is missing.
         group_commit: limits for several puts in one transaction, as a saver's.
         owned: close the backend with the store.
 
@@ -88,9 +90,9 @@ class Store(BaseStore, driver.Closing):
             raise invalid("history", history, "Use a number of versions, 0 or more.")
         self.ttl_config = _checked_ttl(ttl)
         self._index = None if index is None else Index(index)
-        if self._index is not None and isinstance(serde, EncryptedSerializer):
+        if self._index is not None and not isinstance(serde, JsonPlusSerializer | None):
             raise InvalidArgumentError(
-                "An encrypted store cannot have an index: vectors and words tell of the texts.",
+                "A store whose serde may encrypt cannot have an index, which tells of the texts.",
                 hint="Leave out index, or serde.",
             )
         options = self._index.options if self._index else None
@@ -107,8 +109,9 @@ class Store(BaseStore, driver.Closing):
         )
         self._calls = PerLoop(partial(Calls, self._run))
         self._sweeper: Collector | None = None
-        if self.ttl_config and self.ttl_config.get("sweep_interval_minutes"):
-            self.start_ttl_sweeper()
+        is_swept = self.ttl_config and self.ttl_config.get("sweep_interval_minutes")
+        if is_swept and isinstance(backend, Backend):
+            self._start_sweeper(None)
 
     @property
     def embeddings(self) -> Any:
@@ -235,24 +238,44 @@ class Store(BaseStore, driver.Closing):
 
         It embeds the items that wait for it, too. Idempotent.
         """
+        self._start_sweeper(sweep_interval_minutes)
+
+    def _start_sweeper(self, sweep_interval_minutes: float | None) -> None:
         minutes = sweep_interval_minutes or (self.ttl_config or {}).get("sweep_interval_minutes")
         every = 60.0 * (minutes or 5)
-        self._pair.blocking  # noqa: B018 - raises if there is none
+        if not isinstance(self._pair.backend, Backend):
+            raise InvalidArgumentError(
+                "The sweeper is a thread, and this store has async connections alone.",
+                hint="Open the store by a URL, or await asweep_ttl() from time to time.",
+            )
         if self._sweeper is None:
             self._sweeper = Collector(self._sweep_quietly, every)
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
-        """Stop the thread that removes expired items. Idempotent."""
+        """Stop the thread that removes expired items, after the transaction under way. Idempotent.
+
+        Args:
+            timeout: has no effect.
+
+        Returns:
+            True.
+        """
         del timeout
+        self._stop_sweeper()
+        return True
+
+    def _stop_sweeper(self) -> None:
         sweeper, self._sweeper = self._sweeper, None
         if sweeper is not None:
             sweeper.close()
-        return True
 
     def _sweep_quietly(self, progress: object) -> None:
         del progress
-        self.sweep_ttl()
-        self.embed_pending()
+        try:
+            self._stack.run(self._sweep())
+            self._stack.run(puts.embed_pending(self._engine))
+        except ClosedError:  # (with its saver)
+            self._stop_sweeper()
 
     # -- beyond LangGraph's --------------------------------------------------------------
 
@@ -268,20 +291,16 @@ class Store(BaseStore, driver.Closing):
     def embed_pending(self) -> int:
         """Embed the items that were stored while the model failed; return how many.
 
+        An item with a text that the model refuses is logged, and left as it is.
+
         Raises:
-            EmbeddingError: it fails still.
+            EmbeddingError: the model fails still.
         """
-        return self._stack.run(self._embed_all())
+        return self._stack.run(puts.embed_pending(self._engine))
 
     async def aembed_pending(self) -> int:
         """Async variant of `embed_pending`."""
-        return await self._stack.arun_here(self._embed_all())
-
-    def _embed_all(self) -> Requests[int]:
-        embedded = 0
-        while some := (yield from puts.embed_pending(self._engine)):
-            embedded += some
-        return embedded
+        return await self._stack.arun_here(puts.embed_pending(self._engine))
 
     def _export(self, path: str | PathLike[str], prefix: Namespace = ()) -> Workflow[int]:
         """Write the items of these namespaces to a file, a line of JSON each; return their number.
@@ -292,9 +311,11 @@ class Store(BaseStore, driver.Closing):
             path: the file, which is replaced.
             prefix: the beginning of their namespaces.
         """
-        return transfer.export_items(self._stack, Path(path), tuple(prefix))
+        return transfer.export_items(self._stack, self._engine, Path(path), tuple(prefix))
 
-    def _import(self, source: str | PathLike[str] | BaseStore) -> Workflow[int]:
+    def _import(
+        self, source: str | PathLike[str] | BaseStore, *, index: bool = True
+    ) -> Workflow[int]:
         """Put the items of a file, or of another store, into this one; return their number.
 
         Times are kept, and lifetimes too where they come from a file. Items that are here already
@@ -302,12 +323,14 @@ class Store(BaseStore, driver.Closing):
 
         Args:
             source: a file that `export_items` wrote, or a store, such as LangGraph's own.
+            index: False indexes none of them. (An export does not tell for which items an `index`
+                of their own was given.)
 
         Raises:
             InvalidArgumentError: the file is damaged, or not one of these.
         """
         found = source if isinstance(source, BaseStore) else Path(source)
-        return transfer.import_items(self._stack, self._engine, found)
+        return transfer.import_items(self._stack, self._engine, found, index=index)
 
     def _erase(self, prefix: Namespace) -> Workflow[ErasedItems]:
         """Erase the items of these namespaces, with their versions, vectors and words.
@@ -347,14 +370,14 @@ class Store(BaseStore, driver.Closing):
 
     def close(self) -> None:
         """Stop the sweeper, and close the backend if it is the store's own. Idempotent."""
-        self.stop_ttl_sweeper()
+        self._stop_sweeper()
         self._rows.close()
         if self._is_owned:
             self._pair.close()
 
     async def aclose(self) -> None:
         """Async variant of `close`."""
-        self.stop_ttl_sweeper()
+        await driver.in_thread(self._stop_sweeper)  # (it may wait for a model)
         await self._rows.aclose()
         if self._is_owned:
             await self._pair.aclose()
@@ -375,9 +398,12 @@ def _checked_ttl(ttl: TTLConfig | None) -> TTLConfig | None:
                 f"Unknown key in ttl: {key!s:.60}.", hint=f"Known are {', '.join(_TTL_KEYS)}."
             )
         is_flag = key in ("refresh_on_read", "omit_expired")
+        if value is None:
+            continue
         if is_flag and type(value) is not bool:
             raise invalid(key, value, "Use True or False.")
-        is_time = isinstance(value, int | float) and type(value) is not bool and value > 0
-        if not is_flag and value is not None and not is_time:
+        least = 0 if key == "sweep_interval_minutes" else 1e-9  # (0: no sweeper)
+        is_time = isinstance(value, int | float) and type(value) is not bool and value >= least
+        if not is_flag and not is_time:
             raise invalid(key, value, "Use minutes, more than 0, or None.")
     return ttl

@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 import orjson
-from langgraph.store.base import BaseStore, SearchOp
+from langgraph.store.base import BaseStore, ListNamespacesOp, SearchOp
 
 from threadkeep.backends.base import Scrubbed
 from threadkeep.engine.operation import call, fetch
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.layers.driver import BackendPair, Stack, Workflow, aside, either, on
 from threadkeep.store import puts as putting
-from threadkeep.store.items import Engine
+from threadkeep.store.items import Engine, value_of
 from threadkeep.store.records import FindItems, ItemPut, ItemRow, Namespace
 
 _FORMAT = {"format": "threadkeep-items", "version": 1}
 _PAGE = 500
+_EVERYTHING = 10**9
 
 
 class ErasedItems(NamedTuple):
@@ -48,7 +49,7 @@ def erase(stack: Stack, pair: BackendPair, prefix: Namespace) -> Workflow[Erased
 # -- files -------------------------------------------------------------------------------
 
 
-def export_items(stack: Stack, path: Path, prefix: Namespace) -> Workflow[int]:
+def export_items(stack: Stack, engine: Engine, path: Path, prefix: Namespace) -> Workflow[int]:
     """Write items to a file, a line each; return their number."""
     opened: BinaryIO = yield from aside(partial(_open, path, "wb"))
     with closing(opened) as file:
@@ -58,6 +59,8 @@ def export_items(stack: Stack, path: Path, prefix: Namespace) -> Workflow[int]:
         while True:
             any_read: Any = read
             rows: list[ItemRow] = yield from on(stack, fetch(any_read))
+            for row in rows:
+                value_of(engine, row)  # (or an import would stop at the damaged one)
             lines = b"".join([_line(row) for row in rows])
             yield from aside(partial(file.write, lines))
             exported += len(rows)
@@ -89,17 +92,19 @@ def _line(row: ItemRow) -> bytes:
     return orjson.dumps(data) + b"\n"
 
 
-def import_items(stack: Stack, engine: Engine, source: Path | BaseStore) -> Workflow[int]:
+def import_items(
+    stack: Stack, engine: Engine, source: Path | BaseStore, *, index: bool
+) -> Workflow[int]:
     """Put the items of a file, or of another store, into this one; return their number."""
     if isinstance(source, BaseStore):
-        return (yield from _copied(stack, engine, source))
+        return (yield from _copied(stack, engine, source, index=index))
     imported = 0
     opened: BinaryIO = yield from aside(partial(_open, source, "rb"))
     with closing(opened) as file:
         _check((yield from aside(file.readline)), source)
         while lines := (yield from aside(partial(_some, file))):
             puts = [_put(line, at, source) for at, line in enumerate(lines, imported + 2)]
-            yield from on(stack, putting.put_rows(engine, puts))
+            yield from on(stack, putting.put_rows(engine, puts, index=index))
             imported += len(puts)
     return imported
 
@@ -140,24 +145,31 @@ def _put(line: bytes, number: int, path: Path) -> ItemPut:
 # -- other stores ------------------------------------------------------------------------
 
 
-def _copied(stack: Stack, engine: Engine, source: BaseStore) -> Workflow[int]:
+def _copied(stack: Stack, engine: Engine, source: BaseStore, *, index: bool) -> Workflow[int]:
+    """Copy namespace by namespace: pages of a search may overlap, or leave items out."""
     copied = 0
-    while True:
-        op = SearchOp((), limit=_PAGE, offset=copied, refresh_ttl=False)
-        results: Any = yield from either(partial(source.batch, [op]), partial(source.abatch, [op]))
-        items = results[0]
+    names: Any = yield from _asked(source, ListNamespacesOp(limit=_EVERYTHING))
+    for name in names:
+        op = SearchOp(name, limit=_EVERYTHING, refresh_ttl=False)
+        items: Any = yield from _asked(source, op)
         puts = [
             ItemPut(
                 *(item.namespace, item.key, engine.packer.pack(item.value)),
                 times=(_micros(item.created_at), _micros(item.updated_at), None),
             )
             for item in items
+            if item.namespace == name
         ]
-        if puts:
-            yield from on(stack, putting.put_rows(engine, puts))
+        for start in range(0, len(puts), _PAGE):
+            some = puts[start : start + _PAGE]
+            yield from on(stack, putting.put_rows(engine, some, index=index))
         copied += len(puts)
-        if len(items) < _PAGE:
-            return copied
+    return copied
+
+
+def _asked(source: BaseStore, op: ListNamespacesOp | SearchOp) -> Workflow[Any]:
+    results = yield from either(partial(source.batch, [op]), partial(source.abatch, [op]))
+    return results[0]
 
 
 def _micros(time: datetime) -> int:

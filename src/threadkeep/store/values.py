@@ -76,12 +76,16 @@ class Packer:
 def patch(old: Packed, new: Packed | None) -> bytes:
     """Return bytes of which, beside the new version, `patched` makes the old one."""
     kind, data = (_JSON, old.encode()) if isinstance(old, str) else (_BYTES, old)
-    packer = zstandard.ZstdCompressor(level=_LEVEL, dict_data=_dictionary(new))
+    packer = zstandard.ZstdCompressor(level=_LEVEL, dict_data=_dictionary(new), write_checksum=True)
     return kind + packer.compress(data)
 
 
 def patched(data: bytes, new: Packed | None) -> Packed:
-    """Return the old version."""
+    """Return the old version.
+
+    Raises:
+        CorruptionError: the patch is damaged, or of another version than `new`.
+    """
     try:
         old = zstandard.ZstdDecompressor(dict_data=_dictionary(new)).decompress(data[1:])
         return old.decode() if data[:1] == _JSON else old

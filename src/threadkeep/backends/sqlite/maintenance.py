@@ -60,9 +60,11 @@ _COPIES = (
     " freed blocks): remove them, or let them expire."
 )
 
-# Of archived messages (memory/sqlite_index.py): it keeps words of removed ones until then.
-_HAS_INDEX = "SELECT 1 FROM sqlite_master WHERE name = 'threadkeep_memory_text'"
-_REWRITE_INDEX = "INSERT INTO threadkeep_memory_text (threadkeep_memory_text) VALUES ('optimize')"
+# Full-text indexes (memory/sqlite_index.py, store/sqlite.py) keep words of removed rows until then.
+_INDEXES = """
+SELECT name FROM sqlite_master WHERE name IN ('threadkeep_memory_text', 'tk_item_words')
+"""
+_REWRITE_INDEX = "INSERT INTO {name} ({name}) VALUES ('optimize')"
 
 
 def scrub(connections: Connections) -> Scrubbed:
@@ -75,8 +77,8 @@ def scrub(connections: Connections) -> Scrubbed:
         return Scrubbed()
     with connections.write_lock, named(connections.location.path):
         db = connections.writer()
-        if db.execute(_HAS_INDEX).fetchone():
-            db.execute(_REWRITE_INDEX)
+        for (name,) in db.execute(_INDEXES).fetchall():
+            db.execute(_REWRITE_INDEX.replace("{name}", name))
         db.execute("VACUUM")
         is_empty = _emptied(db, connections.location.busy_timeout)
     if not is_empty:
@@ -160,6 +162,8 @@ def restore(file: Path, path: str, now: int, *, replace: bool) -> int:
     The database is made where there is none; others may have it open. `now` is in microseconds
     since 1970; with `replace`, what it holds is removed.
     """
+    from threadkeep.store.sqlite import copy_items, holds_items  # noqa: PLC0415 - seldom needed
+
     _check_is_file(str(file))
     if Path(path).exists() and file.samefile(path):
         raise InvalidArgumentError(f"{path} is the backup itself.", hint="Name another file.")
@@ -169,9 +173,10 @@ def restore(file: Path, path: str, now: int, *, replace: bool) -> int:
     with closing(db), named(path):
         db.execute("ATTACH ? AS backup", (found.uri,))
         with transaction(db):
-            if not replace and db.execute(_HOLDS_ROWS).fetchone() == (1,):
+            has_threads = db.execute(_HOLDS_ROWS).fetchone() == (1,)
+            if not replace and (has_threads or holds_items(db)):
                 raise ThreadExistsError(
-                    f"{path} holds threads already.",
+                    f"{path} holds {'threads' if has_threads else 'items'} already.",
                     hint="Restore into a file that is not there, or --replace all that it holds.",
                 )
             db.execute(_REMEMBER)
@@ -181,6 +186,7 @@ def restore(file: Path, path: str, now: int, *, replace: bool) -> int:
                 db.execute(f"INSERT INTO main.{table} SELECT * FROM backup.{table}")  # noqa: S608
             db.execute(_BURY, (now,))
             db.execute(_RAISE)
+            copy_items(db)
         return int(db.execute(_THREADS).fetchone()[0])
 
 
