@@ -126,7 +126,8 @@ class Alerts:
                 active.pop(reading.name, None)
                 news.append(_alert(reading, "cleared", at))
             elif state.is_active:
-                active[reading.name] = _alert(reading, "raised", at)
+                if reading.ratio > 1:  # (else it is about to clear)
+                    active[reading.name] = _alert(reading, "raised", at)
                 if has_changed or now - self._sent[reading.name] >= self._repeat:
                     self._sent[reading.name] = now
                     news.append(_alert(reading, "raised" if has_changed else "repeated", at))
@@ -138,7 +139,8 @@ def _alert(
     reading: Reading, state: Literal["raised", "repeated", "cleared"], at: datetime
 ) -> Alert:
     value, limit = reading.value, reading.threshold
-    text = f"{state}: {reading.text} ({reading.name}={limit:g}) at {at:%Y-%m-%d %H:%M:%S} UTC"
+    named = f" ({reading.name}={limit:g})" if limit else ""
+    text = f"{state}: {reading.text}{named} at {at:%Y-%m-%d %H:%M:%S} UTC"
     return Alert(reading.name, state, value, limit, at, text)
 
 

@@ -181,7 +181,7 @@ class Monitor:
 
     def _evaluate(self) -> Snapshot:
         failed = self._failed_in_a_row
-        text = f"the canary failed {failed} times in a row: {self._last_error}"
+        text = f"the canary failed {failed} times: {self._last_error}"
         readings = [
             Reading("canary", failed, 0, text if failed else "the canary succeeded"),
             *_readings(self._thresholds, self._window.rates(), self._storage),
