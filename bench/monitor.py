@@ -45,6 +45,10 @@ class Nothing(BaseCheckpointSaver[Any]):
 def exports() -> dict[str, dict[str, Any]]:
     quiet = logging.getLogger("bench.monitor")
     quiet.setLevel(logging.INFO)
+    loud = logging.getLogger("bench.monitor.loud")
+    loud.setLevel(logging.DEBUG)
+    loud.propagate = False
+    loud.addHandler(logging.NullHandler())
     meter = MeterProvider([InMemoryMetricReader()]).get_meter("bench")
     return {
         "no export": {},
@@ -52,6 +56,7 @@ def exports() -> dict[str, dict[str, Any]]:
         "OpenTelemetry, metrics": {"meter": meter},
         "OpenTelemetry, spans": {"tracer": TracerProvider().get_tracer("bench")},
         "a log that is off": {"logger": quiet},
+        "a log at level debug": {"logger": loud},
     }
 
 

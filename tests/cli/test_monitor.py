@@ -24,9 +24,10 @@ def store(url):
     return url
 
 
-def get(url):
+def get(url, method="GET"):
+    request = urllib.request.Request(url, method=method)
     try:
-        with urllib.request.urlopen(url, timeout=SECONDS) as reply:
+        with urllib.request.urlopen(request, timeout=SECONDS) as reply:
             return reply.status, reply.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -47,6 +48,7 @@ def test_as_a_service(store):
             assert 'threadkeep_monitor_latency_seconds{quantile="0.95"}' in body
             assert 'operation="put"' in body
             assert get(f"{address}/other")[0] == 404
+            assert get(f"{address}/healthz", "HEAD") == (200, "")
             process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=SECONDS)
         finally:
@@ -71,6 +73,7 @@ def test_once(store, told, capsys):
         ["--max-thread-bytes", "much"],
         ["--max-error-rate", "2"],
         ["--interval", "0", "--once"],
+        ["--alert", "nonsense", "--once"],
     ],
 )
 def test_invalid_options_are_refused(store, refused, arguments):

@@ -72,6 +72,7 @@ def test_what_is_saved_meanwhile_is_shown(store, columns):
         screen.until("2 threads, 2 checkpoints, ")
         screen.until(r"Now: [\d.]+ checkpoints/s, 0\.0 writes/s, [\d.]+ (bytes|kB)/s")
         assert len(screen.until(r"alpha[^\r\n]*")[0]) <= columns
+        screen.until("total ")  # (the last of 24 lines)
     finally:
         screen.close()
 

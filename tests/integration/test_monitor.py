@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import queue
 import threading
+import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -18,21 +20,27 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from threadkeep import MemorySaver
 from threadkeep.layers import driver
-from threadkeep.monitor import Monitor, Thresholds, monitor, observe
+from threadkeep.monitor import Monitor, Thresholds, monitor, observe, stats
 from threadkeep.monitor.probes import _THREADS, Canary, _config
 
 from .backends import BACKENDS, open_backend
-
-NOW = 1_000_000_000.0
 
 
 class Clock:
     """A clock that tests move."""
 
-    now = NOW
+    now = 1_000_000_000.0
 
     def __call__(self):
         return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock of monitors."""
+    clock = Clock()
+    monkeypatch.setattr(monitor, "monotonic", clock)
+    return clock
 
 
 class Failing(InMemorySaver):
@@ -91,7 +99,7 @@ async def test_a_canary_in_savers_of_langgraph(tmp_path):
 
 def test_nobody_sees_a_canary_that_is_under_way():
     with MemorySaver() as saver:
-        steps = Canary(saver, Clock()).probe()
+        steps = Canary(saver).probe()
         reply = next(steps).call()
         while True:
             assert traces(saver) == []
@@ -104,16 +112,17 @@ def test_nobody_sees_a_canary_that_is_under_way():
 @pytest.mark.parametrize("make", [MemorySaver, InMemorySaver])
 def test_what_a_crash_left_is_removed_by_the_next_monitor(make):
     saver, clock = make(), Clock()
+    clock.now = time.time() - 800
     Chain(saver, "real").put(n=1)
     for _ in range(3):  # (each on a thread of 32)
         driver.run(_begin(Canary(saver, clock)))
     left = [thread for thread in _THREADS if saver.get_tuple(_config(thread))]
     assert left
+    assert stats(saver).threads == 1
     clock.now += 500
     driver.run(Canary(saver, clock).remove_abandoned())  # a young one may be under way elsewhere
     assert [thread for thread in _THREADS if saver.get_tuple(_config(thread))] == left
-    clock.now += 500
-    Monitor(saver, clock=clock).measure()
+    Monitor(saver).measure()
     assert [thread for thread in _THREADS if saver.get_tuple(_config(thread))] == []
     assert len([*saver.list(None)]) == 1
 
@@ -130,12 +139,16 @@ def _begin(canary):
 
 
 @pytest.mark.parametrize(
-    ("mode", "told"), [("fail", "no route to host"), ("forget", "not read back as it was written")]
+    ("mode", "error"),
+    [
+        ("fail", "ConnectionError: no route to host"),
+        ("forget", "CorruptionError: The canary was not read back as it was written."),
+    ],
 )
-def test_a_saver_that_fails_is_told_and_measured_again_soon(mode, told):
+def test_a_saver_that_fails_is_told_and_measured_again_soon(mode, error):
     saver, sent = Failing(), []
     saver.mode = mode
-    watch = Monitor(saver, alerts=[sent.append], clock=Clock())
+    watch = Monitor(saver, alerts=[sent.append])
     cycle, end = watch._cycle(threading.Event()), None
     for _ in range(3):
         cycle.send(end).call()
@@ -143,28 +156,91 @@ def test_a_saver_that_fails_is_told_and_measured_again_soon(mode, told):
         assert pause.call.args == (10,)
     found = watch.snapshot()
     assert (found.healthy, found.measurements, found.failed) == (False, 3, 3)
-    assert told in found.last_error
+    assert error == found.last_error
     saver.mode = ""
-    cycle.send(None).call()
-    assert cycle.send(None).call.args == (60,)
-    assert watch.snapshot().healthy
+    for _ in range(3):
+        cycle.send(None).call()
+        assert cycle.send(None).call.args == (60,)
+        assert watch.snapshot().healthy
     watch.stop()
     assert [one.state for one in sent] == ["raised", "cleared"]
-    assert told in sent[0].text
-    assert "(canary=0) at 2001-09-09 01:46:40 UTC" in sent[0].text
+    assert f"the canary failed 3 times: {error} at 20" in sent[0].text
 
 
-async def test_a_saver_that_hangs_is_told(monkeypatch):
-    monkeypatch.setattr(monitor, "_TIMEOUT", 0.01)
-    saver, told = Failing(), threading.Event()
+@pytest.fixture
+def brief(monkeypatch):
+    """Measurements that end soon, and come one after the other."""
+    monkeypatch.setattr(monitor, "_TIMEOUT", 0.05)
+    monkeypatch.setattr(monitor, "_RETRY", 0.01)
+
+
+@pytest.mark.usefixtures("brief")
+def test_a_saver_that_hangs_is_told_and_measured_anew():
+    saver, seen = Failing(), queue.Queue()
     saver.mode = "hang"
-    watch = Monitor(saver, on_snapshot=lambda found: told.set())
-    with watch:
-        assert await asyncio.to_thread(told.wait, 60)
-        assert watch.snapshot().last_error == "The store has not answered for 0.01 s."
-        assert not watch.snapshot().healthy
+    with Monitor(saver, on_snapshot=seen.put):
+        found = seen.get(timeout=60)
+        assert found.last_error == "The store has not answered for 0.05 s."
+        assert not found.healthy
+        saver.mode = ""  # (the first measurement still hangs)
+        while not seen.get(timeout=60).healthy:
+            pass
     saver.go_on.set()
-    saver.mode = ""
+
+
+@pytest.mark.parametrize("mode", ["hang", "cancel"])
+@pytest.mark.usefixtures("brief")
+async def test_an_async_saver_that_hangs_or_is_cancelled_is_told_and_measured_anew(mode):
+    class Stuck(InMemorySaver):
+        is_stuck = True
+
+        async def aput(self, *args):
+            if self.is_stuck:
+                await (asyncio.Event().wait() if mode == "hang" else cancelled)
+            return await super().aput(*args)
+
+    cancelled = asyncio.get_running_loop().create_future()
+    cancelled.cancel()
+    saver, seen = Stuck(), asyncio.Queue()
+    async with Monitor(saver, on_snapshot=seen.put_nowait):
+        found = await asyncio.wait_for(seen.get(), 60)
+        assert (found.failed, found.healthy) == (1, False)
+        saver.is_stuck = False
+        while not (await asyncio.wait_for(seen.get(), 60)).healthy:
+            pass
+
+
+def test_monitors_that_meet_on_a_thread_try_another_one():
+    class Crowded(InMemorySaver):
+        others = 2
+
+        def get_tuple(self, config):
+            if self.others:
+                self.others -= 1
+                self.delete_thread(config["configurable"]["thread_id"])
+            return super().get_tuple(config)
+
+    assert Monitor(Crowded()).measure().last_error is None
+
+
+def test_a_monitor_whose_thread_is_gone_is_unhealthy_and_starts_again():
+    """As in a forked process."""
+    with MemorySaver() as saver:
+        seen = queue.Queue()
+        watch = Monitor(saver, on_snapshot=seen.put)
+        assert watch.measure().healthy
+        watch._thread = threading.Thread()
+        assert not watch.snapshot().healthy
+        seen.get(timeout=60)
+        with watch:
+            assert seen.get(timeout=60).healthy
+
+
+def test_an_interval_may_be_longer_than_a_thread_can_wait():
+    with MemorySaver() as saver:
+        cycle = Monitor(saver, interval=1e300)._cycle(threading.Event())
+        next(cycle).call()
+        assert cycle.send(None).call.args == (threading.TIMEOUT_MAX,)
 
 
 # -- in the background -------------------------------------------------------------------
@@ -188,9 +264,9 @@ async def test_it_measures_in_a_thread_and_in_a_task():
         assert watch.snapshot().healthy
 
 
-def test_operations_of_an_observed_saver_count_until_it_stops():
+def test_operations_of_an_observed_saver_count_until_it_stops(clock):
     with observe(MemorySaver()) as saver:
-        watch = Monitor(saver, Thresholds(min_ops_per_second=5), clock=(clock := Clock()))
+        watch = Monitor(saver, Thresholds(min_ops_per_second=5))
         chain = Chain(saver, "real")
         for number in range(20):
             chain.put(n=number)
@@ -210,10 +286,10 @@ def test_operations_of_an_observed_saver_count_until_it_stops():
 # -- storage -----------------------------------------------------------------------------
 
 
-def test_growth_and_the_largest_thread(tmp_path):
+def test_growth_and_the_largest_thread(tmp_path, clock):
     limits = Thresholds(max_thread_bytes=20_000, max_growth_per_day=1000)
     with open_backend("sqlite", tmp_path) as saver:
-        watch, chain = Monitor(saver, limits, clock=(clock := Clock())), Chain(saver, "big")
+        watch, chain = Monitor(saver, limits), Chain(saver, "big")
         Chain(saver, "small").put(n=1)
         for _ in range(8):
             chain.put(text=noise())
@@ -234,7 +310,8 @@ def test_growth_and_the_largest_thread(tmp_path):
         assert found.healthy
         assert json.loads(json.dumps(found.as_json()))["storage"]["threads"][0]["thread"] == "big"
         saver.delete_thread("big")
-        assert len(watch.measure().alerts) == 1
+        clock.now += 600
+        assert len([watch.measure() for _ in range(3)][-1].alerts) == 1
 
 
 def noise():
@@ -303,6 +380,6 @@ def test_alerts_go_to_a_webhook_and_by_mail_though_another_channel_fails(unused_
         smtp.stop()
     assert len(posted) == len(mails.all) == 1
     assert posted[0]["title"] == "threadkeep: canary raised"
-    assert "no route to host (canary=0) at 20" in posted[0]["message"]
+    assert "no route to host at 20" in posted[0]["message"]
     assert mails.all[0][0] == ["ops@example.org"]
     assert "threadkeep: canary raised" in mails.all[0][1]

@@ -21,8 +21,9 @@ from threadkeep import MemorySaver, monitor, open_saver, wrap
 from threadkeep.backends.sqlite import usage
 from threadkeep.backends.sqlite.opening import create
 from threadkeep.engine.model import Batch
+from threadkeep.errors import CorruptionError, InvalidArgumentError
 from threadkeep.memory import LayeredCheckpointSaver
-from threadkeep.monitor import statistics
+from threadkeep.monitor import statistics, thread_sizes
 from threadkeep.transfer import whole_thread
 
 from .driver import play
@@ -149,6 +150,36 @@ def test_threads_that_take_long_are_left_out(monkeypatch: pytest.MonkeyPatch) ->
         found = saver.stats()
         assert [one.thread for one in found.by_thread] == ["also short", "short"]
         assert found.estimated
+        (log,) = found.channels
+        read = sum(one.bytes for one in found.by_thread)
+        assert log.bytes < read == found.bytes - found.parts["unread"]
+        assert "of others not read" in found.note
+        assert found.deltas_saved == found.full_copy_bytes - read - found.compression_saved
+
+
+def test_a_damaged_thread_is_left_out_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = thread_sizes.thread_stats
+
+    def reading(thread: str, families: Any) -> Any:
+        if thread == "damaged":
+            raise CorruptionError("The keyframe of a checkpoint is missing.")
+        return real(thread, families)
+
+    monkeypatch.setattr(thread_sizes, "thread_stats", reading)
+    with MemorySaver() as saver:
+        for thread in ("damaged", "sound"):
+            Chain(saver, thread).put(log=["x" * 1000])
+        for exact in (False, True):
+            found = saver.stats(exact=exact)
+            assert [one.thread for one in found.by_thread] == ["sound"]
+            assert (found.threads, found.checkpoints) == (2, 2)
+            assert "1 damaged thread not read: 'damaged' (threadkeep check)" in found.note
+
+
+@pytest.mark.parametrize("function", [monitor.stats, monitor.advise])
+def test_only_savers_have_statistics(function: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="Invalid saver: 3"):
+        function(3)
 
 
 def test_what_deltas_and_compression_saved() -> None:
@@ -184,7 +215,7 @@ async def test_savers_of_other_makers(monkeypatch: pytest.MonkeyPatch, listed: i
     assert own.full_copy_bytes > 0
     if listed == 4:
         assert (found.checkpoints, found.estimated) == (4, True)
-        assert "newest 4" in found.note
+        assert "first 4" in found.note
         return
     assert (found.threads, found.checkpoints) == (own.threads, own.checkpoints) == (2, 9)
     assert (found.estimated, found.writes > 0) == (False, True)

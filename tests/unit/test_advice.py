@@ -15,7 +15,7 @@ from langgraph.graph import START, StateGraph
 from threadkeep import MemorySaver, Retention, SqliteSaver
 from threadkeep.__main__ import main
 from threadkeep.engine.usage import Hour
-from threadkeep.monitor import Advice, ChannelStats, Stats, advise
+from threadkeep.monitor import Advice, ChannelStats, Stats, advise, statistics
 from threadkeep.monitor.advice import propose
 
 MB = 1_000_000
@@ -122,3 +122,19 @@ def test_freed_bytes_are_those_of_a_dry_run() -> None:
         retention = by_topic["retention"].frees
         assert retention == saver.threads.gc(Retention(keep_last=10)).bytes
         assert by_topic["channel"].frees > retention > 0
+
+
+def test_what_retention_frees_of_some_threads_stands_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The largest threads stand for themselves alone."""
+    monkeypatch.setattr(statistics, "MOST", 1)
+    monkeypatch.setattr(statistics, "_SAMPLE", 4)
+    chance = random.Random(1)
+    with MemorySaver() as saver:
+        for number in range(20):
+            chain = Chain(saver, f"thread-{number}")
+            for _ in range(50 if number == 5 else 3):
+                chain.put(scratch=chance.randbytes(40_000))
+        (advice,) = [one for one in advise(saver) if one.topic == "retention"]
+        assert advice.frees == saver.threads.gc(Retention(keep_last=10)).bytes

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
@@ -10,7 +12,8 @@ from threadkeep import MemorySaver
 from threadkeep.errors import ConflictError, InvalidArgumentError
 from threadkeep.monitor import Monitor, Thresholds
 from threadkeep.monitor.alerts import Alerts, Reading, channels
-from threadkeep.monitor.window import DAY, SAMPLES, Growth, Hysteresis, Window, days_until
+from threadkeep.monitor.monitor import _readings
+from threadkeep.monitor.window import DAY, SAMPLES, Growth, Hysteresis, Rates, Window, days_until
 
 
 class Clock:
@@ -57,6 +60,17 @@ def test_a_window_lets_go_of_what_is_old_and_of_what_is_too_much(clock):
     assert window.rates().p95 is None
 
 
+def test_a_rate_is_known_after_a_second_or_300_operations(clock):
+    window = Window(60, clock)
+    window.record("put", 1, None)
+    clock.now += 0.5
+    assert (window.rates().operations, window.rates().per_second) == (1, None)
+    for _ in range(SAMPLES):
+        window.record("put", 1, None)
+    clock.now += 0.5
+    assert window.rates().per_second == 2 * SAMPLES
+
+
 def test_mistakes_of_callers_and_cancellations_are_no_failures(clock):
     window = Window(60, clock)
     for error in (ConflictError(), InvalidArgumentError(), KeyboardInterrupt(), OSError()):
@@ -82,10 +96,11 @@ def test_growth_is_told_after_an_hour_with_a_forecast():
 # -- alerts ----------------------------------------------------------------------------
 
 
-def test_an_alert_rises_the_third_time_and_clears_well_within_its_limit():
+def test_an_alert_rises_and_clears_the_third_time_and_well_within_its_limit():
     state = Hysteresis()
-    changes = [state.update(ratio) for ratio in (2, 2, 1, 2, 2, 2, 2, 0.95, 1.1, 0.9, 2)]
-    assert [at for at, has_changed in enumerate(changes) if has_changed] == [5, 9]
+    ratios = (2, 2, 1, 2, 2, 2, 2, 0.95, 0.9, 0.9, 1.1, 0.9, 0.9, 0.9, 2)
+    changes = [state.update(ratio) for ratio in ratios]
+    assert [at for at, has_changed in enumerate(changes) if has_changed] == [5, 13]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +116,8 @@ def test_an_alert_is_sent_when_it_rises_again_after_a_while_and_when_it_clears()
 
     def sent(value, now):
         reading = Reading("max_latency_ms", value, 1000, f"p95 latency is {value} ms")
-        return [one.state for one in alerts.evaluate([reading], now)]
+        at = datetime.fromtimestamp(now, UTC)
+        return [one.state for one in alerts.evaluate([reading], now, at)]
 
     assert [sent(1500, now) for now in (0, 1)] == [[], []]
     assert sent(1500, 2) == ["raised"]
@@ -111,9 +127,16 @@ def test_an_alert_is_sent_when_it_rises_again_after_a_while_and_when_it_clears()
     )
     assert [sent(1500, now) for now in (3, 101)] == [[], []]
     assert sent(1600, 102) == ["repeated"]
-    assert alerts.evaluate([], 150) == []  # (nothing was measured: it stays)
+    assert alerts.evaluate([], 150, datetime.now(UTC)) == []  # (nothing was measured: it stays)
     assert len(alerts.active) == 1
-    assert (sent(10, 151), alerts.active) == (["cleared"], ())
+    assert [sent(10, now) for now in (151, 152, 153)] == [[], [], ["cleared"]]
+    assert alerts.active == ()
+
+
+def test_percentiles_and_errors_are_judged_from_20_operations():
+    for operations, names in ((19, []), (20, ["max_latency_ms", "max_error_rate"])):
+        rates = Rates(operations, failures=1, p95=5.0)
+        assert [one.name for one in _readings(Thresholds(), rates, None)] == names
 
 
 # -- channels --------------------------------------------------------------------------
@@ -159,6 +182,10 @@ def test_invalid_thresholds_are_refused(limits):
         Thresholds(**limits)
 
 
+async def asynchronous(*_):
+    """A function that nobody would await."""
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -168,6 +195,10 @@ def test_invalid_thresholds_are_refused(limits):
         ({"thresholds": Thresholds(min_ops_per_second=1)}, "min_ops_per_second"),
         ({"alerts": "json://localhost"}, "alerts"),
         ({"alerts": [5]}, "alert"),
+        ({"alerts": [asynchronous]}, "alert"),
+        ({"alerts": [partial(asynchronous, 1)]}, "alert"),
+        ({"on_snapshot": asynchronous}, "on_snapshot"),
+        ({"on_snapshot": 5}, "on_snapshot"),
     ],
 )
 def test_invalid_arguments_of_a_monitor_are_refused(options, told):

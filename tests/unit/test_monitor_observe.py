@@ -18,11 +18,11 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
 from threadkeep import Cache, MemorySaver, PostgresSaver, RedisSaver, WriteBehind, wrap
 from threadkeep import SqliteSaver as OwnSqliteSaver
@@ -158,7 +158,20 @@ def test_sinks_come_and_go_also_for_clones() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"saver": 1}, {"sinks": [1]}, {"logger": 1}, {"backend": 1}], ids=str
+    "wrong",
+    [
+        {"saver": 1},
+        {"sinks": [1]},
+        {"sinks": 1},
+        {"logger": 1},
+        {"backend": 1},
+        {"backend": ""},
+        {"registry": 1},
+        {"meter": 1},
+        {"tracer": 1},
+        {"opentelemetry": "yes"},
+    ],
+    ids=str,
 )
 def test_invalid_arguments(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match=f"Invalid {next(iter(wrong))[:4]}"):
@@ -207,6 +220,35 @@ def test_counters_of_a_saver_are_read_when_they_are_scraped() -> None:
     gc.collect()
     MemorySaver().close()
     assert scraped("written_bytes_total") == counters.written_bytes
+
+
+def test_a_saver_that_is_closed_and_gone_before_a_scrape_counts() -> None:
+    registry = CollectorRegistry()
+    for _ in range(3):
+        with observe(MemorySaver(), registry=registry) as saver:
+            saver.put(config("1"), checkpoint("a", {}, {}), {}, {})
+            written = saver.counters().written_bytes
+        del saver
+        gc.collect()
+    labels = {"backend": "memory"}
+    total = registry.get_sample_value("threadkeep_written_bytes_total", labels)
+    assert total == 3 * written > 0
+
+
+def test_a_saver_that_is_observed_twice_is_counted_once() -> None:
+    registry = CollectorRegistry()
+    saver = observe(observe(MemorySaver(), registry=registry), registry=registry)
+    again = observe(LayeredCheckpointSaver(saver), registry=registry)
+    saver.put(config("1"), checkpoint("a", {}, {}), {}, {})
+    written = registry.get_sample_value("threadkeep_written_bytes_total", {"backend": "memory"})
+    assert written == again.counters().written_bytes > 0
+
+
+def test_a_registry_with_other_metrics_of_these_names_is_refused() -> None:
+    registry = CollectorRegistry()
+    Counter("threadkeep_operation_errors", "Not ours.", registry=registry)
+    with pytest.raises(InvalidArgumentError, match="Use one without other metrics of these names"):
+        observe(MemorySaver(), registry=registry)
 
 
 def test_queued_saves_are_counted() -> None:
@@ -282,6 +324,20 @@ def test_spans_are_children_of_the_current_one() -> None:
     assert failed.attributes["error.type"] == "ClosedError"
     assert failed.status.status_code is StatusCode.ERROR
     assert not failed.events
+
+
+def test_a_tracer_that_fails_harms_no_operation(caplog: pytest.LogCaptureFixture) -> None:
+    class Bad(SpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            raise ZeroDivisionError
+
+    provider = TracerProvider()
+    provider.add_span_processor(Bad())
+    saver = observe(Broken(), tracer=provider.get_tracer("program"))
+    assert saver.get_tuple(config("1")) is None
+    with pytest.raises(RuntimeError):
+        saver.put({}, {}, {}, {})
+    assert "The tracer of an observed saver failed" in caplog.text
 
 
 async def test_a_span_is_the_current_one_for_what_the_saver_does() -> None:
@@ -362,14 +418,16 @@ def test_logs_of_structlog_hold_fields_and_no_content() -> None:
 
 def test_logs_of_the_standard_library(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    saver = observe(Broken(), logger=logging.getLogger("program"))
-    saver.get_tuple(config("1"))
+    logger = logging.LoggerAdapter(logging.getLogger("program"), {"tenant": "t"})
+    saver = observe(Broken(), logger=logger)
+    saver.get_tuple(config("1\nforged"))
     with pytest.raises(RuntimeError):
         saver.put(config("1"), {}, {}, {})
     saver.delete_thread(thread_id="1")
     first, second, third = caplog.records
     assert (first.levelno, second.levelno) == (logging.DEBUG, logging.WARNING)
-    assert first.__dict__["operation"] == "get_tuple"
+    assert (first.__dict__["operation"], first.__dict__["tenant"]) == ("get_tuple", "t")
+    assert first.getMessage().endswith(r", thread '1\nforged'")
     assert re.fullmatch(
         r"put on memory took 0\.\d{6} s, thread 1: RuntimeError", second.getMessage()
     )

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,7 +32,7 @@ from rich.text import Text
 from threadkeep.engine.operation import Progress
 from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
-from threadkeep.monitor.statistics import plural as plural  # noqa: PLC0414 - for commands
+from threadkeep.monitor.texts import plural as plural  # noqa: PLC0414 - for commands
 from threadkeep.threads import ThreadInfo
 
 Drawn: TypeAlias = RenderableType | None
@@ -93,7 +94,10 @@ class Output:
                 "There is no terminal to watch.", hint="Use --watch --json, or leave --watch out."
             )
         timer = threading.Event()
-        with Live(console=_console(sys.stdout), screen=True, auto_refresh=False) as live:
+        with (
+            interrupted_by_sigterm(),
+            Live(console=_console(sys.stdout), screen=True, auto_refresh=False) as live,
+        ):
             while True:
                 shown = [text(one) if isinstance(one, str) else one for one in draw()]
                 live.update(Group(*[one for one in shown if one is not None]), refresh=True)
@@ -109,6 +113,16 @@ class Output:
         _draw(shown, sys.stderr)
         if not typer.confirm(clean(question), err=True):
             raise InvalidArgumentError(f"Nothing was {verb}d.")
+
+
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """End on SIGTERM as on Ctrl-C, which leaves everything in order."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def print_error(

@@ -46,7 +46,10 @@ class Hour(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """Counts of a store: of the threads that the registry knows to hold checkpoints."""
+    """Counts of a store: of the threads that the registry knows to hold checkpoints.
+
+    Threads of threadkeep's own do not count; their rows may.
+    """
 
     total: int  # bytes that the whole store takes, with its own overhead and free space
     threads: int

@@ -16,7 +16,8 @@ from threadkeep.langgraph_internals import is_internal
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
 from threadkeep.maintenance import Maintenance
-from threadkeep.monitor.statistics import IDLE_DAYS, Stats, of_saver, plural, size
+from threadkeep.monitor.statistics import IDLE_DAYS, Stats, of_saver
+from threadkeep.monitor.texts import plural, size
 from threadkeep.monitor.thread_sizes import ChannelStats
 from threadkeep.retention.policy import Retention
 
@@ -137,9 +138,9 @@ def _tiering(stats: Stats, store: str) -> Iterator[Advice]:
 
 def _indexes(stats: Stats, url: str) -> Iterator[Advice]:
     for statement in stats.missing_indexes:
-        program = f"sqlite3 {url}" if " ON tk_" in statement else "psql -c"
+        program = f"sqlite3 {url}" if " ON tk_" in statement else f"psql {url} -c"
         name = statement.split()[2]
-        text = f"The index {name} is missing: searches of threads read the whole table."
+        text = f"The index {name} is missing: reads that it is for scan the whole table."
         yield Advice("index", text, command=f"{program} {shlex.quote(statement)}")
 
 
@@ -182,14 +183,14 @@ advise, aadvise = driver.both(_advise)
 
 
 def _dry_run(saver: Any, policy: Retention, stats: Stats) -> Workflow[int]:
-    """Return what a policy would free of the threads in the statistics, taken for all."""
-    names = [one.thread for one in stats.by_thread]
-    run = {"threads": names, "dry_run": True}
+    """Return what a policy would free, by the threads in the statistics, which stand for others."""
+    weights = {one.thread: one.weight for one in stats.by_thread}
+    run = {"threads": list(weights), "dry_run": True}
     try:
         report = yield from driver.either(
             partial(saver.threads.gc, policy, **run), partial(saver.threads.agc, policy, **run)
         )
     except NotFoundError:  # (one was deleted meanwhile)
         return 0
-    looked_at = sum([one.bytes for one in stats.by_thread])
-    return round(report.bytes * stats.bytes / looked_at) if looked_at else 0
+    freed: float = sum([one.bytes * weights[one.thread] for one in report.threads])
+    return round(freed)

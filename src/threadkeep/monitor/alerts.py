@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import datetime
+from inspect import iscoroutinefunction
 from typing import Any, Literal, NamedTuple
 
 from threadkeep.backends.open import extra
@@ -83,7 +84,7 @@ class Reading(NamedTuple):
     name: str
     value: float
     threshold: float
-    text: str  # what was measured: "The 95th percentile of latency is 1,532 ms"
+    text: str  # what was measured: "p95 latency is 1,532.0 ms"
     is_minimum: bool = False
 
     @property
@@ -109,28 +110,37 @@ class Alerts:
         self._sent: dict[str, float] = {}
         self.active: tuple[Alert, ...] = ()
 
-    def evaluate(self, readings: Iterable[Reading], now: float) -> list[Alert]:
-        """Return the alerts to send. Those without a reading stay as they are."""
+    def evaluate(self, readings: Iterable[Reading], now: float, at: datetime) -> list[Alert]:
+        """Return the alerts to send. Those without a reading stay as they are.
+
+        Args:
+            readings: what was measured.
+            now: seconds that never go back.
+            at: the time for people.
+        """
         active, news = {one.name: one for one in self.active}, []
         for reading in readings:
             state = self._states.setdefault(reading.name, Hysteresis())
             has_changed = state.update(reading.ratio)
             if has_changed and not state.is_active:
                 active.pop(reading.name, None)
-                news.append(_alert(reading, "cleared", now))
+                news.append(_alert(reading, "cleared", at))
             elif state.is_active:
-                active[reading.name] = _alert(reading, "raised", now)
+                if reading.ratio > 1:  # (else it is about to clear)
+                    active[reading.name] = _alert(reading, "raised", at)
                 if has_changed or now - self._sent[reading.name] >= self._repeat:
                     self._sent[reading.name] = now
-                    news.append(_alert(reading, "raised" if has_changed else "repeated", now))
+                    news.append(_alert(reading, "raised" if has_changed else "repeated", at))
         self.active = tuple(active.values())
         return news
 
 
-def _alert(reading: Reading, state: Literal["raised", "repeated", "cleared"], now: float) -> Alert:
-    at = datetime.fromtimestamp(now, UTC)
+def _alert(
+    reading: Reading, state: Literal["raised", "repeated", "cleared"], at: datetime
+) -> Alert:
     value, limit = reading.value, reading.threshold
-    text = f"{state}: {reading.text} ({reading.name}={limit:g}) at {at:%Y-%m-%d %H:%M:%S} UTC"
+    named = f" ({reading.name}={limit:g})" if limit else ""
+    text = f"{state}: {reading.text}{named} at {at:%Y-%m-%d %H:%M:%S} UTC"
     return Alert(reading.name, state, value, limit, at, text)
 
 
@@ -149,8 +159,16 @@ def channels(targets: Sequence[str | Callable[[Alert], object]]) -> list[Channel
     return [Channel(*_sender(target)) for target in targets]
 
 
+def is_callback(value: object) -> bool:
+    """Return True for a function; False for an async one, which nobody would await."""
+    variants = (value, getattr(value, "__call__", None))  # noqa: B004 - the method itself
+    return callable(value) and not any(map(iscoroutinefunction, variants))
+
+
 def _sender(target: Any) -> tuple[str, Callable[[Alert], object]]:
     if callable(target):
+        if not is_callback(target):
+            raise invalid("alert", target, "Use a function that is not async.")
         return getattr(target, "__name__", type(target).__name__), target
     with extra("An alert by URL", "monitor"):
         import apprise  # noqa: PLC0415 - an extra, only where it is used
@@ -189,7 +207,8 @@ class Channel:
 
     def put(self, alert: Alert | None) -> None:
         """Queue an alert. Never waits."""
-        if self._thread is None and alert is not None:
+        is_running = self._thread is not None and self._thread.is_alive()
+        if not is_running and alert is not None:
             self._end.clear()
             self._thread = threading.Thread(target=self._run, name="threadkeep-alerts", daemon=True)
             self._thread.start()

@@ -82,10 +82,13 @@ class Totals:
         self._gone: dict[str, Counters] = {}
 
     def add(self, saver: object, backend: str) -> None:
-        """Count a saver in for as long as it is there; nothing if it has no counters."""
-        if callable(getattr(saver, "counters", None)):
+        """Count a saver in, once, for as long as it is there; nothing if it has no counters."""
+        counters = getattr(saver, "counters", None)
+        if callable(counters):
+            owner = getattr(counters, "__self__", saver)  # (behind others that pass calls on)
             with self._lock:
-                self._savers.append(_Watched(saver, backend))
+                if not any(one.is_of(owner) for one in self._savers):
+                    self._savers.append(_Watched(owner, backend))
 
     def read(self) -> dict[str, Counters]:
         """Return the sums by backend."""
@@ -111,6 +114,9 @@ class _Watched:
         self.backend = backend
         self.last = Counters()
         self._saver = weakref.ref(saver)
+
+    def is_of(self, saver: object) -> bool:
+        return self._saver() is saver
 
     def read(self) -> bool:
         """Read the counters; return False if the saver is gone."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
+from time import monotonic
 from typing import Any, Self
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -19,9 +20,10 @@ from threadkeep.engine.operation import Aside
 from threadkeep.errors import invalid
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow, both
-from threadkeep.monitor.alerts import Alert, Alerts, Reading, Thresholds, channels
+from threadkeep.monitor.alerts import Alert, Alerts, Reading, Thresholds, channels, is_callback
 from threadkeep.monitor.observe import ObservedSaver, observe
 from threadkeep.monitor.probes import Canary, Growths, Storage
+from threadkeep.monitor.texts import shown
 from threadkeep.monitor.window import Rates, Window
 
 _WINDOW = 10  # intervals that the window of operations covers
@@ -30,10 +32,12 @@ _CLEAN_EVERY = 3600  # seconds between two looks for abandoned canaries
 _RETRY = 10.0  # seconds after a failed measurement
 _TIMEOUT = 30.0  # seconds after which a measurement that has not ended has failed
 _STOP = 5.0  # seconds that `stop` waits for what is under way
-_LEAST_JUDGED = 20  # operations of which a rate of errors is told
+_LEAST_JUDGED = 20  # operations from which a percentile or a rate of errors is told
+_HANGS = "The store has not answered for {:g} s."
+_MOST_UNDER_WAY = 3  # measurements, of which the older ones hang
 _MOST_TOLD = 300  # characters of an error
 _SHOWN = 5  # threads in a report
-_OF_STORAGE = ("max_thread_bytes", "max_growth_per_day")
+_NO_FAULT = ("canary", "max_thread_bytes", "max_growth_per_day")  # (the newest canary counts)
 _log = logging.getLogger("threadkeep")
 
 
@@ -88,11 +92,11 @@ class Monitor:
         thresholds: limits.
         interval: seconds between two measurements. A failed one is repeated after 10 s.
         alerts: channels: URLs of apprise, and functions of an `Alert`, which are called in a
-            thread of their own each. An alert is sent when it rises (the third time in a row that
-            its limit is crossed) and when it clears (below 90 % of its limit).
+            thread of their own each, and are not async. An alert is sent when it rises (the third
+            time in a row that its limit is crossed) and when it clears (below 90 % of its limit).
         repeat: seconds after which an alert that stays active is sent again.
-        on_snapshot: called with a `Snapshot` after each measurement. Failures are logged.
-        clock: returns the seconds since 1970.
+        on_snapshot: called with a `Snapshot` after each measurement; not async. Failures are
+            logged.
 
     Raises:
         InvalidArgumentError: an argument is invalid.
@@ -108,7 +112,6 @@ class Monitor:
         alerts: Sequence[str | Callable[[Alert], object]] = (),
         repeat: float = 4 * 3600,
         on_snapshot: Callable[[Snapshot], object] | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._thresholds = Thresholds() if thresholds is None else thresholds
         if not isinstance(self._thresholds, Thresholds):
@@ -119,15 +122,16 @@ class Monitor:
         for name, value in (("interval", interval), ("repeat", repeat)):
             if not validation.is_time(value):
                 raise invalid(name, value, "Use seconds, more than 0.")
+        if on_snapshot is not None and not is_callback(on_snapshot):
+            raise invalid("on_snapshot", on_snapshot, "Use a function that is not async.")
         self._saver = saver if isinstance(saver, ObservedSaver) else observe(saver)
         self._interval = interval
-        self._clock = clock
         self._on_snapshot = on_snapshot
         self._channels = channels(alerts)
         self._alerts = Alerts(repeat)
-        self._canary = Canary(self._saver, clock)
+        self._canary = Canary(self._saver)
         self._growths = Growths(self._saver, self._thresholds.max_thread_bytes)
-        self._window = Window(_WINDOW * interval, clock)
+        self._window = Window(_WINDOW * interval, monotonic)
         self._storage: Storage | None = None
         self._measured_sizes_at = self._cleaned_at = float("-inf")
         self._measurements = self._failed = self._failed_in_a_row = 0
@@ -135,32 +139,39 @@ class Monitor:
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
-        self._under_way: Any = None  # the thread or task of a measurement
+        self._under_way: list[Any] = []  # the threads or tasks of measurements
         self._saver.add_sink(self._window)
+        weakref.finalize(self, self._saver.remove_sink, self._window)
 
     # -- measuring -------------------------------------------------------------------
 
     def _measure(self) -> Workflow[Snapshot]:
         """Measure once, send alerts, and return the snapshot."""
-        yield from self._probe()
+        self._note((yield from self._probe()))
         return self._evaluate()
 
     measure, ameasure = both(_measure)
 
-    def _probe(self) -> Workflow[None]:
+    def _probe(self) -> Workflow[str | None]:
+        """Measure; return the error, or None."""
+        now = monotonic()
         try:
-            now = self._clock()
-            if now - self._cleaned_at >= _CLEAN_EVERY:
-                self._cleaned_at = now  # (one that cannot be read fails once an hour, not always)
-                yield from self._canary.remove_abandoned()
             yield from self._canary.probe()
             if now - self._measured_sizes_at >= _STORAGE_EVERY * self._interval:
                 self._storage = yield from self._growths.measure(now)
                 self._measured_sizes_at = now
         except Exception as error:  # noqa: BLE001 - savers raise what they like
-            self._note(f"{type(error).__name__}: {' '.join(str(error).split())[:_MOST_TOLD]}")
-        else:
-            self._note(None)
+            return _text(error)
+        if now - self._cleaned_at >= _CLEAN_EVERY:
+            yield from self._clean(now)
+        return None
+
+    def _clean(self, now: float) -> Workflow[None]:
+        self._cleaned_at = now  # (one that cannot be removed is tried once an hour)
+        try:
+            yield from self._canary.remove_abandoned()
+        except Exception:  # noqa: BLE001 - likewise
+            _log.warning("Canaries that a monitor has left could not be removed.", exc_info=True)
 
     def _note(self, error: str | None) -> None:
         self._measurements += 1
@@ -169,11 +180,13 @@ class Monitor:
         self._last_error = error
 
     def _evaluate(self) -> Snapshot:
+        failed = self._failed_in_a_row
+        text = f"the canary failed {failed} times: {self._last_error}"
         readings = [
-            Reading("canary", self._failed_in_a_row, 0, self._last_error or "succeeded"),
+            Reading("canary", failed, 0, text if failed else "the canary succeeded"),
             *_readings(self._thresholds, self._window.rates(), self._storage),
         ]
-        for alert in self._alerts.evaluate(readings, self._clock()):
+        for alert in self._alerts.evaluate(readings, monotonic(), datetime.now(UTC)):
             _log.warning("%s", alert)
             for channel in self._channels:
                 channel.put(alert)
@@ -188,10 +201,11 @@ class Monitor:
     def snapshot(self) -> Snapshot:
         """Return what is known now. Measures nothing."""
         active = self._alerts.active
-        is_working = self._measurements > 0 and self._last_error is None
+        has_died = not self._is_running and (self._thread is not None or self._task is not None)
+        is_working = self._measurements > 0 and self._last_error is None and not has_died
         return Snapshot(
-            at=datetime.fromtimestamp(self._clock(), UTC),
-            healthy=is_working and all(one.name in _OF_STORAGE for one in active),
+            at=datetime.now(UTC),
+            healthy=is_working and all(one.name in _NO_FAULT for one in active),
             rates=self._window.rates(),
             measurements=self._measurements,
             failed=self._failed,
@@ -202,9 +216,14 @@ class Monitor:
 
     # -- in the background -----------------------------------------------------------
 
+    @property
+    def _is_running(self) -> bool:  # (in a forked child it is not)
+        has_thread = self._thread is not None and self._thread.is_alive()
+        return has_thread or (self._task is not None and not self._task.done())
+
     def start(self) -> None:
         """Measure in a background thread from now on. Idempotent."""
-        if self._thread is None and self._task is None:
+        if not self._is_running:
             self._begin()
             self._thread = threading.Thread(
                 target=driver.run,
@@ -226,25 +245,27 @@ class Monitor:
 
     async def astart(self) -> None:
         """Measure in a task of the event loop from now on. Idempotent."""
-        if self._thread is None and self._task is None:
+        if not self._is_running:
             self._begin()
             self._task = asyncio.create_task(driver.arun(self._cycle(self._end)))
 
     async def astop(self) -> None:
         """Async variant of `stop`."""
         self._end.set()
-        tasks = [task for task in (self._task, self._under_way) if isinstance(task, asyncio.Task)]
-        if self._task is not None and self._under_way is not None:
-            await asyncio.wait({self._under_way}, timeout=_STOP)  # so that it cleans up
-        for task in tasks:
-            task.cancel()
-        if tasks:
+        if self._task is not None:
+            tasks = [self._task, *self._under_way]
+            if self._under_way:
+                await asyncio.wait(self._under_way[-1:], timeout=_STOP)  # so that it cleans up
+            for task in tasks:
+                task.cancel()
             await asyncio.wait(tasks, timeout=_STOP)
-            self._task = self._under_way = None
+            self._task = None
         await driver.in_thread(self.stop)
 
     def _begin(self) -> None:
         self._end = threading.Event()
+        self._thread = self._task = None
+        self._under_way = []
         self._saver.remove_sink(self._window)
         self._saver.add_sink(self._window)
 
@@ -253,29 +274,43 @@ class Monitor:
             yield Aside(self._wait_for_probe, self._await_probe)
             self._evaluate()
             pause = self._interval if self._last_error is None else min(_RETRY, self._interval)
+            pause = min(pause, threading.TIMEOUT_MAX)
             yield Aside(partial(end.wait, pause), partial(asyncio.sleep, pause))
 
-    # A measurement that hangs must not keep the monitor from saying so.
+    # A measurement that hangs must not keep the monitor from saying so, nor from trying again.
 
     def _wait_for_probe(self) -> None:
-        if self._under_way is None:
-            probe = partial(driver.run, self._probe())
-            self._under_way = threading.Thread(target=probe, name="threadkeep-canary", daemon=True)
-            self._under_way.start()
-        self._under_way.join(_TIMEOUT)
-        self._check_ended(is_over=not self._under_way.is_alive())
+        found: list[str | None] = []
+
+        def probe() -> None:
+            try:
+                found.append(driver.run(self._probe()))
+            except BaseException as error:  # noqa: BLE001 - told by the monitor
+                found.append(_text(error))
+
+        self._under_way = [one for one in self._under_way if one.is_alive()]
+        if len(self._under_way) < _MOST_UNDER_WAY:
+            thread = threading.Thread(target=probe, name="threadkeep-canary", daemon=True)
+            thread.start()
+            self._under_way.append(thread)
+        self._under_way[-1].join(_TIMEOUT)
+        self._note(found[0] if found else _HANGS.format(_TIMEOUT))
 
     async def _await_probe(self) -> None:
-        if self._under_way is None:
-            self._under_way = asyncio.create_task(driver.arun(self._probe()))
-        await asyncio.wait({self._under_way}, timeout=_TIMEOUT)
-        self._check_ended(is_over=self._under_way.done())
-
-    def _check_ended(self, *, is_over: bool) -> None:
-        if is_over:
-            self._under_way = None
+        task: asyncio.Task[str | None] | None = None
+        self._under_way = [one for one in self._under_way if not one.done()]
+        if len(self._under_way) < _MOST_UNDER_WAY:
+            task = asyncio.create_task(driver.arun(self._probe()))
+            self._under_way.append(task)
+        await asyncio.wait(self._under_way[-1:], timeout=_TIMEOUT)
+        if task is None or not task.done():
+            self._under_way[-1].cancel()
+            self._note(_HANGS.format(_TIMEOUT))
+        elif task.cancelled():  # (by the saver)
+            self._note("CancelledError")
         else:
-            self._note(f"The store has not answered for {_TIMEOUT:g} s.")
+            error = task.exception()
+            self._note(task.result() if error is None else _text(error))
 
     def __enter__(self) -> Self:
         self.start()
@@ -297,7 +332,7 @@ class Monitor:
 
 def _readings(limits: Thresholds, rates: Rates, storage: Storage | None) -> Iterator[Reading]:
     """Yield what is known and has a limit."""
-    if limits.max_latency_ms is not None and rates.p95 is not None:
+    if limits.max_latency_ms is not None and rates.p95 and rates.operations >= _LEAST_JUDGED:
         text = f"p95 latency is {rates.p95 * 1000:,.1f} ms"
         yield Reading("max_latency_ms", rates.p95 * 1000, limits.max_latency_ms, text)
     if limits.max_error_rate is not None and rates.operations >= _LEAST_JUDGED:
@@ -327,6 +362,10 @@ def _storage_readings(limits: Thresholds, storage: Storage) -> Iterator[Reading]
         yield Reading("max_growth_per_day", growth, limits.max_growth_per_day, text)
 
 
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:_MOST_TOLD]}"
+
+
 def _report(found: Snapshot) -> Iterator[str]:
     state = "healthy" if found.healthy else "unhealthy"
     yield f"{found.at:%Y-%m-%d %H:%M:%S} UTC  {state}"
@@ -335,7 +374,8 @@ def _report(found: Snapshot) -> Iterator[str]:
         times = [f"{one * 1000:,.1f}" for one in (rates.p50, rates.p95, rates.p99)]
         yield f"latency  p50 {times[0]} ms, p95 {times[1]} ms, p99 {times[2]} ms"
         failed = f"{rates.failures} failed" if rates.failures else "none failed"
-        yield f"operations  {rates.operations} in the window, {rates.per_second:.2f}/s, {failed}"
+        rate = "" if rates.per_second is None else f" {rates.per_second:.2f}/s,"
+        yield f"operations  {rates.operations} in the window,{rate} {failed}"
     yield f"measurements  {found.measurements}, {found.failed} failed"
     if found.last_error is not None:
         yield f"last error  {found.last_error}"
@@ -345,7 +385,7 @@ def _report(found: Snapshot) -> Iterator[str]:
             left = one.days_left
             forecast = "" if left is None else f", max_thread_bytes in {left:.1f} days"
             growth = _growing(one.growth_per_day)
-            yield f"thread {one.thread}  {one.bytes:,} bytes{growth}{forecast}"
+            yield f"thread {shown(one.thread)}  {one.bytes:,} bytes{growth}{forecast}"
     for alert in found.alerts:
         yield str(alert)
 

@@ -15,12 +15,15 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from threadkeep import validation
 from threadkeep.delegate import Delegate, behind
 from threadkeep.errors import invalid
+from threadkeep.monitor.texts import shown
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
     from opentelemetry.trace import Tracer
     from prometheus_client import CollectorRegistry
 
+    from threadkeep.layers.driver import Workflow
+    from threadkeep.monitor.counters import Totals
     from threadkeep.monitor.opentelemetry import Spans
 
 P = ParamSpec("P")
@@ -50,6 +53,7 @@ class _Observer:
         self.sinks: tuple[Sink, ...] = ()
         self.spans: Spans | None = None
         self.logs: _Logs | None = None
+        self.totals: tuple[Totals, ...] = ()
         self.lock = threading.Lock()
 
     def tell(
@@ -83,9 +87,13 @@ class _Operation:
 
     def __enter__(self) -> None:
         spans = self._observer.spans
+        self._span = None
         if spans is not None:
             thread = thread_of(self._subject)
-            self._span = spans.start(self._operation, thread, is_current=self._is_current)
+            try:
+                self._span = spans.start(self._operation, thread, is_current=self._is_current)
+            except Exception:  # noqa: BLE001 - tracers are other people's
+                _log.exception("The tracer of an observed saver failed.")
         self._began = perf_counter()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -94,8 +102,11 @@ class _Operation:
             error = None
         observer = self._observer
         observer.tell(self._operation, self._subject, seconds, error)
-        if observer.spans is not None:
-            observer.spans.end(self._span, error)
+        if self._span is not None and observer.spans is not None:
+            try:
+                observer.spans.end(self._span, error)
+            except Exception:  # noqa: BLE001 - likewise, and the save is made
+                _log.exception("The tracer of an observed saver failed.")
 
 
 def _named(options: dict[str, Any]) -> object:
@@ -130,6 +141,12 @@ class ObservedSaver(Delegate):
     def __init__(self, saver: BaseCheckpointSaver[Any], backend: str) -> None:
         super().__init__(saver)
         self._observer = _Observer(saver, backend)
+
+    def _end(self) -> Workflow[None]:
+        """Read the counters of the saver a last time."""
+        yield from super()._end()
+        for totals in self._observer.totals:
+            totals.read()
 
     def add_sink(self, sink: Sink) -> None:
         """Add a receiver of measurements. See `Sink`."""
@@ -206,28 +223,47 @@ def observe(
     """
     if not isinstance(saver, BaseCheckpointSaver):
         raise invalid("saver", saver, "Use a LangGraph saver, such as SqliteSaver(path).")
-    name = backend_of(saver) if backend is None else validation.text("backend", backend)
+    if not isinstance(sinks, Iterable):
+        raise invalid("sinks", sinks, "Use a list of objects with record().")
+    if backend is not None and not validation.text("backend", backend):
+        raise invalid("backend", backend, "Use the store's name, or None.")
+    name = backend or backend_of(saver)
     observed = ObservedSaver(saver, name)
     if registry is not None:
         from threadkeep.monitor.prometheus import metrics_of  # noqa: PLC0415 - of an extra
 
-        observed.add_sink(metrics_of(registry).sink(saver, name))
-    observer = observed._observer  # noqa: SLF001 - made here
-    if opentelemetry or tracer is not None or meter is not None:
-        from threadkeep.monitor import opentelemetry as otel  # noqa: PLC0415 - of an extra
-
-        if opentelemetry:
-            own_tracer, own_meter = otel.tracer_and_meter()
-            tracer, meter = tracer or own_tracer, meter or own_meter
-        if meter is not None:
-            observed.add_sink(otel.DurationSink(meter, saver, name))
-        if tracer is not None:
-            observer.spans = otel.Spans(tracer, name)
+        metrics = metrics_of(registry)
+        observed.add_sink(metrics.sink(saver, name))
+        observed._observer.totals += (metrics.totals,)  # noqa: SLF001 - made here
+    if validation.flag("opentelemetry", opentelemetry) or tracer is not None or meter is not None:
+        _export_to_opentelemetry(observed, name, tracer, meter, is_global=opentelemetry)
     for sink in sinks:
         observed.add_sink(sink)
     if logger is not None:
-        observer.logs = _Logs(logger, name)
+        observed._observer.logs = _Logs(logger, name)  # noqa: SLF001 - made here
     return observed
+
+
+def _export_to_opentelemetry(
+    observed: ObservedSaver,
+    backend: str,
+    tracer: Tracer | None,
+    meter: Meter | None,
+    *,
+    is_global: bool,
+) -> None:
+    from threadkeep.monitor import opentelemetry as otel  # noqa: PLC0415 - of an extra
+
+    observer = observed._observer  # noqa: SLF001 - made by `observe`
+    if is_global:
+        own_tracer, own_meter = otel.tracer_and_meter()
+        tracer, meter = tracer or own_tracer, meter or own_meter
+    if meter is not None:
+        sink = otel.DurationSink(meter, observer.saver, backend)
+        observed.add_sink(sink)
+        observer.totals += (sink.totals,)
+    if tracer is not None:
+        observer.spans = otel.Spans(tracer, backend)
 
 
 # -- what is observed ------------------------------------------------------------------
@@ -275,9 +311,13 @@ class _Logs:
     def __init__(self, logger: Any, backend: str) -> None:
         if not callable(getattr(logger, "debug", None)):
             raise invalid("logger", logger, "Use a logger of logging or structlog.")
+        self._extra: dict[str, Any] = {}
+        if isinstance(logger, logging.LoggerAdapter):  # (it would replace the fields)
+            self._extra = dict(logger.extra or {})
+            logger = logger.logger
         self._logger = logger
         self._backend = backend
-        self._is_standard = isinstance(logger, logging.Logger | logging.LoggerAdapter)
+        self._is_standard = isinstance(logger, logging.Logger)
 
     def record(
         self, operation: str, subject: object, seconds: float, error: BaseException | None
@@ -300,7 +340,8 @@ class _Logs:
             text = "%s on %s took %.6f s"
             text += ", thread %s" if thread is not None else ""
             text += ": %s" if error is not None else ""
-            self._logger.log(level, text, *fields.values(), extra=fields)
+            values = [shown(one) if isinstance(one, str) else one for one in fields.values()]
+            self._logger.log(level, text, *values, extra={**self._extra, **fields})
         else:
             tell = self._logger.debug if error is None else self._logger.warning
             tell("checkpoint operation", **fields)

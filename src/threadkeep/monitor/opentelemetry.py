@@ -13,6 +13,7 @@ from typing import Any
 
 import threadkeep
 from threadkeep.backends.open import extra
+from threadkeep.errors import invalid
 from threadkeep.monitor.counters import EXPORTED, EXPORTED_GAUGES, Totals
 
 with extra("OpenTelemetry", "monitor"):
@@ -89,7 +90,13 @@ _known: weakref.WeakKeyDictionary[Meter, Metrics] = weakref.WeakKeyDictionary()
 
 
 def metrics_of(meter: Meter) -> Metrics:
-    """Return the metrics of a meter, made at the first call."""
+    """Return the metrics of a meter, made at the first call.
+
+    Raises:
+        InvalidArgumentError: it is no meter.
+    """
+    if not isinstance(meter, Meter):
+        raise invalid("meter", meter, "Use a Meter of OpenTelemetry.")
     with _lock:
         found = _known.get(meter)
         if found is None:
@@ -102,7 +109,8 @@ class DurationSink:
 
     def __init__(self, meter: Meter, saver: object, backend: str) -> None:
         found = metrics_of(meter)
-        found.totals.add(saver, backend)
+        self.totals = found.totals
+        self.totals.add(saver, backend)
         self._record = found.durations.record
         self._backend = backend
         self._known: dict[str, dict[str, str]] = {}
@@ -124,6 +132,8 @@ class Spans:
     """Spans of the operations of one observed saver, children of the current span."""
 
     def __init__(self, tracer: Tracer, backend: str) -> None:
+        if not isinstance(tracer, Tracer):
+            raise invalid("tracer", tracer, "Use a Tracer of OpenTelemetry.")
         self._tracer = tracer
         self._backend = backend
         # (as the conventions have it for databases in the memory of the process)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import secrets
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,14 +20,14 @@ from threadkeep.engine.model import OWN_NS, DropThread, ReadSizes, Sizes
 from threadkeep.engine.operation import Aside, Fetch, Requests, commit
 from threadkeep.engine.registration import ALL
 from threadkeep.engine.thread_entry import SearchThreads, ThreadEntry
-from threadkeep.errors import CorruptionError
+from threadkeep.errors import ConflictError, CorruptionError
 from threadkeep.layered_store import LayeredStore
 from threadkeep.layers.driver import Workflow, on
-from threadkeep.monitor.observe import ObservedSaver
 from threadkeep.monitor.window import Growth, days_until
 
 NS = f"{OWN_NS}canary"
 _THREADS = [f"{NS}-{number:02}" for number in range(32)]
+_TRIES = 5
 _ABANDONED = 600  # seconds after which a canary is that of a monitor that crashed
 _CHANNEL = "canary"
 
@@ -41,19 +43,31 @@ class Canary:
         clock: returns the seconds since 1970.
     """
 
-    def __init__(self, saver: BaseCheckpointSaver[Any], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, saver: BaseCheckpointSaver[Any], clock: Callable[[], float] = time.time
+    ) -> None:
         self._saver = saver
-        self._inner = behind(saver, ObservedSaver)
+        self._inner = behind(saver)
         self._clock = clock
 
     def probe(self) -> Workflow[None]:
         """Write, read back, compare and delete.
 
+        What looks like a loss may be another monitor, on the same thread at the same time: it is
+        tried again on others.
+
         Raises:
             CorruptionError: what was read is not what was written.
             Exception: the saver's own.
         """
-        thread = secrets.choice(_THREADS)
+        *some, last = random.sample(_THREADS, _TRIES)
+        for thread in some:
+            with suppress(CorruptionError, ConflictError):
+                yield from self._try(thread)
+                return
+        yield from self._try(last)
+
+    def _try(self, thread: str) -> Workflow[None]:
         try:
             yield from self._round_trip(thread)
         except Exception:

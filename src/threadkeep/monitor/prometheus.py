@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from threadkeep.backends.open import extra
+from threadkeep.errors import invalid
 from threadkeep.monitor.counters import EXPORTED, EXPORTED_GAUGES, Totals
 
 with extra("Prometheus", "monitor"):
@@ -67,17 +68,17 @@ class Metrics:
             ("operation", "backend", "error"),
             registry=registry,
         )
-        self._totals = Totals()
+        self.totals = Totals()
         registry.register(self)
 
     def sink(self, saver: object, backend: str) -> PrometheusSink:
         """Return a sink for a saver, and export the saver's own counters, if it has any."""
-        self._totals.add(saver, backend)
+        self.totals.add(saver, backend)
         return PrometheusSink(self._durations, self._errors, backend)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counters that savers keep themselves."""
-        totals = self._totals.read()
+        totals = self.totals.read()
         for name, (text, attributes) in EXPORTED.items():
             labels = ["backend"] if "" in attributes else ["backend", "cache"]
             counter = CounterMetricFamily(f"threadkeep_{name}", text, labels=labels)
@@ -99,11 +100,21 @@ _known = weakref.WeakKeyDictionary()
 
 
 def metrics_of(registry: CollectorRegistry) -> Metrics:
-    """Return the metrics of a registry, made at the first call."""
+    """Return the metrics of a registry, made at the first call.
+
+    Raises:
+        InvalidArgumentError: it is no registry, or has other metrics of these names.
+    """
+    if not isinstance(registry, CollectorRegistry):
+        raise invalid("registry", registry, "Use a CollectorRegistry of prometheus_client.")
     with _lock:
         ref = _known.get(registry)
         found = None if ref is None else ref()  # (the registry holds it)
         if found is None:
-            found = Metrics(registry)
+            try:
+                found = Metrics(registry)
+            except ValueError as error:
+                hint = f"Use one without other metrics of these names. {error}"
+                raise invalid("registry", registry, hint) from error
             _known[registry] = weakref.ref(found)
         return found

@@ -92,7 +92,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET  # noqa: N815 - the name that http.server asks for
 
     def log_message(self, format: str, *args: object) -> None:  # requests are not logged
         """Log nothing."""

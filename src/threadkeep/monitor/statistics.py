@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeAlias
@@ -12,13 +12,16 @@ from typing import Any, TypeAlias
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from threadkeep.delegate import behind
+from threadkeep.engine.model import OWN_NS
 from threadkeep.engine.operation import Operation
 from threadkeep.engine.rows import pack_time
 from threadkeep.engine.usage import DAY, Hour, ReadUsage, ThreadUsage, Usage, usage_of
+from threadkeep.errors import CorruptionError, invalid
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
 from threadkeep.maintenance import Maintenance
 from threadkeep.monitor import thread_sizes
+from threadkeep.monitor.texts import plural, shown, size
 from threadkeep.monitor.thread_sizes import ChannelStats, ThreadStats
 from threadkeep.registry.info import EPOCH
 from threadkeep.validation import MICROSECOND
@@ -31,7 +34,7 @@ _SAMPLE_CHECKPOINTS = 5_000
 LISTED = 1_000  # checkpoints that are counted of the saver of another maker
 _LISTED_BYTES = 256 << 20
 
-PARTS = ("manifests", "pending_writes", "metadata", "unreferenced")
+_PARTS = ("manifests", "pending_writes", "metadata", "unreferenced")
 _DERIVED = (
     *("growth_per_hour", "growth_per_day", "checkpoint_bytes"),
     *("writes_per_superstep", "deltas_saved"),
@@ -42,8 +45,9 @@ _DERIVED = (
 class Stats:
     """Statistics of a store. Bytes are those of contents, without the store's own overhead.
 
-    Where `estimated`, channels, parts and full copies are those of some threads, `by_thread`, taken
-    for all; all else is counted. Of the saver of another maker, its newest checkpoints are counted.
+    Where `estimated`, channels, parts and full copies are those of some threads, `by_thread`, which
+    stand for the rest; all else is counted. Of the saver of another maker, the first checkpoints
+    that it lists are counted.
 
     Attributes:
         at: time of the statistics.
@@ -55,7 +59,8 @@ class Stats:
         full_copy_bytes: what one whole, uncompressed copy of the state per checkpoint takes.
         compression_saved: bytes of stored values that compression has saved.
         channels: channels, largest first.
-        parts: bytes of `manifests`, `pending_writes`, `metadata`, and what is `unreferenced`.
+        parts: bytes of `manifests`, `pending_writes`, `metadata`, what is `unreferenced`, and of
+            threads that were left `unread`, of which no channel is known.
         hours: checkpoints and bytes of the last 24 hours, oldest first: of those still there.
         largest: the ten largest threads.
         busiest: the ten threads with the most checkpoints in the last 24 hours.
@@ -110,7 +115,8 @@ class Stats:
     @property
     def deltas_saved(self) -> int:
         """Bytes that storing changes alone has saved, beside full copies."""
-        return max(self.full_copy_bytes - self.bytes - self.compression_saved, 0)
+        read = self.bytes - self.parts.get("unread", 0)
+        return max(self.full_copy_bytes - read - self.compression_saved, 0)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as values that JSON can hold; times as ISO 8601."""
@@ -132,11 +138,11 @@ class Stats:
             for one in threads:
                 total = plural(one.checkpoints, "checkpoint")
                 recent = f"{one.recent:,} in the last 24 hours"
-                lines.append(f"  {one.thread}: {size(one.bytes)}, {total}, {recent}")
+                lines.append(f"  {shown(one.thread)}: {size(one.bytes)}, {total}, {recent}")
         lines += ["Channels:"] if self.channels else []
         for channel in self.channels[:MOST]:
             changes = plural(channel.changes, "change")
-            lines.append(f"  {channel.name}: {size(channel.bytes)}, {changes}")
+            lines.append(f"  {shown(channel.name)}: {size(channel.bytes)}, {changes}")
         return "\n".join(lines)
 
     def summary(self) -> list[str]:
@@ -157,70 +163,71 @@ class Stats:
         return [*lines, f"Estimates: {self.note}"] if self.note else lines
 
 
-def plural(count: int, noun: str) -> str:
-    """Return a count with its noun: "1 thread", "2,000 threads"."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def size(count: float) -> str:
-    """Return a number of bytes with its unit: "1.2 MB"."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if abs(count) < 999.5:  # noqa: PLR2004 - what would be rounded to 1000
-            return f"{count:.{0 if unit == 'bytes' else 1}f} {unit}"
-        count /= 1000
-    return f"{count:,.1f} TB"
-
-
 # -- our savers --------------------------------------------------------------------------
 
-_Measured: TypeAlias = list[tuple[ThreadStats, list[ChannelStats], float]]  # with its weight
+_Measured: TypeAlias = list[tuple[ThreadStats, list[ChannelStats]]]
 
 
 def count(now: int, *, counts_usage: bool, exact: bool = False) -> Operation[Stats]:
     """Count a store as of a time; with `exact` each part of each thread, which reads all of it."""
     read = ReadUsage(now, now - IDLE_DAYS * DAY, _SAMPLE)
     found = yield from thread_sizes.usage(read, counts_usage=counts_usage)
+    unread = 0
     if exact:
         every = yield from thread_sizes.all_sizes()
         weights = dict.fromkeys([one.thread for one in every.threads], 1.0)
     else:
-        weights = _weights(found)
+        weights, unread = _weights(found)
     measured: _Measured = []
     families: Any = {}
+    damaged: list[str] = []
     for thread in sorted(weights):
-        one, channels = yield from thread_sizes.thread_stats(thread, families)
+        try:
+            one, channels = yield from thread_sizes.thread_stats(thread, families)
+        except CorruptionError:
+            damaged.append(thread)
+            continue
         if one.bytes or one.checkpoints or one.writes:
-            measured.append((one, channels, weights[thread]))
-    return _measured_stats(now, found, measured, is_whole=exact or len(weights) >= found.threads)
+            measured.append((replace(one, weight=weights[thread]), channels))
+    if damaged:
+        known = {one.thread: one.bytes for one in (*found.largest, *found.sample)}
+        unread += round(sum([known.get(name, 0) * weights[name] for name in damaged]))
+        names = ", ".join(map(ascii, damaged[:MOST]))
+        note = f"{plural(len(damaged), 'damaged thread')} not read: {names} (threadkeep check)"
+        found = found._replace(notes=(*found.notes, note))
+    is_whole = not damaged and (exact or len(weights) >= found.threads)
+    return _measured_stats(now, found, measured, unread, is_whole=is_whole)
 
 
-def _weights(found: Usage) -> dict[str, float]:
-    """Choose the threads to count: the largest, and some others, each with how many it stands for.
+def _weights(found: Usage) -> tuple[dict[str, float], int]:
+    """Choose the threads to count, each with how many it stands for; return the bytes left out.
 
-    Threads that would take long are left out; the one that takes least is counted in any case.
+    The largest stand for themselves, others for the rest. Threads that would take long are left
+    out; the one that takes least is counted in any case.
     """
-    candidates = {one.thread: one for one in (*found.largest[:MOST], *found.sample)}
-    if found.threads <= _SAMPLE:
-        candidates |= {one.thread: one for one in found.largest}
+    largest = {one.thread: one for one in found.largest[:MOST]}
+    more = (*found.sample, *(found.largest if found.threads <= _SAMPLE else ()))
+    others = {one.thread: one for one in more if one.thread not in largest}
+    alone, sampled = (sum([one.bytes for one in some.values()]) for some in (largest, others))
+    weight = max((found.bytes - alone) / sampled, 1.0) if sampled else 1.0
     left = [_SAMPLE_BYTES, _SAMPLE_CHECKPOINTS]
-    chosen: list[ThreadUsage] = []
-    for one in sorted(candidates.values(), key=lambda one: one.bytes):
-        if not chosen or (one.bytes <= left[0] and one.checkpoints <= left[1]):
-            chosen.append(one)
+    weights: dict[str, float] = {}
+    unread = 0.0
+    for one in sorted([*largest.values(), *others.values()], key=lambda one: one.bytes):
+        own = 1.0 if one.thread in largest else weight
+        if not weights or (one.bytes <= left[0] and one.checkpoints <= left[1]):
+            weights[one.thread] = own
             left = [left[0] - one.bytes, left[1] - one.checkpoints]
-    largest = {one.thread for one in found.largest[:MOST]}
-    alone = sum([one.bytes for one in chosen if one.thread in largest])
-    others = sum([one.bytes for one in chosen if one.thread not in largest])
-    if others:
-        weight = max((found.bytes - alone) / others, 1.0)
-        return {one.thread: 1.0 if one.thread in largest else weight for one in chosen}
-    weight = max(found.bytes / alone, 1.0) if alone else 1.0
-    return {one.thread: weight for one in chosen}
+        else:
+            unread += one.bytes * own
+    return weights, round(unread)
 
 
-def _measured_stats(now: int, found: Usage, measured: _Measured, *, is_whole: bool) -> Stats:
+def _measured_stats(
+    now: int, found: Usage, measured: _Measured, unread: int, *, is_whole: bool
+) -> Stats:
     """Return the statistics of a store by the counts of its threads, and the parts of some."""
-    threads = tuple([one for one, _, _ in measured])
+    threads = tuple([one for one, _ in measured])
     if is_whole:
         found = found._replace(
             threads=len(threads),
@@ -229,20 +236,21 @@ def _measured_stats(now: int, found: Usage, measured: _Measured, *, is_whole: bo
             bytes=sum([one.bytes for one in threads]),
         )
     else:
-        note = f"channels, parts and full copies, from {plural(len(threads), 'thread')}"
+        left_out = f" ({size(unread)} of others not read)" if unread else ""
+        note = f"channels, parts and full copies, from {plural(len(threads), 'thread')}{left_out}"
         found = found._replace(notes=(*found.notes, note))
 
     def total(name: str) -> int:
-        sizes: list[float] = [getattr(one, name) * weight for one, _, weight in measured]
+        sizes: list[float] = [getattr(one, name) * one.weight for one in threads]
         return round(sum(sizes))
 
     return _stats(
         now,
         found,
-        _channels([(one, weight) for _, some, weight in measured for one in some]),
+        _channels([(channel, one.weight) for one, some in measured for channel in some]),
         bytes_on_disk=found.total,
         by_thread=threads,
-        parts={name: total(name) for name in PARTS},
+        parts={**{name: total(name) for name in _PARTS}, "unread": unread},
         compression_saved=total("compression_saved"),
     )
 
@@ -302,13 +310,18 @@ def _channels(found: Iterable[tuple[ChannelStats, float]]) -> list[ChannelStats]
 def of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Workflow[Stats]:
     """Return the statistics of any saver.
 
-    One of threadkeep gives its own, `saver.stats()`. Of another one the newest 1,000 checkpoints
+    One of threadkeep gives its own, `saver.stats()`. Of another one the first 1,000 checkpoints
     that `list()` returns are counted, by what its serializer makes of their values.
 
     Args:
         saver: the saver.
         exact: count the parts of every thread; see `Saver.stats`. Not for savers of others.
+
+    Raises:
+        InvalidArgumentError: it is not a saver.
     """
+    if not isinstance(saver, BaseCheckpointSaver):
+        raise invalid("saver", saver, "Use a LangGraph saver, such as SqliteSaver(path).")
     inner = behind(saver)
     if isinstance(inner, Maintenance):
         own = partial(inner.stats, exact=exact), partial(inner.astats, exact=exact)
@@ -343,16 +356,21 @@ class _Listed:
         ] = {}  # thread, namespace, channel, version
         self._channels: dict[str, ChannelStats] = {}
         self._threads: dict[str, tuple[int, int, list[int]]] = {}  # bytes, writes, times
-        self._count = self._read = 0
+        self._count = self._read = self._writes = 0
 
     def add(self, one: CheckpointTuple) -> bool:
         """Add a checkpoint; return True if it is enough."""
         place, checkpoint = one.config["configurable"], one.checkpoint
         thread, ns = str(place["thread_id"]), str(place.get("checkpoint_ns", ""))
+        if ns.startswith(OWN_NS):
+            return self._is_full
         size, writes, times = self._threads.get(thread, (0, 0, []))
         for name, value in checkpoint["channel_values"].items():
             version = str(checkpoint["channel_versions"].get(name))
             size += self._add_value((thread, ns, name, version), value)
+        pending = sum([self._size(value) for _, _, value in one.pending_writes or ()])
+        self._writes += pending
+        size += pending
         writes += len({task for task, *_ in one.pending_writes or ()})
         stored_at = pack_time(checkpoint["ts"])
         times.append(stored_at if isinstance(stored_at, int) else 0)
@@ -364,13 +382,19 @@ class _Listed:
     def _is_full(self) -> bool:
         return self._count >= LISTED or self._read > _LISTED_BYTES
 
+    def _size(self, value: Any) -> int:
+        size = len(self._serde.dumps_typed(value)[1])
+        self._read += size
+        return size
+
     def _add_value(self, key: tuple[str, str, str, str], value: Any) -> int:
         """Add a value of a channel; return its size if its version is new."""
         name, is_new = key[2], key not in self._sizes
         if is_new:
-            self._sizes[key] = len(self._serde.dumps_typed(value)[1])
+            self._sizes[key] = self._size(value)
+        else:
+            self._read += self._sizes[key]
         size = self._sizes[key]
-        self._read += size
         old = self._channels.get(name) or ChannelStats(name)
         self._channels[name] = ChannelStats(
             name,
@@ -396,7 +420,8 @@ class _Listed:
             ThreadUsage(name, size, len(times), writes, per_thread[name], max(times))
             for name, (size, writes, times) in self._threads.items()
         ]
-        note = f"all, from the newest {self._count:,} checkpoints of list()"
+        note = f"all, from the first {self._count:,} checkpoints that list() returns"
         notes = (note,) if self._is_full else ()
         found = usage_of(read, 0, threads, recent, notes)
-        return _stats(now, found, list(self._channels.values()), bytes_on_disk=None)
+        channels, parts = list(self._channels.values()), {"pending_writes": self._writes}
+        return _stats(now, found, channels, bytes_on_disk=None, parts=parts)

@@ -20,6 +20,7 @@ from threadkeep.engine.cold_references import (
 from threadkeep.engine.context import NO_CODEC, Keyframes, read_manifest
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.model import (
+    OWN_NS,
     FindThreads,
     ReadSegments,
     ReadSizes,
@@ -68,6 +69,7 @@ class ThreadStats:
         pending_writes: pending writes, and the values that only they refer to.
         metadata: the checkpoints' metadata.
         unreferenced: what nothing refers to any more.
+        weight: how many threads of its size it stands for, where not all were counted.
     """
 
     thread: str
@@ -81,6 +83,7 @@ class ThreadStats:
     pending_writes: int = 0
     metadata: int = 0
     unreferenced: int = 0
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +118,13 @@ def thread_names(after: str | None, limit: int) -> Operation[list[str]]:
 
 
 def all_sizes() -> Operation[Sizes]:
-    """Return the sizes of all threads."""
+    """Return the sizes of all threads but threadkeep's own."""
     page = yield from sizes(None)
     threads = list(page.threads)
     while len(page.threads) == _PAGE:
         page = yield from sizes(threads[-1].thread)
         threads += page.threads
-    return Sizes(page.total, tuple(threads))
+    return Sizes(page.total, tuple([one for one in threads if not one.thread.startswith(OWN_NS)]))
 
 
 def usage(read: ReadUsage, *, counts_usage: bool) -> Operation[Usage]:

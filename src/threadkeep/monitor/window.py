@@ -11,7 +11,7 @@ from statistics import linear_regression
 from threadkeep.errors import ConflictError, InvalidArgumentError, InvalidConfigError
 
 SAMPLES = 300
-RISES_AFTER = 3  # bad evaluations in a row
+_CHANGES_AFTER = 3  # evaluations in a row
 _CLEARS_BELOW = 0.9  # of the threshold
 _CALLERS_OWN = (ConflictError, InvalidArgumentError, InvalidConfigError)
 _LEAST_SPAN = 3600  # seconds of sizes from which growth is told
@@ -20,7 +20,10 @@ DAY = 86400
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Operations in a window; times in seconds, None where there were none."""
+    """Operations in a window; times in seconds, None where there were none.
+
+    `per_second` is None within the first second.
+    """
 
     operations: int = 0
     failures: int = 0
@@ -40,7 +43,7 @@ class Window:
 
     Args:
         seconds: the age at which an operation leaves the window.
-        clock: returns the time in seconds.
+        clock: returns seconds that never go back.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
@@ -61,24 +64,24 @@ class Window:
         since = max(now - self._seconds, self._began)
         # (a copy: other threads go on recording)
         samples = [one for one in self._samples.copy() if one[0] >= since]
-        if not samples:
-            return Rates(per_second=0.0)
         if len(samples) == SAMPLES:
             since = samples[0][0]
+        passed = now - since
+        is_known = passed > 0 and (passed >= 1 or len(samples) == SAMPLES)
         times = sorted([one[1] for one in samples])
         return Rates(
             operations=len(samples),
             failures=sum([one[2] for one in samples]),
-            per_second=len(samples) / max(now - since, 1.0),
+            per_second=len(samples) / passed if is_known else None,
             p50=_percentile(times, 0.50),
             p95=_percentile(times, 0.95),
             p99=_percentile(times, 0.99),
         )
 
 
-def _percentile(ordered: list[float], part: float) -> float:
-    """Return the smallest value that is not less than this part of all."""
-    return ordered[ceil(part * len(ordered)) - 1]
+def _percentile(ordered: list[float], part: float) -> float | None:
+    """Return the smallest value that is not less than this part of all; None if there is none."""
+    return ordered[ceil(part * len(ordered)) - 1] if ordered else None
 
 
 class Growth:
@@ -107,18 +110,18 @@ def days_until(size: int, per_day: float | None, limit: int | None) -> float | N
 
 
 class Hysteresis:
-    """State of one alert: it rises after three bad values, and clears well within the limit."""
+    """State of one alert: it changes after three values in a row, and clears well within limits."""
 
     def __init__(self) -> None:
         self.is_active = False
-        self._bad = 0
+        self._in_a_row = 0
 
     def update(self, ratio: float) -> bool:
         """Take a value as a part of its limit, above 1 is bad; return True if the state changed."""
-        self._bad = self._bad + 1 if ratio > 1 else 0
-        before = self.is_active
-        if before:
-            self.is_active = ratio > _CLEARS_BELOW
-        else:
-            self.is_active = self._bad >= RISES_AFTER
-        return self.is_active != before
+        is_other = ratio <= _CLEARS_BELOW if self.is_active else ratio > 1
+        self._in_a_row = self._in_a_row + 1 if is_other else 0
+        has_changed = self._in_a_row == _CHANGES_AFTER
+        if has_changed:
+            self.is_active = not self.is_active
+            self._in_a_row = 0
+        return has_changed

@@ -9,6 +9,7 @@ from threadkeep.engine.model import (
     FREE,
     HIDDEN,
     NESTED,
+    OWN_NS,
     Batch,
     Child,
     FindThreads,
@@ -327,6 +328,7 @@ class ReadContract(Contract):
             self.put(thread=thread, now=at, entry=entry, touch=Touch(size=100), writes=(write(9),))
             self.put(thread=thread, now=at, checkpoints=(*rows, checkpoint(1, ts="yesterday")))
         self.put(thread="a", touch=Touch(size=900))
+        self.put(thread=f"{OWN_NS}x", now=NOW, entry=ThreadEntry(f"{OWN_NS}x", "active", NOW, NOW))
         self.drop("gone")
         read = ReadUsage(NOW, NOW - 30 * DAY, 2)
         counting = thread_sizes.usage(read, counts_usage=self.backend.counts_usage)

@@ -26,6 +26,7 @@ from threadkeep.backends.memory.rows import (
 )
 from threadkeep.backends.records import between, matches
 from threadkeep.engine.model import (
+    OWN_NS,
     CheckpointRow,
     FindThreads,
     Read,
@@ -247,7 +248,7 @@ def _usage(threads: Threads, read: ReadUsage) -> Usage:
     since = read.now - DAY
     for name, thread in threads.items():
         entry = thread.entry
-        if entry is not None and entry.state in WITH_CHECKPOINTS:
+        if entry is not None and entry.state in WITH_CHECKPOINTS and not name.startswith(OWN_NS):
             times = [row.ts for row in thread.rows()]
             new = [(name, time) for time in times if isinstance(time, int) and time >= since]
             writes = sum(

@@ -12,10 +12,11 @@ from psycopg.types.numeric import Int8
 from threadkeep.backends.postgres import migrations
 from threadkeep.backends.postgres.statement import Query, Rows, Statement, unpack_text
 from threadkeep.backends.postgres.threads import MICROSECONDS, TOTAL
+from threadkeep.engine.model import OWN_NS
 from threadkeep.engine.thread_entry import WITH_CHECKPOINTS
 from threadkeep.engine.usage import DAY, HOUR, ReadUsage, ThreadUsage, Usage, hours_of
 
-_IS_USED = f"t.state IN {WITH_CHECKPOINTS}"
+_IS_USED = f"t.state IN {WITH_CHECKPOINTS} AND NOT starts_with(t.thread_id, '{OWN_NS}')"
 _TOTALS = f"""
 SELECT count(*), coalesce(sum(t.size), 0)::bigint,
     count(*) FILTER (WHERE t.updated_at < q.since),
@@ -64,7 +65,7 @@ _LARGEST = _SOME.replace("{order}", "t.size DESC")
 _SAMPLE = _SOME.replace("{order}", "md5(t.thread_id)")
 _INDEXES = Statement("""
 SELECT c.relname::text, $name${schema}$name$ FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-WHERE c.relnamespace = $name${schema}$name$::regnamespace
+WHERE c.relnamespace = $name${schema}$name$::regnamespace AND i.indisvalid
 """)
 _INDEX = re.compile(r"CREATE INDEX (\w+)[^;]*")
 
@@ -107,6 +108,7 @@ def _threads(rows: Rows) -> tuple[ThreadUsage, ...]:
 
 def _missing(there: Rows) -> tuple[str, ...]:
     names, (schema, *_) = zip(*there, strict=True)
-    sql = (resources.files(migrations) / "0001_tables.sql").read_text("utf-8")
+    files = [one for one in resources.files(migrations).iterdir() if one.name.endswith(".sql")]
+    sql = ";".join([one.read_text("utf-8") for one in sorted(files, key=lambda one: one.name)])
     wanted = [(found[1], found[0]) for found in _INDEX.finditer(sql.replace("{schema}", schema))]
     return tuple([" ".join(text.split()) for name, text in wanted if name not in names])

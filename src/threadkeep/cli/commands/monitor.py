@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 from contextlib import suppress
@@ -11,7 +10,7 @@ from threadkeep.backends.open import extra
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import URL_ARGUMENT, flag, option, parse_size
 from threadkeep.cli.stores import Session, public_name, settings
-from threadkeep.cli.terminal import plural
+from threadkeep.cli.terminal import interrupted_by_sigterm, plural
 from threadkeep.monitor import Monitor, Snapshot, Thresholds, observe
 
 
@@ -64,17 +63,19 @@ def monitor(
 
     with session.open(url) as saver:
         observed = observe(saver, registry=registry)
+        watch = Monitor(
+            observed, thresholds, interval, alerts=channels, on_snapshot=None if once else show
+        )
         if once:
-            found = Monitor(observed, thresholds, interval).measure()
+            found = watch.measure()
             session.print(found.as_json(), found.report())
             return 0 if found.healthy else 1
-        watch = Monitor(observed, thresholds, interval, alerts=channels, on_snapshot=show)
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        try:
-            with suppress(KeyboardInterrupt), serve(watch, registry, listen) as address:
-                _run(session, watch, public_name(url), address)
-        finally:
-            signal.signal(signal.SIGTERM, before)
+        with (
+            suppress(KeyboardInterrupt),
+            interrupted_by_sigterm(),
+            serve(watch, registry, listen) as address,
+        ):
+            _run(session, watch, public_name(url), address)
     return 0
 
 

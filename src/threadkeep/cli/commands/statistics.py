@@ -17,13 +17,15 @@ from threadkeep.cli.terminal import Drawn, bar, columns, plural, table, text
 from threadkeep.engine.usage import ThreadUsage
 from threadkeep.monitor.advice import Advice
 from threadkeep.monitor.advice import advise as advise_on
-from threadkeep.monitor.statistics import PARTS, Stats, size
+from threadkeep.monitor.statistics import Stats
+from threadkeep.monitor.texts import size
 
 _LABELS = {
     "manifests": "(manifests)",
     "pending_writes": "(pending writes)",
     "metadata": "(checkpoint metadata)",
     "unreferenced": "(unreferenced)",
+    "unread": "(threads not read)",
 }
 _AXIS = "".join([f"{f'-{hours} h':<18}" for hours in (24, 18, 12, 6)]).rstrip()
 _TABLES, _OTHER_LINES = 3, 29
@@ -73,25 +75,31 @@ def _document(name: str, found: Stats) -> dict[str, Any]:
     return {"store": name, **found.as_json()}
 
 
-def _lines(name: str, found: Stats, before: Stats | None, top: int) -> list[Drawn]:
+def _lines(
+    name: str, found: Stats, before: Stats | None, top: int, *, is_small: bool = False
+) -> list[Drawn]:
+    more = [] if is_small else [_threads("busiest threads", found.busiest[:top])]
     return [
         text(name, "bold"),
         *found.summary(),
         _rates(found, before),
         "",
-        *_chart([hour.checkpoints for hour in found.hours]),
+        *_chart([] if is_small else [hour.checkpoints for hour in found.hours]),
         _threads("largest threads", found.largest[:top]),
         "",
-        _threads("busiest threads", found.busiest[:top]),
+        *more,
         "" if found.busiest else None,
         _channels(found, top),
     ]
 
 
 def _fitting(name: str, found: Stats, before: Stats | None, top: int) -> list[Drawn]:
-    """Return the lines without empty ones, and with as many rows as the terminal has room for."""
+    """Return the lines without empty ones, and with as many rows as the terminal has room for.
+
+    A small terminal shows neither the chart nor the busiest threads.
+    """
     room = (shutil.get_terminal_size().lines - _OTHER_LINES) // _TABLES
-    lines = _lines(name, found, before, min(top, max(room, 1)))
+    lines = _lines(name, found, before, min(top, max(room, 1)), is_small=room < 1)
     return [line for line in lines if line != ""]
 
 
@@ -135,7 +143,9 @@ def _channels(found: Stats, top: int) -> Drawn:
         others = plural(len(rest), "more channel")
         counts.append((f"... {others} (--top)", sum([one.bytes for one in rest]), "", ""))
     counts += [
-        (_LABELS[name], found.parts[name], "", "") for name in PARTS if found.parts.get(name)
+        (label, found.parts[name], "", "")
+        for name, label in _LABELS.items()
+        if found.parts.get(name)
     ]
     most = max([count for _, count, *_ in counts], default=0)
     rows: list[Any] = [
@@ -160,6 +170,8 @@ def advise(session: Session, store: str | None = URL_ARGUMENT) -> None:
         found = advise_on(saver, url=word)
     document = {"store": name, "advice": [asdict(one) for one in found]}
     lines = [line for one in found for line in _advice_lines(one)]
+    if any(one.frees for one in found):
+        lines.append("Try commands with --dry-run first. What they free overlaps.")
     session.print(document, *(lines or ["No advice: nothing stands out."]))
 
 
