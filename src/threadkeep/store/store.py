@@ -86,6 +86,23 @@ class Store(BaseStore, driver.Closing):
         group_commit: GroupCommit | None = None,
         owned: bool = False,
     ) -> None:
+        self._pair = driver.BackendPair(backend)
+        self._is_owned = owned
+        try:
+            self._open(index, ttl, serde, history, group_commit or _TOGETHER)
+        except BaseException:
+            if owned and isinstance(backend, Backend):
+                backend.close()
+            raise
+
+    def _open(
+        self,
+        index: IndexConfig | Mapping[str, Any] | None,
+        ttl: TTLConfig | None,
+        serde: SerializerProtocol | None,
+        history: int,
+        group_commit: GroupCommit,
+    ) -> None:
         if not is_count(history, 0):
             raise invalid("history", history, "Use a number of versions, 0 or more.")
         self.ttl_config = _checked_ttl(ttl)
@@ -95,10 +112,9 @@ class Store(BaseStore, driver.Closing):
                 "A store whose serde may encrypt cannot have an index, which tells of the texts.",
                 hint="Leave out index, or serde.",
             )
-        options = self._index.options if self._index else None
-        self._pair = driver.BackendPair(backend)
-        self._is_owned = owned
-        self._rows = driver.Store(items_over(backend, options), group_commit or _TOGETHER)
+        backend = self._pair.backend
+        items = items_over(backend, self._index.options if self._index else None)
+        self._rows = driver.Store(items, group_commit)
         self._stack = driver.Stack(self._rows)
         self._engine = Engine(
             packer=Packer(serde),
