@@ -275,7 +275,7 @@ def openers(tmp_path, kind):
     return lambda **options: PostgresSaver(url_for(tmp_path), max_size=2, **options)
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", "hot postgres"])
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_stale_is_read_whoever_writes(tmp_path, kind, seed):

@@ -164,7 +164,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
 # -- all of it ---------------------------------------------------------------------------
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_everything_is_the_same(source: str, backend: str, tmp_path: Path, filled: Any) -> None:
@@ -451,6 +451,7 @@ def gone_on(inner: Any, name: Any, saver: Any) -> None:
     story(inner).invoke({"log": ["late"]}, at("t"))
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_thread_that_both_went_on_with_is_left_alone(
     source: str, tmp_path: Path, saver: Any
@@ -466,6 +467,7 @@ def test_a_thread_that_both_went_on_with_is_left_alone(
         assert story(saver).get_state(at("u")).values["log"] == told("a", "more")
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_line_of_the_source_goes_into_a_fork(source: str, tmp_path: Path, saver: Any) -> None:
     with official(source, tmp_path) as (inner, name):
@@ -528,6 +530,7 @@ def test_threads_with_nothing_in_common(tmp_path: Path) -> None:
         assert story(ours).get_state(at("t-adopted")).values["log"] == told("theirs")
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("source", SOURCES)
 async def test_the_thread_of_the_source_replaces_the_one_here(
     source: str, tmp_path: Path, saver: Any

@@ -391,6 +391,7 @@ def existed(saver: Any) -> None:
                 assert (values["n"], state.parent_config) == (1, None)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("store", "suffix"),
     [

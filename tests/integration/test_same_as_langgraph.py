@@ -33,7 +33,7 @@ RUNS = {
 CASES = [
     pytest.param(name, durability, *run, id="-".join((name, durability, *run)))
     for name, scenario in SCENARIOS.items()
-    for durability in drawn(scenario.durabilities, 2, name)
+    for durability in drawn(scenario.durabilities, 1, name)
     for run in drawn(RUNS[durability], 1, (name, durability))
 ]
 DEFAULT = {n: "async" if "async" in s.durabilities else "sync" for n, s in SCENARIOS.items()}

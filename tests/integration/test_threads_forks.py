@@ -138,6 +138,7 @@ def _shown(state: Any) -> Any:
     return state.values, state.next, tasks, state.metadata["step"], state.metadata["source"]
 
 
+@pytest.mark.drawn(14)
 @pytest.mark.parametrize("story", STORIES)
 def test_a_fork_is_what_a_copy_of_that_moment_is(saver: Any, story: str) -> None:
     make, before, after = STORIES[story]
@@ -307,6 +308,7 @@ async def test_the_awaited_twin(saver: Any) -> None:
     assert state.values["said"][:2] == ["hello", "answer to hello"]
 
 
+@pytest.mark.drawn(1)
 def test_two_processes_fork_and_run(another: Any) -> None:
     """Who remembers the origin, and who remembers the fork, go on next to each other."""
     one, other = another(), another()

@@ -35,7 +35,7 @@ async def is_there(case: Any, name: str, saver: Any) -> bool:
     return True
 
 
-@pytest.mark.drawn(60)
+@pytest.mark.drawn(36)
 @pytest.mark.parametrize("capability", Capability)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", FOREIGN)
