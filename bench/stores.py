@@ -178,7 +178,7 @@ def load_sqlite_vec() -> bool:
     return True
 
 
-def run_sqlite(items: int, folder: Path) -> None:
+def run_sqlite(items: int, vectors: int, folder: Path) -> None:
     from langgraph.store.sqlite import AsyncSqliteStore  # noqa: PLC0415 - one of two
     from langgraph.store.sqlite import SqliteStore as Theirs  # noqa: PLC0415 - one of two
 
@@ -197,30 +197,34 @@ def run_sqlite(items: int, folder: Path) -> None:
             return [first, await measure_async(theirs)]
 
     show("SQLite, async", *asyncio.run(awaited()))
+    if not vectors:
+        return
     with SqliteStore(folder / "ours-plain.db", index=INDEX) as ours:
-        plain = measure_vectors(ours, items)
+        plain = measure_vectors(ours, vectors)
     if load_sqlite_vec():
         with SqliteStore(folder / "ours-vec.db", index=INDEX) as ours:
-            mine = measure_vectors(ours, items)
+            mine = measure_vectors(ours, vectors)
         index: Any = INDEX
         with Theirs.from_conn_string(str(folder / "vec.db"), index=index) as theirs:
             theirs.setup()
-            other = measure_vectors(theirs, items)
-        show(f"SQLite, {items} vectors of {DIMS}, sqlite-vec", mine, other)
+            other = measure_vectors(theirs, vectors)
+        show(f"SQLite, {vectors} vectors of {DIMS}, sqlite-vec", mine, other)
         show("the same, ours by numpy", plain, other)
 
 
-def run_postgres(items: int, url: str) -> None:
+def run_postgres(items: int, vectors: int, url: str) -> None:
     from langgraph.store.postgres import AsyncPostgresStore  # noqa: PLC0415 - one of two
     from langgraph.store.postgres import PostgresStore as Theirs  # noqa: PLC0415 - one of two
 
-    def both(take: Callable[[Any, int], Measured], **options: Any) -> list[Measured]:
+    def both(
+        take: Callable[[Any, int], Measured], count: int = items, **options: Any
+    ) -> list[Measured]:
         with ExitStack() as stack:
             ours = stack.enter_context(PostgresStore(url, schema="bench_ours", **options))
             theirs = stack.enter_context(Theirs.from_conn_string(url, **options))
             for store in (ours, theirs):
                 store.setup()
-            return [take(ours, items), take(theirs, items)]
+            return [take(ours, count), take(theirs, count)]
 
     show(f"PostgreSQL, {items} items", *both(measure))
 
@@ -231,19 +235,24 @@ def run_postgres(items: int, url: str) -> None:
             return [first, await measure_async(theirs)]
 
     show("PostgreSQL, async", *asyncio.run(awaited()))
-    show(f"PostgreSQL, {items} vectors of {DIMS}", *both(measure_vectors, index=INDEX))
+    if not vectors:
+        return
+    both_vectors = both(measure_vectors, vectors, index=INDEX)
+    show(f"PostgreSQL, {vectors} vectors of {DIMS}", *both_vectors)
 
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--items", type=int, default=10_000)
+    parser.add_argument("--vectors", type=int, help="as many items with vectors; default: all")
     parser.add_argument("--postgres", metavar="URL", help="measure on this empty database instead")
     options = parser.parse_args(arguments)
+    vectors = options.items if options.vectors is None else options.vectors
     with TemporaryDirectory() as folder, suppress(KeyboardInterrupt):
         if options.postgres:
-            run_postgres(options.items, options.postgres)
+            run_postgres(options.items, vectors, options.postgres)
         else:
-            run_sqlite(options.items, Path(folder))
+            run_sqlite(options.items, vectors, Path(folder))
 
 
 if __name__ == "__main__":
