@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -47,9 +47,14 @@ _OTHERS: dict[str, tuple[Callable[[Any], bool], str]] = {
 NAMES = (*_OTHERS, *_CLASSES)
 
 
+def pop_named(given: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Remove options of these names from those given, and return them."""
+    return {name: given.pop(name) for name in names if name in given}
+
+
 def pop_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Remove these options from those given, and return them; the backend's are left."""
-    own = {name: given.pop(name) for name in NAMES if name in given}
+    """Remove a saver's options from those given, and return them; the backend's are left."""
+    own = pop_named(given, NAMES)
     check_options(own)
     return own
 

@@ -181,15 +181,17 @@ def open_saver(url: str, **options: Any) -> Saver:
     return Saver(open_backend(url, **options), **own)
 
 
-class Opened(NamedTuple):
-    """A saver, and the store and the cache that use its connections.
-
-    Use it under `with` or `async with`, which closes all three.
-    """
-
+class _Three(NamedTuple):
     saver: Saver
     store: Store
     cache: Cache
+
+
+class Opened(driver.Closing, _Three):
+    """A saver, and the store and the cache that use its connections: a tuple of the three.
+
+    Use it under `with` or `async with`, which closes them.
+    """
 
     def setup(self) -> None:
         """Make the tables that a PostgreSQL database needs. Idempotent."""
@@ -201,29 +203,12 @@ class Opened(NamedTuple):
         await self.saver.asetup()
         await self.store.asetup()
 
-    def close(self) -> None:
-        """Close all three. Idempotent."""
-        driver.run(self._close())
-
-    async def aclose(self) -> None:
-        """Async variant of `close`."""
-        await driver.arun(self._close())
-
     def _close(self) -> Workflow[None]:
+        """Close all three. Idempotent."""
         for each in (self.cache, self.store, self.saver):
             yield from either(each.close, each.aclose)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
+    close, aclose = driver.both(_close)
 
 
 def open_all(

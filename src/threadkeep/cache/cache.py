@@ -19,6 +19,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.backends.memory import MemoryBackend
+from threadkeep.backends.open import server_of
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.backends.sync_bridge import BlockingFace
 from threadkeep.cache.backend import (
@@ -362,12 +363,10 @@ def entries_over(backend: Backend | AsyncBackend) -> Backend | AsyncCacheBackend
 
 
 def _awaited(backend: Any) -> AsyncCacheBackend:
-    for kind in type(backend).__mro__:  # (their libraries are extras)
-        for server in ("postgres", "redis"):
-            if kind.__module__.startswith(f"threadkeep.backends.{server}."):
-                module: Any = import_module(f"threadkeep.cache.{server}")
-                found: AsyncCacheBackend = module.entries_over(backend)
-                return found
+    if (server := server_of(backend)) is not None:
+        module: Any = import_module(f"threadkeep.cache.{server}")
+        found: AsyncCacheBackend = module.entries_over(backend)
+        return found
     raise InvalidArgumentError(
         f"{type(backend).__name__} has no room for a cache.",
         hint="Use a backend of threadkeep: memory, SQLite, PostgreSQL or Redis.",

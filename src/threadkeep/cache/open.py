@@ -10,6 +10,7 @@ from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.backends.open import open_backend, open_postgres, open_redis
 from threadkeep.backends.sqlite import Database, SqliteBackend
 from threadkeep.cache.cache import Cache
+from threadkeep.options import pop_named
 
 _OWN = ("serde", "lease", "max_bytes", "max_entries")
 
@@ -26,7 +27,7 @@ def open_cache(url: str, **options: Any) -> Cache:
         OpenError: the scheme is unknown, or the store cannot be opened.
         InvalidArgumentError: an option is unknown or invalid.
     """
-    own = {name: options.pop(name) for name in _OWN if name in options}
+    own = pop_named(options, _OWN)
     if isinstance(url, str) and url[:9].lower() == "sqlite://":
         options.setdefault("synchronous", "normal")
     return Cache(open_backend(url, **options), owned=True, **own)
@@ -90,7 +91,7 @@ class PostgresCache(Cache):
     """
 
     def __init__(self, conn: Any, **options: Any) -> None:
-        own = {name: options.pop(name) for name in _OWN if name in options}
+        own = pop_named(options, _OWN)
         super().__init__(open_postgres(conn, **options), owned=True, **own)
 
 
@@ -112,7 +113,7 @@ class RedisCache(Cache):
         prefix: str | None = None,
         **options: Any,
     ) -> None:
-        own = {name: options.pop(name) for name in _OWN if name in options}
+        own = pop_named(options, _OWN)
         if prefix is not None:
             options["prefix"] = prefix
         super().__init__(open_redis(redis, **options), serde=serde, owned=True, **own)

@@ -6,14 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends.memory import MemoryBackend
+from threadkeep.backends.open import server_of
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.store.backend import AsyncItemBackend, ItemBackend, SearchOptions
 
 if TYPE_CHECKING:
     from threadkeep.backends.base import AsyncBackend, Backend
-
-_SERVERS = ("postgres", "redis")
 
 
 def items_over(
@@ -34,12 +33,10 @@ def items_over(
         from threadkeep.store.sqlite import SqliteItems  # noqa: PLC0415 - one of them is needed
 
         return SqliteItems(backend.connections, search)
-    for kind in type(backend).__mro__:  # (their libraries are extras)
-        for server in _SERVERS:
-            if kind.__module__.startswith(f"threadkeep.backends.{server}."):
-                opener: Any = import_module(f"threadkeep.store.{server}").items_over
-                found: ItemBackend | AsyncItemBackend = opener(backend, search)
-                return found
+    if (server := server_of(backend)) is not None:
+        opener: Any = import_module(f"threadkeep.store.{server}").items_over
+        found: ItemBackend | AsyncItemBackend = opener(backend, search)
+        return found
     raise InvalidArgumentError(
         f"{type(backend).__name__} stores no items.",
         hint="Use a backend of threadkeep: memory, SQLite, PostgreSQL or Redis.",

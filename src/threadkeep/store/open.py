@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -10,15 +9,10 @@ from threadkeep.backends.open import open_backend, open_postgres, open_redis
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.backends.sqlite.opening import Database
 from threadkeep.layers.driver import in_thread
+from threadkeep.options import pop_named
 from threadkeep.store.store import Store
 
 _OWN = ("index", "ttl", "serde", "history", "group_commit")
-
-
-def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the options of the store, and those of its backend."""
-    own = {name: value for name, value in options.items() if name in _OWN}
-    return own, {name: value for name, value in options.items() if name not in _OWN}
 
 
 def open_store(url: str, **options: Any) -> Store:
@@ -33,8 +27,8 @@ def open_store(url: str, **options: Any) -> Store:
         OpenError: the scheme is unknown, or the store cannot be opened.
         InvalidArgumentError: an option is unknown or invalid.
     """
-    own, rest = _split(options)
-    return Store(open_backend(url, **rest), owned=True, **own)
+    own = pop_named(options, _OWN)
+    return Store(open_backend(url, **options), owned=True, **own)
 
 
 class MemoryStore(Store):
@@ -89,8 +83,8 @@ class PostgresStore(Store):
     """
 
     def __init__(self, conn: Any, pipe: Any = None, **options: Any) -> None:
-        own, rest = _split(options)
-        super().__init__(open_postgres(conn, pipe, **rest), owned=True, **own)
+        own = pop_named(options, _OWN)
+        super().__init__(open_postgres(conn, pipe, **options), owned=True, **own)
 
     @classmethod
     def from_conn_string(
@@ -118,8 +112,8 @@ class RedisStore(Store):
     """
 
     def __init__(self, redis_url: Any, **options: Any) -> None:
-        own, rest = _split(options)
-        super().__init__(open_redis(redis_url, **rest), owned=True, **own)
+        own = pop_named(options, _OWN)
+        super().__init__(open_redis(redis_url, **options), owned=True, **own)
 
     @classmethod
     def from_conn_string(cls, conn_string: str, **options: Any) -> Self:

@@ -108,7 +108,7 @@ def together(operations: Sequence[Requests[Any]]) -> Requests[list[Any]]:
     while replies:
         fetches: dict[int, Fetch] = {}
         for at, reply in replies.items():
-            request = yield from _untilask(operations[at], reply, results, at)
+            request = yield from _until_fetch(operations[at], reply, results, at)
             if request is not None:
                 fetches[at] = request
         replies = {}
@@ -121,7 +121,7 @@ def together(operations: Sequence[Requests[Any]]) -> Requests[list[Any]]:
     return results
 
 
-def _untilask(
+def _until_fetch(
     operation: Requests[Any], reply: Any, results: list[Any], at: int
 ) -> Requests[Fetch | None]:
     """Continue an operation until it fetches (return that), or ends (note its result)."""
@@ -226,7 +226,7 @@ def _passing(
     page = limit
     while len(found) < limit:
         rows: list[ItemRow] = yield from ask(read._replace(limit=page))
-        found += _tested(engine, [Scored(row, 0.0) for row in rows], wanted, bare=True)
+        found += _tested(engine, [(row, None) for row in rows], wanted)
         if len(rows) < page:
             break
         read = read._replace(after=rows[-1].place)
@@ -235,17 +235,18 @@ def _passing(
 
 
 def _tested(
-    engine: Engine, scored: Iterable[Scored], wanted: filters.Filter | None, *, bare: bool = False
+    engine: Engine,
+    scored: Iterable[tuple[ItemRow, float | None]],
+    wanted: filters.Filter | None,
 ) -> list[_Match]:
     found = []
     for row, score in scored:
-        shown = None if bare else score
         if wanted is None:
-            found.append(_Match(row, shown))
+            found.append(_Match(row, score))
         else:
             value = value_of(engine, row)
             if wanted.holds(value):
-                found.append(_Match(row, shown, value))
+                found.append(_Match(row, score, value))
     return found
 
 
