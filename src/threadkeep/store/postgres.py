@@ -240,6 +240,11 @@ _PUT = (
     " %s::bigint[], %s::text[], %s::text[], %s, %s"
 )
 
+_PUT_ONE = (
+    "SELECT {schema}.put_item(%s::text, %s::text, %s::text, %s::bytea, %s::bigint, %s::text,"
+    " %s::text, %s)"
+)
+
 
 def _put(change: PutItems) -> Statement:
     puts = change.puts
@@ -248,11 +253,13 @@ def _put(change: PutItems) -> Statement:
             "The values of one put take more than 1 GB, which is what PostgreSQL takes.",
             hint="Put them one by one, and keep larger values outside the store.",
         )
+    is_plain = all(put.value is not None and put.expects is None for put in puts)
+    if is_plain and len(puts) == 1 and not (puts[0].vectors or puts[0].earlier or puts[0].times):
+        return _put_one(puts[0], change.now)
     json = [put.value if isinstance(put.value, str) else None for put in puts]
     bodies = [None if isinstance(put.value, str) else put.value for put in puts]
     paths: dict[str, int] = {}
     spaces = [paths.setdefault(path_of(put.namespace), len(paths) + 1) for put in puts]
-    is_plain = all(put.value is not None and put.expects is None for put in puts)
     text = _PUT
     values: list[Any] = [
         array("text", list(paths)),
@@ -285,6 +292,21 @@ def _put(change: PutItems) -> Statement:
     if vectors:
         text += ", " + _VECTORS
     return Statement(text + ")", (*values, *vectors))
+
+
+def _put_one(put: ItemPut, now: int) -> Statement:
+    is_json = isinstance(put.value, str)
+    values = (
+        path_of(put.namespace),
+        pack_text(put.key),
+        put.value if is_json else None,
+        None if is_json else put.value,
+        None if put.ttl is None else Int8(put.ttl),
+        pack_optional(put.pending),
+        _words(put.words),
+        Int8(now),
+    )
+    return Statement(_PUT_ONE, values)
 
 
 def _vector_values(items: Sequence[ItemPut | EmbedItem]) -> tuple[Array, ...]:
