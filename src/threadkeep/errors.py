@@ -212,7 +212,7 @@ class StatementTimeoutError(BackendError):
 
 
 class ClosedError(BackendError):
-    """The saver has been closed."""
+    """The saver, store or cache has been closed."""
 
 
 class LockedError(BackendError):

@@ -10,12 +10,16 @@ from datetime import UTC, datetime
 from functools import partial
 
 import pytest
+from kit.postgres import empty_schema
+from kit.postgres import url as postgres_url
 from kit.stores import DIMS, INDEX, embed
+from langchain_core.messages import AIMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.base import BaseStore, GetOp, InvalidNamespaceError, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import CachePolicy
+from psycopg_pool import AsyncConnectionPool
 
 from integration.backends import BACKENDS, SHARED, url_of
 from threadkeep import open_all
@@ -31,7 +35,13 @@ from threadkeep.errors import (
     ThreadExistsError,
     UnserializableError,
 )
-from threadkeep.store import AsyncSqliteStore, SqliteStore, Store, open_store
+from threadkeep.store import (
+    AsyncPostgresStore,
+    AsyncSqliteStore,
+    SqliteStore,
+    Store,
+    open_store,
+)
 
 NS = ("users", "1")
 MINUTE = 60_000_000
@@ -128,10 +138,30 @@ def test_a_sweeper_removes_in_the_background(opened):
     backend = store._rows.backend
     sweep = backend.sweep
     backend.sweep = lambda *arguments: (sweep(*arguments), swept.set())[0]
-    store.start_ttl_sweeper(0.0005)
+    running = store.start_ttl_sweeper(0.0005)
     assert swept.wait(20)
+    running.cancel()
+    assert store.start_ttl_sweeper(60) is not running
     assert store.stop_ttl_sweeper()
     assert store.get(NS, "a") is None
+    with pytest.raises(InvalidArgumentError, match="Invalid sweep_interval_minutes: -1"):
+        store.start_ttl_sweeper(-1)
+
+
+def test_a_swept_namespace_is_gone_unless_it_has_versions(opened):
+    store = opened(history=2)
+    clock = Clock(store)
+    for number in range(3):
+        store.put(("s", str(number)), "a", {"n": 1}, ttl=1)
+    store.put(("s", "1"), "b", {"n": 1})
+    store.put(("s", "2"), "b", {"n": 1})
+    store.delete(("s", "2"), "b")
+    clock.passes(2)
+    assert store.sweep_ttl() == 3
+    assert store.list_namespaces() == [("s", "1")]
+    assert len(store.versions(("s", "2"), "b")) == 1
+    store.put(("s", "0"), "a", {"n": 2})
+    assert [item.namespace for item in store.search(("s",))] == [("s", "1"), ("s", "0")]
 
 
 @pytest.mark.parametrize(
@@ -396,22 +426,56 @@ def test_a_store_without_an_index_removes_vectors_and_words(shared):
         assert [(item.key, item.score is None) for item in found] == [("c", False), ("b", True)]
 
 
-def test_a_text_that_the_model_refuses_keeps_no_other_waiting(opened, caplog):
+def test_texts_that_the_model_refuses_keep_no_other_waiting(opened, caplog, monkeypatch):
+    monkeypatch.setattr("threadkeep.store.puts._PENDING", 2)
     refused = ["poison"]
 
     def model(texts):
-        if set(refused) & set(texts) or "all" in refused:
+        if any(word in text for word in refused for text in texts):
             raise RuntimeError("refused")
         return embed(texts)
 
+    def unscored():
+        return [item.key for item in store.search(NS, query="a", limit=99) if item.score is None]
+
     store = opened(index=INDEX | {"embed": model})
-    store.batch([PutOp(NS, text, {"text": text}) for text in ("poison", "a", "b")])
-    assert store.embed_pending() == 2
-    assert "'poison'" in caplog.text
-    assert [item.score is None for item in store.search(NS, query="a")] == [False, False, True]
-    refused.append("all")
+    poison = [f"poison {n}" for n in range(3)]
+    store.batch([PutOp(NS, text, {"text": text}) for text in (*poison, "a", "b")])
+    assert unscored() == poison
+    refused.append("")
+    store.put(NS, "c", {"text": "c"})
     with pytest.raises(EmbeddingError):
         store.embed_pending()
+    assert unscored() == [*poison, "c"]
+    refused.pop()
+    assert store.embed_pending() == 1
+    assert "'poison 2'" in caplog.text
+    assert unscored() == poison
+
+
+def test_values_that_are_no_json_are_indexed(opened):
+    store = opened(index={"embed": embed, "dims": DIMS})
+    store.put(NS, "a", {"at": datetime(2026, 1, 1, tzinfo=UTC), 1: {b"x"}})
+    store.put(NS, "b", {"said": AIMessage("tea")}, index=["said.content"])
+    assert store.embed_pending() == 0
+    found = store.search(NS, query="tea")
+    assert [(item.key, item.score is None) for item in found] == [("b", False), ("a", False)]
+
+
+def test_a_rare_word_counts_more_than_a_frequent_one(opened):
+    store = opened(index={"search": "text", "fields": ["text"]})
+    texts = ["the invoice", *["what is the use of the number"] * 30]
+    store.batch([PutOp(NS, str(n), {"text": text}) for n, text in enumerate(texts)])
+    assert store.search(NS, query="is the invoice in the mail", limit=1)[0].key == "0"
+
+
+def test_fields_of_one_put(opened):
+    store = opened(index=INDEX)
+    store.put(NS, "a", {"text": "x", "title": "tea"}, index=("title", "title"))
+    assert store.search(NS, query="tea")[0].score == pytest.approx(1, abs=1e-3)
+    for wrong in (True, "title", [5]):
+        with pytest.raises(InvalidArgumentError, match="Invalid fields"):
+            store.put(NS, "a", {"text": "x"}, index=wrong)
 
 
 def test_an_item_is_read_where_its_lifetime_cannot_begin_anew(tmp_path):
@@ -497,9 +561,15 @@ def test_items_are_exported_and_imported_as_they_were(opened, tmp_path):
     assert store.erase(NS).items == 2
     assert store.import_items(file) == 2
     assert [item.key for item in store.search(())] == ["c", "a", "b"]
-    file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(InvalidArgumentError, match="Line 3"):
-        store.import_items(file)
+    lines = file.read_bytes().splitlines(keepends=True)
+    for damaged, match in (
+        ([*lines[:2], lines[2][:-20]], "Line 3"),
+        (lines[:2], "is cut off"),
+        ([lines[0], lines[1].replace(b'["users","1"]', b'"users"'), *lines[2:]], "Line 2"),
+    ):
+        file.write_bytes(b"".join(damaged))
+        with pytest.raises(InvalidArgumentError, match=match):
+            store.import_items(file)
     file.write_text("{}\n")
     with pytest.raises(InvalidArgumentError, match="no file of exported items"):
         store.import_items(file)
@@ -549,6 +619,29 @@ def test_a_damaged_item_is_named(tmp_path):
         for read in (partial(store.get, NS, "a"), partial(store.export_items, tmp_path / "x")):
             with pytest.raises(CorruptionError, match="'a' in \\('users', '1'\\)"):
                 read()
+
+
+def test_a_text_is_no_namespace(opened, tmp_path):
+    store = opened()
+    for call in (
+        lambda: store.erase("users"),
+        lambda: store.export_items(tmp_path / "items", "users"),
+        lambda: store.versions("users", "a"),
+        lambda: store.list_namespaces(prefix="users"),
+    ):
+        with pytest.raises(InvalidNamespaceError, match="Use a tuple of texts"):
+            call()
+
+
+async def test_other_threads_use_a_store_of_async_connections(tmp_path):
+    schema = empty_schema()
+    async with AsyncConnectionPool(postgres_url(), open=False) as pool:
+        store = AsyncPostgresStore(pool, schema=schema)
+        await store.setup()
+        await asyncio.to_thread(store.put, NS, "a", {"n": 1})
+        assert (await asyncio.to_thread(store.get, NS, "a")).value == {"n": 1}
+        with pytest.raises(InvalidArgumentError, match="Use the async methods"):
+            store.get(NS, "a")
 
 
 async def test_methods_of_async_stores_are_awaited(tmp_path):

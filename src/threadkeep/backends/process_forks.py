@@ -88,7 +88,7 @@ class PerProcess(Generic[T]):
         """Return the object of this process. Raises `ClosedError` after `close`."""
         with self._lock:
             if not self._open:
-                raise ClosedError(hint="Open a new saver.")
+                raise ClosedError(hint="Open a new one.")
             if self._made is None:
                 self._made = self._make()
             made: T = self._made
@@ -166,7 +166,7 @@ class LoopConnections(Watched, Generic[T]):
     def here(self) -> T:
         """Return the connections of the running loop. `ClosedError` once this was closed."""
         if not self._open:
-            raise ClosedError(hint="Open a new saver.")
+            raise ClosedError(hint="Open a new one.")
         loop = asyncio.get_running_loop()
         made = self._loops.get(loop)
         if made is None or self._has_failed(made):

@@ -38,6 +38,12 @@ _MAX_THREADS = 32  # other calls that block
 # -- worker threads --------------------------------------------------------------------
 
 
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    with suppress(RuntimeError):
+        return asyncio.get_running_loop()
+    return None
+
+
 class _Workers(ResetInChild):
     """Worker threads of the process, started at their first use."""
 
@@ -79,20 +85,38 @@ class BackendPair:
         self.instant = backend.instant
         self._blocking = backend if isinstance(backend, Backend) else None
         self.awaited = backend.asynchronous if isinstance(backend, Backend) else backend
+        self._loop = None if isinstance(backend, Backend) else _running_loop()
 
     @property
     def blocking(self) -> Backend:
         """The backend for blocking calls."""
         if self._blocking is None:
-            raise InvalidArgumentError(
-                f"{type(self.backend).__name__} is an async backend.",
-                hint="Use the saver's async methods: aget_tuple, aput, ...",
-            )
+            raise self._refusal()
         return self._blocking
+
+    def _refusal(self) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"{type(self.backend).__name__} is an async backend.",
+            hint="Use the async methods, or another thread than that of its event loop.",
+        )
+
+    def in_loop(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Call an async function in the event loop of an async backend, from another thread."""
+        loop = self._loop
+        if loop is None or not loop.is_running() or loop is _running_loop():
+            raise self._refusal()
+        return asyncio.run_coroutine_threadsafe(call(), loop).result()
+
+    @property
+    def is_blocking(self) -> bool:
+        """True if the backend has blocking methods."""
+        return self._blocking is not None
 
     def call(self, request: Call) -> Any:
         """Call a method of the backend."""
-        return getattr(self.blocking, request.method)(*request.args, **request.options)
+        if self._blocking is None:
+            return self.in_loop(partial(self.acall, request))
+        return getattr(self._blocking, request.method)(*request.args, **request.options)
 
     async def acall(self, request: Call) -> Any:
         """Call a method of the async variant, or the blocking one in a worker thread."""
@@ -107,7 +131,10 @@ class BackendPair:
 
     def close(self) -> None:
         """Close the backend. Idempotent."""
-        self.blocking.close()
+        if self._blocking is None:
+            self.in_loop(self.aclose)
+        else:
+            self._blocking.close()
 
     async def aclose(self) -> None:
         """Async variant of `close`."""
@@ -171,8 +198,10 @@ class Store(BackendPair):
         """Commit a change; return when it is durable. See `Backend.commit`."""
         if self._writer is not None:
             self._writer.commit(change)
+        elif self._blocking is not None:
+            self._blocking.commit(change)
         else:
-            self.blocking.commit(change)
+            self.in_loop(partial(self.aanswer, Commit(change)))
 
     def submit(self, change: Change) -> Awaitable[None] | None:
         """Begin to commit a change for an awaiting caller, who awaits the result.
@@ -226,7 +255,8 @@ class Stack:
 
     def run(self, operation: Requests[T]) -> T:
         """Run an operation, and wait for it."""
-        self._store.blocking  # noqa: B018 - raises, also where nothing is asked of the store
+        if not self._store.is_blocking:
+            return self._store.in_loop(partial(self.arun_here, operation))
         return finish(drive(self._through(operation), self._answer))
 
     async def arun(self, operation: Requests[T]) -> T:

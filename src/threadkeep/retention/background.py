@@ -36,11 +36,20 @@ class Collector:
         process_forks.watch(self)
         self._thread.start()
 
-    def close(self) -> None:
-        """Stop after the thread that is being collected. Idempotent."""
+    def stop(self) -> None:
+        """Begin to stop."""
         self._end.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Stop after the thread that is being collected. Idempotent.
+
+        `timeout` is in seconds; returns False if it has not stopped by then.
+        """
+        self._end.set()
+        if self._thread is None or self._thread is threading.current_thread():
+            return True
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def before_fork(self) -> None:
         """See `Watched.before_fork`."""

@@ -12,8 +12,8 @@ from langgraph.store.base import Op, PutOp, SearchOp
 class Calls:
     """Batches of the operations that tasks submit in one turn of their event loop.
 
-    What waits for an embedding model keeps nothing else waiting. Where a batch fails, each of its
-    operations is run alone.
+    Reads and searches without a query wait for no embedding model; puts wait for each other's.
+    Where a batch fails, each of its operations is run alone.
 
     Args:
         run: carries out a batch.

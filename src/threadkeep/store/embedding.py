@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from functools import partial
 from hashlib import blake2b
 from math import isfinite
@@ -29,8 +31,10 @@ Search: TypeAlias = Literal["semantic", "hybrid", "text"]
 
 _BATCH = 256  # texts in one call of the model
 _TRIES = 3
+_PROBE = "text"  # which no model refuses
 _CACHED_BYTES = 64 << 20
 _QUERY, _DOCUMENT = b"q", b"d"  # (some models embed them in different ways)
+_log = logging.getLogger("threadkeep")
 _KEYS = ("embed", "dims", "fields", "search", "distance_type", "ann_index_config")
 
 
@@ -76,8 +80,9 @@ class Index:
             self.embedder = Embedder(config.get("embed"), dims)
         self.options = SearchOptions(dims, metric, self.search != "semantic")
 
-    def texts(self, value: Mapping[str, Any], fields: Sequence[str] | None) -> list[Text]:
+    def texts(self, value: Mapping[str, Any], fields: Iterable[str] | None) -> list[Text]:
         """Return the texts of a value at these fields; None for those of the index."""
+        value = _plain(value)
         found = []
         for path, parsed in self.fields if fields is None else _fields(fields):
             texts = get_text_at_path(value, parsed)
@@ -87,16 +92,29 @@ class Index:
 
 
 def _fields(paths: Iterable[str]) -> list[tuple[str, Any]]:
-    if isinstance(paths, str) or not all(isinstance(path, str) and path for path in paths):
+    is_list = isinstance(paths, Iterable) and not isinstance(paths, str)
+    if not is_list or not all(isinstance(path, str) and path for path in paths):
         raise invalid("fields", paths, 'Use a list of paths, such as ["text", "a.b", "c[*].d"].')
-    return [(path, path if path == "$" else tokenize_path(path)) for path in paths]
+    return [(path, path if path == "$" else tokenize_path(path)) for path in dict.fromkeys(paths)]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON would have it: objects as dicts of their attributes, or as texts."""
+    if isinstance(value, str | int | float | None):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each) for each in value]
+    attributes = None if isinstance(value, Enum) else getattr(value, "__dict__", None)
+    return _plain(attributes) if attributes else str(value)
 
 
 class Embedder(ResetInChild):
     """An embedding model, and an LRU cache of its vectors by text."""
 
     def __init__(self, embed: Any, dims: int) -> None:
-        if embed is None:
+        if not isinstance(embed, str | Embeddings) and not callable(embed):
             raise invalid("embed", embed, "Use an Embeddings, a function, or 'provider:model'.")
         if not is_count(dims, 1):
             raise invalid("dims", dims, "Use the number of dimensions of the model's vectors.")
@@ -110,21 +128,33 @@ class Embedder(ResetInChild):
         self._lock = threading.Lock()
         self._known: OrderedDict[bytes, bytes] = OrderedDict()
 
-    def documents(self, texts: Iterable[str], tries: int = _TRIES) -> Requests[dict[str, bytes]]:
-        """Return the vectors of texts.
+    def documents(self, texts: Iterable[str]) -> Requests[dict[str, bytes]]:
+        """Return the vectors of texts, but for those that the model refuses.
 
         Raises:
             EmbeddingError: the model fails.
             InvalidArgumentError: its vectors have other dimensions.
         """
         found, missing = self._look_up(_DOCUMENT, texts)
-        model = self.model
         for start in range(0, len(missing), _BATCH):
-            some = missing[start : start + _BATCH]
-            call, acall = model.embed_documents, model.aembed_documents
-            vectors = yield from self._call(call, acall, some, tries)
-            found |= self._remember(_DOCUMENT, some, vectors)
+            found |= yield from self._embedded(missing[start : start + _BATCH], _TRIES)
         return found
+
+    def _embedded(self, texts: Sequence[str], tries: int) -> Requests[dict[str, bytes]]:
+        """Embed texts in one call; where that fails and the model works, half by half."""
+        call, acall = self.model.embed_documents, self.model.aembed_documents
+        try:
+            vectors = yield from self._call(call, acall, texts, tries)
+            return self._remember(_DOCUMENT, texts, vectors)
+        except EmbeddingError as error:
+            probe = yield from self._call(call, acall, [_PROBE], 1)
+            self._remember(_DOCUMENT, [_PROBE], probe)
+            if len(texts) == 1:
+                _log.warning("A text of %d characters is refused: %s", len(texts[0]), error)
+                return {}
+        middle = len(texts) // 2
+        first = yield from self._embedded(texts[:middle], 1)
+        return first | (yield from self._embedded(texts[middle:], 1))
 
     def queries(self, texts: Iterable[str]) -> Requests[dict[str, bytes]]:
         """Return the vectors of queries. Raises as `documents`."""

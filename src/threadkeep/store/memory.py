@@ -94,7 +94,9 @@ class MemoryItems(ItemBackend, ResetInChild):
                 found = best([each for each in scored if each[1]], read.limit)
                 return _scored(some, found)
             case FindPending():
-                waiting = (one for one in self._under((), None) if one.pending is not None)
+                after = read.after or (0, 0)
+                later = (one for one in self._under((), None) if one.row.place > after)
+                waiting = (one for one in later if one.pending is not None)
                 return [(one.row, one.pending) for one in islice(waiting, read.limit)]
             case FindVersions():
                 return self._versions.get((read.namespace, read.key), [])[::-1]
@@ -173,10 +175,13 @@ class MemoryItems(ItemBackend, ResetInChild):
     def sweep(self, now: int, limit: int) -> int:
         """See `ItemBackend.sweep`."""
         with self._lock:
-            gone = [one.row for one in self._under((), None) if not _is_there(one, now)][:limit]
+            expired = (one.row for one in self._under((), None) if not _is_there(one, now))
+            gone = list(islice(expired, limit))
             for row in gone:
                 self._put(ItemPut(row.namespace, row.key, None), now)
                 self._versions.pop((row.namespace, row.key), None)
+            for namespace in {row.namespace for row in gone} - self._items.keys():
+                del self._numbers[namespace]
             return len(gone)
 
     def erase(self, prefix: Namespace) -> int:

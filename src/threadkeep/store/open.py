@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -134,9 +135,9 @@ class _Awaited(Store):
 
     async def start_ttl_sweeper(  # type: ignore[override] # likewise
         self, sweep_interval_minutes: float | None = None
-    ) -> None:
+    ) -> asyncio.Future[None]:
         """See `Store.start_ttl_sweeper`."""
-        super().start_ttl_sweeper(sweep_interval_minutes)
+        return asyncio.wrap_future(super().start_ttl_sweeper(sweep_interval_minutes))
 
     async def stop_ttl_sweeper(  # type: ignore[override] # likewise
         self,

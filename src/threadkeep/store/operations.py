@@ -143,10 +143,11 @@ def _until_fetch(
 def _key(op: GetOp | PutOp) -> ItemKey:
     if not isinstance(op.key, str):
         raise invalid("key", op.key, "Use a text.")
-    return _labels(op.namespace), op.key
+    return labels(op.namespace), op.key
 
 
-def _labels(namespace: Iterable[str]) -> Namespace:
+def labels(namespace: Iterable[str]) -> Namespace:
+    """Return a namespace as a tuple. A single text raises `InvalidNamespaceError`."""
     if isinstance(namespace, str):
         raise InvalidNamespaceError(
             f"Invalid namespace: {namespace!a:.60}. Use a tuple of texts, such as ('users', '1')."
@@ -199,23 +200,29 @@ class _Match(NamedTuple):
 def _search(
     engine: Engine, op: SearchOp, alive: int | None
 ) -> Requests[tuple[list[FoundItem], list[ItemRow]]]:
-    for name in ("limit", "offset"):
-        if not is_count(getattr(op, name), 0):
-            raise invalid(name, getattr(op, name), "Use a number, 0 or more.")
+    _check_counts(op, "limit", "offset")
+    if not isinstance(op.query, str | None):
+        raise invalid("query", op.query, "Use a text.")
     op = op._replace(limit=min(op.limit, _MOST), offset=min(op.offset, _MOST))
     wanted = filters.parse(op.filter)
     if op.query and engine.index is not None:
         matches = yield from _ranked(engine, engine.index, op, wanted, alive)
     elif wanted is None:
-        read = FindItems(_labels(op.namespace_prefix), op.limit, op.offset, now=alive)
+        read = FindItems(labels(op.namespace_prefix), op.limit, op.offset, now=alive)
         rows = yield from ask(read)
         matches = [_Match(row) for row in rows]
     else:
-        read = FindItems(_labels(op.namespace_prefix), 0, where=wanted.hints, now=alive)
+        read = FindItems(labels(op.namespace_prefix), 0, where=wanted.hints, now=alive)
         found = yield from _passing(engine, read, wanted, op.offset + op.limit)
         matches = found[op.offset :]
     items = [_found(engine, match.row, match.value, match.score) for match in matches]
     return items, [match.row for match in matches] if op.refresh_ttl else []
+
+
+def _check_counts(op: SearchOp | ListNamespacesOp, *names: str) -> None:
+    for name in names:
+        if not is_count(getattr(op, name), 0):
+            raise invalid(name, getattr(op, name), "Use a number, 0 or more.")
 
 
 def _passing(
@@ -254,7 +261,7 @@ def _ranked(
     engine: Engine, index: Index, op: SearchOp, wanted: filters.Filter | None, alive: int | None
 ) -> Requests[list[_Match]]:
     """Return the best items; behind them, as LangGraph does, those that have no vector."""
-    query, prefix = op.query or "", _labels(op.namespace_prefix)
+    query, prefix = op.query or "", labels(op.namespace_prefix)
     words = tuple(dict.fromkeys(tokens(query)))[:_QUERY_WORDS]
     hints = wanted.hints if wanted else ()
     vector = None
@@ -266,8 +273,7 @@ def _ranked(
                 raise
             _log.warning("The query could not be embedded: words alone are used.", exc_info=True)
     last = op.offset + op.limit
-    # (a longer list may change the order of the fused one: pages should not differ)
-    size = last if index.search != "hybrid" else max(last, _FUSED)
+    size = last if index.search != "hybrid" else _fused(last)
     while True:
         reads: list[Any] = []
         if vector is not None:
@@ -290,6 +296,14 @@ def _ranked(
     return matches
 
 
+def _fused(last: int) -> int:
+    """Return how many items of each ranking are fused, so that pages are parts of one order."""
+    size = _FUSED
+    while size < last:
+        size *= 10
+    return size
+
+
 def _refresh(rows: Iterable[ItemRow], now: int) -> Requests[None]:
     """Let lifetimes begin anew, of rows that were read."""
     keys = {
@@ -310,6 +324,7 @@ def _refresh(rows: Iterable[ItemRow], now: int) -> Requests[None]:
 def _namespaces(
     op: ListNamespacesOp, alive: int | None
 ) -> Requests[tuple[list[Namespace], list[ItemRow]]]:
+    _check_counts(op, "limit", "offset", *(() if op.max_depth is None else ("max_depth",)))
     conditions = op.match_conditions or ()
     for one in conditions:
         if one.match_type not in ("prefix", "suffix"):
@@ -325,7 +340,7 @@ def _namespaces(
 
 def _literal(condition: MatchCondition) -> Namespace:
     """Return the labels that a namespace begins with."""
-    path = tuple(condition.path)
+    path = labels(condition.path)
     if condition.match_type != "prefix":
         return ()
     return path[: path.index("*")] if "*" in path else path

@@ -54,6 +54,7 @@ from threadkeep.store.records import (
 _MOST_WORDS = 500_000  # bytes of the words of an item; a tsvector takes 1 MB
 _MOST_BYTES = 1_000_000_000  # of one message to the server, with room for the rest of it
 _OTHER_DIMS = r"expected (\d+) dimensions|vector dimensions (\d+) and"  # as pgvector says it
+_INDEX_NAMES = ("store_distance", "store_order", "store_item_vectors")
 _MOST_DIMS, _MOST_INDEXED, _MOST_HALVES = 16_000, 2000, 4000  # of `vector`, and of indexes
 _OPERATORS_OF = {"cosine": ("<=>", "cosine"), "l2": ("<->", "l2"), "inner_product": ("<#>", "ip")}
 
@@ -127,18 +128,18 @@ class AsyncPostgresItems(AsyncItemBackend):
 
     async def erase(self, prefix: Namespace) -> int:
         """See `ItemBackend.erase`."""
-        bounds = bounds_of(prefix)
-        dropped = await self._drop(*bounds, None, None)
-        remove = Statement("SELECT {schema}.drop_namespaces(%s, %s)", bounds)
-        with self._mapped_errors():
-            await self._database.answered([remove], NEWEST_STATE)
-        return dropped
+        return await self._drop(*bounds_of(prefix), None, None)
 
     async def _drop(self, *values: Any) -> int:
-        text = "SELECT {schema}.drop_items(%s, %s, %s::bigint, %s::bigint)"
+        text = "SELECT * FROM {schema}.drop_items(%s, %s, %s::bigint, %s::bigint)"
+        remove = "SELECT {schema}.drop_namespaces(%s::bigint[])"
+        dropped: int
         with self._mapped_errors():
             ((row,),) = await self._database.answered([Statement(text, values)], NEWEST_STATE)
-        dropped: int = row[0]
+            dropped, emptied = row
+            if emptied:
+                statement = Statement(remove, (array("bigint", emptied),))
+                await self._database.answered([statement], NEWEST_STATE)
         return dropped
 
     # -- tables --------------------------------------------------------------------------
@@ -165,7 +166,7 @@ class AsyncPostgresItems(AsyncItemBackend):
                 raise other_dims(self._options.dims, int(found[1] or found[2])) from error
             raise
         except NotSetUpError as error:
-            if "store_distance" not in str(error) and "store_order" not in str(error):
+            if not any(name in str(error) for name in _INDEX_NAMES):
                 raise
             raise NotSetUpError(
                 "The database is not set up for this index=.",
@@ -434,9 +435,9 @@ def _extension(schema: str) -> Generator[Statement, Rows, None]:
         raise OpenError(
             "Semantic search in PostgreSQL needs the extension pgvector, which this database"
             f" lacks: {error.diag.message_primary}.",
-            hint="Install it on the server (Debian: apt install postgresql-17-pgvector), then let"
-            " an administrator run, once in this database: CREATE EXTENSION vector. Without"
-            " index= the store works as it is.",
+            hint="Install it on the server (Debian: apt install postgresql-NN-pgvector, with the"
+            " version of PostgreSQL), then let an administrator run, once in this database:"
+            " CREATE EXTENSION vector. Without index= the store works as it is.",
         ) from error
 
 

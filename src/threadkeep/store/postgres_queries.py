@@ -246,25 +246,50 @@ def _versions(read: FindVersions) -> Query:
 
 def _pending(read: FindPending) -> Query:
     text = f"""
-        SELECT {_COLUMNS}, i.pending FROM {_ITEMS} WHERE i.pending IS NOT NULL
+        SELECT {_COLUMNS}, i.pending FROM {_ITEMS}
+        WHERE i.pending IS NOT NULL AND (i.namespace, i.number) > (%s, %s)
         ORDER BY i.namespace, i.number LIMIT %s"""
+    values = tuple(map(Int8, (*(read.after or (0, 0)), read.limit)))
 
     def reply(answers: Sequence[Rows]) -> list[tuple[ItemRow, str | None]]:
         return [(_row(row), unpack_optional(row[-1])) for row in answers[0]]
 
-    return Query((Statement(text, (Int8(read.limit),)),), reply)
+    return Query((Statement(text, values),), reply)
+
+
+# (ts_rank does not know how rare a word is: it is weighed by the number of items that have it, as
+# in BM25, of a sample of those that have any.)
+_TEXT = """
+WITH words AS (SELECT word::tsquery FROM unnest(%s::text[]) w (word)
+), matching AS MATERIALIZED (
+    SELECT i.namespace, i.number, i.words FROM {from}
+), sample AS MATERIALIZED (SELECT m.words FROM matching m LIMIT 1000
+), weights AS MATERIALIZED (
+    SELECT w.word, ln(1 + (s.size - s.having + 0.5) / (s.having + 0.5)) AS weight
+    FROM words w CROSS JOIN LATERAL (
+        SELECT count(*) AS size, count(*) FILTER (WHERE s.words @@ w.word) AS having
+        FROM sample s) s
+), scored AS (
+    SELECT m.namespace, m.number,
+        (SELECT sum(w.weight * ts_rank(m.words, w.word, 1)) FROM weights w) AS score
+    FROM matching m ORDER BY score DESC, m.namespace, m.number LIMIT %s
+)
+SELECT {columns}, s.score::double precision FROM scored s
+JOIN {schema}.store_items i ON i.namespace = s.namespace AND i.number = s.number
+JOIN {schema}.store_namespaces n ON n.number = i.namespace
+ORDER BY s.score DESC, i.namespace, i.number
+"""
 
 
 def _text(read: FindText) -> Query:
     if not read.words:
         return Query((), lambda _: [])
-    words = " | ".join(map(quoted, read.words))
+    words = [quoted(word) for word in read.words]
     tests, values = _narrowed(read.prefix, read.where, read.now)
-    text = f"""
-        SELECT {_COLUMNS}, ts_rank(i.words, %s::tsquery, 1)::double precision AS score
-        FROM {_ITEMS} {_where(["i.words @@ %s::tsquery", *tests])}
-        ORDER BY score DESC, i.namespace, i.number LIMIT %s"""
-    return Query((Statement(text, (words, words, *values, Int8(read.limit))),), _scored)
+    where = _where(["i.words @@ %s::tsquery", *tests])
+    text = _TEXT.replace("{from}", f"{_ITEMS} {where}").replace("{columns}", _COLUMNS)
+    given = (array("text", words), " | ".join(words), *values, Int8(read.limit))
+    return Query((Statement(text, given),), _scored)
 
 
 # For one transaction. (Older versions of pgvector have no iterative scan: then an exact one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
 from random import Random
@@ -18,7 +18,7 @@ from langgraph.store.base import (
 
 from threadkeep.engine.operation import Aside, Commit, Fetch, Requests
 from threadkeep.errors import ConflictError, CorruptionError, EmbeddingError, invalid
-from threadkeep.store.embedding import Index
+from threadkeep.store.embedding import Index, Text
 from threadkeep.store.items import Engine, ItemVersion, ask, has_expired, time_of, value_of
 from threadkeep.store.records import (
     Earlier,
@@ -41,7 +41,6 @@ _MINUTE = 60_000_000
 _TRIES = 100  # of a put that others overtake, each with a pause
 _LONGEST_PAUSE = 0.05  # seconds
 _PENDING = 100  # items that are embedded together later
-_FAILURES = 5  # texts in a row that the model refuses
 _WORDS = 200_000  # characters of an item's words: a tsvector has 1 MB
 _RANDOM = Random()  # noqa: S311 - of pauses
 _log = logging.getLogger("threadkeep")
@@ -120,12 +119,10 @@ def _indexed(
 ) -> Requests[list[ItemPut]]:
     """Add vectors and words; where the model fails, the fields to embed later."""
     texts = [
-        index.texts(op.value, op.index if isinstance(op.index, list) else None)
-        if op.value is not None and op.index is not False
-        else []
+        [] if op.value is None or op.index is False else index.texts(op.value, op.index)
         for op in ops
     ]
-    vectors: dict[str, bytes] | None = {}
+    vectors: dict[str, bytes] = {}
     if index.embedder is not None:
         try:
             vectors = yield from index.embedder.documents(
@@ -133,19 +130,19 @@ def _indexed(
             )
         except EmbeddingError as error:
             _log.warning("Items are stored without vectors, and embedded later: %s", error)
-            vectors = None
     done = []
     for put, op, each in zip(puts, ops, texts, strict=True):
         words = _words(index, [text for _, text in each])
-        if vectors is None and each:
-            pending = orjson.dumps(op.index).decode()
-            done.append(put._replace(words=words, pending=pending))
-        elif each:
-            found = tuple([Vector(path, vectors[text]) for path, text in each]) if vectors else ()
-            done.append(put._replace(words=words, vectors=found))
+        if index.embedder is None or all(text in vectors for _, text in each):
+            done.append(put._replace(words=words, vectors=_vectors(each, vectors)))
         else:
-            done.append(put)
+            fields = list(op.index) if op.index else None
+            done.append(put._replace(words=words, pending=orjson.dumps(fields).decode()))
     return done
+
+
+def _vectors(texts: Iterable[Text], vectors: Mapping[str, bytes]) -> tuple[Vector, ...]:
+    return tuple([Vector(path, vectors[text]) for path, text in texts if text in vectors])
 
 
 def _words(index: Index, texts: Iterable[str]) -> str | None:
@@ -158,63 +155,31 @@ def embed_pending(engine: Engine) -> Requests[int]:
     """Embed items that wait for it, all that the model takes; return how many were embedded.
 
     Raises:
-        EmbeddingError: the model takes none of them.
+        EmbeddingError: the model fails.
     """
     index = engine.index
     if index is None or index.embedder is None:
         return 0
     embedded = 0
+    after = None
     while True:
-        waiting: list[tuple[ItemRow, str]] = yield from ask(FindPending(_PENDING))
+        waiting: list[tuple[ItemRow, str]] = yield from ask(FindPending(_PENDING, after))
         if not waiting:
             return embedded
-        done, failure = yield from _embedded(engine, index, waiting)
-        embedded += len(done)
+        after = waiting[-1][0].place
+        texts = [index.texts(value_of(engine, row), orjson.loads(paths)) for row, paths in waiting]
+        vectors = yield from index.embedder.documents(text for each in texts for _, text in each)
+        done = []
+        for (row, _), each in zip(waiting, texts, strict=True):
+            if all(text in vectors for _, text in each):
+                found = _vectors(each, vectors)
+                done.append(EmbedItem(row.namespace, row.key, row.version, found))
+            else:
+                _log.warning("Item %r in %s cannot be embedded.", row.key, row.namespace)
         if done:
             change: Any = EmbedItems(tuple(done))
             yield Commit(change)
-        if failure is not None:
-            if not embedded:
-                raise failure
-            return embedded
-
-
-def _embedded(
-    engine: Engine, index: Index, waiting: Sequence[tuple[ItemRow, str]]
-) -> Requests[tuple[list[EmbedItem], EmbeddingError | None]]:
-    """Embed items together; where that fails, one by one: the model may refuse a single text."""
-    failure = None
-    done: list[EmbedItem] = []
-    try:
-        done = yield from _vectors_of(engine, index, waiting)
-    except EmbeddingError as error:
-        failure = error
-    failed = 0
-    for row, fields in waiting if failure is not None else ():
-        try:
-            done += yield from _vectors_of(engine, index, [(row, fields)], tries=1)
-            failed = 0
-        except EmbeddingError as error:
-            _log.warning("Item %r in %s cannot be embedded: %s", row.key, row.namespace, error)
-            failed += 1
-            if failed == _FAILURES:  # (it is the model)
-                break
-    return done, failure
-
-
-def _vectors_of(
-    engine: Engine, index: Index, waiting: Sequence[tuple[ItemRow, str]], tries: int = 3
-) -> Requests[list[EmbedItem]]:
-    texts = [index.texts(value_of(engine, row), orjson.loads(fields)) for row, fields in waiting]
-    wanted = [text for each in texts for _, text in each]
-    vectors = {} if index.embedder is None else (yield from index.embedder.documents(wanted, tries))
-    return [
-        EmbedItem(
-            *(row.namespace, row.key, row.version),
-            tuple([Vector(path, vectors[text]) for path, text in each]),
-        )
-        for (row, _), each in zip(waiting, texts, strict=True)
-    ]
+        embedded += len(done)
 
 
 def _with_earlier(engine: Engine, puts: Sequence[ItemPut], now: int) -> Requests[list[ItemPut]]:

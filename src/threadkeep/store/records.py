@@ -135,6 +135,7 @@ class FindPending(NamedTuple):
     """Find items that wait for their vectors. Reply: a list of (`ItemRow`, `ItemPut.pending`)."""
 
     limit: int
+    after: Place | None = None
 
 
 class FindVersions(NamedTuple):

@@ -281,7 +281,8 @@ class AsyncRedisItems(AsyncItemBackend):
         ]
 
     def _pending(self, read: FindPending) -> _Steps[list[tuple[ItemRow, str]]]:
-        words = ("ZRANGEBYLEX", self._keys["waiting"], "-", "+", "LIMIT", 0, read.limit)
+        low = b"-" if read.after is None else b"(" + _Under((), read.after).after
+        words = ("ZRANGEBYLEX", self._keys["waiting"], low, "+", "LIMIT", 0, read.limit)
         (members,) = yield [Call(words)]
         rows = yield from self._rows(members)
         return [(row, fields) for row, fields in rows if row is not None and fields is not None]

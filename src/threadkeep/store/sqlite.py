@@ -119,6 +119,7 @@ ON CONFLICT (ns, key) DO UPDATE SET version = ?1, created = coalesce(?4, created
     ttl = ?6, expires = ?7, pending = ?8, value = ?9
 """
 _COUNT = "UPDATE tk_store SET counter = counter + ? RETURNING counter"
+_REFRESH_TIMEOUT = 0.05  # seconds
 _DISTANCES = {"cosine": "1 - vec_distance_cosine", "l2": "-vec_distance_L2"}
 
 
@@ -179,9 +180,11 @@ class SqliteItems(ItemBackend):
             case FindText():
                 return find_text(db, read)
             case FindPending():
-                query = f"{GET} WHERE i.pending IS NOT NULL ORDER BY i.number LIMIT ?"
-                query = query.replace("i.expires FROM", "i.expires, i.pending FROM")
-                return [(row_of(row), row[-1]) for row in db.execute(query, (read.limit,))]
+                where = "i.pending IS NOT NULL AND i.number > ? ORDER BY i.number LIMIT ?"
+                query = f"{GET} WHERE {where}".replace("expires FROM", "expires, i.pending FROM")
+                after = read.after[1] if read.after else 0
+                rows = db.execute(query, (after, read.limit))
+                return [(row_of(row), row[-1]) for row in rows]
             case FindVersions():
                 query = """
                     SELECT version, updated, replaced, deleted, patch FROM tk_item_versions
@@ -218,30 +221,29 @@ class SqliteItems(ItemBackend):
 
     def commit(self, change: Any) -> None:
         """See `ItemBackend`."""
-        with self._connections.writing() as db:
+        with self._connections.writing(_busy_timeout([change])) as db:
             self._carry_out(db, change)
 
     def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
         """See `ItemBackend`. A change that is refused leaves the others alone."""
-        together = merged(changes) if len(changes) > 1 else None
+        if len(changes) == 1:
+            self.commit(changes[0])
+            return [None]
+        together = merged(changes)
         if together is not None:
             self.commit(together)
             return [None] * len(changes)
         refusals: list[ThreadkeepError | None] = []
-        with self._connections.writing() as db:
+        with self._connections.writing(_busy_timeout(changes)) as db:
             for change in changes:
-                if len(changes) > 1:
-                    db.execute("SAVEPOINT change")
+                db.execute("SAVEPOINT change")
                 try:
                     self._carry_out(db, change)
                     refusals.append(None)
                 except ConflictError as error:
-                    if len(changes) == 1:
-                        raise
                     db.execute("ROLLBACK TO change")
                     refusals.append(error)
-                if len(changes) > 1:
-                    db.execute("RELEASE change")
+                db.execute("RELEASE change")
         return refusals
 
     def _carry_out(self, db: sqlite3.Connection, change: ItemChange) -> None:
@@ -260,7 +262,7 @@ class SqliteItems(ItemBackend):
                     query = """
                         UPDATE tk_items SET pending = NULL
                         WHERE ns = (SELECT number FROM tk_namespaces WHERE path = ?) AND key = ?
-                            AND version = ? RETURNING ns, number"""
+                            AND version = ? AND pending IS NOT NULL RETURNING ns, number"""
                     values = (path_of(one.namespace), one.key, one.version)
                     for ns, number in db.execute(query, values).fetchall():
                         vectors = [(ns, number, path, data) for path, data in one.vectors]
@@ -319,16 +321,27 @@ class SqliteItems(ItemBackend):
             query = f"SELECT i.ns, i.number, i.key FROM tk_items i WHERE {UNDER}"
             removed = self._remove(db, db.execute(query, bounds_of(prefix)).fetchall())
             inner = "SELECT number FROM tk_namespaces WHERE path >= ? AND path < ?"
-            for table, column in (("tk_item_versions", "ns"), ("tk_namespaces", "number")):
-                delete = f"DELETE FROM {table} WHERE {column} IN ({inner})"
-                db.execute(delete, bounds_of(prefix))
+            delete = f"DELETE FROM tk_item_versions WHERE ns IN ({inner})"
+            db.execute(delete, bounds_of(prefix))
+            db.execute("DELETE FROM tk_namespaces WHERE path >= ? AND path < ?", bounds_of(prefix))
             return removed
 
     def _remove(self, db: sqlite3.Connection, rows: Sequence[tuple[int, int, str]]) -> int:
         keys = [(ns, key) for ns, _, key in rows]
         db.executemany("DELETE FROM tk_items WHERE ns = ? AND key = ?", keys)
         db.executemany("DELETE FROM tk_item_versions WHERE ns = ? AND key = ?", keys)
+        emptied = """
+            DELETE FROM tk_namespaces WHERE number = ?1
+                AND NOT EXISTS (SELECT 1 FROM tk_items WHERE ns = ?1)
+                AND NOT EXISTS (SELECT 1 FROM tk_item_versions WHERE ns = ?1)"""
+        db.executemany(emptied, {(ns,) for ns, _ in keys})
         return len(rows)
+
+
+def _busy_timeout(changes: Sequence[ItemChange]) -> float | None:
+    """Return how long changes wait for other processes: not long where they serve reads alone."""
+    is_read = all(isinstance(change, RefreshItems) for change in changes)
+    return _REFRESH_TIMEOUT if is_read else None
 
 
 def _make(db: sqlite3.Connection, missing: Iterable[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from threadkeep.store.records import Namespace
 
 _TOGETHER = GroupCommit(max_batch=1000, max_wait=0)
+_LAST_SECONDS = 5.0  # in which a sweeper ends that may wait for a model
 _SWEPT = 1000  # items that one transaction removes
 _TTL_KEYS = ("refresh_on_read", "omit_expired", "default_ttl", "sweep_interval_minutes")
 
@@ -125,9 +127,10 @@ class Store(BaseStore, driver.Closing):
         )
         self._calls = PerLoop(partial(Calls, self._run))
         self._sweeper: Collector | None = None
+        self._swept: Future[None] = Future()
         is_swept = self.ttl_config and self.ttl_config.get("sweep_interval_minutes")
-        if is_swept and isinstance(backend, Backend):
-            self._start_sweeper(None)
+        if is_swept:
+            Store.start_ttl_sweeper(self)  # (another class may await its own)
 
     @property
     def embeddings(self) -> Any:
@@ -249,41 +252,45 @@ class Store(BaseStore, driver.Closing):
             if some < _SWEPT:
                 return removed
 
-    def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> None:
+    def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Future[None]:
         """Remove expired items every so many minutes, in a thread of its own.
 
         It embeds the items that wait for it, too. Idempotent.
-        """
-        self._start_sweeper(sweep_interval_minutes)
 
-    def _start_sweeper(self, sweep_interval_minutes: float | None) -> None:
+        Returns:
+            A future that ends with the sweeper, and stops it where it is cancelled.
+
+        Raises:
+            InvalidArgumentError: the interval is invalid.
+        """
+        if sweep_interval_minutes is not None:
+            _checked_ttl({"sweep_interval_minutes": sweep_interval_minutes})
         minutes = sweep_interval_minutes or (self.ttl_config or {}).get("sweep_interval_minutes")
-        every = 60.0 * (minutes or 5)
-        if not isinstance(self._pair.backend, Backend):
-            raise InvalidArgumentError(
-                "The sweeper is a thread, and this store has async connections alone.",
-                hint="Open the store by a URL, or await asweep_ttl() from time to time.",
-            )
-        if self._sweeper is None:
-            self._sweeper = Collector(self._sweep_quietly, every)
+        if self._sweeper is None or self._swept.done():
+            self._sweeper = Collector(self._sweep_quietly, 60.0 * (minutes or 5))
+            self._swept = Future()
+            stop = self._sweeper.stop
+            self._swept.add_done_callback(lambda _: stop())
+        return self._swept
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
         """Stop the thread that removes expired items, after the transaction under way. Idempotent.
 
         Args:
-            timeout: has no effect.
+            timeout: seconds to wait for it; None waits until it has stopped.
 
         Returns:
-            True.
+            True if it has stopped.
         """
-        del timeout
-        self._stop_sweeper()
-        return True
+        return self._stop_sweeper(timeout)
 
-    def _stop_sweeper(self) -> None:
+    def _stop_sweeper(self, timeout: float | None = None) -> bool:
         sweeper, self._sweeper = self._sweeper, None
-        if sweeper is not None:
-            sweeper.close()
+        if sweeper is None:
+            return True
+        if not self._swept.done():
+            self._swept.set_result(None)
+        return sweeper.close(timeout)
 
     def _sweep_quietly(self, progress: object) -> None:
         del progress
@@ -297,20 +304,20 @@ class Store(BaseStore, driver.Closing):
 
     def versions(self, namespace: Namespace, key: str) -> list[ItemVersion]:
         """Return the versions of an item, newest first: as many as `history` keeps."""
-        return self._stack.run(puts.versions(self._engine, tuple(namespace), key))
+        return self._stack.run(puts.versions(self._engine, operations.labels(namespace), key))
 
     async def aversions(self, namespace: Namespace, key: str) -> list[ItemVersion]:
         """Async variant of `versions`."""
-        operation = puts.versions(self._engine, tuple(namespace), key)
+        operation = puts.versions(self._engine, operations.labels(namespace), key)
         return await self._stack.arun_here(operation)
 
     def embed_pending(self) -> int:
         """Embed the items that were stored while the model failed; return how many.
 
-        An item with a text that the model refuses is logged, and left as it is.
+        A text that the model refuses is logged, and its item left as it is.
 
         Raises:
-            EmbeddingError: the model fails still.
+            EmbeddingError: the model fails still; what it took is embedded.
         """
         return self._stack.run(puts.embed_pending(self._engine))
 
@@ -327,7 +334,8 @@ class Store(BaseStore, driver.Closing):
             path: the file, which is replaced.
             prefix: the beginning of their namespaces.
         """
-        return transfer.export_items(self._stack, self._engine, Path(path), tuple(prefix))
+        namespace = operations.labels(prefix)
+        return transfer.export_items(self._stack, self._engine, Path(path), namespace)
 
     def _import(
         self, source: str | PathLike[str] | BaseStore, *, index: bool = True
@@ -359,8 +367,9 @@ class Store(BaseStore, driver.Closing):
         """
         if not prefix:
             raise invalid("prefix", prefix, "Use a namespace, such as ('users', '1').")
-        validate_op_namespace(SearchOp(tuple(prefix)))
-        return transfer.erase(self._stack, self._pair, tuple(prefix))
+        namespace = operations.labels(prefix)
+        validate_op_namespace(SearchOp(namespace))
+        return transfer.erase(self._stack, self._pair, namespace)
 
     export_items, aexport_items = driver.both(_export)
     import_items, aimport_items = driver.both(_import)
@@ -386,14 +395,14 @@ class Store(BaseStore, driver.Closing):
 
     def close(self) -> None:
         """Stop the sweeper, and close the backend if it is the store's own. Idempotent."""
-        self._stop_sweeper()
+        self._stop_sweeper(_LAST_SECONDS)
         self._rows.close()
         if self._is_owned:
             self._pair.close()
 
     async def aclose(self) -> None:
         """Async variant of `close`."""
-        await driver.in_thread(self._stop_sweeper)  # (it may wait for a model)
+        await driver.in_thread(partial(self._stop_sweeper, _LAST_SECONDS))
         await self._rows.aclose()
         if self._is_owned:
             await self._pair.aclose()

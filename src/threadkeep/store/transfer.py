@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import base64
-from contextlib import closing
+from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import orjson
-from langgraph.store.base import BaseStore, ListNamespacesOp, SearchOp
+from langgraph.store.base import (
+    BaseStore,
+    ListNamespacesOp,
+    PutOp,
+    SearchOp,
+    validate_op_namespace,
+)
 
 from threadkeep.backends.base import Scrubbed
 from threadkeep.engine.operation import call, fetch
@@ -18,7 +24,9 @@ from threadkeep.errors import InvalidArgumentError
 from threadkeep.layers.driver import BackendPair, Stack, Workflow, aside, either, on
 from threadkeep.store import puts as putting
 from threadkeep.store.items import Engine, value_of
+from threadkeep.store.operations import labels
 from threadkeep.store.records import FindItems, ItemPut, ItemRow, Namespace
+from threadkeep.transfer.files import file_errors, replacing
 
 _FORMAT = {"format": "threadkeep-items", "version": 1}
 _PAGE = 500
@@ -51,26 +59,25 @@ def erase(stack: Stack, pair: BackendPair, prefix: Namespace) -> Workflow[Erased
 
 def export_items(stack: Stack, engine: Engine, path: Path, prefix: Namespace) -> Workflow[int]:
     """Write items to a file, a line each; return their number."""
-    opened: BinaryIO = yield from aside(partial(_open, path, "wb"))
-    with closing(opened) as file:
-        yield from aside(partial(file.write, orjson.dumps(_FORMAT) + b"\n"))
-        read = FindItems(prefix, _PAGE)
-        exported = 0
+    read: Any = FindItems(prefix, _PAGE)
+    exported = 0
+    with file_errors(path), ExitStack() as context:
+        part = yield from aside(partial(context.enter_context, replacing(path)))
+        file = context.enter_context(part.open("wb"))
+        file.write(orjson.dumps(_FORMAT) + b"\n")
         while True:
-            any_read: Any = read
-            rows: list[ItemRow] = yield from on(stack, fetch(any_read))
+            rows: list[ItemRow] = yield from on(stack, fetch(read))
             for row in rows:
                 value_of(engine, row)  # (or an import would stop at the damaged one)
             lines = b"".join([_line(row) for row in rows])
             yield from aside(partial(file.write, lines))
             exported += len(rows)
             if len(rows) < _PAGE:
-                return exported
+                break
             read = read._replace(after=rows[-1].place)
-
-
-def _open(path: Path, mode: Literal["rb", "wb"]) -> BinaryIO:
-    return path.open(mode)
+        file.write(_end(exported))
+        yield from aside(context.close)  # waits for the disk
+    return exported
 
 
 def _line(row: ItemRow) -> bytes:
@@ -99,14 +106,25 @@ def import_items(
     if isinstance(source, BaseStore):
         return (yield from _copied(stack, engine, source, index=index))
     imported = 0
-    opened: BinaryIO = yield from aside(partial(_open, source, "rb"))
-    with closing(opened) as file:
+    with file_errors(source), source.open("rb") as file:
         _check((yield from aside(file.readline)), source)
         while lines := (yield from aside(partial(_some, file))):
-            puts = [_put(line, at, source) for at, line in enumerate(lines, imported + 2)]
-            yield from on(stack, putting.put_rows(engine, puts, index=index))
+            is_last = lines[-1] == _end(imported + len(lines) - 1)
+            rows = lines[:-1] if is_last else lines
+            puts = [_put(line, at, source) for at, line in enumerate(rows, imported + 2)]
+            if puts:
+                yield from on(stack, putting.put_rows(engine, puts, index=index))
             imported += len(puts)
-    return imported
+            if is_last:
+                return imported
+    raise InvalidArgumentError(
+        f"{source} ends after {imported} items, and has more: it is cut off.",
+        hint="These items were imported. Export the others again.",
+    )
+
+
+def _end(items: int) -> bytes:
+    return orjson.dumps({"items": items}) + b"\n"
 
 
 def _some(file: BinaryIO) -> list[bytes]:
@@ -134,7 +152,12 @@ def _put(line: bytes, number: int, path: Path) -> ItemPut:
         else:
             value = orjson.dumps(data["value"]).decode()
         times = (data["created_at"], data["updated_at"], data["expires_at"])
-        return ItemPut(tuple(data["namespace"]), data["key"], value, data["ttl"], times=times)
+        namespace, key, ttl = labels(data["namespace"]), data["key"], data["ttl"]
+        validate_op_namespace(PutOp(namespace, key, {}))
+        numbers = (*times[:2], times[2] or 0, ttl or 0)
+        if not namespace or not isinstance(key, str) or set(map(type, numbers)) != {int}:
+            raise TypeError(data)  # noqa: TRY301 - as those of another form
+        return ItemPut(namespace, key, value, ttl, times=times)
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidArgumentError(
             f"Line {number} of {path} is damaged: {error!r:.100}",

@@ -120,7 +120,7 @@ class CommitQueue(ResetInChild, Generic[Item]):
         """Queue an item if that needs no wait; return True if so. Raises as `add`."""
         with self._lock:
             if self._closed:
-                raise ClosedError(hint="Open a new saver.")
+                raise ClosedError(hint="Open a new one.")
             self._raise_failures([thread])
             if thread in self._paused or self._is_full:
                 return False

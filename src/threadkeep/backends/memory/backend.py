@@ -134,7 +134,7 @@ class MemoryBackend(Backend):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError(hint="Open a new saver: what this one held in memory is gone.")
+            raise ClosedError(hint="Open a new one: what this one held in memory is gone.")
 
 
 def _checkpoint(threads: Threads, read: ReadCheckpoint) -> ThreadState:

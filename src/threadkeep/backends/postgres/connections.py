@@ -372,7 +372,7 @@ class Given(Source):
 
     def _check_open(self) -> None:
         if not self._open:
-            raise errors.ClosedError(hint="Open a new saver.")
+            raise errors.ClosedError(hint="Open a new one.")
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[Any]:

@@ -94,7 +94,7 @@ def lost_connection(error: BaseException) -> bool:
 def mapped(error: Exception, server: str, *, migrating: bool = False) -> errors.ThreadkeepError:
     """Map a driver's error; while tables are made (`migrating`), other rights are needed."""
     if isinstance(error, PoolClosed):
-        return errors.ClosedError(hint="Open a new saver.")
+        return errors.ClosedError(hint="Open a new one.")
     if isinstance(error, PoolTimeout):
         return errors.UnreachableError(
             f"No connection to {server} became free: {error}.",

@@ -269,7 +269,7 @@ class GivenClient(Source):
 
     def _client(self) -> Any:
         if not self._open:
-            raise ClosedError(hint="Open a new saver.")
+            raise ClosedError(hint="Open a new one.")
         return self._given
 
     async def close(self) -> None:

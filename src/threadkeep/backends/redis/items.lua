@@ -56,6 +56,15 @@ local function drop_versions_of(field, skip)
     while drop_versions('[' .. field .. '\0', '(' .. field .. '\1', skip, 1000) == 1000 do end
 end
 
+-- `path` ends with a NUL, behind which fields have another one.
+local function holds_nothing(path, number)
+    local items = call(
+        'ZRANGEBYLEX', ORDER, '[' .. number, '(' .. number .. '\255', 'LIMIT', 0, 1)
+    local versions = call(
+        'ZRANGEBYLEX', VERSIONS, '[' .. path .. '\0', '(' .. path .. '\1', 'LIMIT', 0, 1)
+    return #items == 0 and #versions == 0
+end
+
 local function number_of(path)
     local found = call('ZRANGEBYLEX', SPACES, '[' .. path .. '\0', '(' .. path .. '\1')[1]
     if found then
@@ -190,8 +199,13 @@ end
 function CHANGES.sweep(now, limit)
     local fields = call('ZRANGEBYSCORE', EXPIRING, '-inf', now, 'LIMIT', 0, limit)
     for _, field in ipairs(fields) do
-        remove(field, call('HGET', ITEMS, field))
+        local row = call('HGET', ITEMS, field)
+        local path, number = sub(field, 1, (string.find(field, '\0\0', 1, true))), sub(row, 1, 8)
+        remove(field, row)
         drop_versions_of(field, 0)
+        if holds_nothing(path, number) then
+            call('ZREM', SPACES, path .. '\0' .. number)
+        end
     end
     return #fields
 end

@@ -124,12 +124,23 @@ class Connections:
             self._lock.notify_all()
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """Lend the connection that writes, in a transaction that the end of the block commits."""
+    def writing(self, busy_timeout: float | None = None) -> Iterator[sqlite3.Connection]:
+        """Lend the connection that writes, in a transaction that the end of the block commits.
+
+        `busy_timeout` is that of this transaction, in seconds.
+        """
         with self.write_lock, named(self.location.path):
             db = self.writer()
-            with transaction(db):
-                yield db
+            if busy_timeout is None:
+                with transaction(db):
+                    yield db
+                return
+            db.execute(f"PRAGMA busy_timeout = {round(1000 * busy_timeout)}")
+            try:
+                with transaction(db):
+                    yield db
+            finally:
+                db.execute(f"PRAGMA busy_timeout = {round(1000 * self.location.busy_timeout)}")
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -145,7 +156,7 @@ class Connections:
     def close(self) -> None:
         """Close what is not lent; the rest is closed when it is given back. Idempotent."""
         with self.write_lock, self._lock:
-            self._closed = ClosedError(hint=f"Open a new saver for {self.location.path}.")
+            self._closed = ClosedError(hint=f"Open {self.location.path} again.")
             # The writer comes last: who closes a database last tidies its WAL away.
             for db in (*self._inherited, *self._idle, self._writer):
                 if db is not None:

@@ -68,7 +68,7 @@ def mapped(error: Exception, path: str) -> errors.ThreadkeepError:
             hint="Ids must be valid Unicode, numbers must fit in 64 bits.",
         )
     if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
-        return errors.ClosedError(hint="Open a new saver.")
+        return errors.ClosedError(hint="Open a new one.")
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     kind, hint = _MEANINGS.get(code, (errors.BackendError, "The database is {path}."))
     return store_error((kind, hint.format(path=path)), "SQLite", str(error))

@@ -77,9 +77,10 @@ $$;
 -- Put items, which have different keys; with `only_new`, no item that is there is replaced. Rows
 -- are locked in the order of their keys. Their times are those of `put_at`, unless given.
 CREATE FUNCTION {schema}.write_items(
-    namespaces bigint[], keys text[], jsons text[], bodies bytea[], ttls bigint[], pendings text[],
-    texts text[], put_at bigint, created bigint[], updated bigint[], expires bigint[],
-    only_new boolean, OUT numbers bigint[], OUT versions bigint[])
+    new_versions bigint[], namespaces bigint[], keys text[], jsons text[], bodies bytea[],
+    ttls bigint[], pendings text[], texts text[], put_at bigint, created bigint[],
+    updated bigint[], expires bigint[], only_new boolean,
+    OUT numbers bigint[], OUT versions bigint[])
 LANGUAGE plpgsql AS $$
 BEGIN
     WITH written AS (
@@ -89,11 +90,10 @@ BEGIN
         SELECT p.namespace, p.key, p.version, p.version, coalesce(p.created, put_at),
             coalesce(p.updated, put_at), p.ttl,
             CASE WHEN p.updated IS NULL THEN put_at + p.ttl ELSE p.expires END, p.pending, p.json::jsonb, coalesce(p.body, convert_to(p.json, 'UTF8')), p.words::tsvector
-        FROM (
-            SELECT u.*, nextval({literal} || '.store_counter') AS version
-            FROM unnest(
-                namespaces, keys, jsons, bodies, ttls, pendings, texts, created, updated, expires)
-                u (namespace, key, json, body, ttl, pending, words, created, updated, expires)) p
+        FROM unnest(
+            new_versions, namespaces, keys, jsons, bodies, ttls, pendings, texts, created, updated,
+            expires)
+            p (version, namespace, key, json, body, ttl, pending, words, created, updated, expires)
         ORDER BY p.namespace, p.key COLLATE "C"
         ON CONFLICT (namespace, key) DO UPDATE SET
             created_at = CASE excluded.created_at
@@ -179,6 +179,8 @@ DECLARE
     known bigint[];
     namespaces bigint[];
     numbers bigint[];
+    new_versions bigint[] := ARRAY(
+        SELECT nextval({literal} || '.store_counter') FROM unnest(keys));
     versions bigint[];
 BEGIN
     -- With an older snapshot, what others committed while this waited would not be seen.
@@ -205,7 +207,7 @@ BEGIN
     namespaces := ARRAY(SELECT known[s.space] FROM unnest(spaces) s (space));
     IF plain THEN
         written := {schema}.write_items(
-            namespaces, keys, jsons, bodies, ttls, pendings, texts, put_at,
+            new_versions, namespaces, keys, jsons, bodies, ttls, pendings, texts, put_at,
             created, updated, expires, false);
         numbers := written.numbers;
         versions := written.versions;
@@ -225,10 +227,11 @@ BEGIN
             is_put := jsons[place] IS NOT NULL OR bodies[place] IS NOT NULL;
             IF is_put THEN
                 written := {schema}.write_items(
-                    namespaces[place:place], keys[place:place], jsons[place:place],
-                    bodies[place:place], ttls[place:place], pendings[place:place],
-                    texts[place:place], put_at, created[place:place], updated[place:place],
-                    expires[place:place], coalesce(expected[place] = 0, false));
+                    new_versions[place:place], namespaces[place:place], keys[place:place],
+                    jsons[place:place], bodies[place:place], ttls[place:place],
+                    pendings[place:place], texts[place:place], put_at, created[place:place],
+                    updated[place:place], expires[place:place],
+                    coalesce(expected[place] = 0, false));
                 numbers[place] := written.numbers[1];
                 versions[place] := written.versions[1];
                 IF versions[place] IS NULL THEN  -- (somebody put it after it was looked for)
@@ -302,10 +305,11 @@ BEGIN
 END
 $$;
 
--- Remove items that have expired, or are in namespaces from one path to another; return how many.
+-- Remove items that have expired, or are in namespaces from one path to another. Returns how many,
+-- and the namespaces that may be removed now.
 CREATE FUNCTION {schema}.drop_items(
-    first text, stop text, expired bigint DEFAULT NULL, most bigint DEFAULT NULL)
-RETURNS bigint LANGUAGE plpgsql AS $$
+    first text, stop text, expired bigint, most bigint, OUT dropped bigint, OUT emptied bigint[])
+LANGUAGE plpgsql AS $$
 DECLARE
     namespaces bigint[];
     dropped_keys text[];
@@ -320,6 +324,9 @@ BEGIN
             RETURNING i.namespace, i.key, i.number)
         SELECT array_agg(g.namespace), array_agg(g.key), array_agg(g.number)
         INTO namespaces, dropped_keys, numbers FROM gone g;
+        emptied := ARRAY(
+            SELECT DISTINCT g.namespace FROM unnest(namespaces) g (namespace) WHERE NOT EXISTS (
+                SELECT FROM {schema}.store_items i WHERE i.namespace = g.namespace));
     ELSE
         WITH gone AS (
             DELETE FROM {schema}.store_items i USING (
@@ -331,8 +338,10 @@ BEGIN
             RETURNING i.namespace, i.key, i.number)
         SELECT array_agg(g.namespace), array_agg(g.key), array_agg(g.number)
         INTO namespaces, dropped_keys, numbers FROM gone g;
-        DELETE FROM {schema}.store_item_versions v USING {schema}.store_namespaces n
-        WHERE n.number = v.namespace AND n.path >= first AND n.path < stop;
+        emptied := ARRAY(
+            SELECT n.number FROM {schema}.store_namespaces n
+            WHERE n.path >= first AND n.path < stop);
+        DELETE FROM {schema}.store_item_versions v WHERE v.namespace = ANY (emptied);
     END IF;
     DELETE FROM {schema}.store_item_versions v
     USING unnest(namespaces, dropped_keys) g (namespace, key)
@@ -342,17 +351,18 @@ BEGIN
         USING unnest(namespaces, numbers) g (namespace, number)
         WHERE v.namespace = g.namespace AND v.item = g.number;
     END IF;
-    RETURN coalesce(cardinality(numbers), 0);
+    dropped := coalesce(cardinality(numbers), 0);
 END
 $$;
 
--- Remove the namespaces from one path to another that hold nothing.
-CREATE FUNCTION {schema}.drop_namespaces(first text, stop text)
+-- Remove those of these namespaces that hold nothing.
+CREATE FUNCTION {schema}.drop_namespaces(emptied bigint[])
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     LOCK TABLE {schema}.store_items IN SHARE ROW EXCLUSIVE MODE;  -- (see put_items)
     DELETE FROM {schema}.store_namespaces n
-    WHERE n.path >= first AND n.path < stop
-        AND NOT EXISTS (SELECT FROM {schema}.store_items i WHERE i.namespace = n.number);
+    WHERE n.number = ANY (emptied)
+        AND NOT EXISTS (SELECT FROM {schema}.store_items i WHERE i.namespace = n.number)
+        AND NOT EXISTS (SELECT FROM {schema}.store_item_versions v WHERE v.namespace = n.number);
 END
 $$;
