@@ -264,7 +264,8 @@ class Store(BaseStore, driver.Closing):
             InvalidArgumentError: the interval is invalid.
         """
         if sweep_interval_minutes is not None:
-            _checked_ttl({"sweep_interval_minutes": sweep_interval_minutes})
+            interval: Any = {"sweep_interval_minutes": sweep_interval_minutes}
+            _checked_ttl(interval)
         minutes = sweep_interval_minutes or (self.ttl_config or {}).get("sweep_interval_minutes")
         if self._sweeper is None or self._swept.done():
             self._sweeper = Collector(self._sweep_quietly, 60.0 * (minutes or 5))
