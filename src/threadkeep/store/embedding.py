@@ -8,7 +8,7 @@ import sys
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import partial
@@ -31,6 +31,7 @@ Search: TypeAlias = Literal["semantic", "hybrid", "text"]
 
 _BATCH = 256  # texts in one call of the model
 _TRIES = 3
+_AT_ONCE = 16  # calls of the model
 _PROBE = "text"  # which no model refuses
 _CACHED_BYTES = 64 << 20
 _QUERY, _DOCUMENT = b"q", b"d"  # (some models embed them in different ways)
@@ -136,38 +137,57 @@ class Embedder(ResetInChild):
             InvalidArgumentError: its vectors have other dimensions.
         """
         found, missing = self._look_up(_DOCUMENT, texts)
-        for start in range(0, len(missing), _BATCH):
-            found |= yield from self._embedded(missing[start : start + _BATCH], _TRIES)
+        parts = [missing[start : start + _BATCH] for start in range(0, len(missing), _BATCH)]
+        return found | (yield from self._embedded(parts, _TRIES))
+
+    def _embedded(self, parts: Sequence[Sequence[str]], tries: int) -> Requests[dict[str, bytes]]:
+        """Embed texts, each part in one call; where that fails and the model works, its halves."""
+        found: dict[str, bytes] = {}
+        answers = yield from self._document_calls(parts, tries)
+        for texts, answer in zip(parts, answers, strict=True):
+            try:
+                found |= self._remember(_DOCUMENT, texts, answer)
+            except EmbeddingError as error:
+                (probe,) = yield from self._document_calls([[_PROBE]], 1)
+                self._remember(_DOCUMENT, [_PROBE], probe)  # (raises: it is the model)
+                if len(texts) > 1:
+                    middle = len(texts) // 2
+                    found |= yield from self._embedded([texts[:middle], texts[middle:]], 1)
+                else:
+                    _log.warning("A text of %d characters is refused: %s", len(texts[0]), error)
         return found
 
-    def _embedded(self, texts: Sequence[str], tries: int) -> Requests[dict[str, bytes]]:
-        """Embed texts in one call; where that fails and the model works, half by half."""
-        call, acall = self.model.embed_documents, self.model.aembed_documents
-        try:
-            vectors = yield from self._call(call, acall, texts, tries)
-            return self._remember(_DOCUMENT, texts, vectors)
-        except EmbeddingError as error:
-            probe = yield from self._call(call, acall, [_PROBE], 1)
-            self._remember(_DOCUMENT, [_PROBE], probe)
-            if len(texts) == 1:
-                _log.warning("A text of %d characters is refused: %s", len(texts[0]), error)
-                return {}
-        middle = len(texts) // 2
-        first = yield from self._embedded(texts[:middle], 1)
-        return first | (yield from self._embedded(texts[middle:], 1))
+    def _document_calls(self, parts: Sequence[Any], tries: int) -> Requests[list[Any]]:
+        return self._calls(self.model.embed_documents, self.model.aembed_documents, parts, tries)
 
-    def queries(self, texts: Iterable[str]) -> Requests[dict[str, bytes]]:
-        """Return the vectors of queries. Raises as `documents`."""
-        found, missing = self._look_up(_QUERY, texts)
-        for text in missing:
-            model = self.model
-            vector = yield from self._call(model.embed_query, model.aembed_query, text)
-            found |= self._remember(_QUERY, [text], [vector])
+    def queries(self, texts: Iterable[str]) -> Requests[dict[str, bytes | EmbeddingError]]:
+        """Return the vectors of queries, or the errors of those for which the model fails."""
+        known, missing = self._look_up(_QUERY, texts)
+        found: dict[str, bytes | EmbeddingError] = {**known}
+        calls = (self.model.embed_query, self.model.aembed_query)
+        answers = yield from self._calls(*calls, missing, _TRIES)
+        for text, answer in zip(missing, answers, strict=True):
+            try:
+                vectors = answer if isinstance(answer, EmbeddingError) else [answer]
+                found |= self._remember(_QUERY, [text], vectors)
+            except EmbeddingError as error:
+                found[text] = error
         return found
 
-    def _call(self, call: Any, acall: Any, argument: Any, tries: int = _TRIES) -> Requests[Any]:
+    def _calls(
+        self, call: Any, acall: Any, arguments: Sequence[Any], tries: int
+    ) -> Requests[list[Any]]:
+        """Call the model for each argument, some at once, again where it fails.
+
+        The answer may be an `EmbeddingError`.
+        """
+        if not arguments:
+            return []
         blocking = partial(_blocking, acall) if self._is_async else call
-        return _retried(blocking, acall, argument, tries)
+        one, aone = _retrying(blocking, acall, tries)
+        calls = Aside(partial(_each, one, arguments), partial(_aeach, aone, arguments))
+        answers: list[Any] = yield calls
+        return answers
 
     def _look_up(self, kind: bytes, texts: Iterable[str]) -> tuple[dict[str, bytes], list[str]]:
         found = {}
@@ -184,6 +204,8 @@ class Embedder(ResetInChild):
         return found, missing
 
     def _remember(self, kind: bytes, texts: Sequence[str], vectors: Any) -> dict[str, bytes]:
+        if isinstance(vectors, EmbeddingError):
+            raise vectors
         try:
             found = [array("f", vector) for vector in vectors]
         except (TypeError, ValueError, OverflowError) as error:
@@ -221,8 +243,8 @@ def _blocking(acall: Any, argument: Any) -> Any:
         return pool.submit(asyncio.run, acall(argument)).result()
 
 
-def _retried(call: Any, acall: Any, argument: Any, tries: int) -> Requests[Any]:
-    """Call a model, again where it fails."""
+def _retrying(call: Any, acall: Any, tries: int) -> tuple[Any, Any]:
+    """Return functions that call a model, again where it fails, and return the last error."""
     with extra("Embedding", "search"):
         import tenacity  # noqa: PLC0415 - an extra
     options: dict[str, Any] = {
@@ -230,12 +252,40 @@ def _retried(call: Any, acall: Any, argument: Any, tries: int) -> Requests[Any]:
         "wait": tenacity.wait_random_exponential(multiplier=0.1, max=1.0),
         "reraise": True,
     }
-    try:
-        return (
-            yield Aside(
-                partial(tenacity.Retrying(**options), call, argument),
-                partial(tenacity.AsyncRetrying(**options), acall, argument),
-            )
-        )
-    except Exception as error:
-        raise EmbeddingError(f"The embedding model failed: {error!r:.200}") from error
+
+    def one(argument: Any) -> Any:
+        try:
+            return tenacity.Retrying(**options)(call, argument)
+        except Exception as error:  # noqa: BLE001 - models raise what they like
+            return _failure(error)
+
+    async def aone(argument: Any) -> Any:
+        try:
+            return await tenacity.AsyncRetrying(**options)(acall, argument)
+        except Exception as error:  # noqa: BLE001 - models raise what they like
+            return _failure(error)
+
+    return one, aone
+
+
+def _failure(cause: Exception) -> EmbeddingError:
+    error = EmbeddingError(f"The embedding model failed: {cause!r:.200}")
+    error.__cause__ = cause
+    return error
+
+
+def _each(one: Callable[[Any], Any], arguments: Sequence[Any]) -> list[Any]:
+    if len(arguments) == 1:
+        return [one(arguments[0])]
+    with ThreadPoolExecutor(min(_AT_ONCE, len(arguments))) as pool:
+        return list(pool.map(one, arguments))
+
+
+async def _aeach(one: Callable[[Any], Awaitable[Any]], arguments: Sequence[Any]) -> list[Any]:
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def limited(argument: Any) -> Any:
+        async with limit:
+            return await one(argument)
+
+    return await asyncio.gather(*map(limited, arguments))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from langgraph.store.base import (
     GetOp,
@@ -49,6 +49,7 @@ _REFRESH = 100  # a lifetime begins anew once a hundredth of it has passed
 _FUSED = 100  # items of each ranking that are fused, at least
 _QUERY_WORDS = 200
 _MOST = 2**31  # items of an answer, as databases count
+Vectors: TypeAlias = Mapping[str, bytes | EmbeddingError]  # of queries
 _log = logging.getLogger("threadkeep")
 
 
@@ -69,6 +70,7 @@ def batch(
     puts: dict[ItemKey, tuple[PutOp, int | None]] = {}
     gets: dict[int, GetOp] = {}
     others: dict[int, Requests[Any]] = {}
+    vectors = yield from _queries(engine, ops)
     for at, op in enumerate(ops):
         validate_op_namespace(op)
         if isinstance(op, PutOp):
@@ -76,7 +78,7 @@ def batch(
         elif isinstance(op, GetOp):
             gets[at] = op
         else:
-            others[at] = _other(engine, op, alive)
+            others[at] = _other(engine, op, alive, vectors)
     if gets or others:
         reads = [_get(engine, gets.values(), alive), *others.values()] if gets else others.values()
         replies = yield from together(list(reads))
@@ -91,9 +93,17 @@ def batch(
     return results
 
 
-def _other(engine: Engine, op: Op, alive: int | None) -> Requests[Any]:
+def _queries(engine: Engine, ops: Sequence[Op]) -> Requests[Vectors]:
+    """Embed the queries of all searches at once."""
+    if engine.index is None or engine.index.embedder is None:
+        return {}
+    queries = [op.query for op in ops if isinstance(op, SearchOp) and isinstance(op.query, str)]
+    return (yield from engine.index.embedder.queries(query for query in queries if query))
+
+
+def _other(engine: Engine, op: Op, alive: int | None, vectors: Vectors) -> Requests[Any]:
     if isinstance(op, SearchOp):
-        return _search(engine, op, alive)
+        return _search(engine, op, alive, vectors)
     if isinstance(op, ListNamespacesOp):
         return _namespaces(op, alive)
     raise invalid("op", op, "Use GetOp, PutOp, SearchOp or ListNamespacesOp.")
@@ -143,6 +153,8 @@ def _until_fetch(
 def _key(op: GetOp | PutOp) -> ItemKey:
     if not isinstance(op.key, str):
         raise invalid("key", op.key, "Use a text.")
+    if not op.namespace:
+        raise InvalidNamespaceError("Namespace cannot be empty.")
     return labels(op.namespace), op.key
 
 
@@ -198,7 +210,7 @@ class _Match(NamedTuple):
 
 
 def _search(
-    engine: Engine, op: SearchOp, alive: int | None
+    engine: Engine, op: SearchOp, alive: int | None, vectors: Vectors
 ) -> Requests[tuple[list[FoundItem], list[ItemRow]]]:
     _check_counts(op, "limit", "offset")
     if not isinstance(op.query, str | None):
@@ -206,7 +218,7 @@ def _search(
     op = op._replace(limit=min(op.limit, _MOST), offset=min(op.offset, _MOST))
     wanted = filters.parse(op.filter)
     if op.query and engine.index is not None:
-        matches = yield from _ranked(engine, engine.index, op, wanted, alive)
+        matches = yield from _ranked(engine, engine.index, op, wanted, alive, vectors.get(op.query))
     elif wanted is None:
         read = FindItems(labels(op.namespace_prefix), op.limit, op.offset, now=alive)
         rows = yield from ask(read)
@@ -258,20 +270,22 @@ def _tested(
 
 
 def _ranked(
-    engine: Engine, index: Index, op: SearchOp, wanted: filters.Filter | None, alive: int | None
+    engine: Engine,
+    index: Index,
+    op: SearchOp,
+    wanted: filters.Filter | None,
+    alive: int | None,
+    vector: bytes | EmbeddingError | None,
 ) -> Requests[list[_Match]]:
     """Return the best items; behind them, as LangGraph does, those that have no vector."""
     query, prefix = op.query or "", labels(op.namespace_prefix)
     words = tuple(dict.fromkeys(tokens(query)))[:_QUERY_WORDS]
     hints = wanted.hints if wanted else ()
-    vector = None
-    if index.embedder is not None:
-        try:
-            vector = (yield from index.embedder.queries([query]))[query]
-        except EmbeddingError:
-            if index.search == "semantic":
-                raise
-            _log.warning("The query could not be embedded: words alone are used.", exc_info=True)
+    if isinstance(vector, EmbeddingError):
+        if index.search == "semantic":
+            raise vector
+        _log.warning("The query could not be embedded: words alone are used.", exc_info=vector)
+        vector = None
     last = op.offset + op.limit
     size = last if index.search != "hybrid" else _fused(last)
     while True:
