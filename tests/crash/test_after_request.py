@@ -358,7 +358,7 @@ def archive_again(saver: Saver, scene: Scene) -> None:
     archive(saver, scene)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("operation", [archive, archive_again, read], ids=lambda op: op.__name__)
 def test_an_archived_thread_is_whole_at_every_request(stores, operation, tmp_path):
     for at in itertools.count():
