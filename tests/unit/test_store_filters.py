@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import date
+
+import numpy
 import pytest
 
 from threadkeep.errors import InvalidArgumentError
@@ -14,6 +17,8 @@ VALUE = {
     "tags": ["a", "b"],
     "owner": {"name": "Ada", "age": 36},
     "missing": None,
+    "at": date(2026, 3, 1),
+    "vector": numpy.zeros(2),
 }
 
 
@@ -25,6 +30,10 @@ VALUE = {
         ({"day": {"$gte": "2026-02-01", "$lt": "2026-04-01"}}, True),
         ({"day": {"$gt": 3}}, False),
         ({"nowhere": {"$lt": 3}}, False),
+        ({"at": {"$gt": date(2026, 2, 1)}}, True),
+        ({"at": {"$gt": "2026"}}, False),
+        ({"vector": 0}, False),
+        ({"vector": {"$ne": 0}}, True),
         ({"tags": {"$gt": 1}}, False),
         ({"owner": {"age": {"$gte": 36}}}, True),
         ({"owner": {"age": {"$gte": 36}, "name": {"$ne": "Ada"}}}, False),

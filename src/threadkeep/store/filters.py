@@ -7,7 +7,7 @@ and `$or`, and an ordering of values that cannot be compared is false, not an er
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, TypeAlias
 
@@ -85,16 +85,16 @@ def _value(wanted: Any, depth: int) -> Test:
             and len(value) == len(elements)
             and all(test(one) for test, one in zip(elements, value, strict=True))
         )
-    return lambda value: bool(value == wanted)
+    return lambda value: _compared(eq, value, wanted)
 
 
 def _operator(name: str, operand: Any, depth: int) -> Test:
     if name in _EQUALITY:
         compare = _EQUALITY[name]
-        return lambda value: bool(compare(value, operand))
+        return lambda value: _compared(compare, value, operand)
     if name in _ORDER:
-        if not isinstance(operand, str | int | float):
-            raise invalid(name, operand, "Use a number or a text.")
+        if operand is None or (isinstance(operand, Iterable) and not isinstance(operand, str)):
+            raise invalid(name, operand, "Use a number, a text or a date.")
         order = _ORDER[name]
         return lambda value: _ordered(order, value, operand)
     if name in _LOGIC:
@@ -113,11 +113,18 @@ def _logic(name: str, operands: Any, parts: Callable[[Any, int], Test], depth: i
 
 
 def _ordered(order: Callable[[Any, Any], Any], value: Any, operand: Any) -> bool:
-    """Compare numbers and texts that are numbers as numbers, other texts as texts."""
+    """Compare numbers and texts that are numbers as numbers, others as Python does."""
     a, b = _number(value), _number(operand)
     if a is not None and b is not None:
-        return bool(order(a, b))
-    return isinstance(value, str) and isinstance(operand, str) and bool(order(value, operand))
+        return _compared(order, a, b)
+    return _compared(order, value, operand)
+
+
+def _compared(compare: Callable[[Any, Any], Any], value: Any, operand: Any) -> bool:
+    try:
+        return bool(compare(value, operand))
+    except (TypeError, ValueError):  # (values of types that have no order, or arrays)
+        return compare is ne
 
 
 def _number(value: Any) -> float | int | None:
