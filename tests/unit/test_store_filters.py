@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 
-import numpy
+import numpy as np
 import pytest
 
 from threadkeep.errors import InvalidArgumentError
@@ -18,7 +18,7 @@ VALUE = {
     "owner": {"name": "Ada", "age": 36},
     "missing": None,
     "at": date(2026, 3, 1),
-    "vector": numpy.zeros(2),
+    "vector": np.zeros(2),
 }
 
 
