@@ -218,3 +218,29 @@ def test_a_full_server_refuses_a_batch_and_changes_nothing():
         items.commit(PutItems((ItemPut(("a",), "x", None),), 3))
         assert items.erase(()) == 1
         backend.close()
+
+
+def test_a_condition_whose_answer_is_lost_is_no_conflict(monkeypatch):
+    lost = []
+
+    async def losing(source, calls):
+        answers = await send(source, calls)
+        if not lost and any(word in ("put", b"put") for word in calls[0].words):
+            lost.append(answers)
+            raise redis.ConnectionError
+        return answers
+
+    with RedisStore(url(), prefix=empty_prefix(), history=3) as store:
+        for number in range(3):
+            store.put(("a",), "b", {"n": number})
+        version = store.get(("a",), "b").version
+        kind = type(store._rows.backend.face._server._source)
+        send = kind.send
+        monkeypatch.setattr(kind, "send", losing)
+        store.put(("a",), "b", {"n": 3}, if_version=version)
+        with pytest.raises(ConflictError):
+            store.put(("a",), "b", {"n": 4}, if_version=version)
+        assert lost
+        lost.clear()
+        store.put(("a",), "b", {"n": 4})
+        assert [one.value["n"] for one in store.versions(("a",), "b")] == [4, 3, 2, 1]

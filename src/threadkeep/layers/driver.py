@@ -79,7 +79,7 @@ class BackendPair:
         if not isinstance(backend, Backend | AsyncBackend):
             raise InvalidArgumentError(
                 f"{type(backend).__name__} is no backend.",
-                hint="Inherit from threadkeep.backends.base.Backend or AsyncBackend.",
+                hint="Use saver.backend, or inherit from Backend or AsyncBackend of threadkeep.backends.base.",
             )
         self.backend = backend
         self.instant = backend.instant

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.store.records import ItemChange, ItemKey, ItemPut, Metric, Namespace, PutItems
+from threadkeep.store.records import (
+    GetItems,
+    ItemChange,
+    ItemKey,
+    ItemPut,
+    Metric,
+    Namespace,
+    PutItems,
+)
 
 
 class SearchOptions(NamedTuple):
@@ -65,6 +73,13 @@ class ItemBackend(Backend):
 
 class AsyncItemBackend(AsyncBackend):
     """An `ItemBackend` that is awaited."""
+
+    async def is_put(self, change: PutItems) -> bool:
+        """Return True if a change that is refused when repeated was made: its answer was lost."""
+        read: Any = GetItems(tuple([(put.namespace, put.key) for put in change.puts]))
+        (rows,) = await self.fetch([read])
+        found = [(row.value, row.updated_at) if row else (None, change.now) for row in rows]
+        return found == [(put.value, change.now) for put in change.puts]
 
     async def close(self) -> None:
         """Do nothing."""

@@ -43,7 +43,6 @@ from threadkeep.store.postgres_queries import big_endian, bounds_of, path_of, qu
 from threadkeep.store.records import (
     EmbedItem,
     EmbedItems,
-    GetItems,
     ItemChange,
     ItemPut,
     Namespace,
@@ -97,15 +96,8 @@ class AsyncPostgresItems(AsyncItemBackend):
             statement = _CHANGES[type(change)](change)
             (rows,) = await self._database.answered([statement], NEWEST_STATE, losses)
         is_refused = isinstance(change, PutItems) and not rows[0][0]
-        if is_refused and not (losses and await self._is_put(change)):
+        if is_refused and not (losses and await self.is_put(change)):
             raise ConflictError("The item has another version.")
-
-    async def _is_put(self, change: PutItems) -> bool:
-        """Return True if a change whose answer was lost was made."""
-        read = GetItems(tuple([(put.namespace, put.key) for put in change.puts]))
-        (rows,) = await self.fetch([read])
-        found = [(row.value, row.updated_at) if row else (None, change.now) for row in rows]
-        return found == [(put.value, change.now) for put in change.puts]
 
     async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
         """See `ItemBackend`: puts that cannot be refused are one transaction."""

@@ -305,9 +305,14 @@ class AsyncRedisItems(AsyncItemBackend):
         """Make several changes in one round trip; each is atomic. A retry of a put is a new put."""
         together = merged(changes) if len(changes) > 1 else None
         made = changes if together is None else [together]
+        calls = [self._change(*change_words(each)) for each in made]
+        losses: list[Exception] = []
         with self._server.mapped_errors():
-            answers = await self._server.sent([self._change(*change_words(each)) for each in made])
-        refused = [self._refusal(answer) for answer in answers]
+            answers = await self._server.sent(calls, losses)
+            refused = [self._refusal(answer) for answer in answers]
+            for at, error in enumerate(refused if losses else ()):
+                if isinstance(error, ConflictError) and await self.is_put(made[at]):
+                    refused[at] = None
         return refused if together is None else refused * len(changes)
 
     def _refusal(self, answer: int) -> ThreadkeepError | None:

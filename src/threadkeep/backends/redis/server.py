@@ -120,8 +120,11 @@ class Server:
         """Wait for some seconds."""
         await self._source.pause(seconds)
 
-    async def sent(self, calls: Sequence[Call]) -> list[Any]:
-        """Return the server's answers, after retries where a failure passes."""
+    async def sent(self, calls: Sequence[Call], losses: list[Exception] | None = None) -> list[Any]:
+        """Return the server's answers, after retries where a failure passes.
+
+        Failures are added to `losses`: what was sent may have been done.
+        """
         if not calls:
             return []
         try:
@@ -131,6 +134,8 @@ class Server:
             never_reached = lost(error) and not self._was_reached
             if not passes(error) or never_reached or not self._settings.patient:
                 raise
+            if losses is not None:
+                losses.append(error)
         return await again(
             partial(self._send, calls), passes, self._source.pause, self._count_retry
         )
