@@ -181,11 +181,13 @@ def test_a_put_on_a_condition_is_refused_where_another_came_first(opened):
     first = store.get(NS, "a")
     store.put(NS, "a", {"n": 2}, if_version=first.version)
     for version in (0, first.version):
-        with pytest.raises(ConflictError):
+        with pytest.raises(ConflictError, match=r"'a' in \('users', '1'\)"):
             store.put(NS, "a", {"n": 3}, if_version=version)
+        with pytest.raises(ConflictError):
+            store.delete(NS, "a", if_version=version)
     with pytest.raises(ConflictError):
         asyncio.run(store.aput(NS, "a", {"n": 3}, if_version=first.version))
-    store.delete(NS, "a")
+    store.delete(NS, "a", if_version=store.get(NS, "a").version)
     store.put(NS, "a", {"n": 4})
     with pytest.raises(ConflictError):  # (versions of a life before do not come again)
         store.put(NS, "a", {"n": 5}, if_version=first.version)

@@ -79,7 +79,7 @@ class BackendPair:
         if not isinstance(backend, Backend | AsyncBackend):
             raise InvalidArgumentError(
                 f"{type(backend).__name__} is no backend.",
-                hint="Use saver.backend, or inherit from Backend or AsyncBackend of threadkeep.backends.base.",
+                hint="Use saver.backend, or inherit from threadkeep.backends.base.Backend.",
             )
         self.backend = backend
         self.instant = backend.instant

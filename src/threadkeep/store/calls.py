@@ -8,12 +8,14 @@ from typing import Any
 
 from langgraph.store.base import Op, PutOp, SearchOp
 
+from threadkeep.errors import BackendError
+
 
 class Calls:
     """Batches of the operations that tasks submit in one turn of their event loop.
 
     Reads and searches without a query wait for no embedding model; puts wait for each other's.
-    Where a batch fails, each of its operations is run alone.
+    Where a batch fails, each of its operations is run alone, unless it is the database that fails.
 
     Args:
         run: carries out a batch.
@@ -50,6 +52,9 @@ class Calls:
         except Exception as error:  # noqa: BLE001 - every caller must hear of its operation
             if len(group) == 1:
                 _settle(group[0][1], error=error)
+            elif isinstance(error, BackendError):
+                for _, future in group:
+                    _settle(future, error=error.fresh())
             else:
                 for each in group:
                     await self._serve([each])

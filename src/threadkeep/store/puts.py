@@ -76,9 +76,16 @@ def _commit(engine: Engine, puts: Sequence[ItemPut], now: int) -> Requests[None]
         try:
             change: Any = PutItems(tuple(changed), now)
             yield Commit(change)
-        except ConflictError:
+        except ConflictError as error:
             # (overtaken by another put, unless it is the caller's own condition that fails)
-            if not left or any(put.expects is not None for put in puts):
+            conditional = [put for put in puts if put.expects is not None]
+            if conditional:
+                names = ", ".join([f"{put.key!r} in {put.namespace}" for put in conditional[:3]])
+                raise ConflictError(
+                    f"The item has another version, or is not there: {names}.",
+                    hint="Get it, and put it again with the version that it has.",
+                ) from error
+            if not left:
                 raise
             pause = _RANDOM.uniform(0, _LONGEST_PAUSE)
             yield Aside(partial(sleep, pause), partial(asyncio.sleep, pause))

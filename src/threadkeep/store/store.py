@@ -213,11 +213,29 @@ class Store(BaseStore, driver.Closing):
         else:
             await self._stack.arun_here(operations.batch(self._engine, [op], {0: if_version}))
 
+    def delete(self, namespace: Namespace, key: str, *, if_version: int | None = None) -> None:
+        """Delete an item, if it is there. See `put` for `if_version`."""
+        if if_version is None:
+            super().delete(namespace, key)
+        else:
+            op = self._op(namespace, key, None, None, None, if_version)
+            self._stack.run(operations.batch(self._engine, [op], {0: if_version}))
+
+    async def adelete(
+        self, namespace: Namespace, key: str, *, if_version: int | None = None
+    ) -> None:
+        """Async variant of `delete`."""
+        if if_version is None:
+            await super().adelete(namespace, key)
+        else:
+            op = self._op(namespace, key, None, None, None, if_version)
+            await self._stack.arun_here(operations.batch(self._engine, [op], {0: if_version}))
+
     def _op(
         self,
         namespace: Namespace,
         key: str,
-        value: Mapping[str, Any],
+        value: Mapping[str, Any] | None,
         index: Literal[False] | list[str] | None,
         ttl: float | NotProvided | None,
         if_version: int | None,
