@@ -10,7 +10,7 @@ from langgraph.graph import START, StateGraph
 
 from threadkeep import RedisSaver
 from threadkeep.backends.redis import RedisBackend
-from threadkeep.backends.redis import server as lives_module
+from threadkeep.backends.redis import server
 from threadkeep.engine.model import Batch, ReadCheckpoint, ReadThread
 from threadkeep.errors import StaleThreadError
 from threadkeep.testing.records import NOW, THREAD, checkpoint, segment
@@ -141,7 +141,7 @@ def test_a_generation_of_an_earlier_life_is_stale(backend, vanish):
 
 
 def test_it_is_stale_too_where_that_life_was_forgotten(backend, vanish, monkeypatch):
-    monkeypatch.setattr(lives_module, "_MOST", 2)
+    monkeypatch.setattr(server, "_MOST", 2)
     before = generation(backend)
     for thread in ("a", "b", "c"):
         backend.commit(first(thread, generation=generation(backend, thread)))
@@ -149,6 +149,15 @@ def test_it_is_stale_too_where_that_life_was_forgotten(backend, vanish, monkeypa
     with pytest.raises(StaleThreadError):
         backend.commit(first("a", generation=before))
     assert generation(backend, "a") != before
+
+
+def test_forgetting_lives_seldom_disturbs_who_makes_a_thread():
+    generations = server.Generations()
+    names = []
+    for number in range(12_000):
+        names.append(generations.name("new", 0))
+        generations.began(str(number), number)
+    assert len(set(names)) <= 3
 
 
 def test_two_lives_differ_for_who_made_neither(backend, prefix, vanish):

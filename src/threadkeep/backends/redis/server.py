@@ -66,8 +66,11 @@ class Generations:
 
     def _remember(self, thread: str, stored: int) -> None:
         self._lives[thread] = _Life(self._absent, stored)
-        while len(self._lives) > _MOST:
-            self._forget(next(iter(self._lives)))
+        if len(self._lives) > _MOST:
+            # Many at once: whoever is about to make a thread has to look again.
+            for oldest in list(self._lives)[: max(1, _MOST // 10)]:
+                self._lives.pop(oldest, None)
+            self._absent -= _APART
 
     def stored(self, thread: str, name: int) -> int | None:
         """Return the generation as the server knows it; None where any will do."""
