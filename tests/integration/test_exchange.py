@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from kit.engine import Chain, everything, run_on
+from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep import MemorySaver
-from threadkeep.engine.model import Batch
+from threadkeep.engine.model import OWN_NS, Batch
 from threadkeep.errors import (
     BackendError,
     CorruptionError,
@@ -238,6 +239,8 @@ def test_a_store_that_fails_says_what_is_there(source: Any, tmp_path: Path) -> N
 def test_a_thread_that_is_deleted_meanwhile_is_left_out(tmp_path: Path) -> None:
     with MemorySaver() as saver:
         fill(saver)
+        own = {"configurable": {"thread_id": "threadkeep$canary-01", "checkpoint_ns": OWN_NS}}
+        saver.put(own, empty_checkpoint(), {}, {})
 
         def progress(what: str, done: int, total: int) -> None:
             saver.delete_thread("pruned")

@@ -24,6 +24,7 @@ from threadkeep.engine.lineage import (
     touches,
 )
 from threadkeep.engine.model import (
+    OWN_NS,
     Batch,
     CheckpointRow,
     DropThread,
@@ -92,14 +93,17 @@ class WholeThread:
 
 
 def all_threads() -> Operation[list[str]]:
-    """Return the ids of all threads, in order, also of those without checkpoints."""
+    """Return the ids of all threads, in order, also of those without checkpoints.
+
+    Those of threadkeep's own, such as what a monitor has left behind, are left out.
+    """
     names: list[str] = []
     while True:
         after = names[-1] if names else None
         page = cast("list[str]", (yield from fetch(FindThreads(after, _PAGE, empty=True))))
         names += page
         if len(page) < _PAGE:
-            return names
+            return [name for name in names if not name.startswith(OWN_NS)]
 
 
 # -- reading -------------------------------------------------------------------------
