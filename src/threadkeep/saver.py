@@ -84,8 +84,8 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
     """A LangGraph checkpoint saver that stores what changed, on any backend.
 
     Args:
-        backend: stores the rows; closed with the saver. On an async one only the async methods
-            work.
+        backend: stores the rows; closed with the saver. On an async one, sync methods are for
+            other threads than that of its event loop.
         conflicts: "fork" lets concurrent runs of a thread branch, as LangGraph does, and logs
             it (see `forked_runs`); "raise" refuses the later one with `ConflictError`.
         serde: a LangGraph serializer to use instead of threadkeep's own codec.

@@ -141,7 +141,8 @@ class RedisSaver(Saver):
     Args:
         redis_url: a URL (`redis://`, `rediss://`, `unix://`, `redis+cluster://`), or a client
             of redis-py (also of a cluster, also async), which stays the caller's, who closes
-            it. With an async one, only the async methods work.
+            it. With an async one, sync methods are for other threads than that of its event
+            loop.
         **options: those of `Saver`, and `prefix` (of all keys' names, "tk"), `ttl` (seconds
             that a thread lives on from each write; None for ever, the default),
             `ttl_refresh_on_read` (whether from each read as well, False), `max_connections`
