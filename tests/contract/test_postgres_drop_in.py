@@ -223,6 +223,17 @@ def test_the_synchronous_methods_of_a_saver_that_only_awaits_say_so():
     asyncio.run(use())
 
 
+async def test_other_threads_may_use_the_synchronous_methods(fresh):
+    async with AsyncConnectionPool(url(), open=False) as given:
+        saver = AsyncPostgresSaver(given, schema=fresh)
+        await saver.setup()
+        await asyncio.to_thread(put, saver, place(), {"value": 1})
+        assert len(await asyncio.to_thread(lambda: list(saver.list(None)))) == 1
+        await asyncio.to_thread(saver.delete_thread, place()["configurable"]["thread_id"])
+        assert await asyncio.to_thread(saver.get_tuple, place()) is None
+        await asyncio.to_thread(saver.close)
+
+
 async def test_the_awaited_methods_of_a_saver_on_a_blocking_connection_work(fresh):
     with psycopg.connect(url()) as given:
         saver = PostgresSaver(given, schema=fresh)
