@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,10 +28,10 @@ ROUNDS = 60
 NAMESPACE = ("writes", "node")
 
 
-def value(number: int) -> list[tuple[str, Any]]:
-    """Return what a node of an agent writes."""
+def value(number: int) -> deque[tuple[str, Any]]:
+    """Return what a node of an agent writes, as LangGraph caches it."""
     text = f"answer {number}: " + " ".join(f"word{number * word % 997}" for word in range(150))
-    return [("messages", [AIMessage(text, id=str(number))]), ("step", number)]
+    return deque([("messages", [AIMessage(text, id=str(number))]), ("step", number)])
 
 
 def timed(call: Callable[[], object]) -> float:

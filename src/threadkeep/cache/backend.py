@@ -6,36 +6,24 @@ microseconds since 1970. A row holds a value, or a lease: its owner is computing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.backends.sync_bridge import BlockingFace, finish
+from threadkeep.engine.operation import Commit
 
-T = TypeVar("T")
+PAGE = 1000
+"""Entries of each kind (expired, or least recently used) that one `TrimEntries` removes at most."""
 
-AT_ONCE = 1000
-"""Entries of each kind (expired, or least recently used) that one `trim` removes at most."""
+Entry: TypeAlias = tuple[bytes, bytes, int | None]
+"""An id, the value to store, and the time at which it expires."""
 
-
-class Row(NamedTuple):
-    """A value, or (None) the lease of an owner, that has not expired."""
-
-    value: bytes | None
-    owner: bytes | None
-    used_at: int
-
-
-class Entry(NamedTuple):
-    """A value to store."""
-
-    id: bytes
-    value: bytes
-    expires_at: int | None
+Row: TypeAlias = tuple[bytes | None, bytes | None]
+"""A value and None, or None and the owner of a lease."""
 
 
 class GetEntries(NamedTuple):
-    """Read entries. Reply: for each id its `Row`, or None."""
+    """Read entries. Reply: a dict of ids to `Row`s, of those that are there and not expired."""
 
     ids: tuple[bytes, ...]
     now: int
@@ -68,7 +56,20 @@ class ClearEntries(NamedTuple):
     spaces: tuple[bytes, ...] | None
 
 
-Change: TypeAlias = SetEntries | UseEntries | RemoveEntries | ClearEntries
+class TrimEntries(NamedTuple):
+    """Remove expired entries, and the least recently used ones beyond the limits. See `PAGE`."""
+
+    now: int
+    max_entries: int
+    max_bytes: int
+
+
+Change: TypeAlias = SetEntries | UseEntries | RemoveEntries | ClearEntries | TrimEntries
+
+
+def commit(change: Change) -> Commit:
+    """Return the request that carries out a change."""
+    return Commit(cast("Any", change))
 
 
 class Claim(NamedTuple):
@@ -78,13 +79,6 @@ class Claim(NamedTuple):
     owner: bytes
     now: int
     until: int
-
-
-class Limits(NamedTuple):
-    """Entries, and bytes of their values."""
-
-    entries: int
-    size: int
 
 
 class CacheBackend(Backend):
@@ -104,13 +98,6 @@ class CacheBackend(Backend):
         """Lease entries, each atomically; return the ids that were leased."""
         raise NotImplementedError
 
-    def trim(self, now: int, limits: Limits) -> None:
-        """Remove expired entries, then the least recently used ones beyond the limits.
-
-        See `AT_ONCE`.
-        """
-        raise NotImplementedError
-
 
 class AsyncCacheBackend(AsyncBackend):
     """A `CacheBackend` that is awaited."""
@@ -126,35 +113,19 @@ class AsyncCacheBackend(AsyncBackend):
         """See `CacheBackend.claim`."""
         raise NotImplementedError
 
-    async def trim(self, now: int, limits: Limits) -> None:
-        """See `CacheBackend.trim`."""
-        raise NotImplementedError
-
 
 class BlockingCache(BlockingFace[AsyncCacheBackend]):
     """An `AsyncCacheBackend` over connections that never suspend."""
+
+    commits_groups = False  # (a server takes the commits of several threads at once)
 
     def claim(self, claim: Claim) -> list[bytes]:
         """See `CacheBackend.claim`."""
         return finish(self.face.claim(claim))
 
-    def trim(self, now: int, limits: Limits) -> None:
-        """See `CacheBackend.trim`."""
-        finish(self.face.trim(now, limits))
-
     def migrate(self) -> None:
         """See `Backend.migrate`."""
         finish(self.face.migrate())
-
-
-def surplus(oldest: Iterable[tuple[T, int]], over: Limits) -> Iterator[T]:
-    """Yield ids, of pairs of an id and a size, until so much is less."""
-    entries, size = over
-    for id_, bytes_ in oldest:
-        if entries <= 0 and size <= 0:
-            return
-        yield id_
-        entries, size = entries - 1, size - bytes_
 
 
 def end_of(space: bytes) -> bytes:
