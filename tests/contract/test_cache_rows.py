@@ -183,7 +183,7 @@ def test_and_beyond_max_bytes(store, clock):
 def test_a_full_cache_is_trimmed_once_in_a_while(monkeypatch):
     with open_cache("memory://", max_entries=320) as cache:
         changes = []
-        monkeypatch.setattr(cache._store.backend, "commit_many", changes.extend)
+        monkeypatch.setattr(cache._store.backend, "commit", changes.append)
         for n in range(90):
             cache.set({(NS, str(n)): (n, None)})
         assert sum(isinstance(each, TrimEntries) for each in changes) == 18
@@ -255,7 +255,7 @@ def test_a_store_that_fails_costs_no_run(monkeypatch, caplog):
         def fail(*_):
             raise UnreachableError
 
-        for name in ("fetch", "commit_many"):
+        for name in ("fetch", "commit"):
             monkeypatch.setattr(cache._store.backend, name, fail)
         assert cache.get([A]) == {}
         cache.set({A: (1, None)})

@@ -6,11 +6,15 @@ microseconds since 1970. A row holds a value, or a lease: its owner is computing
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias, cast
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.backends.sync_bridge import BlockingFace, finish
-from threadkeep.engine.operation import Commit
+from threadkeep.engine.operation import Call, Fetch
+from threadkeep.layers.driver import Store
 
 PAGE = 1000
 """Entries of each kind (expired, or least recently used) that one `TrimEntries` removes at most."""
@@ -67,11 +71,6 @@ class TrimEntries(NamedTuple):
 Change: TypeAlias = SetEntries | UseEntries | RemoveEntries | ClearEntries | TrimEntries
 
 
-def commit(change: Change) -> Commit:
-    """Return the request that carries out a change."""
-    return Commit(cast("Any", change))
-
-
 class Claim(NamedTuple):
     """Lease the ids that have neither a value nor a lease."""
 
@@ -126,6 +125,58 @@ class BlockingCache(BlockingFace[AsyncCacheBackend]):
     def migrate(self) -> None:
         """See `Backend.migrate`."""
         finish(self.face.migrate())
+
+
+class Blocking:
+    """A cache's store for blocking callers: nothing suspends."""
+
+    def __init__(self, store: Store) -> None:
+        self._store: Any = store
+
+    async def get(self, ids: Iterable[bytes], now: int) -> dict[bytes, Row]:
+        """Read entries: see `GetEntries`."""
+        (found,) = self._store.blocking.fetch((GetEntries(tuple(ids), now),))
+        rows: dict[bytes, Row] = found
+        return rows
+
+    async def commit(self, change: Change) -> None:
+        """Carry out a change."""
+        self._store.commit(change)
+
+    async def claim(self, claim: Claim) -> list[bytes]:
+        """See `CacheBackend.claim`."""
+        claimed: list[bytes] = self._store.blocking.claim(claim)
+        return claimed
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for some seconds."""
+        time.sleep(seconds)  # noqa: ASYNC251 - nothing else waits for this thread
+
+
+class Awaited(Blocking):
+    """A cache's store for awaiting callers."""
+
+    async def get(self, ids: Iterable[bytes], now: int) -> dict[bytes, Row]:
+        """See `Blocking.get`."""
+        reads: Any = (GetEntries(tuple(ids), now),)
+        (found,) = await self._store.aanswer(Fetch(reads))
+        rows: dict[bytes, Row] = found
+        return rows
+
+    async def commit(self, change: Change) -> None:
+        """See `Blocking.commit`."""
+        waiting = self._store.submit(change)
+        if waiting is not None:
+            await waiting
+
+    async def claim(self, claim: Claim) -> list[bytes]:
+        """See `CacheBackend.claim`."""
+        claimed: list[bytes] = await self._store.acall(Call("claim", (claim,)))
+        return claimed
+
+    async def sleep(self, seconds: float) -> None:
+        """See `Blocking.sleep`."""
+        await asyncio.sleep(seconds)
 
 
 def end_of(space: bytes) -> bytes:

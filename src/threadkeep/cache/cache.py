@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import lru_cache
 from hashlib import blake2b
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 import orjson
 from langgraph.cache.base import BaseCache, FullKey, Namespace
@@ -25,21 +25,21 @@ from threadkeep.backends.sync_bridge import BlockingFace, finish
 from threadkeep.cache.backend import (
     PAGE,
     AsyncCacheBackend,
+    Awaited,
+    Blocking,
     BlockingCache,
     ClearEntries,
     Entry,
-    GetEntries,
     RemoveEntries,
     SetEntries,
     TrimEntries,
     UseEntries,
-    commit,
 )
-from threadkeep.cache.leases import Answer, Found, Leases
+from threadkeep.cache.leases import Found, Leases
 from threadkeep.cache.memory import MemoryEntries
 from threadkeep.cache.sqlite import SqliteEntries
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec, pack, unpack
-from threadkeep.engine.operation import Call, Fetch, Request
+from threadkeep.engine.operation import Call
 from threadkeep.errors import (
     ClosedError,
     CodecError,
@@ -51,6 +51,7 @@ from threadkeep.errors import (
 from threadkeep.layers.driver import BackendPair, Closing, Store
 from threadkeep.validation import LONGEST, duration, is_count, micros
 
+_COMPRESSION = Compression(over=16 * 1024)  # (most values are small, and speed counts)
 _NOTE_EVERY = 60_000_000  # microseconds
 _TRIMS = 64  # while as much is set as the limits allow
 _MUST_KNOW = (InvalidArgumentError, ClosedError, NotSetUpError)  # the program is wrong
@@ -104,8 +105,7 @@ class Cache(BaseCache[Any], Closing):
             raise
         self._owned = BackendPair(backend) if owned else None
         self._store = Store(entries)
-        # (Most values are small, and speed counts.)
-        self._compression = Compression(level=0 if entries.instant else 3, over=16 * 1024)
+        self._blocking, self._awaited = Blocking(self._store), Awaited(self._store)
         self._leases = None if lifetime is None else Leases(lifetime)
         self._used: set[bytes] = set()  # ids, since uses were last noted
         self._noted_at = 0
@@ -113,10 +113,6 @@ class Cache(BaseCache[Any], Closing):
         self._entries_a_trim = max(1, min(PAGE, max_entries // _TRIMS))
         self._bytes_a_trim = max(1, max_bytes // _TRIMS)
         self._untrimmed = 1.0  # 1 and more: a trim is due
-
-    async def _answer(self, request: Request) -> Any:
-        """Carry out a request for a blocking caller."""
-        return self._store.answer(request)
 
     # -- reading -------------------------------------------------------------------------
 
@@ -127,34 +123,34 @@ class Cache(BaseCache[Any], Closing):
         if another run has leased one of them, this waits for its value until that lease ends. Where
         that run fails, the next one is waited for, for three leases in all.
         """
-        return finish(self._get(self._answer, keys))
+        return finish(self._get(self._blocking, keys))
 
     async def aget(self, keys: Sequence[FullKey]) -> dict[FullKey, Any]:
         """Async variant of `get`."""
-        return await self._get(self._store.aanswer, keys)
+        return await self._get(self._awaited, keys)
 
-    async def _get(self, answer: Answer, keys: Sequence[FullKey]) -> dict[FullKey, Any]:
+    async def _get(self, store: Blocking, keys: Sequence[FullKey]) -> dict[FullKey, Any]:
         asked = {_id(key): key for key in keys}
         if not asked:
             return {}
         values: dict[bytes, Any] = {}
         try:
-            values, leased = await self._read(answer, asked)
+            values, leased = await self._read(store, asked)
             if self._leases is not None and len(values) < len(asked):
-                await self._leases.wait(answer, self._read, asked, values, leased)
+                await self._leases.wait(store, self._read, asked, values, leased)
         except ThreadkeepError as error:
             _note(error, "read")
         return {key: values[id_] for id_, key in asked.items() if id_ in values}
 
-    async def _read(self, answer: Answer, ids: Iterable[bytes]) -> Found:
+    async def _read(self, store: Blocking, ids: Iterable[bytes]) -> Found:
         now = _now()
-        (rows,) = await answer(Fetch(cast("Any", (GetEntries(tuple(ids), now),))))
+        rows = await store.get(ids, now)
         values: dict[bytes, Any] = {}
         leased: dict[bytes, bytes] = {}
         unreadable: list[bytes] = []
         for id_, (data, owner) in rows.items():
             if data is None:
-                leased[id_] = owner
+                leased[id_] = owner or b""
                 continue
             try:
                 values[id_] = self._decoded(data)
@@ -162,24 +158,24 @@ class Cache(BaseCache[Any], Closing):
                 _note(error, "read a value of")
                 unreadable.append(id_)
         try:
-            await self._note_uses(answer, values, now)
+            await self._note_uses(store, values, now)
             if unreadable:  # (a lease takes their place)
-                await answer(commit(RemoveEntries(tuple(unreadable))))
+                await store.commit(RemoveEntries(tuple(unreadable)))
         except ThreadkeepError as error:
             _note(error, "write to")
         return values, leased
 
-    async def _note_uses(self, answer: Answer, ids: Iterable[bytes], now: int) -> None:
+    async def _note_uses(self, store: Blocking, ids: Iterable[bytes], now: int) -> None:
         """Remember that these were used, and write that down once in a while."""
         if not self._store.instant:  # (else a read notes it)
             self._used.update(ids)
             if len(self._used) >= PAGE or now - self._noted_at >= _NOTE_EVERY:
-                await self._write_uses(answer, now)
+                await self._write_uses(store, now)
 
-    async def _write_uses(self, answer: Answer, now: int) -> None:
+    async def _write_uses(self, store: Blocking, now: int) -> None:
         used, self._used, self._noted_at = self._used, set(), now
         if used:
-            await answer(commit(UseEntries(tuple(used), now)))
+            await store.commit(UseEntries(tuple(used), now))
 
     # -- writing -------------------------------------------------------------------------
 
@@ -188,69 +184,71 @@ class Cache(BaseCache[Any], Closing):
 
         A value that cannot be stored is logged, and removed if it was there.
         """
-        finish(self._set(self._answer, pairs))
+        finish(self._set(self._blocking, pairs))
 
     async def aset(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> None:
         """Async variant of `set`."""
-        await self._set(self._store.aanswer, pairs)
+        await self._set(self._awaited, pairs)
 
-    async def _set(self, answer: Answer, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> None:
-        now = _now()
+    async def _set(self, store: Blocking, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> None:
+        now, size = _now(), 0
         entries: list[Entry] = []
         gone: list[bytes] = []
         for key, (value, ttl) in pairs.items():
-            id_, lifetime = _id(key), _lifetime(ttl)
+            id_, expires_at = _id(key), _end(now, ttl)
             data = self._encoded(value)
-            if data is None or (lifetime is not None and lifetime <= 0):
+            if data is None or (expires_at is not None and expires_at <= now):
                 gone.append(id_)
             else:
-                entries.append((id_, data, None if lifetime is None else now + lifetime))
+                entries.append((id_, data, expires_at))
+                size += len(data)
         try:
             if gone:
-                await answer(commit(RemoveEntries(tuple(gone))))
+                await store.commit(RemoveEntries(tuple(gone)))
             if entries:
-                await answer(commit(SetEntries(tuple(entries), now)))
-                await self._trim(answer, entries, now)
+                await store.commit(SetEntries(tuple(entries), now))
+                # A trim is due after the first `set`, then after a 64th of either limit.
+                self._untrimmed += max(
+                    len(entries) / self._entries_a_trim, size / self._bytes_a_trim
+                )
+                if self._untrimmed >= 1:
+                    await self._trim(store, 1 + len(entries) // PAGE, now)
         except ThreadkeepError as error:
             _note(error, "write to")
 
-    async def _trim(self, answer: Answer, entries: Sequence[Entry], now: int) -> None:
-        """Trim the cache after the first `set`, then once in a 64th of either limit."""
-        size = sum([len(data) for _, data, _ in entries])
-        self._untrimmed += max(len(entries) / self._entries_a_trim, size / self._bytes_a_trim)
-        if self._untrimmed >= 1:
-            self._untrimmed = 0.0
-            await self._write_uses(answer, now)
-            for _ in range(1 + len(entries) // PAGE):
-                await answer(commit(TrimEntries(now, self._max_entries, self._max_bytes)))
+    async def _trim(self, store: Blocking, times: int, now: int) -> None:
+        self._untrimmed = 0.0
+        await self._write_uses(store, now)
+        for _ in range(times):
+            await store.commit(TrimEntries(now, self._max_entries, self._max_bytes))
 
     def delete(self, keys: Sequence[FullKey]) -> None:
         """Remove values, and end leases."""
-        finish(self._delete(self._answer, keys))
+        finish(self._delete(self._blocking, keys))
 
     async def adelete(self, keys: Sequence[FullKey]) -> None:
         """Async variant of `delete`."""
-        await self._delete(self._store.aanswer, keys)
+        await self._delete(self._awaited, keys)
 
-    async def _delete(self, answer: Answer, keys: Sequence[FullKey]) -> None:
+    async def _delete(self, store: Blocking, keys: Sequence[FullKey]) -> None:
         ids = dict.fromkeys(map(_id, keys))
         if ids:
-            await answer(commit(RemoveEntries(tuple(ids))))
+            await store.commit(RemoveEntries(tuple(ids)))
 
     def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:
         """Remove the values of these very namespaces, or (None) all, and end leases."""
-        finish(self._clear(self._answer, namespaces))
+        finish(self._clear(self._blocking, namespaces))
 
     async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
         """Async variant of `clear`."""
-        await self._clear(self._store.aanswer, namespaces)
+        await self._clear(self._awaited, namespaces)
 
-    async def _clear(self, answer: Answer, namespaces: Sequence[Namespace] | None) -> None:
+    async def _clear(self, store: Blocking, namespaces: Sequence[Namespace] | None) -> None:
         spaces = None
         if namespaces is not None:
             spaces = tuple([_space(each)[1] for each in namespaces])
         if spaces != ():
-            await answer(commit(ClearEntries(spaces)))
+            await store.commit(ClearEntries(spaces))
 
     # -- values --------------------------------------------------------------------------
 
@@ -261,9 +259,9 @@ class Cache(BaseCache[Any], Closing):
         flat list, which is a third faster than a tuple for each.
         """
         try:
-            flat = _flat(value)
-            stored = [False, value] if flat is None else flat
-            data = pack([self._codec.encode(stored)], self._compression)
+            data = self._codec.encode(_flat(value) or [False, value])
+            if not self._store.instant:  # (what stays in the process needs no checksum)
+                data = pack([data], _COMPRESSION)
         except CodecError as error:
             _note(error, "store a value in")
             return None
@@ -273,7 +271,7 @@ class Cache(BaseCache[Any], Closing):
         return data
 
     def _decoded(self, data: bytes) -> Any:
-        stored = self._codec.decode(unpack(data)[0])
+        stored = self._codec.decode(data if self._store.instant else unpack(data)[0])
         if not stored[0]:
             return stored[1]
         flat = iter(stored[1:])
@@ -292,7 +290,7 @@ class Cache(BaseCache[Any], Closing):
     def close(self) -> None:
         """Close the cache, and the store that was opened for it. Idempotent."""
         with suppress(ThreadkeepError):
-            finish(self._write_uses(self._answer, _now()))
+            finish(self._write_uses(self._blocking, _now()))
         self._store.close()
         if self._owned is not None:
             self._owned.close()
@@ -300,7 +298,7 @@ class Cache(BaseCache[Any], Closing):
     async def aclose(self) -> None:
         """Async variant of `close`."""
         with suppress(ThreadkeepError):
-            await self._write_uses(self._store.aanswer, _now())
+            await self._write_uses(self._awaited, _now())
         await self._store.aclose()
         if self._owned is not None:
             await self._owned.aclose()
@@ -330,13 +328,13 @@ def _note(error: ThreadkeepError, doing: str) -> None:
     _log.warning("Could not %s the cache: %s", doing, error)
 
 
-def _lifetime(ttl: object) -> int | None:
-    """Return a time to live in microseconds."""
+def _end(now: int, ttl: Any) -> int | None:
+    """Return when a value with this time to live, in seconds, expires."""
     if ttl is None:
         return None
-    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or ttl != ttl:  # noqa: PLR0124 - nan
+    if type(ttl) not in (int, float) or ttl != ttl:  # noqa: PLR0124 - nan
         raise invalid("ttl", ttl, "Use seconds, or None.")
-    return round(ttl * 1e6) if ttl < LONGEST / 1e6 else None
+    return now + round(ttl * 1e6) if ttl < LONGEST / 1e6 else None
 
 
 # -- backends ----------------------------------------------------------------------------

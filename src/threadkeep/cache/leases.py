@@ -6,24 +6,19 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from random import SystemRandom
 from sys import getrefcount
 from typing import Any, TypeAlias
 
 from langgraph.cache.base import FullKey
 
-from threadkeep.cache.backend import Claim, RemoveEntries, commit
-from threadkeep.engine.operation import Aside, Call, Request
+from threadkeep.cache.backend import Blocking, Claim, RemoveEntries
 from threadkeep.engine.snapshots import own_copy
 
 _MOST = 1000
 _WAITS = 3  # times of a lease that a run waits for others
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds between two looks at another's lease
 _RANDOM = SystemRandom()
-
-Answer: TypeAlias = Callable[[Request], Awaitable[Any]]
-"""Function that has a store carry out a request; for blocking callers it never suspends."""
 
 Found: TypeAlias = tuple[dict[bytes, Any], dict[bytes, bytes]]
 """Values by id, and the owners of leases by id."""
@@ -73,8 +68,8 @@ class Leases:
 
     async def wait(
         self,
-        answer: Answer,
-        read: Callable[[Answer, Sequence[bytes]], Awaitable[Found]],
+        store: Blocking,
+        read: Callable[[Blocking, Sequence[bytes]], Awaitable[Found]],
         asked: Mapping[bytes, FullKey],
         values: dict[bytes, Any],
         leased: dict[bytes, bytes],
@@ -84,7 +79,7 @@ class Leases:
         So nobody waits who has leases by the same call.
 
         Args:
-            answer: see `Answer`.
+            store: the store, for this caller.
             read: reads ids.
             asked: the ids, and the keys that the caller has given.
             values: what `read` has found of them; values that come are added.
@@ -94,20 +89,19 @@ class Leases:
         pause = _FIRST_PAUSE
         while True:
             missing = [id_ for id_ in asked if id_ not in values]
-            others = await self._others(answer, asked, missing, leased)
+            others = await self._others(store, asked, missing, leased)
             free = [id_ for id_ in missing if id_ not in leased]
             is_over = time.monotonic() >= end
-            if (is_over or not others) and await self._claim(answer, asked, free, partly=is_over):
+            if (is_over or not others) and await self._claim(store, asked, free, partly=is_over):
                 return
-            seconds = pause * _RANDOM.uniform(0.5, 1.0)
-            await answer(Aside(partial(time.sleep, seconds), partial(asyncio.sleep, seconds)))
+            await store.sleep(pause * _RANDOM.uniform(0.5, 1.0))
             pause = min(1.5 * pause, _LONGEST_PAUSE)
-            more, leased = await read(answer, missing)
+            more, leased = await read(store, missing)
             values.update(more)
 
     async def _others(
         self,
-        answer: Answer,
+        store: Blocking,
         asked: Mapping[bytes, FullKey],
         ids: Sequence[bytes],
         leased: dict[bytes, bytes],
@@ -121,14 +115,14 @@ class Leases:
             elif lease.key is asked[id_][1] or lease.asker == _asker():
                 continue  # the same run asks again
             elif lease.has_ended:
-                await answer(commit(RemoveEntries((id_,), leased.pop(id_))))
+                await store.commit(RemoveEntries((id_,), leased.pop(id_)))
             else:
                 others.append(id_)
         return others
 
     async def _claim(
         self,
-        answer: Answer,
+        store: Blocking,
         asked: Mapping[bytes, FullKey],
         free: Sequence[bytes],
         *,
@@ -139,9 +133,9 @@ class Leases:
             return True
         owner, now = _RANDOM.randbytes(8), time.time_ns() // 1000
         claim = Claim(tuple(free), owner, now, now + self._lifetime)
-        claimed = await answer(Call("claim", (claim,)))
+        claimed = await store.claim(claim)
         if len(claimed) < len(free) and not partly:
-            await answer(commit(RemoveEntries(tuple(claimed), owner)))
+            await store.commit(RemoveEntries(tuple(claimed), owner))
             return False
         for id_ in claimed:
             self._leases[id_] = Lease(asked[id_][1], owner, _asker())

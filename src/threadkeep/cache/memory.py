@@ -19,7 +19,6 @@ from threadkeep.cache.backend import (
     TrimEntries,
     UseEntries,
 )
-from threadkeep.errors import ThreadkeepError
 
 
 class MemoryEntries(CacheBackend, ResetInChild):
@@ -50,12 +49,10 @@ class MemoryEntries(CacheBackend, ResetInChild):
                 found[id_] = entry[0]
         return found
 
-    def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
+    def commit(self, change: Any) -> None:
         """See `CacheBackend`."""
         with self._lock:
-            for change in changes:
-                self._carry_out(change)
-        return [None] * len(changes)
+            self._carry_out(change)
 
     def _carry_out(self, change: Change) -> None:
         match change:
@@ -75,7 +72,8 @@ class MemoryEntries(CacheBackend, ResetInChild):
                 """Reads note it."""
 
     def _put(self, id_: bytes, row: Row, expires_at: int | None) -> None:
-        self._remove([id_])
+        if id_ in self._entries:
+            self._remove([id_])
         self._entries[id_] = (row, expires_at)
         self._size += len(row[0] or b"")
 

@@ -30,36 +30,22 @@ from threadkeep.cache.backend import (
 )
 from threadkeep.errors import ThreadkeepError
 
-# (Commands take at most some 8,000 words from a script: a call has `PAGE` ids.)
-_SCRIPT = """
-local base = KEYS[1]
+_KEYS = """
+local call, base = redis.call, KEYS[1]
 local used, expiring, sizes, total =
     base .. 'used', base .. 'expiring', base .. 'sizes', base .. 'total'
 
 local function count(ids)
     local bytes = 0
-    for _, size in ipairs(redis.call('HMGET', sizes, unpack(ids))) do
+    for _, size in ipairs(call('HMGET', sizes, unpack(ids))) do
         bytes = bytes + (size or 0)
     end
     return bytes
 end
-
-local function forget(ids)
-    if #ids == 0 then
-        return
-    end
-    redis.call('DECRBY', total, count(ids))
-    redis.call('HDEL', sizes, unpack(ids))
-    redis.call('ZREM', used, unpack(ids))
-    redis.call('ZREM', expiring, unpack(ids))
-    for at, id in ipairs(ids) do
-        ids[at] = base .. id
-    end
-    redis.call('UNLINK', unpack(ids))
-end
-
+"""
+_NOTE = """
 local function note(now, ids, lifetimes, lengths)
-    local uses, ends, never, changed, bytes = {}, {}, {}, {}, -count(ids)
+    local uses, ends, never, changed, bytes = {}, {}, {}, {}, 0
     for at, id in ipairs(ids) do
         uses[2 * at - 1], uses[2 * at] = now, id
         changed[2 * at - 1], changed[2 * at] = id, lengths[at]
@@ -71,83 +57,100 @@ local function note(now, ids, lifetimes, lengths)
             ends[#ends + 1] = id
         end
     end
-    redis.call('ZADD', used, unpack(uses))
-    redis.call('HSET', sizes, unpack(changed))
-    redis.call('INCRBY', total, bytes)
+    if call('ZADD', used, unpack(uses)) < #ids then
+        bytes = bytes - count(ids)
+        if #never > 0 then
+            call('ZREM', expiring, unpack(never))
+        end
+    end
     if #ends > 0 then
-        redis.call('ZADD', expiring, unpack(ends))
+        call('ZADD', expiring, unpack(ends))
     end
-    if #never > 0 then
-        redis.call('ZREM', expiring, unpack(never))
-    end
+    call('HSET', sizes, unpack(changed))
+    call('INCRBY', total, bytes)
 end
-
-local actions = {}
-
-function actions.set(now)
-    local ids, lifetimes, lengths = {}, {}, {}
-    for at = 3, #ARGV, 3 do
-        local id, lifetime, value = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-        if lifetime == '' then
-            redis.call('SET', base .. id, value)
-        else
-            redis.call('SET', base .. id, value, 'PX', lifetime)
-        end
-        table.insert(ids, id)
-        table.insert(lifetimes, lifetime)
-        table.insert(lengths, #value - 1)
-    end
-    note(now, ids, lifetimes, lengths)
-end
-
-function actions.claim(now)
-    local claimed, lifetimes, lengths = {}, {}, {}
-    for at = 5, #ARGV do
-        if redis.call('SET', base .. ARGV[at], ARGV[4], 'NX', 'PX', ARGV[3]) then
-            table.insert(claimed, ARGV[at])
-            table.insert(lifetimes, ARGV[3])
-            table.insert(lengths, 0)
-        end
-    end
-    if #claimed > 0 then
-        note(now, claimed, lifetimes, lengths)
-    end
-    return claimed
-end
-
-function actions.remove(owner)
-    local ids = {}
-    for at = 3, #ARGV do
-        if owner == '' or redis.call('GET', base .. ARGV[at]) == owner then
-            table.insert(ids, ARGV[at])
-        end
-    end
-    forget(ids)
-end
-
-function actions.trim(now)
-    local most, bytes, page = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-    forget(redis.call('ZRANGEBYSCORE', expiring, '-inf', now, 'LIMIT', 0, page))
-    local entries_over = redis.call('ZCARD', used) - most
-    local bytes_over = (redis.call('GET', total) or 0) - bytes
-    if entries_over <= 0 and bytes_over <= 0 then
+"""
+_FORGET = """
+local function forget(ids)
+    if #ids == 0 then
         return
     end
-    local ids, surplus = redis.call('ZRANGE', used, 0, page - 1), {}
-    for at, size in ipairs(redis.call('HMGET', sizes, unpack(ids))) do
-        if entries_over <= 0 and bytes_over <= 0 then
-            break
-        end
-        surplus[at] = ids[at]
-        entries_over, bytes_over = entries_over - 1, bytes_over - (size or 0)
+    call('DECRBY', total, count(ids))
+    call('HDEL', sizes, unpack(ids))
+    call('ZREM', used, unpack(ids))
+    call('ZREM', expiring, unpack(ids))
+    for at, id in ipairs(ids) do
+        ids[at] = base .. id
     end
-    forget(surplus)
+    call('UNLINK', unpack(ids))
 end
-
-return actions[ARGV[1]](ARGV[2])
 """
+_SET = """
+local ids, lifetimes, lengths = {}, {}, {}
+for at = 2, #ARGV, 3 do
+    local id, lifetime, value = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+    if lifetime == '' then
+        call('SET', base .. id, value)
+    else
+        call('SET', base .. id, value, 'PX', lifetime)
+    end
+    local nth = #ids + 1
+    ids[nth], lifetimes[nth], lengths[nth] = id, lifetime, #value - 1
+end
+note(ARGV[1], ids, lifetimes, lengths)
+"""
+_CLAIM = """
+local claimed, lifetimes, lengths = {}, {}, {}
+for at = 4, #ARGV do
+    if call('SET', base .. ARGV[at], ARGV[3], 'NX', 'PX', ARGV[2]) then
+        local nth = #claimed + 1
+        claimed[nth], lifetimes[nth], lengths[nth] = ARGV[at], ARGV[2], 0
+    end
+end
+if #claimed > 0 then
+    note(ARGV[1], claimed, lifetimes, lengths)
+end
+return claimed
+"""
+_REMOVE = """
+local ids = {}
+for at = 2, #ARGV do
+    if ARGV[1] == '' or call('GET', base .. ARGV[at]) == ARGV[1] then
+        ids[#ids + 1] = ARGV[at]
+    end
+end
+forget(ids)
+"""
+_TRIM = """
+local page = ARGV[4]
+forget(call('ZRANGEBYSCORE', expiring, '-inf', ARGV[1], 'LIMIT', 0, page))
+local entries_over = call('ZCARD', used) - ARGV[2]
+local bytes_over = (call('GET', total) or 0) - ARGV[3]
+if entries_over <= 0 and bytes_over <= 0 then
+    return
+end
+local ids, surplus = call('ZRANGE', used, 0, page - 1), {}
+for at, size in ipairs(call('HMGET', sizes, unpack(ids))) do
+    if entries_over <= 0 and bytes_over <= 0 then
+        break
+    end
+    surplus[at] = ids[at]
+    entries_over, bytes_over = entries_over - 1, bytes_over - (size or 0)
+end
+forget(surplus)
+"""
+# (A command takes at most some 8,000 words from a script: a call has `PAGE` ids.)
+_TEXTS = {
+    "set": _KEYS + _NOTE + _SET,
+    "claim": _KEYS + _NOTE + _CLAIM,
+    "remove": _KEYS + _FORGET + _REMOVE,
+    "trim": _KEYS + _FORGET + _TRIM,
+}
 # SHA-1 is how Redis names scripts: it protects nothing.
-_DIGEST = hashlib.sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
+_DIGESTS = {
+    name: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    for name, text in _TEXTS.items()
+}
 _VALUE, _LEASE = b"v", b"l"
 
 
@@ -164,9 +167,9 @@ class RedisEntries(AsyncCacheBackend):
         with self._server.mapped_errors():
             return await self._server.sent(calls)
 
-    def _script(self, *words: Word) -> Call:
+    def _script(self, name: str, *words: Word) -> Call:
         rest = (1, self._base, *words)
-        return Call(("EVALSHA", _DIGEST, *rest), ("EVAL", _SCRIPT, *rest))
+        return Call(("EVALSHA", _DIGESTS[name], *rest), ("EVAL", _TEXTS[name], *rest))
 
     async def fetch(self, reads: Sequence[Any]) -> list[Any]:
         """See `CacheBackend`."""
@@ -204,28 +207,30 @@ class RedisEntries(AsyncCacheBackend):
                     (id_, "" if end is None else _milliseconds(end - now), _VALUE + value)
                     for id_, value, end in entries
                 ]
-                return self._pages(("set", _milliseconds(now)), words)
+                return self._pages("set", (_milliseconds(now),), words)
             case UseEntries(ids, now):
                 scores = [word for id_ in ids for word in (_milliseconds(now), id_)]
                 return [Call(("ZADD", self._base + b"used", "XX", *scores))]
             case RemoveEntries(ids, owner):
                 word = b"" if owner is None else _LEASE + owner
-                return self._pages(("remove", word), [(id_,) for id_ in ids])
+                return self._pages("remove", (word,), [(id_,) for id_ in ids])
             case TrimEntries(now, max_entries, max_bytes):
                 return [self._script("trim", _milliseconds(now), max_entries, max_bytes, PAGE)]
             case ClearEntries():
                 raise AssertionError(change)  # pragma: no cover
 
-    def _pages(self, first: Sequence[Word], entries: Sequence[Sequence[Word]]) -> list[Call]:
-        """Return calls of the script, each of which has some of the entries."""
+    def _pages(
+        self, name: str, first: Sequence[Word], entries: Sequence[Sequence[Word]]
+    ) -> list[Call]:
+        """Return calls of a script, each of which has some of the entries."""
         pages = [entries[at : at + PAGE] for at in range(0, len(entries), PAGE)]
-        return [self._script(*first, *chain.from_iterable(page)) for page in pages]
+        return [self._script(name, *first, *chain.from_iterable(page)) for page in pages]
 
     async def claim(self, claim: Claim) -> list[bytes]:
         """See `CacheBackend.claim`."""
         lifetime = _milliseconds(claim.until - claim.now)
-        first = ("claim", _milliseconds(claim.now), lifetime, _LEASE + claim.owner)
-        answers = await self._send(self._pages(first, [(id_,) for id_ in claim.ids]))
+        first = (_milliseconds(claim.now), lifetime, _LEASE + claim.owner)
+        answers = await self._send(self._pages("claim", first, [(id_,) for id_ in claim.ids]))
         return [id_ for claimed in answers for id_ in claimed]
 
 
