@@ -59,12 +59,13 @@ async def awaiting(call: Coroutine[Any, Any, object]) -> tuple[float, float]:
 async def measure(
     caches: Sequence[BaseCache[Any]], count: int, *, is_async: bool
 ) -> list[list[float]]:
-    """Return, for each cache, the medians of set and get: time, CPU time; rounds alternate."""
+    """Return, for each cache, the medians of set and get: time, CPU time. They take turns."""
     times: list[list[tuple[float, ...]]] = [[] for _ in caches]
     for number in range(ROUNDS):
         keys = keys_of(f"{is_async} {number}", count)
         pairs: Any = {key: (value(n), 3600) for n, key in enumerate(keys)}
-        for cache, found in zip(caches, times, strict=True):
+        turns = list(zip(caches, times, strict=True))
+        for cache, found in turns if number % 2 else reversed(turns):
             if is_async:
                 set_, get = await awaiting(cache.aset(pairs)), await awaiting(cache.aget(keys))
             else:

@@ -2,15 +2,13 @@
 
 Keys begin with the saver's prefix and "cache:{entries}", so that on a cluster all of them are in
 one slot. An entry is a text that expires by itself: "v" and the value, or "l" and the owner of a
-lease. Sorted sets have the ids by last use and by expiry, and a hash has their sizes: of what has
-expired until it is trimmed.
+lease. A sorted set has the ids by last use, until a trim those that have expired too.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 from threadkeep.backends.redis.rows import Word
@@ -22,6 +20,7 @@ from threadkeep.cache.backend import (
     Change,
     Claim,
     ClearEntries,
+    Entry,
     RemoveEntries,
     Row,
     SetEntries,
@@ -30,122 +29,65 @@ from threadkeep.cache.backend import (
 )
 from threadkeep.errors import ThreadkeepError
 
-_KEYS = """
-local call, base = redis.call, KEYS[1]
-local used, expiring, sizes, total =
-    base .. 'used', base .. 'expiring', base .. 'sizes', base .. 'total'
-
-local function count(ids)
-    local bytes = 0
-    for _, size in ipairs(call('HMGET', sizes, unpack(ids))) do
-        bytes = bytes + (size or 0)
-    end
-    return bytes
-end
-"""
-_NOTE = """
-local function note(now, ids, lifetimes, lengths)
-    local uses, ends, never, changed, bytes = {}, {}, {}, {}, 0
-    for at, id in ipairs(ids) do
-        uses[2 * at - 1], uses[2 * at] = now, id
-        changed[2 * at - 1], changed[2 * at] = id, lengths[at]
-        bytes = bytes + lengths[at]
-        if lifetimes[at] == '' then
-            never[#never + 1] = id
-        else
-            ends[#ends + 1] = now + lifetimes[at]
-            ends[#ends + 1] = id
-        end
-    end
-    if call('ZADD', used, unpack(uses)) < #ids then
-        bytes = bytes - count(ids)
-        if #never > 0 then
-            call('ZREM', expiring, unpack(never))
-        end
-    end
-    if #ends > 0 then
-        call('ZADD', expiring, unpack(ends))
-    end
-    call('HSET', sizes, unpack(changed))
-    call('INCRBY', total, bytes)
-end
-"""
-_FORGET = """
-local function forget(ids)
-    if #ids == 0 then
-        return
-    end
-    call('DECRBY', total, count(ids))
-    call('HDEL', sizes, unpack(ids))
-    call('ZREM', used, unpack(ids))
-    call('ZREM', expiring, unpack(ids))
-    for at, id in ipairs(ids) do
-        ids[at] = base .. id
-    end
-    call('UNLINK', unpack(ids))
-end
-"""
 _SET = """
-local ids, lifetimes, lengths = {}, {}, {}
+local base, uses = KEYS[1], {}
 for at = 2, #ARGV, 3 do
-    local id, lifetime, value = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-    if lifetime == '' then
-        call('SET', base .. id, value)
+    if ARGV[at + 1] == '' then
+        redis.call('SET', base .. ARGV[at], ARGV[at + 2])
     else
-        call('SET', base .. id, value, 'PX', lifetime)
+        redis.call('SET', base .. ARGV[at], ARGV[at + 2], 'PX', ARGV[at + 1])
     end
-    local nth = #ids + 1
-    ids[nth], lifetimes[nth], lengths[nth] = id, lifetime, #value - 1
+    uses[#uses + 1] = ARGV[1]
+    uses[#uses + 1] = ARGV[at]
 end
-note(ARGV[1], ids, lifetimes, lengths)
+redis.call('ZADD', base .. 'used', unpack(uses))
 """
 _CLAIM = """
-local claimed, lifetimes, lengths = {}, {}, {}
+local base, claimed = KEYS[1], {}
 for at = 4, #ARGV do
-    if call('SET', base .. ARGV[at], ARGV[3], 'NX', 'PX', ARGV[2]) then
-        local nth = #claimed + 1
-        claimed[nth], lifetimes[nth], lengths[nth] = ARGV[at], ARGV[2], 0
+    if redis.call('SET', base .. ARGV[at], ARGV[3], 'NX', 'PX', ARGV[2]) then
+        redis.call('ZADD', base .. 'used', ARGV[1], ARGV[at])
+        claimed[#claimed + 1] = ARGV[at]
     end
-end
-if #claimed > 0 then
-    note(ARGV[1], claimed, lifetimes, lengths)
 end
 return claimed
 """
 _REMOVE = """
-local ids = {}
 for at = 2, #ARGV do
-    if ARGV[1] == '' or call('GET', base .. ARGV[at]) == ARGV[1] then
-        ids[#ids + 1] = ARGV[at]
+    local key = KEYS[1] .. ARGV[at]
+    if ARGV[1] == '' or redis.call('GET', key) == ARGV[1] then
+        redis.call('UNLINK', key)
+        redis.call('ZREM', KEYS[1] .. 'used', ARGV[at])
     end
 end
-forget(ids)
 """
+# As Redis itself does, this looks at a random sample for what has expired, and for the mean size.
 _TRIM = """
-local page = ARGV[4]
-forget(call('ZRANGEBYSCORE', expiring, '-inf', ARGV[1], 'LIMIT', 0, page))
-local entries_over = call('ZCARD', used) - ARGV[2]
-local bytes_over = (call('GET', total) or 0) - ARGV[3]
-if entries_over <= 0 and bytes_over <= 0 then
-    return
+local base, used, page = KEYS[1], KEYS[1] .. 'used', tonumber(ARGV[3])
+local function length(id)
+    return redis.call('STRLEN', base .. id)
 end
-local ids, surplus = call('ZRANGE', used, 0, page - 1), {}
-for at, size in ipairs(call('HMGET', sizes, unpack(ids))) do
-    if entries_over <= 0 and bytes_over <= 0 then
-        break
+local entries, bytes = redis.call('ZCARD', used), 0
+local sample = redis.call('ZRANDMEMBER', used, page)
+for _, id in ipairs(sample) do
+    local size = length(id)
+    bytes = bytes + size * entries / #sample
+    if size == 0 then
+        redis.call('ZREM', used, id)
     end
-    surplus[at] = ids[at]
-    entries_over, bytes_over = entries_over - 1, bytes_over - (size or 0)
 end
-forget(surplus)
+local entries_over = redis.call('ZCARD', used) - ARGV[1]
+local bytes_over = bytes - ARGV[2]
+for _, id in ipairs(redis.call('ZRANGE', used, 0, page - 1)) do
+    if entries_over <= 0 and bytes_over <= 0 then
+        return
+    end
+    entries_over, bytes_over = entries_over - 1, bytes_over - length(id)
+    redis.call('UNLINK', base .. id)
+    redis.call('ZREM', used, id)
+end
 """
-# (A command takes at most some 8,000 words from a script: a call has `PAGE` ids.)
-_TEXTS = {
-    "set": _KEYS + _NOTE + _SET,
-    "claim": _KEYS + _NOTE + _CLAIM,
-    "remove": _KEYS + _FORGET + _REMOVE,
-    "trim": _KEYS + _FORGET + _TRIM,
-}
+_TEXTS = {"set": _SET, "claim": _CLAIM, "remove": _REMOVE, "trim": _TRIM}
 # SHA-1 is how Redis names scripts: it protects nothing.
 _DIGESTS = {
     name: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
@@ -203,35 +145,30 @@ class RedisEntries(AsyncCacheBackend):
     def _calls(self, change: Change) -> list[Call]:
         match change:
             case SetEntries(entries, now):
-                words = [
-                    (id_, "" if end is None else _milliseconds(end - now), _VALUE + value)
-                    for id_, value, end in entries
-                ]
-                return self._pages("set", (_milliseconds(now),), words)
+                pages = [entries[at : at + PAGE] for at in range(0, len(entries), PAGE)]
+                return [self._setting(page, now) for page in pages]
             case UseEntries(ids, now):
                 scores = [word for id_ in ids for word in (_milliseconds(now), id_)]
                 return [Call(("ZADD", self._base + b"used", "XX", *scores))]
             case RemoveEntries(ids, owner):
-                word = b"" if owner is None else _LEASE + owner
-                return self._pages("remove", (word,), [(id_,) for id_ in ids])
-            case TrimEntries(now, max_entries, max_bytes):
-                return [self._script("trim", _milliseconds(now), max_entries, max_bytes, PAGE)]
+                return [self._script("remove", b"" if owner is None else _LEASE + owner, *ids)]
+            case TrimEntries(_, max_entries, max_bytes):
+                return [self._script("trim", max_entries, max_bytes, PAGE)]
             case ClearEntries():
                 raise AssertionError(change)  # pragma: no cover
 
-    def _pages(
-        self, name: str, first: Sequence[Word], entries: Sequence[Sequence[Word]]
-    ) -> list[Call]:
-        """Return calls of a script, each of which has some of the entries."""
-        pages = [entries[at : at + PAGE] for at in range(0, len(entries), PAGE)]
-        return [self._script(name, *first, *chain.from_iterable(page)) for page in pages]
+    def _setting(self, entries: Sequence[Entry], now: int) -> Call:
+        words: list[Word] = []
+        for id_, value, end in entries:
+            words += (id_, "" if end is None else _milliseconds(end - now), _VALUE + value)
+        return self._script("set", _milliseconds(now), *words)
 
     async def claim(self, claim: Claim) -> list[bytes]:
         """See `CacheBackend.claim`."""
         lifetime = _milliseconds(claim.until - claim.now)
         first = (_milliseconds(claim.now), lifetime, _LEASE + claim.owner)
-        answers = await self._send(self._pages("claim", first, [(id_,) for id_ in claim.ids]))
-        return [id_ for claimed in answers for id_ in claimed]
+        (claimed,) = await self._send([self._script("claim", *first, *claim.ids)])
+        return list(claimed)
 
 
 def _milliseconds(time: int) -> int:
