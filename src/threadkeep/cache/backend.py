@@ -116,8 +116,6 @@ class AsyncCacheBackend(AsyncBackend):
 class BlockingCache(BlockingFace[AsyncCacheBackend]):
     """An `AsyncCacheBackend` over connections that never suspend."""
 
-    commits_groups = False  # (a server takes the commits of several threads at once)
-
     def claim(self, claim: Claim) -> list[bytes]:
         """See `CacheBackend.claim`."""
         return finish(self.face.claim(claim))
@@ -132,6 +130,9 @@ class Blocking:
 
     def __init__(self, store: Store) -> None:
         self._store: Any = store
+        backend = store.backend
+        # (A server takes the commits of several threads at once.)
+        self._commit: Any = backend.commit if isinstance(backend, BlockingCache) else store.commit
 
     async def get(self, ids: Iterable[bytes], now: int) -> dict[bytes, Row]:
         """Read entries: see `GetEntries`."""
@@ -141,7 +142,7 @@ class Blocking:
 
     async def commit(self, change: Change) -> None:
         """Carry out a change."""
-        self._store.commit(change)
+        self._commit(change)
 
     async def claim(self, claim: Claim) -> list[bytes]:
         """See `CacheBackend.claim`."""
