@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sqlite3
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from random import Random
 from time import monotonic
 
@@ -119,6 +119,22 @@ def test_values_are_whatever_a_node_returns_and_many_go_at_once(store):
         assert cache.get(list(many)) == {key: value for key, (value, _) in many.items()}
         cache.clear([NS])
         assert not cache.get(list(many))
+
+
+def test_writes_of_tasks_come_back_exactly(store):
+    values = [
+        deque([("a", [1, (2,)]), ("b", None)]),
+        deque(),
+        deque([("a", 1)], maxlen=2),
+        deque([("a", 1, 2)]),
+        deque(["ab"]),
+        [("a", 1)],
+        [],
+    ]
+    with open_cache(store) as cache:
+        cache.set({(NS, str(n)): (value, None) for n, value in enumerate(values)})
+        found = cache.get([(NS, str(n)) for n in range(len(values))])
+        assert list(map(repr, found.values())) == list(map(repr, values))
 
 
 # -- expiry and eviction -----------------------------------------------------------------

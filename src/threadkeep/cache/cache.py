@@ -39,7 +39,6 @@ from threadkeep.cache.leases import Found, Leases
 from threadkeep.cache.memory import MemoryEntries
 from threadkeep.cache.sqlite import SqliteEntries
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec, pack, unpack
-from threadkeep.engine.operation import Call
 from threadkeep.errors import (
     ClosedError,
     CodecError,
@@ -48,12 +47,12 @@ from threadkeep.errors import (
     ThreadkeepError,
     invalid,
 )
-from threadkeep.layers.driver import BackendPair, Closing, Store
+from threadkeep.layers.driver import BackendPair, Closing, Store, Workflow, both, either
 from threadkeep.validation import LONGEST, duration, is_count, micros
 
 _COMPRESSION = Compression(over=16 * 1024)  # (most values are small, and speed counts)
-_NOTE_EVERY = 60_000_000  # microseconds
-_TRIMS = 64  # while as much is set as the limits allow
+_NOTE_EVERY = 60_000_000  # microseconds between two writes of uses
+_SHARE = 64  # a trim is due after the first `set`, then after a 64th of either limit
 _MUST_KNOW = (InvalidArgumentError, ClosedError, NotSetUpError)  # the program is wrong
 
 _log = logging.getLogger("threadkeep")
@@ -110,8 +109,8 @@ class Cache(BaseCache[Any], Closing):
         self._used: set[bytes] = set()  # ids, since uses were last noted
         self._noted_at = 0
         self._max_entries, self._max_bytes = max_entries, max_bytes
-        self._entries_a_trim = max(1, min(PAGE, max_entries // _TRIMS))
-        self._bytes_a_trim = max(1, max_bytes // _TRIMS)
+        self._entries_a_trim = max(1, min(PAGE, max_entries // _SHARE))
+        self._bytes_a_trim = max(1, max_bytes // _SHARE)
         self._untrimmed = 1.0  # 1 and more: a trim is due
 
     # -- reading -------------------------------------------------------------------------
@@ -195,7 +194,7 @@ class Cache(BaseCache[Any], Closing):
         entries: list[Entry] = []
         gone: list[bytes] = []
         for key, (value, ttl) in pairs.items():
-            id_, expires_at = _id(key), _end(now, ttl)
+            id_, expires_at = _id(key), _expiry(now, ttl)
             data = self._encoded(value)
             if data is None or (expires_at is not None and expires_at <= now):
                 gone.append(id_)
@@ -207,7 +206,6 @@ class Cache(BaseCache[Any], Closing):
                 await store.commit(RemoveEntries(tuple(gone)))
             if entries:
                 await store.commit(SetEntries(tuple(entries), now))
-                # A trim is due after the first `set`, then after a 64th of either limit.
                 self._untrimmed += max(
                     len(entries) / self._entries_a_trim, size / self._bytes_a_trim
                 )
@@ -279,29 +277,25 @@ class Cache(BaseCache[Any], Closing):
 
     # -- life ----------------------------------------------------------------------------
 
-    def setup(self) -> None:
+    def _setup(self) -> Workflow[None]:
         """Make or migrate the tables of a PostgreSQL schema; elsewhere there is nothing to do."""
-        self._store.call(Call("migrate"))
+        yield self._store.aside("migrate")
 
-    async def asetup(self) -> None:
-        """Async variant of `setup`."""
-        await self._store.acall(Call("migrate"))
+    setup, asetup = both(_setup)
 
-    def close(self) -> None:
+    def _close(self) -> Workflow[None]:
         """Close the cache, and the store that was opened for it. Idempotent."""
-        with suppress(ThreadkeepError):
-            finish(self._write_uses(self._blocking, _now()))
-        self._store.close()
+        write = self._write_last_uses
+        yield from either(lambda: finish(write(self._blocking)), lambda: write(self._awaited))
+        yield from either(self._store.close, self._store.aclose)
         if self._owned is not None:
-            self._owned.close()
+            yield from either(self._owned.close, self._owned.aclose)
 
-    async def aclose(self) -> None:
-        """Async variant of `close`."""
+    close, aclose = both(_close)
+
+    async def _write_last_uses(self, store: Blocking) -> None:
         with suppress(ThreadkeepError):
-            await self._write_uses(self._awaited, _now())
-        await self._store.aclose()
-        if self._owned is not None:
-            await self._owned.aclose()
+            await self._write_uses(store, _now())
 
 
 def _flat(value: Any) -> list[Any] | None:
@@ -328,7 +322,7 @@ def _note(error: ThreadkeepError, doing: str) -> None:
     _log.warning("Could not %s the cache: %s", doing, error)
 
 
-def _end(now: int, ttl: Any) -> int | None:
+def _expiry(now: int, ttl: Any) -> int | None:
     """Return when a value with this time to live, in seconds, expires."""
     if ttl is None:
         return None
