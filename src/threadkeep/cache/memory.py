@@ -69,7 +69,7 @@ class MemoryEntries(CacheBackend, ResetInChild):
             case TrimEntries():
                 self._trim(change)
             case UseEntries():
-                """Reads note it."""
+                pass  # (reads note uses)
 
     def _put(self, id_: bytes, row: Row, expires_at: int | None) -> None:
         if id_ in self._entries:

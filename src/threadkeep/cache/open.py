@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from langgraph.checkpoint.serde.base import SerializerProtocol
-
 from threadkeep.backends.open import open_backend, open_postgres, open_redis
 from threadkeep.backends.sqlite import Database, SqliteBackend
 from threadkeep.cache.cache import Cache
@@ -83,23 +81,13 @@ class RedisCache(Cache):
 
     Args:
         redis: a URL, or a client of redis-py, blocking or async.
-        serde: see `Cache`.
-        prefix: the beginning of all keys.
-        **options: those of `Cache`, and those of the client: see `threadkeep.RedisSaver`.
+        **options: those of `Cache`, and those of the client, such as `prefix`: see
+            `threadkeep.RedisSaver`.
     """
 
-    def __init__(
-        self,
-        redis: Any,
-        *,
-        serde: SerializerProtocol | None = None,
-        prefix: str | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, redis: Any, **options: Any) -> None:
         own = pop_named(options, _OWN)
-        if prefix is not None:
-            options["prefix"] = prefix
-        super().__init__(open_redis(redis, **options), serde=serde, owned=True, **own)
+        super().__init__(open_redis(redis, **options), owned=True, **own)
 
 
 InMemoryCache = MemoryCache

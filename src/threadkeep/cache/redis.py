@@ -145,6 +145,7 @@ class RedisEntries(AsyncCacheBackend):
     def _calls(self, change: Change) -> list[Call]:
         match change:
             case SetEntries(entries, now):
+                # (A command takes some 8,000 words from a script at most.)
                 pages = [entries[at : at + PAGE] for at in range(0, len(entries), PAGE)]
                 return [self._setting(page, now) for page in pages]
             case UseEntries(ids, now):
