@@ -5,10 +5,13 @@ Servers are those of `scripts/services`; without them, memory and SQLite are mea
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -23,45 +26,69 @@ from langgraph.cache.sqlite import SqliteCache
 
 from threadkeep.cache import PostgresCache, open_cache
 
-ROUNDS = 60
+ROUNDS = 100
 NAMESPACE = ("writes", "node")
 
 
-def value(number: int) -> list[tuple[str, Any]]:
-    """Return what a node of an agent writes."""
+def value(number: int) -> deque[tuple[str, Any]]:
+    """Return what a node of an agent writes, as LangGraph caches it."""
     text = f"answer {number}: " + " ".join(f"word{number * word % 997}" for word in range(150))
-    return [("messages", [AIMessage(text, id=str(number))]), ("step", number)]
+    return deque([("messages", [AIMessage(text, id=str(number))]), ("step", number)])
 
 
-def timed(call: Callable[[], object]) -> float:
-    begun = time.perf_counter()
+def keys_of(name: str, count: int) -> list[FullKey]:
+    """Return keys as LangGraph makes them."""
+    digests = [blake2b(f"{name} {n}".encode(), digest_size=16) for n in range(count)]
+    return [(NAMESPACE, digest.hexdigest()) for digest in digests]
+
+
+def blocking(call: Callable[[], object]) -> tuple[float, float]:
+    """Return the time and the CPU time of a call, in ms."""
+    begun, cpu = time.perf_counter(), time.process_time()
     call()
-    return time.perf_counter() - begun
+    return 1e3 * (time.perf_counter() - begun), 1e3 * (time.process_time() - cpu)
 
 
-def measure(caches: Sequence[BaseCache[Any]], count: int) -> list[tuple[float, float]]:
-    """Return the medians of setting and of getting so many keys, in ms; rounds alternate."""
-    times: list[tuple[list[float], list[float]]] = [([], []) for _ in caches]
+async def awaiting(call: Coroutine[Any, Any, object]) -> tuple[float, float]:
+    """Return the time and the CPU time of an awaited call, in ms."""
+    begun, cpu = time.perf_counter(), time.process_time()
+    await call
+    return 1e3 * (time.perf_counter() - begun), 1e3 * (time.process_time() - cpu)
+
+
+async def measure(
+    caches: Sequence[BaseCache[Any]], count: int, *, is_async: bool
+) -> list[list[float]]:
+    """Return, for each cache, the medians of set and get: time, CPU time. They take turns."""
+    times: list[list[tuple[float, ...]]] = [[] for _ in caches]
     for number in range(ROUNDS):
-        keys: list[FullKey] = [(NAMESPACE, f"{number:016x}{n:016x}") for n in range(count)]
+        keys = keys_of(f"{is_async} {number}", count)
         pairs: Any = {key: (value(n), 3600) for n, key in enumerate(keys)}
-        for cache, (sets, gets) in zip(caches, times, strict=True):
-            sets.append(timed(partial(cache.set, pairs)))
-            gets.append(timed(partial(cache.get, keys)))
+        turns = list(zip(caches, times, strict=True))
+        for cache, found in turns if number % 2 else reversed(turns):
+            if is_async:
+                set_, get = await awaiting(cache.aset(pairs)), await awaiting(cache.aget(keys))
+            else:
+                set_, get = blocking(partial(cache.set, pairs)), blocking(partial(cache.get, keys))
+            found.append((*set_, *get))
             if len(cache.get(keys)) != count:
                 raise AssertionError(f"{cache} has lost a value")
-    return [(1e3 * median(sets), 1e3 * median(gets)) for sets, gets in times]
+    return [[median(column) for column in zip(*found, strict=True)] for found in times]
 
 
 def compare(name: str, caches: Sequence[BaseCache[Any]]) -> None:
     """Print the figures of a cache, and of LangGraph's where there is one."""
-    for count in (1, 100):
-        (set_, get), *theirs = measure(caches, count)
-        line = f"{name:10} {count:4} keys: set {set_:7.3f} ms, get {get:7.3f} ms"
-        for their_set, their_get in theirs:
-            line += f"; LangGraph {their_set:7.3f} and {their_get:7.3f} ms"
-            line += f": {their_set / set_:5.2f} x and {their_get / get:5.2f} x"
-        print(line)
+    for is_async in (False, True):
+        for count in (1, 100):
+            ours, *others = asyncio.run(measure(caches, count, is_async=is_async))
+            line = f"{name:11}{'async' if is_async else 'sync ':6}{count:4} keys:"
+            for at, word in ((0, "set"), (2, "get")):
+                line += f" {word} {ours[at]:7.3f} ms (CPU {ours[at + 1]:6.3f})"
+                for theirs in others:
+                    line += f" LangGraph {theirs[at]:7.3f} ({theirs[at + 1]:6.3f})"
+                    ratio, cpu = theirs[at] / ours[at], theirs[at + 1] / ours[at + 1]
+                    line += f": {ratio:5.2f} x (CPU {cpu:5.2f} x);"
+            print(line)
 
 
 def main() -> None:

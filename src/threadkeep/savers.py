@@ -233,7 +233,7 @@ def open_all(
         OpenError: the scheme is unknown, or the store cannot be opened.
         InvalidArgumentError, TypeError: an option is invalid or unknown.
     """
-    from threadkeep.cache import cache_over  # noqa: PLC0415 - seldom needed
+    from threadkeep.cache import Cache  # noqa: PLC0415 - seldom needed
     from threadkeep.store import Store  # noqa: PLC0415 - seldom needed
 
     saver = open_saver(url, **options)
@@ -242,7 +242,7 @@ def open_all(
         stack.callback(saver.close)
         items = Store(saver.backend, **{**serde, **(store or {})})
         stack.callback(items.close)
-        opened = Opened(saver, items, cache_over(saver.backend, **{**serde, **(cache or {})}))
+        opened = Opened(saver, items, Cache(saver.backend, **{**serde, **(cache or {})}))
         stack.pop_all()
     return opened
 

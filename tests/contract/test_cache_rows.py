@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sqlite3
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from random import Random
 from time import monotonic
 
@@ -22,8 +22,9 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 import threadkeep
 from threadkeep import cache as caches
 from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.cache import Cache, open_cache
 from threadkeep.cache import cache as module
-from threadkeep.cache import cache_over, open_cache
+from threadkeep.cache.backend import TrimEntries
 from threadkeep.engine.snapshots import own_copy
 from threadkeep.errors import (
     ClosedError,
@@ -120,6 +121,22 @@ def test_values_are_whatever_a_node_returns_and_many_go_at_once(store):
         assert not cache.get(list(many))
 
 
+def test_writes_of_tasks_come_back_exactly(store):
+    values = [
+        deque([("a", [1, (2,)]), ("b", None)]),
+        deque(),
+        deque([("a", 1)], maxlen=2),
+        deque([("a", 1, 2)]),
+        deque(["ab"]),
+        [("a", 1)],
+        [],
+    ]
+    with open_cache(store) as cache:
+        cache.set({(NS, str(n)): (value, None) for n, value in enumerate(values)})
+        found = cache.get([(NS, str(n)) for n in range(len(values))])
+        assert list(map(repr, found.values())) == list(map(repr, values))
+
+
 # -- expiry and eviction -----------------------------------------------------------------
 
 
@@ -137,13 +154,7 @@ def stored(cache):
             return conn.execute(f"SELECT count(*) FROM {name}.cache").fetchone()[0]
     client = entries.face._server._source._client()
     base = entries.face._base
-    counts = {
-        client.zcard(base + b"ids"),
-        client.zcard(base + b"used"),
-        client.hlen(base + b"sizes"),
-    }
-    assert len(counts) == 1
-    return counts.pop()
+    return client.zcard(base + b"used")
 
 
 def test_what_has_expired_is_never_returned_and_is_removed(store, clock):
@@ -182,13 +193,27 @@ def test_and_beyond_max_bytes(store, clock):
         assert A not in cache.get([A])
 
 
-def test_a_full_cache_is_looked_at_once_in_a_while(monkeypatch):
+def test_a_full_cache_is_trimmed_once_in_a_while(monkeypatch):
     with open_cache("memory://", max_entries=320) as cache:
-        trims = []
-        monkeypatch.setattr(cache._store.backend, "trim", lambda *given: trims.append(given))
+        changes = []
+        monkeypatch.setattr(cache._store.backend, "commit", changes.append)
         for n in range(90):
             cache.set({(NS, str(n)): (n, None)})
-        assert len(trims) == 5  # the first one, and then every 320 / 16
+        assert sum(isinstance(each, TrimEntries) for each in changes) == 18
+        # (after the first one, and then every 320 / 64)
+
+
+def test_a_read_writes_the_uses_of_a_minute(tmp_path, clock, monkeypatch):
+    with open_cache(f"sqlite:///{tmp_path / 'c.db'}") as cache:
+        cache.set(dict.fromkeys((A, B, C), (1, None)))
+        changes = []
+        monkeypatch.setattr(cache._blocking, "_commit", changes.append)
+        for key in (A, A, B, C):
+            cache.get([key])
+        assert changes == []
+        clock[0] += 61_000_000
+        cache.get([A])
+        assert [set(each.ids) for each in changes] == [{module._id(key) for key in (A, B, C)}]
 
 
 # -- values ------------------------------------------------------------------------------
@@ -243,7 +268,7 @@ def test_a_store_that_fails_costs_no_run(monkeypatch, caplog):
         def fail(*_):
             raise UnreachableError
 
-        for name in ("fetch", "commit_many"):
+        for name in ("fetch", "commit"):
             monkeypatch.setattr(cache._store.backend, name, fail)
         assert cache.get([A]) == {}
         cache.set({A: (1, None)})
@@ -360,7 +385,7 @@ def test_nobody_waits_who_has_leases_by_the_same_call(pair):
 def test_a_cache_uses_the_connections_of_a_saver(store):
     with threadkeep.open_saver(store) as saver:
         saver.setup()
-        with cache_over(saver.backend, max_entries=5) as cache:
+        with Cache(saver.backend, max_entries=5) as cache:
             cache.set({A: (1, None)})
             assert cache.get([A]) == {A: 1}
             assert asyncio.run(cache.aget([A])) == {A: 1}
@@ -379,7 +404,7 @@ def test_names_and_signatures_are_those_of_langgraphs_caches(tmp_path):
         prefix = redis_kit.empty_prefix()
         with caches.RedisCache(client, prefix=prefix) as cache:
             cache.set({A: (1, None)})
-        assert client.exists(f"{prefix}:cache:{{entries}}:ids")
+        assert client.exists(f"{prefix}:cache:{{entries}}:used")
     with pytest.raises(ClosedError):
         cache.get([A])
 
@@ -407,7 +432,7 @@ def test_a_file_that_is_read_only_has_no_cache_or_its_values(tmp_path):
         pass
     backend = SqliteBackend(path, read_only=True)
     with pytest.raises(OpenError, match="has no cache"):
-        cache_over(backend)
+        Cache(backend)
     backend.close()
 
 

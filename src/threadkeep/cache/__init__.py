@@ -7,7 +7,6 @@ from threadkeep.cache.open import (
     PostgresCache,
     RedisCache,
     SqliteCache,
-    cache_over,
     open_cache,
 )
 
@@ -18,6 +17,5 @@ __all__ = [
     "PostgresCache",
     "RedisCache",
     "SqliteCache",
-    "cache_over",
     "open_cache",
 ]

@@ -6,36 +6,28 @@ microseconds since 1970. A row holds a value, or a lease: its owner is computing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.backends.sync_bridge import BlockingFace, finish
+from threadkeep.engine.operation import Call, Fetch
+from threadkeep.layers.driver import Store
 
-T = TypeVar("T")
+PAGE = 1000
+"""Entries of each kind (expired, or least recently used) that one `TrimEntries` removes at most."""
 
-AT_ONCE = 1000
-"""Entries of each kind (expired, or least recently used) that one `trim` removes at most."""
+Entry: TypeAlias = tuple[bytes, bytes, int | None]
+"""An id, the value to store, and the time at which it expires."""
 
-
-class Row(NamedTuple):
-    """A value, or (None) the lease of an owner, that has not expired."""
-
-    value: bytes | None
-    owner: bytes | None
-    used_at: int
-
-
-class Entry(NamedTuple):
-    """A value to store."""
-
-    id: bytes
-    value: bytes
-    expires_at: int | None
+Row: TypeAlias = tuple[bytes | None, bytes | None]
+"""A value and None, or None and the owner of a lease."""
 
 
 class GetEntries(NamedTuple):
-    """Read entries. Reply: for each id its `Row`, or None."""
+    """Read entries. Reply: a dict of ids to `Row`s, of those that are there and not expired."""
 
     ids: tuple[bytes, ...]
     now: int
@@ -68,7 +60,15 @@ class ClearEntries(NamedTuple):
     spaces: tuple[bytes, ...] | None
 
 
-Change: TypeAlias = SetEntries | UseEntries | RemoveEntries | ClearEntries
+class TrimEntries(NamedTuple):
+    """Remove expired entries, and the least recently used ones beyond the limits. See `PAGE`."""
+
+    now: int
+    max_entries: int
+    max_bytes: int
+
+
+Change: TypeAlias = SetEntries | UseEntries | RemoveEntries | ClearEntries | TrimEntries
 
 
 class Claim(NamedTuple):
@@ -78,13 +78,6 @@ class Claim(NamedTuple):
     owner: bytes
     now: int
     until: int
-
-
-class Limits(NamedTuple):
-    """Entries, and bytes of their values."""
-
-    entries: int
-    size: int
 
 
 class CacheBackend(Backend):
@@ -104,13 +97,6 @@ class CacheBackend(Backend):
         """Lease entries, each atomically; return the ids that were leased."""
         raise NotImplementedError
 
-    def trim(self, now: int, limits: Limits) -> None:
-        """Remove expired entries, then the least recently used ones beyond the limits.
-
-        See `AT_ONCE`.
-        """
-        raise NotImplementedError
-
 
 class AsyncCacheBackend(AsyncBackend):
     """A `CacheBackend` that is awaited."""
@@ -126,10 +112,6 @@ class AsyncCacheBackend(AsyncBackend):
         """See `CacheBackend.claim`."""
         raise NotImplementedError
 
-    async def trim(self, now: int, limits: Limits) -> None:
-        """See `CacheBackend.trim`."""
-        raise NotImplementedError
-
 
 class BlockingCache(BlockingFace[AsyncCacheBackend]):
     """An `AsyncCacheBackend` over connections that never suspend."""
@@ -138,23 +120,64 @@ class BlockingCache(BlockingFace[AsyncCacheBackend]):
         """See `CacheBackend.claim`."""
         return finish(self.face.claim(claim))
 
-    def trim(self, now: int, limits: Limits) -> None:
-        """See `CacheBackend.trim`."""
-        finish(self.face.trim(now, limits))
-
     def migrate(self) -> None:
         """See `Backend.migrate`."""
         finish(self.face.migrate())
 
 
-def surplus(oldest: Iterable[tuple[T, int]], over: Limits) -> Iterator[T]:
-    """Yield ids, of pairs of an id and a size, until so much is less."""
-    entries, size = over
-    for id_, bytes_ in oldest:
-        if entries <= 0 and size <= 0:
-            return
-        yield id_
-        entries, size = entries - 1, size - bytes_
+class Blocking:
+    """A cache's store for blocking callers: nothing suspends."""
+
+    def __init__(self, store: Store) -> None:
+        self._store: Any = store
+        backend = store.backend
+        # (A server takes the commits of several threads at once.)
+        self._commit: Any = backend.commit if isinstance(backend, BlockingCache) else store.commit
+
+    async def get(self, ids: Iterable[bytes], now: int) -> dict[bytes, Row]:
+        """Read entries: see `GetEntries`."""
+        (found,) = self._store.blocking.fetch((GetEntries(tuple(ids), now),))
+        rows: dict[bytes, Row] = found
+        return rows
+
+    async def commit(self, change: Change) -> None:
+        """Carry out a change."""
+        self._commit(change)
+
+    async def claim(self, claim: Claim) -> list[bytes]:
+        """See `CacheBackend.claim`."""
+        claimed: list[bytes] = self._store.blocking.claim(claim)
+        return claimed
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for some seconds."""
+        time.sleep(seconds)  # noqa: ASYNC251 - nothing else waits for this thread
+
+
+class Awaited(Blocking):
+    """A cache's store for awaiting callers."""
+
+    async def get(self, ids: Iterable[bytes], now: int) -> dict[bytes, Row]:
+        """See `Blocking.get`."""
+        reads: Any = (GetEntries(tuple(ids), now),)
+        (found,) = await self._store.aanswer(Fetch(reads))
+        rows: dict[bytes, Row] = found
+        return rows
+
+    async def commit(self, change: Change) -> None:
+        """See `Blocking.commit`."""
+        waiting = self._store.submit(change)
+        if waiting is not None:
+            await waiting
+
+    async def claim(self, claim: Claim) -> list[bytes]:
+        """See `CacheBackend.claim`."""
+        claimed: list[bytes] = await self._store.acall(Call("claim", (claim,)))
+        return claimed
+
+    async def sleep(self, seconds: float) -> None:
+        """See `Blocking.sleep`."""
+        await asyncio.sleep(seconds)
 
 
 def end_of(space: bytes) -> bytes:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
-from functools import lru_cache, partial
+from functools import lru_cache
 from hashlib import blake2b
 from importlib import import_module
-from random import SystemRandom
-from typing import Any, TypeAlias, cast
+from typing import Any
 
 import orjson
 from langgraph.cache.base import BaseCache, FullKey, Namespace
@@ -21,26 +21,24 @@ from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.open import server_of
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.backends.sync_bridge import BlockingFace
+from threadkeep.backends.sync_bridge import BlockingFace, finish
 from threadkeep.cache.backend import (
-    AT_ONCE,
+    PAGE,
     AsyncCacheBackend,
+    Awaited,
+    Blocking,
     BlockingCache,
-    Change,
-    Claim,
     ClearEntries,
     Entry,
-    GetEntries,
-    Limits,
     RemoveEntries,
     SetEntries,
+    TrimEntries,
     UseEntries,
 )
-from threadkeep.cache.leases import Lease, Leases, asker
+from threadkeep.cache.leases import Found, Leases
 from threadkeep.cache.memory import MemoryEntries
 from threadkeep.cache.sqlite import SqliteEntries
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec, pack, unpack
-from threadkeep.engine.operation import Aside, Commit, Fetch, Requests, call
 from threadkeep.errors import (
     ClosedError,
     CodecError,
@@ -49,21 +47,15 @@ from threadkeep.errors import (
     ThreadkeepError,
     invalid,
 )
-from threadkeep.layers.driver import BackendPair, Closing, Stack, Store, Workflow, both, either, on
+from threadkeep.layers.driver import BackendPair, Closing, Store, Workflow, both, either
 from threadkeep.validation import LONGEST, duration, is_count, micros
 
-_RECENT = 60_000_000  # microseconds in which a further use is not noted
-_TRIM_EVERY = 256  # entries set by this process, or a sixteenth of max_entries
-_LEASES = 3  # times of a lease that a run waits for others
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds between two looks at another's lease
 _COMPRESSION = Compression(over=16 * 1024)  # (most values are small, and speed counts)
-_RANDOM = SystemRandom()
+_NOTE_EVERY = 60_000_000  # microseconds between two writes of uses
+_SHARE = 64  # a trim is due after the first `set`, then after a 64th of either limit
 _MUST_KNOW = (InvalidArgumentError, ClosedError, NotSetUpError)  # the program is wrong
 
 _log = logging.getLogger("threadkeep")
-
-_Found: TypeAlias = tuple[dict[bytes, Any], dict[bytes, bytes]]
-"""Values by id, and the owners of leases."""
 
 
 class Cache(BaseCache[Any], Closing):
@@ -73,7 +65,8 @@ class Cache(BaseCache[Any], Closing):
     miss.
 
     Args:
-        backend: the backend of a saver, over whose connections the cache works.
+        backend: the backend of a saver, over whose connections the cache works: close the cache
+            before the saver. Over the backend of a `MemorySaver` it is on its own.
         serde: a serializer for the values, which may encrypt them, in place of the codec.
         lease: seconds, or a timedelta. Of many who miss one key at the same time, in any process,
             one computes its value, and the others wait for it as long as this at most. None: all
@@ -83,8 +76,8 @@ class Cache(BaseCache[Any], Closing):
         owned: close the backend with the cache.
 
     Raises:
-        InvalidArgumentError: an option is invalid.
-        OpenError: the store cannot be opened.
+        InvalidArgumentError: an option is invalid, or the backend is not of threadkeep.
+        OpenError: the store cannot be opened; or it has no cache yet, and is read only.
     """
 
     def __init__(
@@ -102,7 +95,7 @@ class Cache(BaseCache[Any], Closing):
             for name, value in (("max_bytes", max_bytes), ("max_entries", max_entries)):
                 if not is_count(value, 1) or value > LONGEST:
                     raise invalid(name, value, "Use a number of 1 or more.")
-            self._lease = micros(None if lease is None else duration("lease", lease))
+            lifetime = micros(None if lease is None else duration("lease", lease))
             self._codec: Codec = NativeCodec() if serde is None else SerdeCodec(serde)
             entries = entries_over(backend)
         except ThreadkeepError:
@@ -111,224 +104,215 @@ class Cache(BaseCache[Any], Closing):
             raise
         self._owned = BackendPair(backend) if owned else None
         self._store = Store(entries)
-        self._stack = Stack(self._store)
-        self._leases = Leases()
-        self._limits = Limits(max_entries, max_bytes)
-        self._recent = 0 if entries.instant else _RECENT
-        self._due = max(1, max_bytes // 16)
-        self._least = self._due / min(_TRIM_EVERY, max(1, max_entries // 16))
-        self._untrimmed: float = self._due
+        self._blocking, self._awaited = Blocking(self._store), Awaited(self._store)
+        self._leases = None if lifetime is None else Leases(lifetime)
+        self._used: set[bytes] = set()  # ids, since uses were last noted
+        self._noted_at = 0
+        self._max_entries, self._max_bytes = max_entries, max_bytes
+        self._entries_a_trim = max(1, min(PAGE, max_entries // _SHARE))
+        self._bytes_a_trim = max(1, max_bytes // _SHARE)
+        self._untrimmed = 1.0  # 1 and more: a trim is due
 
     # -- reading -------------------------------------------------------------------------
 
-    def _get(self, keys: Sequence[FullKey]) -> Workflow[dict[FullKey, Any]]:
+    def get(self, keys: Sequence[FullKey]) -> dict[FullKey, Any]:
         """Return the values that are there, by key.
 
         With `lease`, keys without a value are leased to the caller, who is expected to `set` them;
         if another run has leased one of them, this waits for its value until that lease ends. Where
         that run fails, the next one is waited for, for three leases in all.
         """
-        asked = {_id(key): key for key in map(_full, keys)}
+        return finish(self._get(self._blocking, keys))
+
+    async def aget(self, keys: Sequence[FullKey]) -> dict[FullKey, Any]:
+        """Async variant of `get`."""
+        return await self._get(self._awaited, keys)
+
+    async def _get(self, store: Blocking, keys: Sequence[FullKey]) -> dict[FullKey, Any]:
+        asked = {_id(key): key for key in keys}
         if not asked:
             return {}
         values: dict[bytes, Any] = {}
         try:
-            values, leased = yield from on(self._stack, self._read(tuple(asked)))
-            if self._lease is not None and len(values) < len(asked):
-                yield from self._wait(asked, values, leased)
+            values, leased = await self._read(store, asked)
+            if self._leases is not None and len(values) < len(asked):
+                await self._leases.wait(store, self._read, asked, values, leased)
         except ThreadkeepError as error:
             _note(error, "read")
         return {key: values[id_] for id_, key in asked.items() if id_ in values}
 
-    get, aget = both(_get)
-
-    def _read(self, ids: tuple[bytes, ...]) -> Requests[_Found]:
+    async def _read(self, store: Blocking, ids: Iterable[bytes]) -> Found:
         now = _now()
-        (rows,) = yield Fetch(cast("Any", (GetEntries(ids, now),)))
+        rows = await store.get(ids, now)
         values: dict[bytes, Any] = {}
         leased: dict[bytes, bytes] = {}
-        used: list[bytes] = []
         unreadable: list[bytes] = []
-        for id_, row in zip(ids, rows, strict=True):
-            if row is None:
-                continue
-            if row.value is None:
-                leased[id_] = row.owner
+        for id_, (data, owner) in rows.items():
+            if data is None:
+                leased[id_] = owner or b""
                 continue
             try:
-                values[id_] = self._codec.decode(unpack(row.value)[0])
+                values[id_] = self._decoded(data)
             except CodecError as error:
                 _note(error, "read a value of")
                 unreadable.append(id_)
-                continue
-            if now - row.used_at >= self._recent:
-                used.append(id_)
         try:
-            if used:
-                yield _commit(UseEntries(tuple(used), now))
+            await self._note_uses(store, values, now)
             if unreadable:  # (a lease takes their place)
-                yield _commit(RemoveEntries(tuple(unreadable)))
+                await store.commit(RemoveEntries(tuple(unreadable)))
         except ThreadkeepError as error:
             _note(error, "write to")
         return values, leased
 
-    # -- leases --------------------------------------------------------------------------
+    async def _note_uses(self, store: Blocking, ids: Iterable[bytes], now: int) -> None:
+        """Remember that these were used, and write that down once in a while."""
+        if not self._store.instant:  # (else a read notes it)
+            self._used.update(ids)
+            if len(self._used) >= PAGE or now - self._noted_at >= _NOTE_EVERY:
+                await self._write_uses(store, now)
 
-    def _wait(
-        self, asked: Mapping[bytes, FullKey], values: dict[bytes, Any], leased: dict[bytes, bytes]
-    ) -> Workflow[None]:
-        """Lease all missing keys, or none while another run has one of them, and wait for it.
-
-        So nobody waits who has leases by the same call.
-        """
-        end = time.monotonic() + _LEASES * (self._lease or 0) / 1e6
-        pause = _FIRST_PAUSE
-        while True:
-            missing = [id_ for id_ in asked if id_ not in values]
-            others = yield from self._others(asked, missing, leased)
-            free = [id_ for id_ in missing if id_ not in leased]
-            is_over = time.monotonic() >= end
-            if (is_over or not others) and (yield from self._claim(asked, free, partial=is_over)):
-                return
-            seconds = pause * _RANDOM.uniform(0.5, 1.0)
-            yield Aside(partial(time.sleep, seconds), partial(asyncio.sleep, seconds))
-            pause = min(1.5 * pause, _LONGEST_PAUSE)
-            found, leased = yield from on(self._stack, self._read(tuple(missing)))
-            values.update(found)
-
-    def _others(
-        self, asked: Mapping[bytes, FullKey], ids: Iterable[bytes], leased: dict[bytes, bytes]
-    ) -> Workflow[list[bytes]]:
-        """Return the ids that other runs compute; end leases of runs of this process that ended."""
-        others = []
-        for id_ in [id_ for id_ in ids if id_ in leased]:
-            lease = self._leases.of(id_, leased[id_])
-            if lease is None:
-                others.append(id_)
-            elif lease.key is asked[id_][1] or lease.asker == asker():
-                continue  # the same run asks again
-            elif lease.has_ended:
-                change = RemoveEntries((id_,), leased.pop(id_))
-                yield from on(self._stack, _committing(change))
-            else:
-                others.append(id_)
-        return others
-
-    def _claim(
-        self, asked: Mapping[bytes, FullKey], free: Sequence[bytes], *, partial: bool
-    ) -> Workflow[bool]:
-        """Lease these ids; return False if another run was faster, and nothing is leased."""
-        if not free:
-            return True
-        owner, now = _RANDOM.randbytes(8), _now()
-        claim = Claim(tuple(free), owner, now, now + (self._lease or 0))
-        claimed = yield from on(self._stack, call("claim", claim))
-        if len(claimed) < len(free) and not partial:
-            yield from on(self._stack, _committing(RemoveEntries(tuple(claimed), owner)))
-            return False
-        for id_ in claimed:
-            self._leases.add(id_, Lease(asked[id_][1], owner, asker()))
-        return True
+    async def _write_uses(self, store: Blocking, now: int) -> None:
+        used, self._used, self._noted_at = self._used, set(), now
+        if used:
+            await store.commit(UseEntries(tuple(used), now))
 
     # -- writing -------------------------------------------------------------------------
 
-    def _set(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> Workflow[None]:
+    def set(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> None:
         """Store values, each with its time to live in seconds, or None.
 
         A value that cannot be stored is logged, and removed if it was there.
         """
-        now = _now()
+        finish(self._set(self._blocking, pairs))
+
+    async def aset(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> None:
+        """Async variant of `set`."""
+        await self._set(self._awaited, pairs)
+
+    async def _set(self, store: Blocking, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> None:
+        now, size = _now(), 0
         entries: list[Entry] = []
         gone: list[bytes] = []
-        for given, (value, ttl) in pairs.items():
-            id_ = _id(_full(given))
-            lifetime = _lifetime(ttl)
+        for key, (value, ttl) in pairs.items():
+            id_, expires_at = _id(key), _expiry(now, ttl)
             data = self._encoded(value)
-            if data is None or (lifetime is not None and lifetime <= 0):
+            if data is None or (expires_at is not None and expires_at <= now):
                 gone.append(id_)
             else:
-                entries.append(Entry(id_, data, None if lifetime is None else now + lifetime))
+                entries.append((id_, data, expires_at))
+                size += len(data)
         try:
-            yield from on(self._stack, self._put(tuple(entries), tuple(gone), now))
+            if gone:
+                await store.commit(RemoveEntries(tuple(gone)))
+            if entries:
+                await store.commit(SetEntries(tuple(entries), now))
+                self._untrimmed += max(
+                    len(entries) / self._entries_a_trim, size / self._bytes_a_trim
+                )
+                if self._untrimmed >= 1:
+                    await self._trim(store, 1 + len(entries) // PAGE, now)
         except ThreadkeepError as error:
             _note(error, "write to")
 
-    set, aset = both(_set)
+    async def _trim(self, store: Blocking, times: int, now: int) -> None:
+        self._untrimmed = 0.0
+        await self._write_uses(store, now)
+        for _ in range(times):
+            await store.commit(TrimEntries(now, self._max_entries, self._max_bytes))
+
+    def delete(self, keys: Sequence[FullKey]) -> None:
+        """Remove values, and end leases."""
+        finish(self._delete(self._blocking, keys))
+
+    async def adelete(self, keys: Sequence[FullKey]) -> None:
+        """Async variant of `delete`."""
+        await self._delete(self._awaited, keys)
+
+    async def _delete(self, store: Blocking, keys: Sequence[FullKey]) -> None:
+        ids = dict.fromkeys(map(_id, keys))
+        if ids:
+            await store.commit(RemoveEntries(tuple(ids)))
+
+    def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:
+        """Remove the values of these very namespaces, or (None) all, and end leases."""
+        finish(self._clear(self._blocking, namespaces))
+
+    async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
+        """Async variant of `clear`."""
+        await self._clear(self._awaited, namespaces)
+
+    async def _clear(self, store: Blocking, namespaces: Sequence[Namespace] | None) -> None:
+        spaces = None
+        if namespaces is not None:
+            spaces = tuple([_space(each)[1] for each in namespaces])
+        if spaces != ():
+            await store.commit(ClearEntries(spaces))
+
+    # -- values --------------------------------------------------------------------------
 
     def _encoded(self, value: Any) -> bytes | None:
+        """Return a value as bytes; None for one that cannot be stored.
+
+        What LangGraph caches are the writes of a task, a deque of pairs. They are stored as one
+        flat list, which is a third faster than a tuple for each.
+        """
         try:
-            data = pack([self._codec.encode(value)], _COMPRESSION)
+            data = self._codec.encode(_flat(value) or [False, value])
+            if not self._store.instant:  # (what stays in the process needs no checksum)
+                data = pack([data], _COMPRESSION)
         except CodecError as error:
             _note(error, "store a value in")
             return None
-        if len(data) > self._limits.size:
+        if len(data) > self._max_bytes:
             _log.warning("A value of %d bytes is over the cache's max_bytes.", len(data))
             return None
         return data
 
-    def _put(self, entries: tuple[Entry, ...], gone: tuple[bytes, ...], now: int) -> Requests[None]:
-        if gone:
-            yield _commit(RemoveEntries(gone))
-        if entries:
-            yield _commit(SetEntries(entries, now))
-            if self._is_due(entries):
-                for _ in range(1 + len(entries) // AT_ONCE):
-                    yield from call("trim", now, self._limits)
-
-    def _is_due(self, entries: Iterable[Entry]) -> bool:
-        """Return True at the first call, then after a sixteenth of either limit."""
-        self._untrimmed += sum(max(len(one.value), self._least) for one in entries)
-        is_due = self._untrimmed >= self._due
-        if is_due:
-            self._untrimmed = 0
-        return is_due
-
-    def _delete(self, keys: Sequence[FullKey]) -> Workflow[None]:
-        """Remove values, and end leases."""
-        ids = tuple([_id(_full(key)) for key in keys])
-        if ids:
-            yield from on(self._stack, _committing(RemoveEntries(ids)))
-
-    delete, adelete = both(_delete)
-
-    def _clear(self, namespaces: Sequence[Namespace] | None = None) -> Workflow[None]:
-        """Remove the values of these very namespaces, or (None) all, and end leases."""
-        spaces = None
-        if namespaces is not None:
-            spaces = tuple([_space(_namespace(each))[1] for each in namespaces])
-        if spaces != ():
-            yield from on(self._stack, _committing(ClearEntries(spaces)))
-
-    clear, aclear = both(_clear)
+    def _decoded(self, data: bytes) -> Any:
+        stored = self._codec.decode(data if self._store.instant else unpack(data)[0])
+        if not stored[0]:
+            return stored[1]
+        flat = iter(stored[1:])
+        return deque(zip(flat, flat, strict=True))
 
     # -- life ----------------------------------------------------------------------------
 
     def _setup(self) -> Workflow[None]:
         """Make or migrate the tables of a PostgreSQL schema; elsewhere there is nothing to do."""
-        yield from on(self._stack, call("migrate"))
+        yield self._store.aside("migrate")
 
     setup, asetup = both(_setup)
 
     def _close(self) -> Workflow[None]:
         """Close the cache, and the store that was opened for it. Idempotent."""
+        write = self._write_last_uses
+        yield from either(lambda: finish(write(self._blocking)), lambda: write(self._awaited))
         yield from either(self._store.close, self._store.aclose)
         if self._owned is not None:
             yield from either(self._owned.close, self._owned.aclose)
 
     close, aclose = both(_close)
 
+    async def _write_last_uses(self, store: Blocking) -> None:
+        with suppress(ThreadkeepError):
+            await self._write_uses(store, _now())
+
+
+def _flat(value: Any) -> list[Any] | None:
+    """Return True and the parts of the pairs of a deque; None for any other value."""
+    if type(value) is not deque or value.maxlen is not None:
+        return None
+    flat: list[Any] = [True]
+    for pair in value:
+        if type(pair) is not tuple or len(pair) != 2:  # noqa: PLR2004 - a pair
+            return None
+        flat += pair
+    return flat
+
 
 def _now() -> int:
     """Return the time in microseconds since 1970."""
     return time.time_ns() // 1000
-
-
-def _commit(change: Change) -> Commit:
-    return Commit(cast("Any", change))
-
-
-def _committing(change: Change) -> Requests[None]:
-    yield _commit(change)
 
 
 def _note(error: ThreadkeepError, doing: str) -> None:
@@ -338,13 +322,13 @@ def _note(error: ThreadkeepError, doing: str) -> None:
     _log.warning("Could not %s the cache: %s", doing, error)
 
 
-def _lifetime(ttl: object) -> int | None:
-    """Return a time to live in microseconds."""
+def _expiry(now: int, ttl: Any) -> int | None:
+    """Return when a value with this time to live, in seconds, expires."""
     if ttl is None:
         return None
-    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or ttl != ttl:  # noqa: PLR0124 - nan
+    if type(ttl) not in (int, float) or ttl != ttl:  # noqa: PLR0124 - nan
         raise invalid("ttl", ttl, "Use seconds, or None.")
-    return round(ttl * 1e6) if ttl < LONGEST / 1e6 else None
+    return now + round(ttl * 1e6) if ttl < LONGEST / 1e6 else None
 
 
 # -- backends ----------------------------------------------------------------------------
@@ -376,26 +360,6 @@ def _awaited(backend: Any) -> AsyncCacheBackend:
 # -- keys --------------------------------------------------------------------------------
 
 
-def _full(key: FullKey) -> FullKey:
-    try:
-        namespace, name = key
-    except (TypeError, ValueError):
-        raise _invalid_key(key) from None
-    if not isinstance(name, str):
-        raise _invalid_key(key)
-    return _namespace(namespace), name
-
-
-def _namespace(namespace: Sequence[str]) -> Namespace:
-    if isinstance(namespace, tuple | list):
-        return tuple(namespace)
-    raise invalid("namespace", namespace, 'Use texts: ("a", "b").')
-
-
-def _invalid_key(key: object) -> InvalidArgumentError:
-    return invalid("key", key, 'Use a namespace and a text: (("a", "b"), "key").')
-
-
 @lru_cache(maxsize=1000)
 def _space(namespace: Namespace) -> tuple[bytes, bytes]:
     """Return a namespace as bytes, and its digest."""
@@ -403,15 +367,17 @@ def _space(namespace: Namespace) -> tuple[bytes, bytes]:
         path = orjson.dumps(namespace)
     except TypeError:  # (also for a lone surrogate)
         path = b""
-    if not path or not all(isinstance(label, str) for label in namespace):
+    texts = isinstance(namespace, tuple) and all(isinstance(label, str) for label in namespace)
+    if not path or not texts:
         raise invalid("namespace", namespace, 'Use texts: ("a", "b").')
     return path, blake2b(path, digest_size=8).digest()
 
 
 def _id(key: FullKey) -> bytes:
-    path, space = _space(key[0])
     try:
-        name = key[1].encode()
-    except UnicodeEncodeError:
-        raise _invalid_key(key) from None
-    return space + blake2b(path + name, digest_size=16).digest()
+        namespace, name = key
+        path, space = _space(namespace)
+        return space + blake2b(path + name.encode(), digest_size=16).digest()
+    except (TypeError, ValueError, AttributeError):
+        hint = 'Use a namespace and a text: (("a", "b"), "key").'
+        raise invalid("key", key, hint) from None

@@ -1,14 +1,27 @@
-"""Leases that this process has: which run computes the value of a key."""
+"""Leases: of all who miss a key, in any process, one computes its value."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from random import SystemRandom
 from sys import getrefcount
+from typing import Any, TypeAlias
 
+from langgraph.cache.base import FullKey
+
+from threadkeep.cache.backend import Blocking, Claim, RemoveEntries
 from threadkeep.engine.snapshots import own_copy
 
 _MOST = 1000
+_WAITS = 3  # times of a lease that a run waits for others
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds between two looks at another's lease
+_RANDOM = SystemRandom()
+
+Found: TypeAlias = tuple[dict[bytes, Any], dict[bytes, bytes]]
+"""Values by id, and the owners of leases by id."""
 
 
 class Lease:
@@ -40,28 +53,98 @@ _UNHELD = _references(Lease(own_copy("key"), b"", 0))
 
 
 class Leases:
-    """Table of the leases of this process, by id; the oldest are forgotten first.
+    """Leases of this process, by id; the oldest are forgotten first, and are then another's.
 
-    What is forgotten is taken for another process's. Only operations that are atomic in CPython
-    touch the table: no lock. Nothing of ours but the lease may hold its key.
+    Only operations that are atomic in CPython touch the table: no lock. Nothing of ours but the
+    lease may hold its key.
+
+    Args:
+        lifetime: microseconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lifetime: int) -> None:
+        self._lifetime = lifetime
         self._leases: dict[bytes, Lease] = {}
 
-    def add(self, id_: bytes, lease: Lease) -> None:
-        """Remember a lease."""
-        self._leases[id_] = lease
+    async def wait(
+        self,
+        store: Blocking,
+        read: Callable[[Blocking, Sequence[bytes]], Awaitable[Found]],
+        asked: Mapping[bytes, FullKey],
+        values: dict[bytes, Any],
+        leased: dict[bytes, bytes],
+    ) -> None:
+        """Lease all missing keys, or none while another run has one of them, and wait for it.
+
+        So nobody waits who has leases by the same call.
+
+        Args:
+            store: the store, for this caller.
+            read: reads ids.
+            asked: the ids, and the keys that the caller has given.
+            values: what `read` has found of them; values that come are added.
+            leased: likewise.
+        """
+        end = time.monotonic() + _WAITS * self._lifetime / 1e6
+        pause = _FIRST_PAUSE
+        while True:
+            missing = [id_ for id_ in asked if id_ not in values]
+            others = await self._others(store, asked, missing, leased)
+            free = [id_ for id_ in missing if id_ not in leased]
+            is_over = time.monotonic() >= end
+            if (is_over or not others) and await self._claim(store, asked, free, partly=is_over):
+                return
+            await store.sleep(pause * _RANDOM.uniform(0.5, 1.0))
+            pause = min(1.5 * pause, _LONGEST_PAUSE)
+            more, leased = await read(store, missing)
+            values.update(more)
+
+    async def _others(
+        self,
+        store: Blocking,
+        asked: Mapping[bytes, FullKey],
+        ids: Sequence[bytes],
+        leased: dict[bytes, bytes],
+    ) -> list[bytes]:
+        """Return the ids that other runs compute; end leases of runs of this process that ended."""
+        others = []
+        for id_ in [id_ for id_ in ids if id_ in leased]:
+            lease = self._leases.get(id_)
+            if lease is None or lease.owner != leased[id_]:  # another process's
+                others.append(id_)
+            elif lease.key is asked[id_][1] or lease.asker == _asker():
+                continue  # the same run asks again
+            elif lease.has_ended:
+                await store.commit(RemoveEntries((id_,), leased.pop(id_)))
+            else:
+                others.append(id_)
+        return others
+
+    async def _claim(
+        self,
+        store: Blocking,
+        asked: Mapping[bytes, FullKey],
+        free: Sequence[bytes],
+        *,
+        partly: bool,
+    ) -> bool:
+        """Lease these ids; return False if another run was faster, and nothing is leased."""
+        if not free:
+            return True
+        owner, now = _RANDOM.randbytes(8), time.time_ns() // 1000
+        claim = Claim(tuple(free), owner, now, now + self._lifetime)
+        claimed = await store.claim(claim)
+        if len(claimed) < len(free) and not partly:
+            await store.commit(RemoveEntries(tuple(claimed), owner))
+            return False
+        for id_ in claimed:
+            self._leases[id_] = Lease(asked[id_][1], owner, _asker())
         while len(self._leases) > _MOST:
             self._leases.pop(next(iter(self._leases.copy())), None)
-
-    def of(self, id_: bytes, owner: bytes) -> Lease | None:
-        """Return the lease of this owner; None if it is another process's."""
-        lease = self._leases.get(id_)
-        return lease if lease is not None and lease.owner == owner else None
+        return True
 
 
-def asker() -> int:
+def _asker() -> int:
     """Return a number of the asyncio task, else the thread, that runs.
 
     It does one thing at a time: whoever asks again computes nothing any more.

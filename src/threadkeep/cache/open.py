@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from langgraph.checkpoint.serde.base import SerializerProtocol
-
-from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.backends.open import open_backend, open_postgres, open_redis
 from threadkeep.backends.sqlite import Database, SqliteBackend
 from threadkeep.cache.cache import Cache
@@ -31,22 +28,6 @@ def open_cache(url: str, **options: Any) -> Cache:
     if isinstance(url, str) and url[:9].lower() == "sqlite://":
         options.setdefault("synchronous", "normal")
     return Cache(open_backend(url, **options), owned=True, **own)
-
-
-def cache_over(backend: Backend | AsyncBackend, **options: Any) -> Cache:
-    """Return a cache in the store of a saver: `cache_over(saver.backend)`.
-
-    It uses the saver's connections: close it before the saver. In memory, it is on its own.
-
-    Args:
-        backend: the saver's backend.
-        **options: those of `Cache`.
-
-    Raises:
-        OpenError: the store has no cache yet, and is read only.
-        InvalidArgumentError: an option is invalid, or the backend is not of threadkeep.
-    """
-    return Cache(backend, **options)
 
 
 class MemoryCache(Cache):
@@ -100,23 +81,13 @@ class RedisCache(Cache):
 
     Args:
         redis: a URL, or a client of redis-py, blocking or async.
-        serde: see `Cache`.
-        prefix: the beginning of all keys.
-        **options: those of `Cache`, and those of the client: see `threadkeep.RedisSaver`.
+        **options: those of `Cache`, and those of the client, such as `prefix`: see
+            `threadkeep.RedisSaver`.
     """
 
-    def __init__(
-        self,
-        redis: Any,
-        *,
-        serde: SerializerProtocol | None = None,
-        prefix: str | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, redis: Any, **options: Any) -> None:
         own = pop_named(options, _OWN)
-        if prefix is not None:
-            options["prefix"] = prefix
-        super().__init__(open_redis(redis, **options), serde=serde, owned=True, **own)
+        super().__init__(open_redis(redis, **options), owned=True, **own)
 
 
 InMemoryCache = MemoryCache

@@ -9,25 +9,22 @@ from threadkeep.backends.postgres.backend import AsyncPostgresBackend
 from threadkeep.backends.postgres.connections import NEWEST_STATE, ONE_STATE
 from threadkeep.backends.postgres.statement import Rows, Statement, array
 from threadkeep.cache.backend import (
-    AT_ONCE,
+    PAGE,
     AsyncCacheBackend,
     Change,
     Claim,
     ClearEntries,
-    GetEntries,
-    Limits,
     RemoveEntries,
-    Row,
     SetEntries,
+    TrimEntries,
     UseEntries,
     end_of,
-    surplus,
 )
 from threadkeep.errors import ThreadkeepError
 
 # (Arrays come first: see `connections.send`. Rows are locked in the order of ids.)
 _GET = """
-SELECT id, value, owner, used FROM {schema}.cache
+SELECT id, value, owner FROM {schema}.cache
 WHERE id = ANY (%s::bytea[]) AND (expires IS NULL OR expires > %s)
 """
 _SET = """
@@ -62,8 +59,18 @@ _EXPIRED = """
 DELETE FROM {schema}.cache WHERE id IN (
     SELECT id FROM {schema}.cache WHERE expires <= %s LIMIT %s FOR UPDATE SKIP LOCKED)
 """
-_TOTALS = "SELECT count(*), coalesce(sum(size), 0)::bigint FROM {schema}.cache"
-_OLDEST = "SELECT id, size FROM {schema}.cache ORDER BY used LIMIT %s"
+_OLDEST = """
+WITH total (entries, bytes) AS (SELECT count(*), sum(size) FROM {schema}.cache),
+    oldest (id, size, entries, bytes) AS (
+        SELECT id, size, row_number() OVER older, sum(size) OVER older
+        FROM (SELECT id, used, size FROM {schema}.cache ORDER BY used LIMIT %s) o
+        WINDOW older AS (ORDER BY used ROWS UNBOUNDED PRECEDING)),
+    surplus (id) AS (
+        SELECT id FROM oldest, total
+        WHERE oldest.entries <= total.entries - %s OR oldest.bytes - size < total.bytes - %s)
+DELETE FROM {schema}.cache WHERE id IN (
+    SELECT id FROM {schema}.cache JOIN surplus USING (id) FOR UPDATE OF cache SKIP LOCKED)
+"""
 
 
 class PostgresEntries(AsyncCacheBackend):
@@ -84,11 +91,11 @@ class PostgresEntries(AsyncCacheBackend):
         """See `CacheBackend`."""
         statements = [Statement(_GET, (_array(read.ids), read.now)) for read in reads]
         answers = await self._send(statements, ONE_STATE)
-        return [_rows(read, rows) for read, rows in zip(reads, answers, strict=True)]
+        return [{id_: (value, owner) for id_, value, owner in rows} for rows in answers]
 
     async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
         """See `CacheBackend`."""
-        await self._send([_statement(change) for change in changes])
+        await self._send([one for change in changes for one in _statements(change)])
         return [None] * len(changes)
 
     async def claim(self, claim: Claim) -> list[bytes]:
@@ -96,16 +103,6 @@ class PostgresEntries(AsyncCacheBackend):
         values = (claim.now, claim.until, claim.owner, list(claim.ids))
         (rows,) = await self._send([Statement(_CLAIM, values)])
         return [id_ for (id_,) in rows]
-
-    async def trim(self, now: int, limits: Limits) -> None:
-        """See `CacheBackend.trim`."""
-        gone = Statement(_EXPIRED, (now, AT_ONCE))
-        _, ((count, size),) = await self._send([gone, Statement(_TOTALS)])
-        over = Limits(count - limits.entries, size - limits.size)
-        if max(over) > 0:
-            (oldest,) = await self._send([Statement(_OLDEST, (AT_ONCE,))])
-            ids = tuple(surplus(((id_, bytes_) for id_, bytes_ in oldest), over))
-            await self.commit(RemoveEntries(ids))
 
     async def migrate(self) -> None:
         """See `Backend.migrate`."""
@@ -116,27 +113,24 @@ def _array(ids: Sequence[bytes]) -> Any:
     return array("bytea", ids)
 
 
-def _rows(read: GetEntries, rows: Rows) -> list[Row | None]:
-    found = {id_: Row(value, owner, used) for id_, value, owner, used in rows}
-    return [found.get(id_) for id_ in read.ids]
-
-
-def _statement(change: Change) -> Statement:
+def _statements(change: Change) -> list[Statement]:
     match change:
-        case SetEntries():
-            ids = _array([one.id for one in change.entries])
-            expiring = array("bigint", [one.expires_at for one in change.entries])
-            values = _array([one.value for one in change.entries])
-            return Statement(_SET, (ids, expiring, values, change.now))
-        case UseEntries():
-            return Statement(_USE, (change.now, list(change.ids)))
-        case RemoveEntries():
-            return Statement(_REMOVE, (_array(change.ids), change.owner, change.owner))
-        case ClearEntries(spaces=None):
-            return Statement("DELETE FROM {schema}.cache")
-        case ClearEntries():
-            spaces = change.spaces or ()
-            return Statement(_CLEAR, (_array(spaces), _array([end_of(one) for one in spaces])))
+        case SetEntries(entries, now):
+            ids, values, ends = zip(*entries, strict=True)
+            columns = (_array(ids), array("bigint", ends), _array(values))
+            return [Statement(_SET, (*columns, now))]
+        case UseEntries(ids, now):
+            return [Statement(_USE, (now, list(ids)))]
+        case RemoveEntries(ids, owner):
+            return [Statement(_REMOVE, (_array(ids), owner, owner))]
+        case ClearEntries(None):
+            return [Statement("DELETE FROM {schema}.cache")]
+        case ClearEntries(spaces):
+            stops = _array([end_of(space) for space in spaces or ()])
+            return [Statement(_CLEAR, (_array(spaces or ()), stops))]
+        case TrimEntries(now, max_entries, max_bytes):
+            oldest = Statement(_OLDEST, (PAGE, max_entries, max_bytes))
+            return [Statement(_EXPIRED, (now, PAGE)), oldest]
 
 
 entries_over = PostgresEntries

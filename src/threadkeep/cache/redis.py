@@ -2,120 +2,97 @@
 
 Keys begin with the saver's prefix and "cache:{entries}", so that on a cluster all of them are in
 one slot. An entry is a text that expires by itself: "v" and the value, or "l" and the owner of a
-lease. Sorted sets have the ids by their order, their last use and their expiry, and a hash their
-sizes: of what has expired until `trim`.
+lease. A sorted set has the ids by last use, until a trim those that have expired too.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
-from threadkeep.backends.redis.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.redis.rows import Word
 from threadkeep.backends.redis.scripts import Call
 from threadkeep.backends.redis.server import Server
 from threadkeep.cache.backend import (
-    AT_ONCE,
+    PAGE,
     AsyncCacheBackend,
+    Change,
     Claim,
     ClearEntries,
-    Limits,
+    Entry,
     RemoveEntries,
     Row,
     SetEntries,
+    TrimEntries,
     UseEntries,
-    end_of,
 )
 from threadkeep.errors import ThreadkeepError
 
-_SCRIPT = """
-local base = KEYS[1]
-local ids, used, expiring, sizes, total =
-    base .. 'ids', base .. 'used', base .. 'expiring', base .. 'sizes', base .. 'total'
-
-local function forget(id)
-    redis.call('UNLINK', base .. id)
-    if redis.call('ZREM', ids, id) == 1 then
-        redis.call('ZREM', used, id)
-        redis.call('ZREM', expiring, id)
-        redis.call('DECRBY', total, redis.call('HGET', sizes, id))
-        redis.call('HDEL', sizes, id)
-    end
-end
-
-local function note(id, now, lifetime, size)
-    redis.call('ZADD', ids, 0, id)
-    redis.call('ZADD', used, now, id)
-    if lifetime == '' then
-        redis.call('ZREM', expiring, id)
+_SET = """
+local base, uses = KEYS[1], {}
+for at = 2, #ARGV, 3 do
+    if ARGV[at + 1] == '' then
+        redis.call('SET', base .. ARGV[at], ARGV[at + 2])
     else
-        redis.call('ZADD', expiring, now + lifetime, id)
+        redis.call('SET', base .. ARGV[at], ARGV[at + 2], 'PX', ARGV[at + 1])
     end
-    redis.call('INCRBY', total, size - (redis.call('HGET', sizes, id) or 0))
-    redis.call('HSET', sizes, id, size)
+    uses[#uses + 1] = ARGV[1]
+    uses[#uses + 1] = ARGV[at]
 end
-
-local actions = {}
-
-function actions.set(now)
-    for at = 3, #ARGV, 3 do
-        local id, lifetime, value = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-        if lifetime == '' then
-            redis.call('SET', base .. id, value)
-        else
-            redis.call('SET', base .. id, value, 'PX', lifetime)
-        end
-        note(id, now, lifetime, #value - 1)
-    end
-end
-
-function actions.claim(now)
-    local claimed = {}
-    for at = 5, #ARGV do
-        if redis.call('SET', base .. ARGV[at], ARGV[4], 'NX', 'PX', ARGV[3]) then
-            note(ARGV[at], now, ARGV[3], 0)
-            table.insert(claimed, ARGV[at])
-        end
-    end
-    return claimed
-end
-
-function actions.remove(owner)
-    for at = 3, #ARGV do
-        if owner == '' or redis.call('GET', base .. ARGV[at]) == owner then
-            forget(ARGV[at])
-        end
-    end
-end
-
-function actions.clear(first)
-    local found = redis.call('ZRANGEBYLEX', ids, first, ARGV[3], 'LIMIT', 0, ARGV[4])
-    for _, id in ipairs(found) do
-        forget(id)
-    end
-    return #found
-end
-
-function actions.trim(now)
-    local most, bytes, limit = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-    for _, id in ipairs(redis.call('ZRANGEBYSCORE', expiring, '-inf', now, 'LIMIT', 0, limit)) do
-        forget(id)
-    end
-    for _, id in ipairs(redis.call('ZRANGE', used, 0, limit - 1)) do
-        if redis.call('ZCARD', ids) <= most and tonumber(redis.call('GET', total)) <= bytes then
-            return
-        end
-        forget(id)
-    end
-end
-
-return actions[ARGV[1]](ARGV[2])
+redis.call('ZADD', base .. 'used', unpack(uses))
 """
+_CLAIM = """
+local base, claimed = KEYS[1], {}
+for at = 4, #ARGV do
+    if redis.call('SET', base .. ARGV[at], ARGV[3], 'NX', 'PX', ARGV[2]) then
+        redis.call('ZADD', base .. 'used', ARGV[1], ARGV[at])
+        claimed[#claimed + 1] = ARGV[at]
+    end
+end
+return claimed
+"""
+_REMOVE = """
+for at = 2, #ARGV do
+    local key = KEYS[1] .. ARGV[at]
+    if ARGV[1] == '' or redis.call('GET', key) == ARGV[1] then
+        redis.call('UNLINK', key)
+        redis.call('ZREM', KEYS[1] .. 'used', ARGV[at])
+    end
+end
+"""
+# As Redis itself does, this looks at a random sample for what has expired, and for the mean size.
+_TRIM = """
+local base, used, page = KEYS[1], KEYS[1] .. 'used', tonumber(ARGV[3])
+local function length(id)
+    return redis.call('STRLEN', base .. id)
+end
+local entries, bytes = redis.call('ZCARD', used), 0
+local sample = redis.call('ZRANDMEMBER', used, page)
+for _, id in ipairs(sample) do
+    local size = length(id)
+    bytes = bytes + size * entries / #sample
+    if size == 0 then
+        redis.call('ZREM', used, id)
+    end
+end
+local entries_over = redis.call('ZCARD', used) - ARGV[1]
+local bytes_over = bytes - ARGV[2]
+for _, id in ipairs(redis.call('ZRANGE', used, 0, page - 1)) do
+    if entries_over <= 0 and bytes_over <= 0 then
+        return
+    end
+    entries_over, bytes_over = entries_over - 1, bytes_over - length(id)
+    redis.call('UNLINK', base .. id)
+    redis.call('ZREM', used, id)
+end
+"""
+_TEXTS = {"set": _SET, "claim": _CLAIM, "remove": _REMOVE, "trim": _TRIM}
 # SHA-1 is how Redis names scripts: it protects nothing.
-_DIGEST = hashlib.sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
+_DIGESTS = {
+    name: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    for name, text in _TEXTS.items()
+}
 _VALUE, _LEASE = b"v", b"l"
 
 
@@ -129,29 +106,19 @@ class RedisEntries(AsyncCacheBackend):
         self._base = f"{server.prefix}:cache:{{entries}}:".encode()
 
     async def _send(self, calls: Sequence[Call]) -> list[Any]:
-        with self._mapped_errors():
+        with self._server.mapped_errors():
             return await self._server.sent(calls)
 
-    @contextmanager
-    def _mapped_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except DRIVER_ERRORS as error:
-            raise mapped(error, "Redis") from error
-
-    def _script(self, *words: Word) -> Call:
+    def _script(self, name: str, *words: Word) -> Call:
         rest = (1, self._base, *words)
-        return Call(("EVALSHA", _DIGEST, *rest), ("EVAL", _SCRIPT, *rest))
+        return Call(("EVALSHA", _DIGESTS[name], *rest), ("EVAL", _TEXTS[name], *rest))
 
     async def fetch(self, reads: Sequence[Any]) -> list[Any]:
         """See `CacheBackend`."""
-        calls = []
-        for read in reads:
-            calls.append(Call(("MGET", *[self._base + id_ for id_ in read.ids])))
-            calls.append(Call(("ZMSCORE", self._base + b"used", *read.ids)))
+        base = self._base
+        calls = [Call(("MGET", *[base + id_ for id_ in read.ids])) for read in reads]
         answers = await self._send(calls)
-        pairs = zip(answers[::2], answers[1::2], strict=True)
-        return [[_row(*one) for one in zip(*pair, strict=True)] for pair in pairs]
+        return [_found(read.ids, texts) for read, texts in zip(reads, answers, strict=True)]
 
     async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
         """See `CacheBackend`."""
@@ -162,57 +129,58 @@ class RedisEntries(AsyncCacheBackend):
                 calls = []
                 await self._clear(change)
             else:
-                calls.append(self._call(change))
+                calls += self._calls(change)
         await self._send(calls)
         return [None] * len(changes)
 
     async def _clear(self, change: ClearEntries) -> None:
-        ranges: list[tuple[Word, Word]] = [("-", "+")]
-        if change.spaces is not None:
-            ranges = [(b"[" + space, b"(" + end_of(space)) for space in change.spaces]
-        for first, stop in ranges:
-            clear = self._script("clear", first, stop, AT_ONCE)
-            while (await self._send([clear])) == [AT_ONCE]:
-                pass
+        cursor = None
+        while cursor != 0:
+            scan = Call(("ZSCAN", self._base + b"used", cursor or 0, "COUNT", PAGE))
+            ((cursor, found),) = await self._send([scan])
+            spaces = change.spaces
+            ids = tuple([id_ for id_, _ in found if spaces is None or id_[:8] in spaces])
+            await self._send(self._calls(RemoveEntries(ids)))
 
-    def _call(self, change: SetEntries | UseEntries | RemoveEntries) -> Call:
+    def _calls(self, change: Change) -> list[Call]:
         match change:
-            case SetEntries():
-                words: list[Word] = []
-                for id_, value, expires_at in change.entries:
-                    lifetime = "" if expires_at is None else _milliseconds(expires_at - change.now)
-                    words += (id_, lifetime, _VALUE + value)
-                return self._script("set", _milliseconds(change.now), *words)
-            case UseEntries():
-                scores = [word for id_ in change.ids for word in (_milliseconds(change.now), id_)]
-                return Call(("ZADD", self._base + b"used", "XX", *scores))
-            case RemoveEntries():
-                owner = b"" if change.owner is None else _LEASE + change.owner
-                return self._script("remove", owner, *change.ids)
+            case SetEntries(entries, now):
+                # (A command takes some 8,000 words from a script at most.)
+                pages = [entries[at : at + PAGE] for at in range(0, len(entries), PAGE)]
+                return [self._setting(page, now) for page in pages]
+            case UseEntries(ids, now):
+                scores = [word for id_ in ids for word in (_milliseconds(now), id_)]
+                return [Call(("ZADD", self._base + b"used", "XX", *scores))]
+            case RemoveEntries(ids, owner):
+                return [self._script("remove", b"" if owner is None else _LEASE + owner, *ids)]
+            case TrimEntries(_, max_entries, max_bytes):
+                return [self._script("trim", max_entries, max_bytes, PAGE)]
+            case ClearEntries():
+                raise AssertionError(change)  # pragma: no cover
+
+    def _setting(self, entries: Sequence[Entry], now: int) -> Call:
+        words: list[Word] = []
+        for id_, value, end in entries:
+            words += (id_, "" if end is None else _milliseconds(end - now), _VALUE + value)
+        return self._script("set", _milliseconds(now), *words)
 
     async def claim(self, claim: Claim) -> list[bytes]:
         """See `CacheBackend.claim`."""
         lifetime = _milliseconds(claim.until - claim.now)
-        words = ("claim", _milliseconds(claim.now), lifetime, _LEASE + claim.owner)
-        (claimed,) = await self._send([self._script(*words, *claim.ids)])
+        first = (_milliseconds(claim.now), lifetime, _LEASE + claim.owner)
+        (claimed,) = await self._send([self._script("claim", *first, *claim.ids)])
         return list(claimed)
-
-    async def trim(self, now: int, limits: Limits) -> None:
-        """See `CacheBackend.trim`."""
-        await self._send([self._script("trim", _milliseconds(now), *limits, AT_ONCE)])
 
 
 def _milliseconds(time: int) -> int:
     return max(1, time // 1000)
 
 
-def _row(text: bytes | None, score: Any) -> Row | None:
-    if text is None:
-        return None
-    used_at = int(1000 * float(score or 0))
-    if text[:1] == _VALUE:
-        return Row(text[1:], None, used_at)
-    return Row(None, text[1:], used_at)
+def _found(ids: Sequence[bytes], texts: Sequence[bytes | None]) -> dict[bytes, Row]:
+    pairs = [(id_, text) for id_, text in zip(ids, texts, strict=True) if text is not None]
+    return {
+        id_: (text[1:], None) if text[:1] == _VALUE else (None, text[1:]) for id_, text in pairs
+    }
 
 
 entries_over = RedisEntries

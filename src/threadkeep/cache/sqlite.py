@@ -8,19 +8,18 @@ from typing import Any
 
 from threadkeep.backends.sqlite.connections import Connections
 from threadkeep.cache.backend import (
-    AT_ONCE,
+    PAGE,
     CacheBackend,
     Change,
     Claim,
     ClearEntries,
     GetEntries,
-    Limits,
     RemoveEntries,
     Row,
     SetEntries,
+    TrimEntries,
     UseEntries,
     end_of,
-    surplus,
 )
 from threadkeep.errors import OpenError, ThreadkeepError
 
@@ -38,14 +37,10 @@ _TABLES = (
 )
 _IS_MADE = "SELECT count(*) FROM sqlite_master WHERE name = 'tk_cache_expiring'"
 _GET = """
-SELECT id, value, owner, used FROM tk_cache
+SELECT id, value, owner FROM tk_cache
 WHERE id IN ({ids}) AND (expires IS NULL OR expires > ?)
 """
-_SET = """
-INSERT INTO tk_cache (id, used, expires, size, value) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (id) DO UPDATE SET used = excluded.used, expires = excluded.expires,
-    size = excluded.size, owner = NULL, value = excluded.value
-"""
+_SET = "INSERT OR REPLACE INTO tk_cache (id, used, expires, size, value) VALUES (?, ?, ?, ?, ?)"
 _CLAIM = """
 INSERT INTO tk_cache (id, used, expires, size, owner) VALUES (?1, ?2, ?3, 0, ?4)
 ON CONFLICT (id) DO UPDATE SET used = ?2, expires = ?3, size = 0, owner = ?4, value = NULL
@@ -53,6 +48,16 @@ ON CONFLICT (id) DO UPDATE SET used = ?2, expires = ?3, size = 0, owner = ?4, va
 """
 _EXPIRED = """
 DELETE FROM tk_cache WHERE rowid IN (SELECT rowid FROM tk_cache WHERE expires <= ? LIMIT ?)
+"""
+_OLDEST = """
+WITH total (entries, bytes) AS (SELECT count(*), sum(size) FROM tk_cache),
+    oldest (id, size, entries, bytes) AS (
+        SELECT rowid, size, row_number() OVER older, sum(size) OVER older
+        FROM (SELECT rowid, used, size FROM tk_cache ORDER BY used LIMIT ?)
+        WINDOW older AS (ORDER BY used ROWS UNBOUNDED PRECEDING))
+DELETE FROM tk_cache WHERE rowid IN (
+    SELECT id FROM oldest, total
+    WHERE oldest.entries <= total.entries - ? OR oldest.bytes - size < total.bytes - ?)
 """
 _PAGE = 500  # parameters of one query
 
@@ -98,46 +103,33 @@ class SqliteEntries(CacheBackend):
                 if db.execute(_CLAIM, (id_, claim.now, claim.until, claim.owner)).rowcount
             ]
 
-    def trim(self, now: int, limits: Limits) -> None:
-        """See `CacheBackend.trim`."""
-        with self._connections.writing() as db:
-            db.execute(_EXPIRED, (now, AT_ONCE))
-            query = "SELECT count(*), coalesce(sum(size), 0) FROM tk_cache"
-            count, size = db.execute(query).fetchone()
-            over = Limits(count - limits.entries, size - limits.size)
-            if max(over) > 0:
-                query = "SELECT rowid, size FROM tk_cache ORDER BY used LIMIT ?"
-                oldest = db.execute(query, (AT_ONCE,)).fetchall()
-                gone = [(rowid,) for rowid in surplus(oldest, over)]
-                db.executemany("DELETE FROM tk_cache WHERE rowid = ?", gone)
 
-
-def _get(db: sqlite3.Connection, read: GetEntries) -> list[Row | None]:
+def _get(db: sqlite3.Connection, read: GetEntries) -> dict[bytes, Row]:
     found: dict[bytes, Row] = {}
     for first in range(0, len(read.ids), _PAGE):
         ids = read.ids[first : first + _PAGE]
         query = _GET.replace("{ids}", ", ".join("?" * len(ids)))
-        for id_, value, owner, used in db.execute(query, (*ids, read.now)):
-            found[id_] = Row(value, owner, used)
-    return [found.get(id_) for id_ in read.ids]
+        for id_, value, owner in db.execute(query, (*ids, read.now)):
+            found[id_] = (value, owner)
+    return found
 
 
 def _carry_out(db: sqlite3.Connection, change: Change) -> None:
     match change:
-        case SetEntries():
-            rows = [
-                (id_, change.now, expires_at, len(value), value)
-                for id_, value, expires_at in change.entries
-            ]
+        case SetEntries(entries, now):
+            rows = [(id_, now, end, len(value), value) for id_, value, end in entries]
             db.executemany(_SET, rows)
-        case UseEntries():
-            used = [(change.now, id_) for id_ in change.ids]
+        case UseEntries(ids, now):
+            used = [(now, id_) for id_ in ids]
             db.executemany("UPDATE tk_cache SET used = ? WHERE id = ?", used)
-        case RemoveEntries():
+        case RemoveEntries(ids, owner):
             query = "DELETE FROM tk_cache WHERE id = ?1 AND (?2 IS NULL OR owner = ?2)"
-            db.executemany(query, [(id_, change.owner) for id_ in change.ids])
-        case ClearEntries(spaces=None):
+            db.executemany(query, [(id_, owner) for id_ in ids])
+        case ClearEntries(None):
             db.execute("DELETE FROM tk_cache")
-        case ClearEntries():
-            ranges = [(space, end_of(space)) for space in change.spaces or ()]
+        case ClearEntries(spaces):
+            ranges = [(space, end_of(space)) for space in spaces or ()]
             db.executemany("DELETE FROM tk_cache WHERE id >= ? AND id < ?", ranges)
+        case TrimEntries(now, max_entries, max_bytes):
+            db.execute(_EXPIRED, (now, PAGE))
+            db.execute(_OLDEST, (PAGE, max_entries, max_bytes))
