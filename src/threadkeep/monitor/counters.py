@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +49,50 @@ class Counters:
         return Counters(*[getattr(self, name) + getattr(other, name) for name in names])
 
 
-# As they are exported, by name: the help, and the attribute for each value of the label "cache".
-EXPORTED: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    "written_bytes": ("Bytes that saves have stored.", {"": "written_bytes"}),
-    "saved_bytes": (
+class Metric(NamedTuple):
+    """A metric that is exported: the attribute of `Counters` for each tuple of values of labels."""
+
+    name: str
+    help: str
+    attributes: Mapping[tuple[str, ...], str]
+    labels: tuple[str, ...] = ()
+    is_gauge: bool = False
+
+
+METRICS = (
+    Metric("written_bytes", "Bytes that saves have stored.", {(): "written_bytes"}),
+    Metric(
+        "saved_bytes",
         "Bytes that a whole copy of the state per checkpoint would have taken beyond that.",
-        {"": "saved_bytes"},
+        {(): "saved_bytes"},
     ),
-    "cache_hits": (
+    Metric(
+        "cache_hits",
         "Reads that memory or the hot store answered.",
-        {"working_set": "working_set_hits", "segments": "cache_hits"},
+        {("working_set",): "working_set_hits", ("segments",): "cache_hits"},
+        labels=("cache",),
     ),
-    "cache_misses": (
+    Metric(
+        "cache_misses",
         "Reads that the store had to answer.",
-        {"working_set": "working_set_misses", "segments": "cache_misses"},
+        {("working_set",): "working_set_misses", ("segments",): "cache_misses"},
+        labels=("cache",),
     ),
-    "conflicts": ("Runs that met another run of their thread.", {"": "conflicts"}),
-    "retries": ("Calls of the store that were made again.", {"": "retries"}),
-}
-EXPORTED_GAUGES: Mapping[str, tuple[str, str]] = {
-    "queued_saves": ("Saves that wait to be stored (write-behind).", "queued"),
-    "queued_bytes": ("Bytes of the saves that wait to be stored.", "queued_bytes"),
-}
+    Metric("conflicts", "Runs that met another run of their thread.", {(): "conflicts"}),
+    Metric("retries", "Calls of the store that were made again.", {(): "retries"}),
+    Metric(
+        "queued_saves",
+        "Saves that wait to be stored (write-behind).",
+        {(): "queued"},
+        is_gauge=True,
+    ),
+    Metric(
+        "queued_bytes",
+        "Bytes of the saves that wait to be stored.",
+        {(): "queued_bytes"},
+        is_gauge=True,
+    ),
+)
 
 
 class Totals:
@@ -78,7 +103,7 @@ class Totals:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._savers: list[_Watched] = []
+        self._last: dict[weakref.ref[Any], tuple[str, Counters]] = {}
         self._gone: dict[str, Counters] = {}
 
     def add(self, saver: object, backend: str) -> None:
@@ -87,40 +112,33 @@ class Totals:
         if callable(counters):
             owner = getattr(counters, "__self__", saver)  # (behind others that pass calls on)
             with self._lock:
-                if not any(one.is_of(owner) for one in self._savers):
-                    self._savers.append(_Watched(owner, backend))
+                self._last.setdefault(weakref.ref(owner), (backend, Counters()))
 
     def read(self) -> dict[str, Counters]:
         """Return the sums by backend."""
         with self._lock:
-            there = []
-            for one in self._savers:
-                if one.read():
-                    there.append(one)
-                else:
-                    last = replace(one.last, queued=0, queued_bytes=0)
-                    self._gone[one.backend] = self._gone.get(one.backend, Counters()) + last
-            self._savers = there
             totals = dict(self._gone)
-            for one in there:
-                totals[one.backend] = totals.get(one.backend, Counters()) + one.last
+            for ref, (backend, last) in list(self._last.items()):
+                if (saver := ref()) is not None:
+                    found = saver.counters()
+                    self._last[ref] = backend, found
+                else:
+                    found = replace(last, queued=0, queued_bytes=0)
+                    self._gone[backend] = self._gone.get(backend, Counters()) + found
+                    del self._last[ref]
+                totals[backend] = totals.get(backend, Counters()) + found
             return totals
 
 
-class _Watched:
-    """A saver as long as somebody uses it, and its counters when they were last read."""
+def made_once(make: Callable[[K], V]) -> Callable[[K], V]:
+    """Return a function that calls `make` once for each key, for as long as the key is there."""
+    lock = threading.Lock()
+    known: weakref.WeakKeyDictionary[K, V] = weakref.WeakKeyDictionary()
 
-    def __init__(self, saver: Any, backend: str) -> None:
-        self.backend = backend
-        self.last = Counters()
-        self._saver = weakref.ref(saver)
+    def get(key: K) -> V:
+        with lock:
+            if key not in known:
+                known[key] = make(key)
+            return known[key]
 
-    def is_of(self, saver: object) -> bool:
-        return self._saver() is saver
-
-    def read(self) -> bool:
-        """Read the counters; return False if the saver is gone."""
-        saver = self._saver()
-        if saver is not None:
-            self.last = saver.counters()
-        return saver is not None
+    return get
