@@ -13,7 +13,7 @@ from threadkeep.errors import ConflictError, InvalidArgumentError
 from threadkeep.monitor import Monitor, Thresholds
 from threadkeep.monitor.alerts import Alerts, Reading, channels
 from threadkeep.monitor.monitor import _readings
-from threadkeep.monitor.window import DAY, SAMPLES, Growth, Hysteresis, Rates, Window, days_until
+from threadkeep.monitor.window import DAY, SAMPLES, Rates, Window, days_until, growth_per_day
 
 
 class Clock:
@@ -82,12 +82,9 @@ def test_mistakes_of_callers_and_cancellations_are_no_failures(clock):
 
 
 def test_growth_is_told_after_an_hour_with_a_forecast():
-    growth = Growth()
-    for minute in range(60):
-        growth.add(minute * 60, 1000 + 10 * minute)
-    assert growth.per_day() is None
-    growth.add(3600, 1600)
-    assert growth.per_day() == pytest.approx(10 * DAY / 60)
+    sizes = [(minute * 60, 1000 + 10 * minute) for minute in range(61)]
+    assert growth_per_day(sizes[:-1]) is None
+    assert growth_per_day(sizes) == pytest.approx(10 * DAY / 60)
     assert days_until(1600, 100, 2000) == 4
     assert days_until(1600, 100, 1000) == 0
     assert days_until(1600, -5, 2000) is days_until(1600, 100, None) is None
@@ -97,10 +94,12 @@ def test_growth_is_told_after_an_hour_with_a_forecast():
 
 
 def test_an_alert_rises_and_clears_the_third_time_and_well_within_its_limit():
-    state = Hysteresis()
+    alerts, sent = Alerts(repeat=100), {}
     ratios = (2, 2, 1, 2, 2, 2, 2, 0.95, 0.9, 0.9, 1.1, 0.9, 0.9, 0.9, 2)
-    changes = [state.update(ratio) for ratio in ratios]
-    assert [at for at, has_changed in enumerate(changes) if has_changed] == [5, 13]
+    for at, ratio in enumerate(ratios):
+        for one in alerts.evaluate([Reading("x", ratio, 1, "")], 0, datetime.now(UTC)):
+            sent[at] = one.state
+    assert sent == {5: "raised", 13: "cleared"}
 
 
 @pytest.mark.parametrize(

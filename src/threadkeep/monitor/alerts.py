@@ -10,15 +10,18 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import datetime
 from inspect import iscoroutinefunction
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from threadkeep.backends.open import extra
 from threadkeep.errors import ThreadkeepError, invalid
-from threadkeep.monitor.window import Hysteresis
 
+_CHANGES_AFTER = 3  # readings in a row
+_CLEARS_BELOW = 0.9  # of the threshold
 _QUEUED = 100  # alerts that wait for one channel
-_ATTEMPTS = 3
+_PAUSES = (2, 4)  # seconds before it is sent again
 _log = logging.getLogger("threadkeep")
+
+State: TypeAlias = Literal["raised", "repeated", "cleared"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,7 @@ class Alert:
     """
 
     name: str
-    state: Literal["raised", "repeated", "cleared"]
+    state: State
     value: float
     threshold: float
     at: datetime
@@ -90,15 +93,16 @@ class Reading(NamedTuple):
     @property
     def ratio(self) -> float:
         """The part of the limit that is used up; more than 1 is too much."""
-        value, limit = float(self.value), float(self.threshold)
-        part, whole = (limit, value) if self.is_minimum else (value, limit)
+        part, whole = self.value, self.threshold
+        if self.is_minimum:
+            part, whole = whole, part
         if whole:
             return part / whole
         return float("inf") if part else 0.0
 
 
 class Alerts:
-    """State of all alerts.
+    """State of all alerts: they change after three readings in a row, and clear well within limits.
 
     Args:
         repeat: seconds after which an alert that stays active is sent again.
@@ -106,9 +110,14 @@ class Alerts:
 
     def __init__(self, repeat: float) -> None:
         self._repeat = repeat
-        self._states: dict[str, Hysteresis] = {}
+        self._in_a_row: dict[str, int] = {}  # readings that call for the other state
         self._sent: dict[str, float] = {}
-        self.active: tuple[Alert, ...] = ()
+        self._active: dict[str, Alert] = {}
+
+    @property
+    def active(self) -> tuple[Alert, ...]:
+        """Those that are raised, and have not cleared."""
+        return tuple(self._active.values())
 
     def evaluate(self, readings: Iterable[Reading], now: float, at: datetime) -> list[Alert]:
         """Return the alerts to send. Those without a reading stay as they are.
@@ -118,30 +127,29 @@ class Alerts:
             now: seconds that never go back.
             at: the time for people.
         """
-        active, news = {one.name: one for one in self.active}, []
-        for reading in readings:
-            state = self._states.setdefault(reading.name, Hysteresis())
-            has_changed = state.update(reading.ratio)
-            if has_changed and not state.is_active:
-                active.pop(reading.name, None)
-                news.append(_alert(reading, "cleared", at))
-            elif state.is_active:
-                if reading.ratio > 1:  # (else it is about to clear)
-                    active[reading.name] = _alert(reading, "raised", at)
-                if has_changed or now - self._sent[reading.name] >= self._repeat:
-                    self._sent[reading.name] = now
-                    news.append(_alert(reading, "raised" if has_changed else "repeated", at))
-        self.active = tuple(active.values())
-        return news
+        return [new for one in readings if (new := self._evaluate(one, now, at)) is not None]
+
+    def _evaluate(self, reading: Reading, now: float, at: datetime) -> Alert | None:
+        name, is_over, is_active = reading.name, reading.ratio > 1, reading.name in self._active
+        calls_for_change = reading.ratio <= _CLEARS_BELOW if is_active else is_over
+        in_a_row = self._in_a_row.get(name, 0) + 1 if calls_for_change else 0
+        has_changed = in_a_row == _CHANGES_AFTER
+        self._in_a_row[name] = 0 if has_changed else in_a_row
+        if has_changed and is_active:
+            del self._active[name]
+            return _alert(reading, "cleared", at)
+        if is_over and (has_changed or is_active):  # (else it is about to clear)
+            self._active[name] = _alert(reading, "raised", at)
+        if has_changed or (is_active and now - self._sent[name] >= self._repeat):
+            self._sent[name] = now
+            return _alert(reading, "raised" if has_changed else "repeated", at)
+        return None
 
 
-def _alert(
-    reading: Reading, state: Literal["raised", "repeated", "cleared"], at: datetime
-) -> Alert:
-    value, limit = reading.value, reading.threshold
-    named = f" ({reading.name}={limit:g})" if limit else ""
-    text = f"{state}: {reading.text}{named} at {at:%Y-%m-%d %H:%M:%S} UTC"
-    return Alert(reading.name, state, value, limit, at, text)
+def _alert(reading: Reading, state: State, at: datetime) -> Alert:
+    limit = f" ({reading.name}={reading.threshold:g})" if reading.threshold else ""
+    text = f"{state}: {reading.text}{limit} at {at:%Y-%m-%d %H:%M:%S} UTC"
+    return Alert(reading.name, state, reading.value, reading.threshold, at, text)
 
 
 # -- channels ----------------------------------------------------------------------------
@@ -230,14 +238,17 @@ class Channel:
 
     def _run(self) -> None:
         while (alert := self._queue.get()) is not None:
-            for attempt in range(1, _ATTEMPTS + 1):
-                try:
-                    self._send(alert)
-                except Exception as error:  # noqa: BLE001 - functions of users raise what they like
-                    if attempt == _ATTEMPTS:
-                        kind = type(error).__name__
-                        _log.warning("An alert to %s was not sent: %s: %s", self._name, kind, error)
-                    else:
-                        self._end.wait(2**attempt)
+            self._deliver(alert)
+
+    def _deliver(self, alert: Alert) -> None:
+        for pause in (*_PAUSES, None):
+            try:
+                self._send(alert)
+            except Exception as error:  # noqa: BLE001 - functions of users raise what they like
+                if pause is not None:
+                    self._end.wait(pause)
                 else:
-                    break
+                    kind = type(error).__name__
+                    _log.warning("An alert to %s was not sent: %s: %s", self._name, kind, error)
+            else:
+                return

@@ -22,7 +22,7 @@ from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow, both
 from threadkeep.monitor.alerts import Alert, Alerts, Reading, Thresholds, channels, is_callback
 from threadkeep.monitor.observe import ObservedSaver, observe
-from threadkeep.monitor.probes import Canary, Growths, Storage
+from threadkeep.monitor.probes import Canary, Storage, StorageHistory
 from threadkeep.monitor.texts import shown
 from threadkeep.monitor.window import Rates, Window
 
@@ -130,7 +130,7 @@ class Monitor:
         self._channels = channels(alerts)
         self._alerts = Alerts(repeat)
         self._canary = Canary(self._saver)
-        self._growths = Growths(self._saver, self._thresholds.max_thread_bytes)
+        self._sizes = StorageHistory(self._saver, self._thresholds.max_thread_bytes)
         self._window = Window(_WINDOW * interval, monotonic)
         self._storage: Storage | None = None
         self._measured_sizes_at = self._cleaned_at = float("-inf")
@@ -158,7 +158,7 @@ class Monitor:
         try:
             yield from self._canary.probe()
             if now - self._measured_sizes_at >= _STORAGE_EVERY * self._interval:
-                self._storage = yield from self._growths.measure(now)
+                self._storage = yield from self._sizes.measure(now)
                 self._measured_sizes_at = now
         except Exception as error:  # noqa: BLE001 - savers raise what they like
             return _text(error)
@@ -266,7 +266,6 @@ class Monitor:
         self._end = threading.Event()
         self._thread = self._task = None
         self._under_way = []
-        self._saver.remove_sink(self._window)
         self._saver.add_sink(self._window)
 
     def _cycle(self, end: threading.Event) -> Workflow[None]:
@@ -283,10 +282,7 @@ class Monitor:
         found: list[str | None] = []
 
         def probe() -> None:
-            try:
-                found.append(driver.run(self._probe()))
-            except BaseException as error:  # noqa: BLE001 - told by the monitor
-                found.append(_text(error))
+            found.append(driver.run(self._probe()))
 
         self._under_way = [one for one in self._under_way if one.is_alive()]
         if len(self._under_way) < _MOST_UNDER_WAY:
@@ -306,11 +302,8 @@ class Monitor:
         if task is None or not task.done():
             self._under_way[-1].cancel()
             self._note(_HANGS.format(_TIMEOUT))
-        elif task.cancelled():  # (by the saver)
-            self._note("CancelledError")
-        else:
-            error = task.exception()
-            self._note(task.result() if error is None else _text(error))
+        else:  # (perhaps cancelled by the saver)
+            self._note("CancelledError" if task.cancelled() else task.result())
 
     def __enter__(self) -> Self:
         self.start()
@@ -362,7 +355,7 @@ def _storage_readings(limits: Thresholds, storage: Storage) -> Iterator[Reading]
         yield Reading("max_growth_per_day", growth, limits.max_growth_per_day, text)
 
 
-def _text(error: BaseException) -> str:
+def _text(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:_MOST_TOLD]}"
 
 
