@@ -103,11 +103,11 @@ def test_an_alert_rises_and_clears_the_third_time_and_well_within_its_limit():
 
 
 @pytest.mark.parametrize(
-    ("value", "limit", "is_minimum", "ratio"),
-    [(50, 100, False, 0.5), (50, 100, True, 2), (0, 0, False, 0), (1, 0, False, float("inf"))],
+    ("name", "value", "limit", "ratio"),
+    [("max", 50, 100, 0.5), ("min_", 50, 100, 2), ("max", 0, 0, 0), ("max", 1, 0, float("inf"))],
 )
-def test_how_much_of_a_limit_is_used_up(value, limit, is_minimum, ratio):
-    assert Reading("x", value, limit, "", is_minimum=is_minimum).ratio == ratio
+def test_how_much_of_a_limit_is_used_up(name, value, limit, ratio):
+    assert Reading(name, value, limit, "").ratio == ratio
 
 
 def test_an_alert_is_sent_when_it_rises_again_after_a_while_and_when_it_clears():

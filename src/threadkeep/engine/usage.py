@@ -1,11 +1,9 @@
 """Counts of a store, as backends with `counts_usage` give them, and counters of savers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from heapq import nsmallest
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from zlib import crc32
 
 HOURS = 24
@@ -143,7 +141,7 @@ class Counters:
     queued: int = 0
     queued_bytes: int = 0
 
-    def __add__(self, other: Counters) -> Counters:
+    def __add__(self, other: Self) -> Self:
         """Return the sums."""
         names = [one.name for one in fields(self)]
-        return Counters(*[getattr(self, name) + getattr(other, name) for name in names])
+        return type(self)(*[getattr(self, name) + getattr(other, name) for name in names])

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import datetime
 from inspect import iscoroutinefunction
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 
 from threadkeep.backends.open import extra
 from threadkeep.errors import ThreadkeepError, invalid
@@ -20,8 +20,6 @@ _CLEARS_BELOW = 0.9  # of the threshold
 _QUEUED = 100  # alerts that wait for one channel
 _PAUSES = (2, 4)  # seconds before it is sent again
 _log = logging.getLogger("threadkeep")
-
-State: TypeAlias = Literal["raised", "repeated", "cleared"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +68,7 @@ class Alert:
     """
 
     name: str
-    state: State
+    state: Literal["raised", "repeated", "cleared"]
     value: float
     threshold: float
     at: datetime
@@ -88,13 +86,12 @@ class Reading(NamedTuple):
     value: float
     threshold: float
     text: str  # what was measured: "p95 latency is 1,532.0 ms"
-    is_minimum: bool = False
 
     @property
     def ratio(self) -> float:
         """The part of the limit that is used up; more than 1 is too much."""
         part, whole = self.value, self.threshold
-        if self.is_minimum:
+        if self.name.startswith("min_"):
             part, whole = whole, part
         if whole:
             return part / whole
@@ -146,7 +143,9 @@ class Alerts:
         return None
 
 
-def _alert(reading: Reading, state: State, at: datetime) -> Alert:
+def _alert(
+    reading: Reading, state: Literal["raised", "repeated", "cleared"], at: datetime
+) -> Alert:
     limit = f" ({reading.name}={reading.threshold:g})" if reading.threshold else ""
     text = f"{state}: {reading.text}{limit} at {at:%Y-%m-%d %H:%M:%S} UTC"
     return Alert(reading.name, state, reading.value, reading.threshold, at, text)

@@ -325,34 +325,34 @@ class Monitor:
 
 def _readings(limits: Thresholds, rates: Rates, storage: Storage | None) -> Iterator[Reading]:
     """Yield what is known and has a limit."""
-    if limits.max_latency_ms is not None and rates.p95 and rates.operations >= _LEAST_JUDGED:
-        text = f"p95 latency is {rates.p95 * 1000:,.1f} ms"
-        yield Reading("max_latency_ms", rates.p95 * 1000, limits.max_latency_ms, text)
-    if limits.max_error_rate is not None and rates.operations >= _LEAST_JUDGED:
-        error_rate = rates.error_rate or 0.0
-        text = f"{error_rate:.1%} of {rates.operations} operations failed"
-        yield Reading("max_error_rate", error_rate, limits.max_error_rate, text)
-    if limits.min_ops_per_second is not None and rates.per_second is not None:
-        text = f"{rates.per_second:.2f} operations a second"
-        least = limits.min_ops_per_second
-        yield Reading("min_ops_per_second", rates.per_second, least, text, is_minimum=True)
-    if storage is not None:
-        yield from _storage_readings(limits, storage)
+    for name, value, text in _values(limits, rates, storage):
+        limit = getattr(limits, name)
+        if limit is not None:
+            yield Reading(name, value, limit, text)
 
 
-def _storage_readings(limits: Thresholds, storage: Storage) -> Iterator[Reading]:
-    if limits.max_thread_bytes is not None:
-        size, text = 0, "no threads"
-        if storage.threads:
-            name, size = storage.threads[0].thread, storage.threads[0].bytes
-            over = len([one for one in storage.threads[1:] if one.bytes > limits.max_thread_bytes])
-            others = f", {over} more over the limit" if over else ""
-            text = f"thread {name!r} holds {size:,} bytes{others}"
-        yield Reading("max_thread_bytes", size, limits.max_thread_bytes, text)
-    if limits.max_growth_per_day is not None and storage.growth_per_day is not None:
+def _values(
+    limits: Thresholds, rates: Rates, storage: Storage | None
+) -> Iterator[tuple[str, float, str]]:
+    """Yield names of limits, and what is known of each as a number and as a text."""
+    if rates.operations >= _LEAST_JUDGED:
+        latency, failed = (rates.p95 or 0) * 1000, rates.error_rate or 0.0
+        yield "max_latency_ms", latency, f"p95 latency is {latency:,.1f} ms"
+        yield "max_error_rate", failed, f"{failed:.1%} of {rates.operations} operations failed"
+    if rates.per_second is not None:
+        yield "min_ops_per_second", rates.per_second, f"{rates.per_second:.2f} operations a second"
+    if storage is None:
+        return
+    largest, text = 0, "no threads"
+    if storage.threads:
+        first, *others = storage.threads
+        over = len([one for one in others if one.bytes > (limits.max_thread_bytes or 0)])
+        more = f", {over} more over the limit" if over else ""
+        largest, text = first.bytes, f"thread {first.thread!r} holds {first.bytes:,} bytes{more}"
+    yield "max_thread_bytes", largest, text
+    if storage.growth_per_day is not None:
         text = f"the store grows by {storage.growth_per_day:,.0f} bytes a day"
-        growth = max(storage.growth_per_day, 0.0)
-        yield Reading("max_growth_per_day", growth, limits.max_growth_per_day, text)
+        yield "max_growth_per_day", max(storage.growth_per_day, 0.0), text
 
 
 def _text(error: Exception) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ with extra("The service", "monitor"):
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
+_PREFIX = "threadkeep_monitor_"
 _SECONDS = 10  # that a client may take for its request
 _MOST_PORT = 65535
 
@@ -35,40 +36,33 @@ class MonitorMetrics:
         """Yield the metrics. Those that are not known yet are left out."""
         found = self._monitor.snapshot()
         rates, storage = found.rates, found.storage
+        quantiles = {"0.5": rates.p50, "0.95": rates.p95, "0.99": rates.p99}
+        alerts = {one.name: 1 for one in found.alerts}
         yield _gauge("healthy", "1 if the store is healthy.", float(found.healthy))
-        yield _counter("measurements", "Measurements.", found.measurements)
-        yield _counter("failed_measurements", "Measurements that failed.", found.failed)
+        yield CounterMetricFamily(f"{_PREFIX}measurements", "Measurements.", found.measurements)
+        text = "Measurements that failed."
+        yield CounterMetricFamily(f"{_PREFIX}failed_measurements", text, found.failed)
         yield _gauge("error_ratio", "Part of the operations that failed.", rates.error_rate)
         yield _gauge("operations_per_second", "Operations a second.", rates.per_second)
-        latency = GaugeMetricFamily(
-            "threadkeep_monitor_latency_seconds", "Latency of operations.", labels=["quantile"]
-        )
-        for name, value in (("0.5", rates.p50), ("0.95", rates.p95), ("0.99", rates.p99)):
-            if value is not None:
-                latency.add_metric([name], value)
-        yield latency
+        yield _labelled("latency_seconds", "Latency of operations.", "quantile", quantiles)
+        yield _labelled("alert", "1 for each active alert.", "alert", alerts)
         if storage is not None:
+            largest = max([one.bytes for one in storage.threads], default=0)
             yield _gauge("stored_bytes", "Size of the store.", storage.bytes)
             yield _gauge("growth_bytes_per_day", "Growth of the store.", storage.growth_per_day)
-            largest = max([one.bytes for one in storage.threads], default=0)
             yield _gauge("largest_thread_bytes", "Size of the largest thread.", largest)
-        alerts = GaugeMetricFamily(
-            "threadkeep_monitor_alert", "1 for each active alert.", labels=["alert"]
-        )
-        for alert in found.alerts:
-            alerts.add_metric([alert.name], 1)
-        yield alerts
 
 
-def _gauge(name: str, help: str, value: float | None) -> Metric:
-    family = GaugeMetricFamily(f"threadkeep_monitor_{name}", help)
-    if value is not None:
-        family.add_metric([], value)
+def _gauge(name: str, text: str, value: float | None) -> Metric:
+    return GaugeMetricFamily(f"{_PREFIX}{name}", text, value)
+
+
+def _labelled(name: str, text: str, label: str, values: Mapping[str, float | None]) -> Metric:
+    family = GaugeMetricFamily(f"{_PREFIX}{name}", text, labels=[label])
+    for at, value in values.items():
+        if value is not None:
+            family.add_metric([at], value)
     return family
-
-
-def _counter(name: str, help: str, value: float) -> Metric:
-    return CounterMetricFamily(f"threadkeep_monitor_{name}", help, value=value)
 
 
 class _Handler(BaseHTTPRequestHandler):
