@@ -71,27 +71,39 @@ class Totals:
         self._last: dict[weakref.ref[Any], tuple[str, Counters]] = {}
         self._gone: dict[str, Counters] = {}
 
-    def add(self, saver: object, backend: str) -> None:
-        """Count a saver in, once, for as long as it is there; nothing if it has no counters."""
+    def add(self, saver: object, backend: str, observer: object) -> None:
+        """Count a saver in, once; nothing if it has no counters.
+
+        It is read a last time when what observes it is gone.
+        """
         counters = getattr(saver, "counters", None)
         if callable(counters):
             owner = getattr(counters, "__self__", saver)  # (behind others that pass calls on)
+            ref = weakref.ref(owner)
             with self._lock:
-                self._last.setdefault(weakref.ref(owner), (backend, Counters()))
+                self._last.setdefault(ref, (backend, Counters()))
+            weakref.finalize(observer, self._see, ref, owner).atexit = False
+
+    def _see(self, ref: weakref.ref[Any], saver: Any) -> Counters:
+        """Read a saver. Takes no lock: the garbage collector may call this anywhere."""
+        counters: Counters = saver.counters()
+        self._last[ref] = self._last[ref][0], counters
+        return counters
 
     def read(self) -> dict[str, Counters]:
         """Return the sums by backend."""
         with self._lock:
             totals = dict(self._gone)
-            for ref, (backend, last) in list(self._last.items()):
-                if (saver := ref()) is not None:
-                    found = saver.counters()
-                    self._last[ref] = backend, found
+            for ref in list(self._last):
+                saver = ref()
+                backend, last = self._last[ref]
+                if saver is not None:
+                    last = self._see(ref, saver)
                 else:
-                    found = replace(last, queued=0, queued_bytes=0)
-                    self._gone[backend] = self._gone.get(backend, Counters()) + found
+                    last = replace(last, queued=0, queued_bytes=0)
+                    self._gone[backend] = self._gone.get(backend, Counters()) + last
                     del self._last[ref]
-                totals[backend] = totals.get(backend, Counters()) + found
+                totals[backend] = totals.get(backend, Counters()) + last
             return totals
 
 

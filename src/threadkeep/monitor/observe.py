@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
     from prometheus_client import CollectorRegistry
 
-    from threadkeep.layers.driver import Workflow
     from threadkeep.monitor import opentelemetry, prometheus
-    from threadkeep.monitor.counters import Totals
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,17 +46,15 @@ class _Exports:
     """Exports of an observed saver and its clones."""
 
     def __init__(self, saver: BaseCheckpointSaver[Any], backend: str) -> None:
-        self.saver = saver  # (clones keep the original alive: its counters are theirs)
+        self.saver = saver
         self.backend = backend
         self.sinks: tuple[Sink, ...] = ()
         self.spans: opentelemetry.Spans | None = None
         self.logs: _Logs | None = None
-        self.totals: tuple[Totals, ...] = ()
         self.lock = threading.Lock()
 
     def add(self, metrics: prometheus.Metrics | opentelemetry.Metrics) -> None:
-        metrics.totals.add(self.saver, self.backend)
-        self.totals += (metrics.totals,)
+        metrics.totals.add(self.saver, self.backend, self)
         self.sinks += (metrics.sink(self.backend),)
 
 
@@ -139,12 +135,6 @@ class ObservedSaver(Delegate):
     def __init__(self, saver: BaseCheckpointSaver[Any], backend: str) -> None:
         super().__init__(saver)
         self._exports = _Exports(saver, backend)
-
-    def _end(self) -> Workflow[None]:
-        """Read the counters of the saver a last time."""
-        yield from super()._end()
-        for totals in self._exports.totals:
-            totals.read()
 
     def add_sink(self, sink: Sink) -> None:
         """Add a receiver of measurements, once. See `Sink`."""
@@ -300,13 +290,9 @@ class _Logs:
     def __init__(self, logger: Any, backend: str) -> None:
         if not callable(getattr(logger, "debug", None)):
             raise invalid("logger", logger, "Use a logger of logging or structlog.")
-        self._extra: dict[str, Any] = {}
-        if isinstance(logger, logging.LoggerAdapter):  # (it would replace the fields)
-            self._extra = dict(logger.extra or {})
-            logger = logger.logger
         self._logger = logger
         self._backend = backend
-        self._is_standard = isinstance(logger, logging.Logger)
+        self._is_standard = isinstance(logger, logging.Logger | logging.LoggerAdapter)
 
     def record(
         self, operation: str, subject: object, seconds: float, error: BaseException | None
@@ -326,11 +312,19 @@ class _Logs:
         if error is not None:
             fields["error"] = type(error).__qualname__
         if self._is_standard:
-            text = "%s on %s took %.6f s"
-            text += ", thread %s" if thread is not None else ""
-            text += ": %s" if error is not None else ""
-            values = [shown(one) if isinstance(one, str) else one for one in fields.values()]
-            self._logger.log(level, text, *values, extra={**self._extra, **fields})
+            self._log(level, fields)
         else:
             tell = self._logger.debug if error is None else self._logger.warning
             tell("checkpoint operation", **fields)
+
+    def _log(self, level: int, fields: dict[str, Any]) -> None:
+        text = "%s on %s took %.6f s"
+        text += ", thread %s" if "thread_id" in fields else ""
+        text += ": %s" if "error" in fields else ""
+        logger, options = self._logger, {"extra": fields}
+        if isinstance(logger, logging.LoggerAdapter):  # (whose fields would replace these)
+            text, processed = logger.process(text, options)
+            options = {**processed, "extra": {**(processed.get("extra") or {}), **fields}}
+            logger = logger.logger
+        values = [shown(one) if isinstance(one, str) else one for one in fields.values()]
+        logger.log(level, text, *values, **options)
