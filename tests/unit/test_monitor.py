@@ -12,7 +12,7 @@ from threadkeep import MemorySaver
 from threadkeep.errors import ConflictError, InvalidArgumentError
 from threadkeep.monitor import Monitor, Thresholds
 from threadkeep.monitor.alerts import Alerts, Reading, channels
-from threadkeep.monitor.monitor import _readings
+from threadkeep.monitor.monitor import _readings, _text
 from threadkeep.monitor.window import DAY, SAMPLES, Rates, Window, days_until, growth_per_day
 
 
@@ -94,7 +94,7 @@ def test_growth_is_told_after_an_hour_with_a_forecast():
 
 
 def test_an_alert_rises_and_clears_the_third_time_and_well_within_its_limit():
-    alerts, sent = Alerts(repeat=100), {}
+    alerts, sent = Alerts(3, repeat=100), {}
     ratios = (2, 2, 1, 2, 2, 2, 2, 0.95, 0.9, 0.9, 1.1, 0.9, 0.9, 0.9, 2)
     for at, ratio in enumerate(ratios):
         for one in alerts.evaluate([Reading("x", ratio, 1, "")], 0, datetime.now(UTC)):
@@ -111,7 +111,7 @@ def test_how_much_of_a_limit_is_used_up(name, value, limit, ratio):
 
 
 def test_an_alert_is_sent_when_it_rises_again_after_a_while_and_when_it_clears():
-    alerts = Alerts(repeat=100)
+    alerts = Alerts(3, repeat=100)
 
     def sent(value, now):
         reading = Reading("max_latency_ms", value, 1000, f"p95 latency is {value} ms")
@@ -128,14 +128,18 @@ def test_an_alert_is_sent_when_it_rises_again_after_a_while_and_when_it_clears()
     assert sent(1600, 102) == ["repeated"]
     assert alerts.evaluate([], 150, datetime.now(UTC)) == []  # (nothing was measured: it stays)
     assert len(alerts.active) == 1
-    assert [sent(10, now) for now in (151, 152, 153)] == [[], [], ["cleared"]]
+    assert [sent(10, now) for now in (251, 252, 253)] == [[], [], ["cleared"]]  # (not repeated)
     assert alerts.active == ()
 
 
 def test_percentiles_and_errors_are_judged_from_20_operations():
     for operations, names in ((19, []), (20, ["max_latency_ms", "max_error_rate"])):
         rates = Rates(operations, failures=1, p95=5.0)
-        assert [one.name for one in _readings(Thresholds(), rates, None)] == names
+        assert [one.name for one in _readings(Thresholds(), rates, None, 20)] == names
+
+
+def test_an_error_cannot_control_a_terminal():
+    assert _text(OSError("down\n\x1b[31m")) == r"OSError: 'down \x1b[31m'"
 
 
 # -- channels --------------------------------------------------------------------------
@@ -190,6 +194,7 @@ async def asynchronous(*_):
     [
         ({"interval": 0}, "interval"),
         ({"repeat": None}, "repeat"),
+        ({"in_a_row": 0}, "in_a_row"),
         ({"thresholds": 5}, "thresholds"),
         ({"thresholds": Thresholds(min_ops_per_second=1)}, "min_ops_per_second"),
         ({"alerts": "json://localhost"}, "alerts"),

@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple
 from threadkeep.backends.open import extra
 from threadkeep.errors import ThreadkeepError, invalid
 
-_CHANGES_AFTER = 3  # readings in a row
 _CLEARS_BELOW = 0.9  # of the threshold
 _QUEUED = 100  # alerts that wait for one channel
 _PAUSES = (2, 4)  # seconds before it is sent again
@@ -99,15 +98,17 @@ class Reading(NamedTuple):
 
 
 class Alerts:
-    """State of all alerts: they change after three readings in a row, and clear well within limits.
+    """State of all alerts. They clear well within their limits: at 90 %.
 
     Args:
+        in_a_row: readings in a row that raise an alert, or clear it.
         repeat: seconds after which an alert that stays active is sent again.
     """
 
-    def __init__(self, repeat: float) -> None:
+    def __init__(self, in_a_row: int, repeat: float) -> None:
+        self._in_a_row = in_a_row
         self._repeat = repeat
-        self._in_a_row: dict[str, int] = {}  # readings that call for the other state
+        self._counts: dict[str, int] = {}  # readings in a row that call for the other state
         self._sent: dict[str, float] = {}
         self._active: dict[str, Alert] = {}
 
@@ -129,18 +130,19 @@ class Alerts:
     def _evaluate(self, reading: Reading, now: float, at: datetime) -> Alert | None:
         name, is_over, is_active = reading.name, reading.ratio > 1, reading.name in self._active
         calls_for_change = reading.ratio <= _CLEARS_BELOW if is_active else is_over
-        in_a_row = self._in_a_row.get(name, 0) + 1 if calls_for_change else 0
-        has_changed = in_a_row == _CHANGES_AFTER
-        self._in_a_row[name] = 0 if has_changed else in_a_row
+        count = self._counts.get(name, 0) + 1 if calls_for_change else 0
+        has_changed = count == self._in_a_row
+        self._counts[name] = 0 if has_changed else count
         if has_changed and is_active:
             del self._active[name]
             return _alert(reading, "cleared", at)
-        if is_over and (has_changed or is_active):  # (else it is about to clear)
-            self._active[name] = _alert(reading, "raised", at)
-        if has_changed or (is_active and now - self._sent[name] >= self._repeat):
-            self._sent[name] = now
-            return _alert(reading, "raised" if has_changed else "repeated", at)
-        return None
+        if not is_over or not (has_changed or is_active):
+            return None
+        self._active[name] = _alert(reading, "raised", at)
+        if not has_changed and now - self._sent[name] < self._repeat:
+            return None
+        self._sent[name] = now
+        return _alert(reading, "raised" if has_changed else "repeated", at)
 
 
 def _alert(

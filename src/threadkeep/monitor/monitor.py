@@ -7,6 +7,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -23,11 +24,12 @@ from threadkeep.layers.driver import Workflow, both
 from threadkeep.monitor.alerts import Alert, Alerts, Reading, Thresholds, channels, is_callback
 from threadkeep.monitor.observe import ObservedSaver, observe
 from threadkeep.monitor.probes import Canary, Storage, StorageHistory
-from threadkeep.monitor.texts import shown
+from threadkeep.monitor.texts import plural, shown
 from threadkeep.monitor.window import Rates, Window
 
 _WINDOW = 10  # intervals that the window of operations covers
 _STORAGE_EVERY = 10  # intervals between two measurements of sizes
+_LEAST_PAUSE = 15.0  # seconds between them: as many as are kept must span more than an hour
 _CLEAN_EVERY = 3600  # seconds between two looks for abandoned canaries
 _RETRY = 10.0  # seconds after a failed measurement
 _TIMEOUT = 30.0  # seconds after which a measurement that has not ended has failed
@@ -35,6 +37,7 @@ _STOP = 5.0  # seconds that `stop` waits for what is under way
 _LEAST_JUDGED = 20  # operations from which a percentile or a rate of errors is told
 _HANGS = "The store has not answered for {:g} s."
 _MOST_UNDER_WAY = 3  # measurements, of which the older ones hang
+_ANEW = 600.0  # seconds after which one more is started beside these
 _MOST_TOLD = 300  # characters of an error
 _SHOWN = 5  # threads in a report
 _NO_FAULT = ("canary", "max_thread_bytes", "max_growth_per_day")  # (the newest canary counts)
@@ -92,8 +95,10 @@ class Monitor:
         thresholds: limits.
         interval: seconds between two measurements. A failed one is repeated after 10 s.
         alerts: channels: URLs of apprise, and functions of an `Alert`, which are called in a
-            thread of their own each, and are not async. An alert is sent when it rises (the third
-            time in a row that its limit is crossed) and when it clears (below 90 % of its limit).
+            thread of their own each, and are not async. An alert is sent when it is raised and
+            when it clears (at 90 % of its limit).
+        in_a_row: evaluations in a row that raise an alert, or clear it. 1 judges what there is:
+            else a percentile and a rate of errors need 20 operations.
         repeat: seconds after which an alert that stays active is sent again.
         on_snapshot: called with a `Snapshot` after each measurement; not async. Failures are
             logged.
@@ -110,6 +115,7 @@ class Monitor:
         interval: float = 60,
         *,
         alerts: Sequence[str | Callable[[Alert], object]] = (),
+        in_a_row: int = 3,
         repeat: float = 4 * 3600,
         on_snapshot: Callable[[Snapshot], object] | None = None,
     ) -> None:
@@ -122,24 +128,29 @@ class Monitor:
         for name, value in (("interval", interval), ("repeat", repeat)):
             if not validation.is_time(value):
                 raise invalid(name, value, "Use seconds, more than 0.")
+        if not validation.is_count(in_a_row, 1):
+            raise invalid("in_a_row", in_a_row, "Use a whole number, 1 or more.")
         if on_snapshot is not None and not is_callback(on_snapshot):
             raise invalid("on_snapshot", on_snapshot, "Use a function that is not async.")
         self._saver = saver if isinstance(saver, ObservedSaver) else observe(saver)
         self._interval = interval
         self._on_snapshot = on_snapshot
         self._channels = channels(alerts)
-        self._alerts = Alerts(repeat)
+        self._alerts = Alerts(in_a_row, repeat)
+        self._least_judged = 1 if in_a_row == 1 else _LEAST_JUDGED
         self._canary = Canary(self._saver)
         self._sizes = StorageHistory(self._saver, self._thresholds.max_thread_bytes)
         self._window = Window(_WINDOW * interval, monotonic)
         self._storage: Storage | None = None
+        self._has_new_sizes = False
         self._measured_sizes_at = self._cleaned_at = float("-inf")
         self._measurements = self._failed = self._failed_in_a_row = 0
         self._last_error: str | None = None
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
-        self._under_way: list[Any] = []  # the threads or tasks of measurements
+        self._under_way: list[Any] = []  # futures or tasks of measurements
+        self._started_at = 0.0  # the newest of them
         self._saver.add_sink(self._window)
         weakref.finalize(self, self._saver.remove_sink, self._window)
 
@@ -157,9 +168,10 @@ class Monitor:
         now = monotonic()
         try:
             yield from self._canary.probe()
-            if now - self._measured_sizes_at >= _STORAGE_EVERY * self._interval:
+            pause = max(_STORAGE_EVERY * self._interval, _LEAST_PAUSE)
+            if now - self._measured_sizes_at >= pause:
                 self._storage = yield from self._sizes.measure(now)
-                self._measured_sizes_at = now
+                self._measured_sizes_at, self._has_new_sizes = now, True
         except Exception as error:  # noqa: BLE001 - savers raise what they like
             return _text(error)
         if now - self._cleaned_at >= _CLEAN_EVERY:
@@ -181,10 +193,13 @@ class Monitor:
 
     def _evaluate(self) -> Snapshot:
         failed = self._failed_in_a_row
-        text = f"the canary failed {failed} times: {self._last_error}"
+        text = f"the canary failed {plural(failed, 'time')}: {self._last_error}"
+        rates = self._window.rates()
+        storage = self._storage if self._has_new_sizes else None  # (each is judged once)
+        self._has_new_sizes = False
         readings = [
             Reading("canary", failed, 0, text if failed else "the canary succeeded"),
-            *_readings(self._thresholds, self._window.rates(), self._storage),
+            *_readings(self._thresholds, rates, storage, self._least_judged),
         ]
         for alert in self._alerts.evaluate(readings, monotonic(), datetime.now(UTC)):
             _log.warning("%s", alert)
@@ -279,31 +294,39 @@ class Monitor:
     # A measurement that hangs must not keep the monitor from saying so, nor from trying again.
 
     def _wait_for_probe(self) -> None:
-        found: list[str | None] = []
-
-        def probe() -> None:
-            found.append(driver.run(self._probe()))
-
-        self._under_way = [one for one in self._under_way if one.is_alive()]
-        if len(self._under_way) < _MOST_UNDER_WAY:
-            thread = threading.Thread(target=probe, name="threadkeep-canary", daemon=True)
+        if self._may_probe():
+            future: Future[str | None] = Future()
+            thread = threading.Thread(
+                target=lambda: future.set_result(driver.run(self._probe())),
+                name="threadkeep-canary",
+                daemon=True,
+            )
             thread.start()
-            self._under_way.append(thread)
-        self._under_way[-1].join(_TIMEOUT)
-        self._note(found[0] if found else _HANGS.format(_TIMEOUT))
+            self._under_way.append(future)
+        try:
+            self._note(self._under_way[-1].result(_TIMEOUT))
+        except TimeoutError:
+            self._note(_HANGS.format(_TIMEOUT))
 
     async def _await_probe(self) -> None:
-        task: asyncio.Task[str | None] | None = None
-        self._under_way = [one for one in self._under_way if not one.done()]
-        if len(self._under_way) < _MOST_UNDER_WAY:
-            task = asyncio.create_task(driver.arun(self._probe()))
-            self._under_way.append(task)
-        await asyncio.wait(self._under_way[-1:], timeout=_TIMEOUT)
-        if task is None or not task.done():
-            self._under_way[-1].cancel()
+        if self._may_probe():
+            self._under_way.append(asyncio.create_task(driver.arun(self._probe())))
+        newest = self._under_way[-1]
+        await asyncio.wait([newest], timeout=_TIMEOUT)
+        if not newest.done():
+            newest.cancel()
             self._note(_HANGS.format(_TIMEOUT))
         else:  # (perhaps cancelled by the saver)
-            self._note("CancelledError" if task.cancelled() else task.result())
+            self._note("CancelledError" if newest.cancelled() else newest.result())
+
+    def _may_probe(self) -> bool:
+        """Return True if one more measurement may start, beside those that hang."""
+        self._under_way = [one for one in self._under_way if not one.done()]
+        now = monotonic()
+        if len(self._under_way) >= _MOST_UNDER_WAY and now - self._started_at < _ANEW:
+            return False
+        self._started_at = now
+        return True
 
     def __enter__(self) -> Self:
         self.start()
@@ -323,19 +346,21 @@ class Monitor:
 # -- readings and reports ----------------------------------------------------------------
 
 
-def _readings(limits: Thresholds, rates: Rates, storage: Storage | None) -> Iterator[Reading]:
+def _readings(
+    limits: Thresholds, rates: Rates, storage: Storage | None, least_judged: int
+) -> Iterator[Reading]:
     """Yield what is known and has a limit."""
-    for name, value, text in _values(limits, rates, storage):
+    for name, value, text in _values(limits, rates, storage, least_judged):
         limit = getattr(limits, name)
         if limit is not None:
             yield Reading(name, value, limit, text)
 
 
 def _values(
-    limits: Thresholds, rates: Rates, storage: Storage | None
+    limits: Thresholds, rates: Rates, storage: Storage | None, least_judged: int
 ) -> Iterator[tuple[str, float, str]]:
     """Yield names of limits, and what is known of each as a number and as a text."""
-    if rates.operations >= _LEAST_JUDGED:
+    if rates.operations >= least_judged:
         latency, failed = (rates.p95 or 0) * 1000, rates.error_rate or 0.0
         yield "max_latency_ms", latency, f"p95 latency is {latency:,.1f} ms"
         yield "max_error_rate", failed, f"{failed:.1%} of {rates.operations} operations failed"
@@ -356,11 +381,12 @@ def _values(
 
 
 def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:_MOST_TOLD]}"
+    return f"{type(error).__name__}: {shown(' '.join(str(error).split())[:_MOST_TOLD])}"
 
 
 def _report(found: Snapshot) -> Iterator[str]:
     state = "healthy" if found.healthy else "unhealthy"
+    state = state if found.measurements else "not measured yet"
     yield f"{found.at:%Y-%m-%d %H:%M:%S} UTC  {state}"
     rates = found.rates
     if rates.p50 is not None and rates.p95 is not None and rates.p99 is not None:
