@@ -45,7 +45,7 @@ def test_as_a_service(store):
             status, body = get(f"{address}/metrics")
             assert status == 200
             assert "\nthreadkeep_monitor_healthy 1.0\n" in body
-            assert 'threadkeep_monitor_latency_seconds{quantile="0.95"}' in body
+            assert 'threadkeep_monitor_latency_seconds{percentile="95"}' in body
             assert 'operation="put"' in body
             assert get(f"{address}/other")[0] == 404
             assert get(f"{address}/healthz", "HEAD") == (200, "")

@@ -33,7 +33,7 @@ def exported() -> tuple[set[str], set[str]]:
         metrics = list(registry.collect())
     samples = [sample for metric in metrics for sample in metric.samples]
     names = {one.name for one in (*metrics, *samples)}  # (growth has no sample for an hour)
-    return names, {label for one in samples for label in one.labels}
+    return names, {"job", "instance"} | {label for one in samples for label in one.labels}
 
 
 def check(expressions: list[str]) -> None:

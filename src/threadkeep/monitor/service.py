@@ -36,15 +36,16 @@ class MonitorMetrics:
         """Yield the metrics. Those that are not known yet are left out."""
         found = self._monitor.snapshot()
         rates, storage = found.rates, found.storage
-        quantiles = {"0.5": rates.p50, "0.95": rates.p95, "0.99": rates.p99}
+        latency = {"50": rates.p50, "95": rates.p95, "99": rates.p99}
         alerts = {one.name: 1 for one in found.alerts}
-        yield _gauge("healthy", "1 if the store is healthy.", float(found.healthy))
+        healthy = float(found.healthy) if found.measurements else None
+        yield _gauge("healthy", "1 if the store is healthy.", healthy)
         yield CounterMetricFamily(f"{_PREFIX}measurements", "Measurements.", found.measurements)
         text = "Measurements that failed."
         yield CounterMetricFamily(f"{_PREFIX}failed_measurements", text, found.failed)
         yield _gauge("error_ratio", "Part of the operations that failed.", rates.error_rate)
         yield _gauge("operations_per_second", "Operations a second.", rates.per_second)
-        yield _labelled("latency_seconds", "Latency of operations.", "quantile", quantiles)
+        yield _labelled("latency_seconds", "Latency of operations.", "percentile", latency)
         yield _labelled("alert", "1 for each active alert.", "alert", alerts)
         if storage is not None:
             largest = max([one.bytes for one in storage.threads], default=0)
