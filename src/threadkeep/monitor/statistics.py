@@ -56,7 +56,8 @@ class Stats:
         writes: rows of pending writes: one for each call of `put_writes`.
         bytes: the sum of all parts.
         bytes_on_disk: bytes with the store's overhead and free space; None if they are not known.
-        full_copy_bytes: what one whole, uncompressed copy of the state per checkpoint takes.
+        full_copy_bytes: what one whole, uncompressed copy of the state per checkpoint takes, in
+            threadkeep's encoding.
         compression_saved: bytes of stored values that compression has saved.
         channels: channels, largest first.
         parts: bytes of `manifests`, `pending_writes`, `metadata`, what is `unreferenced`, and of
@@ -114,9 +115,9 @@ class Stats:
 
     @property
     def deltas_saved(self) -> int:
-        """Bytes that storing changes alone has saved, beside full copies."""
-        read = self.bytes - self.parts.get("unread", 0)
-        return max(self.full_copy_bytes - read - self.compression_saved, 0)
+        """Bytes that storing changes alone has saved, beside full copies of the values."""
+        stored = sum([one.bytes for one in self.channels]) + self.parts.get("manifests", 0)
+        return max(self.full_copy_bytes - stored - self.compression_saved, 0)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as values that JSON can hold; times as ISO 8601."""
