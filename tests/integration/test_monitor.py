@@ -18,7 +18,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from threadkeep import MemorySaver
+from threadkeep import MemorySaver, Retention
 from threadkeep.layers import driver
 from threadkeep.monitor import Monitor, Thresholds, monitor, observe, stats
 from threadkeep.monitor.probes import _THREADS, Canary, _config
@@ -125,6 +125,13 @@ def test_what_a_crash_left_is_removed_by_the_next_monitor(make):
     Monitor(saver).measure()
     assert [thread for thread in _THREADS if saver.get_tuple(_config(thread))] == []
     assert len([*saver.list(None)]) == 1
+
+
+def test_what_a_crash_left_is_not_collected():
+    with MemorySaver() as saver:
+        Chain(saver, "real").put(n=1)
+        driver.run(_begin(Canary(saver)))
+        assert saver.threads.gc(Retention(keep_last=1), dry_run=True).examined == 1
 
 
 def _begin(canary):
@@ -293,6 +300,7 @@ def test_operations_of_an_observed_saver_count_until_it_stops(clock):
         before = watch.snapshot().rates.operations
         chain.put(n=20)
         assert watch.snapshot().rates.operations == before
+        assert watch.measure().rates.operations > before
 
 
 # -- storage -----------------------------------------------------------------------------

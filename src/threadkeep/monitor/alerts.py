@@ -165,7 +165,8 @@ def channels(targets: Sequence[str | Callable[[Alert], object]]) -> list[Channel
     """
     if isinstance(targets, str) or not isinstance(targets, Iterable):
         raise invalid("alerts", targets, "Use a list of URLs and functions, for a single one too.")
-    return [Channel(*_sender(target)) for target in targets]
+    senders = [_sender(target) for target in targets]
+    return [Channel(f"{name} (channel {n})", send) for n, (name, send) in enumerate(senders, 1)]
 
 
 def is_callback(value: object) -> bool:
