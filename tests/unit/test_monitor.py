@@ -11,7 +11,7 @@ import pytest
 from threadkeep import MemorySaver
 from threadkeep.errors import ConflictError, InvalidArgumentError
 from threadkeep.monitor import Monitor, Thresholds
-from threadkeep.monitor.alerts import Alerts, Reading, channels
+from threadkeep.monitor.alerts import Alerts, Reading, _used, channels
 from threadkeep.monitor.monitor import _readings, _text
 from threadkeep.monitor.window import DAY, SAMPLES, Rates, Window, days_until, growth_per_day
 
@@ -94,10 +94,10 @@ def test_growth_is_told_after_an_hour_with_a_forecast():
 
 
 def test_an_alert_rises_and_clears_the_third_time_and_well_within_its_limit():
-    alerts, sent = Alerts(3, repeat=100), {}
+    alerts, sent = Alerts(Thresholds(max_latency_ms=1), 3, repeat=100), {}
     ratios = (2, 2, 1, 2, 2, 2, 2, 0.95, 0.9, 0.9, 1.1, 0.9, 0.9, 0.9, 2)
     for at, ratio in enumerate(ratios):
-        for one in alerts.evaluate([Reading("x", ratio, 1, "")], 0, datetime.now(UTC)):
+        for one in alerts.evaluate([Reading("max_latency_ms", ratio, "")], 0, datetime.now(UTC)):
             sent[at] = one.state
     assert sent == {5: "raised", 13: "cleared"}
 
@@ -107,14 +107,14 @@ def test_an_alert_rises_and_clears_the_third_time_and_well_within_its_limit():
     [("max", 50, 100, 0.5), ("min_", 50, 100, 2), ("max", 0, 0, 0), ("max", 1, 0, float("inf"))],
 )
 def test_how_much_of_a_limit_is_used_up(name, value, limit, ratio):
-    assert Reading(name, value, limit, "").ratio == ratio
+    assert _used(name, value, limit) == ratio
 
 
 def test_an_alert_is_sent_when_it_rises_again_after_a_while_and_when_it_clears():
-    alerts = Alerts(3, repeat=100)
+    alerts = Alerts(Thresholds(), 3, repeat=100)
 
     def sent(value, now):
-        reading = Reading("max_latency_ms", value, 1000, f"p95 latency is {value} ms")
+        reading = Reading("max_latency_ms", value, f"p95 latency is {value} ms")
         at = datetime.fromtimestamp(now, UTC)
         return [one.state for one in alerts.evaluate([reading], now, at)]
 

@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from inspect import iscoroutinefunction
 from typing import Any, Literal, NamedTuple
@@ -43,14 +43,13 @@ class Thresholds:
     max_growth_per_day: int | None = None
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
+        for name, value in asdict(self).items():
             is_number = isinstance(value, int | float) and type(value) is not bool
-            if one.name == "max_error_rate":
-                if value is not None and not (is_number and 0 <= value <= 1):
-                    raise invalid(one.name, value, "Use a number from 0 to 1, or None.")
-            elif value is not None and not (is_number and 0 < value < float("inf")):
-                raise invalid(one.name, value, "Use a number, more than 0, or None.")
+            is_valid, hint = is_number and 0 < value < float("inf"), "more than 0"
+            if name == "max_error_rate":
+                is_valid, hint = is_number and 0 <= value <= 1, "from 0 to 1"
+            if value is not None and not is_valid:
+                raise invalid(name, value, f"Use a number, {hint}, or None.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,33 +78,24 @@ class Alert:
 
 
 class Reading(NamedTuple):
-    """A value, and its limit."""
+    """A value that was measured, by the name of its limit."""
 
     name: str
     value: float
-    threshold: float
-    text: str  # what was measured: "p95 latency is 1,532.0 ms"
-
-    @property
-    def ratio(self) -> float:
-        """The part of the limit that is used up; more than 1 is too much."""
-        part, whole = self.value, self.threshold
-        if self.name.startswith("min_"):
-            part, whole = whole, part
-        if whole:
-            return part / whole
-        return float("inf") if part else 0.0
+    text: str  # "p95 latency is 1,532.0 ms"
 
 
 class Alerts:
     """State of all alerts. They clear well within their limits: at 90 %.
 
     Args:
+        limits: the limits. That of the reading "canary" is 0.
         in_a_row: readings in a row that raise an alert, or clear it.
         repeat: seconds after which an alert that stays active is sent again.
     """
 
-    def __init__(self, in_a_row: int, repeat: float) -> None:
+    def __init__(self, limits: Thresholds, in_a_row: int, repeat: float) -> None:
+        self._limits = {**asdict(limits), "canary": 0}
         self._in_a_row = in_a_row
         self._repeat = repeat
         self._counts: dict[str, int] = {}  # readings in a row that call for the other state
@@ -121,36 +111,48 @@ class Alerts:
         """Return the alerts to send. Those without a reading stay as they are.
 
         Args:
-            readings: what was measured.
+            readings: what was measured; without a limit it is ignored.
             now: seconds that never go back.
             at: the time for people.
         """
-        return [new for one in readings if (new := self._evaluate(one, now, at)) is not None]
+        found = [self._evaluate(*one, now, at) for one in readings]
+        return [alert for alert in found if alert is not None]
 
-    def _evaluate(self, reading: Reading, now: float, at: datetime) -> Alert | None:
-        name, is_over, is_active = reading.name, reading.ratio > 1, reading.name in self._active
-        calls_for_change = reading.ratio <= _CLEARS_BELOW if is_active else is_over
+    def _evaluate(
+        self, name: str, value: float, text: str, now: float, at: datetime
+    ) -> Alert | None:
+        limit = self._limits[name]
+        if limit is None:
+            return None
+        named = f" ({name}={limit:g})" if limit else ""
+
+        def alert(state: Literal["raised", "repeated", "cleared"]) -> Alert:
+            sentence = f"{state}: {text}{named} at {at:%Y-%m-%d %H:%M:%S} UTC"
+            return Alert(name, state, value, limit, at, sentence)
+
+        used, is_active = _used(name, value, limit), name in self._active
+        calls_for_change = used <= _CLEARS_BELOW if is_active else used > 1
         count = self._counts.get(name, 0) + 1 if calls_for_change else 0
         has_changed = count == self._in_a_row
         self._counts[name] = 0 if has_changed else count
         if has_changed and is_active:
             del self._active[name]
-            return _alert(reading, "cleared", at)
-        if not is_over or not (has_changed or is_active):
+            return alert("cleared")
+        if used <= 1 or not (has_changed or is_active):
             return None
-        self._active[name] = _alert(reading, "raised", at)
+        self._active[name] = alert("raised")
         if not has_changed and now - self._sent[name] < self._repeat:
             return None
         self._sent[name] = now
-        return _alert(reading, "raised" if has_changed else "repeated", at)
+        return alert("raised" if has_changed else "repeated")
 
 
-def _alert(
-    reading: Reading, state: Literal["raised", "repeated", "cleared"], at: datetime
-) -> Alert:
-    limit = f" ({reading.name}={reading.threshold:g})" if reading.threshold else ""
-    text = f"{state}: {reading.text}{limit} at {at:%Y-%m-%d %H:%M:%S} UTC"
-    return Alert(reading.name, state, reading.value, reading.threshold, at, text)
+def _used(name: str, value: float, limit: float) -> float:
+    """Return the part of a limit that is used up; more than 1 is too much."""
+    part, whole = (limit, value) if name.startswith("min_") else (value, limit)
+    if whole:
+        return part / whole
+    return float("inf") if part else 0.0
 
 
 # -- channels ----------------------------------------------------------------------------

@@ -136,7 +136,7 @@ class Monitor:
         self._interval = interval
         self._on_snapshot = on_snapshot
         self._channels = channels(alerts)
-        self._alerts = Alerts(in_a_row, repeat)
+        self._alerts = Alerts(self._thresholds, in_a_row, repeat)
         self._least_judged = 1 if in_a_row == 1 else _LEAST_JUDGED
         self._canary = Canary(self._saver)
         self._sizes = StorageHistory(self._saver, self._thresholds.max_thread_bytes)
@@ -199,7 +199,7 @@ class Monitor:
         storage = self._storage if self._has_new_sizes else None  # (each is judged once)
         self._has_new_sizes = False
         readings = [
-            Reading("canary", failed, 0, text if failed else "the canary succeeded"),
+            Reading("canary", failed, text if failed else "the canary succeeded"),
             *_readings(self._thresholds, rates, storage, self._least_judged),
         ]
         for alert in self._alerts.evaluate(readings, monotonic(), datetime.now(UTC)):
@@ -350,23 +350,15 @@ class Monitor:
 def _readings(
     limits: Thresholds, rates: Rates, storage: Storage | None, least_judged: int
 ) -> Iterator[Reading]:
-    """Yield what is known and has a limit."""
-    for name, value, text in _values(limits, rates, storage, least_judged):
-        limit = getattr(limits, name)
-        if limit is not None:
-            yield Reading(name, value, limit, text)
-
-
-def _values(
-    limits: Thresholds, rates: Rates, storage: Storage | None, least_judged: int
-) -> Iterator[tuple[str, float, str]]:
-    """Yield names of limits, and what is known of each as a number and as a text."""
+    """Yield what is known."""
     if rates.operations >= least_judged:
         latency, failed = (rates.p95 or 0) * 1000, rates.error_rate or 0.0
-        yield "max_latency_ms", latency, f"p95 latency is {latency:,.1f} ms"
-        yield "max_error_rate", failed, f"{failed:.1%} of {rates.operations} operations failed"
+        yield Reading("max_latency_ms", latency, f"p95 latency is {latency:,.1f} ms")
+        text = f"{failed:.1%} of {rates.operations} operations failed"
+        yield Reading("max_error_rate", failed, text)
     if rates.per_second is not None:
-        yield "min_ops_per_second", rates.per_second, f"{rates.per_second:.2f} operations a second"
+        text = f"{rates.per_second:.2f} operations a second"
+        yield Reading("min_ops_per_second", rates.per_second, text)
     if storage is None:
         return
     largest, text = 0, "no threads"
@@ -375,10 +367,10 @@ def _values(
         over = len([one for one in others if one.bytes > (limits.max_thread_bytes or 0)])
         more = f", {over} more over the limit" if over else ""
         largest, text = first.bytes, f"thread {first.thread!r} holds {first.bytes:,} bytes{more}"
-    yield "max_thread_bytes", largest, text
+    yield Reading("max_thread_bytes", largest, text)
     if storage.growth_per_day is not None:
         text = f"the store grows by {storage.growth_per_day:,.0f} bytes a day"
-        yield "max_growth_per_day", max(storage.growth_per_day, 0.0), text
+        yield Reading("max_growth_per_day", max(storage.growth_per_day, 0.0), text)
 
 
 def _text(error: Exception) -> str:
