@@ -68,17 +68,16 @@ def _labelled(name: str, text: str, label: str, values: Mapping[str, float | Non
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = _SECONDS
-    monitor: Monitor
-    registry: CollectorRegistry
+    server: _Server
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if path == "/healthz":
-            snapshot = self.monitor.snapshot()
-            body = json.dumps(snapshot.as_json(), default=str).encode()
+            snapshot = self.server.monitor.snapshot()
+            body = json.dumps(snapshot.as_json()).encode()
             self._reply(200 if snapshot.healthy else 503, "application/json", body)
         elif path == "/metrics":
-            self._reply(200, CONTENT_TYPE_LATEST, generate_latest(self.registry))
+            self._reply(200, CONTENT_TYPE_LATEST, generate_latest(self.server.registry))
         else:
             self._reply(404, "text/plain", b"/healthz or /metrics\n")
 
@@ -98,6 +97,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+
+    def __init__(self, host: str, port: int, monitor: Monitor, registry: CollectorRegistry) -> None:
+        self.monitor = monitor
+        self.registry = registry
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), _Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore a client that has gone."""
@@ -121,11 +126,8 @@ def serve(monitor: Monitor, registry: CollectorRegistry, listen: str) -> Iterato
     if not host or not port.isascii() or not port.isdigit() or int(port) > _MOST_PORT:
         raise invalid("listen", listen, "Use a host and a port, such as 127.0.0.1:9464.")
     registry.register(MonitorMetrics(monitor))
-    handler = type("Handler", (_Handler,), {"monitor": monitor, "registry": registry})
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    server_class = type("Server", (_Server,), {"address_family": family})
     try:
-        server = server_class((host, int(port)), handler)
+        server = _Server(host, int(port), monitor, registry)
     except OSError as error:
         raise OpenError(f"{listen} cannot be listened on: {error.strerror}.") from error
     thread = threading.Thread(target=server.serve_forever, name="threadkeep-http", daemon=True)
