@@ -29,16 +29,16 @@ from threadkeep.monitor.window import Rates, Window
 
 _WINDOW = 10  # intervals that the window of operations covers
 _STORAGE_EVERY = 10  # intervals between two measurements of sizes
-_LEAST_PAUSE = 15.0  # seconds between them: as many as are kept must span more than an hour
+_LEAST_PAUSE = 15.0  # seconds between them: 300 of them must span more than an hour
 _CLEAN_EVERY = 3600  # seconds between two looks for abandoned canaries
 _RETRY = 10.0  # seconds after a failed measurement
 _TIMEOUT = 30.0  # seconds after which a measurement that has not ended has failed
 _STOP = 5.0  # seconds that `stop` waits for what is under way
-_LEAST_JUDGED = 20  # operations from which a percentile or a rate of errors is told
+_LEAST_JUDGED = 20  # operations from which a percentile or a rate of errors counts
 _HANGS = "The store has not answered for {:g} s."
 _MOST_UNDER_WAY = 3  # measurements, of which the older ones hang
 _ANEW = 600.0  # seconds after which one more is started beside these
-_MOST_TOLD = 300  # characters of an error
+_MAX_ERROR = 300  # characters of an error
 _SHOWN = 5  # threads in a report
 _NO_FAULT = ("canary", "max_thread_bytes", "max_growth_per_day")  # (the newest canary counts)
 _log = logging.getLogger("threadkeep")
@@ -55,7 +55,7 @@ class Snapshot:
         measurements: measurements so far.
         failed: those that failed.
         last_error: the error of the newest measurement; None if it succeeded.
-        storage: sizes and growth; None where the saver cannot tell.
+        storage: sizes and growth; None where they are not known.
         alerts: active alerts.
     """
 
@@ -292,7 +292,7 @@ class Monitor:
             pause = min(pause, threading.TIMEOUT_MAX)
             yield Aside(partial(end.wait, pause), partial(asyncio.sleep, pause))
 
-    # A measurement that hangs must not keep the monitor from saying so, nor from trying again.
+    # A measurement that hangs must stop neither the report of it nor the next measurement.
 
     def _wait_for_probe(self) -> None:
         if self._may_probe():
@@ -374,7 +374,7 @@ def _readings(
 
 
 def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {shown(' '.join(str(error).split())[:_MOST_TOLD])}"
+    return f"{type(error).__name__}: {shown(' '.join(str(error).split())[:_MAX_ERROR])}"
 
 
 def _report(found: Snapshot) -> Iterator[str]:

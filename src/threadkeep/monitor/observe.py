@@ -1,4 +1,4 @@
-"""Observation of a saver: each operation is timed, and told to sinks, spans and logs."""
+"""Observation of a saver: each operation is timed, and exported to sinks, spans and logs."""
 
 from __future__ import annotations
 
@@ -189,15 +189,15 @@ def observe(
 ) -> ObservedSaver:
     """Return a saver that does what the other one does, and exports what it costs.
 
-    Counts, errors and durations of the methods of `BaseCheckpointSaver`, sync and async. Nothing is
-    exported that is not asked for, and no content of threads is.
+    Counts, errors and durations of the methods of `BaseCheckpointSaver`, sync and async, to what is
+    named here and nothing else. No content of threads is exported.
 
     Args:
         saver: any LangGraph saver; closed with this one.
         registry: a registry of `prometheus_client`, in which the metrics `threadkeep_*` are.
             Observed savers may share one.
         opentelemetry: spans and metrics by the program's own tracer and meter providers, where
-            `tracer` or `meter` is not given.
+            `tracer` or `meter` is None.
         tracer: spans by this tracer of OpenTelemetry, as children of the current span.
         meter: the metric `db.client.operation.duration` by this meter of OpenTelemetry.
         logger: a logger of `logging` or `structlog`: an event for each operation, at level debug,
@@ -314,8 +314,8 @@ class _Logs:
         if self._is_standard:
             self._log(level, fields)
         else:
-            tell = self._logger.debug if error is None else self._logger.warning
-            tell("checkpoint operation", **fields)
+            log = self._logger.debug if error is None else self._logger.warning
+            log("checkpoint operation", **fields)
 
     def _log(self, level: int, fields: dict[str, Any]) -> None:
         text = "%s on %s took %.6f s"

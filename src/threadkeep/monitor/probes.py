@@ -181,7 +181,7 @@ class StorageHistory:
         self._sizes: dict[str | None, deque[tuple[float, int]]] = {}  # None: the store's own
 
     def measure(self, now: float) -> Workflow[Storage | None]:
-        """Return the sizes at a time in seconds; None if the saver cannot tell them."""
+        """Return the sizes at a time in seconds; None if they are not known."""
         if self._store is None:
             return None
         found = yield from on(self._store, _sizes())

@@ -51,8 +51,8 @@ class Stats:
 
     Attributes:
         at: time of the statistics.
-        threads: how many hold checkpoints; archived ones do not count.
-        checkpoints: how many there are.
+        threads: the number of those with checkpoints; archived ones do not count.
+        checkpoints: their number.
         writes: rows of pending writes: one for each call of `put_writes`.
         bytes: the sum of all parts.
         bytes_on_disk: bytes with the store's overhead and free space; None if they are not known.
@@ -68,7 +68,7 @@ class Stats:
         idle_threads: threads that were not written for 30 days.
         idle_bytes: their bytes.
         by_thread: the threads whose parts were counted.
-        estimated: whether these were not all threads.
+        estimated: True if these were not all threads.
         note: what was estimated, and from what; "" for nothing.
         missing_indexes: statements that make the indexes that the store's tables lack.
     """
@@ -201,7 +201,7 @@ def count(now: int, *, counts_usage: bool, exact: bool = False) -> Operation[Sta
 
 
 def _weights(found: Usage) -> tuple[dict[str, float], int]:
-    """Choose the threads to count, each with how many it stands for; return the bytes left out.
+    """Return the threads to count, each with the number that it stands for, and the bytes left out.
 
     The largest stand for themselves, others for the rest. Threads that would take long are left
     out; the one that takes least is counted in any case.

@@ -55,8 +55,8 @@ class ThreadStats:
 
     Attributes:
         thread: its id.
-        checkpoints: how many it has, without hidden ones.
-        writes: how many rows of pending writes.
+        checkpoints: their number, without hidden ones.
+        writes: rows of pending writes.
         bytes: the sum of all parts.
         full_copy_bytes: what one whole, uncompressed copy of the state per checkpoint takes.
         compression_saved: by how much its segments are smaller than what they hold.
@@ -65,7 +65,7 @@ class ThreadStats:
         pending_writes: pending writes, and the values that only they refer to.
         metadata: the checkpoints' metadata.
         unreferenced: what nothing refers to any more.
-        weight: how many threads of its size it stands for, where not all were counted.
+        weight: the number of threads of its size that it stands for, where not all were counted.
     """
 
     thread: str
@@ -181,21 +181,21 @@ def thread_stats(
         segments = yield from fetch(ReadSegments(thread, spans, stub=True))
     logs = _Logs(segments)
     family = frozenset((thread, *rows.family))
-    logs.take(families.get(family, ()))
+    logs.count(families.get(family, ()))
     checkpoints = [stored.row for stored in rows.checkpoints]
     writes = [*rows.orphans, *(row for stored in rows.checkpoints for row in stored.writes)]
     keyframes, channels, needs = _channels(rows.checkpoints, logs)
     # What several parts share counts for the first of them.
-    manifests = logs.take(keyframes) + sum([len(row.manifest) for row in checkpoints])
-    channels = [replace(one, bytes=logs.take(needs[one.name])) for one in channels]
-    pending = logs.take(
+    manifests = logs.count(keyframes) + sum([len(row.manifest) for row in checkpoints])
+    channels = [replace(one, bytes=logs.count(needs[one.name])) for one in channels]
+    pending = logs.count(
         [span for row in writes for w in unpack_writes(row) for span in w.ref.needs]
     )
     pending += sum([len(row.body) for row in writes])
     metadata = sum([len(row.metadata) + len(row.exact or b"") for row in checkpoints])
     unreferenced = logs.rest() if thread == max(family) else 0
     if rows.family:
-        families[family] = logs.taken
+        families[family] = logs.counted
     stored = {one.name: one.bytes for one in channels if one.bytes}
     found = ThreadStats(
         thread,
@@ -258,8 +258,8 @@ class _Logs:
         self._full = _Sums(full)
         self._shares = _Sums(shares)
         self._known: dict[Ref, int] = {}
-        self.taken: tuple[Span, ...] = ()
-        self._taken = 0  # bytes of these
+        self.counted: tuple[Span, ...] = ()
+        self._bytes = 0  # of these
 
     @cached_property
     def _elements(self) -> Elements:
@@ -283,21 +283,21 @@ class _Logs:
             data = ref.data
         # (`uses` would not do: patches need elements too, and they are not part of the value.)
         size = len(data)
-        for log, pos, taken, _ in references(data) if ref.uses else ():
+        for log, pos, marker, _ in references(data) if ref.uses else ():
             if _covers(ref.uses, log, pos):
-                size += self._full.over((Span(log, pos, pos + 1),)) - taken
+                size += self._full.over((Span(log, pos, pos + 1),)) - marker
         return size
 
-    def take(self, spans: Iterable[Span]) -> int:
-        """Return the stored bytes of these positions, about, as far as they were not taken yet."""
-        before = self._taken
-        self.taken = covering((*self.taken, *spans))
-        self._taken = self._shares.over(self.taken)
-        return self._taken - before
+    def count(self, spans: Iterable[Span]) -> int:
+        """Return about how many stored bytes these positions have, without those counted before."""
+        before = self._bytes
+        self.counted = covering((*self.counted, *spans))
+        self._bytes = self._shares.over(self.counted)
+        return self._bytes - before
 
     def rest(self) -> int:
-        """Return how many bytes were not taken."""
-        return self._shares.total - self._taken
+        """Return the stored bytes that were not counted."""
+        return self._shares.total - self._bytes
 
 
 def _full_sizes(segment: Segment) -> tuple[list[int], int]:

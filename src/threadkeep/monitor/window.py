@@ -12,7 +12,7 @@ from threadkeep.errors import ConflictError, InvalidArgumentError, InvalidConfig
 
 SAMPLES = 300
 _CALLERS_OWN = (ConflictError, InvalidArgumentError, InvalidConfigError)
-_LEAST_SPAN = 3600  # seconds of sizes from which growth is told
+_LEAST_SPAN = 3600  # seconds of sizes from which growth is known
 DAY = 86400
 
 
@@ -83,7 +83,7 @@ def _percentile(ordered: list[float], part: float) -> float | None:
 
 
 def growth_per_day(sizes: Iterable[tuple[float, int]]) -> float | None:
-    """Return the bytes a day by which sizes grow (least squares), given with times in seconds.
+    """Return the growth of sizes at times in seconds, in bytes a day (least squares).
 
     None within the first hour.
     """

@@ -1,4 +1,4 @@
-"""Commands that tell how a store is doing: stats, advise."""
+"""Statistics and advice: the commands stats and advise."""
 
 from __future__ import annotations
 
