@@ -16,6 +16,7 @@ from threadkeep.backends.group_commit import AT_ONCE, GroupCommit
 from threadkeep.backends.open import open_hot
 from threadkeep.cold.layer import TierLayer
 from threadkeep.engine.operation import Aside, Requests, call
+from threadkeep.engine.usage import Counters
 from threadkeep.engine.working_set import WorkingSet
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 from threadkeep.layers.driver import BackendPair, Stack, Store, Workflow, either, on
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from threadkeep.backends.base import AsyncBackend, Backend
     from threadkeep.cold.policy import Tiering
     from threadkeep.cold.store import ColdStore
-    from threadkeep.monitor.counters import Counters
     from threadkeep.retention.policy import Retention
     from threadkeep.segment_cache import Cache
     from threadkeep.segment_cache.layer import CacheLayer
@@ -155,8 +155,6 @@ class LayeredStore(Stack):
 
     def counters(self, forked_runs: int) -> Counters:
         """Return the counters of a saver on this store. See `Saver.counters`."""
-        from threadkeep.monitor.counters import Counters  # noqa: PLC0415 - seldom needed
-
         counts, cache = self.working_set.counts, self._cache
         queued, size = (0, 0) if self._write_behind is None else self._write_behind.queue.queued
         return Counters(

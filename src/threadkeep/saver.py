@@ -49,7 +49,7 @@ from threadkeep.retention.background import Collector, Gained, quietly
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress
-    from threadkeep.monitor import Counters
+    from threadkeep.engine.usage import Counters
     from threadkeep.streaming import Stream
     from threadkeep.threads import Threads
 

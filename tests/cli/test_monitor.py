@@ -34,7 +34,7 @@ def get(url, method="GET"):
 
 
 def test_as_a_service(store):
-    arguments = ["monitor", store, "--json", "--listen", "127.0.0.1:0", "--interval", "3600"]
+    arguments = ["monitor", store, "--json", "--listen", "127.0.0.1:0", "--interval", "1h"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command(*arguments), **pipes) as process:
         try:
@@ -45,7 +45,7 @@ def test_as_a_service(store):
             status, body = get(f"{address}/metrics")
             assert status == 200
             assert "\nthreadkeep_monitor_healthy 1.0\n" in body
-            assert 'threadkeep_monitor_latency_seconds{quantile="0.95"}' in body
+            assert 'threadkeep_monitor_latency_seconds{percentile="95"}' in body
             assert 'operation="put"' in body
             assert get(f"{address}/other")[0] == 404
             assert get(f"{address}/healthz", "HEAD") == (200, "")
@@ -62,7 +62,19 @@ def test_once(store, told, capsys):
     assert document["storage"]["threads"][0]["thread"] == "1"
     with SqliteSaver(store) as saver:
         assert saver.threads.count() == 1
+    assert main(["monitor", store, "--once", "--max-thread-bytes", "1"]) == 1
+    assert "raised: thread '1' holds" in capsys.readouterr().out
     assert main(["monitor", "absent.db", "--once"]) == 2
+
+
+def test_it_ends_with_the_reader_of_its_output(store):
+    arguments = ["monitor", store, "--json", "--listen", "127.0.0.1:0", "--interval", "0.01s"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command(*arguments), **pipes) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(SECONDS) == 141
+        assert process.stderr.read() == ""
 
 
 @pytest.mark.parametrize(
@@ -72,7 +84,7 @@ def test_once(store, told, capsys):
         ["--listen", "127.0.0.1:99999"],
         ["--max-thread-bytes", "much"],
         ["--max-error-rate", "2"],
-        ["--interval", "0", "--once"],
+        ["--interval", "60", "--once"],
         ["--alert", "nonsense", "--once"],
     ],
 )

@@ -77,6 +77,16 @@ def test_what_is_saved_meanwhile_is_shown(store, columns):
         screen.close()
 
 
+def test_each_thread_has_one_line_whatever_its_id(store, told):
+    with SqliteSaver(store) as saver:
+        for thread in ("two\nlines", "x" * 300):
+            Chain(saver, thread).put(text="y")
+    lines = told("stats", store)
+    assert max(map(len, lines)) <= 100
+    assert len([line for line in lines if r"'two\nlines'" in line]) == 1
+    assert not any(line.startswith("lines") for line in lines)
+
+
 def test_watching_needs_a_terminal(store):
     code, said, wrong = threadkeep("stats", store, "--watch")
     assert (code, said, len(wrong)) == (2, [], 1)

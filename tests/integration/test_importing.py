@@ -24,7 +24,7 @@ with threadkeep.open_saver(f"sqlite:///{sys.argv[1]}") as saver:
 print(json.dumps(list(sys.modules)))
 """
 SELDOM = (
-    *("threads", "transfer", "diff", "wrap_langgraph", "readable", "cli", "testing", "stats"),
+    *("threads", "transfer", "diff", "wrap_langgraph", "readable", "cli", "testing", "monitor"),
     *("repair", "erasure", "forks", "write_behind", "cache", "retention.apply", "retention.gc"),
     *("cold.store", "cold.archive", "cold.offload", "cold.tiering"),
     *("registry", "backends.memory"),

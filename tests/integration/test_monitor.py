@@ -18,7 +18,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from threadkeep import MemorySaver
+from threadkeep import MemorySaver, Retention
 from threadkeep.layers import driver
 from threadkeep.monitor import Monitor, Thresholds, monitor, observe, stats
 from threadkeep.monitor.probes import _THREADS, Canary, _config
@@ -127,6 +127,13 @@ def test_what_a_crash_left_is_removed_by_the_next_monitor(make):
     assert len([*saver.list(None)]) == 1
 
 
+def test_what_a_crash_left_is_not_collected():
+    with MemorySaver() as saver:
+        Chain(saver, "real").put(n=1)
+        driver.run(_begin(Canary(saver)))
+        assert saver.threads.gc(Retention(keep_last=1), dry_run=True).examined == 1
+
+
 def _begin(canary):
     """The first two steps of a canary."""
     steps = canary.probe()
@@ -172,6 +179,18 @@ def brief(monkeypatch):
     """Measurements that end soon, and come one after the other."""
     monkeypatch.setattr(monitor, "_TIMEOUT", 0.05)
     monkeypatch.setattr(monitor, "_RETRY", 0.01)
+
+
+def test_beside_measurements_that_hang_one_more_starts_every_ten_minutes(clock, monkeypatch):
+    monkeypatch.setattr(monitor, "_TIMEOUT", 0)
+    saver = Failing()
+    saver.mode = "hang"
+    watch = Monitor(saver)
+    for number in (1, 2, 3, 3, 4, 4):
+        watch._wait_for_probe()
+        assert len(watch._under_way) == number
+        clock.now += 301
+    saver.go_on.set()
 
 
 @pytest.mark.usefixtures("brief")
@@ -281,6 +300,7 @@ def test_operations_of_an_observed_saver_count_until_it_stops(clock):
         before = watch.snapshot().rates.operations
         chain.put(n=20)
         assert watch.snapshot().rates.operations == before
+        assert watch.measure().rates.operations > before
 
 
 # -- storage -----------------------------------------------------------------------------
@@ -310,8 +330,35 @@ def test_growth_and_the_largest_thread(tmp_path, clock):
         assert found.healthy
         assert json.loads(json.dumps(found.as_json()))["storage"]["threads"][0]["thread"] == "big"
         saver.delete_thread("big")
-        clock.now += 600
-        assert len([watch.measure() for _ in range(3)][-1].alerts) == 1
+        for left in (2, 2, 1):
+            clock.now += 600
+            assert len(watch.measure().alerts) == left
+
+
+def test_a_size_is_judged_once_and_growth_is_known_at_any_interval(clock):
+    limits = Thresholds(max_thread_bytes=1, max_growth_per_day=10**9)
+    with MemorySaver() as saver:
+        Chain(saver, "big").put(n=1)
+        watch = Monitor(saver, limits, interval=0.1)
+        for _ in range(5):  # (within a second: the size is read once)
+            clock.now += 0.1
+            assert watch.measure().alerts == ()
+        for _ in range(310):
+            clock.now += 15
+            found = watch.measure()
+        assert [one.name for one in found.alerts] == ["max_thread_bytes"]
+        assert found.storage.growth_per_day is not None
+
+
+def test_one_reading_may_be_enough():
+    limits = Thresholds(max_latency_ms=1e-6, max_thread_bytes=1)
+    with MemorySaver() as saver:
+        Chain(saver, "big").put(n=1)
+        watch = Monitor(saver, limits, in_a_row=1)
+        assert "not measured yet" in watch.snapshot().report()
+        found = watch.measure()
+    assert [one.name for one in found.alerts] == ["max_latency_ms", "max_thread_bytes"]
+    assert not found.healthy
 
 
 def noise():

@@ -86,7 +86,7 @@ def objects(cold: Path) -> list[Path]:
 
 
 def segment_bytes(saver: Any) -> int:
-    (one,) = saver._store.run(thread_sizes.sizes(None)).threads
+    (one,) = saver._store.run(thread_sizes.all_sizes()).threads
     return int(one.segment_bytes)
 
 

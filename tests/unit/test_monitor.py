@@ -11,9 +11,9 @@ import pytest
 from threadkeep import MemorySaver
 from threadkeep.errors import ConflictError, InvalidArgumentError
 from threadkeep.monitor import Monitor, Thresholds
-from threadkeep.monitor.alerts import Alerts, Reading, channels
-from threadkeep.monitor.monitor import _readings
-from threadkeep.monitor.window import DAY, SAMPLES, Growth, Hysteresis, Rates, Window, days_until
+from threadkeep.monitor.alerts import Alerts, Reading, _used, channels
+from threadkeep.monitor.monitor import _readings, _text
+from threadkeep.monitor.window import DAY, SAMPLES, Rates, Window, days_until, growth_per_day
 
 
 class Clock:
@@ -82,12 +82,9 @@ def test_mistakes_of_callers_and_cancellations_are_no_failures(clock):
 
 
 def test_growth_is_told_after_an_hour_with_a_forecast():
-    growth = Growth()
-    for minute in range(60):
-        growth.add(minute * 60, 1000 + 10 * minute)
-    assert growth.per_day() is None
-    growth.add(3600, 1600)
-    assert growth.per_day() == pytest.approx(10 * DAY / 60)
+    sizes = [(minute * 60, 1000 + 10 * minute) for minute in range(61)]
+    assert growth_per_day(sizes[:-1]) is None
+    assert growth_per_day(sizes) == pytest.approx(10 * DAY / 60)
     assert days_until(1600, 100, 2000) == 4
     assert days_until(1600, 100, 1000) == 0
     assert days_until(1600, -5, 2000) is days_until(1600, 100, None) is None
@@ -97,25 +94,27 @@ def test_growth_is_told_after_an_hour_with_a_forecast():
 
 
 def test_an_alert_rises_and_clears_the_third_time_and_well_within_its_limit():
-    state = Hysteresis()
+    alerts, sent = Alerts(Thresholds(max_latency_ms=1), 3, repeat=100), {}
     ratios = (2, 2, 1, 2, 2, 2, 2, 0.95, 0.9, 0.9, 1.1, 0.9, 0.9, 0.9, 2)
-    changes = [state.update(ratio) for ratio in ratios]
-    assert [at for at, has_changed in enumerate(changes) if has_changed] == [5, 13]
+    for at, ratio in enumerate(ratios):
+        for one in alerts.evaluate([Reading("max_latency_ms", ratio, "")], 0, datetime.now(UTC)):
+            sent[at] = one.state
+    assert sent == {5: "raised", 13: "cleared"}
 
 
 @pytest.mark.parametrize(
-    ("value", "limit", "is_minimum", "ratio"),
-    [(50, 100, False, 0.5), (50, 100, True, 2), (0, 0, False, 0), (1, 0, False, float("inf"))],
+    ("name", "value", "limit", "ratio"),
+    [("max", 50, 100, 0.5), ("min_", 50, 100, 2), ("max", 0, 0, 0), ("max", 1, 0, float("inf"))],
 )
-def test_how_much_of_a_limit_is_used_up(value, limit, is_minimum, ratio):
-    assert Reading("x", value, limit, "", is_minimum=is_minimum).ratio == ratio
+def test_how_much_of_a_limit_is_used_up(name, value, limit, ratio):
+    assert _used(name, value, limit) == ratio
 
 
 def test_an_alert_is_sent_when_it_rises_again_after_a_while_and_when_it_clears():
-    alerts = Alerts(repeat=100)
+    alerts = Alerts(Thresholds(), 3, repeat=100)
 
     def sent(value, now):
-        reading = Reading("max_latency_ms", value, 1000, f"p95 latency is {value} ms")
+        reading = Reading("max_latency_ms", value, f"p95 latency is {value} ms")
         at = datetime.fromtimestamp(now, UTC)
         return [one.state for one in alerts.evaluate([reading], now, at)]
 
@@ -129,14 +128,18 @@ def test_an_alert_is_sent_when_it_rises_again_after_a_while_and_when_it_clears()
     assert sent(1600, 102) == ["repeated"]
     assert alerts.evaluate([], 150, datetime.now(UTC)) == []  # (nothing was measured: it stays)
     assert len(alerts.active) == 1
-    assert [sent(10, now) for now in (151, 152, 153)] == [[], [], ["cleared"]]
+    assert [sent(10, now) for now in (251, 252, 253)] == [[], [], ["cleared"]]  # (not repeated)
     assert alerts.active == ()
 
 
 def test_percentiles_and_errors_are_judged_from_20_operations():
     for operations, names in ((19, []), (20, ["max_latency_ms", "max_error_rate"])):
         rates = Rates(operations, failures=1, p95=5.0)
-        assert [one.name for one in _readings(Thresholds(), rates, None)] == names
+        assert [one.name for one in _readings(Thresholds(), rates, None, 20)] == names
+
+
+def test_an_error_cannot_control_a_terminal():
+    assert _text(OSError("down\n\x1b[31m")) == r"OSError: 'down \x1b[31m'"
 
 
 # -- channels --------------------------------------------------------------------------
@@ -159,8 +162,8 @@ def test_a_channel_that_hangs_or_fails_stops_no_other(caplog):
     for channel in (hanging, failing):
         channel.close(60)
     said = [one.getMessage() for one in caplog.records]
-    assert "An alert to fails was not sent: OSError: no route" in said
-    assert "An alert to <lambda> was dropped: too many wait." in said
+    assert "An alert to fails (channel 2) was not sent: OSError: no route" in said
+    assert "An alert to <lambda> (channel 1) was dropped: too many wait." in said
 
 
 # -- arguments -------------------------------------------------------------------------
@@ -191,6 +194,7 @@ async def asynchronous(*_):
     [
         ({"interval": 0}, "interval"),
         ({"repeat": None}, "repeat"),
+        ({"in_a_row": 0}, "in_a_row"),
         ({"thresholds": 5}, "thresholds"),
         ({"thresholds": Thresholds(min_ops_per_second=1)}, "min_ops_per_second"),
         ({"alerts": "json://localhost"}, "alerts"),

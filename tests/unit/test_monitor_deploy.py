@@ -29,11 +29,11 @@ def exported() -> tuple[set[str], set[str]]:
     except KeyError:
         registry.register(MonitorMetrics(watch := Monitor(saver)))
         watch.measure()
-        watch._alerts.active = (Alert("canary", "raised", 1, 0, datetime.now(UTC), ""),)
+        watch._alerts._active = {"canary": Alert("canary", "raised", 1, 0, datetime.now(UTC), "")}
         metrics = list(registry.collect())
     samples = [sample for metric in metrics for sample in metric.samples]
     names = {one.name for one in (*metrics, *samples)}  # (growth has no sample for an hour)
-    return names, {label for one in samples for label in one.labels}
+    return names, {"job", "instance"} | {label for one in samples for label in one.labels}
 
 
 def check(expressions: list[str]) -> None:

@@ -225,10 +225,11 @@ def test_counters_of_a_saver_are_read_when_they_are_scraped() -> None:
 def test_a_saver_that_is_closed_and_gone_before_a_scrape_counts() -> None:
     registry = CollectorRegistry()
     for _ in range(3):
-        with observe(MemorySaver(), registry=registry) as saver:
+        with MemorySaver() as inner:
+            saver = observe(inner, registry=registry)
             saver.put(config("1"), checkpoint("a", {}, {}), {}, {})
             written = saver.counters().written_bytes
-        del saver
+        del saver, inner
         gc.collect()
     labels = {"backend": "memory"}
     total = registry.get_sample_value("threadkeep_written_bytes_total", labels)
@@ -418,7 +419,12 @@ def test_logs_of_structlog_hold_fields_and_no_content() -> None:
 
 def test_logs_of_the_standard_library(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    logger = logging.LoggerAdapter(logging.getLogger("program"), {"tenant": "t"})
+
+    class Adapter(logging.LoggerAdapter[logging.Logger]):
+        def process(self, msg: str, kwargs: Any) -> tuple[str, Any]:
+            return super().process(f"[7] {msg}", kwargs)
+
+    logger = Adapter(logging.getLogger("program"), {"tenant": "t"})
     saver = observe(Broken(), logger=logger)
     saver.get_tuple(config("1\nforged"))
     with pytest.raises(RuntimeError):
@@ -429,7 +435,7 @@ def test_logs_of_the_standard_library(caplog: pytest.LogCaptureFixture) -> None:
     assert (first.__dict__["operation"], first.__dict__["tenant"]) == ("get_tuple", "t")
     assert first.getMessage().endswith(r", thread '1\nforged'")
     assert re.fullmatch(
-        r"put on memory took 0\.\d{6} s, thread 1: RuntimeError", second.getMessage()
+        r"\[7\] put on memory took 0\.\d{6} s, thread 1: RuntimeError", second.getMessage()
     )
     assert third.__dict__["thread_id"] == "1"
     assert SECRET not in caplog.text

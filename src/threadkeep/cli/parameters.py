@@ -16,9 +16,10 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from threadkeep.backends.open import file_of
 from threadkeep.cli.stores import open_existing, url_of
+from threadkeep.engine.model import FindThreads
+from threadkeep.engine.operation import fetch
 from threadkeep.errors import invalid
 from threadkeep.layered_store import store_of
-from threadkeep.monitor.thread_sizes import thread_names
 
 _MAX_COMPLETIONS = 50
 
@@ -36,7 +37,7 @@ def _ids(option: str | None, prefix: str) -> list[str]:
     if file_of(url) is None:
         return []
     with open_existing(url, read_only=True) as saver:
-        found = store_of(saver).run(thread_names(prefix or None, _MAX_COMPLETIONS))
+        found = store_of(saver).run(fetch(FindThreads(prefix or None, _MAX_COMPLETIONS)))
     return [name for name in found if name.startswith(prefix)]
 
 

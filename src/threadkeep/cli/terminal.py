@@ -89,14 +89,15 @@ class Output:
 
     def watch(self, draw: Callable[[], Iterable[Drawn]], seconds: float) -> None:
         """Show on the whole terminal what `draw` returns, anew at an interval until interrupted."""
-        if not sys.stdout.isatty():
+        console = _console(sys.stdout)
+        if not console.is_terminal or console.is_dumb_terminal:
             raise InvalidArgumentError(
                 "There is no terminal to watch.", hint="Use --watch --json, or leave --watch out."
             )
         timer = threading.Event()
         with (
             interrupted_by_sigterm(),
-            Live(console=_console(sys.stdout), screen=True, auto_refresh=False) as live,
+            Live(console=console, screen=True, auto_refresh=False) as live,
         ):
             while True:
                 shown = [text(one) if isinstance(one, str) else one for one in draw()]
@@ -206,7 +207,6 @@ def _write(text: str, stream: TextIO, end: str = "\n") -> None:
             raise typer.Exit(_READER_GONE) from None
 
 
-_BAR, _SHORT_BAR = 24, 8  # characters
 _WIDE = 100  # columns
 _HEIGHT = 4  # lines
 _BLOCKS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
@@ -246,14 +246,13 @@ def _cell(value: Text | str | int) -> Text:
     return text(f"{value:,}" if isinstance(value, int) else value)
 
 
-def bar(part: float, whole: float) -> Text:
+def bar(part: float, whole: float, longest: int) -> Text:
     """Return a bar for a part of a whole."""
-    longest = _BAR if _width() >= _WIDE else _SHORT_BAR
     filled = round(longest * part / whole) if whole else 0
     return Text(("\u2588" if sys.stdout.isatty() else "#") * filled, "cyan")
 
 
-def _width() -> int:
+def width() -> int:
     """Return the columns of the terminal; of another output those of a wide one."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDE
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from threadkeep.engine.context import Engine, not_found, unless_hidden
-from threadkeep.engine.model import Batch
+from threadkeep.engine.model import OWN_NS, Batch
 from threadkeep.engine.operation import CheckpointRef, Operation, commit, fetch, fetch_checkpoint
 from threadkeep.engine.optimistic import retry
 from threadkeep.engine.thread_entry import (
@@ -127,7 +127,10 @@ def for_each(
     progress: Progress | None,
     run: Callable[[Operation[Any]], Generator[Any, Any, Any]] = lambda operation: operation,
 ) -> Generator[Any, Any, int]:
-    """Visit all threads by name, or some, each entry; return how many. `run` runs an operation."""
+    """Visit all threads by name but threadkeep's own, or some, each entry; return how many.
+
+    `run` runs an operation.
+    """
     if threads is None:
         total, page = (yield from run(count(ALL))), (yield from run(page_of("thread", None)))
     else:
@@ -137,6 +140,8 @@ def for_each(
     done = 0
     while page:
         for entry in page:
+            if threads is None and entry.thread.startswith(OWN_NS):
+                continue
             yield from visit(entry)
             done += 1
             if progress is not None:

@@ -1,8 +1,9 @@
-"""Counts of a store, as backends with `counts_usage` give them."""
+"""Counts of a store, as backends with `counts_usage` give them, and counters of savers."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from heapq import nsmallest
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from zlib import crc32
 
 HOURS = 24
@@ -107,3 +108,40 @@ def usage_of(
         ),
         notes=notes,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Counters of a saver since it was opened, in this process. See `Saver.counters`.
+
+    Attributes:
+        written_bytes: bytes that saves have stored.
+        saved_bytes: bytes that they did not store, as the store had them already: about what one
+            whole, uncompressed copy of the state per checkpoint takes, less what was written.
+        working_set_hits: loads of runs that found values of their thread in memory.
+        working_set_misses: loads of runs that did not.
+        cache_hits: reads that `cache=` or `hot=` answered.
+        cache_misses: reads of which the store answered some.
+        conflicts: runs that left the head of another run behind (`Saver.forked_runs`), and saves
+            that were refused for that.
+        retries: calls of the store that were made again after a failure that passes, and saves
+            that were built again as another process had come in between.
+        queued: saves that were acknowledged and are not stored yet (`write_behind=`).
+        queued_bytes: bytes of these.
+    """
+
+    written_bytes: int = 0
+    saved_bytes: int = 0
+    working_set_hits: int = 0
+    working_set_misses: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    conflicts: int = 0
+    retries: int = 0
+    queued: int = 0
+    queued_bytes: int = 0
+
+    def __add__(self, other: Self) -> Self:
+        """Return the sums."""
+        names = [one.name for one in fields(self)]
+        return type(self)(*[getattr(self, name) + getattr(other, name) for name in names])

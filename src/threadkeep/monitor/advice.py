@@ -60,12 +60,12 @@ def propose(
         url: the store in commands, as a word of the shell.
         is_own: False for the saver of another maker.
     """
-    found = [*_indexes(stats, url), *_batches(stats)]
+    found = [*_of_database(stats, url)]
     if is_own:
-        found += [*_retention(stats, freed, url), *_tiering(stats, url)]
+        found += _of_old_checkpoints(stats, freed.get("", 0), url)
     for channel in stats.channels:
         if _counts(stats, channel.bytes) and not is_internal(channel.name):
-            found += _of_channel(channel, freed, url, is_own=is_own)
+            found += _of_channel(channel, freed.get(channel.name), url, is_own=is_own)
     return sorted(found, key=lambda one: -(one.frees or 0))
 
 
@@ -74,7 +74,7 @@ def _counts(stats: Stats, count: int) -> bool:
 
 
 def _of_channel(
-    channel: ChannelStats, freed: Mapping[str, int], store: str, *, is_own: bool
+    channel: ChannelStats, frees: int | None, url: str, *, is_own: bool
 ) -> Iterator[Advice]:
     takes = f"Channel {channel.name!r} takes {size(channel.bytes)}"
     each = channel.bytes / max(channel.changes, 1)
@@ -102,49 +102,41 @@ def _of_channel(
             code=f"{name}: Annotated[list, lambda old, new: (old + new)[-{_LONG_LIST}:]]",
         )
     elif each >= _LARGE_VALUE and 2 * channel.bytes >= channel.full_copy_bytes:
-        frees = freed.get(channel.name)
         yield Advice(
             "channel",
             f"{takes}: a value that is stored anew at nearly every one of its {channel.changes:,}"
             f" changes, {size(each)} each. Store only the latest one"
             " (older checkpoints stay without it), or keep it outside the state.",
             frees,
-            command=f"threadkeep gc {store} --latest {shlex.quote(channel.name)}" if is_own else "",
+            command=f"threadkeep gc {url} --latest {shlex.quote(channel.name)}" if is_own else "",
             code="" if is_own else f"{name}: Annotated[str, UntrackedValue]",
         )
 
 
-def _retention(stats: Stats, freed: Mapping[str, int], store: str) -> Iterator[Advice]:
-    frees = freed.get("", 0)
+def _of_old_checkpoints(stats: Stats, frees: int, url: str) -> Iterator[Advice]:
     if _counts(stats, frees):
         yield Advice(
             "retention",
             f"Keep the newest {KEEP_LAST} checkpoints of each thread, and those that are tagged.",
             frees,
-            command=f"threadkeep gc {store} --keep-last {KEEP_LAST}",
+            command=f"threadkeep gc {url} --keep-last {KEEP_LAST}",
         )
-
-
-def _tiering(stats: Stats, store: str) -> Iterator[Advice]:
     if _counts(stats, stats.idle_bytes):
         yield Advice(
             "tiering",
             f"{plural(stats.idle_threads, 'thread')} not written for {IDLE_DAYS} days."
             " Move them into a cold store; reading one restores it.",
             stats.idle_bytes,
-            command=f"threadkeep tier --url {store} --warm {IDLE_DAYS}d --cold file:///cold",
+            command=f"threadkeep tier --url {url} --warm {IDLE_DAYS}d --cold file:///cold",
         )
 
 
-def _indexes(stats: Stats, url: str) -> Iterator[Advice]:
+def _of_database(stats: Stats, url: str) -> Iterator[Advice]:
     for statement in stats.missing_indexes:
         program = f"sqlite3 {url}" if " ON tk_" in statement else f"psql {url} -c"
         name = statement.split()[2]
         text = f"The index {name} is missing: reads that it is for scan the whole table."
         yield Advice("index", text, command=f"{program} {shlex.quote(statement)}")
-
-
-def _batches(stats: Stats) -> Iterator[Advice]:
     busiest = max([hour.checkpoints for hour in stats.hours], default=0)
     saves = round(busiest * (1 + stats.writes_per_superstep))
     if saves >= _BUSY_HOUR:

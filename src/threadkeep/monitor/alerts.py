@@ -7,17 +7,17 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from inspect import iscoroutinefunction
 from typing import Any, Literal, NamedTuple
 
 from threadkeep.backends.open import extra
 from threadkeep.errors import ThreadkeepError, invalid
-from threadkeep.monitor.window import Hysteresis
 
+_CLEARS_BELOW = 0.9  # of the threshold
 _QUEUED = 100  # alerts that wait for one channel
-_ATTEMPTS = 3
+_PAUSES = (2, 4)  # seconds before it is sent again
 _log = logging.getLogger("threadkeep")
 
 
@@ -43,14 +43,13 @@ class Thresholds:
     max_growth_per_day: int | None = None
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
+        for name, value in asdict(self).items():
             is_number = isinstance(value, int | float) and type(value) is not bool
-            if one.name == "max_error_rate":
-                if value is not None and not (is_number and 0 <= value <= 1):
-                    raise invalid(one.name, value, "Use a number from 0 to 1, or None.")
-            elif value is not None and not (is_number and 0 < value < float("inf")):
-                raise invalid(one.name, value, "Use a number, more than 0, or None.")
+            is_valid, hint = is_number and 0 < value < float("inf"), "more than 0"
+            if name == "max_error_rate":
+                is_valid, hint = is_number and 0 <= value <= 1, "from 0 to 1"
+            if value is not None and not is_valid:
+                raise invalid(name, value, f"Use a number, {hint}, or None.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,69 +78,81 @@ class Alert:
 
 
 class Reading(NamedTuple):
-    """A value, and its limit."""
+    """A value that was measured, by the name of its limit."""
 
     name: str
     value: float
-    threshold: float
-    text: str  # what was measured: "p95 latency is 1,532.0 ms"
-    is_minimum: bool = False
-
-    @property
-    def ratio(self) -> float:
-        """The part of the limit that is used up; more than 1 is too much."""
-        value, limit = float(self.value), float(self.threshold)
-        part, whole = (limit, value) if self.is_minimum else (value, limit)
-        if whole:
-            return part / whole
-        return float("inf") if part else 0.0
+    text: str  # "p95 latency is 1,532.0 ms"
 
 
 class Alerts:
-    """State of all alerts.
+    """State of all alerts. They clear well within their limits: at 90 %.
 
     Args:
+        limits: the limits. That of the reading "canary" is 0.
+        in_a_row: readings in a row that raise an alert, or clear it.
         repeat: seconds after which an alert that stays active is sent again.
     """
 
-    def __init__(self, repeat: float) -> None:
+    def __init__(self, limits: Thresholds, in_a_row: int, repeat: float) -> None:
+        self._limits = {**asdict(limits), "canary": 0}
+        self._in_a_row = in_a_row
         self._repeat = repeat
-        self._states: dict[str, Hysteresis] = {}
+        self._counts: dict[str, int] = {}  # readings in a row that call for the other state
         self._sent: dict[str, float] = {}
-        self.active: tuple[Alert, ...] = ()
+        self._active: dict[str, Alert] = {}
+
+    @property
+    def active(self) -> tuple[Alert, ...]:
+        """Those that are raised, and have not cleared."""
+        return tuple(self._active.values())
 
     def evaluate(self, readings: Iterable[Reading], now: float, at: datetime) -> list[Alert]:
         """Return the alerts to send. Those without a reading stay as they are.
 
         Args:
-            readings: what was measured.
+            readings: what was measured; without a limit it is ignored.
             now: seconds that never go back.
             at: the time for people.
         """
-        active, news = {one.name: one for one in self.active}, []
-        for reading in readings:
-            state = self._states.setdefault(reading.name, Hysteresis())
-            has_changed = state.update(reading.ratio)
-            if has_changed and not state.is_active:
-                active.pop(reading.name, None)
-                news.append(_alert(reading, "cleared", at))
-            elif state.is_active:
-                if reading.ratio > 1:  # (else it is about to clear)
-                    active[reading.name] = _alert(reading, "raised", at)
-                if has_changed or now - self._sent[reading.name] >= self._repeat:
-                    self._sent[reading.name] = now
-                    news.append(_alert(reading, "raised" if has_changed else "repeated", at))
-        self.active = tuple(active.values())
-        return news
+        found = [self._evaluate(*one, now, at) for one in readings]
+        return [alert for alert in found if alert is not None]
+
+    def _evaluate(
+        self, name: str, value: float, text: str, now: float, at: datetime
+    ) -> Alert | None:
+        limit = self._limits[name]
+        if limit is None:
+            return None
+        named = f" ({name}={limit:g})" if limit else ""
+
+        def alert(state: Literal["raised", "repeated", "cleared"]) -> Alert:
+            sentence = f"{state}: {text}{named} at {at:%Y-%m-%d %H:%M:%S} UTC"
+            return Alert(name, state, value, limit, at, sentence)
+
+        used, is_active = _used(name, value, limit), name in self._active
+        calls_for_change = used <= _CLEARS_BELOW if is_active else used > 1
+        count = self._counts.get(name, 0) + 1 if calls_for_change else 0
+        has_changed = count == self._in_a_row
+        self._counts[name] = 0 if has_changed else count
+        if has_changed and is_active:
+            del self._active[name]
+            return alert("cleared")
+        if used <= 1 or not (has_changed or is_active):
+            return None
+        self._active[name] = alert("raised")
+        if not has_changed and now - self._sent[name] < self._repeat:
+            return None
+        self._sent[name] = now
+        return alert("raised" if has_changed else "repeated")
 
 
-def _alert(
-    reading: Reading, state: Literal["raised", "repeated", "cleared"], at: datetime
-) -> Alert:
-    value, limit = reading.value, reading.threshold
-    named = f" ({reading.name}={limit:g})" if limit else ""
-    text = f"{state}: {reading.text}{named} at {at:%Y-%m-%d %H:%M:%S} UTC"
-    return Alert(reading.name, state, value, limit, at, text)
+def _used(name: str, value: float, limit: float) -> float:
+    """Return the part of a limit that is used up; more than 1 is too much."""
+    part, whole = (limit, value) if name.startswith("min_") else (value, limit)
+    if whole:
+        return part / whole
+    return float("inf") if part else 0.0
 
 
 # -- channels ----------------------------------------------------------------------------
@@ -156,7 +167,8 @@ def channels(targets: Sequence[str | Callable[[Alert], object]]) -> list[Channel
     """
     if isinstance(targets, str) or not isinstance(targets, Iterable):
         raise invalid("alerts", targets, "Use a list of URLs and functions, for a single one too.")
-    return [Channel(*_sender(target)) for target in targets]
+    senders = [_sender(target) for target in targets]
+    return [Channel(f"{name} (channel {n})", send) for n, (name, send) in enumerate(senders, 1)]
 
 
 def is_callback(value: object) -> bool:
@@ -230,14 +242,17 @@ class Channel:
 
     def _run(self) -> None:
         while (alert := self._queue.get()) is not None:
-            for attempt in range(1, _ATTEMPTS + 1):
-                try:
-                    self._send(alert)
-                except Exception as error:  # noqa: BLE001 - functions of users raise what they like
-                    if attempt == _ATTEMPTS:
-                        kind = type(error).__name__
-                        _log.warning("An alert to %s was not sent: %s: %s", self._name, kind, error)
-                    else:
-                        self._end.wait(2**attempt)
+            self._deliver(alert)
+
+    def _deliver(self, alert: Alert) -> None:
+        for pause in (*_PAUSES, None):
+            try:
+                self._send(alert)
+            except Exception as error:  # noqa: BLE001 - functions of users raise what they like
+                if pause is not None:
+                    self._end.wait(pause)
                 else:
-                    break
+                    kind = type(error).__name__
+                    _log.warning("An alert to %s was not sent: %s: %s", self._name, kind, error)
+            else:
+                return

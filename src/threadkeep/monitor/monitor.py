@@ -7,6 +7,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -22,20 +23,22 @@ from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow, both
 from threadkeep.monitor.alerts import Alert, Alerts, Reading, Thresholds, channels, is_callback
 from threadkeep.monitor.observe import ObservedSaver, observe
-from threadkeep.monitor.probes import Canary, Growths, Storage
-from threadkeep.monitor.texts import shown
+from threadkeep.monitor.probes import Canary, Storage, StorageHistory
+from threadkeep.monitor.texts import plural, shown
 from threadkeep.monitor.window import Rates, Window
 
 _WINDOW = 10  # intervals that the window of operations covers
 _STORAGE_EVERY = 10  # intervals between two measurements of sizes
+_LEAST_PAUSE = 15.0  # seconds between them: 300 of them must span more than an hour
 _CLEAN_EVERY = 3600  # seconds between two looks for abandoned canaries
 _RETRY = 10.0  # seconds after a failed measurement
 _TIMEOUT = 30.0  # seconds after which a measurement that has not ended has failed
 _STOP = 5.0  # seconds that `stop` waits for what is under way
-_LEAST_JUDGED = 20  # operations from which a percentile or a rate of errors is told
+_LEAST_JUDGED = 20  # operations from which a percentile or a rate of errors counts
 _HANGS = "The store has not answered for {:g} s."
 _MOST_UNDER_WAY = 3  # measurements, of which the older ones hang
-_MOST_TOLD = 300  # characters of an error
+_ANEW = 600.0  # seconds after which one more is started beside these
+_MAX_ERROR = 300  # characters of an error
 _SHOWN = 5  # threads in a report
 _NO_FAULT = ("canary", "max_thread_bytes", "max_growth_per_day")  # (the newest canary counts)
 _log = logging.getLogger("threadkeep")
@@ -52,7 +55,7 @@ class Snapshot:
         measurements: measurements so far.
         failed: those that failed.
         last_error: the error of the newest measurement; None if it succeeded.
-        storage: sizes and growth; None where the saver cannot tell.
+        storage: sizes and growth; None where they are not known.
         alerts: active alerts.
     """
 
@@ -92,8 +95,10 @@ class Monitor:
         thresholds: limits.
         interval: seconds between two measurements. A failed one is repeated after 10 s.
         alerts: channels: URLs of apprise, and functions of an `Alert`, which are called in a
-            thread of their own each, and are not async. An alert is sent when it rises (the third
-            time in a row that its limit is crossed) and when it clears (below 90 % of its limit).
+            thread of their own each, and are not async. An alert is sent when it is raised and
+            when it clears (at 90 % of its limit).
+        in_a_row: evaluations in a row that raise an alert, or clear it. 1 judges what there is:
+            else a percentile and a rate of errors need 20 operations.
         repeat: seconds after which an alert that stays active is sent again.
         on_snapshot: called with a `Snapshot` after each measurement; not async. Failures are
             logged.
@@ -110,6 +115,7 @@ class Monitor:
         interval: float = 60,
         *,
         alerts: Sequence[str | Callable[[Alert], object]] = (),
+        in_a_row: int = 3,
         repeat: float = 4 * 3600,
         on_snapshot: Callable[[Snapshot], object] | None = None,
     ) -> None:
@@ -122,24 +128,29 @@ class Monitor:
         for name, value in (("interval", interval), ("repeat", repeat)):
             if not validation.is_time(value):
                 raise invalid(name, value, "Use seconds, more than 0.")
+        if not validation.is_count(in_a_row, 1):
+            raise invalid("in_a_row", in_a_row, "Use a whole number, 1 or more.")
         if on_snapshot is not None and not is_callback(on_snapshot):
             raise invalid("on_snapshot", on_snapshot, "Use a function that is not async.")
         self._saver = saver if isinstance(saver, ObservedSaver) else observe(saver)
         self._interval = interval
         self._on_snapshot = on_snapshot
         self._channels = channels(alerts)
-        self._alerts = Alerts(repeat)
+        self._alerts = Alerts(self._thresholds, in_a_row, repeat)
+        self._least_judged = 1 if in_a_row == 1 else _LEAST_JUDGED
         self._canary = Canary(self._saver)
-        self._growths = Growths(self._saver, self._thresholds.max_thread_bytes)
+        self._sizes = StorageHistory(self._saver, self._thresholds.max_thread_bytes)
         self._window = Window(_WINDOW * interval, monotonic)
         self._storage: Storage | None = None
+        self._has_new_sizes = False
         self._measured_sizes_at = self._cleaned_at = float("-inf")
         self._measurements = self._failed = self._failed_in_a_row = 0
         self._last_error: str | None = None
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
-        self._under_way: list[Any] = []  # the threads or tasks of measurements
+        self._under_way: list[Any] = []  # futures or tasks of measurements
+        self._started_at = 0.0  # the newest of them
         self._saver.add_sink(self._window)
         weakref.finalize(self, self._saver.remove_sink, self._window)
 
@@ -147,6 +158,7 @@ class Monitor:
 
     def _measure(self) -> Workflow[Snapshot]:
         """Measure once, send alerts, and return the snapshot."""
+        self._saver.add_sink(self._window)
         self._note((yield from self._probe()))
         return self._evaluate()
 
@@ -157,9 +169,10 @@ class Monitor:
         now = monotonic()
         try:
             yield from self._canary.probe()
-            if now - self._measured_sizes_at >= _STORAGE_EVERY * self._interval:
-                self._storage = yield from self._growths.measure(now)
-                self._measured_sizes_at = now
+            pause = max(_STORAGE_EVERY * self._interval, _LEAST_PAUSE)
+            if now - self._measured_sizes_at >= pause:
+                self._storage = yield from self._sizes.measure(now)
+                self._measured_sizes_at, self._has_new_sizes = now, True
         except Exception as error:  # noqa: BLE001 - savers raise what they like
             return _text(error)
         if now - self._cleaned_at >= _CLEAN_EVERY:
@@ -181,10 +194,13 @@ class Monitor:
 
     def _evaluate(self) -> Snapshot:
         failed = self._failed_in_a_row
-        text = f"the canary failed {failed} times: {self._last_error}"
+        text = f"the canary failed {plural(failed, 'time')}: {self._last_error}"
+        rates = self._window.rates()
+        storage = self._storage if self._has_new_sizes else None  # (each is judged once)
+        self._has_new_sizes = False
         readings = [
-            Reading("canary", failed, 0, text if failed else "the canary succeeded"),
-            *_readings(self._thresholds, self._window.rates(), self._storage),
+            Reading("canary", failed, text if failed else "the canary succeeded"),
+            *_readings(self._thresholds, rates, storage, self._least_judged),
         ]
         for alert in self._alerts.evaluate(readings, monotonic(), datetime.now(UTC)):
             _log.warning("%s", alert)
@@ -266,7 +282,6 @@ class Monitor:
         self._end = threading.Event()
         self._thread = self._task = None
         self._under_way = []
-        self._saver.remove_sink(self._window)
         self._saver.add_sink(self._window)
 
     def _cycle(self, end: threading.Event) -> Workflow[None]:
@@ -277,40 +292,42 @@ class Monitor:
             pause = min(pause, threading.TIMEOUT_MAX)
             yield Aside(partial(end.wait, pause), partial(asyncio.sleep, pause))
 
-    # A measurement that hangs must not keep the monitor from saying so, nor from trying again.
+    # A measurement that hangs must stop neither the report of it nor the next measurement.
 
     def _wait_for_probe(self) -> None:
-        found: list[str | None] = []
-
-        def probe() -> None:
-            try:
-                found.append(driver.run(self._probe()))
-            except BaseException as error:  # noqa: BLE001 - told by the monitor
-                found.append(_text(error))
-
-        self._under_way = [one for one in self._under_way if one.is_alive()]
-        if len(self._under_way) < _MOST_UNDER_WAY:
-            thread = threading.Thread(target=probe, name="threadkeep-canary", daemon=True)
+        if self._may_probe():
+            future: Future[str | None] = Future()
+            thread = threading.Thread(
+                target=lambda: future.set_result(driver.run(self._probe())),
+                name="threadkeep-canary",
+                daemon=True,
+            )
             thread.start()
-            self._under_way.append(thread)
-        self._under_way[-1].join(_TIMEOUT)
-        self._note(found[0] if found else _HANGS.format(_TIMEOUT))
+            self._under_way.append(future)
+        try:
+            self._note(self._under_way[-1].result(_TIMEOUT))
+        except TimeoutError:
+            self._note(_HANGS.format(_TIMEOUT))
 
     async def _await_probe(self) -> None:
-        task: asyncio.Task[str | None] | None = None
-        self._under_way = [one for one in self._under_way if not one.done()]
-        if len(self._under_way) < _MOST_UNDER_WAY:
-            task = asyncio.create_task(driver.arun(self._probe()))
-            self._under_way.append(task)
-        await asyncio.wait(self._under_way[-1:], timeout=_TIMEOUT)
-        if task is None or not task.done():
-            self._under_way[-1].cancel()
+        if self._may_probe():
+            self._under_way.append(asyncio.create_task(driver.arun(self._probe())))
+        newest = self._under_way[-1]
+        await asyncio.wait([newest], timeout=_TIMEOUT)
+        if not newest.done():
+            newest.cancel()
             self._note(_HANGS.format(_TIMEOUT))
-        elif task.cancelled():  # (by the saver)
-            self._note("CancelledError")
-        else:
-            error = task.exception()
-            self._note(task.result() if error is None else _text(error))
+        else:  # (perhaps cancelled by the saver)
+            self._note("CancelledError" if newest.cancelled() else newest.result())
+
+    def _may_probe(self) -> bool:
+        """Return True if one more measurement may start, beside those that hang."""
+        self._under_way = [one for one in self._under_way if not one.done()]
+        now = monotonic()
+        if len(self._under_way) >= _MOST_UNDER_WAY and now - self._started_at < _ANEW:
+            return False
+        self._started_at = now
+        return True
 
     def __enter__(self) -> Self:
         self.start()
@@ -330,44 +347,39 @@ class Monitor:
 # -- readings and reports ----------------------------------------------------------------
 
 
-def _readings(limits: Thresholds, rates: Rates, storage: Storage | None) -> Iterator[Reading]:
-    """Yield what is known and has a limit."""
-    if limits.max_latency_ms is not None and rates.p95 and rates.operations >= _LEAST_JUDGED:
-        text = f"p95 latency is {rates.p95 * 1000:,.1f} ms"
-        yield Reading("max_latency_ms", rates.p95 * 1000, limits.max_latency_ms, text)
-    if limits.max_error_rate is not None and rates.operations >= _LEAST_JUDGED:
-        error_rate = rates.error_rate or 0.0
-        text = f"{error_rate:.1%} of {rates.operations} operations failed"
-        yield Reading("max_error_rate", error_rate, limits.max_error_rate, text)
-    if limits.min_ops_per_second is not None and rates.per_second is not None:
+def _readings(
+    limits: Thresholds, rates: Rates, storage: Storage | None, least_judged: int
+) -> Iterator[Reading]:
+    """Yield what is known."""
+    if rates.operations >= least_judged:
+        latency, failed = (rates.p95 or 0) * 1000, rates.error_rate or 0.0
+        yield Reading("max_latency_ms", latency, f"p95 latency is {latency:,.1f} ms")
+        text = f"{failed:.1%} of {rates.operations} operations failed"
+        yield Reading("max_error_rate", failed, text)
+    if rates.per_second is not None:
         text = f"{rates.per_second:.2f} operations a second"
-        least = limits.min_ops_per_second
-        yield Reading("min_ops_per_second", rates.per_second, least, text, is_minimum=True)
-    if storage is not None:
-        yield from _storage_readings(limits, storage)
-
-
-def _storage_readings(limits: Thresholds, storage: Storage) -> Iterator[Reading]:
-    if limits.max_thread_bytes is not None:
-        size, text = 0, "no threads"
-        if storage.threads:
-            name, size = storage.threads[0].thread, storage.threads[0].bytes
-            over = len([one for one in storage.threads[1:] if one.bytes > limits.max_thread_bytes])
-            others = f", {over} more over the limit" if over else ""
-            text = f"thread {name!r} holds {size:,} bytes{others}"
-        yield Reading("max_thread_bytes", size, limits.max_thread_bytes, text)
-    if limits.max_growth_per_day is not None and storage.growth_per_day is not None:
+        yield Reading("min_ops_per_second", rates.per_second, text)
+    if storage is None:
+        return
+    largest, text = 0, "no threads"
+    if storage.threads:
+        first, *others = storage.threads
+        over = len([one for one in others if one.bytes > (limits.max_thread_bytes or 0)])
+        more = f", {over} more over the limit" if over else ""
+        largest, text = first.bytes, f"thread {first.thread!r} holds {first.bytes:,} bytes{more}"
+    yield Reading("max_thread_bytes", largest, text)
+    if storage.growth_per_day is not None:
         text = f"the store grows by {storage.growth_per_day:,.0f} bytes a day"
-        growth = max(storage.growth_per_day, 0.0)
-        yield Reading("max_growth_per_day", growth, limits.max_growth_per_day, text)
+        yield Reading("max_growth_per_day", max(storage.growth_per_day, 0.0), text)
 
 
-def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:_MOST_TOLD]}"
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {shown(' '.join(str(error).split())[:_MAX_ERROR])}"
 
 
 def _report(found: Snapshot) -> Iterator[str]:
     state = "healthy" if found.healthy else "unhealthy"
+    state = state if found.measurements else "not measured yet"
     yield f"{found.at:%Y-%m-%d %H:%M:%S} UTC  {state}"
     rates = found.rates
     if rates.p50 is not None and rates.p95 is not None and rates.p99 is not None:

@@ -1,11 +1,11 @@
-"""Observation of a saver: each operation is timed, and told to sinks, spans and logs."""
+"""Observation of a saver: each operation is timed, and exported to sinks, spans and logs."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from functools import wraps
+from functools import partial, wraps
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
     from prometheus_client import CollectorRegistry
 
-    from threadkeep.layers.driver import Workflow
-    from threadkeep.monitor.counters import Totals
-    from threadkeep.monitor.opentelemetry import Spans
+    from threadkeep.monitor import opentelemetry, prometheus
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,69 +42,65 @@ class Sink(Protocol):
         """
 
 
-class _Observer:
+class _Exports:
     """Exports of an observed saver and its clones."""
 
     def __init__(self, saver: BaseCheckpointSaver[Any], backend: str) -> None:
-        self.saver = saver  # (clones keep the original alive: its counters are theirs)
+        self.saver = saver
         self.backend = backend
         self.sinks: tuple[Sink, ...] = ()
-        self.spans: Spans | None = None
+        self.spans: opentelemetry.Spans | None = None
         self.logs: _Logs | None = None
-        self.totals: tuple[Totals, ...] = ()
         self.lock = threading.Lock()
 
-    def tell(
-        self, operation: str, subject: object, seconds: float, error: BaseException | None
-    ) -> None:
-        """Tell the sinks and the log. A failure of theirs is logged, and fails no operation."""
-        for sink in self.sinks:
-            try:
-                sink.record(operation, seconds, error)
-            except Exception:  # noqa: BLE001 - sinks are other people's, and the save is made
-                _log.exception("A sink of an observed saver failed: %r", sink)
-        if self.logs is not None:
-            try:
-                self.logs.record(operation, subject, seconds, error)
-            except Exception:  # noqa: BLE001 - likewise
-                _log.exception("The logger of an observed saver failed.")
+    def add(self, metrics: prometheus.Metrics | opentelemetry.Metrics) -> None:
+        metrics.totals.add(self.saver, self.backend, self)
+        self.sinks += (metrics.sink(self.backend),)
 
 
 class _Operation:
     """Context of one operation."""
 
-    __slots__ = ("_began", "_is_current", "_observer", "_operation", "_span", "_subject")
+    __slots__ = ("_began", "_end_span", "_exports", "_is_current", "_operation", "_subject")
 
     def __init__(
-        self, observer: _Observer, operation: str, subject: object, *, is_current: bool = True
+        self, exports: _Exports, operation: str, subject: object, *, is_current: bool = True
     ) -> None:
-        self._observer = observer
+        self._exports = exports
         self._operation = operation
         self._subject = subject
         self._is_current = is_current
 
     def __enter__(self) -> None:
-        spans = self._observer.spans
-        self._span = None
-        if spans is not None:
-            thread = thread_of(self._subject)
-            try:
-                self._span = spans.start(self._operation, thread, is_current=self._is_current)
-            except Exception:  # noqa: BLE001 - tracers are other people's
-                _log.exception("The tracer of an observed saver failed.")
+        self._end_span = None
+        if (spans := self._exports.spans) is not None:
+            thread, is_current = thread_of(self._subject), self._is_current
+            start = partial(spans.start, self._operation, thread, is_current=is_current)
+            self._end_span = _guarded("tracer", start)
         self._began = perf_counter()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         seconds = perf_counter() - self._began
         if kind is GeneratorExit:  # a listing that its reader has left
             error = None
-        observer = self._observer
-        observer.tell(self._operation, self._subject, seconds, error)
-        if self._span is not None and observer.spans is not None:
+        for sink in self._exports.sinks:
             try:
-                observer.spans.end(self._span, error)
-            except Exception:  # noqa: BLE001 - likewise, and the save is made
-                _log.exception("The tracer of an observed saver failed.")
+                sink.record(self._operation, seconds, error)
+            except Exception:  # noqa: BLE001 - sinks are other people's, and the save is made
+                _log.exception("A sink of an observed saver failed: %r", sink)
+        if (logs := self._exports.logs) is not None:
+            _guarded("logger", logs.record, self._operation, self._subject, seconds, error)
+        if self._end_span is not None:
+            _guarded("tracer", self._end_span, error)
+
+
+def _guarded(name: str, call: Callable[..., T], *args: Any) -> T | None:
+    """Call what is the program's. A failure is logged, and fails no operation."""
+    try:
+        return call(*args)
+    except Exception:  # noqa: BLE001 - tracers and loggers are other people's
+        _log.exception("The %s of an observed saver failed.", name)
+        return None
 
 
 def _named(options: dict[str, Any]) -> object:
@@ -121,12 +115,12 @@ def _timed(
 
     @wraps(method)
     def timed(self: Any, *args: Any, **options: Any) -> Any:
-        with _Operation(self._observer, name, args[0] if args else _named(options)):
+        with _Operation(self._exports, name, args[0] if args else _named(options)):
             return getattr(self._inner, name)(*args, **options)
 
     @wraps(getattr(BaseCheckpointSaver, awaited))
     async def variant(self: Any, *args: Any, **options: Any) -> Any:
-        with _Operation(self._observer, name, args[0] if args else _named(options)):
+        with _Operation(self._exports, name, args[0] if args else _named(options)):
             return await getattr(self._inner, awaited)(*args, **options)
 
     return cast("tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]", (timed, variant))
@@ -140,26 +134,21 @@ class ObservedSaver(Delegate):
 
     def __init__(self, saver: BaseCheckpointSaver[Any], backend: str) -> None:
         super().__init__(saver)
-        self._observer = _Observer(saver, backend)
-
-    def _end(self) -> Workflow[None]:
-        """Read the counters of the saver a last time."""
-        yield from super()._end()
-        for totals in self._observer.totals:
-            totals.read()
+        self._exports = _Exports(saver, backend)
 
     def add_sink(self, sink: Sink) -> None:
-        """Add a receiver of measurements. See `Sink`."""
+        """Add a receiver of measurements, once. See `Sink`."""
         if not callable(getattr(sink, "record", None)):
             raise invalid("sink", sink, "Use an object with record(operation, seconds, error).")
-        with self._observer.lock:
-            self._observer.sinks += (sink,)
+        with self._exports.lock:
+            if not any(one is sink for one in self._exports.sinks):
+                self._exports.sinks += (sink,)
 
     def remove_sink(self, sink: Sink) -> None:
         """Remove a receiver of measurements; nothing if it is not there."""
-        with self._observer.lock:
-            sinks = self._observer.sinks
-            self._observer.sinks = tuple([one for one in sinks if one is not sink])
+        with self._exports.lock:
+            sinks = self._exports.sinks
+            self._exports.sinks = tuple([one for one in sinks if one is not sink])
 
     get_tuple, aget_tuple = _timed(BaseCheckpointSaver.get_tuple)
     put, aput = _timed(BaseCheckpointSaver.put)
@@ -175,14 +164,14 @@ class ObservedSaver(Delegate):
     def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
         """See `BaseCheckpointSaver`. Measured until it is exhausted or closed."""
         # (its span is not the current one: the reader's own work is not part of it)
-        with _Operation(self._observer, "list", config, is_current=False):
+        with _Operation(self._exports, "list", config, is_current=False):
             yield from self._inner.list(config, **options)
 
     async def alist(
         self, config: RunnableConfig | None, **options: Any
     ) -> AsyncIterator[CheckpointTuple]:
         """See `BaseCheckpointSaver` and `list`."""
-        with _Operation(self._observer, "list", config, is_current=False):
+        with _Operation(self._exports, "list", config, is_current=False):
             async for found in self._inner.alist(config, **options):
                 yield found
 
@@ -200,15 +189,15 @@ def observe(
 ) -> ObservedSaver:
     """Return a saver that does what the other one does, and exports what it costs.
 
-    Counts, errors and durations of the methods of `BaseCheckpointSaver`, sync and async. Nothing is
-    exported that is not asked for, and no content of threads is.
+    Counts, errors and durations of the methods of `BaseCheckpointSaver`, sync and async, to what is
+    named here and nothing else. No content of threads is exported.
 
     Args:
         saver: any LangGraph saver; closed with this one.
         registry: a registry of `prometheus_client`, in which the metrics `threadkeep_*` are.
             Observed savers may share one.
         opentelemetry: spans and metrics by the program's own tracer and meter providers, where
-            `tracer` or `meter` is not given.
+            `tracer` or `meter` is None.
         tracer: spans by this tracer of OpenTelemetry, as children of the current span.
         meter: the metric `db.client.operation.duration` by this meter of OpenTelemetry.
         logger: a logger of `logging` or `structlog`: an event for each operation, at level debug,
@@ -227,43 +216,33 @@ def observe(
         raise invalid("sinks", sinks, "Use a list of objects with record().")
     if backend is not None and not validation.text("backend", backend):
         raise invalid("backend", backend, "Use the store's name, or None.")
-    name = backend or backend_of(saver)
-    observed = ObservedSaver(saver, name)
+    observed = ObservedSaver(saver, backend or backend_of(saver))
+    exports = observed._exports  # noqa: SLF001 - made here
     if registry is not None:
-        from threadkeep.monitor.prometheus import metrics_of  # noqa: PLC0415 - of an extra
+        from threadkeep.monitor import prometheus  # noqa: PLC0415 - of an extra
 
-        metrics = metrics_of(registry)
-        observed.add_sink(metrics.sink(saver, name))
-        observed._observer.totals += (metrics.totals,)  # noqa: SLF001 - made here
+        exports.add(prometheus.metrics_of(registry))
     if validation.flag("opentelemetry", opentelemetry) or tracer is not None or meter is not None:
-        _export_to_opentelemetry(observed, name, tracer, meter, is_global=opentelemetry)
+        _export_to_opentelemetry(exports, tracer, meter, is_global=opentelemetry)
     for sink in sinks:
         observed.add_sink(sink)
     if logger is not None:
-        observed._observer.logs = _Logs(logger, name)  # noqa: SLF001 - made here
+        exports.logs = _Logs(logger, exports.backend)
     return observed
 
 
 def _export_to_opentelemetry(
-    observed: ObservedSaver,
-    backend: str,
-    tracer: Tracer | None,
-    meter: Meter | None,
-    *,
-    is_global: bool,
+    exports: _Exports, tracer: Tracer | None, meter: Meter | None, *, is_global: bool
 ) -> None:
-    from threadkeep.monitor import opentelemetry as otel  # noqa: PLC0415 - of an extra
+    from threadkeep.monitor import opentelemetry  # noqa: PLC0415 - of an extra
 
-    observer = observed._observer  # noqa: SLF001 - made by `observe`
     if is_global:
-        own_tracer, own_meter = otel.tracer_and_meter()
+        own_tracer, own_meter = opentelemetry.tracer_and_meter()
         tracer, meter = tracer or own_tracer, meter or own_meter
     if meter is not None:
-        sink = otel.DurationSink(meter, observer.saver, backend)
-        observed.add_sink(sink)
-        observer.totals += (sink.totals,)
+        exports.add(opentelemetry.metrics_of(meter))
     if tracer is not None:
-        observer.spans = otel.Spans(tracer, backend)
+        exports.spans = opentelemetry.Spans(tracer, exports.backend)
 
 
 # -- what is observed ------------------------------------------------------------------
@@ -311,13 +290,9 @@ class _Logs:
     def __init__(self, logger: Any, backend: str) -> None:
         if not callable(getattr(logger, "debug", None)):
             raise invalid("logger", logger, "Use a logger of logging or structlog.")
-        self._extra: dict[str, Any] = {}
-        if isinstance(logger, logging.LoggerAdapter):  # (it would replace the fields)
-            self._extra = dict(logger.extra or {})
-            logger = logger.logger
         self._logger = logger
         self._backend = backend
-        self._is_standard = isinstance(logger, logging.Logger)
+        self._is_standard = isinstance(logger, logging.Logger | logging.LoggerAdapter)
 
     def record(
         self, operation: str, subject: object, seconds: float, error: BaseException | None
@@ -337,11 +312,19 @@ class _Logs:
         if error is not None:
             fields["error"] = type(error).__qualname__
         if self._is_standard:
-            text = "%s on %s took %.6f s"
-            text += ", thread %s" if thread is not None else ""
-            text += ": %s" if error is not None else ""
-            values = [shown(one) if isinstance(one, str) else one for one in fields.values()]
-            self._logger.log(level, text, *values, extra={**self._extra, **fields})
+            self._log(level, fields)
         else:
-            tell = self._logger.debug if error is None else self._logger.warning
-            tell("checkpoint operation", **fields)
+            log = self._logger.debug if error is None else self._logger.warning
+            log("checkpoint operation", **fields)
+
+    def _log(self, level: int, fields: dict[str, Any]) -> None:
+        text = "%s on %s took %.6f s"
+        text += ", thread %s" if "thread_id" in fields else ""
+        text += ": %s" if "error" in fields else ""
+        logger, options = self._logger, {"extra": fields}
+        if isinstance(logger, logging.LoggerAdapter):  # (whose fields would replace these)
+            text, processed = logger.process(text, options)
+            options = {**processed, "extra": {**(processed.get("extra") or {}), **fields}}
+            logger = logger.logger
+        values = [shown(one) if isinstance(one, str) else one for one in fields.values()]
+        logger.log(level, text, *values, **options)

@@ -5,25 +5,23 @@ Names are those of the semantic conventions for databases; beyond them "threadke
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextvars import Token
+from functools import cache, partial
 
 import threadkeep
 from threadkeep.backends.open import extra
 from threadkeep.errors import invalid
-from threadkeep.monitor.counters import EXPORTED, EXPORTED_GAUGES, Totals
+from threadkeep.monitor import counters
+from threadkeep.monitor.counters import METRICS, Totals, made_once
 
 with extra("OpenTelemetry", "monitor"):
     from opentelemetry import context, metrics, trace
-    from opentelemetry.metrics import CallbackOptions, Meter, Observation
+    from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
     from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 BOUNDARIES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10)
 """Bucket boundaries that the conventions recommend, in seconds."""
-
 
 SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
 """Version of the conventions whose names are used."""
@@ -48,78 +46,55 @@ def attributes_of(backend: str, operation: str) -> dict[str, str]:
 
 
 class Metrics:
-    """Metrics of all observed savers of one meter. Their own counters are read by callbacks."""
+    """Metrics of all observed savers of one meter. Their own counters are read by callbacks.
+
+    Raises:
+        InvalidArgumentError: it is no meter.
+    """
 
     def __init__(self, meter: Meter) -> None:
-        self.durations = meter.create_histogram(
+        if not isinstance(meter, Meter):
+            raise invalid("meter", meter, "Use a Meter of OpenTelemetry.")
+        self._durations = meter.create_histogram(
             "db.client.operation.duration",
             unit="s",
             description="Duration of database client operations.",
             explicit_bucket_boundaries_advisory=BOUNDARIES,
         )
         self.totals = Totals()
-        for name, (text, attributes) in EXPORTED.items():
-            meter.create_observable_counter(
-                f"threadkeep.{name}", [self._observing(attributes)], _unit(name), text
+        for metric in METRICS:
+            create = (
+                meter.create_observable_up_down_counter
+                if metric.is_gauge
+                else meter.create_observable_counter
             )
-        for name, (text, attribute) in EXPORTED_GAUGES.items():
-            meter.create_observable_up_down_counter(
-                f"threadkeep.{name}", [self._observing({"": attribute})], _unit(name), text
-            )
+            unit = "By" if metric.name.endswith("_bytes") else "1"
+            create(f"threadkeep.{metric.name}", [partial(self._observe, metric)], unit, metric.help)
 
-    def _observing(
-        self, attributes: Mapping[str, str]
-    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        def observe(_: CallbackOptions) -> Iterator[Observation]:
-            for backend, counters in self.totals.read().items():
-                labels = {"db.system.name": backend}
-                for cache_name, attribute in attributes.items():
-                    value = getattr(counters, attribute)
-                    own = {**labels, "cache": cache_name} if cache_name else labels
-                    yield Observation(value, own)
+    def sink(self, backend: str) -> DurationSink:
+        """Return a sink for a saver."""
+        return DurationSink(self._durations, backend)
 
-        return observe
+    def _observe(self, metric: counters.Metric, _: CallbackOptions) -> Iterator[Observation]:
+        for backend, found in self.totals.read().items():
+            for values, attribute in metric.attributes.items():
+                labels = dict(zip(metric.labels, values, strict=True))
+                yield Observation(getattr(found, attribute), {"db.system.name": backend, **labels})
 
 
-def _unit(name: str) -> str:
-    return "By" if name.endswith("_bytes") else "1"
-
-
-_lock = threading.Lock()
-_known: weakref.WeakKeyDictionary[Meter, Metrics] = weakref.WeakKeyDictionary()
-
-
-def metrics_of(meter: Meter) -> Metrics:
-    """Return the metrics of a meter, made at the first call.
-
-    Raises:
-        InvalidArgumentError: it is no meter.
-    """
-    if not isinstance(meter, Meter):
-        raise invalid("meter", meter, "Use a Meter of OpenTelemetry.")
-    with _lock:
-        found = _known.get(meter)
-        if found is None:
-            found = _known[meter] = Metrics(meter)
-        return found
+metrics_of = made_once(Metrics)
 
 
 class DurationSink:
     """Sink for the metric `db.client.operation.duration` of one observed saver."""
 
-    def __init__(self, meter: Meter, saver: object, backend: str) -> None:
-        found = metrics_of(meter)
-        self.totals = found.totals
-        self.totals.add(saver, backend)
-        self._record = found.durations.record
-        self._backend = backend
-        self._known: dict[str, dict[str, str]] = {}
+    def __init__(self, durations: Histogram, backend: str) -> None:
+        self._record = durations.record
+        self._attributes = cache(partial(attributes_of, backend))
 
     def record(self, operation: str, seconds: float, error: BaseException | None) -> None:
         """See `Sink`."""
-        attributes = self._known.get(operation)
-        if attributes is None:
-            attributes = self._known[operation] = attributes_of(self._backend, operation)
+        attributes = self._attributes(operation)
         if error is not None:
             attributes = {**attributes, "error.type": type(error).__qualname__}
         self._record(seconds, attributes)
@@ -139,21 +114,22 @@ class Spans:
         # (as the conventions have it for databases in the memory of the process)
         self._kind = SpanKind.INTERNAL if backend == "memory" else SpanKind.CLIENT
 
-    def start(self, operation: str, thread: str | None, *, is_current: bool) -> tuple[Span, Any]:
-        """Start a span, perhaps as the current one; return what `end` needs."""
+    def start(
+        self, operation: str, thread: str | None, *, is_current: bool
+    ) -> Callable[[BaseException | None], None]:
+        """Start a span, perhaps as the current one; return the function that ends it."""
         attributes = attributes_of(self._backend, operation)
         if thread is not None:
             attributes["gen_ai.conversation.id"] = thread
         span = self._tracer.start_span(operation, kind=self._kind, attributes=attributes)
         token = context.attach(trace.set_span_in_context(span)) if is_current else None
-        return span, token
+        return partial(_end, span, token)
 
-    def end(self, started: tuple[Span, Any], error: BaseException | None) -> None:
-        """End a span. Of an error only its type is recorded: its text may quote content."""
-        span, token = started
-        if token is not None:
-            context.detach(token)
-        if error is not None:
-            span.set_attribute("error.type", type(error).__qualname__)
-            span.set_status(Status(StatusCode.ERROR))
-        span.end()
+
+def _end(span: Span, token: Token[context.Context] | None, error: BaseException | None) -> None:
+    if token is not None:
+        context.detach(token)
+    if error is not None:  # (its type alone: its text may quote content)
+        span.set_attribute("error.type", type(error).__qualname__)
+        span.set_status(Status(StatusCode.ERROR))
+    span.end()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from threadkeep.engine.thread_entry import SearchThreads, ThreadEntry
 from threadkeep.errors import ConflictError, CorruptionError
 from threadkeep.layered_store import LayeredStore
 from threadkeep.layers.driver import Workflow, on
-from threadkeep.monitor.window import Growth, days_until
+from threadkeep.monitor.window import SAMPLES, days_until, growth_per_day
 
 NS = f"{OWN_NS}canary"
 _THREADS = [f"{NS}-{number:02}" for number in range(32)]
@@ -166,8 +167,8 @@ class Storage:
     threads: tuple[ThreadSize, ...]
 
 
-class Growths:
-    """Growth of a store and of its largest threads. Known for savers of threadkeep alone.
+class StorageHistory:
+    """Sizes of a store and of its largest threads over time. Known for threadkeep's savers alone.
 
     Args:
         saver: any saver.
@@ -177,29 +178,29 @@ class Growths:
     def __init__(self, saver: BaseCheckpointSaver[Any], limit: int | None) -> None:
         self._store = _store(behind(saver))
         self._limit = limit
-        self._total = Growth()
-        self._threads: dict[str, Growth] = {}
+        self._sizes: dict[str | None, deque[tuple[float, int]]] = {}  # None: the store's own
 
     def measure(self, now: float) -> Workflow[Storage | None]:
-        """Return the sizes at a time in seconds; None if the saver cannot tell them."""
+        """Return the sizes at a time in seconds; None if they are not known."""
         if self._store is None:
             return None
-        total, largest = yield from on(self._store, _sizes())
-        self._total.add(now, total)
-        self._threads = {name: self._threads.get(name, Growth()) for name, _ in largest}
-        for name, size in largest:
-            self._threads[name].add(now, size)
-        threads = [self._thread(name, size) for name, size in largest]
-        return Storage(total, self._total.per_day(), tuple(threads))
+        found = yield from on(self._store, _sizes())
+        self._sizes = {name: self._sizes.get(name) or deque(maxlen=SAMPLES) for name in found}
+        for name, size in found.items():
+            self._sizes[name].append((now, size))
+        total = found.pop(None)
+        threads = [self._thread(name, size) for name, size in found.items() if name is not None]
+        return Storage(total, growth_per_day(self._sizes[None]), tuple(threads))
 
     def _thread(self, name: str, size: int) -> ThreadSize:
-        growth = self._threads[name].per_day()
+        growth = growth_per_day(self._sizes[name])
         return ThreadSize(name, size, growth, days_until(size, growth, self._limit))
 
 
-def _sizes() -> Requests[tuple[int, list[tuple[str, int]]]]:
-    """Return the size of the store, and the names and sizes of its largest threads."""
+def _sizes() -> Requests[dict[str | None, int]]:
+    """Return the sizes of the largest threads by name, and under None that of the store."""
     query = SearchThreads(ALL, "size", descending=True, after=None, limit=_LARGEST)
     found, sizes = yield Fetch((query, ReadSizes(None, 1)))
-    largest = [(one.thread, max(one.size, 0)) for one in cast("list[ThreadEntry]", found)]
-    return cast("Sizes", sizes).total, [one for one in largest if not one[0].startswith(OWN_NS)]
+    threads = [one for one in cast("list[ThreadEntry]", found) if not one.thread.startswith(OWN_NS)]
+    total = cast("Sizes", sizes).total
+    return {None: total, **{one.thread: max(one.size, 0) for one in threads}}

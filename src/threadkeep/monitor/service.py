@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ with extra("The service", "monitor"):
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
+_PREFIX = "threadkeep_monitor_"
 _SECONDS = 10  # that a client may take for its request
 _MOST_PORT = 65535
 
@@ -35,55 +36,48 @@ class MonitorMetrics:
         """Yield the metrics. Those that are not known yet are left out."""
         found = self._monitor.snapshot()
         rates, storage = found.rates, found.storage
-        yield _gauge("healthy", "1 if the store is healthy.", float(found.healthy))
-        yield _counter("measurements", "Measurements.", found.measurements)
-        yield _counter("failed_measurements", "Measurements that failed.", found.failed)
+        latency = {"50": rates.p50, "95": rates.p95, "99": rates.p99}
+        alerts = {one.name: 1 for one in found.alerts}
+        healthy = float(found.healthy) if found.measurements else None
+        yield _gauge("healthy", "1 if the store is healthy.", healthy)
+        yield CounterMetricFamily(f"{_PREFIX}measurements", "Measurements.", found.measurements)
+        text = "Measurements that failed."
+        yield CounterMetricFamily(f"{_PREFIX}failed_measurements", text, found.failed)
         yield _gauge("error_ratio", "Part of the operations that failed.", rates.error_rate)
         yield _gauge("operations_per_second", "Operations a second.", rates.per_second)
-        latency = GaugeMetricFamily(
-            "threadkeep_monitor_latency_seconds", "Latency of operations.", labels=["quantile"]
-        )
-        for name, value in (("0.5", rates.p50), ("0.95", rates.p95), ("0.99", rates.p99)):
-            if value is not None:
-                latency.add_metric([name], value)
-        yield latency
+        yield _labelled("latency_seconds", "Latency of operations.", "percentile", latency)
+        yield _labelled("alert", "1 for each active alert.", "alert", alerts)
         if storage is not None:
+            largest = max([one.bytes for one in storage.threads], default=0)
             yield _gauge("stored_bytes", "Size of the store.", storage.bytes)
             yield _gauge("growth_bytes_per_day", "Growth of the store.", storage.growth_per_day)
-            largest = max([one.bytes for one in storage.threads], default=0)
             yield _gauge("largest_thread_bytes", "Size of the largest thread.", largest)
-        alerts = GaugeMetricFamily(
-            "threadkeep_monitor_alert", "1 for each active alert.", labels=["alert"]
-        )
-        for alert in found.alerts:
-            alerts.add_metric([alert.name], 1)
-        yield alerts
 
 
-def _gauge(name: str, help: str, value: float | None) -> Metric:
-    family = GaugeMetricFamily(f"threadkeep_monitor_{name}", help)
-    if value is not None:
-        family.add_metric([], value)
+def _gauge(name: str, text: str, value: float | None) -> Metric:
+    return GaugeMetricFamily(f"{_PREFIX}{name}", text, value)
+
+
+def _labelled(name: str, text: str, label: str, values: Mapping[str, float | None]) -> Metric:
+    family = GaugeMetricFamily(f"{_PREFIX}{name}", text, labels=[label])
+    for at, value in values.items():
+        if value is not None:
+            family.add_metric([at], value)
     return family
-
-
-def _counter(name: str, help: str, value: float) -> Metric:
-    return CounterMetricFamily(f"threadkeep_monitor_{name}", help, value=value)
 
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = _SECONDS
-    monitor: Monitor
-    registry: CollectorRegistry
+    server: _Server
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if path == "/healthz":
-            snapshot = self.monitor.snapshot()
-            body = json.dumps(snapshot.as_json(), default=str).encode()
+            snapshot = self.server.monitor.snapshot()
+            body = json.dumps(snapshot.as_json()).encode()
             self._reply(200 if snapshot.healthy else 503, "application/json", body)
         elif path == "/metrics":
-            self._reply(200, CONTENT_TYPE_LATEST, generate_latest(self.registry))
+            self._reply(200, CONTENT_TYPE_LATEST, generate_latest(self.server.registry))
         else:
             self._reply(404, "text/plain", b"/healthz or /metrics\n")
 
@@ -103,6 +97,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+
+    def __init__(self, host: str, port: int, monitor: Monitor, registry: CollectorRegistry) -> None:
+        self.monitor = monitor
+        self.registry = registry
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), _Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore a client that has gone."""
@@ -126,11 +126,8 @@ def serve(monitor: Monitor, registry: CollectorRegistry, listen: str) -> Iterato
     if not host or not port.isascii() or not port.isdigit() or int(port) > _MOST_PORT:
         raise invalid("listen", listen, "Use a host and a port, such as 127.0.0.1:9464.")
     registry.register(MonitorMetrics(monitor))
-    handler = type("Handler", (_Handler,), {"monitor": monitor, "registry": registry})
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    server_class = type("Server", (_Server,), {"address_family": family})
     try:
-        server = server_class((host, int(port)), handler)
+        server = _Server(host, int(port), monitor, registry)
     except OSError as error:
         raise OpenError(f"{listen} cannot be listened on: {error.strerror}.") from error
     thread = threading.Thread(target=server.serve_forever, name="threadkeep-http", daemon=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -51,12 +51,13 @@ class Stats:
 
     Attributes:
         at: time of the statistics.
-        threads: how many hold checkpoints; archived ones do not count.
-        checkpoints: how many there are.
+        threads: the number of those with checkpoints; archived ones do not count.
+        checkpoints: their number.
         writes: rows of pending writes: one for each call of `put_writes`.
         bytes: the sum of all parts.
         bytes_on_disk: bytes with the store's overhead and free space; None if they are not known.
-        full_copy_bytes: what one whole, uncompressed copy of the state per checkpoint takes.
+        full_copy_bytes: what one whole, uncompressed copy of the state per checkpoint takes, in
+            threadkeep's encoding.
         compression_saved: bytes of stored values that compression has saved.
         channels: channels, largest first.
         parts: bytes of `manifests`, `pending_writes`, `metadata`, what is `unreferenced`, and of
@@ -67,7 +68,7 @@ class Stats:
         idle_threads: threads that were not written for 30 days.
         idle_bytes: their bytes.
         by_thread: the threads whose parts were counted.
-        estimated: whether these were not all threads.
+        estimated: True if these were not all threads.
         note: what was estimated, and from what; "" for nothing.
         missing_indexes: statements that make the indexes that the store's tables lack.
     """
@@ -114,9 +115,9 @@ class Stats:
 
     @property
     def deltas_saved(self) -> int:
-        """Bytes that storing changes alone has saved, beside full copies."""
-        read = self.bytes - self.parts.get("unread", 0)
-        return max(self.full_copy_bytes - read - self.compression_saved, 0)
+        """Bytes that storing changes alone has saved, beside full copies of the values."""
+        stored = sum([one.bytes for one in self.channels]) + self.parts.get("manifests", 0)
+        return max(self.full_copy_bytes - stored - self.compression_saved, 0)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as values that JSON can hold; times as ISO 8601."""
@@ -200,7 +201,7 @@ def count(now: int, *, counts_usage: bool, exact: bool = False) -> Operation[Sta
 
 
 def _weights(found: Usage) -> tuple[dict[str, float], int]:
-    """Choose the threads to count, each with how many it stands for; return the bytes left out.
+    """Return the threads to count, each with the number that it stands for, and the bytes left out.
 
     The largest stand for themselves, others for the rest. Threads that would take long are left
     out; the one that takes least is counted in any case.
@@ -229,12 +230,9 @@ def _measured_stats(
     """Return the statistics of a store by the counts of its threads, and the parts of some."""
     threads = tuple([one for one, _ in measured])
     if is_whole:
-        found = found._replace(
-            threads=len(threads),
-            checkpoints=sum([one.checkpoints for one in threads]),
-            writes=sum([one.writes for one in threads]),
-            bytes=sum([one.bytes for one in threads]),
-        )
+        names = ("checkpoints", "writes", "bytes")
+        totals = {name: sum([getattr(one, name) for one in threads]) for name in names}
+        found = found._replace(threads=len(threads), **totals)
     else:
         left_out = f" ({size(unread)} of others not read)" if unread else ""
         note = f"channels, parts and full copies, from {plural(len(threads), 'thread')}{left_out}"
@@ -247,7 +245,7 @@ def _measured_stats(
     return _stats(
         now,
         found,
-        _channels([(channel, one.weight) for one, some in measured for channel in some]),
+        [(channel, one.weight) for one, some in measured for channel in some],
         bytes_on_disk=found.total,
         by_thread=threads,
         parts={**{name: total(name) for name in _PARTS}, "unread": unread},
@@ -256,52 +254,40 @@ def _measured_stats(
 
 
 def _stats(
-    now: int,
-    found: Usage,
-    channels: list[ChannelStats],
-    *,
-    bytes_on_disk: int | None,
-    compression_saved: int = 0,
-    parts: dict[str, int] | None = None,
-    by_thread: tuple[ThreadStats, ...] = (),
+    now: int, found: Usage, channels: Iterable[tuple[ChannelStats, float]], **fields: Any
 ) -> Stats:
+    """Return statistics, with channels of threads and the number that each stands for."""
+    merged = _merged(channels)
     return Stats(
         at=EPOCH + now * MICROSECOND,
         threads=found.threads,
         checkpoints=found.checkpoints,
         writes=found.writes,
         bytes=found.bytes,
-        bytes_on_disk=bytes_on_disk,
-        full_copy_bytes=sum([one.full_copy_bytes for one in channels]),
-        compression_saved=compression_saved,
-        channels=tuple(sorted(channels, key=lambda one: (-one.bytes, one.name))),
-        parts=parts or {},
+        full_copy_bytes=sum([one.full_copy_bytes for one in merged]),
+        channels=tuple(sorted(merged, key=lambda one: (-one.bytes, one.name))),
         hours=found.hours,
         largest=found.largest[:MOST],
         busiest=found.busiest[:MOST],
         idle_threads=found.idle_threads,
         idle_bytes=found.idle_bytes,
-        by_thread=by_thread,
         estimated=bool(found.notes),
         note="; ".join(found.notes),
         missing_indexes=found.missing_indexes,
+        **fields,
     )
 
 
-def _channels(found: Iterable[tuple[ChannelStats, float]]) -> list[ChannelStats]:
-    by_name: dict[str, list[tuple[ChannelStats, float]]] = {}
+def _merged(found: Iterable[tuple[ChannelStats, float]]) -> list[ChannelStats]:
+    """Return the sums of channels by name."""
+    sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
     for one, weight in found:
-        by_name.setdefault(one.name, []).append((one, weight))
-    return [
-        ChannelStats(
-            name,
-            bytes=round(sum([one.bytes * weight for one, weight in some])),
-            full_copy_bytes=round(sum([one.full_copy_bytes * weight for one, weight in some])),
-            changes=round(sum([one.changes * weight for one, weight in some])),
-            longest=max([one.longest for one, _ in some]),
-        )
-        for name, some in by_name.items()
-    ]
+        own = sums[one.name]
+        own[0] += one.bytes * weight
+        own[1] += one.full_copy_bytes * weight
+        own[2] += one.changes * weight
+        own[3] = max(own[3], one.longest)
+    return [ChannelStats(name, *map(round, own)) for name, own in sums.items()]
 
 
 # -- any saver ---------------------------------------------------------------------------
@@ -351,31 +337,28 @@ class _Listed:
 
     def __init__(self, serde: Any) -> None:
         self._serde = serde
-        self._sizes: dict[
-            tuple[str, str, str, str], int
-        ] = {}  # thread, namespace, channel, version
-        self._channels: dict[str, ChannelStats] = {}
+        self._sizes: dict[tuple[str, ...], int] = {}  # thread, namespace, channel, version
+        self._channels: list[tuple[ChannelStats, float]] = []
         self._threads: dict[str, tuple[int, int, list[int]]] = {}  # bytes, writes, times
-        self._count = self._read = self._writes = 0
+        self._count = self._read = self._pending = 0
 
     def add(self, one: CheckpointTuple) -> bool:
         """Add a checkpoint; return True if it is enough."""
         place, checkpoint = one.config["configurable"], one.checkpoint
         thread, ns = str(place["thread_id"]), str(place.get("checkpoint_ns", ""))
-        if ns.startswith(OWN_NS):
-            return self._is_full
-        size, writes, times = self._threads.get(thread, (0, 0, []))
-        for name, value in checkpoint["channel_values"].items():
-            version = str(checkpoint["channel_versions"].get(name))
-            size += self._add_value((thread, ns, name, version), value)
-        pending = sum([self._size(value) for _, _, value in one.pending_writes or ()])
-        self._writes += pending
-        size += pending
-        writes += len({task for task, *_ in one.pending_writes or ()})
-        stored_at = pack_time(checkpoint["ts"])
-        times.append(stored_at if isinstance(stored_at, int) else 0)
-        self._threads[thread] = size, writes, times
-        self._count += 1
+        if not ns.startswith(OWN_NS):
+            size, writes, times = self._threads.get(thread, (0, 0, []))
+            for name, value in checkpoint["channel_values"].items():
+                version = str(checkpoint["channel_versions"].get(name))
+                size += self._add_value((thread, ns, name, version), value)
+            pending = sum([self._size(value) for _, _, value in one.pending_writes or ()])
+            writes += len({task for task, *_ in one.pending_writes or ()})
+            stored_at = pack_time(checkpoint["ts"])
+            times.append(stored_at if isinstance(stored_at, int) else 0)
+            self._threads[thread] = size + pending, writes, times
+            self._count += 1
+            self._pending += pending
+            self._read += pending
         return self._is_full
 
     @property
@@ -383,32 +366,22 @@ class _Listed:
         return self._count >= LISTED or self._read > _LISTED_BYTES
 
     def _size(self, value: Any) -> int:
-        size = len(self._serde.dumps_typed(value)[1])
-        self._read += size
-        return size
+        return len(self._serde.dumps_typed(value)[1])
 
     def _add_value(self, key: tuple[str, str, str, str], value: Any) -> int:
         """Add a value of a channel; return its size if its version is new."""
-        name, is_new = key[2], key not in self._sizes
+        is_new = key not in self._sizes
         if is_new:
             self._sizes[key] = self._size(value)
-        else:
-            self._read += self._sizes[key]
         size = self._sizes[key]
-        old = self._channels.get(name) or ChannelStats(name)
-        self._channels[name] = ChannelStats(
-            name,
-            old.bytes + size * is_new,
-            old.full_copy_bytes + size,
-            old.changes + is_new,
-            max(old.longest, len(value) if isinstance(value, list) else 0),
-        )
+        longest = len(value) if isinstance(value, list) else 0
+        self._channels.append((ChannelStats(key[2], size * is_new, size, is_new, longest), 1.0))
+        self._read += size
         return size * is_new
 
     def stats(self, at: datetime) -> Stats:
         """Return the statistics."""
         now = (at - EPOCH) // MICROSECOND
-        read = ReadUsage(now, now - IDLE_DAYS * DAY, MOST)
         recent = [
             (name, time)
             for name, (_, _, times) in self._threads.items()
@@ -421,7 +394,9 @@ class _Listed:
             for name, (size, writes, times) in self._threads.items()
         ]
         note = f"all, from the first {self._count:,} checkpoints that list() returns"
-        notes = (note,) if self._is_full else ()
-        found = usage_of(read, 0, threads, recent, notes)
-        channels, parts = list(self._channels.values()), {"pending_writes": self._writes}
-        return _stats(now, found, channels, bytes_on_disk=None, parts=parts)
+        read = ReadUsage(now, now - IDLE_DAYS * DAY, MOST)
+        found = usage_of(read, 0, threads, recent, (note,) if self._is_full else ())
+        parts = {"pending_writes": self._pending}
+        return _stats(
+            now, found, self._channels, bytes_on_disk=None, compression_saved=0, parts=parts
+        )

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import TypeAlias, cast
+from typing import cast
 
 from threadkeep.codec.frame import unpack
 from threadkeep.codec.introspection import references
 from threadkeep.engine import elements
-from threadkeep.engine.cold_references import (
-    STUB,
-    location_of,
-)
+from threadkeep.engine.cold_references import STUB, location_of
 from threadkeep.engine.context import NO_CODEC, Keyframes, read_manifest
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.model import (
     OWN_NS,
-    FindThreads,
     ReadSegments,
     ReadSizes,
     ReadThread,
@@ -31,6 +27,7 @@ from threadkeep.engine.model import (
     Span,
     StoredCheckpoint,
     ThreadRows,
+    ThreadSize,
 )
 from threadkeep.engine.operation import Operation, fetch
 from threadkeep.engine.refs import Cell, Inline, Ref, Run, covering, length
@@ -40,7 +37,6 @@ from threadkeep.engine.thread_entry import WITH_CHECKPOINTS, ThreadEntry, Thread
 from threadkeep.engine.usage import DAY, ReadUsage, ThreadUsage, Usage, usage_of
 
 _PAGE = 5000
-_SCANNED = 5_000
 _MAX_SCANNED = 10_000
 EVERYTHING = 2**62
 """Behind every position of a log."""
@@ -59,8 +55,8 @@ class ThreadStats:
 
     Attributes:
         thread: its id.
-        checkpoints: how many it has, without hidden ones.
-        writes: how many rows of pending writes.
+        checkpoints: their number, without hidden ones.
+        writes: rows of pending writes.
         bytes: the sum of all parts.
         full_copy_bytes: what one whole, uncompressed copy of the state per checkpoint takes.
         compression_saved: by how much its segments are smaller than what they hold.
@@ -69,7 +65,7 @@ class ThreadStats:
         pending_writes: pending writes, and the values that only they refer to.
         metadata: the checkpoints' metadata.
         unreferenced: what nothing refers to any more.
-        weight: how many threads of its size it stands for, where not all were counted.
+        weight: the number of threads of its size that it stands for, where not all were counted.
     """
 
     thread: str
@@ -105,26 +101,16 @@ class ChannelStats:
     longest: int = 0
 
 
-def sizes(after: str | None) -> Operation[Sizes]:
-    """Return a page of threads and their sizes."""
-    reply = yield from fetch(ReadSizes(after, _PAGE))
-    return cast("Sizes", reply)
-
-
-def thread_names(after: str | None, limit: int) -> Operation[list[str]]:
-    """Return the first ids behind this one, in order, of threads that hold checkpoints."""
-    reply = yield from fetch(FindThreads(after, limit))
-    return cast("list[str]", reply)
-
-
 def all_sizes() -> Operation[Sizes]:
     """Return the sizes of all threads but threadkeep's own."""
-    page = yield from sizes(None)
-    threads = list(page.threads)
-    while len(page.threads) == _PAGE:
-        page = yield from sizes(threads[-1].thread)
-        threads += page.threads
-    return Sizes(page.total, tuple([one for one in threads if not one.thread.startswith(OWN_NS)]))
+    found: list[ThreadSize] = []
+    while True:
+        after = found[-1].thread if found else None
+        page = cast("Sizes", (yield from fetch(ReadSizes(after, _PAGE))))
+        found += page.threads
+        if len(page.threads) < _PAGE:
+            others = [one for one in found if not one.thread.startswith(OWN_NS)]
+            return Sizes(page.total, tuple(others))
 
 
 def usage(read: ReadUsage, *, counts_usage: bool) -> Operation[Usage]:
@@ -152,12 +138,13 @@ def usage(read: ReadUsage, *, counts_usage: bool) -> Operation[Usage]:
 
 def _entries_in_use() -> Operation[dict[str, ThreadEntry]]:
     """Return the entries of threads that hold checkpoints, by thread."""
-    query, found = ThreadQuery(states=WITH_CHECKPOINTS), list[ThreadEntry]()
-    page = yield from page_of("thread", None, query)
-    while page:
-        found += page
-        page = yield from page_of("thread", (page[-1].thread, page[-1].thread), query)
-    return {entry.thread: entry for entry in found}
+    found: dict[str, ThreadEntry] = {}
+    query = ThreadQuery(states=WITH_CHECKPOINTS)
+    after = None
+    while page := (yield from page_of("thread", after, query)):
+        found |= {entry.thread: entry for entry in page}
+        after = page[-1].thread, page[-1].thread
+    return found
 
 
 def _recent(since: int) -> Operation[tuple[list[tuple[str, int]], tuple[str, ...]]]:
@@ -168,13 +155,13 @@ def _recent(since: int) -> Operation[tuple[list[tuple[str, int]], tuple[str, ...
     found: list[tuple[str, int]] = []
     after: tuple[str, str, str] | None = None
     while True:
-        reply = yield from fetch(ScanCheckpoints(None, None, None, None, {}, after, _SCANNED))
+        reply = yield from fetch(ScanCheckpoints(None, None, None, None, {}, after, _PAGE))
         page = [(one.thread, one.row) for one in cast("list[StoredCheckpoint]", reply)]
         new = [
             (thread, row.ts) for thread, row in page if isinstance(row.ts, int) and row.ts >= since
         ]
         found += new
-        if not new or len(page) < _SCANNED:
+        if not new or len(page) < _PAGE:
             return found, ()
         if len(found) >= _MAX_SCANNED:
             return found, (f"of the last 24 hours, the newest {_MAX_SCANNED:,} checkpoints",)
@@ -182,105 +169,97 @@ def _recent(since: int) -> Operation[tuple[list[tuple[str, int]], tuple[str, ...
 
 
 def thread_stats(
-    thread: str, families: dict[frozenset[str], list[Span]]
+    thread: str, families: dict[frozenset[str], tuple[Span, ...]]
 ) -> Operation[tuple[ThreadStats, list[ChannelStats]]]:
     """Count one thread; add to `families` what it refers to of what it shares with others."""
-    reply = yield from fetch(ReadThread(thread))
-    rows = cast("ThreadRows", reply)
+    rows = cast("ThreadRows", (yield from fetch(ReadThread(thread))))
     # (what was offloaded counts as the bytes that it takes in the cold store: nobody fetches all
     # of it to count)
-    spans = tuple(Span(log, 0, EVERYTHING) for log in sorted({s.log for s in rows.segments}))
+    spans = tuple([Span(log, 0, EVERYTHING) for log in sorted({s.log for s in rows.segments})])
     segments: list[Segment] = []
     if spans:
         segments = yield from fetch(ReadSegments(thread, spans, stub=True))
     logs = _Logs(segments)
-    taken = families.setdefault(frozenset((thread, *rows.family)), []) if rows.family else []
-    logs.take(taken)
-    needs, channels = _needs(rows, logs)
-    parts = {name: logs.take(spans) for name, spans in needs.items()}
-    taken += covering([span for spans in needs.values() for span in spans])
-    is_first, is_last = (
-        all(thread < other for other in rows.family),
-        all(thread > other for other in rows.family),
-    )
+    family = frozenset((thread, *rows.family))
+    logs.count(families.get(family, ()))
     checkpoints = [stored.row for stored in rows.checkpoints]
     writes = [*rows.orphans, *(row for stored in rows.checkpoints for row in stored.writes)]
-    sizes = {
-        "manifests": parts.pop(_KEYFRAMES) + sum([len(row.manifest) for row in checkpoints]),
-        "pending_writes": parts.pop(_WRITES) + sum([len(row.body) for row in writes]),
-        "metadata": sum([len(row.metadata) + len(row.exact or b"") for row in checkpoints]),
-        "unreferenced": logs.rest() if is_last else 0,
-    }
+    keyframes, channels, needs = _channels(rows.checkpoints, logs)
+    # What several parts share counts for the first of them.
+    manifests = logs.count(keyframes) + sum([len(row.manifest) for row in checkpoints])
+    channels = [replace(one, bytes=logs.count(needs[one.name])) for one in channels]
+    pending = logs.count(
+        [span for row in writes for w in unpack_writes(row) for span in w.ref.needs]
+    )
+    pending += sum([len(row.body) for row in writes])
+    metadata = sum([len(row.metadata) + len(row.exact or b"") for row in checkpoints])
+    unreferenced = logs.rest() if thread == max(family) else 0
+    if rows.family:
+        families[family] = logs.counted
+    stored = {one.name: one.bytes for one in channels if one.bytes}
     found = ThreadStats(
-        thread=thread,
+        thread,
         checkpoints=len(visible(rows.checkpoints)),
         writes=len(writes),
-        bytes=sum([*parts.values(), *sizes.values()]),
+        bytes=manifests + sum(stored.values()) + pending + metadata + unreferenced,
         full_copy_bytes=sum([one.full_copy_bytes for one in channels]),
-        compression_saved=max(logs.compressed, 0) if is_first else 0,
-        channels={name: size for (name,), size in parts.items() if size},
-        **sizes,
+        compression_saved=max(logs.compressed, 0) if thread == min(family) else 0,
+        channels=stored,
+        manifests=manifests,
+        pending_writes=pending,
+        metadata=metadata,
+        unreferenced=unreferenced,
     )
-    return found, [replace(one, bytes=parts[one.name,]) for one in channels]
+    return found, channels
 
 
-_Part: TypeAlias = tuple[str, ...]  # of a channel its name
-_KEYFRAMES: _Part = ()
-_WRITES: _Part = ("", "")
-
-
-def _needs(rows: ThreadRows, logs: _Logs) -> tuple[dict[_Part, set[Span]], list[ChannelStats]]:
-    """Return the positions that each part of a thread refers to, and its channels.
-
-    In the order in which they are counted: LangGraph's own channels after those of the graph.
-    """
-    channels: dict[str, set[Span]] = {}
-    counts: dict[str, list[int]] = {}  # full copies, changes, the longest
+def _channels(
+    checkpoints: Iterable[StoredCheckpoint], logs: _Logs
+) -> tuple[set[Span], list[ChannelStats], dict[str, set[Span]]]:
+    """Return the positions of keyframes, the channels (LangGraph's own last), and theirs."""
+    needs: defaultdict[str, set[Span]] = defaultdict(set)
+    full, changes, longest = Counter[str](), Counter[str](), Counter[str]()
     last: dict[tuple[str, str], Ref] = {}
     keyframes: set[Span] = set()
     known: Keyframes = {}
-    for stored in rows.checkpoints:
+    for stored in checkpoints:
         read, key = read_manifest(stored, known)
         keyframes.add(Span(key.log, key.pos, key.pos + 1))
         for name, entry in read.entries.items():
-            if entry.ref is not None:
-                channels.setdefault(name, set()).update(entry.ref.needs)
-                count = counts.setdefault(name, [0, 0, 0])
-                count[0] += logs.full_size(entry.ref)
-                if last.get((stored.row.ns, name)) != entry.ref:
-                    last[stored.row.ns, name] = entry.ref
-                    count[1] += 1
-                    if isinstance(entry.ref, Run):
-                        count[2] = max(count[2], length(entry.ref.spans))
-    writes = [*rows.orphans, *(row for stored in rows.checkpoints for row in stored.writes)]
-    ordered = sorted(channels, key=lambda name: (name.startswith("__"), name))
-    return {
-        _KEYFRAMES: keyframes,
-        **{(name,): channels[name] for name in ordered},
-        _WRITES: {span for row in writes for w in unpack_writes(row) for span in w.ref.needs},
-    }, [ChannelStats(name, 0, *counts[name]) for name in ordered]
+            if (ref := entry.ref) is None:
+                continue
+            needs[name].update(ref.needs)
+            full[name] += logs.full_size(ref)
+            if last.get((stored.row.ns, name)) != ref:
+                last[stored.row.ns, name] = ref
+                changes[name] += 1
+                if isinstance(ref, Run):
+                    longest[name] = max(longest[name], length(ref.spans))
+    names = sorted(needs, key=lambda name: (name.startswith("__"), name))
+    return keyframes, [ChannelStats(n, 0, full[n], changes[n], longest[n]) for n in names], needs
 
 
 class _Logs:
     """The sizes of all elements of a thread, summed up along each log; 0 for missing ones."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
-        full: dict[int, dict[int, int]] = {}
-        self._left: dict[int, dict[int, int]] = {}
+        full: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        shares: defaultdict[int, dict[int, int]] = defaultdict(dict)
         self.compressed = 0
         for segment in segments:
-            sizes = full.setdefault(segment.log, {})
             own, uncompressed = _full_sizes(segment)
-            sizes.update(enumerate(own, segment.start))
+            full[segment.log].update(enumerate(own, segment.start))
             self.compressed += uncompressed - len(segment.data)
             # (the stored bytes, in equal shares for its positions)
             size, count = len(segment.data), segment.count
-            shares = [size * (at + 1) // count - size * at // count for at in range(count)]
-            self._left.setdefault(segment.log, {}).update(enumerate(shares, segment.start))
-        self._places = {log: sorted(sizes) for log, sizes in self._left.items()}
+            equal = [size * (at + 1) // count - size * at // count for at in range(count)]
+            shares[segment.log].update(enumerate(equal, segment.start))
         self._segments = [s for s in segments if not s.data.startswith(STUB)]
-        self._full = {log: _Sums(sizes) for log, sizes in full.items()}
+        self._full = _Sums(full)
+        self._shares = _Sums(shares)
         self._known: dict[Ref, int] = {}
+        self.counted: tuple[Span, ...] = ()
+        self._bytes = 0  # of these
 
     @cached_property
     def _elements(self) -> Elements:
@@ -289,7 +268,7 @@ class _Logs:
     def full_size(self, ref: Ref) -> int:
         """Return the bytes of a whole copy of the value, with what it refers to."""
         if isinstance(ref, Run):
-            return _sum(self._full, ref.spans)
+            return self._full.over(ref.spans)
         if ref not in self._known:  # many checkpoints hold the same value
             self._known[ref] = self._single_size(ref)
         return self._known[ref]
@@ -298,29 +277,27 @@ class _Logs:
         if isinstance(ref, Cell):
             own = Span(ref.log, ref.pos, ref.pos + 1)
             if not ref.uses or self._elements.missing(ref.needs):
-                return _sum(self._full, (own,))
+                return self._full.over((own,))
             data = self._elements.raw(ref.log, ref.pos)
         else:
             data = ref.data
         # (`uses` would not do: patches need elements too, and they are not part of the value.)
         size = len(data)
-        for log, pos, taken, _ in references(data) if ref.uses else ():
+        for log, pos, marker, _ in references(data) if ref.uses else ():
             if _covers(ref.uses, log, pos):
-                size += _sum(self._full, (Span(log, pos, pos + 1),)) - taken
+                size += self._full.over((Span(log, pos, pos + 1),)) - marker
         return size
 
-    def take(self, spans: Iterable[Span]) -> int:
-        """Return the stored bytes of these positions, about, as far as they were not taken yet."""
-        taken = 0
-        for log, start, stop in covering(spans):
-            places, left = self._places.get(log, []), self._left.get(log, {})
-            for pos in places[bisect_left(places, start) : bisect_left(places, stop)]:
-                taken += left.pop(pos, 0)
-        return taken
+    def count(self, spans: Iterable[Span]) -> int:
+        """Return about how many stored bytes these positions have, without those counted before."""
+        before = self._bytes
+        self.counted = covering((*self.counted, *spans))
+        self._bytes = self._shares.over(self.counted)
+        return self._bytes - before
 
     def rest(self) -> int:
-        """Return how many bytes were not taken."""
-        return sum([sum(left.values()) for left in self._left.values()])
+        """Return the stored bytes that were not counted."""
+        return self._shares.total - self._bytes
 
 
 def _full_sizes(segment: Segment) -> tuple[list[int], int]:
@@ -336,19 +313,22 @@ def _full_sizes(segment: Segment) -> tuple[list[int], int]:
 
 
 class _Sums:
-    """Sums over ranges of positions."""
+    """Sums over ranges of positions, by log."""
 
-    def __init__(self, sizes: dict[int, int]) -> None:
-        self._places = sorted(sizes)
-        self._sums = [0, *accumulate(sizes[pos] for pos in self._places)]
+    def __init__(self, sizes: Mapping[int, dict[int, int]]) -> None:
+        self._places = {log: sorted(own) for log, own in sizes.items()}
+        self._sums = {
+            log: [0, *accumulate([sizes[log][pos] for pos in places])]
+            for log, places in self._places.items()
+        }
+        self.total = sum([sums[-1] for sums in self._sums.values()])
 
-    def between(self, start: int, stop: int) -> int:
-        first, last = bisect_left(self._places, start), bisect_left(self._places, stop)
-        return self._sums[last] - self._sums[first]
-
-
-def _sum(logs: Mapping[int, _Sums], spans: Iterable[Span]) -> int:
-    return sum([logs[log].between(start, stop) for log, start, stop in spans if log in logs])
+    def over(self, spans: Iterable[Span]) -> int:
+        total = 0
+        for log, start, stop in spans:
+            places, sums = self._places.get(log, ()), self._sums.get(log, (0,))
+            total += sums[bisect_left(places, stop)] - sums[bisect_left(places, start)]
+        return total
 
 
 def _covers(spans: Sequence[Span], log: int, pos: int) -> bool:

@@ -1,9 +1,9 @@
-"""Measurements over time: a sliding window of operations, growth, and hysteresis. No I/O."""
+"""Measurements over time: a sliding window of operations, and growth. No I/O."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import ceil
 from statistics import linear_regression
@@ -11,10 +11,8 @@ from statistics import linear_regression
 from threadkeep.errors import ConflictError, InvalidArgumentError, InvalidConfigError
 
 SAMPLES = 300
-_CHANGES_AFTER = 3  # evaluations in a row
-_CLEARS_BELOW = 0.9  # of the threshold
 _CALLERS_OWN = (ConflictError, InvalidArgumentError, InvalidConfigError)
-_LEAST_SPAN = 3600  # seconds of sizes from which growth is told
+_LEAST_SPAN = 3600  # seconds of sizes from which growth is known
 DAY = 86400
 
 
@@ -84,22 +82,15 @@ def _percentile(ordered: list[float], part: float) -> float | None:
     return ordered[ceil(part * len(ordered)) - 1] if ordered else None
 
 
-class Growth:
-    """Sizes over time, the newest 300."""
+def growth_per_day(sizes: Iterable[tuple[float, int]]) -> float | None:
+    """Return the growth of sizes at times in seconds, in bytes a day (least squares).
 
-    def __init__(self) -> None:
-        self._sizes: deque[tuple[float, int]] = deque(maxlen=SAMPLES)
-
-    def add(self, at: float, size: int) -> None:
-        """Add a size at a time in seconds."""
-        self._sizes.append((at, size))
-
-    def per_day(self) -> float | None:
-        """Return the bytes a day by which it grows (least squares); None within the first hour."""
-        times = [at for at, _ in self._sizes]
-        if not times or times[-1] - times[0] < _LEAST_SPAN:
-            return None
-        return linear_regression(times, [size for _, size in self._sizes]).slope * DAY
+    None within the first hour.
+    """
+    times, values = zip(*sizes, strict=True)
+    if times[-1] - times[0] < _LEAST_SPAN:
+        return None
+    return linear_regression(times, values).slope * DAY
 
 
 def days_until(size: int, per_day: float | None, limit: int | None) -> float | None:
@@ -107,21 +98,3 @@ def days_until(size: int, per_day: float | None, limit: int | None) -> float | N
     if limit is None or not per_day or per_day <= 0:
         return None
     return max(limit - size, 0) / per_day
-
-
-class Hysteresis:
-    """State of one alert: it changes after three values in a row, and clears well within limits."""
-
-    def __init__(self) -> None:
-        self.is_active = False
-        self._in_a_row = 0
-
-    def update(self, ratio: float) -> bool:
-        """Take a value as a part of its limit, above 1 is bad; return True if the state changed."""
-        is_other = ratio <= _CLEARS_BELOW if self.is_active else ratio > 1
-        self._in_a_row = self._in_a_row + 1 if is_other else 0
-        has_changed = self._in_a_row == _CHANGES_AFTER
-        if has_changed:
-            self.is_active = not self.is_active
-            self._in_a_row = 0
-        return has_changed

@@ -9,10 +9,10 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from threadkeep.delegate import Delegate
+from threadkeep.engine.usage import Counters
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow, both
-from threadkeep.monitor.counters import Counters
 from threadkeep.options import check_options
 from threadkeep.saver import Saver
 from threadkeep.segment_cache import Cache

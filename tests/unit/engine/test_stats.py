@@ -103,12 +103,13 @@ def test_the_sizes_of_a_growing_list_are_not_summed_position_by_position(monkeyp
 def test_sums_over_any_spans():
     chance = random.Random(2)
     sizes = {chance.randrange(100): chance.randrange(9) for _ in range(60)}
-    sums = thread_sizes._Sums(sizes)
+    sums = thread_sizes._Sums({1: sizes, 3: {2**50: 7}})
     for _ in range(200):
         start, stop = chance.randrange(110), chance.randrange(110)
         if start <= stop:
             inside = [size for pos, size in sizes.items() if start <= pos < stop]
-            assert sums.between(start, stop) == sum(inside)
-    assert thread_sizes._Sums({2**50: 7}).between(0, 2**60) == 7
+            assert sums.over((Span(1, start, stop), Span(2, 0, 9))) == sum(inside)
+    assert sums.over((Span(3, 0, 2**60),)) == 7
+    assert sums.total == sum(sizes.values()) + 7
     assert thread_sizes._covers((Span(1, 2, 4), Span(3, 0, 2)), 3, 1)
     assert not thread_sizes._covers((Span(1, 2, 4), Span(3, 0, 2)), 1, 4)

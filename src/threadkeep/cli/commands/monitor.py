@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-import threading
 from contextlib import suppress
+from queue import SimpleQueue
+
+import typer
 
 from threadkeep.backends.open import extra
 from threadkeep.cli.app import command
-from threadkeep.cli.parameters import URL_ARGUMENT, flag, option, parse_size
+from threadkeep.cli.parameters import URL_ARGUMENT, flag, option, parse_positive, parse_size
 from threadkeep.cli.stores import Session, public_name, settings
 from threadkeep.cli.terminal import interrupted_by_sigterm, plural
 from threadkeep.monitor import Monitor, Snapshot, Thresholds, observe
@@ -16,8 +18,12 @@ from threadkeep.monitor import Monitor, Snapshot, Thresholds, observe
 
 def _thresholds(
     *,
-    max_latency_ms: float = option("--max-latency-ms", "Limit of the 95th percentile.", 1000.0),
-    max_error_rate: float = option("--max-error-rate", "Limit of failures, 0 to 1.", 0.05),
+    max_latency_ms: float = option(
+        "--max-latency-ms", "Limit of the 95th percentile. 0: none.", 1000.0, min=0
+    ),
+    max_error_rate: float = option(
+        "--max-error-rate", "Limit of failures, 0 to 1. 1: none.", 0.05, min=0
+    ),
     max_thread_bytes: str | None = option(
         "--max-thread-bytes SIZE", "Limit of a thread, such as 10MB. Default: none."
     ),
@@ -26,7 +32,7 @@ def _thresholds(
     ),
 ) -> Thresholds:
     return Thresholds(
-        max_latency_ms=max_latency_ms,
+        max_latency_ms=max_latency_ms or None,
         max_error_rate=max_error_rate,
         max_thread_bytes=parse_size("--max-thread-bytes", max_thread_bytes),
         max_growth_per_day=parse_size("--max-growth-per-day", max_growth_per_day),
@@ -38,14 +44,14 @@ def monitor(
     session: Session,
     store: str | None = URL_ARGUMENT,
     *,
-    interval: float = option("--interval SECONDS", "Time between two measurements.", 60.0),
+    interval: str = option("--interval TIME", "Time between two measurements.", "60s"),
     alert: list[str] | None = option(
         "--alert URL",
         "Send alerts to this URL of apprise. Repeatable. Default: TK_ALERTS (JSON), else alerts in"
         " threadkeep.toml.",
     ),
     listen: str = option("--listen HOST:PORT", "Serve /healthz and /metrics.", "127.0.0.1:9464"),
-    once: bool = flag("--once", "Measure once, and exit. Exit code 1: unhealthy."),
+    once: bool = flag("--once", "Measure once, and exit. Exit code 1: unhealthy, or an alert."),
     thresholds: Thresholds,
 ) -> int:
     """Measure a store until SIGTERM or Ctrl-C; serve its health and metrics."""
@@ -56,35 +62,36 @@ def monitor(
     url = session.url(store)
     channels = alert or settings().alerts or ()
     registry = CollectorRegistry()
+    seconds = parse_positive("--interval", interval).total_seconds()
+    codes: SimpleQueue[int] = SimpleQueue()
 
     def show(found: Snapshot) -> None:
         if session.as_json or sys.stdout.isatty():
-            session.print(found.as_json(), _line(found))
+            try:
+                session.print(found.as_json(), _line(found))
+            except typer.Exit as error:  # (nobody reads the output any more)
+                codes.put(error.exit_code)
 
     with session.open(url) as saver:
         observed = observe(saver, registry=registry)
-        watch = Monitor(
-            observed, thresholds, interval, alerts=channels, on_snapshot=None if once else show
-        )
         if once:
+            watch = Monitor(observed, thresholds, alerts=channels, in_a_row=1)
             found = watch.measure()
+            watch.stop()
             session.print(found.as_json(), found.report())
-            return 0 if found.healthy else 1
+            return 0 if found.healthy and not found.alerts else 1
+        watch = Monitor(observed, thresholds, seconds, alerts=channels, on_snapshot=show)
         with (
             suppress(KeyboardInterrupt),
             interrupted_by_sigterm(),
             serve(watch, registry, listen) as address,
         ):
-            _run(session, watch, public_name(url), address)
+            name = public_name(url)
+            text = f"Monitoring {name}: {address}/healthz, {address}/metrics"
+            session.print({"store": name, "address": address}, text)
+            with watch:
+                return codes.get()
     return 0
-
-
-def _run(session: Session, watch: Monitor, store: str, address: str) -> None:
-    """Measure until a signal comes."""
-    document = {"store": store, "address": address}
-    session.print(document, f"Monitoring {store}: {address}/healthz, {address}/metrics")
-    with watch:
-        threading.Event().wait()
 
 
 def _line(found: Snapshot) -> str:

@@ -1,4 +1,4 @@
-"""Commands that tell how a store is doing: stats, advise."""
+"""Statistics and advice: the commands stats and advise."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from threadkeep.backends.open import file_of
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import URL_ARGUMENT, flag, option, parse_positive
 from threadkeep.cli.stores import Session, public_name
-from threadkeep.cli.terminal import Drawn, bar, columns, plural, table, text
+from threadkeep.cli.terminal import Drawn, bar, columns, plural, table, text, width
 from threadkeep.engine.usage import ThreadUsage
 from threadkeep.monitor.advice import Advice
 from threadkeep.monitor.advice import advise as advise_on
 from threadkeep.monitor.statistics import Stats
-from threadkeep.monitor.texts import size
+from threadkeep.monitor.texts import shown, size
 
 _LABELS = {
     "manifests": "(manifests)",
@@ -29,6 +29,8 @@ _LABELS = {
 }
 _AXIS = "".join([f"{f'-{hours} h':<18}" for hours in (24, 18, 12, 6)]).rstrip()
 _TABLES, _OTHER_LINES = 3, 29
+_NUMBERS, _LEAST_NAME = 44, 16  # columns
+_BARS = (24, 8)  # their longest, where there is room
 
 
 @command("threadkeep stats threads.db --watch")
@@ -122,38 +124,51 @@ def _rates(found: Stats, before: Stats | None) -> str | None:
 
 
 def _threads(title: str, threads: Sequence[ThreadUsage]) -> Drawn:
-    most = max([one.bytes for one in threads], default=0)
-    rows = [
-        (one.thread, one.checkpoints, one.recent, size(one.bytes), bar(one.bytes, most))
-        for one in threads
-    ]
-    return table((title, "checkpoints>", "24 h>", "bytes>", ""), rows)
+    rows = [(one.thread, one.bytes, f"{one.checkpoints:,}", f"{one.recent:,}") for one in threads]
+    return _sizes((title, "checkpoints>", "24 h>"), rows)
 
 
 def _channels(found: Stats, top: int) -> Drawn:
     """Return channels and other parts of the bytes, down to their sum; small ones in one row."""
-    shown = found.channels[:top]
-    rest = found.channels[top:]
-    counts = [
+    rows = [
         (one.name, one.bytes, f"{one.changes:,}", size(one.full_copy_bytes))
-        for one in shown
+        for one in found.channels[:top]
         if one.bytes
     ]
+    rest = found.channels[top:]
     if any(one.bytes for one in rest):
         others = plural(len(rest), "more channel")
-        counts.append((f"... {others} (--top)", sum([one.bytes for one in rest]), "", ""))
-    counts += [
+        rows.append((f"... {others} (--top)", sum([one.bytes for one in rest]), "", ""))
+    rows += [
         (label, found.parts[name], "", "")
         for name, label in _LABELS.items()
         if found.parts.get(name)
     ]
-    most = max([count for _, count, *_ in counts], default=0)
-    rows: list[Any] = [
-        (name, changes, copies, size(count), bar(count, most))
-        for name, count, changes, copies in counts
+    total = sum([count for _, count, *_ in rows])
+    return _sizes(("channel", "changes>", "full copies>"), rows, total)
+
+
+def _sizes(
+    columns: Sequence[str], rows: Sequence[tuple[str, int, str, str]], total: int = 0
+) -> Drawn:
+    """Return a table of names and bytes, each in one line; with bars, if there is room for them."""
+    room = max(width() - _NUMBERS, _LEAST_NAME)
+    names = [_cut(name, room) for name, *_ in rows]
+    most = max([count for _, count, *_ in rows], default=0)
+    longest = next((n for n in _BARS if n + max(map(len, names), default=0) <= room), 0)
+    cells: list[Any] = [
+        (name, *others, size(count), bar(count, most, longest))
+        for name, (_, count, *others) in zip(names, rows, strict=True)
     ]
-    rows.append(("total", "", "", size(sum([count for _, count, *_ in counts])), text("")))
-    return table(("channel", "changes>", "full copies>", "bytes>", ""), rows)
+    if total:
+        cells.append(("total", "", "", size(total), text("")))
+    return table((*columns, "bytes>", ""), cells)
+
+
+def _cut(name: str, room: int) -> str:
+    """Return a name without its middle, where it is too long."""
+    name = shown(name)
+    return name if len(name) <= room else f"{name[: room // 2 - 3]}...{name[-(room // 2) :]}"
 
 
 # -- advise ------------------------------------------------------------------------------
