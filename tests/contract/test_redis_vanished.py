@@ -150,13 +150,17 @@ def test_it_is_stale_too_where_that_life_was_forgotten(backend, vanish, monkeypa
     assert generation(backend, "a") != before
 
 
-def test_forgetting_lives_seldom_disturbs_who_makes_a_thread():
+def test_lives_that_end_seldom_disturb_who_makes_another_thread():
     generations = server.Generations()
-    names = []
+    before = generations.name("new", 0)
     for number in range(12_000):
-        names.append(generations.name("new", 0))
         generations.began(str(number), number)
-    assert len(set(names)) <= 3
+    for number in range(11_000, 12_000):
+        assert generations.name(str(number), 0) != before
+    assert generations.stored("new", before) is None
+    for number in range(12_000, 22_000):
+        generations.began(str(number), number)
+    assert generations.stored("new", before) == server.NEVER
 
 
 def test_two_lives_differ_for_who_made_neither(backend, prefix, vanish):

@@ -8,7 +8,7 @@ since 1970, which the script that makes it takes from the server.
 Who found a thread missing, and then wrote to it, continues to count from the generation of missing
 threads; others know it as it is stored. What is written under that one is built on nothing, so
 that it does not matter who makes the thread first. No name means two lives of one thread: once a
-life was forgotten, missing threads have another name.
+life has ended or was forgotten, the thread has another name while it is missing.
 
 A deleted key is gone from memory at once; in the server's files it stays until they are rewritten.
 `scrub` reports a file clean only if its rewrite began after the call, and has succeeded.
@@ -51,7 +51,9 @@ class Generations:
 
     def __init__(self) -> None:
         self._lives: dict[str, _Life] = {}
-        self._absent = 0
+        self._absent = 0  # of threads that are missing
+        self._ended: dict[str, int] = {}  # the same, of those that have had a life
+        self._last = 0  # of these names
 
     def began(self, thread: str, stored: int) -> None:
         """Remember the life of a thread that was just made."""
@@ -61,16 +63,13 @@ class Generations:
 
     def joined(self, thread: str, name: int | None, stored: int) -> None:
         """Remember the life of a thread that another process made while it was missing here."""
-        if name == self._absent and thread not in self._lives:
+        if name == self._missing(thread) and thread not in self._lives:
             self._remember(thread, stored)
 
     def _remember(self, thread: str, stored: int) -> None:
-        self._lives[thread] = _Life(self._absent, stored)
-        if len(self._lives) > _MOST:
-            # Many at once: whoever is about to make a thread has to look again.
-            for oldest in list(self._lives)[: max(1, _MOST // 10)]:
-                self._lives.pop(oldest, None)
-            self._absent -= _APART
+        self._lives[thread] = _Life(self._ended.pop(thread, self._absent), stored)
+        while len(self._lives) > _MOST:
+            self._forget(next(iter(self._lives)))
 
     def stored(self, thread: str, name: int) -> int | None:
         """Return the generation as the server knows it; None where any will do."""
@@ -78,7 +77,7 @@ class Generations:
         if life is not None and 0 <= name - life.name < _APART:
             return life.stored + name - life.name
         if name < _APART:
-            return None if name == self._absent and life is None else NEVER
+            return None if life is None and name == self._missing(thread) else NEVER
         return name
 
     def name(self, thread: str, stored: int) -> int:
@@ -88,11 +87,19 @@ class Generations:
             if 0 <= stored - life.stored < _APART:
                 return stored - life.stored + life.name
             self._forget(thread)
-        return stored or self._absent
+        return stored or self._missing(thread)
+
+    def _missing(self, thread: str) -> int:
+        return self._ended.get(thread, self._absent)
 
     def _forget(self, thread: str) -> None:
         self._lives.pop(thread, None)
-        self._absent -= _APART
+        self._last -= _APART
+        self._ended[thread] = self._last
+        if len(self._ended) > _MOST:  # (who is about to make a thread looks again)
+            self._last -= _APART
+            self._absent = self._last
+            self._ended.clear()
 
 
 class Server:
