@@ -228,13 +228,15 @@ def test_a_given_client_stays_open():
         assert client.ping()
 
 
-async def test_a_given_async_client_serves_async_methods_only():
+async def test_a_given_async_client_serves_one_event_loop():
     async with redis.asyncio.Redis.from_url(url()) as client:
         assert isinstance(opened(client), AsyncRedisBackend)
         async with threadkeep.AsyncRedisSaver(client, prefix=empty_prefix()) as saver:
             assert await saver.aget_tuple({"configurable": {"thread_id": "1"}}) is None
+            found = await asyncio.to_thread(saver.get_tuple, {"configurable": {"thread_id": "1"}})
+            assert found is None
             with pytest.raises(InvalidArgumentError, match="async backend"):
-                await asyncio.to_thread(saver.get_tuple, {"configurable": {"thread_id": "1"}})
+                saver.get_tuple({"configurable": {"thread_id": "1"}})
         assert await client.ping()
 
 
