@@ -39,6 +39,8 @@ _STATE_BYTES = 4 * 1024 * 1024  # what they may hold that the one before did not
 _STATES_LEAST = 2
 _FORKED = 64  # runs per thread that are remembered to have left a head behind
 _BASE_WEIGHT = 4096  # bytes that a thread takes before its values
+_STATE_WEIGHT = 2500  # bytes of a checkpoint that is remembered, beside its values
+_ENTRY_WEIGHT = 200  # the same of an object that is remembered by identity
 _OBJECT_FACTOR = 6  # a decoded value with its shadow takes about this many times its bytes
 
 
@@ -161,7 +163,8 @@ class ThreadMemory:
     def weight(self) -> int:
         """About how many bytes this takes."""
         values = self.newest_bytes + self._states_bytes + self.recent.weight
-        return _BASE_WEIGHT + values * _OBJECT_FACTOR + self.logs.tails
+        records = len(self._states) * _STATE_WEIGHT + len(self.recent) * _ENTRY_WEIGHT
+        return _BASE_WEIGHT + records + values * _OBJECT_FACTOR + self.logs.tails
 
 
 class WorkingSet:
@@ -265,6 +268,9 @@ class Recent:
     def weight(self) -> int:
         """About how many bytes the values stand for."""
         return self._placed_bytes + self._known_bytes
+
+    def __len__(self) -> int:
+        return len(self._placed) + len(self._known) + len(self._parts)
 
     def clear(self) -> None:
         """Forget all of them. The caller holds the lock."""
