@@ -8,7 +8,7 @@ import sqlite3
 import threading
 from collections import OrderedDict, deque
 from random import Random
-from time import monotonic
+from time import monotonic, time_ns
 
 import pytest
 import redis as redis_py
@@ -24,7 +24,7 @@ from threadkeep import cache as caches
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.cache import Cache, open_cache
 from threadkeep.cache import cache as module
-from threadkeep.cache.backend import TrimEntries
+from threadkeep.cache.backend import Claim, TrimEntries
 from threadkeep.engine.snapshots import own_copy
 from threadkeep.errors import (
     ClosedError,
@@ -368,6 +368,16 @@ def test_a_lease_ends_after_its_time(name, tmp_path):
         begin = monotonic()
         assert other.get([same(A)]) == {}
         assert 0.05 < monotonic() - begin < 5
+
+
+@pytest.mark.parametrize("name", ["postgres", "redis"])
+def test_a_claim_whose_answer_was_lost_is_made_again(name, tmp_path):
+    with open_cache(url_of(name, tmp_path), lease=60) as cache:
+        now = time_ns() // 1000
+        claim = Claim((b"a" * 24, b"b" * 24), b"owner 01", now, now + 60_000_000)
+        backend = cache._store.blocking
+        assert set(backend.claim(claim)) == set(backend.claim(claim)) == set(claim.ids)
+        assert backend.claim(claim._replace(owner=b"owner 02")) == []
 
 
 def test_nobody_waits_who_has_leases_by_the_same_call(pair):

@@ -47,12 +47,13 @@ _CLEAR = """
 DELETE FROM {schema}.cache c USING unnest(%s::bytea[], %s::bytea[]) o (first, stop)
 WHERE c.id >= o.first AND c.id < o.stop
 """
+# (the claim may have been made already, and its answer lost)
 _CLAIM = """
 INSERT INTO {schema}.cache AS c (id, used, expires, size, owner)
 SELECT o.id, %s, %s, 0, %s::bytea FROM unnest(%s::bytea[]) o (id) ORDER BY o.id
 ON CONFLICT (id) DO UPDATE SET used = excluded.used, expires = excluded.expires, size = 0,
     owner = excluded.owner, value = NULL
-    WHERE c.expires <= excluded.used
+    WHERE c.expires <= excluded.used OR c.owner = excluded.owner
 RETURNING id
 """
 _EXPIRED = """

@@ -45,7 +45,9 @@ redis.call('ZADD', base .. 'used', unpack(uses))
 _CLAIM = """
 local base, claimed = KEYS[1], {}
 for at = 4, #ARGV do
-    if redis.call('SET', base .. ARGV[at], ARGV[3], 'NX', 'PX', ARGV[2]) then
+    local key = base .. ARGV[at]
+    local is_new = redis.call('SET', key, ARGV[3], 'NX', 'PX', ARGV[2])
+    if is_new or redis.call('GET', key) == ARGV[3] then  -- (it was made, and its answer lost)
         redis.call('ZADD', base .. 'used', ARGV[1], ARGV[at])
         claimed[#claimed + 1] = ARGV[at]
     end
