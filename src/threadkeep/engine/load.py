@@ -61,7 +61,8 @@ def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
     while True:
         hot = is_hot(engine, call)
         reply = yield from fetch_checkpoint(place.thread, place.ns, place.id, hot=hot)
-        engine.memory(place.thread).meet(reply.generation)
+        is_new = reply.found is None and not place.ns and place.id is None
+        engine.memory(place.thread).meet(reply.generation, is_new=is_new)
         stored = unless_hidden(reply.found)
         if stored is None:
             return None

@@ -87,8 +87,8 @@ class OpenLogs:
         self._ripe.clear()
         self.tails = 0
 
-    def met(self) -> None:
-        """Count up the logs of the root namespace from now on: the thread was read."""
+    def count_up(self) -> None:
+        """Count up the logs of the root namespace from now on: there are no others."""
         self._counts = True
 
     def abandon(self) -> None:
@@ -115,8 +115,8 @@ class OpenLogs:
     def _new_number(self, ns: str) -> int:
         if self._exclusive:
             return EXCLUSIVE + self._token(EXCLUSIVE.bit_length() - 1)
-        # Only the root namespace of a thread that was read counts up: the other logs are
-        # not seen together.
+        # Only the root namespace of a thread that was seen empty counts up: of the others it
+        # is not known which logs there are.
         counts = not ns and self._counts
         number = self._next_log if counts else self._token(NEW_LOG_BITS)
         if not ns:

@@ -216,7 +216,8 @@ def _read_parent(
 ) -> Operation[tuple[int, Snapshot | None]]:
     place = call.place
     reply = yield from fetch_checkpoint(place.thread, place.ns, call.parent)
-    memory.meet(reply.generation)
+    is_new = reply.found is None and not place.ns and call.parent is None
+    memory.meet(reply.generation, is_new=is_new)
     if call.parent is None or reply.found is None:
         return reply.generation, None
     read, key = read_manifest(reply.found)

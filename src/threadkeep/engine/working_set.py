@@ -67,8 +67,8 @@ class ThreadMemory:
         self.reported = NOTHING_REPORTED
         self.weighed = _BASE_WEIGHT  # as the working set last weighed it
 
-    def meet(self, generation: int) -> None:
-        """Forget everything if segments were removed since."""
+    def meet(self, generation: int, *, is_new: bool = False) -> None:
+        """Forget everything if segments were removed since; `is_new`: nothing is stored yet."""
         with self._lock:
             if generation != self.generation:
                 self.logs.clear()
@@ -78,7 +78,8 @@ class ThreadMemory:
                 self._head = None
                 self.reported = NOTHING_REPORTED
                 self.generation = generation
-                self.logs.met()
+                if is_new:
+                    self.logs.count_up()
 
     def abandon(self) -> None:
         """Forget what was not known to be committed: other bytes took its place."""

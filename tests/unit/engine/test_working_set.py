@@ -71,6 +71,18 @@ def test_the_thread_used_last_is_kept():
         assert backend.asked() == (0, 1)
 
 
+def test_a_forgotten_thread_is_continued_at_the_first_attempt(made):
+    saver, _, _ = made
+    chain = Chain(saver)
+    chain.put(m=[])
+    for count in range(1, 8):
+        saver._engine.working_set.forget("t")
+        said = [*values_of(saver, chain.at)["m"], *messages(count)[-1:]]
+        saver.put_writes(chain.at, [("m", said[-1])], f"task {count}")
+        chain.put(m=said)
+    assert saver.counters().retries == 0
+
+
 def test_reading_many_threads_does_not_fill_the_memory():
     saver, _, _ = counted_saver(working_set_bytes=100_000)
     for i in range(2000):
@@ -229,7 +241,7 @@ def test_a_limit_smaller_than_one_thread():
 
 def test_log_numbers_and_positions():
     memory = WorkingSet(10**9, threading.RLock, lambda bits: 2**bits - 1).thread("t")
-    memory.meet(0)
+    memory.meet(0, is_new=True)
     assert memory.logs.reserve("", "a", 3) == (1, 0)
     assert memory.logs.reserve("", "a", 2) == (1, 3)
     assert memory.logs.reserve("", "b", 1) == (2, 0)
