@@ -28,6 +28,8 @@ NEW_LOG_BITS = 31
 KEYFRAMES = ""  # the channel whose log holds the keyframes
 EXCLUSIVE = 2**47  # added to a random number of as many bits: no two are ever the same
 
+NESTED = 64  # namespaces of subgraphs whose logs stay open
+
 SEGMENT_BYTES = 256 * 1024  # new elements are cut into segments of about this size
 SEAL_COUNT = 32  # so many new elements, or so many new bytes, are sealed
 SEAL_BYTES = 32 * 1024
@@ -75,6 +77,7 @@ class OpenLogs:
         self._exclusive = exclusive
         self._logs: dict[tuple[str, str], OpenLog] = {}
         self._by_number: dict[int, OpenLog] = {}
+        self._nested: dict[str, list[str]] = {}  # channels with logs, by namespace
         self._ripe: dict[int, OpenLog] = {}
         self.tails = 0  # bytes of all tails
         self._next_log = 1
@@ -84,6 +87,7 @@ class OpenLogs:
         """Forget all logs. The caller holds the lock."""
         self._logs.clear()
         self._by_number.clear()
+        self._nested.clear()
         self._ripe.clear()
         self.tails = 0
 
@@ -110,6 +114,12 @@ class OpenLogs:
             least = SEAL_KEYFRAMES if channel == KEYFRAMES else SEAL_COUNT
             log = self._by_number[number] = OpenLog(number, stop, least)
         self._logs[ns, channel] = log
+        if ns:
+            self._nested.setdefault(ns, []).append(channel)
+            if len(self._nested) > NESTED:
+                oldest = next(iter(self._nested))
+                for name in self._nested.pop(oldest):
+                    self._close(oldest, name)
         return log
 
     def _new_number(self, ns: str) -> int:
@@ -126,11 +136,14 @@ class OpenLogs:
     def start(self, ns: str, channel: str) -> None:
         """Let the channel continue in a fresh log."""
         with self._lock:
-            log = self._logs.pop((ns, channel), None)
-            if log is not None and all(log is not other for other in self._logs.values()):
-                self._by_number.pop(log.log, None)
-                self._ripe.pop(log.log, None)
-                self.tails -= log.new_bytes + log.old_bytes
+            self._close(ns, channel)
+
+    def _close(self, ns: str, channel: str) -> None:
+        log = self._logs.pop((ns, channel), None)
+        if log is not None and all(log is not other for other in self._logs.values()):
+            self._by_number.pop(log.log, None)
+            self._ripe.pop(log.log, None)
+            self.tails -= log.new_bytes + log.old_bytes
 
     def resume(self, ns: str, channel: str, log: int, stop: int) -> None:
         """Continue a log that another process may have written, if none is open."""

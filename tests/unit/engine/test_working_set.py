@@ -257,6 +257,19 @@ def test_log_numbers_and_positions():
     assert memory.logs.reserve("", "a", 1)[1] == 0
 
 
+def test_logs_of_the_last_64_subgraphs_stay_open():
+    numbers = iter(range(10**6))
+    logs = WorkingSet(10**9, threading.RLock, lambda _: next(numbers)).thread("t").logs
+    root = logs.reserve("", "a", 1)[0]
+    first = logs.reserve("sub:0", "a", 1)[0]
+    for number in range(1, 500):
+        logs.reserve(f"sub:{number}", "a", 1)
+    assert logs.reserve("sub:499", "a", 1)[1] == 1
+    assert logs.reserve("", "a", 1) == (root, 1)
+    assert logs.reserve("sub:0", "a", 1)[0] != first
+    assert len(logs._logs) == len(logs._by_number) == 65
+
+
 def test_many_threads_reserve_at_once():
     memory = WorkingSet(10**9, threading.RLock, lambda bits: 7).thread("t")
     memory.meet(0)
