@@ -181,15 +181,16 @@ def brief(monkeypatch):
     monkeypatch.setattr(monitor, "_RETRY", 0.01)
 
 
-def test_beside_measurements_that_hang_one_more_starts_every_ten_minutes(clock, monkeypatch):
+def test_beside_measurements_that_hang_others_start_ever_more_seldom(clock, monkeypatch):
     monkeypatch.setattr(monitor, "_TIMEOUT", 0)
-    saver = Failing()
+    saver, under_way = Failing(), []
     saver.mode = "hang"
     watch = Monitor(saver)
-    for number in (1, 2, 3, 3, 4, 4):
+    for _ in range(9):
         watch._wait_for_probe()
-        assert len(watch._under_way) == number
-        clock.now += 301
+        under_way.append(len(watch._under_way))
+        clock.now += 41
+    assert under_way == [1, 2, 3, 3, 4, 4, 4, 4, 5]
     saver.go_on.set()
 
 

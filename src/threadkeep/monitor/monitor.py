@@ -32,12 +32,11 @@ _STORAGE_EVERY = 10  # intervals between two measurements of sizes
 _LEAST_PAUSE = 15.0  # seconds between them: 300 of them must span more than an hour
 _CLEAN_EVERY = 3600  # seconds between two looks for abandoned canaries
 _RETRY = 10.0  # seconds after a failed measurement
+_DOUBLINGS = 8  # of that pause at most, one for each measurement that hangs
 _TIMEOUT = 30.0  # seconds after which a measurement that has not ended has failed
 _STOP = 5.0  # seconds that `stop` waits for what is under way
 _LEAST_JUDGED = 20  # operations from which a percentile or a rate of errors counts
 _HANGS = "The store has not answered for {:g} s."
-_MOST_UNDER_WAY = 3  # measurements, of which the older ones hang
-_ANEW = 600.0  # seconds after which one more is started beside these
 _MAX_ERROR = 300  # characters of an error
 _SHOWN = 5  # threads in a report
 _NO_FAULT = ("canary", "max_thread_bytes", "max_growth_per_day")  # (the newest canary counts)
@@ -321,10 +320,10 @@ class Monitor:
             self._note("CancelledError" if newest.cancelled() else newest.result())
 
     def _may_probe(self) -> bool:
-        """Return True if one more measurement may start, beside those that hang."""
+        """Return True if a measurement may start; beside those that hang ever more seldom."""
         self._under_way = [one for one in self._under_way if not one.done()]
-        now = monotonic()
-        if len(self._under_way) >= _MOST_UNDER_WAY and now - self._started_at < _ANEW:
+        count, now = len(self._under_way), monotonic()
+        if count and now - self._started_at < _RETRY * 2 ** min(count, _DOUBLINGS):
             return False
         self._started_at = now
         return True
