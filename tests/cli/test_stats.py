@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 import pytest
 from kit.cli import SECONDS, command, threadkeep
 from kit.engine import Chain
+from rich.cells import cell_len
 
 from threadkeep import SqliteSaver
 
@@ -79,10 +80,10 @@ def test_what_is_saved_meanwhile_is_shown(store, columns):
 
 def test_each_thread_has_one_line_whatever_its_id(store, told):
     with SqliteSaver(store) as saver:
-        for thread in ("two\nlines", "x" * 300):
+        for thread in ("two\nlines", "x" * 300, "线" * 99):
             Chain(saver, thread).put(text="y")
     lines = told("stats", store)
-    assert max(map(len, lines)) <= 100
+    assert max(map(cell_len, lines)) <= 100
     assert len([line for line in lines if r"'two\nlines'" in line]) == 1
     assert not any(line.startswith("lines") for line in lines)
 

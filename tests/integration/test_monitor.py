@@ -7,7 +7,6 @@ import json
 import os
 import queue
 import threading
-import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -20,7 +19,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from threadkeep import MemorySaver, Retention
 from threadkeep.layers import driver
-from threadkeep.monitor import Monitor, Thresholds, monitor, observe, stats
+from threadkeep.monitor import Monitor, Thresholds, monitor, observe, probes, stats
 from threadkeep.monitor.probes import _THREADS, Canary, _config
 
 from .backends import BACKENDS, open_backend
@@ -110,18 +109,19 @@ def test_nobody_sees_a_canary_that_is_under_way():
 
 
 @pytest.mark.parametrize("make", [MemorySaver, InMemorySaver])
-def test_what_a_crash_left_is_removed_by_the_next_monitor(make):
+def test_what_a_crash_left_is_removed_by_the_next_monitor(make, monkeypatch):
     saver, clock = make(), Clock()
-    clock.now = time.time() - 800
+    monkeypatch.setattr(probes, "_now", clock)
     Chain(saver, "real").put(n=1)
     for _ in range(3):  # (each on a thread of 32)
-        driver.run(_begin(Canary(saver, clock)))
+        driver.run(_begin(Canary(saver)))
     left = [thread for thread in _THREADS if saver.get_tuple(_config(thread))]
     assert left
     assert stats(saver).threads == 1
     clock.now += 500
-    driver.run(Canary(saver, clock).remove_abandoned())  # a young one may be under way elsewhere
+    driver.run(Canary(saver).remove_abandoned())  # a young one may be under way elsewhere
     assert [thread for thread in _THREADS if saver.get_tuple(_config(thread))] == left
+    clock.now += 500
     Monitor(saver).measure()
     assert [thread for thread in _THREADS if saver.get_tuple(_config(thread))] == []
     assert len([*saver.list(None)]) == 1
@@ -181,15 +181,16 @@ def brief(monkeypatch):
     monkeypatch.setattr(monitor, "_RETRY", 0.01)
 
 
-def test_beside_measurements_that_hang_one_more_starts_every_ten_minutes(clock, monkeypatch):
+def test_beside_measurements_that_hang_others_start_ever_more_seldom(clock, monkeypatch):
     monkeypatch.setattr(monitor, "_TIMEOUT", 0)
-    saver = Failing()
+    saver, under_way = Failing(), []
     saver.mode = "hang"
     watch = Monitor(saver)
-    for number in (1, 2, 3, 3, 4, 4):
+    for _ in range(9):
         watch._wait_for_probe()
-        assert len(watch._under_way) == number
-        clock.now += 301
+        under_way.append(len(watch._under_way))
+        clock.now += 41
+    assert under_way == [1, 2, 3, 3, 4, 4, 4, 4, 5]
     saver.go_on.set()
 
 

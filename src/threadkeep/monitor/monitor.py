@@ -32,12 +32,11 @@ _STORAGE_EVERY = 10  # intervals between two measurements of sizes
 _LEAST_PAUSE = 15.0  # seconds between them: 300 of them must span more than an hour
 _CLEAN_EVERY = 3600  # seconds between two looks for abandoned canaries
 _RETRY = 10.0  # seconds after a failed measurement
+_DOUBLINGS = 8  # of that pause at most, one for each measurement that hangs
 _TIMEOUT = 30.0  # seconds after which a measurement that has not ended has failed
 _STOP = 5.0  # seconds that `stop` waits for what is under way
 _LEAST_JUDGED = 20  # operations from which a percentile or a rate of errors counts
 _HANGS = "The store has not answered for {:g} s."
-_MOST_UNDER_WAY = 3  # measurements, of which the older ones hang
-_ANEW = 600.0  # seconds after which one more is started beside these
 _MAX_ERROR = 300  # characters of an error
 _SHOWN = 5  # threads in a report
 _NO_FAULT = ("canary", "max_thread_bytes", "max_growth_per_day")  # (the newest canary counts)
@@ -193,16 +192,7 @@ class Monitor:
         self._last_error = error
 
     def _evaluate(self) -> Snapshot:
-        failed = self._failed_in_a_row
-        text = f"the canary failed {plural(failed, 'time')}: {self._last_error}"
-        rates = self._window.rates()
-        storage = self._storage if self._has_new_sizes else None  # (each is judged once)
-        self._has_new_sizes = False
-        readings = [
-            Reading("canary", failed, text if failed else "the canary succeeded"),
-            *_readings(self._thresholds, rates, storage, self._least_judged),
-        ]
-        for alert in self._alerts.evaluate(readings, monotonic(), datetime.now(UTC)):
+        for alert in self._alerts.evaluate(self._readings(), monotonic(), datetime.now(UTC)):
             _log.warning("%s", alert)
             for channel in self._channels:
                 channel.put(alert)
@@ -213,6 +203,23 @@ class Monitor:
             except Exception:  # noqa: BLE001 - functions of users raise what they like
                 _log.exception("on_snapshot of a monitor failed.")
         return snapshot
+
+    def _readings(self) -> Iterator[Reading]:
+        """Yield what is known; sizes once, after they were read."""
+        failed, rates = self._failed_in_a_row, self._window.rates()
+        text = f"the canary failed {plural(failed, 'time')}: {self._last_error}"
+        yield Reading("canary", failed, text if failed else "the canary succeeded")
+        if rates.operations >= self._least_judged:
+            latency, error_rate = (rates.p95 or 0) * 1000, rates.error_rate or 0.0
+            yield Reading("max_latency_ms", latency, f"p95 latency is {latency:,.1f} ms")
+            text = f"{error_rate:.1%} of {rates.operations} operations failed"
+            yield Reading("max_error_rate", error_rate, text)
+        if rates.per_second is not None:
+            text = f"{rates.per_second:.2f} operations a second"
+            yield Reading("min_ops_per_second", rates.per_second, text)
+        if self._has_new_sizes and self._storage is not None:
+            self._has_new_sizes = False
+            yield from _of_storage(self._storage, self._thresholds.max_thread_bytes or 0)
 
     def snapshot(self) -> Snapshot:
         """Return what is known now. Measures nothing."""
@@ -321,10 +328,10 @@ class Monitor:
             self._note("CancelledError" if newest.cancelled() else newest.result())
 
     def _may_probe(self) -> bool:
-        """Return True if one more measurement may start, beside those that hang."""
+        """Return True if a measurement may start; beside those that hang ever more seldom."""
         self._under_way = [one for one in self._under_way if not one.done()]
-        now = monotonic()
-        if len(self._under_way) >= _MOST_UNDER_WAY and now - self._started_at < _ANEW:
+        count, now = len(self._under_way), monotonic()
+        if count and now - self._started_at < _RETRY * 2 ** min(count, _DOUBLINGS):
             return False
         self._started_at = now
         return True
@@ -347,24 +354,11 @@ class Monitor:
 # -- readings and reports ----------------------------------------------------------------
 
 
-def _readings(
-    limits: Thresholds, rates: Rates, storage: Storage | None, least_judged: int
-) -> Iterator[Reading]:
-    """Yield what is known."""
-    if rates.operations >= least_judged:
-        latency, failed = (rates.p95 or 0) * 1000, rates.error_rate or 0.0
-        yield Reading("max_latency_ms", latency, f"p95 latency is {latency:,.1f} ms")
-        text = f"{failed:.1%} of {rates.operations} operations failed"
-        yield Reading("max_error_rate", failed, text)
-    if rates.per_second is not None:
-        text = f"{rates.per_second:.2f} operations a second"
-        yield Reading("min_ops_per_second", rates.per_second, text)
-    if storage is None:
-        return
+def _of_storage(storage: Storage, limit: int) -> Iterator[Reading]:
     largest, text = 0, "no threads"
     if storage.threads:
         first, *others = storage.threads
-        over = len([one for one in others if one.bytes > (limits.max_thread_bytes or 0)])
+        over = len([one for one in others if one.bytes > limit])
         more = f", {over} more over the limit" if over else ""
         largest, text = first.bytes, f"thread {first.thread!r} holds {first.bytes:,} bytes{more}"
     yield Reading("max_thread_bytes", largest, text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from functools import partial, wraps
+from functools import wraps
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
@@ -75,8 +75,9 @@ class _Operation:
         self._end_span = None
         if (spans := self._exports.spans) is not None:
             thread, is_current = thread_of(self._subject), self._is_current
-            start = partial(spans.start, self._operation, thread, is_current=is_current)
-            self._end_span = _guarded("tracer", start)
+            self._end_span = _guarded(
+                "tracer", spans.start, self._operation, thread, is_current=is_current
+            )
         self._began = perf_counter()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -94,10 +95,10 @@ class _Operation:
             _guarded("tracer", self._end_span, error)
 
 
-def _guarded(name: str, call: Callable[..., T], *args: Any) -> T | None:
+def _guarded(name: str, call: Callable[..., T], *args: Any, **options: Any) -> T | None:
     """Call what is the program's. A failure is logged, and fails no operation."""
     try:
-        return call(*args)
+        return call(*args, **options)
     except Exception:  # noqa: BLE001 - tracers and loggers are other people's
         _log.exception("The %s of an observed saver failed.", name)
         return None

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 import secrets
-import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from time import time as _now
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -38,18 +37,11 @@ class Canary:
 
     They are few and known by name, so that what a crash left is found in any store, without a
     search.
-
-    Args:
-        saver: any saver.
-        clock: returns the seconds since 1970.
     """
 
-    def __init__(
-        self, saver: BaseCheckpointSaver[Any], clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, saver: BaseCheckpointSaver[Any]) -> None:
         self._saver = saver
         self._inner = behind(saver)
-        self._clock = clock
 
     def probe(self) -> Workflow[None]:
         """Write, read back, compare and delete.
@@ -81,7 +73,7 @@ class Canary:
         token = secrets.token_hex(16)
         version = self._saver.get_next_version(None, None)
         checkpoint = empty_checkpoint()
-        checkpoint["ts"] = datetime.fromtimestamp(self._clock(), UTC).isoformat()
+        checkpoint["ts"] = datetime.fromtimestamp(_now(), UTC).isoformat()
         checkpoint["channel_values"] = {_CHANNEL: token}
         checkpoint["channel_versions"] = {_CHANNEL: version}
         metadata = {"source": "update", "step": 0, "parents": {}}
@@ -104,7 +96,7 @@ class Canary:
             found = yield from _call(self._inner, "get_tuple", _config(thread))
             if found is not None:
                 made = datetime.fromisoformat(found.checkpoint["ts"]).timestamp()
-                if self._clock() - made > _ABANDONED:
+                if _now() - made > _ABANDONED:
                     yield from self._delete(thread)
 
     def _delete(self, thread: str) -> Workflow[None]:

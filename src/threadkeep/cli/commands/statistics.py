@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
+
 from threadkeep.backends.open import file_of
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import URL_ARGUMENT, flag, option, parse_positive
@@ -155,7 +157,7 @@ def _sizes(
     room = max(width() - _NUMBERS, _LEAST_NAME)
     names = [_cut(name, room) for name, *_ in rows]
     most = max([count for _, count, *_ in rows], default=0)
-    longest = next((n for n in _BARS if n + max(map(len, names), default=0) <= room), 0)
+    longest = next((n for n in _BARS if n + max(map(cell_len, names), default=0) <= room), 0)
     cells: list[Any] = [
         (name, *others, size(count), bar(count, most, longest))
         for name, (_, count, *others) in zip(names, rows, strict=True)
@@ -166,9 +168,11 @@ def _sizes(
 
 
 def _cut(name: str, room: int) -> str:
-    """Return a name without its middle, where it is too long."""
-    name = shown(name)
-    return name if len(name) <= room else f"{name[: room // 2 - 3]}...{name[-(room // 2) :]}"
+    """Return a name without its middle, where it is too wide."""
+    name, half = shown(name), room // 2
+    if cell_len(name) <= room:
+        return name
+    return f"{set_cell_size(name, half - 3)}...{set_cell_size(name[::-1], half)[::-1]}"
 
 
 # -- advise ------------------------------------------------------------------------------
