@@ -72,18 +72,12 @@ class TestHashPartitions(Variant):
         return self.new_backend(folder)
 
 
-class Owning:
-    """A backend over something of the program's, which closes it too."""
-
-    def __init__(self, given):
-        self.given = given
-        self.inner = opened(given, schema=empty_schema())
-        self.fetch, self.commit = self.inner.fetch, self.inner.commit
-        self.commit_many, self.scrub = self.inner.commit_many, self.inner.scrub
-
-    def close(self):
-        self.inner.close()
-        self.given.close()
+def owning(given):
+    """A blocking backend over something of the program's, which closes it too."""
+    backend = opened(given, schema=empty_schema())
+    close = backend.close
+    backend.close = lambda: (close(), given.close())
+    return backend
 
 
 class TestGivenPool(Variant):
@@ -92,17 +86,25 @@ class TestGivenPool(Variant):
     test_to_scrub_changes_no_row = None  # (needs autocommit: see test_postgres_scrubbing.py)
 
     def new_backend(self, folder):
-        return Owning(ConnectionPool(url(), min_size=1, max_size=4, open=True))
+        return owning(ConnectionPool(url(), min_size=1, max_size=4, open=True))
 
 
 class TestGivenConnection(Variant):
     test_to_scrub_changes_no_row = None  # (needs autocommit: see test_postgres_scrubbing.py)
 
     def new_backend(self, folder):
-        return Owning(psycopg.connect(url()))
+        return owning(psycopg.connect(url()))
 
 
-class AsyncOwning(Owning):
+class AsyncOwning:
+    """A backend over something of the program's, which closes it too."""
+
+    def __init__(self, given):
+        self.given = given
+        self.inner = opened(given, schema=empty_schema())
+        self.fetch, self.commit = self.inner.fetch, self.inner.commit
+        self.commit_many, self.scrub = self.inner.commit_many, self.inner.scrub
+
     async def close(self):
         await self.inner.close()
         await self.given.close()

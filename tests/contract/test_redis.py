@@ -34,7 +34,22 @@ class TestAsyncRedis(BackendContract):
         return self.new_backend(folder)
 
 
-class Owning:
+def owning(given):
+    """A blocking backend over something of the program's, which closes it too."""
+    backend = opened(given, prefix=empty_prefix())
+    close = backend.close
+    backend.close = lambda: (close(), given.close())
+    return backend
+
+
+class TestGivenClient(Variant):
+    """One that speaks the newer protocol."""
+
+    def new_backend(self, folder):
+        return owning(redis.Redis.from_url(url(), protocol=3))
+
+
+class AsyncOwning:
     """A backend over a client of the program's, which closes it too."""
 
     def __init__(self, given):
@@ -43,22 +58,9 @@ class Owning:
         self.fetch, self.commit = self.inner.fetch, self.inner.commit
         self.commit_many, self.scrub = self.inner.commit_many, self.inner.scrub
 
-    def close(self):
-        self.inner.close()
-        self.given.close()
-
-
-class TestGivenClient(Variant):
-    """One that speaks the newer protocol."""
-
-    def new_backend(self, folder):
-        return Owning(redis.Redis.from_url(url(), protocol=3))
-
-
-class AsyncOwning(Owning):
     async def close(self):
         await self.inner.close()
-        await self.given.aclose()
+        await self.given.close()
 
 
 class TestGivenAsyncClient(Variant):

@@ -146,5 +146,5 @@ async def test_a_saver_on_an_async_backend() -> None:
         assert (await graph.ainvoke({"log": ["two"]}, at()))["log"] == told("one", "two")
         states = [state async for state in graph.aget_state_history(at())]
         assert states[0].values["log"] == told("one", "two")
-        with pytest.raises(InvalidArgumentError, match="aget_tuple"):
+        with pytest.raises(InvalidArgumentError, match="async methods"):
             saver.get_tuple(place())
