@@ -60,7 +60,7 @@ class AsyncOwning:
 
     async def close(self):
         await self.inner.close()
-        await self.given.close()
+        await self.given.aclose()
 
 
 class TestGivenAsyncClient(Variant):
