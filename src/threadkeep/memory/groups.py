@@ -154,6 +154,8 @@ class MessageGroups:
     def _expand(self, thread: Place, key: str) -> Workflow[Group]:
         """Show the messages of a group again, also those of an archived one.
 
+        Nothing is stored where they are shown already.
+
         Raises:
             ThreadNotFoundError: there is no such thread.
             InvalidArgumentError: it has no such group.
@@ -162,6 +164,8 @@ class MessageGroups:
         found = [one for one in (yield from self._of(seen)) if one.key == key]
         if not found:
             raise invalid("key", key, "Use the key of a group, as groups(thread) shows it.")
+        if found[0].status == "open":
+            return found[0]
         group = replace(found[0], status="open", by_hand=True)
         yield from self._set(seen, [group])
         return group
