@@ -566,7 +566,8 @@ def test_items_are_exported_and_imported_as_they_were(opened, tmp_path):
     lines = file.read_bytes().splitlines(keepends=True)
     for damaged, match in (
         ([*lines[:2], lines[2][:-20]], "Line 3"),
-        (lines[:2], "is cut off"),
+        (lines[:2], ": 1, and the end is missing"),
+        ([lines[0], lines[2], b"\n", lines[3]], ": 1, in place of 2"),
         ([lines[0], lines[1].replace(b'["users","1"]', b'"users"'), *lines[2:]], "Line 2"),
     ):
         file.write_bytes(b"".join(damaged))

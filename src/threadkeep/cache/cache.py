@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from langgraph.cache.base import BaseCache, FullKey, Namespace
@@ -49,6 +49,8 @@ from threadkeep.errors import (
 )
 from threadkeep.layers.driver import BackendPair, Closing, Store, Workflow, both, either
 from threadkeep.validation import LONGEST, duration, is_count, micros
+
+T = TypeVar("T")
 
 _COMPRESSION = Compression(over=16 * 1024)  # (most values are small, and speed counts)
 _NOTE_EVERY = 60_000_000  # microseconds between two writes of uses
@@ -122,7 +124,7 @@ class Cache(BaseCache[Any], Closing):
         if another run has leased one of them, this waits for its value until that lease ends. Where
         that run fails, the next one is waited for, for three leases in all.
         """
-        return finish(self._get(self._blocking, keys))
+        return self._finish(self._get, keys)
 
     async def aget(self, keys: Sequence[FullKey]) -> dict[FullKey, Any]:
         """Async variant of `get`."""
@@ -183,7 +185,7 @@ class Cache(BaseCache[Any], Closing):
 
         A value that cannot be stored is logged, and removed if it was there.
         """
-        finish(self._set(self._blocking, pairs))
+        self._finish(self._set, pairs)
 
     async def aset(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> None:
         """Async variant of `set`."""
@@ -222,7 +224,7 @@ class Cache(BaseCache[Any], Closing):
 
     def delete(self, keys: Sequence[FullKey]) -> None:
         """Remove values, and end leases."""
-        finish(self._delete(self._blocking, keys))
+        self._finish(self._delete, keys)
 
     async def adelete(self, keys: Sequence[FullKey]) -> None:
         """Async variant of `delete`."""
@@ -235,7 +237,7 @@ class Cache(BaseCache[Any], Closing):
 
     def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:
         """Remove the values of these very namespaces, or (None) all, and end leases."""
-        finish(self._clear(self._blocking, namespaces))
+        self._finish(self._clear, namespaces)
 
     async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
         """Async variant of `clear`."""
@@ -247,6 +249,12 @@ class Cache(BaseCache[Any], Closing):
             spaces = tuple([_space(each)[1] for each in namespaces])
         if spaces != ():
             await store.commit(ClearEntries(spaces))
+
+    def _finish(self, method: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+        """Run a method for a blocking caller; over async connections in their event loop."""
+        if self._store.is_blocking:
+            return finish(method(self._blocking, *args))
+        return self._store.in_loop(partial(method, self._awaited, *args))
 
     # -- values --------------------------------------------------------------------------
 
@@ -286,7 +294,7 @@ class Cache(BaseCache[Any], Closing):
     def _close(self) -> Workflow[None]:
         """Close the cache, and the store that was opened for it. Idempotent."""
         write = self._write_last_uses
-        yield from either(lambda: finish(write(self._blocking)), lambda: write(self._awaited))
+        yield from either(lambda: self._finish(write), lambda: write(self._awaited))
         yield from either(self._store.close, self._store.aclose)
         if self._owned is not None:
             yield from either(self._owned.close, self._owned.aclose)

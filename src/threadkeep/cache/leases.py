@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import SystemRandom
 from sys import getrefcount
@@ -20,6 +21,7 @@ _WAITS = 3  # times of a lease that a run waits for others
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds between two looks at another's lease
 _RANDOM = SystemRandom()
 
+Asker: TypeAlias = "asyncio.Task[Any] | threading.Thread"
 Found: TypeAlias = tuple[dict[bytes, Any], dict[bytes, bytes]]
 """Values by id, and the owners of leases by id."""
 
@@ -32,8 +34,8 @@ class Lease:
 
     __slots__ = ("asker", "key", "owner")
 
-    def __init__(self, key: str, owner: bytes, asker: int) -> None:
-        self.key, self.owner, self.asker = key, owner, asker
+    def __init__(self, key: str, owner: bytes, asker: Asker) -> None:
+        self.key, self.owner, self.asker = key, owner, weakref.ref(asker)
 
     @property
     def has_ended(self) -> bool:
@@ -48,7 +50,7 @@ def _references(lease: Lease) -> int:
     return getrefcount(lease.key)
 
 
-_UNHELD = _references(Lease(own_copy("key"), b"", 0))
+_UNHELD = _references(Lease(own_copy("key"), b"", threading.current_thread()))
 """References to a key that only its lease holds."""
 
 
@@ -112,7 +114,7 @@ class Leases:
             lease = self._leases.get(id_)
             if lease is None or lease.owner != leased[id_]:  # another process's
                 others.append(id_)
-            elif lease.key is asked[id_][1] or lease.asker == _asker():
+            elif lease.key is asked[id_][1] or lease.asker() is _asker():
                 continue  # the same run asks again
             elif lease.has_ended:
                 await store.commit(RemoveEntries((id_,), leased.pop(id_)))
@@ -144,8 +146,8 @@ class Leases:
         return True
 
 
-def _asker() -> int:
-    """Return a number of the asyncio task, else the thread, that runs.
+def _asker() -> Asker:
+    """Return the asyncio task, else the thread, that runs.
 
     It does one thing at a time: whoever asks again computes nothing any more.
     """
@@ -153,4 +155,4 @@ def _asker() -> int:
         task = asyncio.current_task()
     except RuntimeError:
         task = None
-    return threading.get_ident() if task is None else id(task)
+    return task or threading.current_thread()

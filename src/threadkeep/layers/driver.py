@@ -176,6 +176,8 @@ class Store(BackendPair):
 
     async def aanswer(self, request: Request) -> Any:
         """Carry out a request for an awaiting caller."""
+        if self._blocking is None:
+            self._loop = asyncio.get_running_loop()
         if isinstance(request, Fetch):
             return await self._afetch(request)
         if isinstance(request, Commit):
@@ -208,6 +210,8 @@ class Store(BackendPair):
 
         None where nothing is left to wait for.
         """
+        if self._blocking is None:
+            self._loop = asyncio.get_running_loop()
         if self._loop_writers is not None:
             return self._loop_writers.here().submit(change)
         if self._writer is not None and self.awaited is None:

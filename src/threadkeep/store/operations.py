@@ -332,7 +332,7 @@ def _refresh(rows: Iterable[ItemRow], now: int) -> Requests[None]:
         try:
             yield Commit(change)
         except BackendError as error:  # (the items were read: a store may be read only)
-            _log.warning("Lifetimes of items that were read do not begin anew: %s", error)
+            _log.info("Lifetimes of items that were read do not begin anew: %s", error.message)
 
 
 def _namespaces(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
 from random import Random
@@ -158,8 +158,10 @@ def _words(index: Index, texts: Iterable[str]) -> str | None:
     return " ".join(tokens("\n".join(texts)[:_WORDS]))[:_WORDS] or None
 
 
-def embed_pending(engine: Engine) -> Requests[int]:
+def embed_pending(engine: Engine, between: Callable[[], None] | None = None) -> Requests[int]:
     """Embed items that wait for it, all that the model takes; return how many were embedded.
+
+    `between` is called between pages of them, and may raise.
 
     Raises:
         EmbeddingError: the model fails.
@@ -187,6 +189,8 @@ def embed_pending(engine: Engine) -> Requests[int]:
             change: Any = EmbedItems(tuple(done))
             yield Commit(change)
         embedded += len(done)
+        if between is not None:
+            between()
 
 
 def _with_earlier(engine: Engine, puts: Sequence[ItemPut], now: int) -> Requests[list[ItemPut]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from os import PathLike
@@ -28,7 +28,7 @@ from langgraph.store.base import (
 from threadkeep.backends.base import Backend
 from threadkeep.backends.group_commit import GroupCommit
 from threadkeep.backends.process_forks import PerLoop
-from threadkeep.engine.operation import Requests, call
+from threadkeep.engine.operation import Progress, Requests, call
 from threadkeep.errors import ClosedError, InvalidArgumentError, invalid
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
@@ -262,13 +262,15 @@ class Store(BaseStore, driver.Closing):
         """Async variant of `sweep_ttl`."""
         return await self._stack.arun_here(self._sweep())
 
-    def _sweep(self) -> Requests[int]:
+    def _sweep(self, between: Callable[[], None] | None = None) -> Requests[int]:
         removed = 0
         while True:
             some: int = yield from call("sweep", self._engine.now(), _SWEPT)
             removed += some
             if some < _SWEPT:
                 return removed
+            if between is not None:
+                between()
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Future[None]:
         """Remove expired items every so many minutes, in a thread of its own.
@@ -304,18 +306,22 @@ class Store(BaseStore, driver.Closing):
         return self._stop_sweeper(timeout)
 
     def _stop_sweeper(self, timeout: float | None = None) -> bool:
-        sweeper, self._sweeper = self._sweeper, None
+        sweeper = self._sweeper
         if sweeper is None:
             return True
         if not self._swept.done():
             self._swept.set_result(None)
-        return sweeper.close(timeout)
+        has_stopped = sweeper.close(timeout)
+        if has_stopped:
+            self._sweeper = None
+        return has_stopped
 
-    def _sweep_quietly(self, progress: object) -> None:
-        del progress
+    def _sweep_quietly(self, progress: Progress) -> None:
+        between = partial(progress, "sweep", 0, 0)  # (raises where the sweeper is to stop)
         try:
-            self._stack.run(self._sweep())
-            self._stack.run(puts.embed_pending(self._engine))
+            self._stack.run(self._sweep(between))
+            between()
+            self._stack.run(puts.embed_pending(self._engine, between))
         except ClosedError:  # (with its saver)
             self._stop_sweeper()
 

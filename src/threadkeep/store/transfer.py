@@ -6,6 +6,7 @@ import base64
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -75,7 +76,7 @@ def export_items(stack: Stack, engine: Engine, path: Path, prefix: Namespace) ->
             if len(rows) < _PAGE:
                 break
             read = read._replace(after=rows[-1].place)
-        file.write(_end(exported))
+        file.write(orjson.dumps({"items": exported}) + b"\n")
         yield from aside(context.close)  # waits for the disk
     return exported
 
@@ -105,30 +106,37 @@ def import_items(
     """Put the items of a file, or of another store, into this one; return their number."""
     if isinstance(source, BaseStore):
         return (yield from _copied(stack, engine, source, index=index))
-    imported = 0
+    imported, exported = 0, None
     with file_errors(source), source.open("rb") as file:
         _check((yield from aside(file.readline)), source)
-        while lines := (yield from aside(partial(_some, file))):
-            is_last = lines[-1] == _end(imported + len(lines) - 1)
-            rows = lines[:-1] if is_last else lines
+        while exported is None and (lines := (yield from aside(partial(_some, file)))):
+            exported = _count(lines[-1])
+            rows = lines if exported is None else lines[:-1]
             puts = [_put(line, at, source) for at, line in enumerate(rows, imported + 2)]
             if puts:
                 yield from on(stack, putting.put_rows(engine, puts, index=index))
             imported += len(puts)
-            if is_last:
-                return imported
-    raise InvalidArgumentError(
-        f"{source} ends after {imported} items, and has more: it is cut off.",
-        hint="These items were imported. Export the others again.",
-    )
+    if exported != imported:
+        raise InvalidArgumentError(
+            f"Items in {source}: {imported}, and the end is missing."
+            if exported is None
+            else f"Items in {source}: {imported}, in place of {exported}.",
+            hint="These were imported. Export the others again.",
+        )
+    return imported
 
 
-def _end(items: int) -> bytes:
-    return orjson.dumps({"items": items}) + b"\n"
+def _count(line: bytes) -> int | None:
+    """Return the number of items that the last line of a file has; None of another line."""
+    try:
+        found = orjson.loads(line).get("items")
+    except (ValueError, AttributeError):
+        return None
+    return found if isinstance(found, int) else None
 
 
 def _some(file: BinaryIO) -> list[bytes]:
-    return [line for line, _ in zip(file, range(_PAGE), strict=False)]
+    return [line for line in islice(file, _PAGE) if line.strip()]
 
 
 def _check(line: bytes, path: Path) -> None:
@@ -161,7 +169,7 @@ def _put(line: bytes, number: int, path: Path) -> ItemPut:
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidArgumentError(
             f"Line {number} of {path} is damaged: {error!r:.100}",
-            hint="Items of earlier lines were imported. Importing the file again is harmless.",
+            hint="Items of lines before may have been imported: importing again is harmless.",
         ) from error
 
 

@@ -75,36 +75,43 @@ END
 $$;
 
 -- Put items, which have different keys; with `only_new`, no item that is there is replaced. Rows
--- are locked in the order of their keys. Their times are those of `put_at`, unless given.
+-- are locked in the order of their keys. Their times are those of `put_at`, unless given. Versions
+-- grow: where another put came first, with newer ones, all rows are locked, and put once more.
 CREATE FUNCTION {schema}.write_items(
     new_versions bigint[], namespaces bigint[], keys text[], jsons text[], bodies bytea[],
     ttls bigint[], pendings text[], texts text[], put_at bigint, created bigint[],
     updated bigint[], expires bigint[], only_new boolean,
     OUT numbers bigint[], OUT versions bigint[])
 LANGUAGE plpgsql AS $$
+DECLARE
+    fresh bigint[] := new_versions;
 BEGIN
-    WITH written AS (
-        INSERT INTO {schema}.store_items (
-            namespace, key, number, version, created_at, updated_at, ttl, expires_at, pending,
-            value, body, words)
-        SELECT p.namespace, p.key, p.version, p.version, coalesce(p.created, put_at),
-            coalesce(p.updated, put_at), p.ttl,
-            CASE WHEN p.updated IS NULL THEN put_at + p.ttl ELSE p.expires END, p.pending, p.json::jsonb, coalesce(p.body, convert_to(p.json, 'UTF8')), p.words::tsvector
-        FROM unnest(
-            new_versions, namespaces, keys, jsons, bodies, ttls, pendings, texts, created, updated,
-            expires)
-            p (version, namespace, key, json, body, ttl, pending, words, created, updated, expires)
-        ORDER BY p.namespace, p.key COLLATE "C"
-        ON CONFLICT (namespace, key) DO UPDATE SET
-            created_at = CASE excluded.created_at
-                WHEN put_at THEN store_items.created_at ELSE excluded.created_at END,
-            version = excluded.version, updated_at = excluded.updated_at, ttl = excluded.ttl,
-            expires_at = excluded.expires_at, pending = excluded.pending,
-            value = excluded.value, body = excluded.body, words = excluded.words
-        WHERE NOT only_new
-        RETURNING store_items.number, store_items.version)
-    SELECT array_agg(w.number ORDER BY w.version), array_agg(w.version ORDER BY w.version)
-    INTO numbers, versions FROM written w;
+    LOOP
+        WITH written AS (
+            INSERT INTO {schema}.store_items (
+                namespace, key, number, version, created_at, updated_at, ttl, expires_at, pending,
+                value, body, words)
+            SELECT p.namespace, p.key, p.version, p.version, coalesce(p.created, put_at),
+                coalesce(p.updated, put_at), p.ttl,
+                CASE WHEN p.updated IS NULL THEN put_at + p.ttl ELSE p.expires END, p.pending, p.json::jsonb, coalesce(p.body, convert_to(p.json, 'UTF8')), p.words::tsvector
+            FROM unnest(
+                fresh, namespaces, keys, jsons, bodies, ttls, pendings, texts, created, updated,
+                expires)
+                p (version, namespace, key, json, body, ttl, pending, words, created, updated, expires)
+            ORDER BY p.namespace, p.key COLLATE "C"
+            ON CONFLICT (namespace, key) DO UPDATE SET
+                created_at = CASE excluded.created_at
+                    WHEN put_at THEN store_items.created_at ELSE excluded.created_at END,
+                version = excluded.version, updated_at = excluded.updated_at, ttl = excluded.ttl,
+                expires_at = excluded.expires_at, pending = excluded.pending,
+                value = excluded.value, body = excluded.body, words = excluded.words
+            WHERE NOT only_new AND store_items.version < excluded.version
+            RETURNING store_items.number, store_items.version)
+        SELECT array_agg(w.number ORDER BY w.version), array_agg(w.version ORDER BY w.version)
+        INTO numbers, versions FROM written w;
+        EXIT WHEN only_new OR cardinality(numbers) = cardinality(keys);
+        fresh := ARRAY(SELECT nextval({literal} || '.store_counter') FROM unnest(keys));
+    END LOOP;
 END
 $$;
 
@@ -114,7 +121,7 @@ CREATE FUNCTION {schema}.put_item(
     its_words text, put_at bigint)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-    its_version bigint := nextval({literal} || '.store_counter');
+    its_version bigint;
     its_namespace bigint;
     its_number bigint;
 BEGIN
@@ -124,22 +131,27 @@ BEGIN
     LOCK TABLE {schema}.store_items IN ROW EXCLUSIVE MODE;
     SELECT n.number INTO its_namespace FROM {schema}.store_namespaces n WHERE n.path = its_path;
     IF its_namespace IS NULL THEN
-        INSERT INTO {schema}.store_namespaces (number, path) VALUES (its_version, its_path)
-        ON CONFLICT DO NOTHING;
+        INSERT INTO {schema}.store_namespaces (number, path)
+        VALUES (nextval({literal} || '.store_counter'), its_path) ON CONFLICT DO NOTHING;
         SELECT n.number INTO its_namespace FROM {schema}.store_namespaces n WHERE n.path = its_path;
     END IF;
-    INSERT INTO {schema}.store_items (
-        namespace, key, number, version, created_at, updated_at, ttl, expires_at, pending,
-        value, body, words)
-    VALUES (
-        its_namespace, its_key, its_version, its_version, put_at, put_at, lifetime,
-        put_at + lifetime, its_pending, its_json::jsonb,
-        coalesce(its_body, convert_to(its_json, 'UTF8')), its_words::tsvector)
-    ON CONFLICT (namespace, key) DO UPDATE SET
-        version = excluded.version, updated_at = excluded.updated_at, ttl = excluded.ttl,
-        expires_at = excluded.expires_at, pending = excluded.pending,
-        value = excluded.value, body = excluded.body, words = excluded.words
-    RETURNING store_items.number INTO its_number;
+    LOOP  -- (twice where another put came first, with a newer version)
+        its_version := nextval({literal} || '.store_counter');
+        INSERT INTO {schema}.store_items (
+            namespace, key, number, version, created_at, updated_at, ttl, expires_at, pending,
+            value, body, words)
+        VALUES (
+            its_namespace, its_key, its_version, its_version, put_at, put_at, lifetime,
+            put_at + lifetime, its_pending, its_json::jsonb,
+            coalesce(its_body, convert_to(its_json, 'UTF8')), its_words::tsvector)
+        ON CONFLICT (namespace, key) DO UPDATE SET
+            version = excluded.version, updated_at = excluded.updated_at, ttl = excluded.ttl,
+            expires_at = excluded.expires_at, pending = excluded.pending,
+            value = excluded.value, body = excluded.body, words = excluded.words
+        WHERE store_items.version < excluded.version
+        RETURNING store_items.number INTO its_number;
+        EXIT WHEN FOUND;
+    END LOOP;
     IF its_number <> its_version AND {schema}.store_has_vectors() THEN
         DELETE FROM {schema}.store_item_vectors v
         WHERE v.namespace = its_namespace AND v.item = its_number;
