@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from langgraph.cache.base import FullKey
 
+from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.cache.backend import Blocking, Claim, RemoveEntries
 from threadkeep.engine.snapshots import own_copy
 
@@ -54,7 +55,7 @@ _UNHELD = _references(Lease(own_copy("key"), b"", threading.current_thread()))
 """References to a key that only its lease holds."""
 
 
-class Leases:
+class Leases(ResetInChild):
     """Leases of this process, by id; the oldest are forgotten first, and are then another's.
 
     Only operations that are atomic in CPython touch the table: no lock. Nothing of ours but the
@@ -66,6 +67,9 @@ class Leases:
 
     def __init__(self, lifetime: int) -> None:
         self._lifetime = lifetime
+        super().__init__()
+
+    def _reset(self) -> None:
         self._leases: dict[bytes, Lease] = {}
 
     async def wait(
