@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial, wraps
 from inspect import signature
@@ -25,7 +25,7 @@ from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import Change
 from threadkeep.engine.operation import Aside, Call, Commit, CommitMany, Fetch, Request, Requests
 from threadkeep.engine.operation import commit as committing
-from threadkeep.errors import InvalidArgumentError
+from threadkeep.errors import ClosedError, InvalidArgumentError
 from threadkeep.layers.layer import Layer, drive, through
 
 P = ParamSpec("P")
@@ -33,6 +33,7 @@ T = TypeVar("T")
 
 _MAX_READERS = 4  # fetches of one process that wait for its disks at the same time
 _MAX_THREADS = 32  # other calls that block
+_LOOK_EVERY = 1.0  # seconds, after the event loop that a thread waits for
 
 
 # -- worker threads --------------------------------------------------------------------
@@ -105,7 +106,12 @@ class BackendPair:
         loop = self._loop
         if loop is None or not loop.is_running() or loop is _running_loop():
             raise self._refusal()
-        return asyncio.run_coroutine_threadsafe(call(), loop).result()
+        future = asyncio.run_coroutine_threadsafe(call(), loop)
+        while not wait([future], _LOOK_EVERY).done and loop.is_running():
+            pass
+        if not future.done() or future.cancelled():
+            raise ClosedError("The event loop was shut down: nobody knows if this was done.")
+        return future.result()
 
     @property
     def is_blocking(self) -> bool:
