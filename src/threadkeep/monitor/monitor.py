@@ -158,7 +158,7 @@ class Monitor:
     def _measure(self) -> Workflow[Snapshot]:
         """Measure once, send alerts, and return the snapshot."""
         self._saver.add_sink(self._window)
-        self._note((yield from self._probe()))
+        yield Aside(self._wait_for_probe, self._await_probe)
         return self._evaluate()
 
     measure, ameasure = both(_measure)
