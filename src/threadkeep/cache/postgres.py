@@ -22,7 +22,7 @@ from threadkeep.cache.backend import (
 )
 from threadkeep.errors import ThreadkeepError
 
-# (Arrays come first: see `connections.send`. Rows are locked in the order of ids.)
+# (Arrays come first: see `connections.send`. A `set` and a claim lock rows in the order of ids.)
 _GET = """
 SELECT id, value, owner FROM {schema}.cache
 WHERE id = ANY (%s::bytea[]) AND (expires IS NULL OR expires > %s)

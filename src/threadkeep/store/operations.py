@@ -20,7 +20,7 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
-from threadkeep.engine.operation import Commit, Fetch, Request, Requests
+from threadkeep.engine.operation import Fetch, Request, Requests, call
 from threadkeep.errors import BackendError, EmbeddingError, invalid
 from threadkeep.store import filters
 from threadkeep.store import puts as putting
@@ -330,7 +330,7 @@ def _refresh(rows: Iterable[ItemRow], now: int) -> Requests[None]:
     if keys:
         change: Any = RefreshItems(tuple(keys), now)
         try:
-            yield Commit(change)
+            yield from call("commit", change)  # (behind no other change)
         except BackendError as error:  # (the items were read: a store may be read only)
             _log.info("Lifetimes of items that were read do not begin anew: %s", error.message)
 

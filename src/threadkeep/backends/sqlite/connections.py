@@ -17,7 +17,7 @@ from threadkeep.backends import process_forks
 from threadkeep.backends.sqlite.failures import named
 from threadkeep.backends.sqlite.known import Known
 from threadkeep.backends.sqlite.opening import Location, open_first, transaction
-from threadkeep.errors import ClosedError
+from threadkeep.errors import ClosedError, LockedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -127,20 +127,25 @@ class Connections:
     def writing(self, busy_timeout: float | None = None) -> Iterator[sqlite3.Connection]:
         """Lend the connection that writes, in a transaction that the end of the block commits.
 
-        `busy_timeout` is that of this transaction, in seconds.
+        `busy_timeout` is that of this transaction, in seconds, also for others of this process.
         """
-        with self.write_lock, named(self.location.path):
-            db = self.writer()
-            if busy_timeout is None:
-                with transaction(db):
-                    yield db
-                return
-            db.execute(f"PRAGMA busy_timeout = {round(1000 * busy_timeout)}")
-            try:
-                with transaction(db):
-                    yield db
-            finally:
-                db.execute(f"PRAGMA busy_timeout = {round(1000 * self.location.busy_timeout)}")
+        lock = self.write_lock
+        if not lock.acquire(timeout=-1 if busy_timeout is None else busy_timeout):
+            raise LockedError
+        try:
+            with named(self.location.path):
+                db = self.writer()
+                if busy_timeout is not None:
+                    db.execute(f"PRAGMA busy_timeout = {round(1000 * busy_timeout)}")
+                try:
+                    with transaction(db):
+                        yield db
+                finally:
+                    if busy_timeout is not None:
+                        default = round(1000 * self.location.busy_timeout)
+                        db.execute(f"PRAGMA busy_timeout = {default}")
+        finally:
+            lock.release()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:

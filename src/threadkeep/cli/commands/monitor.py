@@ -44,7 +44,7 @@ def monitor(
     session: Session,
     store: str | None = URL_ARGUMENT,
     *,
-    interval: str = option("--interval TIME", "Time between two measurements.", "60s"),
+    interval: str = option("--interval TIME", "Time between two measurements, such as 60s.", "60s"),
     alert: list[str] | None = option(
         "--alert URL",
         "Send alerts to this URL of apprise. Repeatable. Default: TK_ALERTS (JSON), else alerts in"
@@ -62,7 +62,8 @@ def monitor(
     url = session.url(store)
     channels = alert or settings().alerts or ()
     registry = CollectorRegistry()
-    seconds = parse_positive("--interval", interval).total_seconds()
+    unit = "s" if interval.isdecimal() else ""
+    seconds = parse_positive("--interval", interval + unit).total_seconds()
     codes: SimpleQueue[int] = SimpleQueue()
 
     def show(found: Snapshot) -> None:
