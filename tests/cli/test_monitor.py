@@ -84,7 +84,7 @@ def test_it_ends_with_the_reader_of_its_output(store):
         ["--listen", "127.0.0.1:99999"],
         ["--max-thread-bytes", "much"],
         ["--max-error-rate", "2"],
-        ["--interval", "60", "--once"],
+        ["--interval", "sixty", "--once"],
         ["--alert", "nonsense", "--once"],
     ],
 )
