@@ -181,11 +181,13 @@ def test_system_and_pinned_messages_stay_in_view(plain: Any) -> None:
     assert "m1" not in ids(plain.load(at("t")))
 
 
-def test_of_a_pinned_exchange_all_comes_into_view(plain: Any) -> None:
+def test_of_a_pinned_exchange_all_comes_into_view_and_leaves_it(plain: Any) -> None:
     said = [*talk(1), call("call", "a", "b"), result("a"), result("b"), *talk(9, 1)]
     plain.save(at("t"), said)
     plain.pin("t", "result a")
     assert ids(plain.load(at("t")))[1:4] == ["call", "result a", "result b"]
+    plain.pin("t", "result b", pinned=False)
+    assert ids(plain.load(at("t"))) == ["threadkeep-memory", *names(6, 10)]
 
 
 # -- the archive ---------------------------------------------------------------------------

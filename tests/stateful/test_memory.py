@@ -96,12 +96,7 @@ class Conversations(RuleBasedStateMachine):
     @rule(place=PLACES, by_graph=st.booleans())
     def remove(self, *, place: float, by_graph: bool) -> None:
         at = int(place * len(self.model))
-        gone = {id_of(self.model[at])}
-        for pair in pairs(self.model):  # a call goes with its results
-            if self.model[at] in pair:
-                gone |= {
-                    id_of(one) for each in pairs(self.model) if pair[0] in each for one in each
-                }
+        gone = self.exchange(at)
         ids = [str(one.id) for one in self.model if id_of(one) in gone]
         if len(ids) == len(self.model):
             return
@@ -183,9 +178,15 @@ class Conversations(RuleBasedStateMachine):
     def pin(self, *, place: float, is_pinned: bool) -> None:
         at = int(place * len(self.model))
         self.memory.pin(self.thread, str(self.model[at].id), pinned=is_pinned)
-        marks = {**self.model[at].additional_kwargs, "pinned": is_pinned}
-        pinned = self.model[at].model_copy(update={"additional_kwargs": marks})
-        self.model = [*self.model[:at], pinned, *self.model[at + 1 :]]
+        chosen = self.exchange(at)  # (all of it is pinned, or none)
+        self.model = [
+            one.model_copy(
+                update={"additional_kwargs": {**one.additional_kwargs, "pinned": is_pinned}}
+            )
+            if id_of(one) in chosen
+            else one
+            for one in self.model
+        ]
         self.check()
 
     @precondition(lambda self: self.model)
@@ -210,6 +211,13 @@ class Conversations(RuleBasedStateMachine):
     @property
     def config(self) -> Any:
         return {"configurable": {"thread_id": self.thread}}
+
+    def exchange(self, at: int) -> set[object]:
+        """Return the ids of a message and, of a tool call or a result, of its whole exchange."""
+        found = pairs(self.model)
+        callers = [call for call, answer in found if self.model[at] in (call, answer)]
+        others = {id_of(one) for pair in found if pair[0] in callers for one in pair}
+        return {id_of(self.model[at]), *others}
 
     def positions(self) -> list[int]:
         """Return the position of each message: those that were removed leave holes."""
