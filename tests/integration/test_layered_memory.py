@@ -677,6 +677,16 @@ def test_no_group_cuts_a_tool_call(plain: Any) -> None:
     assert plain.groups.collapse("t", 1, 3).messages == 2
 
 
+def test_groups_of_a_branch_are_not_those_of_another(plain: Any) -> None:
+    plain.save(at("t"), talk(4))
+    start = plain.get_tuple(at("t")).config
+    plain.groups.collapse("t", 2, 4)
+    plain.save(at("t"), [*plain.load(at("t")), *talk(3, 4)])
+    assert ids(plain.load(at("t"))) == ["threadkeep-memory", "threadkeep-group", *names(4, 7)]
+    Chat(plain).say(start, talk(2, 7))
+    assert ids(plain.load(at("t"))) == ["threadkeep-memory", *names(2, 4), *names(7, 9)]
+
+
 def test_layers_and_groups_together(plain: Any) -> None:
     manager = IntegratedCheckpointManager(plain)
     saved = manager.save_checkpoint_optimized(at("t"), talk(6))

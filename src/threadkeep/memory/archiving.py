@@ -132,6 +132,8 @@ class Archiving(Delegate):
         record = None if newest is None else records.from_tuple(newest)
         if record is None or record.key == key or record.parent is None:
             return own, seen.live
+        if record.groups != (own.groups if own is not None else ()):  # (another branch has others)
+            return own, seen.live
         count = record.stop - (own.stop if own is not None else 0)
         before = own.digest if own is not None else ""
         if not 0 < count <= self._leaving(own, seen.live):
