@@ -190,6 +190,16 @@ def test_of_a_pinned_exchange_all_comes_into_view_and_leaves_it(plain: Any) -> N
     assert ids(plain.load(at("t"))) == ["threadkeep-memory", *names(6, 10)]
 
 
+def test_what_is_unpinned_stays_archived_where_nothing_was_summarized(plain: Any) -> None:
+    said: list[Any] = talk(5)
+    said[0].additional_kwargs["pinned"] = True
+    plain.save(at("t"), said)
+    assert ids(plain.load(at("t"))) == names(0, 5)
+    plain.pin("t", "m0", pinned=False)
+    plain.save(at("t"), [*plain.load(at("t")), *talk(1, 5)])
+    assert ids(plain.full_messages("t")) == names(0, 6)
+
+
 # -- the archive ---------------------------------------------------------------------------
 
 

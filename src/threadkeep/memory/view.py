@@ -27,6 +27,7 @@ from threadkeep.memory import records, window
 from threadkeep.memory.archiving import Archiving, Seen
 from threadkeep.memory.lru import Recent
 from threadkeep.memory.records import POINTER, Record
+from threadkeep.memory.summaries import Summary
 
 Messages: TypeAlias = list[BaseMessage]
 
@@ -170,10 +171,9 @@ class LayeredView(Archiving):
         """The checkpoint as a graph sees it."""
         found = seen.found
         values = {**found.checkpoint["channel_values"], self.channel: self._messages(view)}
-        metadata = {key: value for key, value in found.metadata.items() if key != POINTER}
+        metadata: Any = {key: value for key, value in found.metadata.items() if key != POINTER}
         checkpoint: Any = {**found.checkpoint, "channel_values": values}
-        shown: Any = metadata
-        return found._replace(checkpoint=checkpoint, metadata=shown)
+        return found._replace(checkpoint=checkpoint, metadata=metadata)
 
     def _view(
         self, seen: Seen, record: Record | None, live: Sequence[BaseMessage]
@@ -280,8 +280,7 @@ class LayeredView(Archiving):
         loaded = [views[0] for name in names if (views := self._views.get(at.thread, name))]
         view = loaded[0] if loaded else (yield from self._view_of(at, given))
         if view.record is None and (record := (yield from self._record(at.thread, names[0]))):
-            kept = {str(one.id): one for one in record.kept}
-            return View(record=record, carried=kept)
+            return View(record=record, carried={str(one.id): one for one in record.kept})
         return view
 
     def _beginning(self, thread: str, given: Messages) -> Workflow[Record | None]:
@@ -376,9 +375,8 @@ class LayeredView(Archiving):
         mark = view.mark and window.MARK + view.mark
         seen = {mark, *known, *view.carried, *(window.GROUP + key for key in view.hidden)}
         if record is None or not present & seen:
-            return View(
-                (yield from self._unmarked(at, shown))
-            )  # (whoever removes all that is in view removes the summary, too)
+            # (whoever removes all that is in view removes the summary, too)
+            return View((yield from self._unmarked(at, shown)))
         carried = dict(view.carried)
         gone = [id for id in window.removed_by(shown) if id not in carried]
         edits: dict[str, BaseMessage | None] = {
@@ -471,12 +469,14 @@ class LayeredView(Archiving):
         found = yield from self._find(at.thread, record, list({*kept, *edits}))
         at_end = {id: record.stop + number for number, id in enumerate(kept)}
         places = at_end | {id: one.position for id, one in found.items()}
-        staying.sort(key=lambda one: places[str(one.id)])
+        staying = window.without_orphans(sorted(staying, key=lambda one: places[str(one.id)]))
         gone = [found[id] for id, one in edits.items() if one is None and id in found]
+        is_unmarked = record.summary is None and len(staying) + len(gone) < len(record.kept)
         new = record.after(
             at.id or record.root,
             edits=dict(edits),
-            kept=window.without_orphans(staying),
+            kept=staying,  # (less than all, and no summary: `save` would take the view for all)
+            summary=Summary("", message_count=record.stop) if is_unmarked else record.summary,
             removed=(*record.removed, *(one.position for one in gone)),
             is_stale=True,
         )
