@@ -60,14 +60,14 @@ def test_scenario(name: str, durability: str, api: str, backend: str, tmp_path: 
         check(name, durability, api, saver)
 
 
-@pytest.mark.drawn(20)
+@pytest.mark.drawn(16)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario_crosswise(name: str, tmp_path: Path) -> None:
     with open_backend("sqlite", tmp_path) as saver:
         check(name, DEFAULT[name], "async", saver)
 
 
-@pytest.mark.drawn(20)
+@pytest.mark.drawn(16)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario_with_unusual_options(name: str, tmp_path: Path) -> None:
     with open_backend("memory", tmp_path, **UNUSUAL) as saver:

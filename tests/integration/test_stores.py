@@ -430,6 +430,7 @@ def test_a_store_without_an_index_removes_vectors_and_words(shared):
 
 def test_texts_that_the_model_refuses_keep_no_other_waiting(opened, caplog, monkeypatch):
     monkeypatch.setattr("threadkeep.store.puts._PENDING", 2)
+    monkeypatch.setattr("threadkeep.store.embedding._TRIES", 1)
     refused = ["poison"]
 
     def model(texts):

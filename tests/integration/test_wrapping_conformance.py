@@ -35,7 +35,7 @@ async def is_there(case: Any, name: str, saver: Any) -> bool:
     return True
 
 
-@pytest.mark.drawn(36)
+@pytest.mark.drawn(24)
 @pytest.mark.parametrize("capability", Capability)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", FOREIGN)
@@ -72,7 +72,7 @@ def opened(name: str, stack: ExitStack) -> Any:
     return InMemorySaver()
 
 
-@pytest.mark.drawn(36)
+@pytest.mark.drawn(24)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("name", "api"),

@@ -297,7 +297,7 @@ def small_seals(monkeypatch):
     monkeypatch.setattr(logs, "SEAL_KEYFRAMES", 2)
 
 
-@pytest.mark.drawn(80)
+@pytest.mark.drawn(50)
 @pytest.mark.parametrize(
     ("conflicts", "processes"),
     [("fork", (0, 0)), ("fork", (0, 1)), ("raise", (0, 1))],

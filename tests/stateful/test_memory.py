@@ -263,7 +263,7 @@ def _count(messages: Sequence[BaseMessage]) -> int:
 
 TestConversations = Conversations.TestCase
 TestConversations.settings = settings_of(
-    quick=15,
+    quick=10,
     full=400,
     stateful_step_count=25,
     report_multiple_bugs=False,
