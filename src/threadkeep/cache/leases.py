@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 import weakref
@@ -18,6 +19,7 @@ from threadkeep.cache.backend import Blocking, Claim, RemoveEntries
 from threadkeep.engine.snapshots import own_copy
 
 _MOST = 1000
+_COLLECTIONS = 3  # for one lease: an event loop closes generators between them
 _WAITS = 3  # times of a lease that a run waits for others
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds between two looks at another's lease
 _RANDOM = SystemRandom()
@@ -33,18 +35,29 @@ class Lease:
     LangGraph asks and answers with one `str` object for a task, so that it names the task.
     """
 
-    __slots__ = ("asker", "key", "owner")
+    __slots__ = ("asker", "collections", "key", "owner")
 
     def __init__(self, key: str, owner: bytes, asker: Asker) -> None:
         self.key, self.owner, self.asker = key, owner, weakref.ref(asker)
+        self.collections = 0
 
     @property
     def has_ended(self) -> bool:
         """True if the run holds its key no more: it ended before it had a value.
 
-        LangGraph's runs are reference cycles: it may take until the next garbage collection.
+        LangGraph's runs are reference cycles: once the task or thread that asked has ended, they
+        are collected, as until the next garbage collection others would wait in vain.
         """
+        if self.collections < _COLLECTIONS and _has_ended(self.asker()):
+            self.collections += 1
+            gc.collect()
         return _references(self) <= _UNHELD
+
+
+def _has_ended(asker: Asker | None) -> bool:
+    if isinstance(asker, threading.Thread):
+        return not asker.is_alive()
+    return asker is None or asker.done()
 
 
 def _references(lease: Lease) -> int:
