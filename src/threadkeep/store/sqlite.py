@@ -221,7 +221,9 @@ class SqliteItems(ItemBackend):
 
     def commit(self, change: Any) -> None:
         """See `ItemBackend`."""
-        with self._connections.writing(_busy_timeout([change])) as db:
+        # (a read is not to wait for others until its lifetime is noted)
+        timeout = _REFRESH_TIMEOUT if isinstance(change, RefreshItems) else None
+        with self._connections.writing(timeout) as db:
             self._carry_out(db, change)
 
     def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
@@ -234,7 +236,7 @@ class SqliteItems(ItemBackend):
             self.commit(together)
             return [None] * len(changes)
         refusals: list[ThreadkeepError | None] = []
-        with self._connections.writing(_busy_timeout(changes)) as db:
+        with self._connections.writing() as db:
             for change in changes:
                 db.execute("SAVEPOINT change")
                 try:
@@ -336,12 +338,6 @@ class SqliteItems(ItemBackend):
                 AND NOT EXISTS (SELECT 1 FROM tk_item_versions WHERE ns = ?1)"""
         db.executemany(emptied, {(ns,) for ns, _ in keys})
         return len(rows)
-
-
-def _busy_timeout(changes: Sequence[ItemChange]) -> float | None:
-    """Return how long changes wait for other processes: not long where they serve reads alone."""
-    is_read = all(isinstance(change, RefreshItems) for change in changes)
-    return _REFRESH_TIMEOUT if is_read else None
 
 
 def _make(db: sqlite3.Connection, missing: Iterable[str]) -> None:
