@@ -64,12 +64,12 @@ t AS MATERIALIZED (
 _LARGEST = _SOME.replace("{order}", "t.size DESC")
 _SAMPLE = _SOME.replace("{order}", "md5(t.thread_id)")
 _INDEXES = Statement("""
-SELECT $name${schema}$name$, c.relname || pg_get_indexdef(i.indexrelid)
+SELECT $name${schema}$name$, c.relname::text,
+    split_part(pg_get_indexdef(i.indexrelid), ' USING ', 2)
 FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
 WHERE c.relnamespace = $name${schema}$name$::regnamespace AND i.indisvalid
 """)
-_INDEX = re.compile(r"CREATE INDEX \w+\s+ON {schema}\.([^;]*)")
-_TABLE_AND_COLUMNS = re.compile(r"(\w+)CREATE.*? USING \w+ (\([^)]*\))|(\w+)[^(]*(\([^)]*\))")
+_INDEX = re.compile(r"CREATE INDEX \w+\s+ON {schema}\.(\w+)([^;]*)")
 
 
 def usage(read: ReadUsage) -> Query:
@@ -109,16 +109,15 @@ def _threads(rows: Rows) -> tuple[ThreadUsage, ...]:
 
 
 def _missing(there: Rows) -> tuple[str, ...]:
-    (schema, *_), definitions = zip(*there, strict=True)
-    known = set(map(_indexed, definitions))
+    known = {_indexed(table, definition) for _, table, definition in there}
+    schema = there[0][0]
     files = [one for one in resources.files(migrations).iterdir() if one.name.endswith(".sql")]
     sql = ";".join([one.read_text("utf-8") for one in sorted(files, key=lambda one: one.name)])
-    missing = [found[0] for found in _INDEX.finditer(sql) if _indexed(found[1]) not in known]
+    missing = [found[0] for found in _INDEX.finditer(sql) if _indexed(*found.groups()) not in known]
     return tuple([" ".join(text.replace("{schema}", schema).split()) for text in missing])
 
 
-def _indexed(definition: str) -> tuple[str, str, bool]:
+def _indexed(table: str, definition: str) -> tuple[str, str, bool]:
     """Return an index's table, its columns, and True if it is partial: names may differ."""
-    found = _TABLE_AND_COLUMNS.match(definition)
-    parts = [part for part in found.groups() if part] if found else ["", ""]
-    return parts[0], parts[1], " WHERE " in definition.replace("\n", " ")
+    columns, end, condition = definition.partition(")")
+    return table, columns.partition("(")[2] + end, "WHERE" in condition
