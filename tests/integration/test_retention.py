@@ -6,14 +6,18 @@ import operator
 import random
 import threading
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
 from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.base import copy_checkpoint
+from langgraph.checkpoint.base.id import uuid6
+from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from threadkeep import Retention
+from threadkeep import MemorySaver, Retention
 from threadkeep.engine import thread_summary
 from threadkeep.engine.model import ReadThread
 from threadkeep.engine.operation import fetch
@@ -312,6 +316,38 @@ def test_threads_that_rested_go(saver: Any) -> None:
     assert saver.threads.get("suspended").has_interrupt
     graph.invoke({"said": ["again"]}, at("one"))
     assert saver.threads.get("one").state == "active"
+
+
+@pytest.mark.parametrize("limit", [{"ttl": MOMENT}, {"max_count": 1}])
+def test_a_question_is_kept_in_forks_and_archives(tmp_path: Path, limit: Any) -> None:
+    with MemorySaver(cold=(tmp_path / "cold").as_uri()) as saver:
+        graph = _chat(saver, "asked", turns=1)
+        graph.invoke({"said": ["well?"]}, at("asked"))
+        saver.threads.fork("asked", new_thread_id="fork")
+        saver.copy_thread("asked", "archived")
+        saver.threads.archive("archived")
+        _chat(saver, "other", turns=1)
+        assert saver.threads.gc(Retention(**limit)).deleted == ("other",)
+        for thread in ("asked", "fork", "archived"):
+            assert saver.threads.get(thread).has_interrupt
+            answered = graph.invoke(Command(resume="fine"), at(thread))
+            assert answered["said"][-1] == "fine"
+            assert not saver.threads.get(thread).has_interrupt
+
+
+def test_a_question_that_came_before_its_checkpoint_is_kept(saver: Any) -> None:
+    graph = _chat(saver, turns=1)
+    head = graph.get_state(at()).config
+    new = copy_checkpoint(saver.get_tuple(head).checkpoint)
+    new["id"] = str(uuid6())
+    to = {"configurable": {**head["configurable"], "checkpoint_id": new["id"]}}
+    saver.put_writes(to, [(INTERRUPT, ["well?"])], "task")
+    for _ in range(2):
+        _gc(saver, Retention(keep="turn_ends"))
+        assert saver.threads.get("thread").has_interrupt
+        assert _gc(saver, Retention(ttl=MOMENT)).deleted == ()
+        saver.put(head, new, {"source": "loop", "step": 9}, {})
+    assert [one.id for one in saver.threads.search(has_interrupt=True)] == ["thread"]
 
 
 def test_a_ttl_of_its_own_counts_first(saver: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 from threadkeep.engine import registration, thread_summary
 from threadkeep.engine.cold_references import Archive, archive_of, is_at, with_archive
 from threadkeep.engine.context import Engine
-from threadkeep.engine.model import Batch, DropThread, RowsFence
+from threadkeep.engine.model import Batch, DropThread, RowsFence, ThreadRows
 from threadkeep.engine.operation import Operation, commit, fetch_checkpoint
 from threadkeep.engine.optimistic import OVERTAKEN, retry
 from threadkeep.engine.thread_entry import (
@@ -51,8 +52,17 @@ _SUFFIX = ".tkb"
 # -- into an archive -------------------------------------------------------------------
 
 
-def archive(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Workflow[ThreadEntry]:
-    """Write a thread to an archive, and leave only its entry in the store."""
+def archive(
+    store: Runner,
+    cold: ColdStore,
+    engine: Engine,
+    thread: str,
+    is_due: Callable[[ThreadEntry, ThreadRows], bool] = lambda _entry, _rows: True,
+) -> Workflow[ThreadEntry]:
+    """Write a thread to an archive, and leave only its entry in the store.
+
+    `is_due` decides on the rows that are archived. Raises StateError if it does not hold.
+    """
 
     def attempt() -> Workflow[ThreadEntry]:
         announced = yield from on(store, announce(engine, thread, cold.home(thread)))
@@ -62,11 +72,16 @@ def archive(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Work
             raise StateError("Another process has archived this thread.", thread=thread)
         if entry is None or not state.whole.checkpoints:
             raise ThreadNotFoundError(thread=thread)
+        if not is_due(entry, rows):
+            raise StateError("The thread is in use again.", thread=thread)
         fence = yield from on(store, fence_of(state))
         data, new = yield from aside(partial(pack, state.whole, announced, entry.state))
         yield from aside(partial(put, cold, new.key, data))
         record = new._replace(offloaded=(archive_of(entry) or new).offloaded)
-        archived = with_archive(entry, record)._replace(state=ThreadStatus.ARCHIVED)
+        waits_at = thread_summary.waits_at(rows.checkpoints, rows.orphans)
+        archived = with_archive(entry, record)._replace(
+            state=ThreadStatus.ARCHIVED, waits_at=waits_at
+        )
         fences = fence, EntryFence(entry.revision)
         change = DropThread(thread, state.whole.deleted_at, rows.generation, fences, archived)
         try:
@@ -179,7 +194,7 @@ def reopen(whole: WholeThread, archive: Archive, now: int) -> Operation[None]:
             writes=whole.writes,
             bump=True,
             entry=back._replace(state=archive.state),
-            touch=thread_summary.of_rows(*stored_of(whole), size)._replace(moves=()),
+            touch=thread_summary.of_rows(*stored_of(whole), size),
         )
         yield from commit(change)
 

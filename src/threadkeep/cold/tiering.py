@@ -16,11 +16,11 @@ from threadkeep.cold.store import ColdStore
 from threadkeep.engine import registration
 from threadkeep.engine.cold_references import archive_of
 from threadkeep.engine.context import Engine
-from threadkeep.engine.operation import Operation, Progress
-from threadkeep.engine.thread_entry import (
-    WITH_CHECKPOINTS,
-    ThreadEntry,
-)
+from threadkeep.engine.model import DropThread, ThreadRows
+from threadkeep.engine.operation import Operation, Progress, commit
+from threadkeep.engine.optimistic import retry
+from threadkeep.engine.rows import time_of
+from threadkeep.engine.thread_entry import WITH_CHECKPOINTS, EntryFence, ThreadEntry
 from threadkeep.errors import (
     CodecError,
     ConflictError,
@@ -32,7 +32,6 @@ from threadkeep.errors import (
 from threadkeep.layered_store import LayeredStore
 from threadkeep.layers.driver import Runner, Workflow, on
 from threadkeep.registry.info import ThreadInfo, info
-from threadkeep.retention import apply
 from threadkeep.validation import MICROSECOND, duration, micros
 
 
@@ -135,11 +134,10 @@ class _Run:
         known = archive_of(entry)
         back_at = 0 if known is None else known.back_at
         if tier.archive and max(entry.updated_at, back_at) < warm:
-            now = yield from on(self.store, registration.known(entry.thread))
-            if now.updated_at != entry.updated_at:
-                return  # it is in use again
             if self.cold is not None:
-                yield from archiving.archive(self.store, self.cold, self.engine, entry.thread)
+                yield from archiving.archive(
+                    self.store, self.cold, self.engine, entry.thread, partial(_rests, warm)
+                )
             self.archived.append(Archived(entry.thread, max(entry.size, 0)))
         elif tier.offload_over is not None and max(entry.created_at, back_at) < warm:
             has_stubs = known is not None and bool(known.offloaded)
@@ -152,6 +150,12 @@ class _Run:
                     self.offloaded.append(found)
                 elif found.skipped is not None:
                     self.shared.append(entry.thread)
+
+
+def _rests(since: int, entry: ThreadEntry, rows: ThreadRows) -> bool:
+    """Return True if a thread may be archived: nothing was saved since, and it is not pinned."""
+    times = [time_of(stored.row) or 0 for stored in rows.checkpoints]
+    return not entry.pinned and max([entry.updated_at, *times]) < since
 
 
 def archive(store: LayeredStore, engine: Engine, thread: str) -> Workflow[ThreadInfo]:
@@ -186,15 +190,22 @@ def discard_fork(
 ) -> Workflow[ThreadInfo]:
     """See `Threads.discard_fork`."""
     name = validation.thread_id(fork)
-    entry = yield from on(store, registration.known(name))
-    if entry.origin is None:
-        hint = "delete_thread removes it, threads.archive puts it into the cold store."
-        raise StateError("This thread is no fork of another.", hint=hint, thread=name)
-    if not delete:
-        return (yield from archive(store, engine, name))
-    yield from on(store, apply.delete_thread(engine, name))
-    gone = yield from on(store, registration.read(name))
-    return info(entry if gone is None else gone)
+
+    def attempt() -> Workflow[ThreadInfo]:
+        entry = yield from on(store, registration.known(name))
+        if entry.origin is None:
+            hint = "delete_thread removes it, threads.archive puts it into the cold store."
+            raise StateError("This thread is no fork of another.", hint=hint, thread=name)
+        if not delete:
+            return (yield from archive(store, engine, name))
+        # Another thread of this name may have been made meanwhile.
+        fence = EntryFence(entry.revision)
+        yield from on(store, commit(DropThread(name, engine.now(), fences=(fence,))))
+        engine.working_set.forget(name)
+        gone = yield from on(store, registration.read(name))
+        return info(entry if gone is None else gone)
+
+    return (yield from retry(name, attempt))
 
 
 def _cold(store: LayeredStore, what: str) -> Workflow[ColdStore]:

@@ -323,7 +323,8 @@ class RowsFence(NamedTuple):
     """Holds if the thread has exactly this many checkpoint rows and write rows.
 
     Then nobody has added one since they were read, and what looked unused still is. The rows of
-    all threads that share its segments count.
+    all threads that share its segments count. With an `EntryFence` beside it, nobody has removed
+    one either and added another: removing rows raises the entry's revision.
     """
 
     checkpoints: int
@@ -342,8 +343,9 @@ class Batch(NamedTuple):
     `ConflictError`. Then `drop_segments` (each only where log, start and count all match),
     then `segments`: one that is there with the same bytes is skipped, one that overlaps
     stored positions in any other way is a `SegmentTakenError`. Checkpoint rows replace
-    by (ns, id). Drops of what is absent are harmless. `bump` raises the generation, of all
-    threads that share the segments.
+    by (ns, id). Drops of what is absent are harmless. A batch that drops or hides rows raises the
+    revision of the entry, if there is one. `bump` raises the generation, of all threads that share
+    the segments.
     `now` is the time in microseconds since 1970. `made` is nothing that is stored: what the engine
     made the batch of.
 
@@ -369,6 +371,12 @@ class Batch(NamedTuple):
     entry: ThreadEntry | None = None
     touch: Touch | None = None
     made: object = None
+
+    @property
+    def removes(self) -> bool:
+        """True if the batch drops or hides rows."""
+        drops = (self.drop_checkpoints, self.drop_writes, self.drop_unreadable)
+        return any((*drops, self.hide_checkpoints))
 
 
 class DropThread(NamedTuple):

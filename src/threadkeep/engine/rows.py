@@ -202,6 +202,11 @@ def created_at(checkpoint_id: str | None) -> int | None:
         return None
 
 
+def time_of(row: CheckpointRow) -> int | None:
+    """Return when a checkpoint was made, in microseconds since 1970; None if nothing tells."""
+    return row.ts if isinstance(row.ts, int) else created_at(row.id)
+
+
 class Write(NamedTuple):
     """One pending write: `idx` is negative for LangGraph's special channels."""
 

@@ -133,7 +133,6 @@ class Cause(StrEnum):
     SAVE = "save"  # a checkpoint of the root namespace
     SAVE_INSIDE = "save inside"  # a checkpoint of a subgraph
     INTERRUPT = "interrupt"  # a task waits for an answer
-    RESUME = "resume"  # the wait is over where it was, as what waited is gone
 
 
 _NEW = ("", "deleted", "created")
@@ -145,8 +144,8 @@ _MOVES: dict[Cause, tuple[tuple[str, ...], str]] = {
     Cause.SAVE: ((*_NEW, "forked", "suspended"), "active"),
     Cause.SAVE_INSIDE: (_NEW, "active"),
     Cause.INTERRUPT: ((*_NEW, *WITH_CHECKPOINTS), "suspended"),
-    Cause.RESUME: (("suspended", "forked"), "active"),
 }
+_AFTER_ALL = "\U0010ffff"  # sorts after every checkpoint's id
 
 
 def move(cause: Cause, checkpoint: str) -> Move:
@@ -157,6 +156,25 @@ def move(cause: Cause, checkpoint: str) -> Move:
     """
     sources, target = _MOVES[cause]
     return Move(sources, target, checkpoint, cause is Cause.INTERRUPT, cause is not Cause.SAVE)
+
+
+def settle(head: str | None, waits_at: str | None) -> tuple[Move, ...]:
+    """Return the moves that lead an entry from any state to the one that a thread's rows tell.
+
+    A fork stays a fork, and an archived thread archived. Without a `head`, and if nothing waits, a
+    thread that is unknown, deleted or only created stays so.
+    """
+    # First no interrupt waits any more, whatever the entry says. Then one may.
+    moves = [
+        Move(("active", "suspended"), "active", _AFTER_ALL, waits=False, same=True),
+        Move(("forked",), "forked", _AFTER_ALL, waits=False, same=True),
+    ]
+    if waits_at is not None:
+        moves.append(Move((*_NEW, "active"), "suspended", waits_at, waits=True, same=True))
+        moves.append(Move(("forked",), "forked", waits_at, waits=True, same=True))
+    elif head is not None:
+        moves.append(Move(_NEW, "active", head, waits=False, same=True))
+    return tuple(moves)
 
 
 def is_there(entry: ThreadEntry | None) -> TypeGuard[ThreadEntry]:

@@ -1,6 +1,7 @@
 """Summary of a thread for the registry: the touches of saves, and the tasks that wait.
 
-A touch cannot be refused, and is right in whatever order saves arrive.
+The touch of a save cannot be refused, and is right in whatever order saves arrive. The touch of all
+rows replaces what they said, so its change is fenced by these rows and by the entry.
 """
 
 from __future__ import annotations
@@ -51,8 +52,6 @@ class Reported(NamedTuple):
 
 
 NOTHING_REPORTED = Reported(0, {})
-AFTER_ALL = "\U0010ffff"
-"""Sorts behind every checkpoint's id."""
 
 
 def of_checkpoint(
@@ -112,18 +111,41 @@ def of_run(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def of_rows(
     checkpoints: Sequence[StoredCheckpoint], orphans: Sequence[WriteRow], segments: int
 ) -> Touch:
-    """Return the touch of all rows of a thread: its size, and if it waits."""
+    """Return the touch of all rows of a thread: its size, and where it waits.
+
+    The rows say all there is to know. So the change that brings the touch is fenced by them.
+    """
     rows: list[CheckpointRow | WriteRow] = [stored.row for stored in checkpoints]
     rows += [write for stored in checkpoints for write in stored.writes]
     size = segments + sum(map(row_size, (*rows, *orphans)))
     own = of_the_graph(checkpoints)
-    if not own:
-        return Touch(size, whole=True)
-    head = own[-1]
-    cause = Cause.INTERRUPT if waits(head) else Cause.SAVE
-    # (what may have been said of later ones, which are gone, is over)
-    moves = (move(Cause.RESUME, AFTER_ALL), move(cause, head.row.id))
-    return Touch(size, whole=True, moves=moves)
+    return Touch(
+        size,
+        whole=True,
+        moves=thread_entry.settle(own[-1].row.id if own else None, waits_at(checkpoints, orphans)),
+    )
+
+
+def waits_at(
+    checkpoints: Sequence[StoredCheckpoint], orphans: Sequence[WriteRow] = ()
+) -> str | None:
+    """Return the checkpoint of the root namespace where an interrupt waits; None if none does.
+
+    It is the newest one. LangGraph may store the interrupt before its checkpoint: then it is newer
+    than all that are there. An interrupt waits until a checkpoint follows, as in `get_state`; so it
+    does not matter here whether its task has ended.
+    """
+    own = of_the_graph(checkpoints)
+    at: dict[str, Sequence[WriteRow]] = {own[-1].row.id: own[-1].writes} if own else {}
+    newest = max(at, default="")
+    for row in orphans:
+        if not row.ns and row.checkpoint_id > newest:
+            at[row.checkpoint_id] = (*at.get(row.checkpoint_id, ()), row)
+    return max([id for id, writes in at.items() if _asked(writes)], default=None)
+
+
+def _asked(rows: Sequence[WriteRow]) -> bool:
+    return bool(tasks([(write.task_id, write.channel) for write in counting(rows, None)]).asked)
 
 
 def of_thread(rows: ThreadRows) -> Touch:
@@ -131,34 +153,27 @@ def of_thread(rows: ThreadRows) -> Touch:
     return of_rows(rows.checkpoints, rows.orphans, bytes_of(rows.segments))
 
 
-def entry_of(thread: str, checkpoints: Sequence[StoredCheckpoint], now: int) -> ThreadEntry:
+def entry_of(
+    thread: str, checkpoints: Sequence[StoredCheckpoint], orphans: Sequence[WriteRow], now: int
+) -> ThreadEntry:
     """Return the entry of a thread that is known by its rows alone; `now` if they tell no time."""
     times = [s.row.ts for s in checkpoints if isinstance(s.row.ts, int)]
-    own = of_the_graph(checkpoints)
-    is_waiting = bool(own) and waits(own[-1])
+    own, at = of_the_graph(checkpoints), waits_at(checkpoints, orphans)
     return ThreadEntry(
         thread,
-        ThreadStatus.SUSPENDED if is_waiting else ThreadStatus.ACTIVE,
+        ThreadStatus.ACTIVE if at is None else ThreadStatus.SUSPENDED,
         min(times, default=now),
         max(times, default=now),
         labels=tuple(sorted(_said(shown(own[-1].row), {}))) if own else (),
-        waits_at=own[-1].row.id if is_waiting else None,
+        waits_at=at,
     )
 
 
-def fits(entry: ThreadEntry, waits_at: str | None) -> bool:
+def fits(entry: ThreadEntry, at: str | None) -> bool:
     """Return True if an entry is one of a thread with checkpoints that waits there, or nowhere."""
-    if entry.waits_at != waits_at or entry.state in (ThreadStatus.CREATED, ThreadStatus.DELETED):
+    if entry.waits_at != at or entry.state in (ThreadStatus.CREATED, ThreadStatus.DELETED):
         return False
-    return entry.state == ThreadStatus.FORKED or (entry.state == ThreadStatus.SUSPENDED) == bool(
-        waits_at
-    )
-
-
-def put_right(touch: Touch) -> Touch:
-    """Return the touch of `of_rows` for a thread whose entry is wrong in any way."""
-    over = (move(Cause.INTERRUPT, AFTER_ALL), *touch.moves)
-    return touch._replace(moves=over) if touch.moves else touch
+    return entry.state == ThreadStatus.FORKED or (entry.state == ThreadStatus.SUSPENDED) == bool(at)
 
 
 def shown(row: CheckpointRow) -> dict[str, Any]:
@@ -171,7 +186,7 @@ def shown(row: CheckpointRow) -> dict[str, Any]:
 
 
 def waits(stored: StoredCheckpoint) -> bool:
-    """Return True if an interrupt waits at a checkpoint that nothing came after."""
+    """Return True if a task that has not ended waits at a checkpoint that nothing came after."""
     writes = counting(stored.writes, None)
     return bool(tasks([(write.task_id, write.channel) for write in writes]).waiting)
 

@@ -377,7 +377,7 @@ def _empty(engine: Engine, thread: str, rehearsal: _Rehearsal | None) -> Operati
             thread,
             engine.now(),
             rows.generation,
-            fences=(snapshot.rows_fence,),
+            fences=snapshot.fences,
             drop_checkpoints=tuple(map(checkpoint_key, rows.checkpoints)),
             drop_writes=tuple(map(write_key, _writes(rows))),
             drop_segments=tuple(

@@ -194,5 +194,5 @@ def _entry(engine: Engine, target: str, begin: Begin, origin: ThreadEntry | None
         sum(map(thread_summary.row_size, rows)),
         labels=thread_entry.metadata_labels(origin.labels if origin is not None else ()),
         origin=(begin.at.thread, root.id),
-        waits_at=root.id if thread_summary.waits(begin.at) else None,
+        waits_at=thread_summary.waits_at((begin.at,)),
     )

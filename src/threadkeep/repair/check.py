@@ -471,11 +471,11 @@ def _registry_problem(rows: ThreadRows, entry: ThreadEntry | None) -> str:
         return ""
     if entry is None or not entry.state:
         return "the registry does not know it"
-    wanted = thread_summary.of_thread(rows)
-    waits_at = next((m.checkpoint for m in wanted.moves if m.waits), None)
+    size = thread_summary.of_thread(rows).size
+    waits_at = thread_summary.waits_at(rows.checkpoints, rows.orphans)
     if not thread_summary.fits(entry, waits_at):
         at = f"an interrupt waits at {waits_at!r}" if waits_at else "nothing waits"
         return f"the registry has it as {entry.state!r}, and {at}"
-    if not rows.family and entry.origin is None and entry.size != wanted.size:
-        return f"the registry counts {entry.size} bytes, its rows are {wanted.size}"
+    if not rows.family and entry.origin is None and entry.size != size:
+        return f"the registry counts {entry.size} bytes, its rows are {size}"
     return ""

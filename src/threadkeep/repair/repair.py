@@ -237,12 +237,12 @@ def plan(engine: Engine, thread: str) -> Operation[Repair | None]:
 def _registering(engine: Engine, snapshot: Snapshot) -> Batch:
     """The change that puts the entry of a sound thread right."""
     rows, entry, now = snapshot.rows, snapshot.entry, engine.now()
-    touch = thread_summary.put_right(thread_summary.of_thread(rows))
+    touch = thread_summary.of_thread(rows)
     if rows.family or (entry is not None and entry.origin is not None):
         touch = touch._replace(size=0, whole=False)  # (what is shared counts for one of them)
     new = None
     if entry is None or entry.state in ("", ThreadStatus.DELETED):
-        new = thread_summary.entry_of(snapshot.thread, rows.checkpoints, now)
+        new = thread_summary.entry_of(snapshot.thread, rows.checkpoints, rows.orphans, now)
     thread, fences = snapshot.thread, snapshot.fences
     return Batch(thread, now, rows.generation, fences=fences, entry=new, touch=touch)
 
@@ -274,14 +274,14 @@ def _removing(
         found.thread,
         engine.now(),
         rows.generation,
-        fences=(snapshot.rows_fence,),
+        fences=snapshot.fences,
         checkpoints=tuple(stripped.values()),
         drop_checkpoints=tuple([key for key in checkpoints if key not in stripped]),
         drop_writes=tuple(map(write_key, removed.whole.writes)),
         drop_segments=tuple(dropped),
         drop_unreadable=rows.unreadable,
         bump=True,
-        touch=thread_summary.put_right(thread_summary.of_rows(stay, orphans, size)),
+        touch=thread_summary.of_rows(stay, orphans, size),
     )
     unrepaired = tuple([_still_used(found, snapshot, key) for key in damaged if key not in dropped])
     drops = (batch.drop_checkpoints, batch.drop_writes, batch.drop_segments)

@@ -178,7 +178,7 @@ def _keep(engine: Engine, thread: str, choose: Choice) -> Operation[None]:
         keep = choose(snapshot)
         hidden = (yield from needed(engine, thread, lineage, keep)) - keep
         change = thinning(engine, snapshot, lineage, keep, hidden)
-        return change._replace(fences=snapshot.fences), None
+        return change, None
 
     return optimistic(engine, thread, build, partial(read_snapshot, stub=False))
 
@@ -208,7 +208,7 @@ def thinning(
         thread=snapshot.thread,
         now=now,
         generation=rows.generation,
-        fences=(snapshot.rows_fence,),
+        fences=snapshot.fences,
         drop_checkpoints=tuple(drop),
         drop_writes=tuple(map(write_key, gone)),
         hide_checkpoints=tuple([k for k in hidden if not stored[k].row.flags & HIDDEN]),

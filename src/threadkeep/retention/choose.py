@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from threadkeep.engine.context import named
 from threadkeep.engine.lineage import CheckpointKey, checkpoint_key
 from threadkeep.engine.model import HIDDEN, OWN_NS, StoredCheckpoint
-from threadkeep.engine.rows import created_at, visible
+from threadkeep.engine.rows import time_of, visible
 from threadkeep.engine.thread_summary import waits
 from threadkeep.errors import CorruptionError
 from threadkeep.retention.policy import Ends, Retention
@@ -108,7 +108,7 @@ def _seen(stored: StoredCheckpoint, flags: Mapping[CheckpointKey, int]) -> Seen:
     return Seen(
         key=(row.ns, row.id),
         parent=row.parent,
-        time=row.ts if isinstance(row.ts, int) else created_at(row.id),
+        time=time_of(row),
         metadata=_metadata(stored),
         is_cut=row.parent is not None and (parent is None or bool(parent & HIDDEN)),
         # (Where the parent is gone, so may be a child; and what has none began the thread.)

@@ -14,18 +14,17 @@ from hashlib import blake2b
 from typing import NamedTuple, cast
 
 from threadkeep import validation
-from threadkeep.engine import registration, thread_entry
+from threadkeep.engine import registration, thread_entry, thread_summary
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import CheckpointKey, Lineage, checkpoint_key, needed, positions
-from threadkeep.engine.model import Batch, DropThread
+from threadkeep.engine.model import Batch, DropThread, ThreadRows
 from threadkeep.engine.operation import Operation, Progress
 from threadkeep.engine.optimistic import Snapshot, optimistic
 from threadkeep.engine.registration import ALL, PAGE, page_of
-from threadkeep.engine.rows import visible
+from threadkeep.engine.rows import time_of, visible
 from threadkeep.engine.thread_entry import (
     OWN_TAGS,
     ThreadEntry,
-    ThreadStatus,
     Touch,
     is_archived,
     is_there,
@@ -175,7 +174,8 @@ class _Run:
     def _delete_one(self, entry: ThreadEntry) -> Operation[bool]:
         def is_due(now: ThreadEntry) -> bool:
             own = policy_of(now, self.policy)
-            return now.updated_at == entry.updated_at and not _is_protected(now, own)
+            is_newer = now.updated_at > entry.updated_at + thread_summary.LAG
+            return not is_newer and not _is_protected(now, own)
 
         try:
             return is_due(entry) and (yield from self._delete(entry.thread, "max_count", is_due))
@@ -191,7 +191,7 @@ class _Run:
         def build(snapshot: Snapshot) -> Operation[tuple[DropThread | None, Collected | None]]:
             yield from ()
             entry, rows = snapshot.entry, snapshot.rows
-            if not is_there(entry) or not is_due(entry):
+            if not is_there(entry) or not is_due(_as_stored(entry, rows, self.engine.now())):
                 return None, None
             report = Collected(
                 thread,
@@ -226,7 +226,22 @@ def _is_protected(entry: ThreadEntry, own: Retention) -> bool:
     """Return True if the policy may not delete it."""
     tags = set(thread_entry.tags_of(entry.labels)) - OWN_TAGS
     is_tagged = own.keep_tagged and bool(tags)
-    return entry.pinned or is_tagged or entry.state == ThreadStatus.SUSPENDED
+    return entry.pinned or is_tagged or entry.waits_at is not None
+
+
+def _as_stored(entry: ThreadEntry, rows: ThreadRows, now: int) -> ThreadEntry:
+    """Return the entry with what the rows tell: where the thread waits, and when it was written.
+
+    The registry says where to look, the rows decide. Those of an archived thread are elsewhere; its
+    entry was made of them.
+    """
+    if is_archived(entry):
+        return entry
+    times = [time_of(stored.row) or 0 for stored in rows.checkpoints]
+    return entry._replace(
+        waits_at=thread_summary.waits_at(rows.checkpoints, rows.orphans),
+        updated_at=max([entry.updated_at, *[time for time in times if time <= now]]),
+    )
 
 
 # -- a thread --------------------------------------------------------------------------
@@ -361,7 +376,7 @@ def _settled(
     note = thread_entry.record_label(_SETTLED, [*_state_of(entry, own, size), until])
     if _removes(batch):
         touch = cast("Touch", batch.touch)._replace(labels=(note,))
-        return batch._replace(fences=snapshot.fences, touch=touch)
+        return batch._replace(touch=touch)
     touch = Touch(size=size, whole=True, labels=(note,))
     return Batch(batch.thread, batch.now, batch.generation, fences=snapshot.fences, touch=touch)
 

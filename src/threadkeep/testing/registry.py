@@ -20,10 +20,11 @@ from threadkeep.engine.thread_entry import (
     metadata_label,
     move,
     record_label,
+    settle,
     tag_label,
 )
 from threadkeep.errors import ConflictError
-from threadkeep.testing.records import NOW, THREAD, Contract, checkpoint, segment, uid
+from threadkeep.testing.records import NOW, THREAD, Contract, checkpoint, segment, uid, write
 
 if TYPE_CHECKING:
     from threadkeep.engine.thread_entry import Order
@@ -42,10 +43,9 @@ ORDERS: dict[Order, tuple[str, str]] = {
 }
 
 
-# Moves by the number of their checkpoint: one is saved, is interrupted, is answered.
-SAVED, INTERRUPTED, RESUMED = (
-    [move(cause, uid(number)) for number in range(10)]
-    for cause in (Cause.SAVE, Cause.INTERRUPT, Cause.RESUME)
+# Moves by the number of their checkpoint: one is saved, is interrupted.
+SAVED, INTERRUPTED = (
+    [move(cause, uid(number)) for number in range(10)] for cause in (Cause.SAVE, Cause.INTERRUPT)
 )
 
 
@@ -104,16 +104,14 @@ class RegistryContract(Contract):
 
     def test_an_interrupt_waits_for_an_answer_or_a_later_checkpoint(self) -> None:
         """The checkpoint where it waits may come before it or after; who asks again waits again."""
-        one, two = [SAVED[1], INTERRUPTED[1]], [SAVED[1], INTERRUPTED[2]]
+        one = [SAVED[1], INTERRUPTED[1]]
         for number, (moves, waits_at) in enumerate(
             (
                 ([*one], 1),
                 ([*one, SAVED[1]], 1),
                 ([*one, SAVED[1], SAVED[2]], None),
                 ([INTERRUPTED[3], SAVED[3], SAVED[2]], 3),
-                ([*two, RESUMED[1]], 2),
-                ([*two, RESUMED[2]], None),
-                ([*two, RESUMED[2], INTERRUPTED[2]], 2),
+                ([*one, INTERRUPTED[2], INTERRUPTED[1]], 2),
             )
         ):
             thread = f"t{number}"
@@ -123,15 +121,49 @@ class RegistryContract(Contract):
             expected = entry._replace(waits_at=uid(waits_at) if waits_at else None)
             assert self.told(thread) == expected, moves
 
-    def test_an_answer_changes_the_revision_once(self) -> None:
-        """An answer where nothing waits changes nothing."""
-        self.touch(SAVED[1], INTERRUPTED[2])
-        before = self.revision()
-        self.touch(RESUMED[2])
-        after = self.revision()
-        assert after > before
-        self.touch(RESUMED[2])
-        assert self.revision() == after
+    def test_the_rows_settle_where_a_thread_waits(self) -> None:
+        """There or nowhere, whatever the entry says. Forks and archives stay what they are."""
+        known = [(state, at) for state in ("active", "forked", "archived") for at in (None, 1, 8)]
+        known += [("suspended", 1), ("suspended", 8), ("created", None)]
+        settled = {"forked": "forked", "archived": "archived"}
+        for number, (state, waited) in enumerate(known):
+            for head, waits_at in ((3, None), (3, 3), (2, 4), (None, 4)):
+                thread, at = f"{number} {head} {waits_at}", uid(waits_at) if waits_at else None
+                self.register(thread, state=state, waits_at=uid(waited) if waited else None)
+                self.touch(*settle(uid(head) if head else None, at), thread=thread)
+                found = self.known(thread)
+                assert found.state == settled.get(state, "suspended" if at else "active")
+                if state != "archived":
+                    assert found.waits_at == at
+
+    def test_no_rows_settle_nothing(self) -> None:
+        """A thread without checkpoints is as it was, but that nothing waits there."""
+        self.register("created", state="created")
+        self.touch(INTERRUPTED[3], thread="waiting")
+        for thread in ("created", "waiting", "unknown"):
+            self.touch(*settle(None, None), thread=thread)
+        assert self.known("created").state == "created"
+        assert self.known("waiting")[1] == "active"
+        assert self.entry("unknown") is None
+
+    def test_rows_that_go_raise_the_revision(self) -> None:
+        """So a fence on the entry tells whether the rows that were read are all there."""
+        checkpoints, writes = (checkpoint(1), checkpoint(2)), (write(1), write(2))
+        self.put(checkpoints=checkpoints, writes=writes, touch=Touch(moves=(SAVED[2],)))
+        drops: list[dict[str, Any]] = [
+            {"hide_checkpoints": (("", uid(1)),)},
+            {"drop_checkpoints": (("", uid(1)),)},
+            {"drop_writes": (("", uid(1), 1),)},
+        ]
+        for drop in drops:
+            before = self.revision()
+            self.put(fences=(EntryFence(before),), **drop)
+            assert self.revision() > before
+            with pytest.raises(ConflictError):
+                self.put(fences=(EntryFence(before),), touch=Touch(size=1))
+        self.put(thread="bare", checkpoints=(checkpoint(1),))
+        self.put(thread="bare", drop_checkpoints=(("", uid(1)),))
+        assert self.entry("bare") is None
 
     def test_a_refused_batch_tells_nothing(self) -> None:
         """The registry is a part of the change."""

@@ -445,7 +445,7 @@ def _registered(whole: WholeThread, now: int) -> Batch:
     entry = whole.entry if is_there(whole.entry) else None
     checkpoints, orphans = stored_of(whole)
     if entry is None and whole.checkpoints:
-        entry = thread_summary.entry_of(whole.thread, checkpoints, now)
+        entry = thread_summary.entry_of(whole.thread, checkpoints, orphans, now)
     touch = thread_summary.of_rows(checkpoints, orphans, sum([len(s.data) for s in whole.segments]))
     return Batch(
         whole.thread,
@@ -455,7 +455,7 @@ def _registered(whole: WholeThread, now: int) -> Batch:
         writes=whole.writes,
         bump=True,
         entry=entry,
-        touch=touch._replace(moves=()),
+        touch=touch,
     )
 
 
@@ -464,13 +464,13 @@ def _merge_entry(whole: WholeThread, now: int, last: Batch) -> Operation[None]:
     there = yield from read_snapshot(whole.thread, alone=True)
     own = whole.entry if is_there(whole.entry) else None
     if own is None and there.entry is None and whole.checkpoints:
-        own = thread_summary.entry_of(whole.thread, stored_of(whole)[0], now)
+        own = thread_summary.entry_of(whole.thread, *stored_of(whole), now)
     size, entry = thread_summary.bytes_of(there.rows.segments), there.entry
     touch = thread_summary.of_rows(*stored_of(whole), size)
     if own is not None:
         touch = touch._replace(at=own.updated_at, labels=own.labels)
         if not is_there(entry):
-            touch, entry = touch._replace(moves=()), own
+            entry = own
         entry = entry._replace(pinned=own.pinned or entry.pinned, ttl=own.ttl or entry.ttl)
     # (a thread of generation 0 counts as never archived)
     bump, fences = last.bump or is_archived(own), (*last.fences, there.entry_fence)

@@ -56,6 +56,7 @@ def _apply(threads: Threads, batch: Batch) -> None:
     _check(batch, thread, threads)
     _move_segments(batch, thread)
     _move_rows(batch, thread)
+    thread.revision += batch.removes
     if known is None:
         threads[batch.thread] = thread
         thread.heap.members.add(batch.thread)

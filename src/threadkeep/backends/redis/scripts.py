@@ -103,6 +103,7 @@ def _batch_words(batch: Batch) -> Iterator[Word]:
     yield from _counted([(place(*key),) for key in batch.hide_checkpoints])
     yield from _counted([(row.table, row.key) for row in batch.drop_unreadable])
     yield int(batch.bump)
+    yield int(batch.removes)
     yield from registry_words(batch)
 
 

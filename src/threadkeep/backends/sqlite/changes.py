@@ -64,6 +64,8 @@ def _apply(db: sqlite3.Connection, batch: Batch) -> None:
         heap = read_thread_head(db, batch.thread).heap
         for row in batch.drop_unreadable:
             salvage.drop(db, number, heap, row)
+    if batch.removes:
+        entries.raise_revision(db, number)
     if batch.bump:
         db.execute(_BUMP, (number, number))
 

@@ -171,6 +171,17 @@ def revision(db: sqlite3.Connection, number: int) -> int:
     return int(row[0] or 0) if row else 0
 
 
+_RAISE_REVISION = """
+UPDATE tk_threads SET revision = coalesce(revision, 0) + 1
+WHERE number = ? AND state IS NOT NULL
+"""
+
+
+def raise_revision(db: sqlite3.Connection, number: int) -> None:
+    """Let an entry that was read before not be taken for the present one."""
+    db.execute(_RAISE_REVISION, (number,))
+
+
 _FORGET = f"""
 UPDATE tk_threads SET
     state = CASE WHEN :now THEN '{ThreadStatus.DELETED}' END, created_at = nullif(:now, 0),

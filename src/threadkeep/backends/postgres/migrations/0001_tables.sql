@@ -402,6 +402,10 @@ BEGIN
         FROM unnest(hide_namespaces, hide_ids) hidden (ns, id)
         WHERE c.thread_id = the_thread AND c.checkpoint_ns = hidden.ns AND c.checkpoint_id = hidden.id;
     END IF;
+    IF coalesce(drop_ids, drop_write_ids, hide_ids) IS NOT NULL THEN
+        UPDATE {schema}.threads SET revision = revision + 1
+        WHERE thread_id = the_thread AND state IS NOT NULL;
+    END IF;
     IF bump THEN
         UPDATE {schema}.heaps SET generation = generation + 1 WHERE heap = thread.its_heap;
         IF NOT FOUND THEN
