@@ -20,7 +20,7 @@ from threadkeep.layers.driver import Workflow, both
 from threadkeep.memory import records, window
 from threadkeep.memory.changes import LayeredChanges, Place, config_of, ids_of, messages_of
 from threadkeep.memory.groups import MessageGroups, groups_of
-from threadkeep.memory.index import ArchiveIndex, open_index
+from threadkeep.memory.index import ArchiveIndex
 from threadkeep.memory.policy import ArchivedMessage, Layer, LayerName, Layers, Suggestion, Usage
 from threadkeep.memory.records import Record
 from threadkeep.memory.summaries import Summary, as_summarizer
@@ -79,7 +79,7 @@ class LayeredCheckpointSaver(LayeredChanges):
             summarizer=as_summarizer(summarizer),
             channel=channel,
             language=language,
-            index=index if index is not None else open_index(saver),
+            index=index,
             background=validation.flag("background", background),
             on_suggestion=on_suggestion,
         )
@@ -299,7 +299,8 @@ class LayeredCheckpointSaver(LayeredChanges):
     def _forget(self, thread: str) -> Workflow[None]:
         for cache in (self._views, self._records, self._indexed):
             cache.forget(thread)
-        yield from driver.aside(partial(self.index.remove, thread))
+        for index in self._indexes:
+            yield from driver.aside(partial(index.remove, thread))
 
 
 def _is_between(
