@@ -39,6 +39,10 @@ class Delegate(BaseCheckpointSaver[Any]):
     @serde.setter
     def serde(self, serde: Any) -> None:
         self._inner.serde = serde
+        self._forget_decoded()
+
+    def _forget_decoded(self) -> None:
+        """Evict values that the serializer of before has decoded."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

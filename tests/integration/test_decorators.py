@@ -7,17 +7,18 @@ has a fallback there.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
+from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import validate
 from langgraph.checkpoint.conformance.initializer import RegisteredCheckpointer
 from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep import MemorySaver, WriteBehind, wrap
-from threadkeep.memory import LayeredCheckpointSaver
+from threadkeep.errors import InvalidArgumentError
+from threadkeep.memory import LayeredCheckpointSaver, Layers
 from threadkeep.monitor import observe
 from threadkeep.streaming import StreamingCheckpointSaver
 
@@ -76,18 +77,45 @@ def test_a_method_of_a_program_s_subclass_stays() -> None:
     assert "acopy_thread" not in overridden(Copying(InMemorySaver()))
 
 
+async def outcome(name: str, decorate: Callable[[Any], Any], folder: Path) -> Any:
+    """How many tests of LangGraph's suite pass, which fail, and what it finds missing."""
+
+    async def factory() -> AsyncIterator[Any]:
+        async with foreign(name, folder) as inner:
+            yield decorate(inner)
+
+    report = await validate(RegisteredCheckpointer(name=name, factory=factory))
+    found = report.results
+    failures = [failure for one in found.values() for failure in one.failures]
+    missing = {name for name, one in found.items() if not one.detected}
+    return sum(one.tests_passed for one in found.values()), failures, missing
+
+
 @pytest.mark.parametrize("decorator", ["observe", "streaming", "layered", "wrap"])
 async def test_published_suite(decorator: str, tmp_path: Path) -> None:
-    async def outcome(decorate: Callable[[Any], Any]) -> Any:
-        async def factory() -> AsyncIterator[Any]:
-            async with AsyncExitStack() as stack:
-                inner = await stack.enter_async_context(foreign("memory", tmp_path))
-                yield decorate(inner)
+    missing = {"delete_for_runs", "copy_thread", "prune"}
+    assert await outcome("memory", DECORATORS[decorator], tmp_path) == (58, [], missing)
 
-        found = await validate(RegisteredCheckpointer(name="any", factory=factory))
-        return {
-            name: (one.detected, one.tests_passed, one.failures)
-            for name, one in found.results.items()
-        }
 
-    assert await outcome(DECORATORS[decorator]) == await outcome(lambda saver: saver)
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("decorator", ["observe", "streaming", "layered", "wrap"])
+async def test_published_suite_on_a_saver_that_prunes(decorator: str, tmp_path: Path) -> None:
+    missing = {"delete_for_runs", "copy_thread"}
+    assert await outcome("aiopostgres", DECORATORS[decorator], tmp_path) == (66, [], missing)
+
+
+def test_layers_refuse_to_prune_archived_messages_of_another_saver() -> None:
+    class Pruning(InMemorySaver):
+        pruned: ClassVar[list[Any]] = []
+
+        def prune(self, thread_ids: Any, *, strategy: str = "keep_latest") -> None:
+            self.pruned.append((thread_ids, strategy))
+
+    saver = LayeredCheckpointSaver(Pruning(), Layers(full_window=2, summary_window=4))
+    saver.save("short", [HumanMessage("one", id="1")])
+    saver.save("long", [HumanMessage(str(n), id=str(n)) for n in range(20)])
+    saver.prune(["short"])
+    with pytest.raises(InvalidArgumentError, match=r"archived messages.*'long'"):
+        saver.prune(["short", "long"])
+    saver.prune(["long"], strategy="delete")
+    assert Pruning.pruned == [(["short"], "keep_latest"), (["long"], "delete")]

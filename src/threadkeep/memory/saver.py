@@ -285,16 +285,23 @@ class LayeredCheckpointSaver(LayeredChanges):
     def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> Workflow[None]:
         """See `BaseCheckpointSaver`. The archive of a thread that is kept stays whole."""
         if strategy != "delete" and not hasattr(self._inner, "delete_checkpoints"):
-            raise InvalidArgumentError(
-                f"{type(self._inner).__name__} would prune archived messages, too.",
-                hint="Use a saver of threadkeep inside, or delete_thread().",
-            )
+            for thread in thread_ids:
+                yield from self._refuse_archived(str(thread))
         yield from super()._prune(thread_ids, strategy=strategy)
         if strategy == "delete":
             for thread in thread_ids:
                 yield from self._forget(str(thread))
 
     prune, aprune = both(_prune)
+
+    def _refuse_archived(self, thread: str) -> Workflow[None]:
+        """Refuse a thread with archived messages."""
+        if (yield from self._call("get_tuple", records.place(thread))) is not None:
+            raise InvalidArgumentError(
+                f"{type(self._inner).__name__} would prune archived messages, too.",
+                hint="Use a saver of threadkeep inside, or delete_thread().",
+                thread=thread,
+            )
 
     def _forget(self, thread: str) -> Workflow[None]:
         for cache in (self._views, self._records, self._indexed):
