@@ -81,8 +81,8 @@ async def outcome(name: str, decorate: Callable[[Any], Any], folder: Path) -> An
     """How many tests of LangGraph's suite pass, which fail, and what it finds missing."""
 
     async def factory() -> AsyncIterator[Any]:
-        async with foreign(name, folder) as inner:
-            yield decorate(inner)
+        async with foreign(name, folder) as inner, decorate(inner) as saver:
+            yield saver
 
     report = await validate(RegisteredCheckpointer(name=name, factory=factory))
     found = report.results
