@@ -17,17 +17,32 @@ from threadkeep.engine.operation import Aside
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow, both
 
+_BASE: Any = BaseCheckpointSaver
+
 
 class Delegate(BaseCheckpointSaver[Any]):
     """A saver that passes each call on to another one.
 
-    Its other attributes (`setup`, `threads`, ...) are those of the other saver. Subclasses override
-    the methods that they change, and `_end`.
+    Its other attributes (`setup`, `threads`, ...) are those of the other saver, `serde` included.
+    Subclasses override the methods that they change, and `_end`.
     """
 
     def __init__(self, saver: BaseCheckpointSaver[Any]) -> None:
-        super().__init__(serde=saver.serde)
-        self._inner: Any = saver
+        self._inner: Any = saver  # (and no serde of its own)
+        self.__class__ = _offering(type(self), _lacking(saver))
+
+    @property
+    def serde(self) -> Any:
+        """The serializer of the other saver."""
+        return self._inner.serde
+
+    @serde.setter
+    def serde(self, serde: Any) -> None:
+        self._inner.serde = serde
+        self._forget_decoded()
+
+    def _forget_decoded(self) -> None:
+        """Evict values that the serializer of before has decoded."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -200,8 +215,42 @@ class Delegate(BaseCheckpointSaver[Any]):
         if inner is self._inner:
             return self
         clone = copy.copy(self)
-        clone._inner, clone.serde = inner, inner.serde  # noqa: SLF001 - a clone
+        clone._inner = inner  # noqa: SLF001 - a clone
         return clone
+
+
+_OPTIONAL = [
+    f"{variant}{name}"
+    for name in ("delete_thread", "delete_for_runs", "copy_thread", "prune")
+    for variant in ("", "a")
+]
+
+
+_offerings: dict[tuple[type[Delegate], tuple[str, ...]], type[Delegate]] = {}
+
+
+def _lacking(saver: BaseCheckpointSaver[Any]) -> tuple[str, ...]:
+    """Return the optional methods of the contract that a saver does not override."""
+    own = type(saver)
+    return tuple([name for name in _OPTIONAL if getattr(own, name) is getattr(_BASE, name)])
+
+
+def _offering(kind: type[Delegate], lacking: tuple[str, ...]) -> type[Delegate]:
+    """Return the class of delegates to savers that do not override these methods: nor does it.
+
+    LangGraph's server looks at the class, and has fallbacks for methods that are not overridden.
+    """
+    if lacking and (kind, lacking) not in _offerings:
+        own = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+        base = {name: getattr(_BASE, name) for name in lacking if _is_ours(kind, name)}
+        _offerings[kind, lacking] = type(kind.__name__, (kind,), own | base)
+    return _offerings.get((kind, lacking), kind)
+
+
+def _is_ours(kind: type, name: str) -> bool:
+    """Return True for a method that a program's subclass has not overridden."""
+    owner = next(each for each in kind.__mro__ if name in vars(each))
+    return owner.__module__.startswith("threadkeep.")
 
 
 def behind(saver: Any, kind: type[Delegate] = Delegate) -> Any:

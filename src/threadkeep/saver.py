@@ -46,6 +46,7 @@ from threadkeep.layers import driver, layer
 from threadkeep.maintenance import Maintenance
 from threadkeep.options import NAMES, check_options
 from threadkeep.retention.background import Collector, Gained, quietly
+from threadkeep.serializing import Serializing
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress
@@ -80,7 +81,7 @@ class _ForkedRuns(ResetInChild):
         )
 
 
-class Saver(Maintenance, BaseCheckpointSaver[Any]):
+class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
     """A LangGraph checkpoint saver that stores what changed, on any backend.
 
     Args:
@@ -138,7 +139,7 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
         check_options({name: given[name] for name in NAMES})
         if gc_every is not None:
             driver.BackendPair(backend).blocking  # noqa: B018 - raises if there is none
-        super().__init__(serde=serde)
+        self._begin_serde(serde)
         codec = NativeCodec(pickle_fallback=pickle_fallback) if serde is None else SerdeCodec(serde)
         self._store = LayeredStore(
             backend,
@@ -179,7 +180,9 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
         """Methods on threads beside running them: search, fork, archive and so on."""
         from threadkeep.threads import Threads  # noqa: PLC0415 - much, and seldom needed
 
-        return Threads(self._store, self._engine)
+        threads = Threads(self._store, self._engine)
+        self._family.add(threads)
+        return threads
 
     @property
     def forked_runs(self) -> int:
@@ -466,6 +469,7 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
             codec = self._engine.codec.with_allowlist(allowed)
             clone._engine = self._engine._replace(codec=codec)  # noqa: SLF001 - a clone
             clone._clones = {}  # noqa: SLF001 - a clone
+            self._family.add(clone)
             if len(self._clones) >= _CLONES:
                 self._clones.clear()
             self._clones[allowed] = clone

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver, get_checkpoint_metadata
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
 
 from threadkeep.errors import (
     ClosedError,
@@ -287,6 +288,66 @@ def test_list_finds_what_langgraphs_saver_finds(saver: Any, kind: str) -> None:
     if config == at("a"):  # several namespaces: LangGraph's saver lists one after the other
         found = [sorted(f, key=repr) for f in found]
     assert found[0] == found[1]
+
+
+ODD = [
+    "x\0y",
+    "\0",
+    "",
+    "a b",
+    'a"b',
+    "a\\b",
+    "it's",
+    "a\nb",
+    "[0]",
+    "$.a",
+    "$",
+    "\u00e9",
+    "\u2028",
+]
+
+
+def test_odd_keys_and_texts_in_metadata_are_found(saver: Any) -> None:
+    theirs = InMemorySaver()
+    more = {key: number for number, key in enumerate(ODD)} | {f"text {key}": key for key in ODD}
+    for store in (saver, theirs):
+        for number, extra in enumerate((more, {"other": 1})):
+            made = checkpoint({"value": number})
+            store.put(place("a"), made, metadata(number, **extra), made["channel_versions"])
+    for key, value in more.items():
+        found = [len([*store.list(None, filter={key: value})]) for store in (saver, theirs)]
+        is_kept = "\0" not in str(value)  # LangGraph takes NUL out of texts
+        assert found == [is_kept, is_kept], (key, value)
+        assert [*saver.list(None, filter={key: "nowhere"})] == []
+
+
+def test_filters_take_the_paths_of_langgraphs_sqlite_saver(saver: Any) -> None:
+    rows: list[dict[str, Any]] = [
+        {"user": {"name": "ann", "age": 3, "at": {"city": None}}},
+        {"user": {"name": "bob", "ok": True}},
+        {"user": "ann"},
+        {},
+    ]
+    filters: list[dict[str, Any]] = [
+        *({"user.name": "ann"}, {"user.age": 3}, {"user.ok": True}, {"user.at.city": None}),
+        *({"user.name": None}, {"user.name.first": "a"}, {"user.name": "bob", "step": 1}),
+        *({"user.at": {"city": None}}, {"nobody.name": "ann"}),
+    ]
+    with SqliteSaver.from_conn_string(":memory:") as theirs:
+        for store in (saver, theirs):
+            for step, row in enumerate(rows):
+                made = checkpoint({"value": step})
+                store.put(place("a"), made, metadata(step, **row), made["channel_versions"])
+        for wanted in filters:
+            found = [
+                [one.metadata["step"] for one in store.list(place("a"), filter=wanted)]
+                for store in (saver, theirs)
+            ]
+            assert found[0] == found[1], wanted
+    made = checkpoint({"value": 9})
+    literal = {"user.name": "ann", "user": {"name": "bob"}}  # (its own name comes first)
+    saver.put(place("b"), made, metadata(9, **literal), made["channel_versions"])
+    assert len([*saver.list(at("b"), filter={"user.name": "ann"})]) == 1
 
 
 def test_lists_over_namespaces_and_threads_come_newest_first(saver: Any) -> None:

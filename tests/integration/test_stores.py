@@ -37,11 +37,13 @@ from threadkeep.errors import (
 )
 from threadkeep.store import (
     AsyncPostgresStore,
+    AsyncRedisStore,
     AsyncSqliteStore,
     SqliteStore,
     Store,
     open_store,
 )
+from threadkeep.store import InMemoryStore as InMemoryStoreOfOurs
 
 NS = ("users", "1")
 MINUTE = 60_000_000
@@ -302,7 +304,7 @@ def test_values_come_back_as_they_were(opened, value):
 
 
 @pytest.mark.parametrize(
-    "key", ["a b", "a.b", "a\tb", 'a"b', "a\\b", "$a", "ä", "\u2028", "\ud800"]
+    "key", ["a b", "a.b", "a\tb", 'a"b', "a\\b", "$a", "ä", "\u2028", "\ud800", "x\0y"]
 )
 def test_filters_find_any_key(opened, key):
     store = opened()
@@ -489,6 +491,19 @@ def test_an_item_is_read_where_its_lifetime_cannot_begin_anew(tmp_path):
         assert store.get(NS, "a").value == {"n": 1}
 
 
+def test_fields_have_the_name_that_langgraphs_sqlite_store_gives_them():
+    config = {"dims": 2, "embed": lambda texts: [[1.0, 0.0] for _ in texts]}
+    for fields in (["text"], "text"):
+        store = InMemoryStoreOfOurs(index={**config, "text_fields": fields})
+        store.put(NS, "a", {"text": "hi", "other": 1})
+        store.put(NS, "b", {"other": "hi"})
+        assert [item.score for item in store.search(NS, query="hi")] == [1.0, None]
+        assert store.index_config == {**config, "text_fields": fields}
+    assert InMemoryStoreOfOurs().index_config is None
+    with pytest.raises(InvalidArgumentError, match="Use fields alone"):
+        InMemoryStoreOfOurs(index={**config, "fields": ["a"], "text_fields": ["b"]})
+
+
 def test_texts_are_embedded_once_and_together(opened):
     model = Model()
     store = opened(index=INDEX | {"embed": model})
@@ -631,10 +646,29 @@ def test_a_text_is_no_namespace(opened, tmp_path):
         lambda: store.erase("users"),
         lambda: store.export_items(tmp_path / "items", "users"),
         lambda: store.versions("users", "a"),
-        lambda: store.list_namespaces(prefix="users"),
     ):
         with pytest.raises(InvalidNamespaceError, match="Use a tuple of texts"):
             call()
+
+
+@pytest.mark.parametrize("label", ["a\0b", "a.b", ""])
+def test_labels_that_are_refused_everywhere(opened, tmp_path, label):
+    store = opened()
+    store.put(("a", "b"), "k", {"x": 1})
+    for call in (
+        lambda: store.put((label,), "k", {"x": 1}),
+        lambda: store.batch([PutOp((label,), "k", {"x": 1})]),
+        lambda: store.batch([GetOp((label,), "k")]),
+        lambda: store.search((label,)),
+        lambda: store.list_namespaces(prefix=(label,)),
+        lambda: store.list_namespaces(suffix=(label,)),
+        lambda: store.versions((label,), "k"),
+        lambda: store.export_items(tmp_path / "items", (label,)),
+        lambda: store.erase((label,)),
+    ):
+        with pytest.raises(InvalidNamespaceError):
+            call()
+    assert [item.value for item in store.search(())] == [{"x": 1}]
 
 
 async def test_other_threads_use_a_store_of_async_connections(tmp_path):
@@ -648,8 +682,11 @@ async def test_other_threads_use_a_store_of_async_connections(tmp_path):
             store.get(NS, "a")
 
 
-async def test_methods_of_async_stores_are_awaited(tmp_path):
-    async with AsyncSqliteStore.from_conn_string(str(tmp_path / "items.db")) as store:
+@pytest.mark.parametrize("name", ["sqlite", "postgres", "redis"])
+async def test_methods_of_async_stores_are_awaited(name, tmp_path):
+    kinds = {"postgres": AsyncPostgresStore, "redis": AsyncRedisStore}
+    url = str(tmp_path / "items.db") if name == "sqlite" else url_of(name, tmp_path)
+    async with kinds.get(name, AsyncSqliteStore).from_conn_string(url) as store:
         await store.setup()
         await store.start_ttl_sweeper(1)
         assert await store.stop_ttl_sweeper(timeout=1)

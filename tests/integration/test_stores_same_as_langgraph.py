@@ -1,10 +1,13 @@
-"""Random operations, with the same answers as from LangGraph's `InMemoryStore`."""
+"""The same answers as from LangGraph's stores: random operations as from `InMemoryStore`."""
 
 from __future__ import annotations
 
 import pytest
 from kit.selection import some
 from kit.stores import INDEX, Operations, Reference, plain
+from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
 
 from integration.backends import BACKENDS, url_of
 from threadkeep.store import open_store
@@ -42,3 +45,64 @@ async def test_awaited_operations_have_them_too(name, tmp_path):
         for _ in range(40):
             ops = operations.batch()
             assert plain(await store.abatch(ops)) == plain(reference.batch(ops)), ops
+
+
+# -- LangGraph's SqliteStore ---------------------------------------------------------------
+
+VALUES = [
+    {"user": {"name": "ann", "age": 30, "at": {"city": "Oslo"}}},
+    {"user": {"name": "bob", "age": 9}, "flat": 1},
+    {"user": "ann"},
+    {"user": [{"name": "ann"}]},
+    {},
+]
+PATHS = [
+    {"user.name": "ann"},
+    {"user.age": {"$gt": 9}},
+    {"user.age": {"$lte": 9}, "flat": 1},
+    {"user.at.city": "Oslo"},
+    {"user.at.city": None},
+    {"user.name.first": "ann"},
+    {"user.0.name": "ann"},
+    {"user.name": None},
+]
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_filters_take_the_paths_of_its_sqlite_store(name, tmp_path):
+    with SqliteStore.from_conn_string(":memory:") as theirs, _opened(name, tmp_path) as ours:
+        for store in (theirs, ours):
+            store.setup()
+            for key, value in enumerate(VALUES):
+                store.put(("a",), str(key), value)
+        for wanted in PATHS:
+            found = [
+                sorted(item.key for item in store.search(("a",), filter=wanted))
+                for store in (theirs, ours)
+            ]
+            assert found[0] == found[1], wanted
+
+
+def test_a_field_of_the_very_name_comes_before_the_path():
+    with open_store("memory://") as store:
+        store.put(("a",), "literal", {"user.name": "ann", "user": {"name": "bob"}})
+        store.put(("a",), "path", {"user": {"name": "ann"}})
+        found = store.search(("a",), filter={"user.name": "ann"})
+        assert [item.key for item in found] == ["literal", "path"]
+        assert store.search(("a",), filter={"x": {"user.name": "ann"}}) == []
+
+
+@pytest.mark.parametrize("kind", ["prefix", "suffix"])
+def test_a_match_condition_that_is_a_text_matches_nothing(kind, caplog):
+    ops = [
+        ListNamespacesOp(match_conditions=(MatchCondition(kind, "public"),)),
+        GetOp(("test", "public"), "k"),
+    ]
+    with SqliteStore.from_conn_string(":memory:") as sqlite, open_store("memory://") as ours:
+        sqlite.setup()
+        for store in (InMemoryStore(), sqlite, ours):
+            store.put(("test", "public"), "k", {"x": 1})
+            names, item = store.batch(ops)
+            assert names == []
+            assert item.value == {"x": 1}
+    assert "'public' is a text" in caplog.text

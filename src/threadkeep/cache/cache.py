@@ -92,7 +92,7 @@ class Cache(BaseCache[Any], Closing):
         max_entries: int = 100_000,
         owned: bool = False,
     ) -> None:
-        super().__init__(serde=serde)
+        self._serde = serde or BaseCache.serde
         try:
             for name, value in (("max_bytes", max_bytes), ("max_entries", max_entries)):
                 if not is_count(value, 1) or value > LONGEST:
@@ -114,6 +114,20 @@ class Cache(BaseCache[Any], Closing):
         self._entries_a_trim = max(1, min(PAGE, max_entries // _SHARE))
         self._bytes_a_trim = max(1, max_bytes // _SHARE)
         self._untrimmed = 1.0  # 1 and more: a trim is due
+
+    @property
+    def serde(self) -> SerializerProtocol:
+        """The serializer. One that is assigned stores all values from then on.
+
+        Entries of before are misses. See `Saver.serde`.
+        """
+        return self._serde
+
+    @serde.setter
+    def serde(self, serde: SerializerProtocol) -> None:
+        if serde is not self._serde:
+            self._codec = SerdeCodec(serde)
+            self._serde = self._codec.serde
 
     # -- reading -------------------------------------------------------------------------
 

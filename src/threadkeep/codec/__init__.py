@@ -1,6 +1,6 @@
 """Codec: values to bytes and back, and frames of stored segments."""
 
-from threadkeep.codec.codecs import NativeCodec, SerdeCodec
+from threadkeep.codec.codecs import NativeCodec, SerdeCodec, with_serde
 from threadkeep.codec.format import Codec, Intern, Resolve
 from threadkeep.codec.frame import Compression, pack, unpack
 from threadkeep.codec.registry import DEFAULT_REGISTRY, Registry, register, register_module
@@ -18,4 +18,5 @@ __all__ = [
     "register",
     "register_module",
     "unpack",
+    "with_serde",
 ]

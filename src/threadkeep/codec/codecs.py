@@ -15,7 +15,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from threadkeep.codec.decoder import Decoder
 from threadkeep.codec.encoder import Encoder, PlainPacker
-from threadkeep.codec.format import OBJECT, OWN, Intern, Resolve, Tag, describe
+from threadkeep.codec.format import OBJECT, OWN, Codec, Intern, Resolve, Tag, describe
 from threadkeep.codec.registry import DEFAULT_REGISTRY, Finder, Registry
 from threadkeep.errors import (
     CorruptionError,
@@ -92,12 +92,17 @@ class SerdeCodec:
 
     Args:
         serde: object with `dumps_typed` and `loads_typed`, or `dumps` and `loads`.
+        native: reads the values that threadkeep's own codec wrote before; None refuses them.
 
     Raises:
         InvalidArgumentError: it has neither pair.
     """
 
-    def __init__(self, serde: SerializerProtocol | UntypedSerializerProtocol) -> None:
+    def __init__(
+        self,
+        serde: SerializerProtocol | UntypedSerializerProtocol,
+        native: NativeCodec | None = None,
+    ) -> None:
         if not (_has(serde, "dumps_typed", "loads_typed") or _has(serde, "dumps", "loads")):
             raise invalid(
                 "serde",
@@ -105,6 +110,7 @@ class SerdeCodec:
                 "Use an object with dumps_typed and loads_typed, or dumps and loads.",
             )
         self.serde = maybe_add_typed_methods(serde)
+        self.native = native
 
     def encode(self, value: Any, intern: Intern | None = None) -> bytes:  # noqa: ARG002 - as the docstring says
         """See `Codec.encode`; serializers have no references: nothing is interned."""
@@ -120,8 +126,10 @@ class SerdeCodec:
                 hint="dumps_typed gives a type tag, which is a str, and bytes.",
             ) from error
 
-    def decode(self, data: bytes, resolve: Resolve | None = None) -> Any:  # noqa: ARG002 - see encode
+    def decode(self, data: bytes, resolve: Resolve | None = None) -> Any:
         """See `Codec.decode`."""
+        if self.native is not None and data[:2] != _MARK:
+            return self.native.decode(data, resolve)
         if data[:2] != _MARK or len(data) < 3 + (data[2:] or b"\0")[0]:
             raise CorruptionError(
                 f"The value was not written by {type(self.serde).__name__}.",
@@ -148,7 +156,22 @@ class SerdeCodec:
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> SerdeCodec:
         """See `Codec.with_allowlist`; the list is the serializer's own."""
         serde = _extended(self.serde, extra)
+        if self.native is not None:
+            return SerdeCodec(serde, self.native.with_allowlist(extra))
         return self if serde is self.serde else SerdeCodec(serde)
+
+
+def with_serde(codec: Codec, serde: SerializerProtocol) -> SerdeCodec:
+    """Return the codec that replaces another one of a saver when it is assigned a serializer.
+
+    It reads what threadkeep's own codec wrote before, and has its allowlist.
+
+    Raises:
+        InvalidArgumentError: it is no serializer.
+    """
+    native = codec if isinstance(codec, NativeCodec) else getattr(codec, "native", None)
+    found = SerdeCodec(serde, native)
+    return found if native is None else found.with_allowlist(native.finder.allowed)
 
 
 def _framed(kind: str, data: bytes) -> bytes:

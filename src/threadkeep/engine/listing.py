@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 
 from threadkeep.engine.context import Engine, Keyframes, named, read_elements, read_manifest
 from threadkeep.engine.elements import gc_paused
+from threadkeep.engine.fields import field, is_path
 from threadkeep.engine.load import Loaded, assemble
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import (
@@ -77,7 +78,7 @@ def _read(
 ) -> Operation[tuple[list[StoredCheckpoint], list[Loaded]]]:
     """Return a page's rows, and those that match with their values."""
     thread, ns, id, before, wanted, limit, after, _ = listing
-    simple = {k: v for k, v in wanted.items() if isinstance(v, _SCALARS)}
+    simple = {k: v for k, v in wanted.items() if isinstance(v, _SCALARS) and not is_path(k)}
     scan = ScanCheckpoints(thread, ns, id, before, simple, after, size)
     previous: list[StoredCheckpoint] | None = None
     while True:
@@ -88,7 +89,7 @@ def _read(
                 if ns is None and one.row.ns.startswith(OWN_NS):
                     continue
                 metadata = unpack_metadata(one.row.metadata, one.row.exact, engine.codec)
-                if all(metadata.get(key) == value for key, value in wanted.items()):
+                if all(field(metadata, key) == value for key, value in wanted.items()):
                     matching.append(one)
             matching = matching[:limit]
             loaded: dict[tuple[str, str, str], Loaded] = {}

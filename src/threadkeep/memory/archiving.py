@@ -24,7 +24,7 @@ from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
 from threadkeep.memory import records, window
 from threadkeep.memory.background import Background
-from threadkeep.memory.index import ArchiveIndex, Hit
+from threadkeep.memory.index import ArchiveIndex, Hit, ScanIndex, is_encrypted, open_index
 from threadkeep.memory.lru import Recent
 from threadkeep.memory.policy import (
     ArchivedMessage,
@@ -71,14 +71,15 @@ class Archiving(Delegate):
         *,
         policy: Layers,
         summarizer: Summarizer,
-        index: ArchiveIndex,
+        index: ArchiveIndex | None,
         background: bool,
         on_suggestion: Callable[[Suggestion], None] | None,
     ) -> None:
         super().__init__(saver)
         self.policy = policy
         self.summarizer = summarizer
-        self.index = index
+        self._own_index = index is None
+        self._indexes = [open_index(saver) if index is None else index]
         self._on_suggestion = on_suggestion
         self._records: Recent[Record] = Recent()
         self._indexed: Recent[bool] = Recent()
@@ -90,7 +91,8 @@ class Archiving(Delegate):
         """Wait for summaries that are under way, and close the index."""
         if self._background is not None:
             yield from self._background.end()
-        yield from driver.aside(self.index.close)
+        for index in self._indexes:
+            yield from driver.aside(index.close)
 
     # -- summaries -------------------------------------------------------------------
 
@@ -380,6 +382,14 @@ class Archiving(Delegate):
 
     # -- the index -------------------------------------------------------------------
 
+    @property
+    def index(self) -> ArchiveIndex:
+        """The index. Once `serde` encrypts, no index of ours in the database gets plain text."""
+        if self._own_index and is_encrypted(self) and not isinstance(self._indexes[-1], ScanIndex):
+            self._indexes.append(ScanIndex())
+            self._indexed = Recent()
+        return self._indexes[-1]
+
     def _index(self, thread: str, some: Sequence[Record]) -> Workflow[None]:
         """Add what records archive to the index. It can be made again: a failure is logged."""
 
@@ -401,9 +411,10 @@ class Archiving(Delegate):
 
     def _indexed_all(self, thread: str, record: Record) -> Workflow[None]:
         """Add to the index what it lacks of a thread, once in each process."""
+        index = self.index  # (first: another one has nothing yet)
         if self._indexed.get(thread, ""):
             return
-        there = yield from driver.aside(partial(self.index.records, thread))
+        there = yield from driver.aside(partial(index.records, thread))
         if not (record.messages and record.key in there and record.parent in there):
             known = yield from self._all_records(thread)
             lacking = [

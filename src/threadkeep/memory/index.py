@@ -95,6 +95,11 @@ class ArchiveIndex(Protocol):
         """Close connections. Idempotent."""
 
 
+def is_encrypted(saver: BaseCheckpointSaver[Any]) -> bool:
+    """Return True if the saver encrypts values."""
+    return isinstance(saver.serde, EncryptedSerializer)
+
+
 def open_index(saver: BaseCheckpointSaver[Any]) -> ArchiveIndex:
     """Return the index of a saver's threads.
 
@@ -102,7 +107,7 @@ def open_index(saver: BaseCheckpointSaver[Any]) -> ArchiveIndex:
     encrypts or its connections are the program's own, it is in this process's memory.
     """
     backend = getattr(saver, "backend", None)
-    if isinstance(saver.serde, EncryptedSerializer):
+    if is_encrypted(saver):
         return ScanIndex()
     if isinstance(backend, SqliteBackend):
         from threadkeep.memory import sqlite_index  # noqa: PLC0415 - one of the two is needed

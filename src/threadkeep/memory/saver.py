@@ -20,7 +20,7 @@ from threadkeep.layers.driver import Workflow, both
 from threadkeep.memory import records, window
 from threadkeep.memory.changes import LayeredChanges, Place, config_of, ids_of, messages_of
 from threadkeep.memory.groups import MessageGroups, groups_of
-from threadkeep.memory.index import ArchiveIndex, open_index
+from threadkeep.memory.index import ArchiveIndex
 from threadkeep.memory.policy import ArchivedMessage, Layer, LayerName, Layers, Suggestion, Usage
 from threadkeep.memory.records import Record
 from threadkeep.memory.summaries import Summary, as_summarizer
@@ -79,7 +79,7 @@ class LayeredCheckpointSaver(LayeredChanges):
             summarizer=as_summarizer(summarizer),
             channel=channel,
             language=language,
-            index=index if index is not None else open_index(saver),
+            index=index,
             background=validation.flag("background", background),
             on_suggestion=on_suggestion,
         )
@@ -285,10 +285,8 @@ class LayeredCheckpointSaver(LayeredChanges):
     def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> Workflow[None]:
         """See `BaseCheckpointSaver`. The archive of a thread that is kept stays whole."""
         if strategy != "delete" and not hasattr(self._inner, "delete_checkpoints"):
-            raise InvalidArgumentError(
-                f"{type(self._inner).__name__} would prune archived messages, too.",
-                hint="Use a saver of threadkeep inside, or delete_thread().",
-            )
+            for thread in thread_ids:
+                yield from self._refuse_archived(str(thread))
         yield from super()._prune(thread_ids, strategy=strategy)
         if strategy == "delete":
             for thread in thread_ids:
@@ -296,10 +294,20 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     prune, aprune = both(_prune)
 
+    def _refuse_archived(self, thread: str) -> Workflow[None]:
+        """Refuse a thread with archived messages."""
+        if (yield from self._call("get_tuple", records.place(thread))) is not None:
+            raise InvalidArgumentError(
+                f"{type(self._inner).__name__} would prune archived messages, too.",
+                hint="Use a saver of threadkeep inside, or delete_thread().",
+                thread=thread,
+            )
+
     def _forget(self, thread: str) -> Workflow[None]:
         for cache in (self._views, self._records, self._indexed):
             cache.forget(thread)
-        yield from driver.aside(partial(self.index.remove, thread))
+        for index in self._indexes:
+            yield from driver.aside(partial(index.remove, thread))
 
 
 def _is_between(

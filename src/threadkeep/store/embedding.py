@@ -36,7 +36,10 @@ _PROBE = "text"  # which no model refuses
 _CACHED_BYTES = 64 << 20
 _QUERY, _DOCUMENT = b"q", b"d"  # (some models embed them in different ways)
 _log = logging.getLogger("threadkeep")
-_KEYS = ("embed", "dims", "fields", "search", "distance_type", "ann_index_config")
+_KEYS = (
+    *("embed", "dims", "fields", "text_fields"),
+    *("search", "distance_type", "ann_index_config"),
+)
 
 
 class Text(NamedTuple):
@@ -51,9 +54,10 @@ class Index:
 
     Args:
         config: LangGraph's `IndexConfig`: `embed` (a LangChain `Embeddings`, a function, or
-            "provider:model"), `dims`, `fields` (paths; ["$"], the whole value, if left out). Beyond
-            it: `search`, "semantic" (default), "hybrid" (meaning and words) or "text" (words alone,
-            without a model); `distance_type`, "cosine" (default), "l2" or "inner_product".
+            "provider:model"), `dims`, `fields` (paths; ["$"], the whole value, if left out), which
+            LangGraph's `SqliteStore` calls `text_fields`. Beyond it: `search`, "semantic"
+            (default), "hybrid" (meaning and words) or "text" (words alone, without a model);
+            `distance_type`, "cosine" (default), "l2" or "inner_product".
 
     Raises:
         InvalidArgumentError: a value is invalid.
@@ -67,13 +71,19 @@ class Index:
                 raise InvalidArgumentError(
                     f"Unknown key in index: {key!s:.60}.", hint=f"Known are {', '.join(_KEYS)}."
                 )
+        self.config = config
         self.search: Search = config.get("search", "semantic")
         metric: Metric = config.get("distance_type", "cosine")
         if self.search not in get_args(Search):
             raise invalid("search", self.search, 'Use "semantic", "hybrid" or "text".')
         if metric not in get_args(Metric):
             raise invalid("distance_type", metric, 'Use "cosine", "l2" or "inner_product".')
-        self.fields = _fields(config.get("fields") or ["$"])
+        fields, text_fields = config.get("fields"), config.get("text_fields")
+        if fields and text_fields:
+            raise invalid("text_fields", text_fields, "Use fields alone: both name the same.")
+        if isinstance(text_fields, str):  # (as LangGraph has it)
+            text_fields = [text_fields]
+        self.fields = _fields(fields or text_fields or ["$"])
         self.embedder: Embedder | None = None
         dims = 0
         if self.search != "text":

@@ -2,7 +2,8 @@
 
 The rules are those of LangGraph's `InMemoryStore`, where it answers: a dict without operators is
 compared key by key, a list element by element, a missing field is None. Beyond it there are `$and`
-and `$or`, and an ordering of values that cannot be compared is false, not an error.
+and `$or`, paths ("user.name", as in LangGraph's `SqliteStore`), and an ordering of values that
+cannot be compared is false, not an error.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, TypeAlias
 
+from threadkeep.engine.fields import field, is_path
 from threadkeep.errors import InvalidArgumentError, invalid
 from threadkeep.store.records import Condition
 from threadkeep.validation import is_unicode
@@ -64,7 +66,7 @@ def _field(name: str, wanted: Any, depth: int) -> Test:
     if isinstance(name, str) and name.startswith("$"):
         raise _unknown(name)
     test = _value(wanted, depth + 1)
-    return lambda value: test(value.get(name))
+    return lambda value: test(field(value, name))
 
 
 def _value(wanted: Any, depth: int) -> Test:
@@ -150,7 +152,7 @@ def _hints(given: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Conditio
         if name == "$and":
             for one in wanted:
                 yield from _hints(one, path)
-        elif isinstance(name, str) and not name.startswith("$"):
+        elif isinstance(name, str) and not name.startswith("$") and not is_path(name):
             yield from _hints_of((*path, name), wanted)
 
 

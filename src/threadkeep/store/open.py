@@ -155,5 +155,8 @@ class AsyncSqliteStore(_Awaited, SqliteStore):
     """`SqliteStore` whose `setup` is awaited, in place of LangGraph's `AsyncSqliteStore`."""
 
 
-AsyncRedisStore = RedisStore
+class AsyncRedisStore(_Awaited, RedisStore):
+    """`RedisStore` whose `setup` is awaited, in place of LangGraph's `AsyncRedisStore`."""
+
+
 InMemoryStore = MemoryStore

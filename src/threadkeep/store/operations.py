@@ -159,12 +159,23 @@ def _key(op: GetOp | PutOp) -> ItemKey:
 
 
 def labels(namespace: Iterable[str]) -> Namespace:
-    """Return a namespace as a tuple. A single text raises `InvalidNamespaceError`."""
+    """Return a namespace as a tuple. A single text, or a NUL, raises `InvalidNamespaceError`."""
     if isinstance(namespace, str):
         raise InvalidNamespaceError(
             f"Invalid namespace: {namespace!a:.60}. Use a tuple of texts, such as ('users', '1')."
         )
-    return tuple(namespace)
+    found = tuple(namespace)
+    # (langgraph-checkpoint refuses a NUL from 4.3.2 on)
+    if any("\0" in label for label in found if isinstance(label, str)):
+        raise InvalidNamespaceError(f"Invalid namespace: {found!a:.60}. Labels contain no NUL.")
+    return found
+
+
+def checked(namespace: Iterable[str]) -> Namespace:
+    """Return a namespace that no operation has checked, or the beginning of one, as a tuple."""
+    found = labels(namespace)
+    validate_op_namespace(SearchOp(found))
+    return found
 
 
 # -- reads -------------------------------------------------------------------------------
@@ -341,6 +352,8 @@ def _namespaces(
     _check_counts(op, "limit", "offset", *(() if op.max_depth is None else ("max_depth",)))
     conditions = op.match_conditions or ()
     for one in conditions:
+        if isinstance(one.path, str):
+            _log.warning("The path %a is a text, not a tuple of texts: nothing matches.", one.path)
         if one.match_type not in ("prefix", "suffix"):
             raise invalid("match_type", one.match_type, 'Use "prefix" or "suffix".')
     prefix = max((_literal(one) for one in conditions), key=len, default=())
@@ -354,7 +367,7 @@ def _namespaces(
 
 def _literal(condition: MatchCondition) -> Namespace:
     """Return the labels that a namespace begins with."""
-    path = labels(condition.path)
+    path = tuple(condition.path)
     if condition.match_type != "prefix":
         return ()
     return path[: path.index("*")] if "*" in path else path

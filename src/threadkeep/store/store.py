@@ -22,7 +22,6 @@ from langgraph.store.base import (
     PutOp,
     SearchOp,
     TTLConfig,
-    validate_op_namespace,
 )
 
 from threadkeep.backends.base import Backend
@@ -131,6 +130,11 @@ class Store(BaseStore, driver.Closing):
         is_swept = self.ttl_config and self.ttl_config.get("sweep_interval_minutes")
         if is_swept:
             Store.start_ttl_sweeper(self)  # (another class may await its own)
+
+    @property
+    def index_config(self) -> Mapping[str, Any] | None:
+        """The `index` that the store was opened with; None for none."""
+        return None if self._index is None else self._index.config
 
     @property
     def embeddings(self) -> Any:
@@ -329,11 +333,11 @@ class Store(BaseStore, driver.Closing):
 
     def versions(self, namespace: Namespace, key: str) -> list[ItemVersion]:
         """Return the versions of an item, newest first: as many as `history` keeps."""
-        return self._stack.run(puts.versions(self._engine, operations.labels(namespace), key))
+        return self._stack.run(puts.versions(self._engine, operations.checked(namespace), key))
 
     async def aversions(self, namespace: Namespace, key: str) -> list[ItemVersion]:
         """Async variant of `versions`."""
-        operation = puts.versions(self._engine, operations.labels(namespace), key)
+        operation = puts.versions(self._engine, operations.checked(namespace), key)
         return await self._stack.arun_here(operation)
 
     def embed_pending(self) -> int:
@@ -359,7 +363,7 @@ class Store(BaseStore, driver.Closing):
             path: the file, which is replaced.
             prefix: the beginning of their namespaces.
         """
-        namespace = operations.labels(prefix)
+        namespace = operations.checked(prefix)
         return transfer.export_items(self._stack, self._engine, Path(path), namespace)
 
     def _import(
@@ -392,9 +396,7 @@ class Store(BaseStore, driver.Closing):
         """
         if not prefix:
             raise invalid("prefix", prefix, "Use a namespace, such as ('users', '1').")
-        namespace = operations.labels(prefix)
-        validate_op_namespace(SearchOp(namespace))
-        return transfer.erase(self._stack, self._pair, namespace)
+        return transfer.erase(self._stack, self._pair, operations.checked(prefix))
 
     export_items, aexport_items = driver.both(_export)
     import_items, aimport_items = driver.both(_import)

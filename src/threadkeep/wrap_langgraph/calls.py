@@ -63,6 +63,7 @@ class Call(NamedTuple):
     data: Frozen
     channels: Sequence[str]
     rest: tuple[Any, ...]
+    serde: SerializerProtocol  # of `data`: the saver may be assigned another one meanwhile
 
     @property
     def thread(self) -> str:
@@ -71,7 +72,7 @@ class Call(NamedTuple):
 
     def arguments(self) -> tuple[Any, ...]:
         """Return the arguments, as fresh objects."""
-        beside, values = thaw(self.saver.serde, self.data)
+        beside, values = thaw(self.serde, self.data)
         named = list(zip(self.channels, values, strict=True))
         if self.name == "put_writes":
             return (self.config, named, *self.rest)
@@ -89,17 +90,20 @@ def put(
     ids = {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint["id"]}
     values = checkpoint["channel_values"]
     beside = [{**checkpoint, "channel_values": {}}, dict(metadata)]
-    data = freeze(saver.serde, beside, list(values.values()))
-    call = Call(saver, "put", _copied(config), data, list(values), (dict(new_versions or {}),))
+    serde = saver.serde
+    data = freeze(serde, beside, list(values.values()))
+    rest = (dict(new_versions or {}),)
+    call = Call(saver, "put", _copied(config), data, list(values), rest, serde)
     return call, {"configurable": ids}
 
 
 def put_writes(saver: AnySaver, config: Any, writes: Any, task_id: str, task_path: str) -> Call:
     """Return a `put_writes` to be queued. Raises as `put`."""
     pairs = arguments.put_writes(config, writes, task_id, task_path).writes
-    data = freeze(saver.serde, None, [value for _, value in pairs])
-    channels = [channel for channel, _ in pairs]
-    return Call(saver, "put_writes", _copied(config), data, channels, (task_id, task_path))
+    serde = saver.serde
+    data = freeze(serde, None, [value for _, value in pairs])
+    channels, rest = [channel for channel, _ in pairs], (task_id, task_path)
+    return Call(saver, "put_writes", _copied(config), data, channels, rest, serde)
 
 
 def _copied(config: RunnableConfig) -> RunnableConfig:

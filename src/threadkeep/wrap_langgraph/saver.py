@@ -176,6 +176,9 @@ class Wrapped(Delegate):
 
     prune, aprune = both(_prune)
 
+    def _forget_decoded(self) -> None:
+        self.clear_cache()
+
     def clear_cache(self, thread: str | None = None) -> None:
         """Evict a thread, or (None) all, from the cache."""
         self._heads.changed(None if thread is None else [thread])

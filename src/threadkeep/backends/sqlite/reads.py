@@ -313,6 +313,8 @@ def _scan_conditions(read: model.ScanCheckpoints) -> tuple[list[str], list[Any]]
 def _filter_conditions(wanted: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
     """A term for each metadata key whose value SQLite compares as Python does."""
     for key, value in wanted.items():
+        if "\0" in key:
+            continue  # (SQLite ends a key of JSON there)
         if value is None:  # also where the key is missing
             yield _METADATA.format("NOT ", "type <> 'null'"), [key]
         elif isinstance(value, str):
