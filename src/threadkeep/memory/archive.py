@@ -30,8 +30,11 @@ _log = logging.getLogger("threadkeep.memory")
 class Archive(Delegate):
     """A saver with records of threads beside their checkpoints."""
 
-    def __init__(self, saver: BaseCheckpointSaver[Any], *, index: ArchiveIndex) -> None:
+    def __init__(
+        self, saver: BaseCheckpointSaver[Any], *, channel: str, index: ArchiveIndex
+    ) -> None:
         super().__init__(saver)
+        self.channel = channel
         self.index = index
         self._records: Recent[Record] = Recent()
 
@@ -52,7 +55,7 @@ class Archive(Delegate):
         """Store a record, and what it archives in the index."""
         version = self._inner.get_next_version(None if before is None else before.version, None)
         record = replace(record, version=version)
-        yield from self._call("put", *records.to_put(thread, record))
+        yield from self._call("put", *records.to_put(thread, record, self.channel))
         self._records.put(thread, record.key, record)
         yield from self._index(thread, record)
         return record

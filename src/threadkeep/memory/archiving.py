@@ -67,13 +67,14 @@ class Archiving(Archive):
         self,
         saver: BaseCheckpointSaver[Any],
         *,
+        channel: str,
         policy: Layers,
         summarizer: Summarizer,
         index: ArchiveIndex,
         background: bool,
         on_suggestion: Callable[[Suggestion], None] | None,
     ) -> None:
-        super().__init__(saver, index=index)
+        super().__init__(saver, channel=channel, index=index)
         self.policy = policy
         self.summarizer = summarizer
         self._on_suggestion = on_suggestion
