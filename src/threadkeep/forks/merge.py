@@ -113,7 +113,7 @@ def merge(
 
 
 class _How(NamedTuple):
-    """How channels that both have changed are merged.
+    """Rules for channels that both have changed.
 
     `written` is what the fork wrote, and `layered` a channel whose values are `[record, messages]`.
     """
