@@ -12,9 +12,10 @@ from kit import postgres
 from kit.conversations import Chat, talk, texts
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 
-from threadkeep import Retention, Tiering, WarmTier, open_saver
+from threadkeep import MemorySaver, Retention, Tiering, WarmTier, open_saver
 from threadkeep.errors import ThreadNotFoundError
 from threadkeep.memory import LayeredCheckpointSaver, Layers
+from threadkeep.memory.records import NS
 
 from .places import at
 
@@ -188,6 +189,21 @@ def test_archived_messages_are_edited_turns_later(tmp_path: Path) -> None:
     chat.say("t", [edited, RemoveMessage(id="m3"), RemoveMessage(id="m4")])
     check(place.memory, "t", [*said[:2], edited, *said[5:], *new])
     place.memory.close()
+
+
+def test_a_check_notes_archived_messages_that_are_missing() -> None:
+    memory: Any = LayeredCheckpointSaver(MemorySaver(), SMALL)
+    Chat(memory).talk("t", talk(12))
+    report = memory.check()
+    assert not [*report.findings, *report.notes]
+    records = [*memory._inner.list({"configurable": {"thread_id": "t", "checkpoint_ns": NS}})]
+    gone = records[2].checkpoint["id"]
+    memory.delete_checkpoints("t", [gone], NS)
+    report = memory.check()
+    assert report.ok
+    assert report.notes
+    assert all(one.kind == "layers" and gone in one.problem for one in report.notes)
+    assert not memory.threads.repair(dry_run=True).repaired
 
 
 @pytest.mark.parametrize("name", ["find", "search", "has", "add"])

@@ -175,7 +175,7 @@ class Conversations(RuleBasedStateMachine):
         self.inner.threads.offload(self.thread, over=1024)
         self.check()
 
-    @precondition(lambda self: self.versions)
+    @precondition(lambda self: self.store != "foreign" and self.versions)
     @rule()
     def copy(self) -> None:
         source, self.thread = self.thread, f"thread {self.threads}"
