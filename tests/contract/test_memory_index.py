@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import closing
 
+import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,9 +124,42 @@ def test_a_record_is_added_once(index):
 
     assert positions(index.search("a", "one")) == [5]
     assert index.search("a", "three") == []
-    assert index.records("a") == {"r"}
-    assert index.records("b") == set()
+    assert index.has("a", "r")
+    assert not index.has("b", "r")
     assert index.threads() == {"a"}
+
+
+def test_a_record_comes_with_all_that_it_continues(index):
+    assert index.add("a", "root", 0, [])
+    assert index.add("a", "group", 0, [], after="root")  # (as many without messages as one likes)
+    assert index.add("a", "first", 0, said("x 0", "x 1"), after="group")
+    assert not index.add("a", "third", 4, said("x 4"), after="second")
+    assert not index.add("b", "second", 2, said("x 2"), after="first")
+    assert [index.has("a", one) for one in ("root", "group", "first", "second", "third")] == [
+        *(True, True, True),
+        *(False, False),
+    ]
+    assert index.threads() == {"a"}
+    assert positions(index.search("a", "x")) == [1, 0]
+
+    index.remove("a")
+
+    assert not index.add("a", "second", 2, said("x 2"), after="first")
+    assert not index.has("a", "first")
+    assert index.search("a", "x") == []
+
+
+def test_edits_are_found_beside_the_messages_that_they_change(index):
+    index.add("a", "r", 0, said("one", "two", "three"))
+    edits = {2: HumanMessage("three changed", id="id-three"), 0: HumanMessage("un", id="id-one")}
+    assert index.add("a", "later", 3, [], edits=edits, after="r")
+
+    assert index.search("a", "changed") == [Hit("later", 2, "id-three")]
+    assert index.find("a", ["id-one"]) == {
+        "id-one": [Hit("later", 0, "id-one"), Hit("r", 0, "id-one")]
+    }
+    assert index.add("a", "last", 3, said("four"), after="later")
+    assert index.search("a", "four") == [Hit("last", 3, "id-four")]
 
 
 def test_records_of_branches_overlap(index):
@@ -166,7 +200,7 @@ def test_threads_are_removed(index):
     index.remove("a", "c", "unknown")
 
     assert index.threads() == {"b"}
-    assert index.records("a") == set()
+    assert not index.has("a", "r")
     assert index.search("a", "word") == []
     assert index.find("a", ["id-word a"]) == {}
     assert positions(index.search("b", "word")) == [0]
@@ -177,7 +211,8 @@ def test_threads_are_removed(index):
 def test_nothing_was_added_yet(index):
     assert index.search("a", "x") == []
     assert index.find("a", ["x"]) == {}
-    assert index.records("a") == index.threads() == set()
+    assert not index.has("a", "r")
+    assert index.threads() == set()
     index.remove("a")
 
 
@@ -202,7 +237,6 @@ def test_two_threads_of_a_program_add_at_once(index):
     for worker in workers:
         worker.join()
 
-    assert len(index.records("a")) == 20
     assert len(index.search("a", "both")) == len(index.search("a", "own")) == 20
 
 
@@ -351,7 +385,7 @@ def test_too_many_branches_are_refused(file, monkeypatch):
         index.add("a", "r2", 0, said("x"))
         with pytest.raises(StateError):
             index.add("a", "r3", 0, said("x"))
-        assert index.records("a") == {"r1", "r2"}
+        assert [index.has("a", one) for one in ("r1", "r2", "r3")] == [True, True, False]
 
 
 # -- in a PostgreSQL schema ------------------------------------------------------------
@@ -372,6 +406,32 @@ def test_two_connections_make_the_tables_at_once():
     assert positions(indexes[0].search("a", "x")) == [3, 2, 1, 0]
     for index in indexes:
         index.close()
+
+
+def test_a_record_is_not_added_to_a_thread_that_is_being_deleted():
+    with PostgresSaver(postgres.url(), schema=postgres.empty_schema()) as saver:
+        saver.put(CONFIG, empty_checkpoint(), {}, {})
+        with closing(open_index(saver)) as index:
+            index.add("saved", "first", 0, said("x"))
+            schema = saver.backend.settings.schema
+            waiting = "SELECT 1 FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
+            with (
+                psycopg.connect(postgres.url(), autocommit=True) as watch,
+                psycopg.connect(postgres.url()) as other,
+            ):
+                other.execute(f'UPDATE "{schema}".threads SET deleted_at = now()')
+                added = []
+                adding = threading.Thread(
+                    target=lambda: added.append(
+                        index.add("saved", "second", 1, said("x"), after="first")
+                    )
+                )
+                adding.start()
+                while not watch.execute(waiting, (other.info.backend_pid,)).fetchone():
+                    assert adding.is_alive()
+            adding.join()
+            assert added == [False]
+            assert not index.has("saved", "second")
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

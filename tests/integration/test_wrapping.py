@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.conversations import Chat, talk
 from kit.engine import config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -26,6 +27,8 @@ from threadkeep.errors import (
     InvalidArgumentError,
     InvalidConfigError,
 )
+from threadkeep.memory import LayeredCheckpointSaver, Layers
+from threadkeep.streaming import StreamingCheckpointSaver
 
 from .foreign import FOREIGN, SELDOM, foreign
 from .inner import Inner, OnlyAwaited, aput, arguments, avalues, put, values
@@ -463,6 +466,28 @@ def test_what_cannot_be_had_is_refused(given: Any, options: Any, says: str) -> N
 def test_our_own_savers_do_it_themselves() -> None:
     with MemorySaver() as saver, pytest.raises(InvalidArgumentError, match="of its own"):
         wrap(saver)
+
+
+@pytest.mark.parametrize("front", [LayeredCheckpointSaver, StreamingCheckpointSaver])
+@pytest.mark.parametrize("how", [{"write_behind": SELDOM}, {"cache": Cache(), "sole_writer": True}])
+def test_savers_with_more_methods_go_in_front(front: Any, how: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="Wrap the saver inside"):
+        wrap(front(InMemorySaver()), **how)
+
+
+def test_layers_in_front_see_the_saves_that_wait() -> None:
+    memory = LayeredCheckpointSaver(relaxed(InMemorySaver()), Layers(full_window=4))
+    chat, said = Chat(memory), talk(12)
+    chat.talk("t", said)
+    assert memory.full_messages("t") == said
+    assert [one.message for one in memory.archive("t", query="message 3")] == [said[3]]
+    memory.remove("t", ["m0", "m11"])
+    assert memory.full_messages("t") == said[1:11]
+    new = memory.split("t")
+    told = memory.summary(new["configurable"]["thread_id"]).content
+    assert "message 10" in told
+    assert "message 11" not in told
+    memory.close()
 
 
 def test_the_rest_is_as_the_saver_inside_has_it() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import Phase
@@ -14,8 +16,9 @@ from kit.selection import settings_of
 from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
-from threadkeep import MemorySaver, Retention
+from threadkeep import MemorySaver, Retention, SqliteSaver, Tiering, WarmTier
 from threadkeep.memory import LayeredCheckpointSaver, Layers
+from threadkeep.words import tokens
 
 PLACES = st.floats(0, 1, exclude_max=True)
 
@@ -31,19 +34,20 @@ class Version:
 
 
 class Conversations(RuleBasedStateMachine):
-    """Turns, edits, removals, forks and groups, and what must hold after each of them."""
+    """Turns, edits, removals, forks, groups, moves, and what must hold after each of them."""
 
     @initialize(
         seed=st.integers(0, 10**6),
         full=st.integers(1, 6),
         batch=st.sampled_from([1, 1, 3]),
-        is_ours=st.booleans(),
-        tokens=st.booleans(),
+        store=st.sampled_from(["foreign", "memory", "file", "file"]),
+        by_tokens=st.booleans(),
     )
-    def begin(self, *, seed: int, full: int, batch: int, is_ours: bool, tokens: bool) -> None:
-        self.speaker = Speaker(seed)
-        self.inner = MemorySaver() if is_ours else InMemorySaver()
-        limits: Any = {"max_tokens": 5 * full, "counter": _count} if tokens else {}
+    def begin(self, *, seed: int, full: int, batch: int, store: str, by_tokens: bool) -> None:
+        self.speaker, self.store = Speaker(seed), store
+        self.folder = TemporaryDirectory()
+        self.inner: Any = InMemorySaver() if store == "foreign" else self.another()
+        limits: Any = {"max_tokens": 5 * full, "counter": _count} if by_tokens else {}
         self.policy = Layers(
             full_window=full, summary_window=full + 8, archive_threshold=30, batch=batch, **limits
         )
@@ -53,6 +57,19 @@ class Conversations(RuleBasedStateMachine):
         self.collapsed: set[object] = set()
         self.is_told, self.has_removed = True, False
         self.opened()
+
+    def another(self) -> Any:
+        """Open a saver of the store; that of another process, where it is a file."""
+        path = Path(self.folder.name)
+        cold = f"file://{path / 'cold'}"
+        if self.store == "file":
+            return SqliteSaver(path / "a.db", synchronous="normal", cold=cold)
+        return MemorySaver(cold=cold)
+
+    def teardown(self) -> None:
+        if hasattr(self, "folder"):
+            with self.folder:
+                self.memory.close()
 
     def opened(self) -> None:
         self.memory = LayeredCheckpointSaver(self.inner, self.policy, self.summary)
@@ -119,7 +136,7 @@ class Conversations(RuleBasedStateMachine):
         self.collapsed = version.collapsed
         self.check()
 
-    @precondition(lambda self: self.versions and isinstance(self.inner, MemorySaver))
+    @precondition(lambda self: self.versions and self.store != "foreign")
     @rule(place=PLACES)
     def fork(self, *, place: float) -> None:
         version = self.versions[int(place * len(self.versions))]
@@ -130,11 +147,67 @@ class Conversations(RuleBasedStateMachine):
         self.model, self.versions, self.collapsed = version.messages, [], version.collapsed
         self.check()
 
-    @precondition(lambda self: isinstance(self.inner, MemorySaver) and self.versions)
+    @precondition(lambda self: self.store != "foreign" and self.versions)
     @rule()
     def collect(self) -> None:
         self.inner.threads.gc(Retention(keep_last=1))
         self.versions = []
+        self.check()
+
+    @precondition(lambda self: self.store != "foreign" and self.versions)
+    @rule(here=st.booleans(), by_age=st.booleans(), back=st.booleans(), then=st.booleans())
+    def move_to_the_cold_store(self, *, here: bool, by_age: bool, back: bool, then: bool) -> None:
+        saver = self.inner if here or self.store != "file" else self.another()
+        if by_age:
+            saver.threads.tier(Tiering(warm=WarmTier(max_age=1e-6)))
+        else:
+            saver.threads.archive(self.thread)
+        if back:
+            saver.threads.restore(self.thread)
+        if saver is not self.inner:
+            saver.close()
+        if then:  # (else the next rule is the first that reads the thread)
+            self.check()
+
+    @precondition(lambda self: self.store != "foreign" and self.versions)
+    @rule()
+    def offload(self) -> None:
+        self.inner.threads.offload(self.thread, over=1024)
+        self.check()
+
+    @precondition(lambda self: self.store != "foreign" and self.versions)
+    @rule()
+    def copy(self) -> None:
+        source, self.thread = self.thread, f"thread {self.threads}"
+        self.threads += 1
+        self.memory.copy_thread(source, self.thread)
+        self.versions = []
+        self.check()
+
+    @precondition(lambda self: self.store != "foreign" and self.versions)
+    @rule(is_erased=st.booleans())
+    def export_and_import(self, *, is_erased: bool) -> None:
+        file = Path(self.folder.name) / "t.tkb"
+        file.unlink(missing_ok=True)
+        self.inner.threads.export_bundle(self.thread, file)
+        (self.memory.erase if is_erased else self.memory.delete_thread)(self.thread)
+        self.inner.threads.import_bundle(file)
+        self.check()
+
+    @precondition(lambda self: self.store != "foreign" and self.versions)
+    @rule(goes_on=st.booleans(), takes_fork=st.booleans())
+    def fork_and_merge(self, *, goes_on: bool, takes_fork: bool) -> None:
+        fork = self.inner.threads.fork(self.thread).id
+        turns = [[self.speaker.question(), *self.speaker.replies()] for _ in range(3)]
+        self.chat.say(fork, turns[0])
+        self.chat.say(fork, turns[1])
+        if goes_on:
+            self.chat.say(self.thread, turns[2])
+        self.inner.threads.merge_fork(fork, self.thread, "theirs" if takes_fork else "ours")
+        if takes_fork or not goes_on:
+            self.model = [*self.model, *turns[0], *turns[1]]
+        else:
+            self.model = [*self.model, *turns[2]]
         self.check()
 
     @precondition(lambda self: self.model)
@@ -204,6 +277,9 @@ class Conversations(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
+        if self.store == "file":
+            self.memory.close()
+            self.inner = self.another()
         self.opened()
 
     # -- what holds ----------------------------------------------------------------
@@ -233,6 +309,7 @@ class Conversations(RuleBasedStateMachine):
         groups = self.memory.groups(self.thread)
         assert [group.start for group in groups] == [0, *[one.stop for one in groups[:-1]]]
         assert sum(one.messages for one in self.memory.layers(self.thread)) == len(self.model)
+        self.check_archive()
         for version in self.speaker.chance.sample(self.versions, min(2, len(self.versions))):
             assert texts(self.memory.full_messages(version.config)) == texts(version.messages)
             assert texts(self.memory.load(version.config)) == version.view
@@ -241,6 +318,20 @@ class Conversations(RuleBasedStateMachine):
         view = texts(self.memory.load(found.config))
         self.versions.append(Version(found.config, self.model, view, self.collapsed))
         del self.versions[:-12]
+
+    def check_archive(self) -> None:
+        archived = self.memory.archive(self.thread)
+        assert texts(one.message for one in archived) == texts(self.model[: len(archived)])
+        for one in self.speaker.chance.sample(archived, min(2, len(archived))):
+            words = set(tokens(f"{one.message.content}"))
+            wanted = [m.message for m in archived if words <= set(tokens(f"{m.message.content}"))]
+            found = self.memory.archive(self.thread, query=f"{one.message.content}")
+            # (tool calls have words that are not in their text)
+            assert [m.message for m in found if m.message in wanted] == (
+                wanted[::-1] if words else []
+            )
+            by_id = self.memory.archive(self.thread, ids=[str(one.message.id)])
+            assert [m.message for m in by_id] == [one.message]
 
     def check_view(self, view: list[BaseMessage]) -> None:
         said = originals(view)
@@ -263,7 +354,7 @@ def _count(messages: Sequence[BaseMessage]) -> int:
 
 TestConversations = Conversations.TestCase
 TestConversations.settings = settings_of(
-    quick=10,
+    quick=7,
     full=400,
     stateful_step_count=25,
     report_multiple_bugs=False,

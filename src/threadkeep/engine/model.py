@@ -22,6 +22,8 @@ OWN_NS = "threadkeep$"
 
 They go where the thread goes. Listings of all namespaces leave them out, and retention keeps them.
 """
+LAYERS_NS = f"{OWN_NS}memory"
+LAYERS_KEY = "threadkeep_memory"  # in metadata: the record of what layered memory has archived
 
 
 class Span(NamedTuple):

@@ -20,7 +20,7 @@ from threadkeep.engine import load, put, registration
 from threadkeep.engine.context import Engine
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.lineage import Lineage
-from threadkeep.engine.model import Child, ReadThread, ThreadRows
+from threadkeep.engine.model import LAYERS_KEY, Child, ReadThread, ThreadRows
 from threadkeep.engine.operation import CheckpointRef, Operation, fetch, fetch_segments
 from threadkeep.engine.optimistic import retry
 from threadkeep.engine.refs import covering
@@ -33,6 +33,7 @@ from threadkeep.errors import (
     ThreadNotFoundError,
     invalid,
 )
+from threadkeep.forks import layers
 from threadkeep.langgraph_internals import DELTA_COUNTERS, is_internal
 
 _NOTHING: Any = object()  # in place of the value of a channel without one
@@ -85,7 +86,12 @@ def merge(
         written: _Written = {}
         if _reducers(strategy) is not None:
             written = yield from _written(engine, fork, base_id)
-        values, channels, conflicts = _merged(engine, (base, ours, theirs), strategy, written)
+        states: Sequence[load.Loaded] = (base, ours, theirs)
+        layered = yield from layers.channel(engine, states)
+        if layered is not None:
+            states = [layers.joined(state, layered) for state in states]
+        how = _How(strategy, written, layered)
+        values, channels, conflicts = _merged(engine, states, how)
         if conflicts and strategy is None and not dry_run:
             raise MergeConflictError(
                 f"Both have changed {', '.join([one.channel for one in conflicts])}.",
@@ -94,12 +100,27 @@ def merge(
         report = Merge(fork, into, base_id, channels, conflicts)
         if dry_run or not values:
             return report
-        call = _checkpoint(into, ours, theirs, values)
+        record = layers.archived(ours)
+        if layered in values:
+            record, values[layered] = values[layered]
+            yield from layers.carry(engine, fork, into, str(record))
+        call = _checkpoint(into, ours, theirs, values, record)
         # (whatever the saver's own option says: no run may have continued meanwhile)
         yield from put.save(engine._replace(conflicts="raise"), call)
         return replace(report, checkpoint=call.place.id)
 
     return retry(into, attempt, ConflictError)
+
+
+class _How(NamedTuple):
+    """Rules for channels that both have changed.
+
+    `written` is what the fork wrote, and `layered` a channel whose values are `[record, messages]`.
+    """
+
+    strategy: MergeStrategy | None
+    written: _Written
+    layered: str | None
 
 
 def _check_strategy(value: MergeStrategy | None) -> None:
@@ -162,10 +183,7 @@ def _check_channels(*states: load.Loaded) -> None:
 
 
 def _merged(
-    engine: Engine,
-    states: Sequence[load.Loaded],
-    strategy: MergeStrategy | None,
-    written: _Written,
+    engine: Engine, states: Sequence[load.Loaded], how: _How
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[MergeConflict, ...]]:
     """The new values, the channels of the fork and the conflicts of: the base, ours, theirs."""
 
@@ -186,22 +204,26 @@ def _merged(
         if same(ours, base):
             channels.append(channel)
             values[channel] = theirs
-        elif _reducers(strategy) is not None or not same(theirs, ours):
+        elif _reducers(how.strategy) is not None or not same(theirs, ours):
             # (a reducer may count both, where they are the same)
-            value, resolution = _resolved(strategy, channel, (base, ours, theirs), written)
+            value, resolution = _resolved(how, channel, (base, ours, theirs))
             conflicts.append(MergeConflict(channel, resolution))
             if not same(value, ours):
                 values[channel] = value
     return values, tuple(channels), tuple(conflicts)
 
 
-def _resolved(
-    strategy: MergeStrategy | None, channel: str, values: tuple[Any, Any, Any], written: _Written
-) -> tuple[Any, str]:
+def _resolved(how: _How, channel: str, values: tuple[Any, Any, Any]) -> tuple[Any, str]:
     """The value of a channel that both have changed, and how it was resolved."""
-    _, ours, theirs = values
+    strategy, (_, ours, theirs) = how.strategy, values
     if strategy is None or isinstance(strategy, str):
         return (theirs, "theirs") if strategy == "theirs" else (ours, "ours")
+    if channel == how.layered:
+        raise InvalidArgumentError(
+            f"Since the fork began, both have added to {channel!r}, and messages were archived.",
+            hint='Use strategy="theirs" or "ours", which take one conversation whole.',
+            channel=channel,
+        )
     reducers = _reducers(strategy)
     if reducers is None:
         shown = [None if value is _NOTHING else value for value in values]
@@ -215,7 +237,7 @@ def _resolved(
     if ours is _NOTHING:
         return theirs, "theirs"
     reducer = reducers[channel].from_checkpoint(ours)
-    for step in written.get(channel, ()):
+    for step in how.written.get(channel, ()):
         reducer.update(list(step))
     return reducer.checkpoint(), "reducer"
 
@@ -261,7 +283,11 @@ def _steps(rows: ThreadRows, base: str) -> Iterator[list[Write]]:
 
 
 def _checkpoint(
-    into: str, ours: load.Loaded, theirs: load.Loaded, values: Mapping[str, Any]
+    into: str,
+    ours: load.Loaded,
+    theirs: load.Loaded,
+    values: Mapping[str, Any],
+    record: str | None,
 ) -> put.Put:
     """A checkpoint behind ours with some new values, which no node is started by."""
     checkpoint, step = ours.checkpoint, int(ours.metadata.get("step", 0)) + 1
@@ -282,11 +308,13 @@ def _checkpoint(
         "versions_seen": seen,
         "updated_channels": None,  # (what is named here alone would be looked at for what is next)
     }
-    metadata = {
+    metadata: dict[str, Any] = {
         "source": "update",
         "step": step,
         "parents": {},
         "merged_from": theirs.thread,
         "merged_checkpoint": theirs.id,
     }
+    if record is not None:
+        metadata[LAYERS_KEY] = record
     return put.Put(CheckpointRef(into, "", id), ours.id, new, metadata, frozenset(values))

@@ -1,13 +1,13 @@
-"""Archiving what leaves the window: summaries, records, the index.
+"""Archiving what leaves the window: who does so, summaries, suggestions.
 
-Whatever reads and writes the records of a thread is here; `view.py` shows them to graphs.
+`archive.py` stores the records and finds them again; `view.py` shows them to graphs.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,17 +17,15 @@ from uuid import uuid4
 from langchain_core.messages import BaseMessage, SystemMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
-from threadkeep.delegate import Delegate
 from threadkeep.engine.operation import Aside
 from threadkeep.errors import SummaryError
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
 from threadkeep.memory import records, window
+from threadkeep.memory.archive import Archive
 from threadkeep.memory.background import Background
-from threadkeep.memory.index import ArchiveIndex, Hit, ScanIndex, is_encrypted, open_index
-from threadkeep.memory.lru import Recent
+from threadkeep.memory.index import ArchiveIndex
 from threadkeep.memory.policy import (
-    ArchivedMessage,
     ArchiveSuggestion,
     Layers,
     SplitSuggestion,
@@ -62,27 +60,24 @@ class Seen:
         return len(self.live) + (self.record.stop if self.record is not None else 0)
 
 
-class Archiving(Delegate):
-    """A saver with records of what has left the windows of its threads."""
+class Archiving(Archive):
+    """A saver that archives what leaves the windows of its threads."""
 
     def __init__(
         self,
         saver: BaseCheckpointSaver[Any],
         *,
+        channel: str,
         policy: Layers,
         summarizer: Summarizer,
         index: ArchiveIndex | None,
         background: bool,
         on_suggestion: Callable[[Suggestion], None] | None,
     ) -> None:
-        super().__init__(saver)
+        super().__init__(saver, channel=channel, index=index)
         self.policy = policy
         self.summarizer = summarizer
-        self._own_index = index is None
-        self._indexes = [open_index(saver) if index is None else index]
         self._on_suggestion = on_suggestion
-        self._records: Recent[Record] = Recent()
-        self._indexed: Recent[bool] = Recent()
         self._busy: set[str] = set()  # threads whose summary is being made here
         self._owner = uuid4()
         self._background = Background() if background else None
@@ -322,147 +317,6 @@ class Archiving(Delegate):
                     yield from driver.either(tag, partial(threads.atag, thread, kind.tag))
                 if self._on_suggestion is not None:
                     self._on_suggestion(event)
-
-    # -- records ---------------------------------------------------------------------
-
-    def _record(self, thread: str, key: str) -> Workflow[Record | None]:
-        """Return a record; None if it does not exist."""
-        record = self._records.get(thread, key)
-        if record is None:
-            found = yield from self._call("get_tuple", records.place(thread, key))
-            if found is None:
-                return None
-            record = records.from_tuple(found)
-            self._records.put(thread, key, record)
-        return record
-
-    def _add(self, thread: str, before: Record | None, record: Record) -> Workflow[Record]:
-        """Store a record, and what it archives in the index."""
-        version = self._inner.get_next_version(None if before is None else before.version, None)
-        record = replace(record, version=version)
-        yield from self._call("put", *records.to_put(thread, record))
-        self._records.put(thread, record.key, record)
-        if record.messages or record.edits:
-            yield from self._index(thread, [record])
-        return record
-
-    def _all_records(self, thread: str) -> Workflow[dict[str, Record]]:
-        """Return the records of a thread, by key."""
-        config = records.place(thread)
-
-        def call() -> list[CheckpointTuple]:
-            return list(self._inner.list(config))
-
-        async def acall() -> list[CheckpointTuple]:
-            return [found async for found in self._inner.alist(config)]
-
-        found = yield from driver.either(call, acall)
-        return {one.checkpoint["id"]: records.from_tuple(one) for one in found}
-
-    def _back_to(self, thread: str, record: Record, start: int) -> Workflow[list[Record]]:
-        """Return a record and those that it continues, back to a position, oldest first."""
-        chain, at = [record], record
-        while at.start > start and at.parent is not None:
-            above = yield from self._record(thread, at.parent)
-            if above is None:
-                break
-            at = above
-            chain.append(at)
-        return chain[::-1]
-
-    def _archived(
-        self, thread: str, record: Record, start: int = 0
-    ) -> Workflow[list[tuple[int, BaseMessage, Record]]]:
-        """Return what is archived up to a record from a position on, with positions and records."""
-        if start:
-            chain = yield from self._back_to(thread, record, start)
-        else:
-            chain = records.chain((yield from self._all_records(thread)), record.key)
-        return [one for one in records.archived(chain) if one[0] >= start]
-
-    # -- the index -------------------------------------------------------------------
-
-    @property
-    def index(self) -> ArchiveIndex:
-        """The index. Once `serde` encrypts, no index of ours in the database gets plain text."""
-        if self._own_index and is_encrypted(self) and not isinstance(self._indexes[-1], ScanIndex):
-            self._indexes.append(ScanIndex())
-            self._indexed = Recent()
-        return self._indexes[-1]
-
-    def _index(self, thread: str, some: Sequence[Record]) -> Workflow[None]:
-        """Add what records archive to the index. It can be made again: a failure is logged."""
-
-        def add() -> None:
-            for record in some:
-                if record.messages:
-                    self.index.add(thread, record.key, record.start, record.messages)
-                for id, message in record.edits.items():
-                    hits = self.index.find(thread, [id]).get(id, ())
-                    if message is not None and hits:
-                        key, position = f"{record.key}/{id}", hits[0].position
-                        self.index.add(thread, key, position, [message])
-
-        try:
-            yield from driver.aside(add)
-        except Exception:  # noqa: BLE001 - it is made again from the records
-            _log.warning("The archive's index failed for thread %r.", thread, exc_info=True)
-            self._indexed.forget(thread)
-
-    def _indexed_all(self, thread: str, record: Record) -> Workflow[None]:
-        """Add to the index what it lacks of a thread, once in each process."""
-        index = self.index  # (first: another one has nothing yet)
-        if self._indexed.get(thread, ""):
-            return
-        there = yield from driver.aside(partial(index.records, thread))
-        if not (record.messages and record.key in there and record.parent in there):
-            known = yield from self._all_records(thread)
-            lacking = [
-                one
-                for one in known.values()
-                if (one.messages and one.key not in there)
-                or any(f"{one.key}/{id}" not in there for id, new in one.edits.items() if new)
-            ]
-            yield from self._index(thread, sorted(lacking, key=lambda one: one.step))
-        self._indexed.put(thread, "", value=True)
-
-    def _find(
-        self, thread: str, record: Record, ids: Sequence[str]
-    ) -> Workflow[dict[str, ArchivedMessage]]:
-        """Return the archived messages with these ids, as they are now."""
-        if not ids or not record.stop:
-            return {}
-        yield from self._indexed_all(thread, record)
-        found = yield from driver.aside(partial(self.index.find, thread, ids))
-        hits = [hit for some in found.values() for hit in some]
-        messages = yield from self._messages_of(thread, record, hits)
-        return {str(one.message.id): one for one in messages}
-
-    def _messages_of(
-        self, thread: str, record: Record, hits: Iterable[Hit], limit: int | None = None
-    ) -> Workflow[list[ArchivedMessage]]:
-        """Return the messages of hits that a record's conversation has, as they are now."""
-        found: dict[int, ArchivedMessage] = {}
-        for hit in hits:
-            if limit is not None and len(found) >= limit:
-                break
-            own = yield from self._record(thread, hit.record.partition("/")[0])
-            edited = record.edited.get(hit.id or "", hit.record.partition("/")[0])
-            if own is None or hit.position in found or own.key != edited:
-                continue
-            if not (yield from self._continues(thread, record, own)):
-                continue
-            message = own.edits.get(hit.id or "") or own.messages[hit.position - own.start]
-            at = own.archived_at
-            found[hit.position] = ArchivedMessage(message, hit.position, own.key, at)
-        return list(found.values())
-
-    def _continues(self, thread: str, record: Record, other: Record) -> Workflow[bool]:
-        """Return True if a record is another one, or continues it."""
-        at: Record | None = record
-        while at is not None and at.step > other.step:
-            at = yield from self._record(thread, at.towards(other.step))
-        return at is not None and at.key == other.key
 
 
 def effective_count(record: Record | None, left: int) -> int:

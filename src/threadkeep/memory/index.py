@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 from bisect import insort
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 _TEXT_CHARS = 100_000  # of one message: its words must fit into a tsvector, which has 1 MB
 _QUERY_TOKENS = 1000
+
+Edits: TypeAlias = "Mapping[int, BaseMessage]"
+NO_EDITS: Edits = MappingProxyType({})
 
 
 def indexed(message: BaseMessage) -> str:
@@ -51,7 +55,7 @@ def wanted(query: str) -> list[str]:
 
 
 class Hit(NamedTuple):
-    """An archived message: its record, its position in the thread's history, and its id."""
+    """A message as a record archives or changes it: the record, the message's position and id."""
 
     record: str
     position: int
@@ -65,8 +69,30 @@ class ArchiveIndex(Protocol):
     those at one position, the one that was added last.
     """
 
-    def add(self, thread: str, record: str, start: int, messages: Messages) -> None:
-        """Add a record's messages, of which the first is at `start`. Idempotent."""
+    def add(
+        self,
+        thread: str,
+        record: str,
+        start: int,
+        messages: Messages,
+        *,
+        edits: Edits = NO_EDITS,
+        after: str | None = None,
+    ) -> bool:
+        """Add a record: its messages, of which the first is at `start`, and edits by position.
+
+        Idempotent, and atomic: all of a record is there, or nothing.
+
+        With `after`, the record that this one continues, nothing is added unless that one is there.
+        So each record of an index comes with all that it continues, even if another process removes
+        the thread meanwhile.
+
+        Returns:
+            True if the record is there now.
+        """
+
+    def has(self, thread: str, record: str) -> bool:
+        """Return True if a record was added, and the thread not removed since."""
 
     def search(
         self, thread: str, query: str, *, after: int | None = None, limit: int | None = None
@@ -81,9 +107,6 @@ class ArchiveIndex(Protocol):
 
     def find(self, thread: str, ids: Iterable[str]) -> dict[str, list[Hit]]:
         """Return the messages with these ids; an id that no message has is left out."""
-
-    def records(self, thread: str) -> set[str]:
-        """Return the records that were added."""
 
     def remove(self, *threads: str) -> None:
         """Remove threads. Indexes in a database also remove those that a saver deletes."""
@@ -146,7 +169,7 @@ class ScanIndex(ResetInChild):
     """An index in this process's memory: it looks through all messages of a thread.
 
     While it holds more than `max_chars`, it drops the threads that were not used for the longest
-    time, all but the last one. So before a search, add the records that `records` lacks.
+    time, all but the last one.
     """
 
     def __init__(self, max_chars: int = _SCAN_CHARS) -> None:
@@ -164,14 +187,24 @@ class ScanIndex(ResetInChild):
             if thread in self._threads:
                 self._threads.move_to_end(thread)
 
-    def add(self, thread: str, record: str, start: int, messages: Messages) -> None:
+    def add(
+        self,
+        thread: str,
+        record: str,
+        start: int,
+        messages: Messages,
+        *,
+        edits: Edits = NO_EDITS,
+        after: str | None = None,
+    ) -> bool:
         """See `ArchiveIndex.add`."""
-        words = [f" {indexed(message)} " for message in messages]
+        placed = [*enumerate(messages, start), *edits.items()]
+        words = [f" {indexed(message)} " for _, message in placed]
         with self._thread(thread) as known:
+            if record in known.records or (after is not None and after not in known.records):
+                return record in known.records
             self._threads[thread] = known
-            if record in known.records:
-                return
-            for position, (message, text) in enumerate(zip(messages, words, strict=True), start):
+            for (position, message), text in zip(placed, words, strict=True):
                 hit = Hit(record, position, message.id)
                 one = _Message(position, len(known.records), hit, text)
                 insort(known.messages, one)
@@ -183,6 +216,12 @@ class ScanIndex(ResetInChild):
             total = sum(each.chars for each in self._threads.values())
             while total > self._max_chars and len(self._threads) > 1:
                 total -= self._threads.popitem(last=False)[1].chars
+        return True
+
+    def has(self, thread: str, record: str) -> bool:
+        """See `ArchiveIndex.has`."""
+        with self._thread(thread) as known:
+            return record in known.records
 
     def search(
         self, thread: str, query: str, *, after: int | None = None, limit: int | None = None
@@ -203,11 +242,6 @@ class ScanIndex(ResetInChild):
         with self._thread(thread) as known:
             found = {id: sorted(known.ids[id], reverse=True) for id in ids if id in known.ids}
         return {id: [message.hit for message in messages] for id, messages in found.items()}
-
-    def records(self, thread: str) -> set[str]:
-        """See `ArchiveIndex.records`."""
-        with self._thread(thread) as known:
-            return set(known.records)
 
     def remove(self, *threads: str) -> None:
         """See `ArchiveIndex.remove`."""

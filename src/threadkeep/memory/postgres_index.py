@@ -14,7 +14,7 @@ from threadkeep.backends.postgres.connections import open_pool, settings_of
 from threadkeep.backends.postgres.failures import mapped_errors
 from threadkeep.backends.postgres.migrations import KEY
 from threadkeep.backends.process_forks import PerProcess
-from threadkeep.memory.index import Hit, indexed, wanted
+from threadkeep.memory.index import NO_EDITS, Edits, Hit, indexed, wanted
 from threadkeep.memory.summaries import Messages
 
 # Two processes may make them at once: the lock is that of migrations. The trigger removes threads
@@ -44,6 +44,9 @@ DROP TRIGGER IF EXISTS threadkeep_memory_deleted ON {schema}.threads;
 CREATE TRIGGER threadkeep_memory_deleted AFTER DELETE OR UPDATE OF deleted_at
     ON {schema}.threads FOR EACH ROW EXECUTE FUNCTION {schema}.threadkeep_memory_remove();
 """
+# Who removes the thread waits for a record that is being added, and then removes that too; who adds
+# one waits for the removal, and then does not find the record before.
+_LOCK = "SELECT 1 FROM {schema}.threads WHERE thread_id = %s FOR SHARE"
 _ADD_RECORD = """
 INSERT INTO {schema}.threadkeep_memory_records VALUES (%s, %s) ON CONFLICT DO NOTHING
 RETURNING record
@@ -62,7 +65,7 @@ _FIND = """
 SELECT record, position, id FROM {schema}.threadkeep_memory_messages
 WHERE thread_id = %s AND id = ANY(%s) ORDER BY position DESC, number DESC
 """
-_RECORDS = "SELECT record FROM {schema}.threadkeep_memory_records WHERE thread_id = %s"
+_HAS = "SELECT 1 FROM {schema}.threadkeep_memory_records WHERE thread_id = %s AND record = %s"
 _THREADS = "SELECT DISTINCT thread_id FROM {schema}.threadkeep_memory_records"
 _REMOVE = """
 WITH records AS (DELETE FROM {schema}.threadkeep_memory_records WHERE thread_id = ANY(%s))
@@ -103,25 +106,45 @@ class PostgresIndex:
                 return []
             return found.fetchall() if found.description else []
 
-    def add(self, thread: str, record: str, start: int, messages: Messages) -> None:
+    def add(
+        self,
+        thread: str,
+        record: str,
+        start: int,
+        messages: Messages,
+        *,
+        edits: Edits = NO_EDITS,
+        after: str | None = None,
+    ) -> bool:
         """See `ArchiveIndex.add`."""
-        positions = list(range(start, start + len(messages)))
-        ids = [message.id for message in messages]
-        words = [indexed(message) for message in messages]
-        add = partial(self._add, (thread, record), (positions, ids, words))
+        placed = [*enumerate(messages, start), *edits.items()]
+        ids = [message.id for _, message in placed]
+        words = [indexed(message) for _, message in placed]
+        positions = [position for position, _ in placed]
+        add = partial(self._add, (thread, record), (positions, ids, words), after)
         with mapped_errors(self._server):
             try:
-                add()
+                return add()
             except psycopg.errors.UndefinedTable:
                 literal = "'" + self._schema.replace("'", "''") + "'"
                 with self._pool.get().connection() as db:
                     db.execute(self._sql(_TABLES).replace("{key}", KEY.format(literal=literal)))
-                add()
+                return add()
 
-    def _add(self, record: tuple[str, str], messages: tuple[Any, ...]) -> None:
+    def _add(self, record: tuple[str, str], messages: tuple[Any, ...], after: str | None) -> bool:
+        thread = record[0]
         with self._pool.get().connection() as db, db.transaction():
+            if after is not None:
+                db.execute(self._sql(_LOCK), (thread,))
+                if not db.execute(self._sql(_HAS), (thread, after)).fetchall():
+                    return False
             if db.execute(self._sql(_ADD_RECORD), record).fetchall():
                 db.execute(self._sql(_ADD), (*record, *messages))
+        return True
+
+    def has(self, thread: str, record: str) -> bool:
+        """See `ArchiveIndex.has`."""
+        return bool(self._rows(_HAS, thread, record))
 
     def search(
         self, thread: str, query: str, *, after: int | None = None, limit: int | None = None
@@ -137,10 +160,6 @@ class PostgresIndex:
         for record, position, one in self._rows(_FIND, thread, list(ids)):
             found.setdefault(one, []).append(Hit(record, position, one))
         return found
-
-    def records(self, thread: str) -> set[str]:
-        """See `ArchiveIndex.records`."""
-        return {record for (record,) in self._rows(_RECORDS, thread)}
 
     def remove(self, *threads: str) -> None:
         """See `ArchiveIndex.remove`."""

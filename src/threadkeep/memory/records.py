@@ -18,12 +18,12 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
-from threadkeep.engine.model import OWN_NS
+from threadkeep.engine.model import LAYERS_KEY, LAYERS_NS
 from threadkeep.memory import window
 from threadkeep.memory.summaries import Summary
 
-NS = f"{OWN_NS}memory"
-POINTER = "threadkeep_memory"  # in the metadata of a thread's checkpoints: the record's key
+NS = LAYERS_NS
+POINTER = LAYERS_KEY  # in the metadata of a thread's checkpoints: the record's key
 CLAIM_SECONDS = 300.0  # after which somebody else may make a summary that was begun
 JUMPS = (8, 64, 512, 4096, 32768)  # steps
 _CLAIM, _FAILED = "claim", "failed"
@@ -156,9 +156,12 @@ _PLAIN = (
 )
 
 
-def to_put(thread: str, record: Record) -> tuple[RunnableConfig, Any, Any, dict[str, Any]]:
-    """Return the arguments of `put` that store a record."""
+def to_put(
+    thread: str, record: Record, channel: str
+) -> tuple[RunnableConfig, Any, Any, dict[str, Any]]:
+    """Return the arguments of `put` that store a record of a channel."""
     plain: dict[str, Any] = {name: getattr(record, name) for name in _PLAIN}
+    plain["channel"] = channel
     plain["edited"], plain["jumps"] = dict(record.edited), list(record.jumps)
     plain["suggested"], plain["removed"] = list(record.suggested), list(record.removed)
     plain["origin"] = None if record.origin is None else list(record.origin)

@@ -18,6 +18,7 @@ from threadkeep.errors import InvalidArgumentError, invalid
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow, both
 from threadkeep.memory import records, window
+from threadkeep.memory.archive import as_archived
 from threadkeep.memory.changes import LayeredChanges, Place, config_of, ids_of, messages_of
 from threadkeep.memory.groups import MessageGroups, groups_of
 from threadkeep.memory.index import ArchiveIndex
@@ -181,17 +182,15 @@ class LayeredCheckpointSaver(LayeredChanges):
             return []
         if query is not None:
             words = validation.text("query", query)
-            yield from self._indexed_all(seen.thread, record)
-            hits = yield from driver.aside(partial(self.index.search, seen.thread, words))
             is_last = key is None and chosen is None and places == (None, None)
             few = count if is_last else None
-            found = yield from self._messages_of(seen.thread, record, hits, few)
+            found = yield from self._searched(seen.thread, record, words, few)
         elif chosen is not None:
             by_id = yield from self._find(seen.thread, record, list(chosen))
             found = sorted(by_id.values(), key=lambda one: one.position)
         else:
             archived = yield from self._archived(seen.thread, record)
-            found = [ArchivedMessage(m, at, one.key, one.archived_at) for at, m, one in archived]
+            found = [as_archived(*one) for one in archived]
         if key is not None:
             groups = yield from self.groups._of(seen)  # noqa: SLF001 - a part of this
             ranges = [range(one.start, one.stop) for one in groups if one.key == key]
@@ -304,7 +303,7 @@ class LayeredCheckpointSaver(LayeredChanges):
             )
 
     def _forget(self, thread: str) -> Workflow[None]:
-        for cache in (self._views, self._records, self._indexed):
+        for cache in (self._views, self._records):
             cache.forget(thread)
         for index in self._indexes:
             yield from driver.aside(partial(index.remove, thread))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 
 from threadkeep.backends.sqlite.connections import Connections
 from threadkeep.backends.sqlite.opening import Location
 from threadkeep.errors import NewerDatabaseError, StateError
-from threadkeep.memory.index import Hit, indexed, wanted
+from threadkeep.memory.index import NO_EDITS, Edits, Hit, indexed, wanted
 from threadkeep.memory.summaries import Messages
 
 # A message's key is the number of its thread (from bit 40), its position (28 bits) and a lane
 # (12 bits): keys are in the order of hits. Records of one lane do not overlap. Those of branches
-# do, and are in lanes above. Triggers remove threads with those of the saver, whoever deletes them.
+# do, and are in lanes above. An edit is a record of one message, with its position in its name. A
+# record without messages is in a lane that messages never have.
+# Triggers remove threads with those of the saver, whoever deletes them.
 _TABLES = """
 CREATE TABLE threadkeep_memory_threads (number INTEGER PRIMARY KEY, thread TEXT NOT NULL UNIQUE);
 
@@ -53,10 +55,13 @@ _CONTENTLESS_SINCE = (3, 43)
 _LANES = 1 << 12
 _TABLE = "SELECT sql FROM sqlite_master WHERE name = 'threadkeep_memory_text'"
 _NUMBER = "SELECT number FROM threadkeep_memory_threads WHERE thread = ?"
-_RECORDS = f"SELECT record FROM threadkeep_memory_records WHERE thread = ({_NUMBER})"  # noqa: S608
+_HAS = f"SELECT 1 FROM threadkeep_memory_records WHERE thread = ({_NUMBER}) AND record = ?"  # noqa: S608
 _LANE = """
 SELECT coalesce(max(key & 0xFFF) + 1, 0) FROM threadkeep_memory_messages
 WHERE key >= ? AND key < ?
+"""
+_EMPTY = """
+SELECT coalesce(max(start) + 1, 0) FROM threadkeep_memory_records WHERE thread = ? AND lane = ?
 """
 _HITS = """
 SELECT (SELECT r.record FROM threadkeep_memory_records r
@@ -100,30 +105,34 @@ class SqliteIndex:
             with self._connections.writing() as db:
                 _make(db)
 
-    def add(self, thread: str, record: str, start: int, messages: Messages) -> None:
+    def add(
+        self,
+        thread: str,
+        record: str,
+        start: int,
+        messages: Messages,
+        *,
+        edits: Edits = NO_EDITS,
+        after: str | None = None,
+    ) -> bool:
         """See `ArchiveIndex.add`."""
-        words = [indexed(message) for message in messages]
-        ids = [message.id for message in messages]
-        stop = start + len(words)
+        parts = [(record, start, _rows(messages))]
+        parts += [(f"{record}/{at}", at, _rows([message])) for at, message in edits.items()]
         with self._connections.writing() as db:
-            if db.execute(f"{_RECORDS} AND record = ?", (thread, record)).fetchone():
-                return
+            if db.execute(_HAS, (thread, record)).fetchone():
+                return True
+            if after is not None and not db.execute(_HAS, (thread, after)).fetchone():
+                return False
             insert = "INSERT OR IGNORE INTO threadkeep_memory_threads (thread) VALUES (?)"
             db.execute(insert, (thread,))
-            (number,) = db.execute(_NUMBER, (thread,)).fetchone()
-            (lane,) = db.execute(_LANE, (_key(number, start), _key(number, stop))).fetchone()
-            if lane >= _LANES:
-                raise StateError(
-                    f"Message {start} is in {_LANES} records, and no more can be indexed.",
-                    thread=thread,
-                )
-            row = (number, lane, start, record)
-            db.execute("INSERT INTO threadkeep_memory_records VALUES (?, ?, ?, ?)", row)
-            keys = [_key(number, position) + lane for position in range(start, stop)]
-            insert = "INSERT INTO threadkeep_memory_messages VALUES (?, ?)"
-            db.executemany(insert, zip(keys, ids, strict=True))
-            insert = "INSERT INTO threadkeep_memory_text (rowid, words) VALUES (?, ?)"
-            db.executemany(insert, zip(keys, words, strict=True))
+            for part in parts:
+                _insert(db, thread, *part)
+        return True
+
+    def has(self, thread: str, record: str) -> bool:
+        """See `ArchiveIndex.has`."""
+        with self._connections.reading() as db:
+            return db.execute(_HAS, (thread, record)).fetchone() is not None
 
     def search(
         self, thread: str, query: str, *, after: int | None = None, limit: int | None = None
@@ -137,7 +146,7 @@ class SqliteIndex:
             if after is not None:
                 last = min(last, first + _key(0, max(after, 0)) - 1)
             values = (words, first, last, -1 if limit is None else limit)
-            return [Hit(*row) for row in db.execute(_HITS + _MATCHING, values)]
+            return [_hit(row) for row in db.execute(_HITS + _MATCHING, values)]
 
     def find(self, thread: str, ids: Iterable[str]) -> dict[str, list[Hit]]:
         """See `ArchiveIndex.find`."""
@@ -146,13 +155,8 @@ class SqliteIndex:
             keys = _keys(db, thread)
             for one in ids:
                 if rows := db.execute(_HITS + _BY_ID, (*keys, one)).fetchall():
-                    found[one] = [Hit(*row) for row in rows]
+                    found[one] = [_hit(row) for row in rows]
         return found
-
-    def records(self, thread: str) -> set[str]:
-        """See `ArchiveIndex.records`."""
-        with self._connections.reading() as db:
-            return {record for (record,) in db.execute(_RECORDS, (thread,))}
 
     def remove(self, *threads: str) -> None:
         """See `ArchiveIndex.remove`."""
@@ -188,6 +192,44 @@ def _make(db: sqlite3.Connection) -> None:
         option = _CONTENTLESS if sqlite3.sqlite_version_info >= _CONTENTLESS_SINCE else ""
         for statement in _TABLES.replace("{option}", option).split(";\n\n"):
             db.execute(statement)
+
+
+def _rows(messages: Messages) -> list[tuple[str | None, str]]:
+    """Return the id and the words of each message."""
+    return [(message.id, indexed(message)) for message in messages]
+
+
+def _insert(
+    db: sqlite3.Connection,
+    thread: str,
+    record: str,
+    start: int,
+    rows: Sequence[tuple[str | None, str]],
+) -> None:
+    """Insert a record, or an edit of one, whose first message is at a position."""
+    stop = start + len(rows)
+    (number,) = db.execute(_NUMBER, (thread,)).fetchone()
+    (lane,) = db.execute(_LANE, (_key(number, start), _key(number, stop))).fetchone()
+    if lane >= _LANES:
+        raise StateError(
+            f"Message {start} is in {_LANES} records, and no more can be indexed.", thread=thread
+        )
+    if not rows:
+        lane = _LANES
+        (start,) = db.execute(_EMPTY, (number, lane)).fetchone()
+    row = (number, lane, start, record)
+    db.execute("INSERT INTO threadkeep_memory_records VALUES (?, ?, ?, ?)", row)
+    keyed = [(_key(number, at) + lane, *row) for at, row in enumerate(rows, start)]
+    insert = "INSERT INTO threadkeep_memory_messages VALUES (?, ?)"
+    db.executemany(insert, [(key, id) for key, id, _ in keyed])
+    insert = "INSERT INTO threadkeep_memory_text (rowid, words) VALUES (?, ?)"
+    db.executemany(insert, [(key, words) for key, _, words in keyed])
+
+
+def _hit(row: tuple[str, int, str | None]) -> Hit:
+    """Return a row of the hits; of an edit the record alone, without the position in its name."""
+    record, position, id = row
+    return Hit(record.partition("/")[0], position, id)
 
 
 def _key(number: int, position: int) -> int:

@@ -57,11 +57,8 @@ _log = logging.getLogger("threadkeep.memory")
 class LayeredView(Archiving):
     """A saver that shows graphs a view of long conversations. See `LayeredCheckpointSaver`."""
 
-    def __init__(
-        self, saver: BaseCheckpointSaver[Any], *, channel: str, language: str, **options: Any
-    ) -> None:
+    def __init__(self, saver: BaseCheckpointSaver[Any], *, language: str, **options: Any) -> None:
         super().__init__(saver, **options)
-        self.channel = channel
         self._language = language
         self._views: Recent[tuple[View, ...]] = Recent()
 

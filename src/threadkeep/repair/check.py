@@ -59,6 +59,7 @@ from threadkeep.monitor.thread_sizes import (
     EVERYTHING,
     all_sizes,
 )
+from threadkeep.repair.layers import lost_records
 
 UNREADABLE = (CodecError, InvalidArgumentError)
 """Errors of a store about rows that it cannot read."""
@@ -82,9 +83,10 @@ class Kind(StrEnum):
     UNKNOWN = "unknown"  # no damage: of a newer release, or encrypted
     AWAY = "away"  # no damage: in the cold store, which is not known here
     REGISTRY = "registry"  # no damage: the thread's entry does not fit its rows
+    LAYERS = "layers"  # no damage: archived messages of layered memory are missing
 
 
-NOTES = frozenset({Kind.AWAY, Kind.REGISTRY})
+NOTES = frozenset({Kind.AWAY, Kind.REGISTRY, Kind.LAYERS})
 """Kinds that are no damage."""
 
 
@@ -240,6 +242,8 @@ def examine(engine: Engine, snapshot: Snapshot) -> Operation[Examined]:
     _look_at_writes(found, elements)
     if found.broken or found.broken_writes or rows.unreadable:
         yield from _look_at_deltas(engine, found, whole)
+    for key, problem in lost_records(rows, found.lineage):
+        found.add(Kind.LAYERS, problem, key)
     is_sound = all(finding.kind in NOTES for finding in found.findings)
     if is_sound and (problem := _registry_problem(rows, entry)):
         found.add(Kind.REGISTRY, problem)

@@ -224,7 +224,7 @@ def plan(engine: Engine, thread: str) -> Operation[Repair | None]:
     found = yield from examine(engine, snapshot)
     report = RepairedThread(thread, tuple(found.findings))
     kinds = {finding.kind for finding in found.findings}
-    if kinds <= {Kind.AWAY}:
+    if kinds <= {Kind.AWAY, Kind.LAYERS}:
         return None
     if Kind.UNKNOWN in kinds or (Kind.AWAY in kinds and not kinds <= NOTES):
         # A newer release, a key or a cold store may be able to read something.

@@ -176,7 +176,8 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         Raises:
             MergeConflictError: both have changed a channel, and there is no strategy.
             InvalidArgumentError: it is no fork of this thread; or a channel is a DeltaChannel,
-                whose value only the graph can put together.
+                whose value only the graph can put together; or layered memory has archived messages
+                of both since, which only "theirs" and "ours" resolve.
             CheckpointNotFoundError: the checkpoint that the fork began with was pruned.
             ThreadNotFoundError: one of the threads holds nothing.
         """

@@ -213,7 +213,7 @@ def wrap(
         sole_writer: True says that only the wrapper changes the saver's store.
 
     Raises:
-        InvalidArgumentError: an argument is invalid or not supported.
+        InvalidArgumentError: an argument is invalid or not supported; or the saver is one of ours.
     """
     if isinstance(saver, Saver | Wrapped):
         raise InvalidArgumentError(
@@ -224,6 +224,13 @@ def wrap(
         raise InvalidArgumentError(
             f"{saver!r} is no LangGraph saver.",
             hint="Use a BaseCheckpointSaver; one from from_conn_string() is there under `with`.",
+        )
+    if isinstance(saver, Delegate):
+        name = type(saver).__name__
+        raise InvalidArgumentError(
+            f"{name} reads and changes the store by methods of its own, which would not see saves"
+            " that are queued or cached.",
+            hint=f"Wrap the saver inside it: {name}(wrap(saver, write_behind=WriteBehind())).",
         )
     check_options({"write_behind": write_behind, "cache": cache})
     if cache is not None and sole_writer is not True:
