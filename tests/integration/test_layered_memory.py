@@ -236,6 +236,25 @@ async def test_the_archive(memory: Any) -> None:
         memory.archive("absent")
 
 
+def test_archived_messages_are_found_by_their_own_times(tmp_path: Any) -> None:
+    day = datetime(2026, 1, 1, tzinfo=UTC)
+    times = [day + timedelta(days=number) for number in range(16)]
+    said: list[Any] = [HumanMessage(f"{at}", id=at.isoformat(), timestamp=at) for at in times[:4]]
+    said += [AIMessage("", id=f"{at}", response_metadata={"created_at": f"{at}"}) for at in times]
+    said += talk(8)
+    path = str(tmp_path / "a.db")
+    with layered(OurSqliteSaver(path)) as saving:
+        saving.save(at("t"), said)
+        archived = saving.archive("t")
+    with layered(OurSqliteSaver(path)) as memory:
+        found = memory.archive("t", after=times[1], before=times[4])
+        assert [one.message for one in found] == [said[at] for at in (2, 3, 6, 7)]
+        assert [one.time for one in found] == [times[at] for at in (2, 3, 2, 3)]
+        (*_, last) = memory.archive("t", after=times[-1])
+        assert last == archived[-1]
+        assert last.time == last.archived_at  # (it states none)
+
+
 def test_groups_are_the_whole_conversation(plain: Any) -> None:
     Chat(plain).talk("t", talk(40))
     groups = plain.groups("t")

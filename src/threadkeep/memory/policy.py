@@ -12,6 +12,7 @@ from langchain_core.messages.utils import count_tokens_approximately
 
 from threadkeep.engine.thread_entry import ARCHIVE_SUGGESTED, SPLIT_SUGGESTED
 from threadkeep.errors import invalid
+from threadkeep.memory.times import time_of
 from threadkeep.validation import is_count
 
 Counter: TypeAlias = Callable[[Sequence[BaseMessage]], int]
@@ -124,6 +125,11 @@ class ArchivedMessage:
     position: int
     key: str
     archived_at: datetime
+
+    @property
+    def time(self) -> datetime:
+        """Time that the message states, or else the time at which it was archived."""
+        return time_of(self.message) or self.archived_at
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from threadkeep.errors import SummaryError, invalid
 from threadkeep.memory import answers, extract
+from threadkeep.memory.times import time_of
 from threadkeep.validation import is_count
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def finished(answer: Any, messages: Messages, previous: Summary | None, max_char
     if not content:
         raise SummaryError("The summarizer returned an empty summary.")
     times = list(previous.time_range) if previous and previous.time_range else []
-    times += [time for message in messages if (time := _time_of(message))]
+    times += [time.isoformat() for message in messages if (time := time_of(message))]
     summary: Summary = replace(
         answer,
         content=content,
@@ -166,15 +167,6 @@ def _parsed(answer: str) -> str | dict[str, Any]:
     except ValueError as error:
         hint = "Raise the model's limit of tokens, or ask for plain text."
         raise SummaryError(str(error), hint=hint) from error
-
-
-def _time_of(message: BaseMessage) -> str | None:
-    """Return the time that a message or its provider states."""
-    for data in (message.additional_kwargs, message.response_metadata):
-        for name in ("created_at", "timestamp"):
-            if isinstance(value := data.get(name), str) and value:
-                return value
-    return None
 
 
 def digest(messages: Messages, previous: Summary | None, max_chars: int) -> extract.Digest:
