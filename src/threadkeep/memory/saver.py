@@ -214,13 +214,13 @@ class LayeredCheckpointSaver(LayeredChanges):
         seen = yield from self._found(thread)
         record, found = seen.record, list[Layer]()
         if record is not None:
-            known = yield from self._all_records(seen.thread)
-            for group in groups_of(records.chain(known, record.key), record.stop):
+            chain = records.chain((yield from self._all_records(seen.thread)), record.key)
+            for group in groups_of(chain, record.stop):
                 group = replace(group, stop=min(group.stop, record.stop))  # noqa: PLW2901
                 count = group.messages - sum(map(group.has, record.removed))
                 if count <= 0:
                     continue
-                own = known.get(group.key, record)
+                own = next((one for one in chain if one.stop >= group.stop), record)
                 name: LayerName = "archive" if group.start < record.group_start else "summary"
                 layer = Layer(name, count, group.key, own.archived_at, group.summary)
                 found.append(layer)
