@@ -18,7 +18,7 @@ from kit.conversations import Chat, originals, talk
 from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep import MemorySaver, SqliteSaver
-from threadkeep.memory import LayeredCheckpointSaver, Layers, Summary
+from threadkeep.memory import LayeredCheckpointSaver, Layers, Summary, records
 
 from .places import at
 from .runs import WAIT, Gate, Run
@@ -187,6 +187,19 @@ def test_a_long_conversation_is_caught_up_beside_its_turns(another: Any) -> None
     again = layered(another(), summarizer)
     assert originals(again.load(at("t"))) == talk(4, 130)
     assert again.full_messages("t") == talk(134)
+
+
+def test_a_thread_that_is_deleted_meanwhile_stays_deleted(another: Any) -> None:
+    gate, inner = Gate(), another()
+    memory = layered(inner, Slow(gate))
+    memory.save(at("t"), talk(134))
+    gate.wait_until_reached()
+    memory.delete_thread("t")
+    gate.open()
+    memory.close()
+    again = another()
+    assert [*again.list(at("t"))] == [*again.list(records.place("t"))] == []
+    assert layered(again, None).index.records("t") == set()
 
 
 async def test_an_async_turn_waits_for_one_call_too() -> None:
