@@ -213,7 +213,7 @@ async def test_an_async_turn_waits_for_one_call_too() -> None:
         return "a summary"
 
     async with LayeredCheckpointSaver(MemorySaver(), SMALL, told) as memory:
-        await memory.asave(at("t"), talk(134))
+        await asyncio.wait_for(memory.asave(at("t"), talk(134)), WAIT)
         await asyncio.wait_for(asked.wait(), WAIT)
         assert originals(await memory.aload(at("t"))) == talk(84, 50)
         go.set()
@@ -261,7 +261,7 @@ def told(messages, previous):
 
 memory = LayeredCheckpointSaver(MemorySaver(), summarizer=told)
 memory.save("t", [("user", str(number)) for number in range(300)])
-started.wait()
+started.wait(20)
 """
 
 
