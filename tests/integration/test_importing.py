@@ -31,6 +31,38 @@ SELDOM = (
     *("backends.postgres", "backends.redis", "backends.sqlite.maintenance"),
 )
 EXTRAS = ("psycopg", "psycopg_pool", "redis", "obstore", "rich", "typer", "aiosqlite", "numpy")
+WITHOUT_EXTRAS = """
+import importlib, inspect, sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[1].split():
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+for name in sys.argv[2:]:
+    module, everything = importlib.import_module(name), {}
+    exec(f"from {name} import *", everything)
+    assert set(module.__all__) <= set(everything), name
+    assert all(hasattr(module, each) for each in module.__all__), name
+    inspect.getmembers(module)
+
+import threadkeep.memory
+
+assert not hasattr(threadkeep.memory, "LayeredMemoryMiddleware")
+try:
+    from threadkeep.memory import LayeredMemoryMiddleware
+except ImportError:
+    print("ImportError")
+try:
+    threadkeep.memory.LayeredMemoryMiddleware
+except AttributeError as error:
+    print(error)
+try:
+    import threadkeep.sessions
+except ImportError as error:
+    print(error)
+"""
 
 
 def is_of(module: str, names: tuple[str, ...]) -> bool:
@@ -54,3 +86,18 @@ def test_what_is_imported_when_it_is_used_has_its_name():
     assert set(threadkeep.__all__) <= set(everything)
     with pytest.raises(AttributeError, match="has no attribute 'wrapped'"):
         _ = threadkeep.wrapped
+
+
+def test_packages_can_be_looked_at_without_the_extras():
+    extras = "langchain tenacity pydantic_settings sqlite_vec wordllama apprise opentelemetry"
+    parts = ("memory", "streaming", "store", "cache", "monitor", "threads", "testing")
+    missing = " ".join([extras, "prometheus_client", *EXTRAS])
+    names = ["threadkeep", *(f"threadkeep.{part}" for part in parts)]
+    command = [sys.executable, "-c", WITHOUT_EXTRAS, missing, *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    of_import, of_name, of_sessions = done.stdout.splitlines()
+    assert of_import == "ImportError"
+    assert "pip install langchain" in of_name
+    assert "threadkeep[sessions]" in of_sessions

@@ -36,7 +36,7 @@ from threadkeep.memory.window import DETAILS, is_marker, marked
 
 from .places import at
 
-SMALL = Layers(full_window=4, summary_window=10, archive_threshold=20)
+SMALL = Layers(full_window=4, summary_window=10, archive_threshold=20, batch=1)
 TITLE = "[Summary of the earlier conversation]"
 
 
@@ -97,7 +97,7 @@ def history(memory: Any, thread: str = "t") -> list[tuple[Any, Any, Any]]:
 @pytest.mark.parametrize("count", [20, 22, 50, 52, 100, 120])
 def test_what_a_model_is_shown(count: int) -> None:
     suggestions: list[Any] = []
-    memory = layered(MemorySaver(), Layers(), on_suggestion=suggestions.append)
+    memory = layered(MemorySaver(), Layers(batch=1), on_suggestion=suggestions.append)
     chat, said = Chat(memory), talk(count)
     chat.talk("t", said)
     view = memory.load(at("t"))
@@ -236,6 +236,25 @@ async def test_the_archive(memory: Any) -> None:
         memory.archive("absent")
 
 
+def test_archived_messages_are_found_by_their_own_times(tmp_path: Any) -> None:
+    day = datetime(2026, 1, 1, tzinfo=UTC)
+    times = [day + timedelta(days=number) for number in range(16)]
+    said: list[Any] = [HumanMessage(f"{at}", id=at.isoformat(), timestamp=at) for at in times[:4]]
+    said += [AIMessage("", id=f"{at}", response_metadata={"created_at": f"{at}"}) for at in times]
+    said += talk(8)
+    path = str(tmp_path / "a.db")
+    with layered(OurSqliteSaver(path)) as saving:
+        saving.save(at("t"), said)
+        archived = saving.archive("t")
+    with layered(OurSqliteSaver(path)) as memory:
+        found = memory.archive("t", after=times[1], before=times[4])
+        assert [one.message for one in found] == [said[at] for at in (2, 3, 6, 7)]
+        assert [one.time for one in found] == [times[at] for at in (2, 3, 2, 3)]
+        (*_, last) = memory.archive("t", after=times[-1])
+        assert last == archived[-1]
+        assert last.time == last.archived_at  # (it states none)
+
+
 def test_groups_are_the_whole_conversation(plain: Any) -> None:
     Chat(plain).talk("t", talk(40))
     groups = plain.groups("t")
@@ -243,6 +262,30 @@ def test_groups_are_the_whole_conversation(plain: Any) -> None:
     assert groups[-1].stop == 40
     assert {one.status for one in groups} == {"archived", "summarized", "open"}
     assert all(one.summary for one in groups if one.status != "open")
+
+
+def test_groups_have_their_size_however_messages_were_saved() -> None:
+    said = talk(100)
+    policies = {size: Layers(full_window=4, summary_window=4 + size) for size in (4, 30)}
+    for size, policy in policies.items():
+        together = layered(MemorySaver(), policy, None)
+        together.save("t", said)
+        one_by_one = layered(MemorySaver(), policy, None)
+        for count in range(2, 101, 2):
+            one_by_one.save("t", [*one_by_one.load("t"), *said[count - 2 : count]])
+        for memory in (together, one_by_one):
+            groups = memory.groups("t")
+            assert [one.start for one in groups] == [0, *[one.stop for one in groups[:-1]]]
+            assert groups[-1].stop == 100
+            *archived, summarized, _ = groups
+            assert {one.messages for one in archived} == {size}
+            assert 0 < summarized.messages <= size
+            for one in groups[:-1]:
+                found = memory.archive("t", key=one.key)
+                assert [each.position for each in found] == [*range(one.start, one.stop)]
+                times = {each.position: each.archived_at for each in found}
+                (layer,) = [each for each in memory.layers("t") if each.key == one.key]
+                assert layer.archived_at == times[one.stop - 1]
 
 
 def test_usage(plain: Any) -> None:
@@ -829,8 +872,9 @@ def test_a_call_stays_in_the_window_while_its_result_may_come(plain: Any) -> Non
     chat = Chat(plain)
     chat.graph.update_state(at("t"), {"messages": [result("c1")]}, as_node="model")
     assert ids(plain.load(at("t")))[1] == "a"
-    plain.save(at("old"), [*talk(2), call("a", "c1"), *talk(120, 10)])
-    assert len(plain.load(at("old"))) == 5
+    offline = layered(MemorySaver(), summarizer=None)
+    offline.save(at("old"), [*talk(2), call("a", "c1"), *talk(120, 10)])
+    assert len(offline.load(at("old"))) == 5
 
 
 def test_a_store_that_cannot_be_written_is_read(tmp_path: Any) -> None:
@@ -888,7 +932,8 @@ def test_an_older_view_that_is_saved_has_its_own_archive(plain: Any) -> None:
 
 
 def test_branches_that_say_the_same_have_ids_of_their_own() -> None:
-    memory = layered(MemorySaver(), Layers(full_window=1, summary_window=5, archive_threshold=9))
+    policy = Layers(full_window=1, summary_window=5, archive_threshold=9, batch=1)
+    memory = layered(MemorySaver(), policy)
     chat = Chat(memory)
     chat.say("t", talk(2))
     config = chat.graph.get_state(at("t")).config

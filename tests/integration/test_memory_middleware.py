@@ -63,8 +63,9 @@ def summarise(messages, previous):
     return f"{covered} messages, the last of them {messages[-1].content}"
 
 
-def layered_saver(summarizer=summarise, inner=None, **limits):
-    policy = Layers(full_window=WINDOW, summary_window=12, archive_threshold=24, **limits)
+def layered_saver(summarizer=summarise, inner=None, batch=1, **limits):
+    limits |= {"full_window": WINDOW, "summary_window": 12, "archive_threshold": 24}
+    policy = Layers(batch=batch, **limits)
     return LayeredCheckpointSaver(inner or MemorySaver(), policy, summarizer)
 
 

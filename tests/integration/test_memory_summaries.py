@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from typing import Any
@@ -16,12 +18,12 @@ from kit.conversations import Chat, originals, talk
 from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep import MemorySaver, SqliteSaver
-from threadkeep.memory import LayeredCheckpointSaver, Layers, Summary
+from threadkeep.memory import LayeredCheckpointSaver, Layers, Summary, records
 
 from .places import at
 from .runs import WAIT, Gate, Run
 
-SMALL = Layers(full_window=4, summary_window=10, archive_threshold=20)
+SMALL = Layers(full_window=4, summary_window=10, archive_threshold=20, batch=1)
 
 
 class Summarizer:
@@ -50,8 +52,7 @@ def names(start: int, stop: int) -> list[str]:
 
 def test_only_what_newly_leaves_is_summarized() -> None:
     summarizer = Summarizer()
-    policy = Layers(full_window=4)  # (no group is closed: its messages are summarized for it)
-    memory = LayeredCheckpointSaver(MemorySaver(), policy, summarizer)
+    memory = layered(MemorySaver(), summarizer)
     chat = Chat(memory)
     for count in range(0, 12, 2):
         chat.say("t", talk(2, count))
@@ -119,13 +120,166 @@ async def test_an_async_turn_goes_on_too() -> None:
     assert await memory.afull_messages("t") == talk(10)
 
 
-def test_a_long_conversation_is_summarized_in_parts() -> None:
+def test_each_batch_that_leaves_is_one_call() -> None:
     summarizer = Summarizer()
+    memory = LayeredCheckpointSaver(MemorySaver(), Layers(), summarizer)
+    Chat(memory).talk("t", talk(120))
+    memory.load(at("t"))
+    assert summarizer.asked == [names(start, start + 10) for start in range(0, 100, 10)]
+
+
+# -- a long conversation -------------------------------------------------------------------
+
+
+class Slow(Summarizer):
+    """Waits at its gate from the second call on."""
+
+    def __init__(self, slow: Gate) -> None:
+        super().__init__()
+        self.slow = slow
+
+    def __call__(self, messages: Any, previous: Any) -> str:
+        self.gate = self.slow if self.asked else None
+        return super().__call__(messages, previous)
+
+
+PARTS = [names(start, min(start + 50, 130)) for start in (0, 50, 100)]
+
+
+def test_a_turn_on_a_long_conversation_waits_for_one_call(another: Any) -> None:
+    gate, inner = Gate(), another()
+    summarizer = Slow(gate)
+    policy = Layers(full_window=134, summary_window=135, archive_threshold=135)
+    writer = LayeredCheckpointSaver(another(), policy)
+    writer.save(at("t"), talk(134))
+    memory = layered(inner, summarizer)
+    view = memory.load(at("t"))
+    assert originals(view) == talk(84, 50)
+    gate.wait_until_reached()  # (the rest is made beside the turn)
+    said = talk(2, 134)
+    assert originals(Chat(memory).say("t", said)) == talk(86, 50)
+    other = Summarizer()
+    assert originals(layered(another(), other).load(at("t"))) == talk(86, 50)
+    assert other.asked == []  # (the part is claimed)
+    gate.open()
+    memory.close()  # (the call that is under way is the last one)
+    assert summarizer.asked == PARTS[:2]
+    again = layered(another(), other)
+    assert originals(again.load(at("t"))) == talk(4, 132)
+    assert other.asked == [names(100, 132)]
+    assert again.full_messages("t") == talk(136)
+
+
+def test_a_long_conversation_is_caught_up_beside_its_turns(another: Any) -> None:
+    done = threading.Event()
+    summarizer = Summarizer()
+
+    def told(messages: Any, previous: Any) -> str:
+        if len(summarizer.asked) == 2:
+            done.set()
+        return summarizer(messages, previous)
+
+    memory = layered(another(), told)
+    memory.save(at("t"), talk(134))
+    assert done.wait(WAIT)
+    memory.close()
+    assert summarizer.asked == PARTS
+    again = layered(another(), summarizer)
+    assert originals(again.load(at("t"))) == talk(4, 130)
+    assert again.full_messages("t") == talk(134)
+
+
+def test_a_thread_that_is_deleted_meanwhile_stays_deleted(another: Any) -> None:
+    gate, inner = Gate(), another()
+    memory = layered(inner, Slow(gate))
+    memory.save(at("t"), talk(134))
+    gate.wait_until_reached()
+    memory.delete_thread("t")
+    gate.open()
+    memory.close()
+    again = another()
+    assert [*again.list(at("t"))] == [*again.list(records.place("t"))] == []
+    assert layered(again, None).index.records("t") == set()
+
+
+async def test_an_async_turn_waits_for_one_call_too() -> None:
+    asked, go, parts = asyncio.Event(), asyncio.Event(), []
+
+    async def told(messages: Any, previous: Any) -> str:
+        parts.append([one.id for one in messages])
+        if len(parts) > 1:
+            asked.set()
+            await go.wait()
+        return "a summary"
+
+    async with LayeredCheckpointSaver(MemorySaver(), SMALL, told) as memory:
+        await asyncio.wait_for(memory.asave(at("t"), talk(134)), WAIT)
+        await asyncio.wait_for(asked.wait(), WAIT)
+        assert originals(await memory.aload(at("t"))) == talk(84, 50)
+        go.set()
+        await asyncio.gather(*memory._background._running.values())
+        assert originals(await memory.aload(at("t"))) == talk(4, 130)
+        assert await memory.afull_messages("t") == talk(134)
+        assert parts == PARTS
+
+
+def test_without_a_model_a_long_conversation_is_summarized_at_once() -> None:
+    memory = layered(MemorySaver(), None)
+    memory.save(at("t"), talk(134))
+    assert originals(memory.load(at("t"))) == talk(4, 130)
+
+
+def test_a_call_that_fails_is_not_repeated_in_the_background(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    summarizer = Summarizer()
+    summarizer.is_down = True
     memory = layered(MemorySaver(), summarizer)
     memory.save(at("t"), talk(134))
-    assert max(map(len, summarizer.asked)) <= 50
-    assert memory.full_messages("t") == talk(134)
-    assert len(memory.load(at("t"))) == 5
+    assert memory._background._running == {}
+    assert summarizer.asked == PARTS[:1]
+    assert "its next turn tries again" in caplog.text
+
+
+ENDING = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threadkeep import MemorySaver
+from threadkeep.memory import LayeredCheckpointSaver
+
+started, pool = threading.Event(), ThreadPoolExecutor(1)
+
+def told(messages, previous):
+    if threading.current_thread() is not threading.main_thread():
+        started.set()
+        with suppress(RuntimeError):  # (until the program ends)
+            while True:
+                pool.submit(int).result()
+    print(len(messages), flush=True)
+    return "a summary"
+
+memory = LayeredCheckpointSaver(MemorySaver(), summarizer=told)
+memory.save("t", [("user", str(number)) for number in range(300)])
+started.wait(20)
+"""
+
+
+def test_a_program_that_ends_waits_for_the_call_under_way_alone() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == ["50", "50"]
+    assert done.stderr == ""
+
+
+def test_the_child_of_a_fork_has_a_background_of_its_own() -> None:
+    memory = layered(MemorySaver(), Summarizer())
+    background = memory._background
+    background.busy.add("t")
+    background.after_fork(in_child=True)  # (its other threads are not there)
+    memory.save(at("t"), talk(8))
+    assert originals(memory.load(at("t"))) == talk(4, 4)
 
 
 def test_in_the_background_no_turn_waits(another: Any) -> None:
@@ -238,7 +392,7 @@ async def test_a_turn_that_is_cancelled_in_its_summary() -> None:
 # -- killed --------------------------------------------------------------------------------
 
 
-def _killed_behind(path: str, call: str, number: int) -> None:
+def _killed_behind(path: str, call: str, number: int, is_long: bool) -> None:
     """Talk until the saver inside is asked for the n-th time to store a record; die there."""
     inner: Any = SqliteSaver(path)
     counted = {"put": 0, "put_writes": 0}
@@ -253,17 +407,32 @@ def _killed_behind(path: str, call: str, number: int) -> None:
         return stored
 
     setattr(inner, call, dying)
-    Chat(layered(inner, lambda messages, previous: "a summary")).talk("t", talk(40))
+    memory = layered(inner, lambda messages, previous: "a summary")
+    if not is_long:
+        Chat(memory).talk("t", talk(40))
+    memory.save(at("t"), talk(200))
+    while True:  # (the background is killed)
+        memory.load(at("t"))
 
 
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize(
-    ("call", "number"), [("put", 1), ("put", 2), ("put", 5), ("put_writes", 2)]
+    ("call", "number", "is_long"),
+    [
+        ("put", 1, False),
+        ("put", 2, False),
+        ("put", 5, False),
+        ("put", 4, True),
+        ("put_writes", 2, False),
+        ("put_writes", 3, True),
+    ],
 )
-def test_killed_between_a_record_and_the_checkpoint(tmp_path: Any, call: str, number: int) -> None:
+def test_killed_between_a_record_and_the_checkpoint(
+    tmp_path: Any, call: str, number: int, is_long: bool
+) -> None:
     path = str(tmp_path / "killed.db")
     context = multiprocessing.get_context("spawn")
-    child = context.Process(target=_killed_behind, args=(path, call, number))
+    child = context.Process(target=_killed_behind, args=(path, call, number, is_long))
     child.start()
     child.join(60)
     assert child.exitcode == -signal.SIGKILL

@@ -289,7 +289,7 @@ def test_a_graph_in_front_of_another_saver() -> None:
 
 @pytest.mark.parametrize("layers_first", [False, True])
 def test_with_layered_memory_in_front_or_behind(layers_first: bool) -> None:
-    policy = Layers(full_window=4, summary_window=8, archive_threshold=12)
+    policy = Layers(full_window=4, summary_window=8, archive_threshold=12, batch=1)
     inner = MemorySaver()
     saver: Any
     if layers_first:

@@ -28,6 +28,9 @@ MODULES = (
 )
 
 
+NEEDS_LANGCHAIN = {"threadkeep.memory": ["LayeredMemoryMiddleware"]}  # (not in `__all__`)
+
+
 class Plain(str):
     """An annotation that is shown without quotes."""
 
@@ -94,7 +97,8 @@ def public(module: str) -> list[str]:
     found = import_module(module)
     own = [name for name, one in vars(found).items() if inspect.isclass(one)]
     names = getattr(found, "__all__", own)
-    return sorted(name for name in names if not name.startswith("_"))
+    more = NEEDS_LANGCHAIN.get(module, [])
+    return sorted(name for name in [*names, *more] if not name.startswith("_"))
 
 
 PUBLIC = {getattr(import_module(module), name) for module in MODULES for name in public(module)}

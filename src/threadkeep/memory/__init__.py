@@ -29,8 +29,9 @@ from threadkeep.memory.summaries import (
 from threadkeep.memory.window import add_messages
 
 if _CHECKING:
-    from threadkeep.memory.middleware import LayeredMemoryMiddleware
+    from threadkeep.memory.middleware import LayeredMemoryMiddleware as LayeredMemoryMiddleware
 
+# (Without LayeredMemoryMiddleware: `import *` would load langchain, or fail without it.)
 __all__ = [
     "ArchiveSuggestion",
     "ArchivedMessage",
@@ -41,7 +42,6 @@ __all__ = [
     "IntegratedCheckpointManager",
     "Layer",
     "LayeredCheckpointSaver",
-    "LayeredMemoryMiddleware",
     "Layers",
     "MessageGroups",
     "SavedConversation",
@@ -57,6 +57,13 @@ __all__ = [
 def __getattr__(name: str) -> _Any:
     if name != "LayeredMemoryMiddleware":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from threadkeep.memory.middleware import LayeredMemoryMiddleware  # noqa: PLC0415 - needs langchain
-
+    try:
+        from threadkeep.memory.middleware import LayeredMemoryMiddleware  # noqa: PLC0415 - needs langchain
+    except ImportError as error:
+        text = f"{name} needs langchain 1.0 or newer ({error}): use pip install langchain"
+        raise AttributeError(text) from error
     return LayeredMemoryMiddleware
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "LayeredMemoryMiddleware"})

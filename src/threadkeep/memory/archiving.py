@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from langchain_core.messages import BaseMessage, SystemMessage
+from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from threadkeep.engine.operation import Aside
@@ -32,10 +32,10 @@ from threadkeep.memory.policy import (
     Suggestion,
 )
 from threadkeep.memory.records import Claim, Group, Record
-from threadkeep.memory.summaries import Summarizer, Summary
+from threadkeep.memory.summaries import ExtractiveSummarizer, Summarizer, Summary
 
 CHUNK = 50  # messages that are summarised at once
-
+_EXTRACTIVE = ExtractiveSummarizer()
 
 _log = logging.getLogger("threadkeep.memory")
 
@@ -78,14 +78,13 @@ class Archiving(Archive):
         self.policy = policy
         self.summarizer = summarizer
         self._on_suggestion = on_suggestion
-        self._busy: set[str] = set()  # threads whose summary is being made here
         self._owner = uuid4()
-        self._background = Background() if background else None
+        self._is_background = background
+        self._background = Background()
 
     def _end(self) -> Workflow[None]:
         """Wait for summaries that are under way, and close the index."""
-        if self._background is not None:
-            yield from self._background.end()
+        yield from self._background.end()
         for index in self._indexes:
             yield from driver.aside(index.close)
 
@@ -94,20 +93,43 @@ class Archiving(Archive):
     def _advance(self, seen: Seen) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
         """Return the record and the messages in full, after what is due has left the window.
 
-        Without a summary nothing leaves.
+        Without a summary nothing leaves. The caller waits for one call of a model at most; further
+        calls, which a long conversation needs at first, are made in the background.
         """
-        if not self._leaving(seen.record, seen.live):
+        if not self._is_due(seen):
             return seen.record, seen.live
-        newest: CheckpointTuple | None
+        if isinstance(self.summarizer, ExtractiveSummarizer) and not self._is_background:
+            after = yield from self._catch_up(seen, until=bool)  # (never)
+        else:
+            after = yield from self._step(seen, is_asked=not self._is_background)
+            if self._is_due(after) and (self._is_background or after is not seen):
+                catch_up = partial(self._catch_up, after, until=self._background.is_ending)
+                yield from self._background.submit(seen.thread, catch_up)
+        return after.record, after.live
+
+    def _catch_up(self, seen: Seen, *, until: Callable[[], bool]) -> Workflow[Seen]:
+        """Summarise all that is due, a part at a time.
+
+        Ends early if that fails, if somebody else is doing it, or if `until` returns True.
+        """
+        before = None
+        while before is not seen and self._is_due(seen) and not until():
+            before, seen = seen, (yield from self._step(seen))
+        return seen
+
+    def _step(self, seen: Seen, *, is_asked: bool = True) -> Workflow[Seen]:
+        """Return what is left in full after others have summarised, and then (`is_asked`) we.
+
+        The same object if nothing was summarised.
+        """
         newest = yield from self._call("get_tuple", records.place(seen.thread))
-        record, live = yield from self._made_by_others(seen, newest)
-        if not self._leaving(record, live):
-            return record, live
-        summarise = partial(self._summarised, seen, record, live, newest)
-        if self._background is not None:
-            yield from self._background.submit(seen.thread, summarise)
-            return record, live
-        return (yield from summarise())
+        seen = yield from self._made_by_others(seen, newest)
+        if is_asked and self._is_due(seen):
+            seen = yield from self._summarised(seen, newest)
+        return seen
+
+    def _is_due(self, seen: Seen) -> bool:
+        return self._leaving(seen.record, seen.live) > 0
 
     def _leaving(self, record: Record | None, live: Sequence[BaseMessage]) -> int:
         """Return the number of messages that leave the window now."""
@@ -120,79 +142,61 @@ class Archiving(Archive):
         ]
         return window.leaving(live, self.policy, [span for span in spans if span])
 
-    def _made_by_others(
-        self, seen: Seen, newest: CheckpointTuple | None
-    ) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
+    def _made_by_others(self, seen: Seen, newest: CheckpointTuple | None) -> Workflow[Seen]:
         """Return the state behind what is stored already for the messages that are to leave."""
         own = seen.record
         key = None if own is None else own.key
         record = None if newest is None else records.from_tuple(newest)
         if record is None or record.key == key or record.parent is None:
-            return own, seen.live
+            return seen
         if record.groups != (own.groups if own is not None else ()):  # (another branch has others)
-            return own, seen.live
+            return seen
         count = record.stop - (own.stop if own is not None else 0)
         before = own.digest if own is not None else ""
         if not 0 < count <= self._leaving(own, seen.live):
-            return own, seen.live
+            return seen
         if window.digest(before, seen.live[:count]) != record.digest:
-            return own, seen.live
+            return seen
         made: list[Record] = []
         above: Record | None = record
         while above is not None and above.key != key and not above.edits and above.step:
             made.append(above)
             above = yield from self._record(seen.thread, str(above.parent))
         if above is None or (above.key != key and (own is not None or above.step)):
-            return own, seen.live
+            return seen
         ids = [one.id for each in reversed(made) for one in each.messages]
         if ids != [one.id for one in seen.live[:count]]:  # (another branch says the same)
-            return own, seen.live
+            return seen
         self._records.put(seen.thread, record.key, record)
-        return record, seen.live[count:]
+        return replace(seen, record=record, live=seen.live[count:])
 
-    def _summarised(
-        self,
-        seen: Seen,
-        record: Record | None,
-        live: list[BaseMessage],
-        newest: CheckpointTuple | None,
-    ) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
-        """Summarise what leaves the window, and archive it."""
-        if seen.thread in self._busy:
-            return record, live
-        self._busy.add(seen.thread)
+    def _summarised(self, seen: Seen, newest: CheckpointTuple | None) -> Workflow[Seen]:
+        """Summarise and archive the oldest part of what leaves the window, one call's worth."""
+        if seen.thread in self._background.busy:
+            return seen
+        self._background.busy.add(seen.thread)
         try:
-            begin = record or (yield from self._first(seen))
-            found = yield from self._claimed(seen.thread, begin, newest)
+            before = seen.record or (yield from self._first(seen))
+            found = yield from self._claimed(seen.thread, before, newest)
             if found is None:
-                return record, live
+                return seen
             claim, newest = found
-            made, left = yield from self._made_by_others(seen, newest)
-            if len(left) < len(live):  # (somebody was faster)
-                return made, left
-            return (yield from self._claimed_part(seen, claim, record, live, begin))
+            after = yield from self._made_by_others(seen, newest)
+            if after is not seen:  # (somebody was faster)
+                return after
+            return (yield from self._claimed_part(seen, claim, before))
         finally:
-            self._busy.discard(seen.thread)
+            self._background.busy.discard(seen.thread)
 
-    def _claimed_part(
-        self,
-        seen: Seen,
-        claim: Claim,
-        record: Record | None,
-        live: list[BaseMessage],
-        begin: Record,
-    ) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
-        """Summarise and archive what leaves; where that fails, what was archived before stays."""
-        before, count = begin, self._leaving(begin, live)
+    def _claimed_part(self, seen: Seen, claim: Claim, before: Record) -> Workflow[Seen]:
+        """Summarise and archive a part; if that fails, nothing leaves and the claim is given up."""
+        live, count = seen.live, self._leaving(before, seen.live)
+        part = live[: window.oldest(live, min(count, CHUNK), count)]
         try:
-            while count:
-                part = _chunk(live, count)
-                new = yield from self._next(seen, before, part, len(live))
-                new = yield from self._add(seen.thread, before, new)
-                left = len(live) - len(part)
-                yield from self._suggest(seen.thread, before, new, effective_count(new, left))
-                before = new
-                live, count = live[len(part) :], count - len(part)
+            new = yield from self._next(seen, before, part, len(live))
+            new = yield from self._add(seen.thread, before, new)
+            left = live[len(part) :]
+            yield from self._suggest(seen.thread, before, new, effective_count(new, len(left)))
         except Exception:  # noqa: BLE001 - a turn goes on without a summary, whatever failed
             _log.warning(
                 "No summary was made of thread %r; its next turn tries again.",
@@ -200,8 +204,9 @@ class Archiving(Archive):
                 exc_info=True,
             )
             with suppress(Exception):  # (else the claim ends by its time)
-                yield from self._claim_write(seen.thread, begin, *claim.failure())
-        return (record if before is begin else before), live
+                yield from self._claim_write(seen.thread, before, *claim.failure())
+            return seen
+        return replace(seen, record=new, live=left)
 
     def _first(self, seen: Seen) -> Workflow[Record]:
         """Return the record that the thread's first one continues."""
@@ -239,15 +244,7 @@ class Archiving(Archive):
         self, seen: Seen, before: Record, part: list[BaseMessage], left: int
     ) -> Workflow[Record]:
         """Return the record of messages that leave; `left` are in full before that."""
-        changes: dict[str, Any] = {}
         summary = before.summary
-        if before.stop - before.group_start >= self.policy.group_size:
-            group, base = yield from self._closed(seen.thread, before)
-            if before.base is not None:  # a summary of summaries
-                text = SystemMessage(f"{group.topic}: {group.summary}")
-                base = yield from self._ask([text], before.base)
-            summary = base
-            changes = {"closed": group, "base": base, "group_start": before.stop}
         kept = window.staying(part, self.policy)
         ids = {id(one) for one in kept}
         told = [one for one in part if id(one) not in ids]
@@ -256,28 +253,38 @@ class Archiving(Archive):
         stop = before.stop + len(part)
         if summary is not None:
             summary = replace(summary, message_count=stop)
+        closed = yield from self._closed(seen.thread, before, part)
         new = before.after(
             seen.key,
             messages=part,
             stop=stop,
             kept=[*before.kept, *map(window.with_id, kept)],
             summary=summary,
+            closed=closed,
+            group_start=closed[-1].stop if closed else before.group_start,
             digest=window.digest(before.digest, part),
             tokens=before.tokens + self.policy.counter(part),
             model=self.summarizer.model,
             prompt_version=self.summarizer.prompt_version,
-            **changes,
         )
         return self._suggested(new, left - len(part))
 
-    def _closed(self, thread: str, before: Record) -> Workflow[tuple[Group, Summary]]:
-        """Return the group that ends with a record, and its summary."""
-        start = before.group_start
-        found = yield from self._archived(thread, before, start)
-        summary = yield from self._ask([message for _, message, _ in found], None)
-        topic = ", ".join(summary.key_topics[:3])
-        group = Group(before.key, start, before.stop, topic, "archived", summary.content)
-        return group, summary
+    def _closed(
+        self, thread: str, before: Record, part: list[BaseMessage]
+    ) -> Workflow[tuple[Group, ...]]:
+        """Return the groups that a part fills. No model is asked for their summaries."""
+        start, stop, size = before.group_start, before.stop + len(part), self.policy.group_size
+        if stop - start <= size:
+            return ()
+        found = [(at, one) for at, one, _ in (yield from self._archived(thread, before, start))]
+        found += enumerate(part, before.stop)
+        closed = []
+        for begin, end, messages in window.full_groups(found, start, stop, size):
+            summary = _EXTRACTIVE.summarize(messages, None)
+            topic = ", ".join(summary.key_topics[:3])
+            group = Group(str(uuid4()), begin, end, topic, "archived", summary.content)
+            closed.append(group)
+        return tuple(closed)
 
     def _ask(self, messages: Sequence[BaseMessage], previous: Summary | None) -> Workflow[Summary]:
         summarizer: Any = self.summarizer
@@ -325,13 +332,3 @@ def effective_count(record: Record | None, left: int) -> int:
         return left
     collapsed = [group.messages - 1 for group in record.groups if group.status == "summarized"]
     return record.stop - len(record.removed) + left - sum(collapsed)
-
-
-def _chunk(live: list[BaseMessage], count: int) -> list[BaseMessage]:
-    """The oldest messages that are summarised at once: whole exchanges."""
-    stop = min(count, CHUNK)
-    cut = window.whole(live, stop)
-    while not cut:  # (one exchange is longer)
-        stop += 1
-        cut = stop if stop >= count else window.whole(live, stop)
-    return live[:cut]

@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.engine.operation import Aside
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
@@ -20,13 +21,24 @@ _MAX_QUEUED = 64  # threads whose summary is under way in the background
 _log = logging.getLogger("threadkeep.memory")
 
 
-class Background:
+class Background(ResetInChild):
     """Workflows that run beside their callers, one for each thread."""
 
-    def __init__(self) -> None:
+    def _reset(self) -> None:
         self._pool = ThreadPoolExecutor(_WORKERS, "threadkeep-memory")
         self._running: dict[str, Future[Any] | asyncio.Task[Any]] = {}
         self._lock = threading.Lock()
+        self._is_ended = False
+        self.busy: set[str] = set()  # threads of which a part is summarised in this process
+
+    def is_ending(self) -> bool:
+        """Return True once `end` was called or the program ends: no further call is to be begun."""
+        if not self._is_ended:
+            try:
+                self._pool.submit(int)  # (refused once the program ends, which waits for the pool)
+            except RuntimeError:
+                self._is_ended = True
+        return self._is_ended
 
     def submit(self, thread: str, make: Callable[[], Workflow[Any]]) -> Workflow[None]:
         """Begin a workflow, unless one of this thread is under way or too many are."""
@@ -41,7 +53,7 @@ class Background:
 
     def _begin(self, thread: str, start: Callable[[], Any]) -> None:
         with self._lock:
-            if thread in self._running or len(self._running) >= _MAX_QUEUED:
+            if self.is_ending() or thread in self._running or len(self._running) >= _MAX_QUEUED:
                 return
             running = self._running[thread] = start()
         running.add_done_callback(partial(self._done, thread))
@@ -53,8 +65,12 @@ class Background:
             _log.error("Summary of thread %r failed.", thread, exc_info=running.exception())
 
     def end(self) -> Workflow[None]:
-        """Wait for what is under way. A blocking caller cannot wait for tasks: it cancels them."""
+        """Wait for the calls that are under way; further ones are not begun.
+
+        A blocking caller cannot wait for tasks: it cancels them.
+        """
         with self._lock:
+            self._is_ended = True
             running = list(self._running.values())
         futures = [one for one in running if isinstance(one, Future)]
         tasks = [one for one in running if isinstance(one, asyncio.Task)]
@@ -64,8 +80,10 @@ class Background:
                 with suppress(RuntimeError):  # its loop is closed
                     task.get_loop().call_soon_threadsafe(task.cancel)
             wait(futures)
+            self._pool.shutdown(wait=False)
 
         async def ended() -> None:
             await asyncio.gather(*tasks, *map(asyncio.wrap_future, futures), return_exceptions=True)
+            self._pool.shutdown(wait=False)
 
         yield Aside(end, ended)

@@ -116,18 +116,15 @@ class LayeredChanges(LayeredView):
         if record is None:
             return None
         found = yield from self._archived(seen.thread, record)
-        base = yield from self._folded([m for at, m, _ in found if at < record.group_start], None)
-        left = [message for at, message, _ in found if at >= record.group_start]
-        summary = yield from self._folded(left, base)
-        new = record.after(seen.key, summary=summary, base=base, is_stale=False)
+        summary = yield from self._folded([message for _, message, _ in found])
+        new = record.after(seen.key, summary=summary, is_stale=False)
         record = yield from self._add(seen.thread, record, new)
         yield from self._write(arguments.head(seen.thread), seen, seen.live, record)
         return summary
 
-    def _folded(
-        self, messages: Sequence[BaseMessage], summary: Summary | None
-    ) -> Workflow[Summary | None]:
-        """Return the summary of messages behind another one, a part of them at a time."""
+    def _folded(self, messages: Sequence[BaseMessage]) -> Workflow[Summary | None]:
+        """Return the summary of messages, a part of them at a time."""
+        summary: Summary | None = None
         staying = {id(one) for one in window.staying(messages, self.policy)}
         told = [one for one in messages if id(one) not in staying]
         for start in range(0, len(told), CHUNK):
@@ -166,7 +163,6 @@ class LayeredChanges(LayeredView):
             key=root,
             root=root,
             summary=summary,
-            base=summary,
             model=self.summarizer.model,
             prompt_version=self.summarizer.prompt_version,
             kept=[*before, *map(window.with_id, window.staying(seen.live, self.policy))],

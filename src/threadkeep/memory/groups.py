@@ -34,10 +34,11 @@ def groups_of(chain: Sequence[Record], stop: int) -> Groups:
     if not chain:
         return [Group("full", 0, stop)] if stop else []
     newest = chain[-1]
-    found = [record.closed for record in chain if record.closed is not None]
+    found = [group for record in chain for group in record.closed]
     told = newest.summary.content if newest.summary is not None else ""
     if newest.stop > newest.group_start:
-        found.append(Group(newest.key, newest.group_start, newest.stop, "", "summarized", told))
+        key = f"{newest.key}/summary"  # (the record's own may have messages of another group)
+        found.append(Group(key, newest.group_start, newest.stop, "", "summarized", told))
     if stop > newest.stop:
         found.append(Group("full", newest.stop, stop))
     for group in newest.groups:

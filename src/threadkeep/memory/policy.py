@@ -12,6 +12,7 @@ from langchain_core.messages.utils import count_tokens_approximately
 
 from threadkeep.engine.thread_entry import ARCHIVE_SUGGESTED, SPLIT_SUGGESTED
 from threadkeep.errors import invalid
+from threadkeep.memory.times import time_of
 from threadkeep.validation import is_count
 
 Counter: TypeAlias = Callable[[Sequence[BaseMessage]], int]
@@ -33,10 +34,11 @@ class Layers:
         summary_window: number of messages, with those in full, after which older ones form groups
             in the archive, and an `ArchiveSuggestion` is made.
         archive_threshold: number of messages after which a `SplitSuggestion` is made.
-        batch: number of messages that leave the window together. 1: the window has exactly its
-            size. With more it grows by as many first: the model is asked for a summary less often,
-            and in between the beginning of the prompt stays the same, which providers cache.
-        max_tokens: tokens of the messages in full, instead of `full_window`.
+        batch: number of messages that leave the window together, with one call of the summarizer.
+            The window grows by up to `batch - 1` messages first; in between the beginning of the
+            prompt stays the same, which providers cache. 1: the window has exactly its size.
+        max_tokens: most tokens of the messages in full, instead of `full_window`. A batch leaves
+            once there are more.
         counter: function that counts the tokens of messages.
         pinned: function that tells whether a message stays in view for good.
 
@@ -47,7 +49,7 @@ class Layers:
     full_window: int = 20
     summary_window: int = 50
     archive_threshold: int = 100
-    batch: int = 1
+    batch: int = 10
     max_tokens: int | None = None
     counter: Counter = field(default_factory=lambda: count_tokens_approximately, repr=False)
     pinned: Callable[[BaseMessage], bool] = field(default_factory=lambda: is_pinned, repr=False)
@@ -76,7 +78,7 @@ class Layers:
 
     def layer(self, count: int) -> LayerName:
         """Return the deepest layer that a conversation of so many messages has."""
-        if count <= self.full_window:
+        if count < self.full_window + self.batch:
             return "full"
         return "summary" if count <= self.summary_window else "archive"
 
@@ -124,6 +126,11 @@ class ArchivedMessage:
     position: int
     key: str
     archived_at: datetime
+
+    @property
+    def time(self) -> datetime:
+        """Time that the message states, or else the time at which it was archived."""
+        return time_of(self.message) or self.archived_at
 
 
 @dataclass(frozen=True, slots=True)

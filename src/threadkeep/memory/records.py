@@ -68,10 +68,10 @@ class Record:
     `messages` are those from `start` to `stop` of the conversation; `edits` are later changes of
     archived ones, None for one that was removed, and `edited` names, for each message that was
     ever changed, the record with the change. `jumps` are the nearest ancestors whose step is a
-    multiple of 8, 64 and so on. All else is the state after it: `kept` messages, which stay in
-    view; `summary` of all before `stop`; `base`, the summary of what comes before the
-    open group, which begins at `group_start`; `closed`, the group that this record closes; `groups`
-    that were made by hand; `digest` of all before `stop`; the positions that were `removed`.
+    multiple of 8, 64 and so on. `closed` are the groups that it fills. All else is the state after
+    it: `kept` messages, which stay in view; `summary` of all before `stop`; `group_start`, where
+    the open group begins; `groups` that were made by hand; `digest` of all before `stop`; the
+    positions that were `removed`.
     """
 
     key: str
@@ -87,9 +87,8 @@ class Record:
     jumps: tuple[str, ...] = ()
     kept: Sequence[BaseMessage] = ()
     summary: Summary | None = None
-    base: Summary | None = None
     group_start: int = 0
-    closed: Group | None = None
+    closed: tuple[Group, ...] = ()
     groups: tuple[Group, ...] = ()
     digest: str = ""
     tokens: int = 0
@@ -122,7 +121,7 @@ class Record:
             edited={**self.edited, **dict.fromkeys([*anew, *edits], key)},
             jumps=self._jumps(),
             start=self.stop,
-            closed=changes.pop("closed", None),
+            closed=changes.pop("closed", ()),
             created_at=datetime.now(UTC).isoformat(),
             **changes,
         )
@@ -166,10 +165,8 @@ def to_put(
     plain["suggested"], plain["removed"] = list(record.suggested), list(record.removed)
     plain["origin"] = None if record.origin is None else list(record.origin)
     plain["groups"] = [group.as_json() for group in record.groups]
-    plain["closed"] = None if record.closed is None else record.closed.as_json()
-    for name in ("summary", "base"):
-        summary = getattr(record, name)
-        plain[name] = None if summary is None else summary.to_dict()
+    plain["closed"] = [group.as_json() for group in record.closed]
+    plain["summary"] = None if record.summary is None else record.summary.to_dict()
     values = {
         "record": plain,
         "messages": list(record.messages),
@@ -196,7 +193,6 @@ def from_tuple(found: CheckpointTuple) -> Record:
     values = found.checkpoint["channel_values"]
     plain = values["record"]
     above = found.parent_config
-    closed = plain["closed"]
     return Record(
         key=found.checkpoint["id"],
         parent=None if above is None else above["configurable"]["checkpoint_id"],
@@ -205,8 +201,7 @@ def from_tuple(found: CheckpointTuple) -> Record:
         kept=values["kept"],
         edits=values["edits"],
         summary=_summary(plain["summary"]),
-        base=_summary(plain["base"]),
-        closed=None if closed is None else Group(**closed),
+        closed=tuple(Group(**group) for group in plain["closed"]),
         groups=tuple(Group(**group) for group in plain["groups"]),
         edited=plain["edited"],
         jumps=tuple(plain["jumps"]),

@@ -25,6 +25,7 @@ from threadkeep.memory.index import ArchiveIndex
 from threadkeep.memory.policy import ArchivedMessage, Layer, LayerName, Layers, Suggestion, Usage
 from threadkeep.memory.records import Record
 from threadkeep.memory.summaries import Summary, as_summarizer
+from threadkeep.memory.times import with_zone
 from threadkeep.memory.view import LayeredView
 
 
@@ -166,8 +167,8 @@ class LayeredCheckpointSaver(LayeredChanges):
             query: words that a message has, all of them; the newest messages come first then.
             key: the key of a layer or group; see `layers` and `groups`.
             ids: ids of messages.
-            after: only those archived after this time, or behind this position.
-            before: only those archived before this time, or before this position.
+            after: only those after this time (see `ArchivedMessage.time`), or behind this position.
+            before: only those before this time, or before this position.
             limit: the most to return.
 
         Raises:
@@ -212,13 +213,13 @@ class LayeredCheckpointSaver(LayeredChanges):
         seen = yield from self._found(thread)
         record, found = seen.record, list[Layer]()
         if record is not None:
-            known = yield from self._all_records(seen.thread)
-            for group in groups_of(records.chain(known, record.key), record.stop):
+            chain = records.chain((yield from self._all_records(seen.thread)), record.key)
+            for group in groups_of(chain, record.stop):
                 group = replace(group, stop=min(group.stop, record.stop))  # noqa: PLW2901
                 count = group.messages - sum(map(group.has, record.removed))
                 if count <= 0:
                     continue
-                own = known.get(group.key, record)
+                own = next((one for one in chain if one.stop >= group.stop), record)
                 name: LayerName = "archive" if group.start < record.group_start else "summary"
                 layer = Layer(name, count, group.key, own.archived_at, group.summary)
                 found.append(layer)
@@ -312,10 +313,10 @@ class LayeredCheckpointSaver(LayeredChanges):
 def _is_between(
     one: ArchivedMessage, after: datetime | int | None, before: datetime | int | None
 ) -> bool:
-    """Return True if a message was archived between two times, or is between two positions."""
+    """Return True if a message is between two times or positions."""
 
     def at(edge: datetime | int) -> Any:
-        return one.position if isinstance(edge, int) else one.archived_at
+        return one.position if isinstance(edge, int) else one.time
 
     return (after is None or at(after) > after) and (before is None or at(before) < before)
 
@@ -326,7 +327,7 @@ def _edge(value: datetime | int | None) -> datetime | int | None:
         return value
     if not isinstance(value, datetime):
         raise invalid("after or before", value, "Use a datetime, or a position.")
-    return value if value.tzinfo is not None else value.astimezone()
+    return with_zone(value)
 
 
 def _recognised(given: list[BaseMessage], view: list[BaseMessage]) -> list[BaseMessage]:

@@ -17,7 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from threadkeep.errors import SummaryError, invalid
-from threadkeep.memory import extract
+from threadkeep.memory import answers, extract
+from threadkeep.memory.times import time_of
 from threadkeep.validation import is_count
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _texts(value: object) -> tuple[str, ...]:
         value = [value]
     if not isinstance(value, Sequence):
         return ()
-    texts = [extract.shortened(str(each), _ITEM_CHARS) for each in value]
+    texts = [extract.shortened(" ".join(answers.texts(each)), _ITEM_CHARS) for each in value]
     return tuple(dict.fromkeys(filter(None, texts)))[-_ITEMS:]
 
 
@@ -126,14 +127,16 @@ def finished(answer: Any, messages: Messages, previous: Summary | None, max_char
     """Return an answer as a summary within its limits, with its count and times.
 
     Args:
-        answer: a str, a `Summary`, or a dict of its fields.
+        answer: a str, which may be JSON of the fields, a `Summary`, or a dict of its fields.
         messages: the messages that were summarized.
         previous: the previous summary.
         max_chars: length of the content, at most.
 
     Raises:
-        SummaryError: the answer is empty, or of another kind.
+        SummaryError: the answer is empty, broken JSON, or of another kind.
     """
+    if isinstance(answer, str):
+        answer = _parsed(answer)
     if isinstance(answer, str):
         answer = with_lists(answer, digest(messages, None, 0), previous)
     elif isinstance(answer, Mapping):
@@ -144,7 +147,7 @@ def finished(answer: Any, messages: Messages, previous: Summary | None, max_char
     if not content:
         raise SummaryError("The summarizer returned an empty summary.")
     times = list(previous.time_range) if previous and previous.time_range else []
-    times += [time for message in messages if (time := _time_of(message))]
+    times += [time.isoformat() for message in messages if (time := time_of(message))]
     summary: Summary = replace(
         answer,
         content=content,
@@ -158,13 +161,12 @@ def finished(answer: Any, messages: Messages, previous: Summary | None, max_char
     return summary
 
 
-def _time_of(message: BaseMessage) -> str | None:
-    """Return the time that a message or its provider states."""
-    for data in (message.additional_kwargs, message.response_metadata):
-        for name in ("created_at", "timestamp"):
-            if isinstance(value := data.get(name), str) and value:
-                return value
-    return None
+def _parsed(answer: str) -> str | dict[str, Any]:
+    try:
+        return answers.parsed(answer, LISTS)
+    except ValueError as error:
+        hint = "Raise the model's limit of tokens, or ask for plain text."
+        raise SummaryError(str(error), hint=hint) from error
 
 
 def digest(messages: Messages, previous: Summary | None, max_chars: int) -> extract.Digest:

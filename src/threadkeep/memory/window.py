@@ -5,7 +5,7 @@ Pure functions of lists of messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from json import dumps
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
@@ -85,9 +85,10 @@ def waiting(messages: Sequence[BaseMessage]) -> list[int]:
 def leaving(
     messages: Sequence[BaseMessage], policy: Layers, collapsed: Sequence[range] = ()
 ) -> int:
-    """Return the number of the oldest messages that leave the window now.
+    """Return the number of the oldest messages that leave the window now: a batch or more.
 
-    A collapsed range of messages counts as one, and stays or leaves as a whole.
+    A collapsed range of messages counts as one, and stays or leaves as a whole. With a limit of
+    tokens a batch leaves as soon as the limit is exceeded, but no more than half of what fits.
     """
     limit, tokens, used, cut = policy.max_tokens, policy.max_tokens is not None, 0, 0
     limit = policy.full_window if limit is None else limit
@@ -98,10 +99,12 @@ def leaving(
         if used > limit:
             cut = min(index + 1, len(messages) - 1)
             break
+    if tokens and cut:
+        cut = max(cut, min(policy.batch, (cut + len(messages)) // 2))
     for span in collapsed:
         cut = span.start if cut in span else cut
     cut = min([whole(messages, cut), *waiting(messages)])
-    return cut if cut >= policy.batch else 0
+    return cut if tokens or cut >= policy.batch else 0
 
 
 def whole(messages: Sequence[BaseMessage], cut: int) -> int:
@@ -110,6 +113,41 @@ def whole(messages: Sequence[BaseMessage], cut: int) -> int:
         if first < cut <= last:
             cut = first
     return max(cut, 0)
+
+
+def oldest(messages: Sequence[BaseMessage], size: int, most: int) -> int:
+    """Return the number of the oldest messages that are whole exchanges, and `size` or fewer.
+
+    If the first exchange alone is longer, it is that exchange, or `most` messages.
+    """
+    cut = whole(messages, size)
+    while not cut and size < most:
+        size += 1
+        cut = whole(messages, size)
+    return cut or most
+
+
+def full_groups(
+    archived: Sequence[tuple[int, BaseMessage]], start: int, stop: int, size: int
+) -> Iterator[tuple[int, int, list[BaseMessage]]]:
+    """Yield start, stop and messages of each group of a size that others follow before `stop`.
+
+    Args:
+        archived: positions and messages from `start` on, without those that were removed.
+        start: position of the first group.
+        stop: position behind the last message.
+        size: of a group. One that would separate a tool call from its results has another size.
+    """
+    while stop - start > size:
+        archived = [one for one in archived if one[0] >= start]
+        messages = [message for _, message in archived]
+        inside = sum(at < start + size for at, _ in archived)
+        cut = oldest(messages, inside, len(messages)) if inside else 0
+        end = start + size
+        if cut != inside:
+            end = archived[cut][0] if cut < len(archived) else stop
+        yield start, end, messages[:cut]
+        start = end
 
 
 def staying(messages: Sequence[BaseMessage], policy: Layers) -> list[BaseMessage]:

@@ -205,6 +205,67 @@ async def test_a_model_without_structured_output_answers_in_plain_text(mode):
     assert summary.decisions == ("old", "We decided to roll back to 2.4.0 before Friday.")
 
 
+FIELDS = {"content": "They move to PostgreSQL.", "decisions": ["PostgreSQL"], "entities": ["shop"]}
+JSON = json.dumps(FIELDS)
+
+
+@pytest.mark.parametrize("mode", ["summarize", "asummarize"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        JSON,
+        f"```json\n{JSON}\n```",
+        f"``` {JSON} ```",
+        f"```JSON\n{JSON}",
+        f"Here is the summary:\n```json\n{JSON}\n```\nAnything else?",
+        f"Here it is: {JSON}",
+        f"\n{json.dumps(FIELDS, indent=2)}\n",
+        JSON.replace("move to", "move\nto"),
+        json.dumps({**FIELDS, "entities": [{"name": "shop", "is_new": True}]}),
+        json.dumps({"decisions": ["PostgreSQL"], "entities": "shop", "summary": FIELDS["content"]}),
+    ],
+)
+async def test_an_answer_of_json_is_read(mode, answer):
+    for model in (FakeListChatModel(responses=[answer]), lambda messages, previous: answer):
+        summary = await called(as_summarizer(model), mode, MESSAGES, None)
+
+        assert summary.content == "They move to PostgreSQL."
+        assert summary.decisions == ("PostgreSQL",)
+        assert summary.entities == ("shop",)
+
+
+@pytest.mark.parametrize(
+    ("answer", "content"),
+    [
+        ('{"summary": "They move."}', "They move."),
+        ('{"content": ["They move.", "Soon."]}', "They move. Soon."),
+        ('{"总结": "They move.", "when": {"at": "Friday"}}', "They move. Friday"),
+        ('["They move.", {"and": "soon"}]', "They move. soon"),
+        ('"They move."', "They move."),
+        ("```\nThey move.\n```", "They move."),
+        ("```They move.```", "They move."),
+        ('The payload is {"content": "x"}', 'The payload is {"content": "x"}'),
+        ("{name} is a placeholder.", "{name} is a placeholder."),
+        ("[1] They move.", "[1] They move."),
+        ("42", "42"),
+    ],
+)
+def test_an_answer_with_other_fields_or_none_is_a_text(answer, content):
+    summary = as_summarizer(lambda messages, previous: answer).summarize(MESSAGES, None)
+
+    assert summary.content == content
+    assert summary.decisions == ("We decided to roll back to 2.4.0 before Friday.",)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [JSON[:-30], f"```json\n{JSON[:40]}", f"Here:\n{JSON[:-5]}", str(FIELDS), '{"总结": "They'],
+)
+def test_broken_json_is_no_summary(answer):
+    with pytest.raises(SummaryError, match="Raise the model's limit of tokens"):
+        as_summarizer(lambda messages, previous: answer).summarize(MESSAGES, None)
+
+
 def test_an_answer_in_another_form_falls_back_to_plain_text():
     model = Structured(responses=['{"other": 1}', "plain"])
 
@@ -360,7 +421,8 @@ def test_times_of_messages_become_the_range():
     first = ExtractiveSummarizer().summarize(messages, None)
     second = ExtractiveSummarizer().summarize(messages[1:], first)
 
-    assert first.time_range == second.time_range == tuple(times)
+    assert first.time_range == second.time_range
+    assert first.time_range == ("2026-01-01T10:00:00+00:00", "2026-01-01T11:00:00+00:00")
     assert ExtractiveSummarizer().summarize(MESSAGES, None).time_range is None
 
 

@@ -26,6 +26,7 @@ from threadkeep.memory.window import (
     DETAILS,
     MARK,
     digest,
+    full_groups,
     is_marker,
     leaving,
     marked,
@@ -37,8 +38,9 @@ from threadkeep.memory.window import (
 )
 
 
-def window(size: int, **limits: Any) -> Layers:
-    return Layers(full_window=size, summary_window=size + 1, archive_threshold=size + 1, **limits)
+def window(size: int, batch: int = 1, **limits: Any) -> Layers:
+    limits |= {"full_window": size, "summary_window": size + 1, "archive_threshold": size + 1}
+    return Layers(batch=batch, **limits)
 
 
 def words(messages: Sequence[BaseMessage]) -> int:
@@ -65,6 +67,64 @@ def test_a_window_of_tokens() -> None:
     long = [*talk(4), HumanMessage("word " * 50)]
     assert leaving(long, policy) == 4  # (the newest one stays, whatever its length)
     assert leaving([HumanMessage("word " * 50)], policy) == 0
+
+
+@pytest.mark.parametrize(
+    ("count", "left"), [(0, 0), (6, 0), (7, 3), (8, 3), (9, 3), (10, 4), (1, 0)]
+)
+def test_a_batch_leaves_as_soon_as_a_limit_of_tokens_is_exceeded(count: int, left: int) -> None:
+    policy = window(1, batch=3, max_tokens=12, counter=words)  # (six messages)
+    assert leaving(talk(count), policy) == left
+
+
+@pytest.mark.parametrize(("size", "left"), [(1, 7), (2, 4), (3, 3), (12, 1)])
+def test_a_batch_leaves_half_of_what_fits_in_a_limit_of_tokens(size: int, left: int) -> None:
+    said: list[Any] = [HumanMessage("word " * size) for _ in range(12 // size + 1)]
+    policy = window(1, batch=10, max_tokens=12, counter=words)
+    assert leaving(said, policy) == left
+
+
+def test_the_default_batch() -> None:
+    found = [leaving(talk(count), Layers()) for count in (20, 21, 29, 30, 31, 300)]
+    assert found == [0, 0, 0, 10, 11, 280]
+
+
+def groups(said: Sequence[Any], size: int, start: int = 0) -> list[tuple[int, int]]:
+    found = [*full_groups([*enumerate(said, start)], start, start + len(said), size)]
+    assert [one for _, _, some in found for one in some] == said[: sum(len(f[2]) for f in found)]
+    return [(begin, end) for begin, end, _ in found]
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "wanted"),
+    [
+        (0, 4, []),
+        (4, 4, []),
+        (5, 4, [(0, 4)]),
+        (12, 4, [(0, 4), (4, 8)]),
+        (13, 4, [(0, 4), (4, 8), (8, 12)]),
+        (3, 1, [(0, 1), (1, 2)]),
+    ],
+)
+def test_groups_are_full_once_others_follow(
+    count: int, size: int, wanted: list[tuple[int, int]]
+) -> None:
+    assert groups(talk(count), size) == wanted
+    assert groups(talk(count), size, 7) == [(start + 7, stop + 7) for start, stop in wanted]
+
+
+def test_a_group_separates_no_tool_call_from_its_results() -> None:
+    said = [*talk(3), call("c", "1", "2"), result("1"), result("2"), *talk(4, 3)]
+    assert groups(said, 4) == [(0, 3), (3, 7)]
+    assert groups(said, 2) == [(0, 2), (2, 3), (3, 6), (6, 8)]
+    assert groups(said[:6], 5) == [(0, 3)]
+    assert groups([call("c", "1", "2"), result("1"), result("2")], 1) == [(0, 3)]
+
+
+def test_a_group_has_the_positions_of_removed_messages() -> None:
+    said = [(at, one) for at, one in enumerate(talk(10)) if at not in {1, 4, 5, 6, 7}]
+    found = [(a, b, len(some)) for a, b, some in full_groups(said, 0, 10, 4)]
+    assert found == [(0, 4, 3), (4, 8, 0)]
 
 
 PARALLEL = [
@@ -241,8 +301,9 @@ def test_limits_that_are_refused(limits: dict[str, Any]) -> None:
 
 
 def test_the_layers_of_a_count() -> None:
-    found = {count: Layers().layer(count) for count in (1, 20, 21, 50, 51, 10_000)}
-    assert [*found.values()] == ["full", "full", "summary", "summary", "archive", "archive"]
+    found = [Layers().layer(count) for count in (1, 29, 30, 50, 51, 10_000)]
+    assert found == ["full", "full", "summary", "summary", "archive", "archive"]
+    assert [Layers(batch=1).layer(count) for count in (20, 21)] == ["full", "summary"]
 
 
 def test_summaries_of_earlier_turns_are_left_out_by_the_reducer() -> None:
