@@ -156,13 +156,13 @@ def _drop_rows(
         if reply.found is not None:
             found.append(reply.found)
     writes = [row for stored in found for row in stored.writes]
-    size = sum(map(thread_summary.row_size, [*(stored.row for stored in found), *writes]))
+    rows: list[CheckpointRow | WriteRow] = [*(stored.row for stored in found), *writes]
     batch = Batch(
         thread,
         engine.now(),
         drop_checkpoints=tuple(map(checkpoint_key, found)),
         drop_writes=tuple(map(write_key, writes)),
-        touch=Touch(-size),
+        touch=Touch(-sum(map(thread_summary.row_size, rows))),
     )
     if found:
         yield from commit(batch)
