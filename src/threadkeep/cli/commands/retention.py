@@ -16,6 +16,7 @@ from threadkeep.cli.parameters import (
     option,
     parse_duration,
     parse_positive,
+    parse_size,
     thread_argument,
 )
 from threadkeep.cli.stores import Session, settings
@@ -64,6 +65,8 @@ def _configured(table: str, options: Mapping[str, Any], known: Collection[str]) 
         value = keys[name]
         is_text = isinstance(value, str)
         keys[name] = parse_positive(name, value) if is_text else duration(name, value)
+    if isinstance(keys.get("max_bytes"), str):
+        keys["max_bytes"] = parse_size("max_bytes", keys["max_bytes"])
     return keys
 
 
@@ -128,7 +131,7 @@ def _limits(
         "--keep-last N", "Keep the newest N checkpoints of each thread."
     ),
     max_age: str | None = option("--max-age TIME", "Keep checkpoints younger than this: 7d."),
-    max_bytes: int | None = option("--max-bytes N", "Keep at most N bytes per thread."),
+    max_bytes: str | None = option("--max-bytes BYTES", "Keep at most this size per thread: 10MB."),
     latest: list[str] | None = option(
         "--latest CHANNEL", "Keep only this channel's latest value. Repeatable."
     ),
@@ -144,7 +147,7 @@ def _limits(
         "keep": keep,
         "keep_last": keep_last,
         "max_age": max_age,
-        "max_bytes": max_bytes,
+        "max_bytes": parse_size("--max-bytes", max_bytes),
         "channels": dict.fromkeys(latest, "latest") if latest else None,
         "ttl": ttl,
         "max_count": max_count,
@@ -175,6 +178,11 @@ def gc(
     Limits that are not given come from the table retention of threadkeep.toml.
     """
     url = session.url(store)
+    if limits == Retention(keep_tagged=limits.keep_tagged):
+        session.note(
+            "No limit is given, so only policies and times to live of single threads apply."
+            " See threadkeep gc --help."
+        )
     return _repeat(session, lambda: _collect(session, url, limits, None, dry_run=dry_run), every)
 
 
