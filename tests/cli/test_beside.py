@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from langchain_core.messages import HumanMessage
+from rich.console import Console
 
 from threadkeep import SqliteSaver
 from threadkeep.cache import Cache
+from threadkeep.cli.hints import _IN_SHELL, in_shell
+from threadkeep.cli.terminal import table
 from threadkeep.memory import LayeredCheckpointSaver
 from threadkeep.sessions import CheckpointManager
 from threadkeep.store import Store
@@ -125,3 +130,30 @@ def test_the_cache_is_cleared(told):
     assert told("cache", "--clear", "--yes") == ["Cleared the cache"]
     with SqliteSaver("threads.db") as saver, Cache(saver.backend) as cache:
         assert cache.get([(("node",), "key")]) == {}
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_ids_in_tables_are_never_broken(width):
+    ids = [str(uuid4()) for _ in range(2)]
+    row = (*ids, "2026-11-21 16:25:29", 1, "head")
+    drawn = table(("tip", "forked at", "time", "checkpoints>", ""), [row])
+    console = Console(file=StringIO(), width=width)
+    console.print(drawn)
+    said = console.file.getvalue()
+    assert all(part in said for part in (*ids, "2026-11-21 16:25:29", "checkpoints"))
+    assert max(map(len, said.splitlines())) <= width
+    assert (f"tip  {ids[0]}" in said) is (width == 80)  # (rows are lines where columns do not fit)
+
+
+def test_migrate_says_what_it_made(here):
+    assert here("migrate", "sqlite:///new.db") == (0, ["Created new.db"], [])
+    assert here("migrate", "sqlite:///new.db") == (0, ["The tables are up to date"], [])
+
+
+def test_hints_speak_of_commands_and_options(told, here):
+    assert told("show", "long", "--checkpoint", str(uuid4()), code=1).endswith(
+        "It may have been pruned. threadkeep history lists the others."
+    )
+    assert here("create", "long", *URL)[2][0].endswith("Use another id.")
+    for shell in _IN_SHELL.values():
+        assert in_shell(shell) == shell

@@ -200,7 +200,7 @@ def test_on_a_terminal_a_difference_has_colours(folder):
     ("arguments", "told"),
     [
         ("", "Missing command"),
-        ("chek", "Did you mean 'check'?"),
+        ("histry", "Did you mean 'history'?"),
         ("check --nonsense", "--nonsense"),
         ("check threads.db more", "See threadkeep check --help"),
         ("check threads.db --url other.db", "given twice"),

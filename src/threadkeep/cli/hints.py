@@ -25,7 +25,6 @@ _IN_SHELL = {
         "Use a thread id, or --metadata KEY=VALUE."
     ),
     "saver.threads.erase(thread)": "threadkeep erase THREAD",
-    "threads.retain": "saver.threads.retain in Python",
 }
 
 

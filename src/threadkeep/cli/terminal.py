@@ -24,9 +24,9 @@ from typing import Any, TextIO, TypeAlias
 import typer
 from rich import box
 from rich import progress as bars
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -63,11 +63,6 @@ class Output:
             _write(json.dumps(document, default=str), sys.stdout)
         else:
             _draw(drawn, sys.stdout)
-
-    def note(self, text: str) -> None:
-        """Print a line to stderr, beside the result."""
-        if not self.as_json:
-            _write(f"threadkeep: {clean(text)}", sys.stderr)
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:
@@ -234,6 +229,8 @@ def line(*parts: tuple[str, str] | str) -> Text:
 
 _FOLDED = ("", "metadata", "tags", "value")  # columns of any length; others are never broken
 
+_FOLD, _GAP = 10, 3  # columns that such a column takes at least, and that divide two
+
 
 class _Fitting:
     """A table; where its columns do not fit beside each other, its rows as lines."""
@@ -246,16 +243,21 @@ class _Fitting:
     ) -> Iterator[RenderableType]:
         style = box.SIMPLE_HEAD if sys.stdout.isatty() else None
         drawn = Table(box=style, pad_edge=False, header_style="bold")
-        for name in self._columns:
+        least = 2 - _GAP  # (the edges)
+        for name, *cells in zip(self._columns, *self._rows, strict=True):
+            title = name.removesuffix(">")
+            width = max(cell_len(title), *[cell.cell_len for cell in cells])
+            width = min(width, _FOLD) if name in _FOLDED else width
+            least += width + _GAP
             drawn.add_column(
-                name.removesuffix(">"),
+                title,
                 justify="right" if name.endswith(">") else "left",
                 overflow="fold",
-                no_wrap=name not in _FOLDED,
+                min_width=width,
             )
-        for row in self._rows:
-            drawn.add_row(*row)
-        if Measurement.get(console, options, drawn).minimum <= options.max_width:
+        if least <= options.max_width:
+            for row in self._rows:
+                drawn.add_row(*row)
             yield drawn
             return
         for row in self._rows:

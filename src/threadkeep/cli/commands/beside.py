@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+from langgraph.checkpoint.base import CheckpointTuple
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -18,8 +20,8 @@ from threadkeep.cli.texts import cut, message_lines
 from threadkeep.diff.records import plain
 from threadkeep.engine.context import not_found
 from threadkeep.engine.operation import CheckpointRef
-from threadkeep.errors import NotFoundError
-from threadkeep.memory import ArchivedMessage, LayeredCheckpointSaver
+from threadkeep.errors import InvalidArgumentError, NotFoundError
+from threadkeep.memory import ArchivedMessage, Layer, LayeredCheckpointSaver
 from threadkeep.memory.index import ScanIndex
 from threadkeep.saver import Saver
 from threadkeep.streaming import PartialStream
@@ -27,9 +29,19 @@ from threadkeep.streaming import PartialStream
 CHANNEL = "messages"
 
 
-def layered(saver: Saver, channel: str = CHANNEL) -> LayeredCheckpointSaver:
+def _layered(saver: Saver, channel: str) -> LayeredCheckpointSaver:
     """Return what reads a thread's layers; it writes nothing, and is not to be closed."""
     return LayeredCheckpointSaver(saver, channel=channel, index=ScanIndex())
+
+
+def older_layers(saver: Saver, found: CheckpointTuple) -> list[Layer]:
+    """Return the layers of older messages beside those that a checkpoint has in full."""
+    if CHANNEL not in found.checkpoint["channel_values"]:
+        return []
+    with suppress(InvalidArgumentError, NotFoundError):  # (its values are no messages)
+        layers = _layered(saver, CHANNEL).layers(found.config)
+        return [one for one in layers if one.layer != "full"]
+    return []
 
 
 # -- messages ----------------------------------------------------------------------------
@@ -49,7 +61,9 @@ def messages(
     with session.open_to_read() as saver:
         if saver.get_tuple({"configurable": {"thread_id": thread}}) is None:
             raise not_found(CheckpointRef(thread, "", None))
-        found = layered(saver, channel).archive(thread, query=search)
+        found: list[ArchivedMessage] = []
+        with suppress(InvalidArgumentError, NotFoundError):  # (its values are no messages)
+            found = _layered(saver, channel).archive(thread, query=search)
     found.sort(key=lambda one: one.position)
     shown = found[-last:] if last else found
     document = {"thread": thread, "messages": [*map(_document, shown)], "found": len(found)}

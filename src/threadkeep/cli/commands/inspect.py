@@ -17,8 +17,7 @@ from rich.text import Text
 
 from threadkeep.cli.app import command
 from threadkeep.cli.commands.beside import (
-    CHANNEL,
-    layered,
+    older_layers,
     stream_document,
     stream_lines,
 )
@@ -113,8 +112,7 @@ def show(
     with session.open_to_read() as saver:
         found = _read(saver, thread, namespace, checkpoint)
         info = saver.threads.get(thread)
-        has_messages = CHANNEL in found.checkpoint["channel_values"] and not namespace
-        layers = layered(saver).layers(found.config) if has_messages else []
+        layers = [] if namespace else older_layers(saver, found)
         streams = [one for one in saver.partial(thread) if one.status == "pending"]
     head, values = summarize(found), found.checkpoint["channel_values"]
     messages = conversation(values)
@@ -123,7 +121,7 @@ def show(
     document = {
         **asdict(head),
         "messages": None if messages is None else [asdict(one) for one in messages],
-        "layers": [asdict(one) for one in layers if one.layer != "full"],
+        "layers": [asdict(one) for one in layers],
         "partial": [stream_document(one) for one in streams],
         "channels": {name: asdict(short) for name, short in channels.items()},
         "registry": info and info.as_json(),
@@ -152,16 +150,15 @@ def _shown(messages: list[Message], last: int | None, *, full: bool) -> Iterator
 
 def _layer_lines(thread: str, layers: Sequence[Layer], *, full: bool) -> Iterator[RenderableType]:
     """Yield what layered memory has beside the messages in full."""
-    older = [one for one in layers if one.layer != "full"]
-    if older:
-        count = plural(sum(one.messages for one in older), "older message")
+    if layers:
+        count = plural(sum(one.messages for one in layers), "older message")
         yield ""
         yield line(
             ("layered memory", "bold"),
-            f"{count} in {plural(len(older), 'group')}",
+            f"{count} in {plural(len(layers), 'group')}",
             f"(threadkeep messages {shlex.quote(thread)})",
         )
-        summary = next((one.summary for one in reversed(older) if one.summary), None)
+        summary = next((one.summary for one in reversed(layers) if one.summary), None)
         if summary:
             yield cut(summary, full=full)
 

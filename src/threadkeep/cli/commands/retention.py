@@ -178,11 +178,6 @@ def gc(
     Limits that are not given come from the table retention of threadkeep.toml.
     """
     url = session.url(store)
-    if limits == Retention(keep_tagged=limits.keep_tagged):
-        session.note(
-            "No limit is given, so only policies and times to live of single threads apply."
-            " See threadkeep gc --help."
-        )
     return _repeat(session, lambda: _collect(session, url, limits, None, dry_run=dry_run), every)
 
 
@@ -202,6 +197,12 @@ def prune(
     return _collect(session, session.url(), limits, threads, dry_run=dry_run)
 
 
+_NO_LIMIT = (
+    "No limit was given: only threads with a policy or a time to live of their own were looked at."
+    " See threadkeep gc --help."
+)
+
+
 def _collect(
     session: Session, url: str, limits: Retention, threads: list[str] | None, *, dry_run: bool
 ) -> int:
@@ -210,7 +211,8 @@ def _collect(
     document = {**asdict(report), "checkpoints": report.checkpoints, "bytes": report.bytes}
     rows = [(one.thread, one.checkpoints, one.bytes, _gc_note(one)) for one in report.threads]
     found = table(("thread", "checkpoints>", "bytes>", ""), rows)
-    session.print(document, found, _gc_summary(report))
+    is_unlimited = limits == Retention(keep_tagged=limits.keep_tagged)
+    session.print(document, found, _gc_summary(report), _NO_LIMIT if is_unlimited else None)
     return 1 if report.skipped else 0
 
 
