@@ -114,6 +114,23 @@ def put(
     return Put(target, parent.id, copied, merged, new, False, run)  # noqa: FBT003 - `complete`
 
 
+_PUT = ("config", "checkpoint", "metadata", "new_versions")
+
+
+def puts(many: Sequence[Sequence[Any]]) -> list[Put]:
+    """Return the arguments of `put_many` as records."""
+    calls = []
+    for number, one in enumerate(many):
+        if not isinstance(one, tuple | list) or len(one) != len(_PUT):
+            found = f" of {len(one)}" if isinstance(one, tuple | list) else ""
+            raise InvalidArgumentError(
+                f"puts[{number}] is a {type(one).__name__}{found}.",
+                hint=f"Use a tuple of {len(_PUT)}: {', '.join(_PUT)}.",
+            )
+        calls.append(put(one[0], one[1], one[2], one[3]))
+    return calls
+
+
 def _with_plain_metadata(config: RunnableConfig) -> RunnableConfig:
     """Return the config with a dict for LangGraph's `ChainMap`, which is slow to iterate."""
     found: object = config.get("metadata")

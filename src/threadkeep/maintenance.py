@@ -70,9 +70,8 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
             thread_id: the thread.
             checkpoint_ids: the checkpoints.
             ns: their namespace; None for any.
-            sweep: False removes the rows alone, and reads no others; their values, and the size of
-                the thread, stay until something else is removed from it. Only in namespaces of
-                threadkeep's own.
+            sweep: False removes the rows alone, and reads no others. Their values stay until
+                something else is removed from the thread. Only in namespaces of threadkeep's own.
 
         Returns:
             The number of checkpoints removed; ids that do not exist are ignored.

@@ -377,13 +377,13 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         Raises:
             ThreadkeepError: as `put`.
         """
-        calls = [arguments.put(*one) for one in puts]
+        calls = arguments.puts(puts)
         done = self._store.run(layer.together(self._apart(calls)))
         return done or [self._store.run(self._stored(call)) for call in calls]
 
     async def aput_many(self, puts: Sequence[PutArguments]) -> Sequence[RunnableConfig]:
         """Async variant of `put_many`."""
-        calls = [arguments.put(*one) for one in puts]
+        calls = arguments.puts(puts)
         done = await self._store.arun(layer.together(self._apart(calls)))
         return done or [await self._store.arun(self._stored(call)) for call in calls]
 

@@ -66,6 +66,18 @@ def test_there_and_back(tmp_path, name, as_url, here):
     assert names(tmp_path) == sorted([name, "one.db", "two.db"])
 
 
+@pytest.mark.parametrize("name", ["backup.db", "backup.tkb"])
+def test_threads_without_checkpoints_count(tmp_path, name, here):
+    source, target, file = tmp_path / "one.db", tmp_path / "two.db", tmp_path / name
+    with SqliteSaver(source) as saver:
+        saver.threads.create("a")
+        saver.threads.create("gone")
+        saver.delete_thread("gone")
+    assert here("backup", source, file)[1][0].startswith("Backed up 1 thread to")
+    assert here("restore", file, f"sqlite:///{target}")[1] == [f"Restored 1 thread from {file}"]
+    assert here("threads", "--url", target, "--count")[1] == ["1"]
+
+
 def test_the_copy_is_a_database_that_needs_no_other_file(tmp_path, path, here):
     file = tmp_path / "backups" / "backup.db"
     file.parent.mkdir()

@@ -196,3 +196,17 @@ def test_a_store_that_fails_is_tried_again(tmp_path: Path) -> None:
         assert json.loads(process.stdout.readline())["examined"] == 1
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=SECONDS)
+
+
+def test_a_run_without_a_limit_says_so(run: Any) -> None:
+    last = run("gc")[1][-1]
+    assert last.startswith("No limit was given: only threads with a policy")
+    assert not run("gc", "--keep-last", "5")[1][-1].startswith("No limit")
+
+
+def test_a_size_takes_a_unit(run: Any) -> None:
+    assert run("gc", "--max-bytes", "10MB", "--dry-run", "--json")[1]["checkpoints"] == 0
+    assert run("gc", "--max-bytes", "1KiB", "--dry-run", "--json")[0] == 0
+    assert run("gc", "--max-bytes", "much")[0] == 2
+    Path("threadkeep.toml").write_text('[retention]\nmax_bytes = "10MB"')
+    assert run("gc", "--dry-run")[0] == 0

@@ -167,3 +167,13 @@ def test_no_table_is_made_by_looking(told, arguments):
     with psycopg.connect(postgres_kit.url()) as db:
         found = db.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'tk_never_made'")
         assert found.fetchone() is None
+
+
+def test_migrate_says_that_it_created_tables(told):
+    name = f"tk_made_{os.getpid()}"
+    place = f"{postgres_kit.url()}?schema={name}"
+    try:
+        assert [told("migrate", place)[1]["created"] for _ in range(2)] == [True, False]
+    finally:
+        with psycopg.connect(postgres_kit.url(), autocommit=True) as db:
+            db.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")

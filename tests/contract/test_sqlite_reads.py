@@ -1,5 +1,7 @@
 """Reads of SQLite: few statements, and what damage makes of them."""
 
+import re
+
 import pytest
 
 from threadkeep.backends.sqlite import SqliteBackend
@@ -8,7 +10,9 @@ from threadkeep.engine.model import (
     Batch,
     Child,
     ReadCheckpoint,
+    ReadPath,
     ReadSegments,
+    ScanCheckpoints,
     Span,
 )
 from threadkeep.errors import CorruptionError
@@ -120,6 +124,29 @@ def test_large_segments_and_those_of_many_elements(backend):
     ):
         assert asked(backend, ReadSegments("t", spans, generation=1))[0] == [wanted]
         assert asked(backend, ReadSegments("t", spans, generation=0))[0] == [[]]
+
+
+def test_checkpoints_are_read_without_the_values_stored_beside_their_keyframe(tmp_path):
+    # The pages of both values are destroyed: who reads any of them fails.
+    path = tmp_path / "a.db"
+    segments = (segment(0, data=LARGE, log=0), segment(0, log=1), segment(0, data=LARGE, log=2))
+    backend = SqliteBackend(path)
+    backend.commit(Batch("t", 1, checkpoints=(checkpoint(1),), segments=segments))
+    backend.close()
+    page = b"x" * 4000
+    content = path.read_bytes()
+    assert page in content
+    path.write_bytes(re.sub(b".{4}" + page, b"\xff" * 4004, content, flags=re.DOTALL))
+
+    backend = SqliteBackend(path, read_only=True)
+    scan = ScanCheckpoints("t", "", None, None, {}, None, 10)
+    state, scanned, found = backend.fetch(
+        [ReadCheckpoint("t", "", uid(1)), scan, ReadPath("t", "", uid(1), 5)]
+    )
+    assert [one.keyframe for one in (state.found, *scanned, *found)] == [segment(0, log=1)] * 3
+    with pytest.raises(CorruptionError):
+        backend.fetch([ReadSegments("t", (Span(0, 0, 1),))])
+    backend.close()
 
 
 @pytest.mark.parametrize(

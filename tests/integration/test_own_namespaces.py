@@ -11,6 +11,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from threadkeep import Retention
 from threadkeep.engine.model import OWN_NS
 from threadkeep.errors import InvalidArgumentError
+from threadkeep.repair.check import CheckReport
 
 from .places import at
 from .runs import story
@@ -98,8 +99,8 @@ def test_rows_go_without_a_sweep(saver: Any) -> None:
     before = saver.threads.get("thread").bytes
     assert saver.delete_checkpoints("thread", [*ids[:3], "absent"], BESIDE, sweep=False) == 3
     assert [text[0] for text in _texts(saver, checkpoint_ns=BESIDE)] == ["3"]
-    assert saver.threads.get("thread").bytes == before
-    assert saver.check().ok
+    assert saver.threads.get("thread").bytes < before
+    assert saver.check() == CheckReport(1, (), ())  # (a note: the registry counts other bytes)
     saver.prune(["thread"])
     assert saver.threads.get("thread").bytes < 5000
     with pytest.raises(InvalidArgumentError):

@@ -11,7 +11,7 @@ from langchain_core.messages import HumanMessage
 from threadkeep import GroupCommit, MemorySaver
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.engine.model import DropThread
-from threadkeep.errors import InvalidConfigError, UnserializableError
+from threadkeep.errors import InvalidArgumentError, InvalidConfigError, UnserializableError
 from threadkeep.saver import Saver
 
 
@@ -135,3 +135,20 @@ def test_a_value_that_cannot_be_stored_is_named() -> None:
     assert saver.check().ok
     with pytest.raises(UnserializableError):
         saver.put_many(puts)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ((at("t"),), r"puts\[1\] is a tuple of 1"),
+        ((*chain("t", 1)[0], None), r"puts\[1\] is a tuple of 5"),
+        (at("t"), r"puts\[1\] is a dict\."),
+        (None, r"puts\[1\] is a NoneType\."),
+    ],
+)
+def test_an_entry_that_is_no_put_is_named_and_nothing_is_stored(wrong: Any, said: str) -> None:
+    saver = MemorySaver()
+    with pytest.raises(InvalidArgumentError, match=said) as error:
+        saver.put_many([chain("t", 1)[0], wrong])
+    assert "config, checkpoint, metadata, new_versions" in str(error.value)
+    assert saver.get_tuple(at("t")) is None

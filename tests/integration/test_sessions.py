@@ -282,6 +282,39 @@ async def test_a_state_is_restored_as_a_type(call):
     assert len(await call("list_checkpoints", "s")) == 1
 
 
+class Plain:
+    """An object that no saver can store."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"number": self.number}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Plain:
+        return cls(values["number"])
+
+
+class OneWay:
+    """An object that its dict does not restore."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {}
+
+
+@on("beneath", ["memory", "LangGraph memory"], indirect=True)
+async def test_an_object_is_stored_as_its_dict_if_its_class_reads_that(call):
+    own_id = await call("create_checkpoint", "s", "flow", Plain(7))
+    assert await call("restore_from_checkpoint", "s", own_id) == {"number": 7}
+    restored = await call("restore_from_checkpoint", "s", own_id, Plain)
+    assert (type(restored), restored.number) == (Plain, 7)
+    for state in (OneWay(), Plain, Plain(object())):
+        with pytest.raises((UnserializableError, TypeError)):
+            await call("create_checkpoint", "s", "flow", state)
+    assert len(await call("list_checkpoints", "s")) == 1
+
+
 def test_only_what_changed_is_stored(tmp_path):
     with CheckpointManager(threadkeep.SqliteSaver(tmp_path / "threads.db"), UNLIMITED) as manager:
         state = {"messages": [f"{n} " + "x" * 1000 for n in range(50)], "step": 0}

@@ -321,6 +321,7 @@ def test_a_batch_with_an_invalid_operation_does_nothing(opened):
         (PutOp(NS, "b", {"x": object()}), UnserializableError),
         (PutOp(("a.b",), "b", {"x": 1}), InvalidNamespaceError),
         (PutOp(NS, 5, {"x": 1}), InvalidArgumentError),
+        (PutOp(NS, "", {"x": 1}), InvalidArgumentError),
         (PutOp("users", "a", {"x": 1}), InvalidNamespaceError),
         (PutOp(NS, "b", {"x": 1}, None, -1), InvalidArgumentError),
         (SearchOp(NS, {"x": {"$like": "y"}}), InvalidArgumentError),

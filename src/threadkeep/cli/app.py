@@ -20,8 +20,9 @@ from threadkeep.errors import InvalidArgumentError, UnknownTypeError
 F = TypeVar("F", bound=Callable[..., int | None])
 
 _PANELS = {
-    "Inspect threads": "threads show state history branches versions diff",
+    "Inspect threads": "threads show state history branches versions diff messages partial",
     "Change threads": "create set tag pin copy fork merge prune archive delete erase",
+    "Items and caches": "items cache",
     "Move threads between stores": "export import adopt mirror",
     "Maintain a store": "stats advise monitor check repair gc tier backup restore migrate",
 }
@@ -102,7 +103,7 @@ def _callback(found: _Command) -> Callable[..., int | None]:
         try:
             return found.run(session, **arguments)
         except UnknownTypeError as error:
-            if "imports" in shared:
+            if "imports" in shared and "pickle" not in error.message:
                 error.hint = "Name the module of the class: --import MODULE."
             raise
 

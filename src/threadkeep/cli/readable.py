@@ -81,7 +81,8 @@ def conversation(values: Mapping[str, Any], channel: str = "messages") -> list[M
 def message(value: Any) -> Message:
     """Read an item of a list of messages: LangChain's, a dict, a pair, or text."""
     if isinstance(value, BaseMessage):
-        return _read({**value.__dict__, "role": value.type})
+        role = value.type.removesuffix("MessageChunk").lower()  # (as of the whole message)
+        return _read({**value.__dict__, "role": role})
     if isinstance(value, Mapping):
         return _read(value)
     if isinstance(value, tuple | list) and len(value) == 2:  # noqa: PLR2004 - a role and a text

@@ -24,11 +24,13 @@ from typing import Any, TextIO, TypeAlias
 import typer
 from rich import box
 from rich import progress as bars
-from rich.console import Console, Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from threadkeep.cli.hints import in_shell
 from threadkeep.engine.operation import Progress
 from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
@@ -130,6 +132,8 @@ def print_error(
     error: ThreadkeepError | typer.TyperException, *, as_json: bool, secrets: Sequence[str] = ()
 ) -> None:
     """Print an error to stderr, and none of the secrets that a usage error would repeat."""
+    if isinstance(error, ThreadkeepError):
+        error.hint = in_shell(error.hint)
     if as_json:
         _write(json.dumps({"error": _error_document(error, secrets)}), sys.stderr)
         return
@@ -223,21 +227,54 @@ def line(*parts: tuple[str, str] | str) -> Text:
     return Text("  ").join([text(what, style) for what, style in styled if what])
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Text | str | int]]) -> Table | None:
-    """Return a table, or None if it has no rows; columns whose names end in `>` hold numbers."""
-    if not rows:
-        return None
-    style = box.SIMPLE_HEAD if sys.stdout.isatty() else None
-    drawn = Table(box=style, pad_edge=False, header_style="bold")
-    for name in columns:
-        drawn.add_column(
-            name.removesuffix(">"),
-            justify="right" if name.endswith(">") else "left",
-            overflow="fold",
-        )
-    for row in rows:
-        drawn.add_row(*map(_cell, row))
-    return drawn
+_FOLDED = ("", "metadata", "tags", "value")  # columns of any length; others are never broken
+
+_FOLD, _GAP = 10, 3  # columns that such a column takes at least, and that divide two
+
+
+class _Fitting:
+    """A table; where its columns do not fit beside each other, its rows as lines."""
+
+    def __init__(self, columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
+        self._columns, self._rows = columns, rows
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        style = box.SIMPLE_HEAD if sys.stdout.isatty() else None
+        drawn = Table(box=style, pad_edge=False, header_style="bold")
+        least = 2 - _GAP  # (the edges)
+        for name, *cells in zip(self._columns, *self._rows, strict=True):
+            title = name.removesuffix(">")
+            width = max(cell_len(title), *[cell.cell_len for cell in cells])
+            width = min(width, _FOLD) if name in _FOLDED else width
+            least += width + _GAP
+            drawn.add_column(
+                title,
+                justify="right" if name.endswith(">") else "left",
+                overflow="fold",
+                min_width=width,
+            )
+        if least <= options.max_width:
+            for row in self._rows:
+                drawn.add_row(*row)
+            yield drawn
+            return
+        for row in self._rows:
+            yield Text("")
+            for name, cell in zip(self._columns, row, strict=True):
+                if cell.plain:
+                    yield Text.assemble((name.removesuffix(">"), "bold"), "  ", cell)
+
+
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[Text | str | int]]
+) -> RenderableType | None:
+    """Return a table, or None if it has no rows; columns whose names end in `>` hold numbers.
+
+    Ids and times are never broken: where they do not fit, each row becomes some lines.
+    """
+    return _Fitting(columns, [[*map(_cell, row)] for row in rows]) if rows else None
 
 
 def _cell(value: Text | str | int) -> Text:
@@ -320,7 +357,7 @@ def thread_line(thread: ThreadInfo) -> Text:
     )
 
 
-def thread_table(threads: Iterable[ThreadInfo]) -> Table | None:
+def thread_table(threads: Iterable[ThreadInfo]) -> RenderableType | None:
     """Return a table of threads, or None if there are none."""
     rows = [
         (

@@ -299,11 +299,23 @@ def _path_text(path: Iterable[Any]) -> str:
 
 
 def brief(value: Any, width: int) -> str:
-    """Return a value on one line; of a message its class and content."""
-    found, name = fields(value), ""
+    """Return a value on one line; of a message its class, content and tool calls."""
+    found, name, calls = fields(value), "", ""
     if found is not None and "content" in found:
-        value, name = found["content"], f"{type(value).__name__} "
-    return shortened(printable(name + json.dumps(_value_data(value), ensure_ascii=False)), width)
+        value, name, calls = found["content"], f"{type(value).__name__} ", _calls_text(found)
+    content = json.dumps(_value_data(value), ensure_ascii=False)
+    if calls and not value:
+        content, calls = "", calls.lstrip()
+    return shortened(printable(name + content + calls), width)
+
+
+def _calls_text(message: Mapping[str, Any]) -> str:
+    calls = message.get("tool_calls")
+    return "".join(
+        f" calls {one.get('name')} {json.dumps(plain(one.get('args')), ensure_ascii=False)}"
+        for one in (calls if isinstance(calls, list | tuple) else ())
+        if isinstance(one, Mapping)
+    )
 
 
 def printable(text: str) -> str:

@@ -149,17 +149,20 @@ def delete_checkpoints(
 def _drop_rows(
     engine: Engine, thread: str, ns: str, checkpoint_ids: Sequence[str]
 ) -> Operation[int]:
-    """Remove rows that nothing is rebuilt through; their values stay, and the thread's size."""
+    """Remove rows that nothing is rebuilt through. Their values stay, and count for the thread."""
     found = []
     for each in dict.fromkeys(checkpoint_ids):
         reply = yield from fetch_checkpoint(thread, ns, each)
         if reply.found is not None:
             found.append(reply.found)
+    writes = [row for stored in found for row in stored.writes]
+    rows: list[CheckpointRow | WriteRow] = [*(stored.row for stored in found), *writes]
     batch = Batch(
         thread,
         engine.now(),
         drop_checkpoints=tuple(map(checkpoint_key, found)),
-        drop_writes=tuple(write_key(row) for stored in found for row in stored.writes),
+        drop_writes=tuple(map(write_key, writes)),
+        touch=Touch(-sum(map(thread_summary.row_size, rows))),
     )
     if found:
         yield from commit(batch)

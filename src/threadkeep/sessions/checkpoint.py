@@ -163,6 +163,14 @@ def as_type(state: Any, type: Any) -> Any:
         raise _unfit(state, name, f"{error.__class__.__name__}: {error}") from error
 
 
+def as_dict(state: Any) -> Any:
+    """Return `state.to_dict()`, which `from_dict` of its class reads; None if it has not both."""
+    if isclass(state) or not callable(getattr(state.__class__, "from_dict", None)):
+        return None
+    to_dict = getattr(state, "to_dict", None)
+    return to_dict() if callable(to_dict) else None
+
+
 def _readable(type: Any) -> Any:
     """Return a TypedDict as pydantic can read it: one of `typing` only since Python 3.12."""
     if sys.version_info >= (3, 12) or not typing.is_typeddict(type):

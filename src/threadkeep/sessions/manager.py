@@ -76,8 +76,9 @@ class CheckpointManager(Closing):
         Args:
             session_id: the session.
             workflow_id: the workflow.
-            state: any value that the saver can store. Of a dict, only the keys that changed are
-                stored, and of these only what changed.
+            state: any value that the saver can store, else an object with `to_dict` whose class
+                has `from_dict`: it is stored as that dict. Of a dict, only the keys that changed
+                are stored, and of these only what changed.
             metadata: what to say of the checkpoint.
             checkpoint_id: an id of your own. If the session has it, its checkpoint is replaced,
                 and keeps its `created_at`.

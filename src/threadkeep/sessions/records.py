@@ -20,13 +20,13 @@ from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.engine.operation import Aside
-from threadkeep.errors import InvalidArgumentError, NotFoundError, ThreadkeepError
+from threadkeep.errors import CodecError, InvalidArgumentError, NotFoundError, ThreadkeepError
 from threadkeep.layers.driver import Workflow
 from threadkeep.segment_cache.lru import (
     Cache,
     LruCache,
 )
-from threadkeep.sessions.checkpoint import Checkpoint, now
+from threadkeep.sessions.checkpoint import Checkpoint, as_dict, now
 
 _MOST_REMEMBERED = 20_000  # workflows and sessions; some 400 bytes each
 _MOST_CHANNELS = 64  # keys of a dict that are a channel each
@@ -135,7 +135,19 @@ class SaverRecords:
     # -- saving ----------------------------------------------------------------------
 
     def save(self, draft: Draft) -> Workflow[Saved]:
-        """Save a checkpoint; one with the same id is replaced, and keeps its `created_at`."""
+        """Save a checkpoint; one with the same id is replaced, and keeps its `created_at`.
+
+        A state that cannot be stored itself is stored as its `to_dict()`.
+        """
+        try:
+            return (yield from self._save(draft))
+        except (CodecError, TypeError):
+            plain = as_dict(draft.state)
+            if plain is None:
+                raise
+        return (yield from self._save(draft._replace(state=plain)))
+
+    def _save(self, draft: Draft) -> Workflow[Saved]:
         session, workflow = draft.session, draft.workflow
         old = None if draft.id is None else (yield from self._find(session, draft.id))
         if old is not None:

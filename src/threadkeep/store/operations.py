@@ -153,6 +153,8 @@ def _until_fetch(
 def _key(op: GetOp | PutOp) -> ItemKey:
     if not isinstance(op.key, str):
         raise invalid("key", op.key, "Use a text.")
+    if not op.key and isinstance(op, PutOp) and op.value is not None:
+        raise invalid("key", op.key, "Use a text that is not empty.")
     if not op.namespace:
         raise InvalidNamespaceError("Namespace cannot be empty.")
     return labels(op.namespace), op.key

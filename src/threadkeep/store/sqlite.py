@@ -13,7 +13,7 @@ from typing import Any
 
 from threadkeep.backends.sqlite.connections import Connections
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
-from threadkeep.errors import ConflictError, OpenError, ThreadkeepError
+from threadkeep.errors import ConflictError, NotSetUpError, ThreadkeepError
 from threadkeep.store.backend import ItemBackend, SearchOptions, merged, other_dims
 from threadkeep.store.ranking import best, nearest
 from threadkeep.store.records import (
@@ -139,7 +139,7 @@ class SqliteItems(ItemBackend):
             if options.dims and "tk_items" not in missing:
                 _check_dims(db, options.dims)
         if missing and location.is_read_only:
-            raise OpenError(
+            raise NotSetUpError(
                 f"{location.path} has no store, and is read only.",
                 hint="Open it for writing once.",
             )

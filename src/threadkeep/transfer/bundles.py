@@ -175,16 +175,15 @@ def export_bundle(
 
 
 def back_up(store: Runner, file: Path, progress: Progress) -> Workflow[int]:
-    """Write all threads to a bundle, damaged ones too; return how many hold checkpoints."""
+    """Write all threads to a bundle, damaged ones too; return how many there are."""
     names = yield from on(store, whole_thread.all_threads())
-    counts = yield from _write(file, names, partial(_add_as_it_is, store), progress)
-    return sum(map(bool, counts))
+    return sum((yield from _write(file, names, partial(_add_as_it_is, store), progress)))
 
 
 def _write(
     file: Path, names: Sequence[str], add: AddThread, progress: Progress, *, check: bool = False
 ) -> Workflow[list[int]]:
-    """Write a bundle; return how many checkpoints each thread has."""
+    """Write a bundle; return the counts that `add` returns."""
     counts = []
     with file_errors(file), ExitStack() as stack:
         part = yield from aside(partial(stack.enter_context, replacing(file)))
@@ -201,10 +200,11 @@ def _write(
 
 
 def _add_as_it_is(store: Runner, bundle: BundleWriter, name: str) -> Workflow[int]:
+    """Write a thread; return 0 for a deleted one, which only has a tombstone."""
     whole = yield from on(store, whole_thread.read_thread(name, stubs=True))
     if not whole.is_nothing:
         yield from aside(partial(bundle.add, whole))
-    return len(whole.checkpoints)
+    return int(whole.is_listed)
 
 
 def _add_digested(
@@ -276,7 +276,7 @@ def fill(
 
     def handle(whole: WholeThread) -> Workflow[None]:
         done[whole.thread] = yield from _put(store, whole, options)
-        if whole.checkpoints:
+        if whole.is_listed:
             checkpoints[whole.thread] = len(whole.checkpoints)
         stage = "threads compared" if options.dry_run else "threads written"
         progress(stage, len(done), len(names))

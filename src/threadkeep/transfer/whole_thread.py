@@ -91,6 +91,12 @@ class WholeThread:
         """True if there is no trace of the thread, not even a tombstone."""
         return self == WholeThread(self.thread, 0, (), (), ())
 
+    @property
+    def is_listed(self) -> bool:
+        """True if `threads` lists it: it has checkpoints, or an entry that is not deleted."""
+        has_entry = self.entry is not None and self.entry.state not in ("", ThreadStatus.DELETED)
+        return has_entry or bool(self.checkpoints)
+
 
 def all_threads() -> Operation[list[str]]:
     """Return the ids of all threads, in order, also of those without checkpoints.

@@ -17,6 +17,7 @@ from threadkeep.diff import (
     StateDiff,
     differences,
 )
+from threadkeep.diff.records import brief
 
 
 def side(**more: Any) -> DiffSide:
@@ -125,3 +126,10 @@ def test_what_a_thread_stores_cannot_steer_a_terminal() -> None:
     text = StateDiff(side(thread=nasty), side(source=nasty), {nasty: channel}).as_text()
     assert all(line.isprintable() for line in text.split("\n"))
     assert len(text.split("\n")) == 4
+
+
+def test_a_message_is_shown_with_its_tool_calls():
+    call = {"name": "find_order", "args": {"number": 1207}, "id": "call_1"}
+    said = 'calls find_order {"number": 1207}'
+    assert brief(AIMessage("", tool_calls=[call]), 100) == f"AIMessage {said}"
+    assert brief(AIMessage("Yes.", tool_calls=[call]), 100) == f'AIMessage "Yes." {said}'

@@ -129,7 +129,10 @@ _RAISE = """
 UPDATE main.tk_threads SET generation = 1 + max(coalesce(generation, 0), coalesce(
     (SELECT b.generation FROM temp.tk_before b WHERE b.thread = main.tk_threads.thread), 0))
 """
-_THREADS = "SELECT count(DISTINCT thread) FROM tk_checkpoints"
+_THREADS = """
+SELECT count(*) FROM tk_threads t WHERE t.state <> 'deleted'
+    OR EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
+"""
 
 
 def back_up(path: str, file: Path, progress: Callable[[int, int], None]) -> int:

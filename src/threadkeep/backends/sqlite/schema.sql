@@ -53,7 +53,7 @@ CREATE TABLE tk_heap_segments (
     count INTEGER NOT NULL,
     data BLOB NOT NULL,
     PRIMARY KEY (thread, log, start)
-) WITHOUT ROWID;
+);
 CREATE TABLE tk_labels (
     thread INTEGER NOT NULL,
     beginning TEXT NOT NULL,       -- see engine/thread_entry.py

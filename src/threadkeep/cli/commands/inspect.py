@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from threadkeep.cli.app import command
+from threadkeep.cli.commands.beside import (
+    older_layers,
+    stream_document,
+    stream_lines,
+)
 from threadkeep.cli.parameters import (
     CHECKPOINT,
     FULL,
@@ -35,17 +41,20 @@ from threadkeep.cli.readable import (
 )
 from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import compact, line, made_by, moment, plural, table, text, thread_line
+from threadkeep.cli.texts import cut, indented, message_lines
 from threadkeep.diff import StateDiff
 from threadkeep.diff.records import plain
 from threadkeep.engine.context import not_found
+from threadkeep.engine.model import OWN_NS
 from threadkeep.engine.operation import CheckpointRef
 from threadkeep.engine.thread_summary import own
 from threadkeep.errors import InvalidArgumentError, NotFoundError
+from threadkeep.memory import Layer
 from threadkeep.saver import Saver
+from threadkeep.streaming import PartialStream
 from threadkeep.threads import ChannelVersion
 
-_LINES, _CHARACTERS = 20, 2_000  # shown of one text, unless --full
-_ROLES = {"human": "bold green", "user": "bold green", "ai": "bold cyan", "tool": "bold magenta"}
+_NAMED = 10  # namespaces that an error names
 
 
 def _config(thread: str, namespace: str | None, checkpoint: str | None) -> RunnableConfig:
@@ -56,8 +65,22 @@ def _config(thread: str, namespace: str | None, checkpoint: str | None) -> Runna
 def _read(saver: Saver, thread: str, namespace: str, checkpoint: str | None) -> CheckpointTuple:
     found = saver.get_tuple(_config(thread, namespace, checkpoint))
     if found is None:
-        raise not_found(CheckpointRef(thread, namespace, checkpoint))
+        error = not_found(CheckpointRef(thread, namespace, checkpoint))
+        others = [] if checkpoint else _namespaces(saver, thread)
+        if others:
+            names = ", ".join(map(shlex.quote, others[:_NAMED]))
+            more = ", ..." if len(others) > _NAMED else ""
+            error.hint = f"Name one of its namespaces with --ns: {names}{more}"
+        raise error
     return found
+
+
+def _namespaces(saver: Saver, thread: str) -> list[str]:
+    """Return the namespaces of a thread that has none of the graph itself, such as a session."""
+    with suppress(NotFoundError):
+        names = saver.threads.branches_by_ns(thread)
+        return [name for name in names if not name.startswith(OWN_NS)]
+    return []
 
 
 def _head_line(head: CheckpointSummary, *, named: bool = True) -> Text:
@@ -72,18 +95,6 @@ def _head_line(head: CheckpointSummary, *, named: bool = True) -> Text:
     )
 
 
-def _cut(value: str, *, full: bool) -> Padding:
-    """Indent a text. A long one is shortened, and says by how much."""
-    shown = "\n".join(value[:_CHARACTERS].split("\n")[:_LINES])
-    if not full and shown != value:
-        value = f"{shown}\n... {plural(len(value) - len(shown), 'more character')} (--full)"
-    return _indented(value)
-
-
-def _indented(value: str) -> Padding:
-    return Padding(text(value), (0, 0, 0, 2))
-
-
 # -- show --------------------------------------------------------------------------------
 
 
@@ -94,12 +105,15 @@ def show(
     *,
     checkpoint: str | None = CHECKPOINT,
     namespace: str = NAMESPACE,
+    last: int | None = option("--last N", "Show only the newest N messages.", min=1),
     full: bool = FULL,
 ) -> None:
-    """Show a thread's conversation, other channels and interrupts."""
+    """Show a thread's conversation, other channels, interrupts and partial output."""
     with session.open_to_read() as saver:
         found = _read(saver, thread, namespace, checkpoint)
         info = saver.threads.get(thread)
+        layers = [] if namespace else older_layers(saver, found)
+        streams = [one for one in saver.partial(thread) if one.status == "pending"]
     head, values = summarize(found), found.checkpoint["channel_values"]
     messages = conversation(values)
     others = [name for name in own(values) if messages is None or name != "messages"]
@@ -107,6 +121,8 @@ def show(
     document = {
         **asdict(head),
         "messages": None if messages is None else [asdict(one) for one in messages],
+        "layers": [asdict(one) for one in layers],
+        "partial": [stream_document(one) for one in streams],
         "channels": {name: asdict(short) for name, short in channels.items()},
         "registry": info and info.as_json(),
     }
@@ -115,38 +131,57 @@ def show(
         document,
         thread_line(info) if info else None,
         _head_line(head, named=info is None),
-        *_message_lines(messages or [], full=full),
+        *_layer_lines(thread, layers, full=full),
+        *_shown(messages or [], last, full=full),
         "" if rows else None,
         table(("channel", "type", "bytes as JSON>"), rows),
         *_pending_lines(head),
+        *_partial_lines(thread, streams, full=full),
     )
 
 
-def _message_lines(messages: list[Message], *, full: bool) -> Iterator[RenderableType]:
-    for message in messages:
+def _shown(messages: list[Message], last: int | None, *, full: bool) -> Iterator[RenderableType]:
+    left_out = max(len(messages) - last, 0) if last else 0
+    if left_out:
+        yield ""
+        yield text(f"... {plural(left_out, 'older message')} not shown (--last)", "dim")
+    yield from message_lines(messages[left_out:], full=full)
+
+
+def _layer_lines(thread: str, layers: Sequence[Layer], *, full: bool) -> Iterator[RenderableType]:
+    """Yield what layered memory has beside the messages in full."""
+    if layers:
+        count = plural(sum(one.messages for one in layers), "older message")
         yield ""
         yield line(
-            (message.role, _ROLES.get(message.role, "bold")),
-            message.name or "",
-            (f"[{message.tool_call_id}]" if message.tool_call_id else "", "dim"),
-            (message.status if message.status not in (None, "success") else "", "red"),
+            ("layered memory", "bold"),
+            f"{count} in {plural(len(layers), 'group')}",
+            f"(threadkeep messages {shlex.quote(thread)})",
         )
-        if message.text:
-            yield _cut(message.text, full=full)
-        for call in message.tool_calls:
-            id = f" [{call.id}]" if call.id else ""
-            yield _cut(f"calls {call.name} {compact(call.args)}{id}", full=full)
+        summary = next((one.summary for one in reversed(layers) if one.summary), None)
+        if summary:
+            yield cut(summary, full=full)
+
+
+def _partial_lines(
+    thread: str, streams: Sequence[PartialStream], *, full: bool
+) -> Iterator[RenderableType]:
+    for one in streams:
+        yield from stream_lines(one, full=full)
+    if streams:
+        yield ""
+        yield f"To discard it: threadkeep partial {shlex.quote(thread)} --discard"
 
 
 def _pending_lines(head: CheckpointSummary) -> Iterator[RenderableType]:
     for one in head.waiting:
         yield ""
         yield Text("Waiting for an answer", "bold yellow") + text(f" to {one.id}" if one.id else "")
-        yield _indented(one.value if isinstance(one.value, str) else compact(one.value))
+        yield indented(one.value if isinstance(one.value, str) else compact(one.value))
     for error in head.failed:
         yield ""
         yield Text("Failed", "bold red")
-        yield _indented(error)
+        yield indented(error)
 
 
 # -- state -------------------------------------------------------------------------------
@@ -173,7 +208,7 @@ def state(
     lines: list[RenderableType] = []
     for name, value in readable.items():
         lines.append(text(name, "bold") + text(f" ({kind(values[name])})", "dim"))
-        lines.append(_cut(json.dumps(value, ensure_ascii=False, indent=2), full=full))
+        lines.append(cut(json.dumps(value, ensure_ascii=False, indent=2), full=full))
     place = {name: getattr(head, name) for name in ("thread", "namespace", "checkpoint")}
     session.print({**place, "values": readable}, _head_line(head), *lines)
 

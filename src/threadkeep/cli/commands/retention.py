@@ -16,6 +16,7 @@ from threadkeep.cli.parameters import (
     option,
     parse_duration,
     parse_positive,
+    parse_size,
     thread_argument,
 )
 from threadkeep.cli.stores import Session, settings
@@ -64,6 +65,8 @@ def _configured(table: str, options: Mapping[str, Any], known: Collection[str]) 
         value = keys[name]
         is_text = isinstance(value, str)
         keys[name] = parse_positive(name, value) if is_text else duration(name, value)
+    if isinstance(keys.get("max_bytes"), str):
+        keys["max_bytes"] = parse_size("max_bytes", keys["max_bytes"])
     return keys
 
 
@@ -128,7 +131,7 @@ def _limits(
         "--keep-last N", "Keep the newest N checkpoints of each thread."
     ),
     max_age: str | None = option("--max-age TIME", "Keep checkpoints younger than this: 7d."),
-    max_bytes: int | None = option("--max-bytes N", "Keep at most N bytes per thread."),
+    max_bytes: str | None = option("--max-bytes BYTES", "Keep at most this size per thread: 10MB."),
     latest: list[str] | None = option(
         "--latest CHANNEL", "Keep only this channel's latest value. Repeatable."
     ),
@@ -144,7 +147,7 @@ def _limits(
         "keep": keep,
         "keep_last": keep_last,
         "max_age": max_age,
-        "max_bytes": max_bytes,
+        "max_bytes": parse_size("--max-bytes", max_bytes),
         "channels": dict.fromkeys(latest, "latest") if latest else None,
         "ttl": ttl,
         "max_count": max_count,
@@ -194,6 +197,12 @@ def prune(
     return _collect(session, session.url(), limits, threads, dry_run=dry_run)
 
 
+_NO_LIMIT = (
+    "No limit was given: only threads with a policy or a time to live of their own were looked at."
+    " See threadkeep gc --help."
+)
+
+
 def _collect(
     session: Session, url: str, limits: Retention, threads: list[str] | None, *, dry_run: bool
 ) -> int:
@@ -202,7 +211,8 @@ def _collect(
     document = {**asdict(report), "checkpoints": report.checkpoints, "bytes": report.bytes}
     rows = [(one.thread, one.checkpoints, one.bytes, _gc_note(one)) for one in report.threads]
     found = table(("thread", "checkpoints>", "bytes>", ""), rows)
-    session.print(document, found, _gc_summary(report))
+    is_unlimited = limits == Retention(keep_tagged=limits.keep_tagged)
+    session.print(document, found, _gc_summary(report), _NO_LIMIT if is_unlimited else None)
     return 1 if report.skipped else 0
 
 

@@ -25,9 +25,10 @@ from threadkeep.cli.parameters import (
 from threadkeep.cli.stores import Session, open_target, public_name
 from threadkeep.cli.terminal import plural, print_thread
 from threadkeep.engine.operation import Progress
-from threadkeep.errors import CorruptionError, InvalidArgumentError
+from threadkeep.errors import CorruptionError, InvalidArgumentError, NotSetUpError
 from threadkeep.repair.check import CheckReport, Finding
 from threadkeep.repair.repair import HINTS
+from threadkeep.saver import Saver
 from threadkeep.threads import RepairedThread, RepairReport
 from threadkeep.transfer import backup as backups
 
@@ -237,6 +238,19 @@ def restore(
 def migrate(session: Session, store: str | None = URL_ARGUMENT) -> None:
     """Create the tables of a database, or update them."""
     url = session.url(store)
+    path = file_of(url)
+    is_new = path is not None and not Path(path).exists()
     with open_target(url) as saver:
+        is_set_up = path is not None or _is_set_up(saver)
         saver.setup()
-    session.print({"store": public_name(url), "migrated": True}, "The tables are up to date")
+    summary = "The tables are up to date" if is_set_up else "Created the tables"
+    document = {"store": public_name(url), "migrated": True, "created": is_new or not is_set_up}
+    session.print(document, f"Created {path}" if is_new else summary)
+
+
+def _is_set_up(saver: Saver) -> bool:
+    try:
+        saver.threads.count()
+    except NotSetUpError:
+        return False
+    return True

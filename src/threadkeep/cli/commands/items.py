@@ -1,0 +1,163 @@
+"""Commands for stores of items and caches of node results: items, cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+
+from threadkeep.cache import Cache
+from threadkeep.cli.app import command
+from threadkeep.cli.parameters import FULL, YES, argument, flag, option
+from threadkeep.cli.stores import Session
+from threadkeep.cli.terminal import compact, line, moment, plural, table
+from threadkeep.cli.texts import cut
+from threadkeep.diff.records import plain
+from threadkeep.errors import InvalidArgumentError, NotFoundError, NotSetUpError
+from threadkeep.store import Store
+
+_SEPARATOR = "."  # (LangGraph allows it in no label)
+_WIDTH = 60  # characters of a value in a list
+
+
+@contextmanager
+def _opened(session: Session, *, read_only: bool) -> Iterator[Store | None]:
+    """Open the store's items; None if a file that is only read has none."""
+    with session.open(read_only=read_only) as saver:
+        try:
+            store = Store(saver.backend)
+        except NotSetUpError:
+            yield None
+            return
+        with store:
+            yield store
+
+
+@command("threadkeep items users.ann drink --url threads.db", imports=True)
+def items(
+    session: Session,
+    namespace: str | None = argument(
+        "NAMESPACE", "Labels joined by dots: users.ann. Default: list the namespaces.", None
+    ),
+    key: str | None = argument("KEY", "Only this item, in full.", None),
+    *,
+    limit: int = option("--limit", "List the first N.", 50, min=1),
+    delete: bool = flag("--delete", "Delete the item."),
+    export: Path | None = option("--export FILE", "Write the items to a file, for import_items."),
+    yes: bool = YES,
+    full: bool = FULL,
+) -> None:
+    """List, show, export or delete items of long-term memory."""
+    labels = tuple(namespace.split(_SEPARATOR)) if namespace else ()
+    if delete and (key is None or export):
+        raise InvalidArgumentError("Nothing was deleted.", hint="Use NAMESPACE KEY --delete.")
+    if export and key is not None:
+        raise InvalidArgumentError("Nothing was exported.", hint="Leave out KEY.")
+    with _opened(session, read_only=not delete) as store:
+        if export:
+            count = 0 if store is None else store.export_items(export, labels)
+            document = {"file": str(export), "items": count}
+            session.print(document, f"Exported {plural(count, 'item')} to {export}")
+        elif key is not None:
+            _item(session, store, labels, key, delete=delete, yes=yes, full=full)
+        elif labels:
+            _list(session, store, labels, limit, full=full)
+        else:
+            _namespaces(session, store, limit)
+
+
+def _item(
+    session: Session,
+    store: Store | None,
+    labels: tuple[str, ...],
+    key: str,
+    *,
+    delete: bool,
+    yes: bool,
+    full: bool,
+) -> None:
+    found: Any = None if store is None else store.get(labels, key, refresh_ttl=False)
+    if store is None or found is None:
+        name = _SEPARATOR.join(labels)
+        raise NotFoundError(f"There is no item {key!r} in the namespace {name!r}.")
+    if delete:
+        if not yes:
+            session.confirm("delete", f"Delete {key} of {_SEPARATOR.join(labels)}?")
+        store.delete(labels, key)
+        session.print({"item": _document(found), "deleted": True}, "Deleted 1 item")
+        return
+    head = line(
+        (key, "bold"),
+        _SEPARATOR.join(found.namespace),
+        f"version {found.version}",
+        f"updated {moment(found.updated_at.isoformat())}",
+        f"created {moment(found.created_at.isoformat())}",
+    )
+    shown = json.dumps(plain(found.value), ensure_ascii=False, indent=2)
+    session.print({"item": _document(found)}, head, cut(shown, full=full))
+
+
+def _document(found: Any) -> dict[str, Any]:
+    return {
+        "namespace": list(found.namespace),
+        "key": found.key,
+        "value": plain(found.value),
+        "version": found.version,
+        "created_at": found.created_at.isoformat(),
+        "updated_at": found.updated_at.isoformat(),
+    }
+
+
+def _list(
+    session: Session, store: Store | None, labels: tuple[str, ...], limit: int, *, full: bool
+) -> None:
+    found: list[Any] = (
+        [] if store is None else store.search(labels, limit=limit + 1, refresh_ttl=False)
+    )
+    shown, more = found[:limit], len(found) > limit
+    rows = []
+    for one in shown:
+        value = compact(plain(one.value))
+        is_long = len(value) > _WIDTH and not full
+        time = moment(one.updated_at.isoformat())
+        name = _SEPARATOR.join(one.namespace)
+        rows.append((name, one.key, time, f"{value[:_WIDTH]}..." if is_long else value))
+    drawn: RenderableType = table(("namespace", "key", "updated", "value"), rows) or "No items"
+    session.print(
+        {"items": [_document(one) for one in shown], "more": more},
+        drawn,
+        "... more items not shown (--limit)" if more else None,
+    )
+
+
+def _namespaces(session: Session, store: Store | None, limit: int) -> None:
+    found = [] if store is None else store.list_namespaces(limit=limit + 1)
+    more = len(found) > limit
+    names = [_SEPARATOR.join(one) for one in found[:limit]]
+    session.print(
+        {"namespaces": [list(one) for one in found[:limit]], "more": more},
+        *(names or ["No items"]),
+        "... more namespaces not shown (--limit)" if more else None,
+    )
+
+
+@command("threadkeep cache --clear --url threads.db")
+def cache(
+    session: Session,
+    *,
+    clear: bool = flag("--clear", "Remove all results."),
+    yes: bool = YES,
+) -> None:
+    """Clear the cache of node results."""
+    if not clear:
+        hint = "Use --clear. threadkeep stats shows the size of the store."
+        raise InvalidArgumentError("There is nothing to do.", hint=hint)
+    if not yes:
+        session.confirm("clear", "Clear the cache? Results are computed again.")
+    with session.open() as saver, Cache(saver.backend) as results:
+        results.clear()
+    session.print({"cleared": True}, "Cleared the cache")

@@ -1,0 +1,35 @@
+"""Hints of errors in the words of the command line: commands and options."""
+
+from __future__ import annotations
+
+# Parts of hints that speak to Python programs, and what a person at a shell does instead.
+_IN_SHELL = {
+    "list() and get_state_history() tell which are there.": "threadkeep history lists the others.",
+    "Call setup() once, or run `threadkeep migrate URL`,": "Run threadkeep migrate URL,",
+    "schema= says where they are.": "?schema=NAME in the URL says where they are.",
+    "Use another name, or exist_ok=True to use the thread as it is.": "Use another id.",
+    "Merge a thread that threads.fork made.": "Merge a thread that threadkeep fork made.",
+    "replace=True, or --replace.": "--replace.",
+    "Open the saver with cold=, such as cold='file:///folder'.": (
+        "Use --cold URL, such as --cold file:///folder, or set TK_COLD."
+    ),
+    "Open the store with cold=, the URL of the cold store (in the shell: TK_COLD).": (
+        "Use --cold URL, or set TK_COLD."
+    ),
+    "Open the store with cold=, the URL of the cold store.": "Use --cold URL, or set TK_COLD.",
+    "copy threads: export_bundle() and import_bundle().": (
+        "copy threads with threadkeep export and import."
+    ),
+    "threads.repair, or `threadkeep repair`.": "threadkeep repair.",
+    'Use a thread\'s name, or metadata={"user_id": ...}.': (
+        "Use a thread id, or --metadata KEY=VALUE."
+    ),
+    "saver.threads.erase(thread)": "threadkeep erase THREAD",
+}
+
+
+def in_shell(hint: str) -> str:
+    """Return a hint that speaks of commands and options."""
+    for python, shell in _IN_SHELL.items():
+        hint = hint.replace(python, shell)
+    return hint
