@@ -24,8 +24,9 @@ from threadkeep import cache as caches
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.cache import Cache, open_cache
 from threadkeep.cache import cache as module
-from threadkeep.cache.backend import Claim, TrimEntries
+from threadkeep.cache.backend import Claim
 from threadkeep.engine.snapshots import own_copy
+from threadkeep.engine.usage import Counters
 from threadkeep.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -182,6 +183,28 @@ def test_the_least_recently_used_go_beyond_max_entries(store, clock):
         assert stored(cache) == 3
 
 
+def test_hits_misses_and_evictions_are_counted(store, clock):
+    """Expired values are no evictions. Awaited calls count with the others."""
+    with open_cache(store, max_entries=3) as cache:
+        for n, ttl in enumerate((1, None, None, None, None)):
+            clock[0] += 2_000_000
+            cache.set({(NS, str(n)): (n, ttl)})
+        assert cache.counters() == Counters(result_evictions=1)
+        assert len(cache.get([(NS, str(n)) for n in range(4)])) == 2
+        assert cache.counters() == Counters(result_hits=2, result_misses=2, result_evictions=1)
+
+    async def in_loop():
+        async with open_cache(store, max_entries=1) as cache:
+            await cache.aclear()
+            for key in (A, B):
+                clock[0] += 1000
+                await cache.aset({key: (1, None)})
+            await cache.aget([A, B])
+            return cache.counters()
+
+    assert asyncio.run(in_loop()) == Counters(result_hits=1, result_misses=1, result_evictions=1)
+
+
 def test_and_beyond_max_bytes(store, clock):
     with open_cache(store, max_bytes=4000) as cache:
         for n in range(20):
@@ -195,11 +218,11 @@ def test_and_beyond_max_bytes(store, clock):
 
 def test_a_full_cache_is_trimmed_once_in_a_while(monkeypatch):
     with open_cache("memory://", max_entries=320) as cache:
-        changes = []
-        monkeypatch.setattr(cache._store.backend, "commit", changes.append)
+        trims = []
+        monkeypatch.setattr(cache._store.backend, "trim", lambda trim: trims.append(trim) or 0)
         for n in range(90):
             cache.set({(NS, str(n)): (n, None)})
-        assert sum(isinstance(each, TrimEntries) for each in changes) == 18
+        assert len(trims) == 18
         # (after the first one, and then every 320 / 64)
 
 

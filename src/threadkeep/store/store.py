@@ -29,6 +29,7 @@ from threadkeep.backends.base import Backend
 from threadkeep.backends.group_commit import GroupCommit
 from threadkeep.backends.process_forks import PerLoop
 from threadkeep.engine.operation import Progress, Requests, call
+from threadkeep.engine.usage import Counters
 from threadkeep.errors import ClosedError, InvalidArgumentError, invalid
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
@@ -131,6 +132,19 @@ class Store(BaseStore, driver.Closing):
         is_swept = self.ttl_config and self.ttl_config.get("sweep_interval_minutes")
         if is_swept:
             Store.start_ttl_sweeper(self)  # (another class may await its own)
+
+    @property
+    def backend(self) -> Backend | AsyncBackend:
+        """The backend whose connections the store uses."""
+        return self._pair.backend
+
+    def counters(self) -> Counters:
+        """Return the counters of this store since it was opened, in this process.
+
+        `vector_hits`, `vector_misses`, `embedding_calls` and `embedding_failures`: see `Counters`.
+        """
+        embedder = self._index.embedder if self._index else None
+        return Counters() if embedder is None else embedder.counters()
 
     @property
     def embeddings(self) -> Any:
