@@ -189,9 +189,11 @@ def test_hits_misses_and_evictions_are_counted(store, clock):
         for n, ttl in enumerate((1, None, None, None, None)):
             clock[0] += 2_000_000
             cache.set({(NS, str(n)): (n, ttl)})
-        assert cache.counters() == Counters(result_evictions=1)
+        evictions = 2 if store.startswith("redis") else 1  # (whose clock it is not)
+        assert cache.counters() == Counters(result_evictions=evictions)
         assert len(cache.get([(NS, str(n)) for n in range(4)])) == 2
-        assert cache.counters() == Counters(result_hits=2, result_misses=2, result_evictions=1)
+        hits = Counters(result_hits=2, result_misses=2)
+        assert cache.counters() == hits + Counters(result_evictions=evictions)
 
     async def in_loop():
         async with open_cache(store, max_entries=1) as cache:

@@ -367,7 +367,9 @@ def _expiry(now: int, ttl: Any) -> int | None:
 def entries_over(backend: Backend | AsyncBackend) -> Backend | AsyncCacheBackend:
     """Return the backend of a cache over the connections of a saver's backend."""
     if isinstance(backend, MemoryBackend):
-        return MemoryEntries()
+        entries = MemoryEntries()
+        backend.beside.add(entries)
+        return entries
     if isinstance(backend, SqliteBackend):
         return SqliteEntries(backend.connections)
     if not isinstance(backend, BlockingFace):

@@ -19,6 +19,7 @@ from threadkeep.cache.backend import (
     TrimEntries,
     UseEntries,
 )
+from threadkeep.engine.usage import ItemUsage
 
 
 class MemoryEntries(CacheBackend, ResetInChild):
@@ -92,6 +93,13 @@ class MemoryEntries(CacheBackend, ResetInChild):
                 self._remove([next(iter(entries))])
                 removed += 1
             return removed
+
+    def usage(self, now: int) -> ItemUsage:
+        """Count the values. See `Backend.item_usage`."""
+        del now
+        with self._lock:
+            values = len([row for row, _ in self._entries.values() if row[0] is not None])
+            return ItemUsage(cache_entries=values, cache_bytes=self._size)
 
     def claim(self, claim: Claim) -> list[bytes]:
         """See `CacheBackend.claim`."""

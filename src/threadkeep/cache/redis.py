@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from threadkeep.backends.redis.rows import Word
+from threadkeep.backends.redis.rows import Word, cache_base
 from threadkeep.backends.redis.scripts import Call
 from threadkeep.backends.redis.server import Server
 from threadkeep.cache.backend import (
@@ -106,7 +106,7 @@ class RedisEntries(AsyncCacheBackend):
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._base = f"{server.prefix}:cache:{{entries}}:".encode()
+        self._base = cache_base(server.prefix).encode()
 
     async def _send(self, calls: Sequence[Call]) -> list[Any]:
         with self._server.mapped_errors():

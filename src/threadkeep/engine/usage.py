@@ -67,6 +67,29 @@ class Usage(NamedTuple):
     notes: tuple[str, ...] = ()  # counts that are not of the whole store
 
 
+class ItemUsage(NamedTuple):
+    """Counts of what a database holds beside threads: items of stores, and cached node results."""
+
+    items: int = 0  # expired ones count
+    item_bytes: int = 0  # of their values and earlier versions
+    expired_items: int = 0  # that are still stored
+    waiting_items: int = 0  # for their vectors, as the embedding model failed
+    vector_bytes: int = 0
+    cache_entries: int = 0
+    cache_bytes: int = 0
+    is_sampled: bool = False  # bytes are those of some rows, which stand for the rest
+
+    def plus(self, others: Iterable["ItemUsage"]) -> "ItemUsage":
+        """Return the sums."""
+        columns = zip(self, *others, strict=True)
+        *counts, is_sampled = [sum(column) for column in columns]
+        return ItemUsage._make([*counts, bool(is_sampled)])
+
+
+SAMPLED_ITEMS = 1000
+"""Rows whose bytes are read, where a backend does not know those of all."""
+
+
 def hours_of(counts: Iterable[tuple[int, int, float]]) -> tuple[Hour, ...]:
     """Return 24 hours of counts: number of the hour, checkpoints, bytes."""
     checkpoints, sizes = [0] * HOURS, [0.0] * HOURS

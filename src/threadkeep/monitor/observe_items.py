@@ -51,12 +51,12 @@ def _timed(
     """Return a method that times the one of the same name inside, and its async variant."""
     name, awaited = method.__name__, variant.__name__
 
-    @wraps(method)
+    @wraps(method, updated=())  # (it is not abstract)
     def timed(self: Any, *args: Any, **options: Any) -> Any:
         with Operation(self._exports, f"{self._kind}.{name}", None):
             return getattr(self._inner, name)(*args, **options)
 
-    @wraps(variant)
+    @wraps(variant, updated=())
     async def timed_variant(self: Any, *args: Any, **options: Any) -> Any:
         with Operation(self._exports, f"{self._kind}.{name}", None):
             return await getattr(self._inner, awaited)(*args, **options)
