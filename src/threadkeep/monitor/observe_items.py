@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class _Front(Observed, Closing):
-    """What stands in front of a store or cache. All that it does not measure is the other's."""
+    """Front of a store or cache. Attributes that it does not have are those of the one inside."""
 
     _inner: Any
     _kind: str
