@@ -57,7 +57,7 @@ def test_items_and_cached_results_are_counted(url: str) -> None:
         assert 9_000 < found.item_bytes < 12_000
         assert found.vector_bytes == 10 * 2 * 4
         assert 4_900 < found.cache_bytes < 6_000
-        assert not found.estimated
+        assert (found.estimated, found.items_sampled) == (False, False)
         assert asyncio.run(saver.astats()) == found
         assert found.as_json()["items"] == 12
         lines = "\n".join(found.summary())
@@ -84,5 +84,6 @@ def test_bytes_of_many_are_those_of_a_sample(url: str, monkeypatch: pytest.Monke
         assert (found.items, found.cache_entries) == (101, 100)
         assert 50_000 < found.item_bytes < 800_000
         assert 99_000 < found.cache_bytes < 110_000
-        assert found.estimated == (url != "memory://")
-        assert ("from 1,000 or more" in found.note) == found.estimated
+        assert found.items_sampled == (url != "memory://")
+        assert ("items, about " in "".join(found.summary())) == found.items_sampled
+        assert not found.estimated  # (that is said of threads)

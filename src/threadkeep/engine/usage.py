@@ -77,13 +77,13 @@ class ItemUsage(NamedTuple):
     vector_bytes: int = 0
     cache_entries: int = 0
     cache_bytes: int = 0
-    is_sampled: bool = False  # bytes are those of some rows, which stand for the rest
+    items_sampled: bool = False  # bytes are those of some rows, which stand for the rest
 
     def plus(self, others: Iterable["ItemUsage"]) -> "ItemUsage":
         """Return the sums."""
         columns = zip(self, *others, strict=True)
-        *counts, is_sampled = [sum(column) for column in columns]
-        return ItemUsage._make([*counts, bool(is_sampled)])
+        *counts, samples = [sum(column) for column in columns]
+        return ItemUsage._make([*counts, samples > 0])
 
 
 SAMPLED_ITEMS = 1000

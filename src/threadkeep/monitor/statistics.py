@@ -17,7 +17,6 @@ from threadkeep.engine.operation import Requests, call
 from threadkeep.engine.rows import pack_time
 from threadkeep.engine.usage import (
     DAY,
-    SAMPLED_ITEMS,
     Hour,
     ItemUsage,
     ReadUsage,
@@ -87,6 +86,7 @@ class Stats:
         vector_bytes: bytes of vectors.
         cache_entries: cached results of nodes in the same database.
         cache_bytes: their bytes.
+        items_sampled: True if bytes of items and results are those of some, which stand for all.
     """
 
     at: datetime = field(compare=False)
@@ -115,6 +115,7 @@ class Stats:
     vector_bytes: int = 0
     cache_entries: int = 0
     cache_bytes: int = 0
+    items_sampled: bool = False
 
     @property
     def growth_per_hour(self) -> int:
@@ -192,8 +193,9 @@ class Stats:
         if self.items:
             counts = ((self.expired_items, "expired"), (self.waiting_items, "without vectors yet"))
             some = [f"; {number:,} {text}" for number, text in counts if number]
+            about = "about " if self.items_sampled else ""
             vectors = f", vectors {size(self.vector_bytes)}" if self.vector_bytes else ""
-            values = f"{plural(self.items, 'item')}, {size(self.item_bytes)}"
+            values = f"{plural(self.items, 'item')}, {about}{size(self.item_bytes)}"
             yield f"Store: {values}{vectors}{''.join(some)}"
         if self.cache_entries:
             yield f"Cache: {plural(self.cache_entries, 'result')}, {size(self.cache_bytes)}"
@@ -209,9 +211,6 @@ def count(now: int, *, counts_usage: bool, exact: bool = False) -> Requests[Stat
     read = ReadUsage(now, now - IDLE_DAYS * DAY, _SAMPLE)
     found = yield from thread_sizes.usage(read, counts_usage=counts_usage)
     beside: ItemUsage = yield from call("item_usage", now)
-    if beside.is_sampled:
-        note = f"bytes of items, from {SAMPLED_ITEMS:,} or more of them"
-        found = found._replace(notes=(*found.notes, note))
     unread = 0
     if exact:
         every = yield from thread_sizes.all_sizes()
@@ -295,7 +294,7 @@ def _measured_stats(
         by_thread=threads,
         parts={**{name: total(name) for name in _PARTS}, "unread": unread},
         compression_saved=total("compression_saved"),
-        **{name: number for name, number in beside._asdict().items() if name != "is_sampled"},
+        **beside._asdict(),
     )
 
 

@@ -159,7 +159,7 @@ async def item_usage(answered: Answered, now: int) -> ItemUsage:
         vector_bytes=vectors[0][0][0] if vectors else 0,
         cache_entries=entries,
         cache_bytes=held,
-        is_sampled=min(shares) < 1,
+        items_sampled=min(shares) < 1,
     )
 
 

@@ -297,7 +297,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
         items, expired, waiting, values, earlier, vectors = counts
         is_sampled = max(items, entries) > SAMPLED_ITEMS
         stored = (items, values + earlier, expired, waiting, vectors)
-        return ItemUsage(*stored, entries, held, is_sampled=is_sampled)
+        return ItemUsage(*stored, entries, held, items_sampled=is_sampled)
 
     async def scrub(self, *, rewrite: bool) -> Scrubbed:
         """Rewrite the server's files. See `Backend.scrub`."""

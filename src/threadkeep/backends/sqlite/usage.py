@@ -137,7 +137,7 @@ def item_usage(db: sqlite3.Connection, now: int) -> ItemUsage:
         else:
             (size,) = db.execute(_BYTES).fetchone()
         found = ItemUsage(items, round(size), expired, waiting, vectors * (length or 0))
-        found = found._replace(is_sampled=is_sampled)
+        found = found._replace(items_sampled=is_sampled)
     if "tk_cache" in tables:
         entries, held = db.execute(_ENTRIES).fetchone()
         found = found._replace(cache_entries=entries, cache_bytes=round(held))
