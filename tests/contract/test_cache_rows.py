@@ -26,7 +26,6 @@ from threadkeep.cache import Cache, open_cache
 from threadkeep.cache import cache as module
 from threadkeep.cache.backend import Claim
 from threadkeep.engine.snapshots import own_copy
-from threadkeep.engine.usage import Counters
 from threadkeep.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -181,30 +180,6 @@ def test_the_least_recently_used_go_beyond_max_entries(store, clock):
         cache.set({(NS, "d"): ("d", None)})
         assert set(cache.get([A, B, C, (NS, "d")])) == {A, C, (NS, "d")}
         assert stored(cache) == 3
-
-
-def test_hits_misses_and_evictions_are_counted(store, clock):
-    """Expired values are no evictions. Awaited calls count with the others."""
-    with open_cache(store, max_entries=3) as cache:
-        for n, ttl in enumerate((1, None, None, None, None)):
-            clock[0] += 2_000_000
-            cache.set({(NS, str(n)): (n, ttl)})
-        evictions = 2 if store.startswith("redis") else 1  # (whose clock it is not)
-        assert cache.counters() == Counters(result_evictions=evictions)
-        assert len(cache.get([(NS, str(n)) for n in range(4)])) == 2
-        hits = Counters(result_hits=2, result_misses=2)
-        assert cache.counters() == hits + Counters(result_evictions=evictions)
-
-    async def in_loop():
-        async with open_cache(store, max_entries=1) as cache:
-            await cache.aclear()
-            for key in (A, B):
-                clock[0] += 1000
-                await cache.aset({key: (1, None)})
-            await cache.aget([A, B])
-            return cache.counters()
-
-    assert asyncio.run(in_loop()) == Counters(result_hits=1, result_misses=1, result_evictions=1)
 
 
 def test_and_beyond_max_bytes(store, clock):

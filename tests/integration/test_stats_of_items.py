@@ -1,4 +1,4 @@
-"""Statistics of what a database holds beside threads: items of stores, and cached results."""
+"""Statistics and counters of items of stores, and of cached results."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from threadkeep import open_all
 from threadkeep.backends.postgres import usage as postgres_module
 from threadkeep.backends.redis import backend as redis_module
 from threadkeep.backends.sqlite import usage as sqlite_module
+from threadkeep.cache import cache as cache_module
+from threadkeep.cache import open_cache
+from threadkeep.engine.usage import Counters
 from threadkeep.monitor import Monitor, advise
 from threadkeep.monitor.statistics import Stats
 
@@ -87,3 +90,30 @@ def test_bytes_of_many_are_those_of_a_sample(url: str, monkeypatch: pytest.Monke
         assert found.items_sampled == (url != "memory://")
         assert ("items, about " in "".join(found.summary())) == found.items_sampled
         assert not found.estimated  # (that is said of threads)
+
+
+def test_hits_misses_and_evictions_are_counted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Expired values are no evictions. Awaited calls count with the others."""
+    clock = [1_800_000_000_000_000]
+    monkeypatch.setattr(cache_module, "_now", lambda: clock[0])
+    with open_cache(url, max_entries=3) as cache:
+        for n, ttl in enumerate((1, None, None, None, None)):
+            clock[0] += 2_000_000
+            cache.set({(("node",), str(n)): (n, ttl)})
+        evictions = 2 if url.startswith("redis") else 1  # (whose clock it is not)
+        assert cache.counters() == Counters(result_evictions=evictions)
+        assert len(cache.get([(("node",), str(n)) for n in range(4)])) == 2
+        hits = Counters(result_hits=2, result_misses=2)
+        assert cache.counters() == hits + Counters(result_evictions=evictions)
+
+    async def in_loop() -> Counters:
+        async with open_cache(url, max_entries=1) as cache:
+            await cache.aclear()
+            keys = [(("node",), key) for key in "ab"]
+            for key in keys:
+                clock[0] += 1000
+                await cache.aset({key: (1, None)})
+            await cache.aget(keys)
+            return cache.counters()
+
+    assert asyncio.run(in_loop()) == Counters(result_hits=1, result_misses=1, result_evictions=1)
