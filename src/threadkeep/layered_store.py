@@ -156,7 +156,8 @@ class LayeredStore(Stack):
     def counters(self, forked_runs: int) -> Counters:
         """Return the counters of a saver on this store. See `Saver.counters`."""
         counts, cache = self.working_set.counts, self._cache
-        queued, size = (0, 0) if self._write_behind is None else self._write_behind.queue.queued
+        behind = self._write_behind
+        queued, size, used = (0, 0, 0.0) if behind is None else behind.queue.queued
         return Counters(
             written_bytes=counts.written,
             saved_bytes=counts.saved,
@@ -168,6 +169,7 @@ class LayeredStore(Stack):
             retries=counts.retries + self.backend.retries,
             queued=queued,
             queued_bytes=size,
+            queue_used=used,
         )
 
     # -- write-behind --------------------------------------------------------------------

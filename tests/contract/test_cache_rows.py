@@ -24,7 +24,7 @@ from threadkeep import cache as caches
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.cache import Cache, open_cache
 from threadkeep.cache import cache as module
-from threadkeep.cache.backend import Claim, TrimEntries
+from threadkeep.cache.backend import Claim
 from threadkeep.engine.snapshots import own_copy
 from threadkeep.errors import (
     ClosedError,
@@ -195,11 +195,11 @@ def test_and_beyond_max_bytes(store, clock):
 
 def test_a_full_cache_is_trimmed_once_in_a_while(monkeypatch):
     with open_cache("memory://", max_entries=320) as cache:
-        changes = []
-        monkeypatch.setattr(cache._store.backend, "commit", changes.append)
+        trims = []
+        monkeypatch.setattr(cache._store.backend, "trim", lambda trim: trims.append(trim) or 0)
         for n in range(90):
             cache.set({(NS, str(n)): (n, None)})
-        assert sum(isinstance(each, TrimEntries) for each in changes) == 18
+        assert len(trims) == 18
         # (after the first one, and then every 320 / 64)
 
 

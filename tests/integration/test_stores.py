@@ -396,6 +396,12 @@ def test_a_failing_model_loses_no_put(opened, caplog):
     found = store.search(NS, query="three")
     assert found[0].key == "b"
     assert found[0].score == pytest.approx(1, abs=1e-3)
+    counters = store.counters()
+    failures = counters.embedding_failures
+    assert (counters.embedding_calls, failures > 5) == (len(model.calls), True)
+    store.search(NS, query="three")
+    assert store.counters().vector_hits == counters.vector_hits + 1
+    assert store.counters().embedding_calls == len(model.calls) == counters.embedding_calls
     assert None not in [item.score for item in found]
 
 
@@ -408,6 +414,7 @@ def test_a_model_that_answers_nonsense_loses_no_put(answer):
         assert store.get(NS, "a").value == {"text": "x"}
         with pytest.raises(EmbeddingError):
             store.embed_pending()
+        assert store.counters().embedding_failures > 0
 
 
 async def test_an_async_model_serves_blocking_calls(opened):

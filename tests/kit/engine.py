@@ -21,6 +21,7 @@ from threadkeep.codec import NativeCodec
 from threadkeep.engine import put
 from threadkeep.engine.model import Batch, Change, Read, ReadThread
 from threadkeep.engine.operation import (
+    Call,
     Fetch,
     Operation,
     Requests,
@@ -213,6 +214,8 @@ class Steps:
         """Do what the operation waits for, without telling it."""
         if isinstance(self.request, Fetch):
             return self._backend.fetch(self.request.reads)
+        if isinstance(self.request, Call):
+            return getattr(self._backend, self.request.method)(*self.request.args)
         return self._backend.commit(self.request.change)
 
     def fail(self, error: ThreadkeepError) -> Any:

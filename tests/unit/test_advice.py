@@ -17,6 +17,7 @@ from threadkeep.__main__ import main
 from threadkeep.engine.usage import Hour
 from threadkeep.monitor import Advice, ChannelStats, Stats, advise, statistics
 from threadkeep.monitor.advice import propose
+from threadkeep.store import Store
 
 MB = 1_000_000
 
@@ -57,6 +58,9 @@ CASES = {
     "old checkpoints": (stats(), {"": 5 * MB}, True, "retention", "--keep-last 10"),
     "idle": (stats(idle_threads=4, idle_bytes=5 * MB), {}, True, "tiering", "--warm 30d"),
     "an index": (stats(missing_indexes=(INDEX,)), {}, True, "index", "sqlite3 threads.db"),
+    "expired": (stats(items=9, expired_items=6, item_bytes=9 * MB), {}, True, "items", "sweep"),
+    "waiting": (stats(items=9, waiting_items=1), {}, True, "items", "embed_pending"),
+    "a large cache": (stats(cache_entries=9, cache_bytes=20 * MB), {}, True, "cache", "max_bytes="),
     "small commits": (stats(hours=BUSY, writes=2000), {}, True, "batch", "WriteBehind"),
 }
 
@@ -74,7 +78,8 @@ def test_each_finding_comes_with_what_does_it(case: str, store: str) -> None:
     found, freed, is_own, topic, part = CASES[case]
     (one,) = propose(found, freed, url=store, is_own=is_own)
     assert (one.topic, part in one.command + one.code) == (topic, True)
-    assert one.frees in (None, *freed.values(), found.idle_bytes)
+    expired = found.item_bytes * 6 // 9
+    assert one.frees in (None, *freed.values(), found.idle_bytes, expired, found.cache_bytes // 2)
     runs(one)
 
 
@@ -84,11 +89,15 @@ def runs(one: Advice) -> None:
     if one.command.startswith("threadkeep"):
         _, name, *arguments = shlex.split(one.command)
         assert main([name, "--help"] if name == "adopt" else [name, *arguments, "--dry-run"]) == 0
-    if one.code.startswith("saver"):
-        names: dict[str, Any] = {"url": "sqlite:///new.db", "saver": MemorySaver()}
+    if one.code.startswith(("saver", "store", "cache")):
+        saver = MemorySaver()
+        store = Store(saver.backend, index={"embed": lambda texts: [[1.0]] * len(texts), "dims": 1})
+        names: dict[str, Any] = {"url": "sqlite:///new.db", "saver": saver, "store": store}
         imports = "from threadkeep import *\nfrom threadkeep.memory import *\n"
+        imports += "from threadkeep.store import Store\nfrom threadkeep.cache import Cache\n"
         exec(imports + one.code, names)
-        names["saver"].close()
+        for name in ("store", "saver"):
+            names[name].close()
     elif one.code:
         names = {**vars(channels), "Annotated": Annotated, "TypedDict": TypedDict}
         state = f"class State(TypedDict):\n    {one.code}"
@@ -103,6 +112,8 @@ def test_no_advice_where_all_is_well() -> None:
     assert propose(stats(small), {"": 500}) == []
     assert propose(stats(PATCHED), {"": 0}) == []
     assert propose(stats(MESSAGES, LOG, bytes=900 * MB), {"": 50 * MB}) == []
+    cached = stats(items=9, expired_items=1, item_bytes=4 * MB, cache_bytes=9 * MB)
+    assert propose(cached, {}) == []
 
 
 def test_the_most_bytes_come_first() -> None:

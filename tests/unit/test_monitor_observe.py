@@ -391,7 +391,7 @@ def test_metrics_have_the_names_of_the_conventions_and_no_thread() -> None:
     assert tuple(points[str(put)].explicit_bounds) == bounds
     (written,) = found["threadkeep.written_bytes"].data.data_points
     assert written.value == saver.counters().written_bytes
-    assert len(found["threadkeep.cache_hits"].data.data_points) == 2
+    assert len(found["threadkeep.cache_hits"].data.data_points) == 4
 
 
 def test_the_programs_own_providers_are_asked_when_wanted() -> None:

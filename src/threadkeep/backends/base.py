@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from threadkeep.engine.model import Change, Read
+from threadkeep.engine.usage import ItemUsage
 from threadkeep.errors import ThreadkeepError
 
 
@@ -143,6 +144,17 @@ class Backend(_Supports, ABC):
         """
         raise NotImplementedError
 
+    def item_usage(self, now: int) -> ItemUsage:
+        """Count the items and cached results that share the database, without reading all of them.
+
+        Override it if the database holds any.
+
+        Args:
+            now: the time by which items have expired, in microseconds since 1970.
+        """
+        del now
+        return ItemUsage()
+
     def scrub(self, *, rewrite: bool) -> Scrubbed:
         """Leave nothing of removed rows in the store's files, whenever they were removed.
 
@@ -191,6 +203,11 @@ class AsyncBackend(_Supports, ABC):
     async def identity(self) -> str:
         """See `Backend.identity`."""
         raise NotImplementedError
+
+    async def item_usage(self, now: int) -> ItemUsage:
+        """See `Backend.item_usage`."""
+        del now
+        return ItemUsage()
 
     async def scrub(self, *, rewrite: bool) -> Scrubbed:
         """See `Backend.scrub`."""

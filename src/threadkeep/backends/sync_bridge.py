@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from threadkeep.backends.base import AsyncBackend, Backend, Scrubbed
 from threadkeep.backends.process_forks import LoopConnections
 from threadkeep.engine.model import Change, Read
+from threadkeep.engine.usage import ItemUsage
 from threadkeep.errors import ThreadkeepError
 
 T = TypeVar("T")
@@ -102,6 +103,10 @@ class BlockingFace(Backend, Generic[A]):
     def identity(self) -> str:
         """See `Backend.identity`."""
         return finish(self.face.identity())
+
+    def item_usage(self, now: int) -> ItemUsage:
+        """See `Backend.item_usage`."""
+        return finish(self.face.item_usage(now))
 
     def scrub(self, *, rewrite: bool) -> Scrubbed:
         """See `Backend.scrub`."""

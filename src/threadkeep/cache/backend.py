@@ -61,14 +61,17 @@ class ClearEntries(NamedTuple):
 
 
 class TrimEntries(NamedTuple):
-    """Remove expired entries, and the least recently used ones beyond the limits. See `PAGE`."""
+    """Remove expired entries, and the least recently used ones beyond the limits. See `PAGE`.
+
+    Not a change: `CacheBackend.trim` answers it.
+    """
 
     now: int
     max_entries: int
     max_bytes: int
 
 
-Change: TypeAlias = SetEntries | UseEntries | RemoveEntries | ClearEntries | TrimEntries
+Change: TypeAlias = SetEntries | UseEntries | RemoveEntries | ClearEntries
 
 
 class Claim(NamedTuple):
@@ -97,6 +100,10 @@ class CacheBackend(Backend):
         """Lease entries, each atomically; return the ids that were leased."""
         raise NotImplementedError
 
+    def trim(self, trim: TrimEntries) -> int:
+        """Remove entries; return how many were removed that had not expired."""
+        raise NotImplementedError
+
 
 class AsyncCacheBackend(AsyncBackend):
     """A `CacheBackend` that is awaited."""
@@ -112,6 +119,10 @@ class AsyncCacheBackend(AsyncBackend):
         """See `CacheBackend.claim`."""
         raise NotImplementedError
 
+    async def trim(self, trim: TrimEntries) -> int:
+        """See `CacheBackend.trim`."""
+        raise NotImplementedError
+
 
 class BlockingCache(BlockingFace[AsyncCacheBackend]):
     """An `AsyncCacheBackend` over connections that never suspend."""
@@ -119,6 +130,10 @@ class BlockingCache(BlockingFace[AsyncCacheBackend]):
     def claim(self, claim: Claim) -> list[bytes]:
         """See `CacheBackend.claim`."""
         return finish(self.face.claim(claim))
+
+    def trim(self, trim: TrimEntries) -> int:
+        """See `CacheBackend.trim`."""
+        return finish(self.face.trim(trim))
 
     def migrate(self) -> None:
         """See `Backend.migrate`."""
@@ -149,6 +164,11 @@ class Blocking:
         claimed: list[bytes] = self._store.blocking.claim(claim)
         return claimed
 
+    async def trim(self, trim: TrimEntries) -> int:
+        """Remove entries beyond limits; return how many were removed that had not expired."""
+        removed: int = self._store.blocking.trim(trim)
+        return removed
+
     async def sleep(self, seconds: float) -> None:
         """Wait for some seconds."""
         time.sleep(seconds)  # noqa: ASYNC251 - nothing else waits for this thread
@@ -174,6 +194,11 @@ class Awaited(Blocking):
         """See `CacheBackend.claim`."""
         claimed: list[bytes] = await self._store.acall(Call("claim", (claim,)))
         return claimed
+
+    async def trim(self, trim: TrimEntries) -> int:
+        """See `Blocking.trim`."""
+        removed: int = await self._store.acall(Call("trim", (trim,)))
+        return removed
 
     async def sleep(self, seconds: float) -> None:
         """See `Blocking.sleep`."""

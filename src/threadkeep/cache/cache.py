@@ -39,6 +39,7 @@ from threadkeep.cache.leases import Found, Leases
 from threadkeep.cache.memory import MemoryEntries
 from threadkeep.cache.sqlite import SqliteEntries
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec, pack, unpack
+from threadkeep.engine.usage import Counters
 from threadkeep.errors import (
     ClosedError,
     CodecError,
@@ -104,6 +105,7 @@ class Cache(BaseCache[Any], Closing):
             if owned and isinstance(backend, Backend):
                 backend.close()
             raise
+        self._backend = backend
         self._owned = BackendPair(backend) if owned else None
         self._store = Store(entries)
         self._blocking, self._awaited = Blocking(self._store), Awaited(self._store)
@@ -114,6 +116,23 @@ class Cache(BaseCache[Any], Closing):
         self._entries_a_trim = max(1, min(PAGE, max_entries // _SHARE))
         self._bytes_a_trim = max(1, max_bytes // _SHARE)
         self._untrimmed = 1.0  # 1 and more: a trim is due
+        self._hits = self._misses = self._evictions = 0
+
+    @property
+    def backend(self) -> Backend | AsyncBackend:
+        """The backend whose connections the cache uses."""
+        return self._backend
+
+    def counters(self) -> Counters:
+        """Return the counters of this cache since it was opened, in this process.
+
+        `result_hits`, `result_misses` and `result_evictions`: see `Counters`.
+        """
+        return Counters(
+            result_hits=self._hits,
+            result_misses=self._misses,
+            result_evictions=self._evictions,
+        )
 
     @property
     def serde(self) -> SerializerProtocol:
@@ -155,6 +174,8 @@ class Cache(BaseCache[Any], Closing):
                 await self._leases.wait(store, self._read, asked, values, leased)
         except ThreadkeepError as error:
             _note(error, "read")
+        self._hits += len(values)
+        self._misses += len(asked) - len(values)
         return {key: values[id_] for id_, key in asked.items() if id_ in values}
 
     async def _read(self, store: Blocking, ids: Iterable[bytes]) -> Found:
@@ -234,7 +255,8 @@ class Cache(BaseCache[Any], Closing):
         self._untrimmed = 0.0
         await self._write_uses(store, now)
         for _ in range(times):
-            await store.commit(TrimEntries(now, self._max_entries, self._max_bytes))
+            trim = TrimEntries(now, self._max_entries, self._max_bytes)
+            self._evictions += await store.trim(trim)
 
     def delete(self, keys: Sequence[FullKey]) -> None:
         """Remove values, and end leases."""
@@ -359,7 +381,9 @@ def _expiry(now: int, ttl: Any) -> int | None:
 def entries_over(backend: Backend | AsyncBackend) -> Backend | AsyncCacheBackend:
     """Return the backend of a cache over the connections of a saver's backend."""
     if isinstance(backend, MemoryBackend):
-        return MemoryEntries()
+        entries = MemoryEntries()
+        backend.beside.add(entries)
+        return entries
     if isinstance(backend, SqliteBackend):
         return SqliteEntries(backend.connections)
     if not isinstance(backend, BlockingFace):

@@ -19,6 +19,7 @@ from threadkeep.cache.backend import (
     TrimEntries,
     UseEntries,
 )
+from threadkeep.engine.usage import ItemUsage
 
 
 class MemoryEntries(CacheBackend, ResetInChild):
@@ -66,8 +67,6 @@ class MemoryEntries(CacheBackend, ResetInChild):
                 )
             case ClearEntries(spaces):
                 self._remove([id_ for id_ in self._entries if spaces is None or id_[:8] in spaces])
-            case TrimEntries():
-                self._trim(change)
             case UseEntries():
                 pass  # (reads note uses)
 
@@ -83,14 +82,24 @@ class MemoryEntries(CacheBackend, ResetInChild):
             if entry is not None:
                 self._size -= len(entry[0][0] or b"")
 
-    def _trim(self, change: TrimEntries) -> None:
-        now, max_entries, max_bytes = change
-        entries = self._entries
-        self._remove([id_ for id_, (_, end) in entries.items() if end is not None and end <= now])
-        for id_ in tuple(entries):
-            if len(entries) <= max_entries and self._size <= max_bytes:
-                return
-            self._remove([id_])
+    def trim(self, trim: TrimEntries) -> int:
+        """See `CacheBackend.trim`."""
+        now, max_entries, max_bytes = trim
+        with self._lock:
+            entries = self._entries
+            self._remove([id_ for id_, (_, end) in entries.items() if end and end <= now])
+            removed = 0
+            while entries and (len(entries) > max_entries or self._size > max_bytes):
+                self._remove([next(iter(entries))])
+                removed += 1
+            return removed
+
+    def usage(self, now: int) -> ItemUsage:
+        """Count the values. See `Backend.item_usage`."""
+        del now
+        with self._lock:
+            values = len([row for row, _ in self._entries.values() if row[0] is not None])
+            return ItemUsage(cache_entries=values, cache_bytes=self._size)
 
     def claim(self, claim: Claim) -> list[bytes]:
         """See `CacheBackend.claim`."""

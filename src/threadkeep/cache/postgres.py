@@ -68,9 +68,12 @@ WITH total (entries, bytes) AS (SELECT count(*), sum(size) FROM {schema}.cache),
         WINDOW older AS (ORDER BY used ROWS UNBOUNDED PRECEDING)),
     surplus (id) AS (
         SELECT id FROM oldest, total
-        WHERE oldest.entries <= total.entries - %s OR oldest.bytes - size < total.bytes - %s)
-DELETE FROM {schema}.cache WHERE id IN (
-    SELECT id FROM {schema}.cache JOIN surplus USING (id) FOR UPDATE OF cache SKIP LOCKED)
+        WHERE oldest.entries <= total.entries - %s OR oldest.bytes - size < total.bytes - %s),
+    gone AS (
+        DELETE FROM {schema}.cache WHERE id IN (
+            SELECT id FROM {schema}.cache JOIN surplus USING (id) FOR UPDATE OF cache SKIP LOCKED)
+        RETURNING 1)
+SELECT count(*) FROM gone
 """
 
 
@@ -105,6 +108,12 @@ class PostgresEntries(AsyncCacheBackend):
         (rows,) = await self._send([Statement(_CLAIM, values)])
         return [id_ for (id_,) in rows]
 
+    async def trim(self, trim: TrimEntries) -> int:
+        """See `CacheBackend.trim`."""
+        oldest = Statement(_OLDEST, (PAGE, trim.max_entries, trim.max_bytes))
+        *_, ((removed,),) = await self._send([Statement(_EXPIRED, (trim.now, PAGE)), oldest])
+        return int(removed)
+
     async def migrate(self) -> None:
         """See `Backend.migrate`."""
         await self._database.migrate()
@@ -129,9 +138,6 @@ def _statements(change: Change) -> list[Statement]:
         case ClearEntries(spaces):
             stops = _array([end_of(space) for space in spaces or ()])
             return [Statement(_CLEAR, (_array(spaces or ()), stops))]
-        case TrimEntries(now, max_entries, max_bytes):
-            oldest = Statement(_OLDEST, (PAGE, max_entries, max_bytes))
-            return [Statement(_EXPIRED, (now, PAGE)), oldest]
 
 
 entries_over = PostgresEntries

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from threadkeep.backends.redis.rows import Word
+from threadkeep.backends.redis.rows import Word, cache_base
 from threadkeep.backends.redis.scripts import Call
 from threadkeep.backends.redis.server import Server
 from threadkeep.cache.backend import (
@@ -79,15 +79,16 @@ for _, id in ipairs(sample) do
     end
 end
 local entries_over = redis.call('ZCARD', used) - ARGV[1]
-local bytes_over = bytes - ARGV[2]
+local bytes_over, removed = bytes - ARGV[2], 0
 for _, id in ipairs(redis.call('ZRANGE', used, 0, page - 1)) do
     if entries_over <= 0 and bytes_over <= 0 then
-        return
+        break
     end
     entries_over, bytes_over = entries_over - 1, bytes_over - length(id)
-    redis.call('UNLINK', base .. id)
+    removed = removed + redis.call('UNLINK', base .. id)  -- (0 where it has expired)
     redis.call('ZREM', used, id)
 end
+return removed
 """
 _TEXTS = {"set": _SET, "claim": _CLAIM, "remove": _REMOVE, "trim": _TRIM}
 # SHA-1 is how Redis names scripts: it protects nothing.
@@ -105,7 +106,7 @@ class RedisEntries(AsyncCacheBackend):
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._base = f"{server.prefix}:cache:{{entries}}:".encode()
+        self._base = cache_base(server.prefix).encode()
 
     async def _send(self, calls: Sequence[Call]) -> list[Any]:
         with self._server.mapped_errors():
@@ -155,8 +156,6 @@ class RedisEntries(AsyncCacheBackend):
                 return [Call(("ZADD", self._base + b"used", "XX", *scores))]
             case RemoveEntries(ids, owner):
                 return [self._script("remove", b"" if owner is None else _LEASE + owner, *ids)]
-            case TrimEntries(_, max_entries, max_bytes):
-                return [self._script("trim", max_entries, max_bytes, PAGE)]
             case ClearEntries():
                 raise AssertionError(change)  # pragma: no cover
 
@@ -172,6 +171,12 @@ class RedisEntries(AsyncCacheBackend):
         first = (_milliseconds(claim.now), lifetime, _LEASE + claim.owner)
         (claimed,) = await self._send([self._script("claim", *first, *claim.ids)])
         return list(claimed)
+
+    async def trim(self, trim: TrimEntries) -> int:
+        """See `CacheBackend.trim`."""
+        call = self._script("trim", trim.max_entries, trim.max_bytes, PAGE)
+        (removed,) = await self._send([call])
+        return int(removed)
 
 
 def _milliseconds(time: int) -> int:

@@ -58,6 +58,7 @@ WITH total (entries, bytes) AS (SELECT count(*), sum(size) FROM tk_cache),
 DELETE FROM tk_cache WHERE rowid IN (
     SELECT id FROM oldest, total
     WHERE oldest.entries <= total.entries - ? OR oldest.bytes - size < total.bytes - ?)
+RETURNING 1
 """
 _PAGE = 500  # parameters of one query
 
@@ -103,6 +104,13 @@ class SqliteEntries(CacheBackend):
                 if db.execute(_CLAIM, (id_, claim.now, claim.until, claim.owner)).rowcount
             ]
 
+    def trim(self, trim: TrimEntries) -> int:
+        """See `CacheBackend.trim`."""
+        with self._connections.writing() as db:
+            db.execute(_EXPIRED, (trim.now, PAGE))
+            limits = (PAGE, trim.max_entries, trim.max_bytes)
+            return len(db.execute(_OLDEST, limits).fetchall())
+
 
 def _get(db: sqlite3.Connection, read: GetEntries) -> dict[bytes, Row]:
     found: dict[bytes, Row] = {}
@@ -130,6 +138,3 @@ def _carry_out(db: sqlite3.Connection, change: Change) -> None:
         case ClearEntries(spaces):
             ranges = [(space, end_of(space)) for space in spaces or ()]
             db.executemany("DELETE FROM tk_cache WHERE id >= ? AND id < ?", ranges)
-        case TrimEntries(now, max_entries, max_bytes):
-            db.execute(_EXPIRED, (now, PAGE))
-            db.execute(_OLDEST, (PAGE, max_entries, max_bytes))

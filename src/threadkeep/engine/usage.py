@@ -1,4 +1,4 @@
-"""Counts of a store, as backends with `counts_usage` give them, and counters of savers."""
+"""Counts of a store, as its backend gives them, and counters of savers, stores and caches."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -67,6 +67,29 @@ class Usage(NamedTuple):
     notes: tuple[str, ...] = ()  # counts that are not of the whole store
 
 
+class ItemUsage(NamedTuple):
+    """Counts of what a database holds beside threads: items of stores, and cached node results."""
+
+    items: int = 0  # expired ones count
+    item_bytes: int = 0  # of their values and earlier versions
+    expired_items: int = 0  # that are still stored
+    waiting_items: int = 0  # for their vectors, as the embedding model failed
+    vector_bytes: int = 0
+    cache_entries: int = 0
+    cache_bytes: int = 0
+    items_sampled: bool = False  # bytes are those of some rows, which stand for the rest
+
+    def plus(self, others: Iterable["ItemUsage"]) -> "ItemUsage":
+        """Return the sums."""
+        columns = zip(self, *others, strict=True)
+        *counts, samples = [sum(column) for column in columns]
+        return ItemUsage._make([*counts, samples > 0])
+
+
+SAMPLED_ITEMS = 1000
+"""Rows whose bytes are read, where a backend does not know those of all."""
+
+
 def hours_of(counts: Iterable[tuple[int, int, float]]) -> tuple[Hour, ...]:
     """Return 24 hours of counts: number of the hour, checkpoints, bytes."""
     checkpoints, sizes = [0] * HOURS, [0.0] * HOURS
@@ -112,7 +135,10 @@ def usage_of(
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Counters of a saver since it was opened, in this process. See `Saver.counters`.
+    """Counters of a saver, store or cache since it was opened, in this process.
+
+    See `Saver.counters`, `Store.counters` and `Cache.counters`. The fields that the others count
+    are 0.
 
     Attributes:
         written_bytes: bytes that saves have stored.
@@ -128,6 +154,16 @@ class Counters:
             that were built again as another process had come in between.
         queued: saves that were acknowledged and are not stored yet (`write_behind=`).
         queued_bytes: bytes of these.
+        queue_used: the part of `max_pending_bytes` that these take, 0 to 1, and beyond that while
+            saves wait; of several savers, the largest.
+        result_hits: keys of which a `Cache` of node results had the value.
+        result_misses: keys of which it had none.
+        result_evictions: values that a `Cache` removed to stay within its limits. Expired values
+            do not count.
+        vector_hits: texts whose vector a `Store` had in memory.
+        vector_misses: texts that it had to embed.
+        embedding_calls: calls of the embedding model, each attempt.
+        embedding_failures: calls that failed, or returned no usable vectors.
     """
 
     written_bytes: int = 0
@@ -140,8 +176,17 @@ class Counters:
     retries: int = 0
     queued: int = 0
     queued_bytes: int = 0
+    queue_used: float = 0.0
+    result_hits: int = 0
+    result_misses: int = 0
+    result_evictions: int = 0
+    vector_hits: int = 0
+    vector_misses: int = 0
+    embedding_calls: int = 0
+    embedding_failures: int = 0
 
     def __add__(self, other: Self) -> Self:
-        """Return the sums."""
+        """Return the sums, and the larger `queue_used`."""
         names = [one.name for one in fields(self)]
-        return type(self)(*[getattr(self, name) + getattr(other, name) for name in names])
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return type(self)(**{**sums, "queue_used": max(self.queue_used, other.queue_used)})

@@ -1,10 +1,12 @@
-"""Monitoring of savers: metrics, spans, logs, canaries, alerts, statistics and advice."""
+"""Monitoring: metrics, spans, logs, canaries, alerts, statistics and advice."""
 
 from threadkeep.engine.usage import Counters, Hour, ThreadUsage
 from threadkeep.monitor.advice import Advice, aadvise, advise
 from threadkeep.monitor.alerts import Alert, Thresholds
+from threadkeep.monitor.exports import Sink
 from threadkeep.monitor.monitor import Monitor, Snapshot
-from threadkeep.monitor.observe import ObservedSaver, Sink, observe
+from threadkeep.monitor.observe import ObservedSaver, observe
+from threadkeep.monitor.observe_items import ObservedCache, ObservedStore
 from threadkeep.monitor.probes import Storage, ThreadSize
 from threadkeep.monitor.statistics import Stats, astats, stats
 from threadkeep.monitor.thread_sizes import ChannelStats, ThreadStats
@@ -17,7 +19,9 @@ __all__ = [
     "Counters",
     "Hour",
     "Monitor",
+    "ObservedCache",
     "ObservedSaver",
+    "ObservedStore",
     "Rates",
     "Sink",
     "Snapshot",

@@ -34,7 +34,7 @@ class Advice:
     """One proposal.
 
     Attributes:
-        topic: "channel", "retention", "tiering", "index", "batch" or "adopt".
+        topic: "channel", "retention", "tiering", "items", "cache", "index", "batch" or "adopt".
         text: the finding, and what to do.
         frees: about how many bytes that would free; None if it is not about bytes.
         command: the command that does it; "" if code does.
@@ -60,7 +60,7 @@ def propose(
         url: the store in commands, as a word of the shell.
         is_own: False for the saver of another maker.
     """
-    found = [*_of_database(stats, url)]
+    found = [*_of_database(stats, url), *_of_items(stats)]
     if is_own:
         found += _of_old_checkpoints(stats, freed.get("", 0), url)
     for channel in stats.channels:
@@ -128,6 +128,34 @@ def _of_old_checkpoints(stats: Stats, frees: int, url: str) -> Iterator[Advice]:
             " Move them into a cold store; reading one restores it.",
             stats.idle_bytes,
             command=f"threadkeep tier --url {url} --warm {IDLE_DAYS}d --cold file:///cold",
+        )
+
+
+def _of_items(stats: Stats) -> Iterator[Advice]:
+    if stats.waiting_items:
+        yield Advice(
+            "items",
+            f"{plural(stats.waiting_items, 'item')} without vectors, as the embedding model failed:"
+            " searches by meaning do not find them. Embed them now.",
+            code="store.embed_pending()",
+        )
+    expired = stats.item_bytes * stats.expired_items // max(stats.items, 1)
+    if expired >= _LEAST_BYTES:
+        yield Advice(
+            "items",
+            f"{plural(stats.expired_items, 'item')} expired and still stored. Remove expired items"
+            " every five minutes.",
+            expired,
+            code='store = Store(saver.backend, ttl={"sweep_interval_minutes": 5})',
+        )
+    others = stats.bytes + stats.item_bytes + stats.vector_bytes
+    if stats.cache_bytes >= max(_LEAST_BYTES, others):
+        yield Advice(
+            "cache",
+            f"{plural(stats.cache_entries, 'cached result')} of nodes take"
+            f" {size(stats.cache_bytes)}, more than all threads and items. Lower the limit.",
+            stats.cache_bytes // 2,
+            code=f"cache = Cache(saver.backend, max_bytes={stats.cache_bytes // 2})",
         )
 
 

@@ -1,4 +1,4 @@
-"""Counters of savers as metrics: read and summed up by backend when somebody asks."""
+"""Counters of savers, stores and caches as metrics: read and summed up by backend."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
+from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.engine.usage import Counters
 
 K = TypeVar("K", bound=Hashable)
@@ -21,7 +22,8 @@ class Metric(NamedTuple):
     help: str
     attributes: Mapping[tuple[str, ...], str]
     labels: tuple[str, ...] = ()
-    is_gauge: bool = False
+    gauge: Literal["", "sum", "max"] = ""
+    """Of a value that also falls: how the values of several processes become one."""
 
 
 METRICS = (
@@ -33,15 +35,37 @@ METRICS = (
     ),
     Metric(
         "cache_hits",
-        "Reads that memory or the hot store answered.",
-        {("working_set",): "working_set_hits", ("segments",): "cache_hits"},
+        "Values that a cache had.",
+        {
+            ("working_set",): "working_set_hits",
+            ("segments",): "cache_hits",
+            ("results",): "result_hits",
+            ("vectors",): "vector_hits",
+        },
         labels=("cache",),
     ),
     Metric(
         "cache_misses",
-        "Reads that the store had to answer.",
-        {("working_set",): "working_set_misses", ("segments",): "cache_misses"},
+        "Values that a cache did not have.",
+        {
+            ("working_set",): "working_set_misses",
+            ("segments",): "cache_misses",
+            ("results",): "result_misses",
+            ("vectors",): "vector_misses",
+        },
         labels=("cache",),
+    ),
+    Metric(
+        "cache_evictions",
+        "Values that a cache removed to stay within its limits.",
+        {("results",): "result_evictions"},
+        labels=("cache",),
+    ),
+    Metric("embedding_calls", "Calls of the embedding model.", {(): "embedding_calls"}),
+    Metric(
+        "embedding_failures",
+        "Calls of the embedding model that failed.",
+        {(): "embedding_failures"},
     ),
     Metric("conflicts", "Runs that met another run of their thread.", {(): "conflicts"}),
     Metric("retries", "Calls of the store that were made again.", {(): "retries"}),
@@ -49,30 +73,39 @@ METRICS = (
         "queued_saves",
         "Saves that wait to be stored (write-behind).",
         {(): "queued"},
-        is_gauge=True,
+        gauge="sum",
     ),
     Metric(
         "queued_bytes",
         "Bytes of the saves that wait to be stored.",
         {(): "queued_bytes"},
-        is_gauge=True,
+        gauge="sum",
+    ),
+    Metric(
+        "queue_used_ratio",
+        "Part of max_pending_bytes that the fullest queue takes.",
+        {(): "queue_used"},
+        gauge="max",
     ),
 )
 
 
-class Totals:
-    """Counters of savers, summed up by backend.
+class Totals(ResetInChild):
+    """Counters of savers, stores and caches, summed up by backend.
 
-    A saver that is gone counts as it was last seen, so that counters never decrease.
+    One that is gone counts as it was last seen, so that counters never decrease.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        super().__init__()
         self._last: dict[weakref.ref[Any], tuple[str, Counters]] = {}
         self._gone: dict[str, Counters] = {}
 
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+
     def add(self, saver: object, backend: str, observer: object) -> None:
-        """Count a saver in, once; nothing if it has no counters.
+        """Count a saver, store or cache in, once; nothing if it has no counters.
 
         It is read a last time when what observes it is gone.
         """
@@ -100,7 +133,7 @@ class Totals:
                 if saver is not None:
                     last = self._see(ref, saver)
                 else:
-                    last = replace(last, queued=0, queued_bytes=0)
+                    last = replace(last, queued=0, queued_bytes=0, queue_used=0.0)
                     self._gone[backend] = self._gone.get(backend, Counters()) + last
                     del self._last[ref]
                 totals[backend] = totals.get(backend, Counters()) + last

@@ -118,6 +118,8 @@ class Monitor:
         repeat: float = 4 * 3600,
         on_snapshot: Callable[[Snapshot], object] | None = None,
     ) -> None:
+        if not isinstance(saver, BaseCheckpointSaver):
+            raise invalid("saver", saver, "Use a LangGraph saver, such as SqliteSaver(path).")
         self._thresholds = Thresholds() if thresholds is None else thresholds
         if not isinstance(self._thresholds, Thresholds):
             raise invalid("thresholds", thresholds, "Use Thresholds(max_latency_ms=1000).")

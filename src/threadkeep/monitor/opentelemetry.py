@@ -63,11 +63,11 @@ class Metrics:
         )
         self.totals = Totals()
         for metric in METRICS:
-            create = (
-                meter.create_observable_up_down_counter
-                if metric.is_gauge
-                else meter.create_observable_counter
-            )
+            create = {
+                "": meter.create_observable_counter,
+                "sum": meter.create_observable_up_down_counter,
+                "max": meter.create_observable_gauge,
+            }[metric.gauge]
             unit = "By" if metric.name.endswith("_bytes") else "1"
             create(f"threadkeep.{metric.name}", [partial(self._observe, metric)], unit, metric.help)
 

@@ -17,9 +17,10 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 
 from threadkeep.delegate import behind
 from threadkeep.engine.model import OWN_NS, DropThread, ReadSizes, Sizes
-from threadkeep.engine.operation import Aside, Fetch, Requests, commit
+from threadkeep.engine.operation import Aside, Fetch, Requests, call, commit
 from threadkeep.engine.registration import ALL
 from threadkeep.engine.thread_entry import SearchThreads, ThreadEntry
+from threadkeep.engine.usage import ItemUsage
 from threadkeep.errors import ConflictError, CorruptionError
 from threadkeep.layered_store import LayeredStore
 from threadkeep.layers.driver import Workflow, on
@@ -152,11 +153,19 @@ class Storage:
         bytes: what all of it takes, with the store's own overhead and free space.
         growth_per_day: bytes a day; None until it was followed for an hour.
         threads: its 100 largest threads, the largest first.
+        items: items of stores in the same database.
+        item_bytes: bytes of their values, earlier versions and vectors.
+        cache_entries: cached results of nodes in the same database.
+        cache_bytes: their bytes.
     """
 
     bytes: int
     growth_per_day: float | None
     threads: tuple[ThreadSize, ...]
+    items: int = 0
+    item_bytes: int = 0
+    cache_entries: int = 0
+    cache_bytes: int = 0
 
 
 class StorageHistory:
@@ -177,12 +186,21 @@ class StorageHistory:
         if self._store is None:
             return None
         found = yield from on(self._store, _sizes())
+        beside: ItemUsage = yield from on(self._store, call("item_usage", round(_now() * 1e6)))
         self._sizes = {name: self._sizes.get(name) or deque(maxlen=SAMPLES) for name in found}
         for name, size in found.items():
             self._sizes[name].append((now, size))
         total = found.pop(None)
         threads = [self._thread(name, size) for name, size in found.items() if name is not None]
-        return Storage(total, growth_per_day(self._sizes[None]), tuple(threads))
+        return Storage(
+            total,
+            growth_per_day(self._sizes[None]),
+            tuple(threads),
+            items=beside.items,
+            item_bytes=beside.item_bytes + beside.vector_bytes,
+            cache_entries=beside.cache_entries,
+            cache_bytes=beside.cache_bytes,
+        )
 
     def _thread(self, name: str, size: int) -> ThreadSize:
         growth = growth_per_day(self._sizes[name])

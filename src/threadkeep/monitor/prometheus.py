@@ -1,24 +1,40 @@
-"""Metrics of observed savers in a registry of prometheus_client."""
+"""Metrics of observed savers, stores and caches in a registry of prometheus_client.
+
+Their counters are read, and what came since is added to metrics. A scrape does that. With
+PROMETHEUS_MULTIPROC_DIR another process may be the one that is scraped: there each process does it
+once a second, into its files in that folder.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import threading
+import weakref
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from multiprocessing.util import Finalize
+from typing import Literal
 
 from threadkeep.backends.open import extra
 from threadkeep.errors import invalid
+from threadkeep.monitor import counters
 from threadkeep.monitor.counters import METRICS, Totals, made_once
 
 with extra("Prometheus", "monitor"):
-    from prometheus_client import CollectorRegistry, Counter, Histogram
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, values
+    from prometheus_client.metrics_core import Metric
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 """Upper bounds of durations, in seconds."""
 
+_EVERY = 1.0  # seconds between two updates of the files
+_MODES: Mapping[str, Literal["livesum", "livemax"]] = {"sum": "livesum", "max": "livemax"}
+_IS_SHARED = values.ValueClass is not values.MutexValue  # (with PROMETHEUS_MULTIPROC_DIR)
+
 
 class Metrics:
-    """Metrics of all observed savers of one registry. Their own counters are read at a scrape.
+    """Metrics of all that is observed for one registry.
 
     Raises:
         InvalidArgumentError: it is no registry, or has other metrics of these names.
@@ -30,45 +46,82 @@ class Metrics:
         try:
             self._durations = Histogram(
                 "threadkeep_operation_duration_seconds",
-                "Duration of operations of savers.",
+                "Duration of operations of savers, stores and caches.",
                 ("operation", "backend"),
                 registry=registry,
                 buckets=BUCKETS,
             )
             self._errors = Counter(
                 "threadkeep_operation_errors",
-                "Operations of savers that failed.",
+                "Operations of savers, stores and caches that failed.",
                 ("operation", "backend", "error"),
                 registry=registry,
             )
             self.totals = Totals()
+            self._exported = [(metric, _exported(metric)) for metric in METRICS]
+            self._added: defaultdict[tuple[str, str], float] = defaultdict(float)
             registry.register(self)
         except ValueError as error:
             hint = f"Use one without other metrics of these names. {error}"
             raise invalid("registry", registry, hint) from error
+        _known.add(self)
 
     def sink(self, backend: str) -> PrometheusSink:
-        """Return a sink for a saver."""
-        return PrometheusSink(self._durations, self._errors, backend)
+        """Return a sink for what is observed."""
+        kind = _SharedSink if _IS_SHARED else PrometheusSink
+        return kind(self._durations, self._errors, backend)
 
-    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        """Yield the counters that savers keep themselves."""
+    def describe(self) -> Iterable[Metric]:
+        """Return the metrics that `collect` yields, without values."""
+        return [one for _, exported in self._exported for one in exported.describe()]
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the counters as they are now."""
+        with _updating:
+            self.update()
+        for _, exported in self._exported:
+            yield from exported.collect()
+
+    def update(self, *, is_end: bool = False) -> None:
+        """Add what was counted since the last update. The caller holds the lock.
+
+        Args:
+            is_end: this process ends, and with it all that it has queued.
+        """
+        for exported, backend, labels, attribute, value in self._values():
+            child = exported.labels(backend, *labels)
+            if isinstance(child, Gauge):
+                child.set(0 if is_end else value)
+            else:
+                child.inc(max(value - self._added[backend, attribute], 0))
+                self._added[backend, attribute] = value
+
+    def begin_in_child(self) -> None:
+        """Leave out what the parent of a fork has counted: it exports that itself."""
+        for _, backend, _, attribute, value in self._values():
+            self._added[backend, attribute] = value
+
+    def _values(self) -> Iterator[tuple[Counter | Gauge, str, tuple[str, ...], str, float]]:
         totals = self.totals.read()
-        for metric in METRICS:
-            kind = GaugeMetricFamily if metric.is_gauge else CounterMetricFamily
-            labels = ["backend", *metric.labels]
-            family = kind(f"threadkeep_{metric.name}", metric.help, labels=labels)
-            for backend, counters in totals.items():
-                for values, attribute in metric.attributes.items():
-                    family.add_metric([backend, *values], getattr(counters, attribute))
-            yield family
+        for metric, exported in self._exported:
+            for backend, found in totals.items():
+                for labels, attribute in metric.attributes.items():
+                    yield exported, backend, labels, attribute, getattr(found, attribute)
+
+
+def _exported(metric: counters.Metric) -> Counter | Gauge:
+    name, labels = f"threadkeep_{metric.name}", ("backend", *metric.labels)
+    if metric.gauge:
+        mode = _MODES[metric.gauge]
+        return Gauge(name, metric.help, labels, registry=None, multiprocess_mode=mode)
+    return Counter(name, metric.help, labels, registry=None)
 
 
 metrics_of = made_once(Metrics)
 
 
 class PrometheusSink:
-    """Durations and errors of one observed saver."""
+    """Durations and errors of what is observed."""
 
     def __init__(self, durations: Histogram, errors: Counter, backend: str) -> None:
         self._observing = cache(lambda operation: durations.labels(operation, backend).observe)
@@ -80,3 +133,60 @@ class PrometheusSink:
         self._observing(operation)(seconds)
         if error is not None:
             self._errors.labels(operation, self._backend, type(error).__qualname__).inc()
+
+
+# -- several processes -------------------------------------------------------------------
+
+_known: weakref.WeakSet[Metrics] = weakref.WeakSet()
+_updating = threading.Lock()
+_updater: threading.Thread | None = None
+
+
+class _SharedSink(PrometheusSink):
+    """The same in one of several processes, whose counters are written to its files."""
+
+    def record(self, operation: str, seconds: float, error: BaseException | None) -> None:
+        """See `Sink`."""
+        super().record(operation, seconds, error)
+        if _updater is None or not _updater.is_alive():
+            _start_updater()
+
+
+def _start_updater() -> None:
+    """Start the thread that updates the files of this process; also in the child of a fork."""
+    global _updater  # noqa: PLW0603 - one of the process
+    with _updating:
+        if _updater is not None and _updater.is_alive():
+            return
+        _updater = threading.Thread(target=_run, name="threadkeep-metrics", daemon=True)
+        _updater.start()
+        # (unlike atexit's, this is called in processes of multiprocessing, too)
+        Finalize(None, _update_all, kwargs={"is_end": True}, exitpriority=0)
+
+
+def _run() -> None:
+    pause = threading.Event()
+    while not pause.wait(_EVERY):
+        _update_all()
+
+
+def _update_all(*, is_end: bool = False) -> None:
+    with _updating:
+        for metrics in tuple(_known):
+            metrics.update(is_end=is_end)
+
+
+def _after_in_child() -> None:
+    _updating.release()
+    for metrics in tuple(_known):
+        metrics.begin_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    # (After `process_forks`, whose locks the counters are read under: before a fork this comes
+    # first, and after it last. The thread must not be updating: it holds prometheus_client's lock.)
+    os.register_at_fork(
+        before=_updating.acquire,
+        after_in_parent=_updating.release,
+        after_in_child=_after_in_child,
+    )

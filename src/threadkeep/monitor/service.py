@@ -52,6 +52,10 @@ class MonitorMetrics:
             yield _gauge("stored_bytes", "Size of the store.", storage.bytes)
             yield _gauge("growth_bytes_per_day", "Growth of the store.", storage.growth_per_day)
             yield _gauge("largest_thread_bytes", "Size of the largest thread.", largest)
+            yield _gauge("items", "Items of stores in the same database.", storage.items)
+            yield _gauge("item_bytes", "Bytes of items and their vectors.", storage.item_bytes)
+            yield _gauge("cache_entries", "Cached results of nodes.", storage.cache_entries)
+            yield _gauge("cache_bytes", "Bytes of cached results.", storage.cache_bytes)
 
 
 def _gauge(name: str, text: str, value: float | None) -> Metric:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -13,9 +13,17 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from threadkeep.delegate import behind
 from threadkeep.engine.model import OWN_NS
-from threadkeep.engine.operation import Operation
+from threadkeep.engine.operation import Requests, call
 from threadkeep.engine.rows import pack_time
-from threadkeep.engine.usage import DAY, Hour, ReadUsage, ThreadUsage, Usage, usage_of
+from threadkeep.engine.usage import (
+    DAY,
+    Hour,
+    ItemUsage,
+    ReadUsage,
+    ThreadUsage,
+    Usage,
+    usage_of,
+)
 from threadkeep.errors import CorruptionError, invalid
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
@@ -71,6 +79,14 @@ class Stats:
         estimated: True if these were not all threads.
         note: what was estimated, and from what; "" for nothing.
         missing_indexes: statements that make the indexes that the store's tables lack.
+        items: items of stores in the same database; those that have expired count.
+        item_bytes: bytes of their values and earlier versions.
+        expired_items: items that have expired and are still stored.
+        waiting_items: items that wait for their vectors, as the embedding model failed.
+        vector_bytes: bytes of vectors.
+        cache_entries: cached results of nodes in the same database.
+        cache_bytes: their bytes.
+        items_sampled: True if bytes of items and results are those of some, which stand for all.
     """
 
     at: datetime = field(compare=False)
@@ -92,6 +108,14 @@ class Stats:
     estimated: bool = False
     note: str = ""
     missing_indexes: tuple[str, ...] = ()
+    items: int = 0
+    item_bytes: int = 0
+    expired_items: int = 0
+    waiting_items: int = 0
+    vector_bytes: int = 0
+    cache_entries: int = 0
+    cache_bytes: int = 0
+    items_sampled: bool = False
 
     @property
     def growth_per_hour(self) -> int:
@@ -160,8 +184,21 @@ class Stats:
             f"{size(self.bytes)}, {size(self.checkpoint_bytes)} a checkpoint{disk}",
             f"Full copies: {about}{copies}. Saved: {savings}",
             f"Last 24 hours: {day}, {size(self.growth_per_day)}; last hour: {hour}",
+            *self._beside(),
         ]
         return [*lines, f"Estimates: {self.note}"] if self.note else lines
+
+    def _beside(self) -> Iterator[str]:
+        """Yield a line for items, and one for cached results, if there are any."""
+        if self.items:
+            counts = ((self.expired_items, "expired"), (self.waiting_items, "without vectors yet"))
+            some = [f"; {number:,} {text}" for number, text in counts if number]
+            about = "about " if self.items_sampled else ""
+            vectors = f", vectors {size(self.vector_bytes)}" if self.vector_bytes else ""
+            values = f"{plural(self.items, 'item')}, {about}{size(self.item_bytes)}"
+            yield f"Store: {values}{vectors}{''.join(some)}"
+        if self.cache_entries:
+            yield f"Cache: {plural(self.cache_entries, 'result')}, {size(self.cache_bytes)}"
 
 
 # -- our savers --------------------------------------------------------------------------
@@ -169,10 +206,11 @@ class Stats:
 _Measured: TypeAlias = list[tuple[ThreadStats, list[ChannelStats]]]
 
 
-def count(now: int, *, counts_usage: bool, exact: bool = False) -> Operation[Stats]:
+def count(now: int, *, counts_usage: bool, exact: bool = False) -> Requests[Stats]:
     """Count a store as of a time; with `exact` each part of each thread, which reads all of it."""
     read = ReadUsage(now, now - IDLE_DAYS * DAY, _SAMPLE)
     found = yield from thread_sizes.usage(read, counts_usage=counts_usage)
+    beside: ItemUsage = yield from call("item_usage", now)
     unread = 0
     if exact:
         every = yield from thread_sizes.all_sizes()
@@ -197,7 +235,7 @@ def count(now: int, *, counts_usage: bool, exact: bool = False) -> Operation[Sta
         note = f"{plural(len(damaged), 'damaged thread')} not read: {names} (threadkeep check)"
         found = found._replace(notes=(*found.notes, note))
     is_whole = not damaged and (exact or len(weights) >= found.threads)
-    return _measured_stats(now, found, measured, unread, is_whole=is_whole)
+    return _measured_stats(now, found, beside, measured, unread, is_whole=is_whole)
 
 
 def _weights(found: Usage) -> tuple[dict[str, float], int]:
@@ -225,7 +263,13 @@ def _weights(found: Usage) -> tuple[dict[str, float], int]:
 
 
 def _measured_stats(
-    now: int, found: Usage, measured: _Measured, unread: int, *, is_whole: bool
+    now: int,
+    found: Usage,
+    beside: ItemUsage,
+    measured: _Measured,
+    unread: int,
+    *,
+    is_whole: bool,
 ) -> Stats:
     """Return the statistics of a store by the counts of its threads, and the parts of some."""
     threads = tuple([one for one, _ in measured])
@@ -250,6 +294,7 @@ def _measured_stats(
         by_thread=threads,
         parts={**{name: total(name) for name in _PARTS}, "unread": unread},
         compression_saved=total("compression_saved"),
+        **beside._asdict(),
     )
 
 

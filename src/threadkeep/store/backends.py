@@ -28,7 +28,9 @@ def items_over(
     if isinstance(backend, MemoryBackend):
         from threadkeep.store.memory import MemoryItems  # noqa: PLC0415 - one of them is needed
 
-        return MemoryItems(search)
+        items = MemoryItems(search)
+        backend.beside.add(items)
+        return items
     if isinstance(backend, SqliteBackend):
         from threadkeep.store.sqlite import SqliteItems  # noqa: PLC0415 - one of them is needed
 

@@ -22,6 +22,7 @@ from langgraph.store.base.embed import EmbeddingsLambda
 from threadkeep.backends.open import extra
 from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.engine.operation import Aside, Requests
+from threadkeep.engine.usage import Counters
 from threadkeep.errors import EmbeddingError, InvalidArgumentError, invalid
 from threadkeep.store.backend import SearchOptions
 from threadkeep.store.records import Metric
@@ -133,11 +134,21 @@ class Embedder(ResetInChild):
         is_function = isinstance(self.model, EmbeddingsLambda)
         self._is_async = is_function and not hasattr(self.model, "func")
         self._dims = dims
+        self._hits = self._misses = self._called = self._failed = 0
         super().__init__()
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._known: OrderedDict[bytes, bytes] = OrderedDict()
+
+    def counters(self) -> Counters:
+        """Return what was counted in this process."""
+        return Counters(
+            vector_hits=self._hits,
+            vector_misses=self._misses,
+            embedding_calls=self._called,
+            embedding_failures=self._failed,
+        )
 
     def documents(self, texts: Iterable[str]) -> Requests[dict[str, bytes]]:
         """Return the vectors of texts, but for those that the model refuses.
@@ -194,10 +205,16 @@ class Embedder(ResetInChild):
         if not arguments:
             return []
         blocking = partial(_blocking, acall) if self._is_async else call
-        one, aone = _retrying(blocking, acall, tries)
+        one, aone = _retrying(blocking, acall, tries, self._note_call, self._note_failure)
         calls = Aside(partial(_each, one, arguments), partial(_aeach, aone, arguments))
         answers: list[Any] = yield calls
         return answers
+
+    def _note_call(self, _: object) -> None:
+        self._called += 1
+
+    def _note_failure(self, _: object) -> None:
+        self._failed += 1
 
     def _look_up(self, kind: bytes, texts: Iterable[str]) -> tuple[dict[str, bytes], list[str]]:
         found = {}
@@ -211,11 +228,27 @@ class Embedder(ResetInChild):
                 else:
                     self._known.move_to_end(key)
                     found[text] = vector
+            self._hits += len(found)
+            self._misses += len(missing)
         return found, missing
 
     def _remember(self, kind: bytes, texts: Sequence[str], vectors: Any) -> dict[str, bytes]:
         if isinstance(vectors, EmbeddingError):
             raise vectors
+        try:
+            packed = self._all_packed(texts, vectors)
+        except EmbeddingError as error:
+            self._note_failure(error)
+            raise
+        most = _CACHED_BYTES // (4 * self._dims)
+        with self._lock:
+            for text, vector in zip(texts, packed, strict=True):
+                self._known[_key(kind, text)] = vector
+            while len(self._known) > most:
+                self._known.popitem(last=False)
+        return dict(zip(texts, packed, strict=True))
+
+    def _all_packed(self, texts: Sequence[str], vectors: Any) -> list[bytes]:
         try:
             found = [array("f", vector) for vector in vectors]
         except (TypeError, ValueError, OverflowError) as error:
@@ -224,14 +257,7 @@ class Embedder(ResetInChild):
             raise EmbeddingError(f"The model returned {len(found)} vectors for {len(texts)} texts.")
         if not all(found):
             raise EmbeddingError("The model returned an empty vector.")
-        packed = [self._packed(numbers) for numbers in found]
-        most = _CACHED_BYTES // (4 * self._dims)
-        with self._lock:
-            for text, vector in zip(texts, packed, strict=True):
-                self._known[_key(kind, text)] = vector
-            while len(self._known) > most:
-                self._known.popitem(last=False)
-        return dict(zip(texts, packed, strict=True))
+        return [self._packed(numbers) for numbers in found]
 
     def _packed(self, numbers: array[float]) -> bytes:
         if len(numbers) != self._dims:
@@ -253,7 +279,13 @@ def _blocking(acall: Any, argument: Any) -> Any:
         return pool.submit(asyncio.run, acall(argument)).result()
 
 
-def _retrying(call: Any, acall: Any, tries: int) -> tuple[Any, Any]:
+def _retrying(
+    call: Any,
+    acall: Any,
+    tries: int,
+    before: Callable[[Any], None],
+    failed: Callable[[Any], None],
+) -> tuple[Any, Any]:
     """Return functions that call a model, again where it fails, and return the last error."""
     with extra("Embedding", "search"):
         import tenacity  # noqa: PLC0415 - an extra
@@ -261,6 +293,8 @@ def _retrying(call: Any, acall: Any, tries: int) -> tuple[Any, Any]:
         "stop": tenacity.stop_after_attempt(tries),
         "wait": tenacity.wait_random_exponential(multiplier=0.1, max=1.0),
         "reraise": True,
+        "before": before,
+        "after": failed,
     }
 
     def one(argument: Any) -> Any:

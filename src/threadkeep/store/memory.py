@@ -8,6 +8,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from threadkeep.backends.process_forks import ResetInChild
+from threadkeep.engine.usage import ItemUsage
 from threadkeep.errors import ConflictError
 from threadkeep.store.backend import ItemBackend, SearchOptions
 from threadkeep.store.ranking import best, nearest, word_scores
@@ -27,6 +28,7 @@ from threadkeep.store.records import (
     ItemRead,
     ItemRow,
     Namespace,
+    Packed,
     Place,
     PutItems,
     RefreshItems,
@@ -172,6 +174,20 @@ class MemoryItems(ItemBackend, ResetInChild):
             done = one._replace(vectors=each.vectors, pending=None)
             self._items[each.namespace][each.key] = done
 
+    def usage(self, now: int) -> ItemUsage:
+        """Count the items. See `Backend.item_usage`."""
+        with self._lock:
+            found = list(self._under((), None))
+            versions = [one for some in self._versions.values() for one in some]
+            return ItemUsage(
+                items=len(found),
+                item_bytes=sum([_length(one.row.value) for one in found])
+                + sum([len(one.patch) for one in versions]),
+                expired_items=len([one for one in found if not _is_there(one, now)]),
+                waiting_items=len([one for one in found if one.pending is not None]),
+                vector_bytes=sum([len(each.data) for one in found for each in one.vectors]),
+            )
+
     def sweep(self, now: int, limit: int) -> int:
         """See `ItemBackend.sweep`."""
         with self._lock:
@@ -195,6 +211,10 @@ class MemoryItems(ItemBackend, ResetInChild):
             for name in [name for name in self._numbers if name[: len(prefix)] == prefix]:
                 del self._numbers[name]
             return len(gone)
+
+
+def _length(value: Packed) -> int:
+    return len(value if isinstance(value, bytes) else value.encode())
 
 
 def _is_there(one: _Item, now: int | None) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from threadkeep.backends.redis.backend import AsyncRedisBackend, RedisBackend
-from threadkeep.backends.redis.rows import Word, pack_number
+from threadkeep.backends.redis.rows import Word, item_key, pack_number
 from threadkeep.backends.redis.scripts import Call, call
 from threadkeep.backends.sync_bridge import BlockingFace, finish
 from threadkeep.errors import ConflictError, ThreadkeepError
@@ -97,9 +97,7 @@ class AsyncRedisItems(AsyncItemBackend):
     def __init__(self, server: AsyncRedisBackend, options: SearchOptions) -> None:
         self._server = server
         self._options = options
-        # (the braces decide on the slot: stores with other prefixes may be on other nodes)
-        names = [f"{server.prefix}:items:{{{server.prefix}}}:{kind}" for kind in KINDS]
-        self._keys = dict(zip(KINDS, names, strict=True))
+        self._keys = {kind: item_key(server.prefix, kind) for kind in KINDS}
 
     # -- reads ---------------------------------------------------------------------------
 

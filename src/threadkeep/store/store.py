@@ -28,6 +28,7 @@ from threadkeep.backends.base import Backend
 from threadkeep.backends.group_commit import GroupCommit
 from threadkeep.backends.process_forks import PerLoop
 from threadkeep.engine.operation import Progress, Requests, call
+from threadkeep.engine.usage import Counters
 from threadkeep.errors import ClosedError, InvalidArgumentError, invalid
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
@@ -135,6 +136,19 @@ class Store(BaseStore, driver.Closing):
     def index_config(self) -> Mapping[str, Any] | None:
         """The `index` that the store was opened with; None for none."""
         return None if self._index is None else self._index.config
+
+    @property
+    def backend(self) -> Backend | AsyncBackend:
+        """The backend whose connections the store uses."""
+        return self._pair.backend
+
+    def counters(self) -> Counters:
+        """Return the counters of this store since it was opened, in this process.
+
+        `vector_hits`, `vector_misses`, `embedding_calls` and `embedding_failures`: see `Counters`.
+        """
+        embedder = self._index.embedder if self._index else None
+        return Counters() if embedder is None else embedder.counters()
 
     @property
     def embeddings(self) -> Any:

@@ -70,8 +70,8 @@ class Wrapped(Delegate):
 
     def counters(self) -> Counters:
         """Return how much is queued. See `Saver.counters`."""
-        queued, size = (0, 0) if self._queue is None else self._queue.queued
-        return Counters(queued=queued, queued_bytes=size)
+        queued, size, used = (0, 0, 0.0) if self._queue is None else self._queue.queued
+        return Counters(queued=queued, queued_bytes=size, queue_used=used)
 
     # -- reading ---------------------------------------------------------------------
 

@@ -145,10 +145,11 @@ class CommitQueue(ResetInChild, Generic[Item]):
                     raise errors[0].fresh()
 
     @property
-    def queued(self) -> tuple[int, int]:
-        """The number of saves that are queued, and their bytes."""
+    def queued(self) -> tuple[int, int, float]:
+        """The number of saves that are queued, their bytes, and the part of the limit."""
         with self._lock:
-            return sum(map(len, self._lanes.values())), self._size
+            part = self._size / self._how.max_pending_bytes
+            return sum(map(len, self._lanes.values())), self._size, part
 
     @property
     def _is_full(self) -> bool:

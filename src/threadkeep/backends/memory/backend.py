@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import secrets
 import threading
+import weakref
 from heapq import merge, nlargest, nsmallest
 from itertools import islice
 from operator import attrgetter, gt, lt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from threadkeep.backends import process_forks
 from threadkeep.backends.base import Backend, Scrubbed
@@ -54,13 +55,21 @@ from threadkeep.engine.thread_entry import (
     ThreadEntry,
     ThreadQuery,
 )
-from threadkeep.engine.usage import DAY, ReadUsage, ThreadUsage, Usage, usage_of
+from threadkeep.engine.usage import DAY, ItemUsage, ReadUsage, ThreadUsage, Usage, usage_of
 from threadkeep.errors import ClosedError, ThreadkeepError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from threadkeep.engine.model import Change
+
+
+class CountsItems(Protocol):
+    """Rows beside those of threads."""
+
+    def usage(self, now: int) -> ItemUsage:
+        """Count them. See `Backend.item_usage`."""
+        ...
 
 
 class MemoryBackend(Backend):
@@ -80,6 +89,8 @@ class MemoryBackend(Backend):
         self._threads: Threads = {}
         self._closed = False
         self._identity = secrets.token_hex(16)
+        self.beside: weakref.WeakSet[CountsItems] = weakref.WeakSet()
+        """The items and caches that were opened over this backend."""
         process_forks.watch(self)
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
@@ -110,6 +121,10 @@ class MemoryBackend(Backend):
     def identity(self) -> str:
         """Another one in each process. See `Backend.identity`."""
         return self._identity
+
+    def item_usage(self, now: int) -> ItemUsage:
+        """See `Backend.item_usage`."""
+        return ItemUsage().plus([one.usage(now) for one in tuple(self.beside)])
 
     def scrub(self, *, rewrite: bool) -> Scrubbed:
         """There are no files. See `Backend.scrub`."""

@@ -27,8 +27,10 @@ from threadkeep.backends.postgres.connections import (
 from threadkeep.backends.postgres.database import Database
 from threadkeep.backends.postgres.failures import DRIVER_ERRORS, refusal
 from threadkeep.backends.postgres.statement import Rows, Statement
+from threadkeep.backends.postgres.usage import item_usage
 from threadkeep.backends.sync_bridge import BlockingFace, finish
 from threadkeep.engine.model import Change, CopyThread, Read, ReadThread
+from threadkeep.engine.usage import ItemUsage
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
 
 # (A replica that takes over has the same; a copy by pg_dump has not.)
@@ -143,6 +145,11 @@ class AsyncPostgresBackend(Database, AsyncBackend):
         with self.mapped_errors():
             ((row,),) = await self.answered([statement], ONE_STATE)
         return "-".join(map(str, row))
+
+    async def item_usage(self, now: int) -> ItemUsage:
+        """See `Backend.item_usage`."""
+        with self.mapped_errors():
+            return await item_usage(partial(self.answered, isolation=ONE_STATE), now)
 
     async def scrub(self, *, rewrite: bool) -> Scrubbed:
         """VACUUM the schema's tables, or rewrite them. See `Backend.scrub`.

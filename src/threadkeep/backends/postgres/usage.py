@@ -4,17 +4,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from importlib import resources
+from typing import TypeAlias
 
-from psycopg.types.numeric import Int8
+from psycopg.types.numeric import Float4, Int8
 
 from threadkeep.backends.postgres import migrations
 from threadkeep.backends.postgres.statement import Query, Rows, Statement, unpack_text
 from threadkeep.backends.postgres.threads import MICROSECONDS, TOTAL
 from threadkeep.engine.model import OWN_NS
 from threadkeep.engine.thread_entry import WITH_CHECKPOINTS
-from threadkeep.engine.usage import DAY, HOUR, ReadUsage, ThreadUsage, Usage, hours_of
+from threadkeep.engine.usage import (
+    DAY,
+    HOUR,
+    ItemUsage,
+    ReadUsage,
+    ThreadUsage,
+    Usage,
+    hours_of,
+)
 
 _IS_USED = f"t.state IN {WITH_CHECKPOINTS} AND NOT starts_with(t.thread_id, '{OWN_NS}')"
 _TOTALS = f"""
@@ -69,6 +78,32 @@ SELECT $name${schema}$name$, c.relname::text,
 FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
 WHERE c.relnamespace = $name${schema}$name$::regnamespace AND i.indisvalid
 """)
+# Of items and cached results. Of a large table some pages are read, the same ones each time.
+_PAGES = 1024
+_SIZES = Statement("""
+SELECT pg_relation_size(($name${schema}$name$ || '.store_items')::regclass) / 8192,
+    pg_relation_size(($name${schema}$name$ || '.store_item_versions')::regclass) / 8192,
+    {schema}.store_has_vectors()
+""")
+_ITEMS = """
+SELECT (SELECT count(*) FROM {schema}.store_items),
+    (SELECT count(*) FROM {schema}.store_items WHERE expires_at <= %s),
+    (SELECT count(*) FROM {schema}.store_items WHERE pending IS NOT NULL),
+    (SELECT sum(octet_length(body))
+        FROM {schema}.store_items TABLESAMPLE SYSTEM (%s) REPEATABLE (0))::float8,
+    (SELECT sum(octet_length(patch))
+        FROM {schema}.store_item_versions TABLESAMPLE SYSTEM (%s) REPEATABLE (0))::float8
+"""
+_ENTRIES = Statement(
+    "SELECT count(*), coalesce(sum(size), 0)::bigint FROM {schema}.cache WHERE size > 0"
+)
+_VECTORS = Statement("""
+SELECT count(*) * 4 * (
+    SELECT a.atttypmod FROM pg_attribute a
+    WHERE a.attrelid = ($name${schema}$name$ || '.store_item_vectors')::regclass
+        AND a.attname = 'vector')
+FROM {schema}.store_item_vectors
+""")
 _INDEX = re.compile(r"CREATE INDEX \w+\s+ON {schema}\.(\w+)([^;]*)")
 
 
@@ -102,6 +137,30 @@ def usage(read: ReadUsage) -> Query:
         )
 
     return Query(statements, reply)
+
+
+Answered: TypeAlias = Callable[[Sequence[Statement]], Awaitable[list[Rows]]]
+
+
+async def item_usage(answered: Answered, now: int) -> ItemUsage:
+    """Count items and cached results. See `Backend.item_usage`."""
+    ((*pages, has_vectors),), *_ = await answered([_SIZES])
+    shares = [min(1.0, _PAGES / max(number, 1)) for number in pages]
+    percents = [Float4(100 * share) for share in shares]
+    statements = [Statement(_ITEMS, (Int8(now), *percents)), _ENTRIES]
+    found = await answered([*statements, _VECTORS] if has_vectors else statements)
+    ((items, expired, waiting, *sizes),), ((entries, held),), *vectors = found
+    values = sum([(size or 0) / share for size, share in zip(sizes, shares, strict=True)])
+    return ItemUsage(
+        items=items,
+        item_bytes=round(values),
+        expired_items=expired,
+        waiting_items=waiting,
+        vector_bytes=vectors[0][0][0] if vectors else 0,
+        cache_entries=entries,
+        cache_bytes=held,
+        items_sampled=min(shares) < 1,
+    )
 
 
 def _threads(rows: Rows) -> tuple[ThreadUsage, ...]:

@@ -27,9 +27,11 @@ from threadkeep.backends.redis.reads import Inquiry, Question, inquiry
 from threadkeep.backends.redis.rows import (
     Word,
     beginning_of_keys,
+    cache_base,
     copy_words,
     generation_of,
     identity_of,
+    item_key,
     keys_of,
     unpack_entry,
 )
@@ -52,6 +54,7 @@ from threadkeep.engine.model import (
     ReadSegments,
     ReadThread,
 )
+from threadkeep.engine.usage import SAMPLED_ITEMS, ItemUsage
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -280,6 +283,21 @@ class AsyncRedisBackend(Server, AsyncBackend):
             made = Call(("SET", key, secrets.token_hex(16), "NX"))
             _, found = await self.sent([made, Call(("GET", key))])
         return str(found.decode())
+
+    async def item_usage(self, now: int) -> ItemUsage:
+        """See `Backend.item_usage`."""
+        names = ("items", "versions", "vectors", "expiring", "waiting")
+        keys = [item_key(self.prefix, name) for name in names]
+        calls = [
+            call("item_usage", keys, (SAMPLED_ITEMS, now)),
+            call("cache_usage", [cache_base(self.prefix)], (SAMPLED_ITEMS,)),
+        ]
+        with self.mapped_errors():
+            counts, (entries, held) = await self.sent(calls)
+        items, expired, waiting, values, earlier, vectors = counts
+        is_sampled = max(items, entries) > SAMPLED_ITEMS
+        stored = (items, values + earlier, expired, waiting, vectors)
+        return ItemUsage(*stored, entries, held, items_sampled=is_sampled)
 
     async def scrub(self, *, rewrite: bool) -> Scrubbed:
         """Rewrite the server's files. See `Backend.scrub`."""

@@ -66,6 +66,17 @@ def index_of(prefix: str) -> str:
     return f"{prefix}:threads"
 
 
+def item_key(prefix: str, kind: str) -> str:
+    """Return the key of a kind of rows of items."""
+    # (the braces decide on the slot: stores with other prefixes may be on other nodes)
+    return f"{prefix}:items:{{{prefix}}}:{kind}"
+
+
+def cache_base(prefix: str) -> str:
+    """Return what the keys of a cache begin with."""
+    return f"{prefix}:cache:{{entries}}:"
+
+
 def identity_of(prefix: str) -> str:
     """Return the key of the text that names the store."""
     return f"{prefix}:identity"

@@ -51,6 +51,8 @@ _FILES = {  # by the name of the script
     "items": ("items",),
     "item_page": ("item_page",),
     "item_namespaces": ("item_namespaces",),
+    "item_usage": ("sampled", "item_usage"),
+    "cache_usage": ("sampled", "cache_usage"),
 }
 
 

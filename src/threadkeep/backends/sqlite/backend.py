@@ -10,7 +10,9 @@ from threadkeep.backends.sqlite.connections import Connections
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.sqlite.opening import Location, path_of
 from threadkeep.backends.sqlite.reads import checkpoint, needs_transaction, reply
+from threadkeep.backends.sqlite.usage import item_usage
 from threadkeep.engine.model import ReadCheckpoint
+from threadkeep.engine.usage import ItemUsage
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 
 if TYPE_CHECKING:
@@ -128,6 +130,11 @@ class SqliteBackend(Backend):
         from threadkeep.backends.sqlite.maintenance import identity  # noqa: PLC0415 - seldom needed
 
         return identity(self._connections)
+
+    def item_usage(self, now: int) -> ItemUsage:
+        """See `Backend.item_usage`."""
+        with self._connections.reading() as db:
+            return item_usage(db, now)
 
     def scrub(self, *, rewrite: bool) -> Scrubbed:
         """Rewrite the file, in either case. See `Backend.scrub`."""

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 from threadkeep.engine.model import OWN_NS
 from threadkeep.engine.thread_entry import WITH_CHECKPOINTS
-from threadkeep.engine.usage import DAY, HOUR, ReadUsage, ThreadUsage, Usage, hours_of
+from threadkeep.engine.usage import (
+    DAY,
+    HOUR,
+    SAMPLED_ITEMS,
+    ItemUsage,
+    ReadUsage,
+    ThreadUsage,
+    Usage,
+    hours_of,
+)
 
 if TYPE_CHECKING:
     import sqlite3
@@ -59,6 +68,33 @@ SAMPLE = f"""
 {_THREAD} FROM tk_threads t WHERE {_IS_USED}
 ORDER BY t.number * 2654435761 % 4294967296 LIMIT :most
 """
+# Of items and cached results; their tables are there once a store or a cache was opened.
+_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
+_ITEMS = """
+SELECT (SELECT count(*) FROM tk_items),
+    (SELECT count(*) FROM tk_items WHERE expires <= ?),
+    (SELECT count(*) FROM tk_items WHERE pending IS NOT NULL),
+    (SELECT count(*) FROM tk_item_vectors),
+    (SELECT length(vector) FROM tk_item_vectors LIMIT 1)
+"""
+_BYTES = """
+SELECT (SELECT total(length(CAST(value AS BLOB))) FROM tk_items)
+    + (SELECT total(length(patch)) FROM tk_item_versions)
+"""
+# (`count` rows that are spread evenly over the numbers of all)
+_MEAN_BYTES = """
+WITH RECURSIVE ends (first, last) AS (SELECT min(number), max(number) FROM tk_items),
+    spread (at) AS (
+        SELECT first FROM ends
+        UNION ALL SELECT at + max((last - first) / :count, 1) FROM spread, ends
+        WHERE at + max((last - first) / :count, 1) <= last)
+SELECT avg(
+    length(CAST(i.value AS BLOB))
+    + (SELECT total(length(patch)) FROM tk_item_versions v WHERE v.ns = i.ns AND v.key = i.key))
+FROM spread CROSS JOIN tk_items i
+WHERE i.number = (SELECT number FROM tk_items WHERE number >= at ORDER BY number LIMIT 1)
+"""
+_ENTRIES = "SELECT count(*), total(size) FROM tk_cache WHERE size > 0"
 _INDEX = re.compile(r"CREATE INDEX (\w+)[^;]*")
 
 
@@ -86,6 +122,26 @@ def usage(db: sqlite3.Connection, read: ReadUsage) -> Usage:
         sample=sample,
         missing_indexes=_missing(db),
     )
+
+
+def item_usage(db: sqlite3.Connection, now: int) -> ItemUsage:
+    """Count items and cached results. See `Backend.item_usage`."""
+    tables = {name for (name,) in db.execute(_TABLES)}
+    found = ItemUsage()
+    if "tk_items" in tables:
+        items, expired, waiting, vectors, length = db.execute(_ITEMS, (now,)).fetchone()
+        is_sampled = items > SAMPLED_ITEMS
+        if is_sampled:
+            (mean,) = db.execute(_MEAN_BYTES, {"count": SAMPLED_ITEMS}).fetchone()
+            size = mean * items
+        else:
+            (size,) = db.execute(_BYTES).fetchone()
+        found = ItemUsage(items, round(size), expired, waiting, vectors * (length or 0))
+        found = found._replace(items_sampled=is_sampled)
+    if "tk_cache" in tables:
+        entries, held = db.execute(_ENTRIES).fetchone()
+        found = found._replace(cache_entries=entries, cache_bytes=round(held))
+    return found
 
 
 def _missing(db: sqlite3.Connection) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ _LABELS = {
     "unread": "(threads not read)",
 }
 _AXIS = "".join([f"{f'-{hours} h':<18}" for hours in (24, 18, 12, 6)]).rstrip()
-_TABLES, _OTHER_LINES = 3, 29
+_TABLES, _OTHER_LINES = 3, 31
 _NUMBERS, _LEAST_NAME = 44, 16  # columns
 _BARS = (24, 8)  # their longest, where there is room
 
