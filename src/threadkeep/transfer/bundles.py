@@ -188,7 +188,7 @@ def _write(
     counts = []
     with file_errors(file), ExitStack() as stack:
         part = yield from aside(partial(stack.enter_context, replacing(file)))
-        with (yield from aside(partial(part.open, "wb"))) as opened:
+        with (yield from aside(lambda: part.open("wb"))) as opened:
             bundle = yield from aside(partial(BundleWriter, opened))
             for done, name in enumerate(names, 1):
                 counts.append((yield from add(bundle, name)))
