@@ -24,8 +24,9 @@ test: ## Run the tests, in six minutes: ARGS='-k name' passes options to pytest
 	@scripts/services --quick $(python) -m pytest -n 2 --dist worksteal $(ARGS)
 
 test-all: export THREADKEEP_TESTS := full
-test-all: test ## Run every case, and LangGraph's own tests of graphs on every store
+test-all: test ## Run every case, LangGraph's own tests of graphs on every store, and `langgraph dev`
 	@scripts/upstream
+	@scripts/dev_server
 
 lint: ## Check style (ruff) and types (mypy --strict)
 	@scripts/setup lint

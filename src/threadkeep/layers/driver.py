@@ -159,7 +159,6 @@ class Store(BackendPair):
 
     def __init__(self, backend: Backend | AsyncBackend, how: GroupCommit = AT_ONCE) -> None:
         super().__init__(backend)
-        self._reads_in_memory = backend.reads_hot_in_memory
         is_grouping = backend.commits_groups and not self.instant
         self._writer: Writer | None = None
         self._loop_writers: PerLoop[LoopWriter] | None = None
@@ -198,8 +197,12 @@ class Store(BackendPair):
     async def _afetch(self, request: Fetch) -> Sequence[Any]:
         if self.awaited is not None:
             return await self.awaited.fetch(request.reads)
-        if self.instant or (request.hot and self._reads_in_memory):
+        if self.instant:
             return self.blocking.fetch(request.reads)
+        if request.hot:
+            replies = [self.blocking.at_hand(read) for read in request.reads]
+            if None not in replies:
+                return replies
         return await in_thread(partial(self.blocking.fetch, request.reads), _readers)
 
     def commit(self, change: Change) -> None:

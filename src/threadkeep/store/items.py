@@ -92,7 +92,7 @@ def has_expired(row: ItemRow, now: int) -> bool:
     return row.expires_at is not None and row.expires_at <= now
 
 
-def ask(read: Any, *, hot: bool = False) -> Generator[Request, Any, Any]:
+def ask(read: Any) -> Generator[Request, Any, Any]:
     """Return the reply to one read."""
-    (reply,) = yield Fetch((read,), hot)
+    (reply,) = yield Fetch((read,))
     return reply

@@ -123,9 +123,8 @@ def together(operations: Sequence[Requests[Any]]) -> Requests[list[Any]]:
                 fetches[at] = request
         replies = {}
         if fetches:
-            hot = all(request.hot for request in fetches.values())
             reads = [read for request in fetches.values() for read in request.reads]
-            answers = iter((yield Fetch(reads, hot)))
+            answers = iter((yield Fetch(reads)))
             for at, request in fetches.items():
                 replies[at] = [next(answers) for _ in request.reads]
     return results
@@ -187,7 +186,7 @@ def _get(
     engine: Engine, gets: Collection[GetOp], alive: int | None
 ) -> Requests[tuple[list[StoredItem | None], list[ItemRow]]]:
     keys = tuple([_key(op) for op in gets])
-    rows: list[ItemRow | None] = yield from ask(GetItems(keys, alive), hot=True)
+    rows: list[ItemRow | None] = yield from ask(GetItems(keys, alive))
     items = [None if row is None else _item(engine, row) for row in rows]
     refreshed = [row for row, op in zip(rows, gets, strict=True) if row and op.refresh_ttl]
     return items, refreshed

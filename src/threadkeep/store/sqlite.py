@@ -132,7 +132,6 @@ class SqliteItems(ItemBackend):
         self._connections = connections
         self._options = options
         location = connections.location
-        self._reads_in_memory = not location.in_memory
         with connections.reading() as db:
             names = ["tk_items", *(["tk_item_words"] if options.text else [])]
             missing = [name for name in names if not db.execute(_IS_MADE, (name,)).fetchone()[0]]
@@ -146,11 +145,6 @@ class SqliteItems(ItemBackend):
         if missing:
             with connections.writing() as db:
                 _make(db, missing)
-
-    @property
-    def reads_hot_in_memory(self) -> bool:
-        """See `Backend`."""
-        return self._reads_in_memory
 
     # -- reads ---------------------------------------------------------------------------
 

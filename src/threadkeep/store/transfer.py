@@ -64,8 +64,8 @@ def export_items(stack: Stack, engine: Engine, path: Path, prefix: Namespace) ->
     exported = 0
     with file_errors(path), ExitStack() as context:
         part = yield from aside(partial(context.enter_context, replacing(path)))
-        file = context.enter_context(part.open("wb"))
-        file.write(orjson.dumps(_FORMAT) + b"\n")
+        file = context.enter_context((yield from aside(lambda: part.open("wb"))))
+        yield from aside(partial(file.write, orjson.dumps(_FORMAT) + b"\n"))
         while True:
             rows: list[ItemRow] = yield from on(stack, fetch(read))
             for row in rows:
@@ -76,7 +76,7 @@ def export_items(stack: Stack, engine: Engine, path: Path, prefix: Namespace) ->
             if len(rows) < _PAGE:
                 break
             read = read._replace(after=rows[-1].place)
-        file.write(orjson.dumps({"items": exported}) + b"\n")
+        yield from aside(partial(file.write, orjson.dumps({"items": exported}) + b"\n"))
         yield from aside(context.close)  # waits for the disk
     return exported
 
@@ -107,7 +107,7 @@ def import_items(
     if isinstance(source, BaseStore):
         return (yield from _copied(stack, engine, source, index=index))
     imported, exported = 0, None
-    with file_errors(source), source.open("rb") as file:
+    with file_errors(source), (yield from aside(lambda: source.open("rb"))) as file:
         _check((yield from aside(file.readline)), source)
         while exported is None and (lines := (yield from aside(partial(_some, file)))):
             exported = _count(lines[-1])

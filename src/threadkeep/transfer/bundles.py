@@ -187,12 +187,13 @@ def _write(
     counts = []
     with file_errors(file), ExitStack() as stack:
         part = yield from aside(partial(stack.enter_context, replacing(file)))
-        with part.open("wb") as opened:
-            bundle = BundleWriter(opened)
+        with (yield from aside(lambda: part.open("wb"))) as opened:
+            bundle = yield from aside(partial(BundleWriter, opened))
             for done, name in enumerate(names, 1):
                 counts.append((yield from add(bundle, name)))
                 progress("threads read", done, len(names))
             yield from aside(bundle.end)
+            yield from aside(opened.close)
         if check:
             yield from verify(part, progress, digests=True)
         yield from aside(stack.close)  # waits for the disk

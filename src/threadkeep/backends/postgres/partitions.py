@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,7 +86,7 @@ def plan(schema: str, now: datetime) -> Plan:
     Empty ones of past months are dropped, unless others hold locks. A role that does not own
     the table leaves a partitioned one as it is.
     """
-    ((key, is_owner, names, described),) = yield said(_texts()["look"], schema)
+    ((key, is_owner, names, described),) = yield said(_TEXTS["look"], schema)
     if key not in ("", _KEY):
         raise InvalidArgumentError(
             f"The table checkpoints in {schema} is partitioned, but not by checkpoint_id.",
@@ -97,11 +96,11 @@ def plan(schema: str, now: datetime) -> Plan:
         return
     months = set(ahead(now, _AHEAD))
     if not key:
-        found = months_of(prefix for (prefix,) in (yield said(_texts()["prefixes"], schema)))
+        found = months_of(prefix for (prefix,) in (yield said(_TEXTS["prefixes"], schema)))
         months |= {month for month in found if Month.of(now - _PAST) <= month <= max(months)}
     missing = [month for month in sorted(months) if _table(month) not in names]
     if missing or "checkpoints_default" not in names:
-        yield from locked(schema, _body(missing), _texts()["declarations"])
+        yield from locked(schema, _body(missing), _TEXTS["declarations"])
     past = sorted(_past(described, now))
     if past:
         yield said(_dropping(past), schema)
@@ -127,11 +126,11 @@ def _past(described: Iterable[str], now: datetime) -> Iterator[str]:
 
 def _dropping(described: Sequence[str]) -> str:
     months = ", ".join(["'" + text.replace("'", "''") + "'" for text in described])
-    return _texts()["drop"].replace("{patience}", _PATIENCE).replace("{months}", months)
+    return _TEXTS["drop"].replace("{patience}", _PATIENCE).replace("{months}", months)
 
 
 def _body(months: Iterable[Month]) -> str:
-    texts = _texts()
+    texts = _TEXTS
     made = [
         texts["month"]
         .replace("{table}", _table(month))
@@ -143,11 +142,13 @@ def _body(months: Iterable[Month]) -> str:
     return "\n".join([texts["is_newest"], texts["part"], *made, rest])
 
 
-@cache
-def _texts() -> dict[str, str]:
+def _read() -> dict[str, str]:
     file = Path(__file__).with_suffix(".sql")
     _, *parts = re.split(r"(?m)^-- name: (\w+)\n", file.read_text("utf-8"))
     texts = {"key": KEY}
     for name, text in zip(parts[::2], parts[1::2], strict=True):
         texts[name] = re.sub(r"\{(\w+)\}", lambda found: texts.get(found[1], found[0]), text)
     return texts
+
+
+_TEXTS = _read()  # (now: not in an event loop)

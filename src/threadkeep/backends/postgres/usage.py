@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from importlib import resources
 from typing import TypeAlias
 
 from psycopg.types.numeric import Float4, Int8
@@ -170,8 +169,7 @@ def _threads(rows: Rows) -> tuple[ThreadUsage, ...]:
 def _missing(there: Rows) -> tuple[str, ...]:
     known = {_indexed(table, definition) for _, table, definition in there}
     schema = there[0][0]
-    files = [one for one in resources.files(migrations).iterdir() if one.name.endswith(".sql")]
-    sql = ";".join([one.read_text("utf-8") for one in sorted(files, key=lambda one: one.name)])
+    sql = ";".join([one.sql for one in migrations.migrations()])
     missing = [found[0] for found in _INDEX.finditer(sql) if _indexed(*found.groups()) not in known]
     return tuple([" ".join(text.replace("{schema}", schema).split()) for text in missing])
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from functools import cache
 from importlib.resources import files
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -63,7 +62,6 @@ class Call(NamedTuple):
     whole: tuple[Word, ...] | None = None
 
 
-@cache
 def _script(name: str) -> tuple[str, str]:
     """Return a script's text, and the digest by which a server knows it."""
     folder = files(__package__)
@@ -72,9 +70,12 @@ def _script(name: str) -> tuple[str, str]:
     return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
+_SCRIPTS = {name: _script(name) for name in _FILES}  # (read now: not in an event loop)
+
+
 def call(name: str, keys: Sequence[str], arguments: Sequence[Word]) -> Call:
     """Call a script, named as in `_FILES`."""
-    text, digest = _script(name)
+    text, digest = _SCRIPTS[name]
     rest = (len(keys), *keys, *arguments)
     return Call(("EVALSHA", digest, *rest), ("EVAL", text, *rest))
 

@@ -64,11 +64,6 @@ class SqliteBackend(Backend):
         """Path and mode of the file."""
         return self._connections.location
 
-    @property
-    def reads_hot_in_memory(self) -> bool:
-        """See `Backend`. A database in memory has one connection, which may be in use."""
-        return not self._connections.location.in_memory
-
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """Answer each read, in order, all from one state. See `Backend.fetch`."""
         if len(reads) == 1 and isinstance(reads[0], ReadCheckpoint):
@@ -88,6 +83,11 @@ class SqliteBackend(Backend):
             return replies
         finally:
             self._connections.give(db)
+
+    def at_hand(self, read: Read) -> ThreadState | None:
+        """See `Backend`: the head of a thread that this process has lately written."""
+        known = self._connections.known
+        return known.at_hand(read) if isinstance(read, ReadCheckpoint) else None
 
     def _warm(self, read: ReadCheckpoint) -> ThreadState | None:
         """Read a checkpoint of a thread that was lately written; None while another writes.

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from threadkeep.backends import process_forks
+from threadkeep.backends.sqlite import wal_index
 from threadkeep.backends.sqlite.failures import named
 from threadkeep.backends.sqlite.known import Known
 from threadkeep.backends.sqlite.opening import Location, open_first, transaction
@@ -48,7 +49,7 @@ class Connections:
         self._idle: list[sqlite3.Connection] = []
         self._inherited: list[sqlite3.Connection] = []
         self._closed: ClosedError | None = None
-        self.known = Known()
+        self.known = Known(location.path)
         self._make_locks()
         process_forks.watch(self)
 
@@ -66,14 +67,17 @@ class Connections:
             self.rest_writer()  # an interrupted call left one open
         if self._writer is None:
             self._writer = self._open(self.location.connect_writer)
-            self.known = Known()
         return self._writer
 
     def rest_writer(self) -> None:
         """End what is left of a transaction; the next one finds a connection that works."""
         if self._writer is not None and not _at_rest(self._writer) and not self.location.in_memory:
             self._writer.close()
-            self._writer = None
+            self._forget_writer()
+
+    def _forget_writer(self) -> None:
+        self._writer = None
+        self.known = Known(self.location.path)
 
     def take(self) -> sqlite3.Connection:
         """Lend a connection for reading."""
@@ -166,7 +170,9 @@ class Connections:
             for db in (*self._inherited, *self._idle, self._writer):
                 if db is not None:
                     db.close()
-            self._inherited, self._idle, self._writer = [], [], None
+            self._inherited, self._idle = [], []
+            self._forget_writer()
+        wal_index.sweep()
 
     # -- forks -----------------------------------------------------------------------
 
@@ -198,7 +204,8 @@ class Connections:
             self._inherited += self._idle
             if self._writer is not None:
                 self._inherited.append(self._writer)
-            self._idle, self._writer = [], None
+            self._idle = []
+            self._forget_writer()
 
     def _open(self, connect: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
         with named(self.location.path):

@@ -1,6 +1,6 @@
 """LRU cache of what the writing connection knows of threads: their rows, log ends and heads.
 
-Used under the write lock; it holds until another process has written.
+Used under the write lock; it holds until another connection has written.
 """
 
 from __future__ import annotations
@@ -8,15 +8,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from threadkeep.backends.sqlite.opening import MEMORY
 from threadkeep.backends.sqlite.records import pack_id, unpack_id
-from threadkeep.engine.model import HIDDEN, Segment, StoredCheckpoint, ThreadState
+from threadkeep.backends.sqlite.wal_index import find
+from threadkeep.engine.model import (
+    HIDDEN,
+    ReadCheckpoint,
+    Segment,
+    StoredCheckpoint,
+    ThreadState,
+)
 from threadkeep.engine.thread_entry import ThreadStatus
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable
 
-    from threadkeep.engine.model import Batch, CheckpointRow, ReadCheckpoint, WriteRow
+    from threadkeep.backends.sqlite.wal_index import WalIndex
+    from threadkeep.engine.model import Batch, CheckpointRow, WriteRow
     from threadkeep.engine.thread_entry import Move, Touch
 
 NOTHING, SIZE, TIME, ENTRY, NEW = range(5)
@@ -115,6 +124,8 @@ class Thread:
     is_whole: bool = False
     spaces: dict[str, Space] = field(default_factory=dict)
     head: Head | None = None
+    keyframe: tuple[Segment, object] | None = None  # the last one, and the heap's layout then
+    early: list[WriteRow] = field(default_factory=list)  # on the next head, which is not there yet
 
     @property
     def has_entry(self) -> bool:
@@ -175,64 +186,98 @@ class Thread:
         """Remember a head, if it is whole and small."""
         head = None if keyframe is None else Head(row, keyframe, writes, heap.layout)
         self.head = head if head is not None and head.is_small else None
+        if self.head is not None:
+            self.keyframe = self.head.keyframe, heap.layout
 
     def add_row(self, heap: Heap, row: CheckpointRow, batch: Batch) -> None:
         """Note a checkpoint that a batch adds: it may be the new head."""
         space = self.space(row.ns)
-        old = self.head
         if not row.ns:
             self.head = None
         if row.id <= space.top:
             return
         space.top = row.id
-        if row.ns or row.flags & HIDDEN or space.last_seq(row.id) != 0:
+        if row.ns:
             return
+        writes = [write for write in self.early if write.checkpoint_id == row.id]
+        self.early = [write for write in self.early if write.checkpoint_id > row.id]
+        keyframe = self._keyframe_of(heap, row, batch)
+        if row.flags & HIDDEN or space.last_seq(row.id) != len(writes):
+            return
+        self.set_head(heap, row, keyframe, writes)
+
+    def _keyframe_of(self, heap: Heap, row: CheckpointRow, batch: Batch) -> Segment | None:
+        """Return a row's keyframe, if its batch has it or the rows before have the same."""
         keyframe = _holder(batch.segments, row)
-        if keyframe is None and old is not None and old.layout is heap.layout:
-            keyframe = _holder((old.keyframe,), row)
-        self.set_head(heap, row, keyframe, [])
+        if keyframe is None and self.keyframe is not None and self.keyframe[1] is heap.layout:
+            keyframe = _holder((self.keyframe[0],), row)
+        is_small = keyframe is not None and len(keyframe.data) <= _MOST_BYTES
+        self.keyframe = (keyframe, heap.layout) if keyframe is not None and is_small else None
+        return keyframe
 
     def add_write(self, row: WriteRow) -> int:
         """Note a write; return its `seq`."""
         space, checkpoint = self.space(row.ns), row.checkpoint_id
         seq = space.written[checkpoint] = (space.last_seq(checkpoint) or 0) + 1
         head = self.head
-        if head is not None and not row.ns and head.row.id == checkpoint:
+        if row.ns:
+            return seq
+        if head is not None and head.row.id == checkpoint:
             head.writes.append(row._replace(seq=seq))
             if not head.is_small:
                 self.head = None
+        elif checkpoint > space.top:
+            self.early.append(row._replace(seq=seq))
+            if sum([len(write.body) for write in self.early]) > _MOST_BYTES:
+                self.early = []
         return seq
 
 
 class Known:
-    """Threads and segments that one connection has read or written."""
+    """Threads and segments that one connection has read or written.
 
-    def __init__(self) -> None:
+    `path` is that of its file.
+    """
+
+    def __init__(self, path: str = MEMORY) -> None:
+        self._path = path
         self.last_number = 0  # the greatest of all threads; 0: not known
         self.threads: dict[str, Thread] = {}
         self.heaps: dict[int, Heap] = {}
         self._version = 0
         self._stamp: tuple[int, int] | None = None  # None: a write is under way
+        self._index: WalIndex | None = None
+        self._has_looked = False  # for the index
+        self._before = b""  # its header as the transaction under way began
+        self._changed: set[str] = set()  # threads of that transaction
+        # For readers without the lock, also during a transaction: heads, which hold as long as the
+        # index has this header (empty: they do not).
+        self._heads: dict[str, ThreadState] = {}
+        self._header = b""
 
     def forget(self) -> None:
         """Know nothing."""
         self.last_number = 0
         self.threads.clear()
         self.heaps.clear()
+        self._heads.clear()
 
     def begin(self, db: sqlite3.Connection) -> None:
         """Forget all if anybody else has written. Until `keep`, nothing of it holds.
 
         The caller has begun a transaction that nobody else can write beside.
         """
-        self._version = _version(db)
-        if self._stamp != (self._version, db.total_changes):
+        if not self.holds(db):
             self.forget()
+            self._version = _version(db)
         self._stamp = None
+        self._changed.clear()
+        self._before = b"" if self._index is None else self._index.header()
 
     def keep(self, db: sqlite3.Connection) -> None:
         """Let what is known hold: the transaction was committed."""
         self._stamp = (self._version, db.total_changes)
+        self._publish(db)
         while len(self.threads) > _MOST:
             del self.threads[next(iter(self.threads))]
         while len(self.heaps) > _MOST:
@@ -240,10 +285,48 @@ class Known:
 
     def holds(self, db: sqlite3.Connection) -> bool:
         """Return True if nobody else has written since `keep`."""
-        return self._stamp is not None and self._stamp == (_version(db), db.total_changes)
+        if self._stamp is None or self._stamp[1] != db.total_changes:
+            return False
+        return self._is_newest(self._header) or self._stamp[0] == _version(db)
+
+    # -- without the lock ----------------------------------------------------------------
+
+    def _publish(self, db: sqlite3.Connection) -> None:
+        """Let readers without the lock have the heads of the threads that were changed."""
+        if not self._has_looked:
+            self._index, self._has_looked = find(db, self._path), True
+        header = b"" if self._index is None else self._index.header()
+        # Others may have committed since we did: the version tells, which is read after the header.
+        # A header that our commit did not change is not that of our file.
+        is_ours = self._before and header != self._before and _version(db) == self._version
+        for name in self._changed:
+            self._heads.pop(name, None)
+            state = self.head(ReadCheckpoint(name, ""))
+            if is_ours and state is not None:
+                self._heads[name] = state
+        while len(self._heads) > _MOST:
+            del self._heads[next(iter(self._heads))]
+        self._header = header if is_ours else b""  # (last: the heads are at least as new)
+
+    def _is_newest(self, header: bytes) -> bool:
+        index = self._index
+        return bool(header) and index is not None and index.header() == header
+
+    def at_hand(self, read: ReadCheckpoint) -> ThreadState | None:
+        """Return the reply to a read of a head, if memory shows that it holds; else None.
+
+        Waits for nothing, and needs no lock.
+        """
+        header = self._header  # (first: see `_publish`)
+        state = self._heads.get(read.thread)
+        if state is None or state.found is None or read.ns:
+            return None
+        is_asked = read.id is None or read.id == state.found.row.id
+        return state if is_asked and self._is_newest(header) else None
 
     def thread(self, name: str) -> tuple[Thread | None, Heap | None]:
-        """Return a thread and its heap, as far as they are known, before anything is added."""
+        """Return a thread that is about to change, and its heap, as far as they are known."""
+        self._changed.add(name)
         thread = self.threads.pop(name, None)
         if thread is None or len(thread.spaces) > _MOST_PARTS:
             return None, None
@@ -284,6 +367,8 @@ class Known:
         if thread is None or found is None or read.ns or read.id or found.child is not None:
             return
         thread.set_head(self.heap_of(thread), found.row, found.keyframe, [*found.writes])
+        if thread.head is not None and self._is_newest(self._header):
+            self._heads[read.thread] = reply
 
 
 def _holder(segments: Iterable[Segment], row: CheckpointRow) -> Segment | None:

@@ -77,11 +77,18 @@ class Migration(NamedTuple):
     sql: str
 
 
-def migrations() -> list[Migration]:
-    """Return all migrations in order."""
+def _read() -> list[Migration]:
     files = {file.name: file for file in resources.files(__name__).iterdir()}
     names = [found for name in sorted(files) if (found := _NAME.fullmatch(name))]
     return [Migration(int(name[1]), files[name[0]].read_text("utf-8")) for name in names]
+
+
+_MIGRATIONS = _read()  # (now: not in an event loop)
+
+
+def migrations() -> list[Migration]:
+    """Return all migrations in order."""
+    return list(_MIGRATIONS)
 
 
 def plan(schema: str) -> Plan:

@@ -1,0 +1,281 @@
+"""No awaited call blocks its event loop: each public async method runs under blockbuster."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from operator import add
+from typing import Annotated, Any
+
+import pytest
+from blockbuster import blockbuster
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
+from typing_extensions import TypedDict
+
+from threadkeep import Retention, Tiering
+from threadkeep.cache import open_cache
+from threadkeep.memory import LayeredCheckpointSaver, Layers
+from threadkeep.sessions import CheckpointManager
+from threadkeep.store import open_store
+from threadkeep.streaming import StreamingCheckpointSaver
+
+from .backends import BACKENDS, open_backend, url_of
+from .places import at
+
+pytestmark = pytest.mark.parametrize("name", BACKENDS)
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Fail if anything in the block blocks an event loop, also where the error is caught."""
+    found: list[str] = []
+
+    class Blocking(blockbuster.BlockingError):
+        def __init__(self, func: str) -> None:
+            super().__init__(func)
+            frames = traceback.extract_stack()[-9:-2]
+            found.append("\n".join([func, *traceback.format_list(frames)]))
+
+    original = blockbuster.BlockingError
+    blockbuster.BlockingError = Blocking  # type: ignore[misc]
+    try:
+        with blockbuster.blockbuster_ctx() as watching:
+            for function in watching.functions.values():  # what is not ours
+                function.can_block_in("logging/__init__.py", {"emit", "flush"})
+                function.can_block_in("redis/utils.py", {"get_lib_version"})
+            yield
+    except Blocking:
+        pass  # it is in the list, with its place
+    finally:
+        blockbuster.BlockingError = original  # type: ignore[misc]
+    assert not found, "\n\n".join(found)
+
+
+class Noting:
+    """Passes calls on, and notes which async methods were called."""
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+        self._called: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        self._called.add(name)
+        return getattr(self._of, name)
+
+    def missing(self) -> set[str]:
+        """The public async methods that were not called."""
+        names = {
+            name
+            for name, method in inspect.getmembers(type(self._of))
+            if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
+            if not name.startswith("_")
+        }
+        return names - self._called
+
+
+class State(TypedDict):
+    items: Annotated[list[Any], add]
+
+
+def graph_on(saver: Any, *, asks: bool = False) -> Any:
+    """A graph of one node, which may ask and wait for the answer."""
+
+    async def node(state: Any) -> Any:
+        return {"items": [interrupt("?") if asks else "one"]}
+
+    return StateGraph(State).add_node(node).add_edge(START, "node").compile(checkpointer=saver)
+
+
+async def every(found: AsyncIterator[Any]) -> list[Any]:
+    return [one async for one in found]
+
+
+async def test_savers(name, tmp_path):
+    opened = open_backend(name, tmp_path)
+    saver = Noting(opened)
+    graph = graph_on(opened)
+    with watched():
+        await saver.asetup()
+        for thread in ("a", "a", "b", "c"):
+            await graph.ainvoke({"items": ["x"]}, at(thread))
+        found = await every(saver.alist(at("a")))
+        await every(saver.alist(None, filter={"source": "loop"}, limit=3))
+        await saver.aget(at("a"))
+        head = await saver.aget_tuple(at("a"))
+        await saver.aget_delta_channel_history(config=head.config, channels=["items"])
+        await graph.aupdate_state(at("a"), {"items": ["y"]})
+        await saver.aput_writes(head.config, [("items", ["z"])], "task")
+        await saver.aput(head.config, {**head.checkpoint, "id": "1f"}, head.metadata, {})
+        await saver.aput_many([(head.config, {**head.checkpoint, "id": "2f"}, head.metadata, {})])
+        await saver.acopy_thread("a", "copy")
+        await saver.adelete_checkpoints("a", [found[-1].config["configurable"]["checkpoint_id"]])
+        await saver.adelete_for_runs(["run"])
+        await saver.aprune(["copy"])
+        await saver.apartial("a")
+        await saver.adiscard_partial("a")
+        await saver.astats(exact=True)
+        await saver.acheck()
+        await saver.aclear_cache()
+        await saver.aflush()
+        await saver.adelete_thread("a")
+        await saver.aclose()
+    assert not saver.missing()
+
+
+async def test_graphs_that_are_interrupted_and_resumed(name, tmp_path):
+    """Turn after turn of one thread, whose head this process has just written."""
+    saver = open_backend(name, tmp_path)
+    graph = graph_on(saver, asks=True)
+    with watched():
+        for turn in range(3):
+            await graph.ainvoke({"items": [turn]}, at("a"))
+            await graph.ainvoke(Command(resume="yes"), at("a"))
+            await graph.aget_state(at("a"))
+        await every(graph.aget_state_history(at("a")))
+        await saver.aclose()
+
+
+async def test_threads(name, tmp_path):
+    saver, other = open_backend(name, tmp_path), open_backend("memory", tmp_path)
+    threads = Noting(saver.threads)
+    graph = graph_on(saver)
+    file, theirs = tmp_path / "bundle", InMemorySaver()
+    await graph_on(theirs).ainvoke({"items": ["x"]}, at("theirs"))
+    with watched():
+        for thread in ("a", "a", "b", "c"):
+            await graph.ainvoke({"items": ["x"]}, at(thread))
+        first = (await every(saver.alist(at("a"))))[-1].config["configurable"]["checkpoint_id"]
+        await threads.acreate("new", tags=["t"])
+        await threads.aget("a")
+        await threads.aupdate("a", metadata={"k": 1}, ttl=timedelta(days=1))
+        await threads.atag("a", "t")
+        await threads.auntag("a", "t")
+        await threads.apin("a")
+        await threads.aunpin("a")
+        await threads.asearch(metadata={"k": 1})
+        await every(threads.ascan())
+        await threads.acount()
+        await threads.abranches("a")
+        await threads.abranches_by_ns("a")
+        await threads.adiff("a", first)
+        await threads.adiff_checkpoints(("a", first), ("a", None))
+        await threads.aversions("a", "items")
+        await threads.afork("a", None, "fork")
+        await graph.ainvoke({"items": ["x"]}, at("fork"))
+        await threads.amerge_fork("fork", "a")
+        await threads.afork("a", None, "left")
+        await threads.adiscard_fork("left", delete=True)
+        await threads.aretain("b", Retention(keep_last=1))
+        await threads.agc(Retention(keep_last=2))
+        await threads.aexport_bundle(None, file)
+        await threads.aimport_bundle(file, replace=True)
+        await threads.amirror(other)
+        await threads.aadopt(theirs, ["theirs"])
+        await threads.arepair(dry_run=True)
+        await threads.arepair(file=tmp_path / "quarantine")
+        await threads.aerase("c", rewrite=True)
+        await saver.aclose()
+        await other.aclose()
+    assert threads.missing() == {"aarchive", "arestore", "aoffload", "atier"}
+
+
+async def test_the_cold_store(name, tmp_path):
+    saver = open_backend(name, tmp_path, cold=f"file://{tmp_path / 'cold'}")
+    graph = graph_on(saver)
+    with watched():
+        for value in ("x" * 5_000, "y"):
+            await graph.ainvoke({"items": [value]}, at("a"))
+        await saver.threads.aarchive("a")
+        await saver.aget_tuple(at("a"))  # brings it back
+        await saver.threads.aarchive("a")
+        await saver.threads.arestore("a")
+        await saver.threads.aoffload("a", over=1024)
+        await saver.aget_tuple(at("a"))
+        await saver.threads.atier(Tiering())
+        await saver.aclose()
+
+
+async def test_stores(name, tmp_path):
+    url = "memory://" if name == "memory" else url_of(name, tmp_path)
+    opened = open_store(url, index={"search": "text", "fields": ["$"]}, history=2)
+    store = Noting(opened)
+    ns, file = ("users", "1"), tmp_path / "items"
+    with watched():
+        await store.asetup()
+        for text in ("red", "blue"):
+            await store.aput(ns, "k", {"text": text}, ttl=None)
+            await store.aget(ns, "k")
+        await store.abatch([])
+        await store.asearch(ns, query="blue", filter={"text": "blue"})
+        await store.alist_namespaces()
+        await store.aversions(ns, "k")
+        await store.aembed_pending()
+        await store.asweep_ttl()
+        await store.aexport_items(file)
+        await store.aimport_items(file)
+        await store.adelete(ns, "k")
+        await store.aerase(ns)
+        await store.aclose()
+    assert not store.missing()
+
+
+async def test_caches(name, tmp_path):
+    cache = Noting(open_cache("memory://" if name == "memory" else url_of(name, tmp_path)))
+    key = (("node",), "key")
+    with watched():
+        await cache.asetup()
+        await cache.aset({key: (1, None)})
+        await cache.aget([key])
+        await cache.adelete([key])
+        await cache.aclear()
+        await cache.aclose()
+    assert not cache.missing()
+
+
+async def test_layers(name, tmp_path):
+    inner = open_backend(name, tmp_path)
+    saver = Noting(LayeredCheckpointSaver(inner, Layers(full_window=2, summary_window=4)))
+    with watched():
+        for turn in range(6):
+            await saver.asave("a", [HumanMessage(f"q{turn}", id=f"q{turn}"), AIMessage(f"{turn}")])
+            await saver.aload("a")
+        for call in (saver.afull_messages, saver.alayers, saver.ausage, saver.asummary):
+            await call("a")
+        await saver.aarchive("a", query="q1")
+        await saver.aclose()
+
+
+async def test_streams(name, tmp_path):
+    inner = open_backend(name, tmp_path)
+    opened = StreamingCheckpointSaver(inner, interval=0.01)
+    saver = Noting(opened)
+    with watched():
+        stream = await saver.astart_streaming("a")
+        await stream.aupdate("text")
+        await saver.aupdate("a", "more")
+        await saver.apartial("a")
+        await stream.astop()
+        async with opened.streaming("a") as other:
+            await other.aupdate("text")
+        await saver.adiscard_partial("a")
+        await saver.aclose()
+
+
+async def test_sessions(name, tmp_path):
+    manager = Noting(CheckpointManager(open_backend(name, tmp_path)))
+    with watched():
+        made = [await manager.acreate_checkpoint("s", "w", {"n": n}) for n in range(3)]
+        await manager.aget_checkpoint("s", made[0])
+        await manager.aget_latest_checkpoint("s")
+        await manager.alist_checkpoints("s")
+        await manager.arestore_from_checkpoint("s", made[1])
+        await manager.adelete_checkpoint("s", made[0])
+        await manager.acleanup_old_checkpoints("s", 1)
+        await manager.aclose()
+    assert not manager.missing()
