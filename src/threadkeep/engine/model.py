@@ -188,7 +188,8 @@ class ReadThread(NamedTuple):
     """Everything but the segments' data of one thread, for maintenance.
 
     Reply: one `ThreadRows`. A row that cannot be made a record is a `CorruptionError`; with `skip`
-    it is returned as unreadable instead, and the checkpoints may come without their keyframes.
+    it is returned as unreadable instead, and the checkpoints may come without their keyframes. So
+    is then the thread's own row, if its entry, generation (then 0) or tombstone is damaged.
     `stub` is ignored by a store: it leaves an archived thread where it is.
     """
 
@@ -197,10 +198,14 @@ class ReadThread(NamedTuple):
     stub: bool = False
 
 
+THREADS = "threads"
+"""The table of threads' own rows: of one that is damaged, `UnreadableRow.table`."""
+
+
 class UnreadableRow(NamedTuple):
     """A row that is there and cannot be made a record."""
 
-    table: str  # "checkpoints", "writes", "segments", or another that the store has
+    table: str  # "threads", "checkpoints", "writes", "segments", or another that the store has
     key: bytes  # finds the row again in the store that it was read from
     problem: str
     data: bytes  # what it holds, for a person to read
@@ -342,7 +347,9 @@ class Batch(NamedTuple):
     `ConflictError`. Then `drop_segments` (each only where log, start and count all match),
     then `segments`: one that is there with the same bytes is skipped, one that overlaps
     stored positions in any other way is a `SegmentTakenError`. Checkpoint rows replace
-    by (ns, id). Drops of what is absent are harmless. `bump` raises the generation, of all
+    by (ns, id). Drops of what is absent are harmless. If the thread's own row is one of
+    `drop_unreadable`, that comes first: its entry is forgotten, damaged columns get safe values
+    (another generation), and it is a `ConflictError` if the row has changed. `bump` raises the generation, of all
     threads that share the segments.
     `now` is the time in microseconds since 1970. `made` is nothing that is stored: what the engine
     made the batch of.

@@ -10,11 +10,12 @@ from threadkeep.backends.records import only_adds
 from threadkeep.backends.sqlite import additions, entries, salvage
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.sqlite.known import Known
-from threadkeep.backends.sqlite.reads import read_thread_head
+from threadkeep.backends.sqlite.entries import read_thread_head
 from threadkeep.backends.sqlite.records import pack_id, unpack_id
 from threadkeep.engine.model import (
     HIDDEN,
     NESTED,
+    THREADS,
     Batch,
     Change,
     CopyThread,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 
 def _apply(db: sqlite3.Connection, batch: Batch) -> None:
+    salvage.forget_entry(db, batch)
     number = _checked(db, batch)
     if batch.entry is not None:
         entries.replace_entry(db, number, batch.entry)
@@ -63,7 +65,8 @@ def _apply(db: sqlite3.Connection, batch: Batch) -> None:
     if batch.drop_unreadable:
         heap = read_thread_head(db, batch.thread).heap
         for row in batch.drop_unreadable:
-            salvage.drop(db, number, heap, row)
+            if row.table != THREADS:
+                salvage.drop(db, number, heap, row)
     if batch.bump:
         db.execute(_BUMP, (number, number))
 

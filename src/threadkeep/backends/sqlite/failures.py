@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 # no UTF-8; and what our own unpacking of damaged ids raises.
 DRIVER_ERRORS = (sqlite3.Error, OverflowError, UnicodeError)
 
-DAMAGED = "Run `python -m threadkeep check FILE` to see what is damaged; restore a backup."
+DAMAGED = (
+    "`threadkeep check FILE` says what is damaged, `threadkeep repair` puts it right where that can"
+    " be done; else restore a backup."
+)
 _MEANINGS: dict[int, Meaning] = {
     sqlite3.SQLITE_BUSY: (
         errors.LockedError,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from threadkeep.backends.sqlite import entries
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, tells_of_damage
-from threadkeep.engine.model import UnreadableRow
-from threadkeep.errors import CorruptionError
+from threadkeep.engine.model import THREADS, UnreadableRow
+from threadkeep.engine.thread_entry import LARGEST, LATEST, ReadEntry
+from threadkeep.errors import ConflictError, CorruptionError
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterator, Sequence
 
-    from threadkeep.engine.model import ReadDamage
+    from threadkeep.engine.model import Batch, ReadDamage
 
 
 # ruff: noqa: S608 - texts are put together from constants of this module only
@@ -92,13 +94,66 @@ def drop(db: sqlite3.Connection, number: int, heap: int, row: UnreadableRow) -> 
     db.execute(sql, (of, row.key.decode()))
 
 
+_THREAD_COLUMNS = (
+    "number thread generation deleted_at state created_at updated_at size waits_at revision pinned"
+    " ttl origin origin_checkpoint heap"
+).split()
+_THREAD_ROW = _key(_THREAD_COLUMNS)
+_LABEL_ROWS = f"""
+SELECT {_key(["beginning", "label"])} FROM tk_labels
+WHERE thread = (SELECT number FROM tk_threads WHERE thread = ?) ORDER BY beginning
+"""
+
+
+def thread_row(db: sqlite3.Connection, thread: str) -> tuple[UnreadableRow, ...]:
+    """The thread's own row, if its entry or its head is damaged."""
+    entry = entries.entry(db, ReadEntry(thread))
+    problem = "" if entry is None else entry.damage
+    try:
+        entries.read_thread_head(db, thread)
+    except CorruptionError:
+        problem = "its generation, its tombstone or the number of its heap is damaged"
+    if not problem:
+        return ()
+    (key,) = db.execute(f"SELECT {_THREAD_ROW} FROM tk_threads WHERE thread = ?", (thread,))
+    labels = [label for (label,) in db.execute(_LABEL_ROWS, (thread,))]
+    data = "\n".join([*key, *labels])
+    return (UnreadableRow(THREADS, key[0].encode(), problem, data.encode()),)
+
+
+_FORGET_ENTRY = f"""
+UPDATE tk_threads SET
+    generation = iif(typeof(generation) IN ('integer', 'null')
+        AND coalesce(generation, 0) BETWEEN 0 AND {LARGEST}, generation, abs(random()) >> 2),
+    deleted_at = iif(typeof(deleted_at) = 'integer'
+        AND deleted_at BETWEEN 1 AND {LATEST}, deleted_at, NULL),
+    revision = iif(typeof(revision) = 'integer'
+        AND revision BETWEEN 0 AND {LARGEST}, revision, abs(random()) >> 2),
+    heap = iif(typeof(heap) = 'integer', heap, NULL),
+    state = NULL, created_at = NULL, updated_at = NULL, size = NULL, waits_at = NULL,
+    pinned = NULL, ttl = NULL, origin = NULL, origin_checkpoint = NULL
+WHERE thread = ? AND {_THREAD_ROW} = ?
+"""
+_DROP_LABELS = (
+    "DELETE FROM tk_labels WHERE thread = (SELECT number FROM tk_threads WHERE thread = ?)"
+)
+
+
+def forget_entry(db: sqlite3.Connection, batch: Batch) -> None:
+    """Make the thread's own row sound, if the batch drops it; see `Batch`."""
+    for row in batch.drop_unreadable:
+        if row.table == THREADS:
+            if not db.execute(_FORGET_ENTRY, (batch.thread, row.key.decode())).rowcount:
+                raise ConflictError(thread=batch.thread)
+            db.execute(_DROP_LABELS, (batch.thread,))
+
+
 _STRAYS = """
 SELECT thread, count(*) FROM {} WHERE thread NOT IN (SELECT {} FROM tk_threads) GROUP BY thread
 """
 _ODD_THREADS = """
-SELECT number FROM tk_threads WHERE typeof(thread) <> 'text'
-    OR typeof(generation) NOT IN ('integer', 'null')
-    OR typeof(deleted_at) NOT IN ('integer', 'null')
+SELECT number FROM tk_threads
+WHERE typeof(thread) <> 'text' OR (state IS NULL AND created_at IS NOT NULL)
 """
 
 
