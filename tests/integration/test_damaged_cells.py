@@ -47,6 +47,7 @@ CELLS = [
     for table, columns in TABLES.items()
     for column in columns.split()
     for kind in VALUES
+    if (column, kind) != ("thread", "not UTF-8") or table != "tk_threads"
 ]
 OF_BAD = "(SELECT number FROM tk_threads WHERE thread = 'bad')"
 

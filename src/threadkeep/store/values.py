@@ -10,6 +10,7 @@ import zstandard
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep.codec import Codec, NativeCodec, SerdeCodec
+from threadkeep.codec.frame import MAX_BODY
 from threadkeep.errors import CorruptionError, invalid
 from threadkeep.store.records import Packed
 
@@ -87,9 +88,11 @@ def patched(data: bytes, new: Packed | None) -> Packed:
         CorruptionError: the patch is damaged, or of another version than `new`.
     """
     try:
+        if not 0 <= zstandard.frame_content_size(data[1:]) <= MAX_BODY:
+            raise zstandard.ZstdError("no size, or one over the limit")
         old = zstandard.ZstdDecompressor(dict_data=_dictionary(new)).decompress(data[1:])
         return old.decode() if data[:1] == _JSON else old
-    except (zstandard.ZstdError, UnicodeDecodeError) as error:
+    except (zstandard.ZstdError, TypeError, ValueError) as error:
         raise CorruptionError("A version of an item cannot be read.") from error
 
 

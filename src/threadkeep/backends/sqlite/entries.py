@@ -81,15 +81,13 @@ def entry(db: sqlite3.Connection, read: ReadEntry) -> ThreadEntry | None:
     row = db.execute(_ENTRY, (read.thread,)).fetchone()
     return None if row is None else _entry(db, row)
 
-_KINDS = {"thread": "('text')"}
-
-
 def search(db: sqlite3.Connection, read: SearchThreads) -> list[ThreadEntry]:
     """The reply to a `SearchThreads`."""
     source, conditions, values = _where(db, read.query)
     order, sign = f"t.{read.order}", "<" if read.descending else ">"
     # (one that is damaged has no place in the order)
-    conditions.append(f"typeof({order}) IN {_KINDS.get(read.order, ('integer', 'null'))}")
+    kinds = "('text')" if read.order == "thread" else "('integer', 'null')"
+    conditions += ["typeof(t.thread) = 'text'", f"typeof({order}) IN {kinds}"]
     if read.after is not None:
         conditions.append(f"({order}, t.thread) {sign} (?, ?)")
         values += read.after
@@ -112,6 +110,8 @@ def count(db: sqlite3.Connection, read: CountThreads) -> int:
 def _entry(db: sqlite3.Connection, row: tuple[Any, ...]) -> ThreadEntry:
     thread, number, state, created_at, updated_at, size, pinned, ttl, *rest = row
     origin, origin_checkpoint, waits_at, deleted_at, revision = rest
+    if type(thread) is not str:
+        raise wrong_types("tk_threads")
     entry = ThreadEntry(
         thread=thread,
         state=state,

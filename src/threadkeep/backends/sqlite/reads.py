@@ -376,7 +376,10 @@ def _find(db: sqlite3.Connection, read: model.FindThreads) -> list[str]:
         rows = db.execute(_FIND_RUNS, (*after, json.dumps(read.run_ids), read.limit))
     else:
         rows = db.execute(_FIND_EMPTY if read.empty else _FIND, (*after, read.limit))
-    return [thread for (thread,) in rows]
+    names = [thread for (thread,) in rows]
+    if not all(type(name) is str for name in names):
+        raise records.wrong_types("tk_threads")
+    return names
 
 
 _FIND_ANY = """

@@ -50,11 +50,9 @@ def unpack_id(packed: bytes | str) -> str:
 
 def unpack_any(value: Any) -> Any:
     """Turn what is stored back into the id; return anything that is none as it is."""
-    if value is None:
-        return None
     try:
-        return unpack_id(value)
-    except (TypeError, ValueError, AttributeError):
+        return unpack_id(value) if type(value) in _ID else value
+    except ValueError:
         return value
 
 

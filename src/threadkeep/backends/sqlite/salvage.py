@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadkeep.backends.sqlite import entries
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, tells_of_damage
+from threadkeep.backends.sqlite.records import pack_id, unpack_id
 from threadkeep.engine.model import THREADS, UnreadableRow
 from threadkeep.engine.thread_entry import LARGEST, LATEST, ReadEntry
 from threadkeep.errors import ConflictError, CorruptionError
@@ -32,6 +34,27 @@ _TABLES = {
     "writes": ("tk_writes", 3, "ns checkpoint seq run seen task path body"),
     "segments": ("tk_heap_segments", 2, "log start count data"),
 }
+
+
+@contextmanager
+def lenient(db: sqlite3.Connection) -> Iterator[None]:
+    """Read text that is not UTF-8 as a type that no column can hold."""
+    plain, db.text_factory = db.text_factory, _text_or_bytes
+    try:
+        yield
+    finally:
+        db.text_factory = plain
+
+
+class _NotUtf8(bytes):
+    """A text of a damaged row."""
+
+
+def _text_or_bytes(data: bytes) -> str | bytes:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return _NotUtf8(data)
 
 
 def _in_ascii(column: str) -> str:
@@ -71,6 +94,9 @@ def rows(
                     if isinstance(value, str):
                         value.encode()
                 found.append(make(tuple(row)))
+                if table != "segments" and pack_id(unpack_id(row[1])) != row[1]:
+                    broken.append((key, f"A row of {name} holds an id in another form than its own."))
+                    del found[-1]  # (it could not be found again by its id)
             except CorruptionError as error:
                 broken.append((key, error.message))
             except ValueError:
@@ -107,7 +133,8 @@ WHERE thread = (SELECT number FROM tk_threads WHERE thread = ?) ORDER BY beginni
 
 def thread_row(db: sqlite3.Connection, thread: str) -> tuple[UnreadableRow, ...]:
     """The thread's own row, if its entry or its head is damaged."""
-    entry = entries.entry(db, ReadEntry(thread))
+    with lenient(db):
+        entry = entries.entry(db, ReadEntry(thread))
     problem = "" if entry is None else entry.damage
     try:
         entries.read_thread_head(db, thread)
