@@ -68,7 +68,8 @@ def archive_of(entry: ThreadEntry | None) -> Archive | None:
 
     Raises `CorruptionError` if the entry is damaged.
     """
-    labels = () if thread_entry.sound(entry) is None else entry.labels
+    thread_entry.sound(entry)
+    labels = () if entry is None else entry.labels
     record = thread_entry.find_record(labels, thread_entry.ARCHIVE_RECORD)
     if entry is None or record is None:
         return None

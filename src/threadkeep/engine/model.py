@@ -347,10 +347,10 @@ class Batch(NamedTuple):
     `ConflictError`. Then `drop_segments` (each only where log, start and count all match),
     then `segments`: one that is there with the same bytes is skipped, one that overlaps
     stored positions in any other way is a `SegmentTakenError`. Checkpoint rows replace
-    by (ns, id). Drops of what is absent are harmless. If the thread's own row is one of
-    `drop_unreadable`, that comes first: its entry is forgotten, damaged columns get safe values
-    (another generation), and it is a `ConflictError` if the row has changed. `bump` raises the generation, of all
-    threads that share the segments.
+    by (ns, id). Drops of what is absent are harmless. `bump` raises the generation, of all
+    threads that share the segments. If the thread's own row is one of `drop_unreadable`, that comes
+    first: what is damaged gets safe values (a generation that it never had), and the entry counts
+    as absent. Where the row can be compared, it is a `ConflictError` if it has changed.
     `now` is the time in microseconds since 1970. `made` is nothing that is stored: what the engine
     made the batch of.
 

@@ -195,6 +195,7 @@ def _is_origin(value: Any) -> bool:
     return value is None or (len(value) == 2 and all(type(part) is str for part in value))  # noqa: PLR2004
 
 
+_STATES = frozenset(map(str, ThreadStatus))
 _FIELDS: dict[str, tuple[Callable[[Any], bool], Any]] = {
     "state": (lambda value: isinstance(value, str) and value in _STATES, ""),
     "created_at": (is_time, 0),
@@ -207,7 +208,6 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], Any]] = {
     "deleted_at": (lambda value: is_time(value) and value >= 0, 0),
     "revision": (is_count, 0),
 }
-_STATES = frozenset(map(str, ThreadStatus))
 _ORDERED = ("created_at", "updated_at", "size")
 
 

@@ -104,7 +104,9 @@ def search(
 def _is_shown(entry: ThreadEntry) -> bool:
     """Return False for threadkeep's own thread, and for a damaged entry, which is logged."""
     if entry.damage:
-        _log.warning("Thread %r is left out of a listing: %s. %s", entry.thread, entry.damage, REPAIR)
+        _log.warning(
+            "Thread %r is left out of a listing: %s. %s", entry.thread, entry.damage, REPAIR
+        )
     return not entry.damage and not entry.thread.startswith(OWN_NS)
 
 

@@ -9,10 +9,11 @@ A bundle that was read to its end is complete; anything else ends in a typed err
                    believes (over 64 MB and 1,000 times)
               "E": the end: number of threads (8 bytes), SHA-256 of all bytes before this record
 
-So a file makes a reader take 64 MB, or 1,000 times its own size. All numbers are little endian. The end is the last record, and nothing follows it. A thread is
-the array `[id, deleted_at, segments, checkpoints, writes, more]`, each of the three in the middle
-an array of arrays: the fields of `engine.model`'s records in their order. `more` maps names to
-optional parts: a later release adds names there.
+So a record makes a reader take 64 MB, or 1,000 times its own size. All numbers are little endian.
+The end is the last record, and nothing follows it. A thread is the array `[id, deleted_at,
+segments, checkpoints, writes, more]`, each of the three in the middle an array of arrays: the
+fields of `engine.model`'s records in their order. `more` maps names to optional parts: a later
+release adds names there.
 """
 
 from __future__ import annotations

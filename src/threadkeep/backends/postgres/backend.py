@@ -86,6 +86,8 @@ class AsyncPostgresBackend(Database, AsyncBackend):
             if len(threads) > 1:
                 # All are locked first, in one order: so no two groups wait for each other.
                 statements = [*changes.locking(threads), *statements]
+        damaged = [change for change in many if isinstance(change, Batch) and change.drop_unreadable]
+        statements = [*[make_sound(change.thread) for change in damaged], *statements]
         losses: list[Exception] = []
         with self.mapped_errors():
             answers = await self.answered(statements, NEWEST_STATE, losses)

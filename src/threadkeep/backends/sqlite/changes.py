@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends.records import only_adds
 from threadkeep.backends.sqlite import additions, entries, salvage
+from threadkeep.backends.sqlite.entries import read_thread_head
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.sqlite.known import Known
-from threadkeep.backends.sqlite.entries import read_thread_head
 from threadkeep.backends.sqlite.records import pack_id, unpack_id
 from threadkeep.engine.model import (
     HIDDEN,

@@ -39,7 +39,10 @@ SELECT number, generation, deleted_at, coalesce(heap, number) FROM tk_threads WH
 
 
 class ThreadHead(NamedTuple):
-    """The part of a thread's own row that is no entry; `number` is None where it has none yet. `heap` is its segments'."""
+    """The part of a thread's own row that is no entry.
+
+    `number` is None where it has none yet. `heap` is its segments'.
+    """
 
     number: int | None
     generation: int
@@ -80,6 +83,7 @@ def entry(db: sqlite3.Connection, read: ReadEntry) -> ThreadEntry | None:
     """The reply to a `ReadEntry`."""
     row = db.execute(_ENTRY, (read.thread,)).fetchone()
     return None if row is None else _entry(db, row)
+
 
 def search(db: sqlite3.Connection, read: SearchThreads) -> list[ThreadEntry]:
     """The reply to a `SearchThreads`."""

@@ -7,7 +7,7 @@ import math
 from contextlib import nullcontext, suppress
 from itertools import chain
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from threadkeep.backends.records import with_writes
 from threadkeep.backends.sqlite import entries, records, salvage
@@ -357,7 +357,8 @@ ORDER BY t.thread LIMIT ?
 """
 _FIND_EMPTY = """
 SELECT thread FROM tk_threads
-WHERE thread >= coalesce(?, '') AND thread IS NOT ? AND typeof(thread) = 'text' ORDER BY thread LIMIT ?
+WHERE thread >= coalesce(?, '') AND thread IS NOT ? AND typeof(thread) = 'text'
+ORDER BY thread LIMIT ?
 """
 _FIND_RUNS = """
 SELECT t.thread FROM tk_threads t

@@ -95,7 +95,9 @@ def rows(
                         value.encode()
                 found.append(make(tuple(row)))
                 if table != "segments" and pack_id(unpack_id(row[1])) != row[1]:
-                    broken.append((key, f"A row of {name} holds an id in another form than its own."))
+                    broken.append(
+                        (key, f"A row of {name} holds an id in another form than its own.")
+                    )
                     del found[-1]  # (it could not be found again by its id)
             except CorruptionError as error:
                 broken.append((key, error.message))
@@ -121,9 +123,9 @@ def drop(db: sqlite3.Connection, number: int, heap: int, row: UnreadableRow) -> 
 
 
 _THREAD_COLUMNS = (
-    "number thread generation deleted_at state created_at updated_at size waits_at revision pinned"
-    " ttl origin origin_checkpoint heap"
-).split()
+    *("number", "thread", "generation", "deleted_at", "state", "created_at", "updated_at", "size"),
+    *("waits_at", "revision", "pinned", "ttl", "origin", "origin_checkpoint", "heap"),
+)
 _THREAD_ROW = _key(_THREAD_COLUMNS)
 _LABEL_ROWS = f"""
 SELECT {_key(["beginning", "label"])} FROM tk_labels
