@@ -27,8 +27,9 @@ from threadkeep.backends.postgres.connections import (
 from threadkeep.backends.postgres.database import Database
 from threadkeep.backends.postgres.failures import DRIVER_ERRORS, refusal
 from threadkeep.backends.postgres.statement import Rows, Statement
+from threadkeep.backends.postgres.threads import make_sound
 from threadkeep.backends.sync_bridge import BlockingFace, finish
-from threadkeep.engine.model import Change, CopyThread, Read, ReadThread
+from threadkeep.engine.model import Batch, Change, CopyThread, Read, ReadThread
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
 
 # (A replica that takes over has the same; a copy by pg_dump has not.)
@@ -86,8 +87,9 @@ class AsyncPostgresBackend(Database, AsyncBackend):
             if len(threads) > 1:
                 # All are locked first, in one order: so no two groups wait for each other.
                 statements = [*changes.locking(threads), *statements]
-        damaged = [change for change in many if isinstance(change, Batch) and change.drop_unreadable]
-        statements = [*[make_sound(change.thread) for change in damaged], *statements]
+        batches = [change for change in many if isinstance(change, Batch)]
+        damaged = [batch.thread for batch in batches if batch.drop_unreadable]
+        statements = [*map(make_sound, damaged), *statements]
         losses: list[Exception] = []
         with self.mapped_errors():
             answers = await self.answered(statements, NEWEST_STATE, losses)

@@ -360,7 +360,7 @@ def _thread(read: model.ReadThread) -> Query:
         )
         places = tuple(model.SegmentInfo(*row) for row in segments)
         family = tuple([unpack_text(other) for (other,) in others])
-        broken = threads.damaged(own[0], read.thread) if own else ()
+        broken = threads.damaged(own[0], read.thread, generation) if own else ()
         return model.ThreadRows(
             generation, deleted_at, checkpoints, orphans, places, family, broken
         )

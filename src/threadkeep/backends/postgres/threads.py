@@ -34,6 +34,7 @@ from threadkeep.engine.thread_entry import (
     ThreadQuery,
     ThreadStatus,
     checked,
+    is_count,
 )
 
 MICROSECONDS = """(CASE WHEN isfinite({0}) THEN (extract(epoch from {0}) * 1000000)::bigint
@@ -95,6 +96,9 @@ def count(read: thread_entry.CountThreads) -> Query:
 def _entry(row: Sequence[Any]) -> ThreadEntry:
     thread, state, created_at, updated_at, size, labels, pinned, ttl, *rest = row
     origin, origin_checkpoint, waits_at, deleted_at, revision = rest
+    begun: Any = None
+    if origin is not None:
+        begun = (unpack_text(origin), unpack_optional(origin_checkpoint))
     entry = ThreadEntry(
         thread=unpack_text(thread),
         state=state,
@@ -104,7 +108,7 @@ def _entry(row: Sequence[Any]) -> ThreadEntry:
         labels=tuple(labels),
         pinned=pinned,
         ttl=ttl,
-        origin=None if origin is None else (unpack_text(origin), unpack_text(origin_checkpoint or "")),
+        origin=begun,
         waits_at=unpack_optional(waits_at),
         deleted_at=deleted_at,
         revision=revision,
@@ -112,25 +116,23 @@ def _entry(row: Sequence[Any]) -> ThreadEntry:
     return checked(entry)
 
 
-def damaged(results: Rows, thread: str) -> tuple[UnreadableRow, ...]:
-    """The thread's own row, of the rows of its entry, if it is damaged."""
-    entry = _entry(results[0]) if results else None
-    if entry is None or not entry.damage:
-        return ()
-    data = repr(results[0]).encode()
-    return (UnreadableRow(THREADS, thread.encode(), entry.damage, data),)
+def damaged(results: Rows, thread: str, generation: int) -> tuple[UnreadableRow, ...]:
+    """The thread's own row, of the rows of its entry, if that or its generation is damaged."""
+    problem = _entry(results[0]).damage if results else ""
+    if not is_count(generation):
+        problem = "its generation is damaged"
+    data = repr((generation, *results)).encode()
+    return (UnreadableRow(THREADS, thread.encode(), problem, data),) if problem else ()
 
 
 # What is damaged gets safe values, also if the change that follows is refused.
-_SOUND_TIME = "{{0}} BETWEEN {{schema}}.time_of({}) AND {{schema}}.time_of({})".format(
-    EARLIEST, LATEST
-)
+_IS_TIME = f"BETWEEN {{schema}}.time_of({EARLIEST}) AND {{schema}}.time_of({LATEST})"
 _MAKE_SOUND = f"""
 UPDATE {{schema}}.threads SET
     state = CASE WHEN state = ANY(%s) THEN state END,
-    created_at = CASE WHEN {_SOUND_TIME.format("created_at")} THEN created_at ELSE now() END,
-    updated_at = CASE WHEN {_SOUND_TIME.format("updated_at")} THEN updated_at ELSE now() END,
-    deleted_at = CASE WHEN {_SOUND_TIME.format("deleted_at")} THEN deleted_at END,
+    created_at = CASE WHEN created_at {_IS_TIME} THEN created_at ELSE now() END,
+    updated_at = CASE WHEN updated_at {_IS_TIME} THEN updated_at ELSE now() END,
+    deleted_at = CASE WHEN deleted_at {_IS_TIME} THEN deleted_at END,
     size = CASE WHEN size BETWEEN -{LARGEST} AND {LARGEST} THEN size ELSE 0 END,
     ttl = CASE WHEN ttl BETWEEN 0 AND {LARGEST} THEN ttl END,
     revision = CASE WHEN revision BETWEEN 0 AND {LARGEST} THEN revision
