@@ -148,7 +148,7 @@ def opened(sound: Path, tmp_path: Path) -> Iterator[Callable[[], Any]]:
         saver.close()
 
 
-@pytest.mark.drawn(60)
+@pytest.mark.drawn(16)
 @pytest.mark.parametrize(("table", "column", "kind"), CELLS, ids=[" ".join(c) for c in CELLS])
 def test_a_damaged_cell(
     table: str, column: str, kind: str, opened: Callable[[], Any], tmp_path: Path

@@ -53,7 +53,7 @@ def damage(name: str, case: str, folder: Path) -> None:
     harm.execute(f"UPDATE {schema}.threads SET {POSTGRES[case]} WHERE thread_id = ?", "bad")
 
 
-@pytest.mark.drawn(10)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize(("name", "case"), CASES)
 def test_a_damaged_entry(name: str, case: str, tmp_path: Path) -> None:
     with open_backend(name, tmp_path) as saver:

@@ -244,7 +244,7 @@ def _is_label(label: object) -> bool:
         case {"at": [str(), str()], **rest}:
             return not rest or (len(rest) == 1 and isinstance(rest.get("tag"), str))
         case dict():
-            return len(value) == 1
+            return len(value) == 1 and "at" not in value
     return False
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from binascii import crc_hqx
 from collections.abc import Mapping
 from typing import Any
+from zlib import crc32
 
 import orjson
 import zstandard
@@ -74,18 +74,19 @@ class Packer:
 
 # -- checksums ---------------------------------------------------------------------------
 
-_BITS = str.maketrans("01", " \t")
+_BITS = [f"{byte:08b}".translate(str.maketrans("01", " \t")) for byte in range(256)]
 _LENGTH, _SEALED = 16, b"\0"  # (the codec's bytes of a dict begin with another one)
 
 
 def seal(packed: Packed, namespace: Namespace, key: str) -> Packed:
-    """Add a checksum (CRC-16) of a value and of the item that it belongs to.
+    """Add a checksum (CRC-32, folded to 16 bits) of a value and of the item that it belongs to.
 
     JSON gets 16 spaces and tabs at its end, a bit each, which leaves it the same JSON to every
     database; bytes get three in front.
     """
     if isinstance(packed, str):
-        return packed + f"{_checksum(packed.encode(), namespace, key):016b}".translate(_BITS)
+        high, low = divmod(_checksum(packed.encode(), namespace, key), 256)
+        return packed + _BITS[high] + _BITS[low]
     return _SEALED + _checksum(packed, namespace, key).to_bytes(2, "big") + packed
 
 
@@ -110,7 +111,8 @@ def without_checksum(packed: Packed) -> Packed:
 
 def _checksum(data: bytes, namespace: Namespace, key: str) -> int:
     # (`repr` would not do: which characters it escapes grows with Python's Unicode tables)
-    return crc_hqx(ascii((*namespace, key)).encode(), crc_hqx(data, 0))
+    crc = crc32(ascii((*namespace, key)).encode(), crc32(data))
+    return (crc >> 16) ^ (crc & 0xFFFF)
 
 
 # -- patches -----------------------------------------------------------------------------
