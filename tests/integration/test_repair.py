@@ -397,7 +397,8 @@ def forget(name: str, folder: Path) -> None:
         harm._client.hset(keys_of(harm._prefix, "b")[0], "size", "5")
         return
     if name == "sqlite":
-        harm.execute("UPDATE tk_threads SET state = NULL, size = NULL WHERE thread = ?", "a")
+        nothing = "state = NULL, created_at = NULL, updated_at = NULL, size = NULL"
+        harm.execute(f"UPDATE tk_threads SET {nothing} WHERE thread = ?", "a")
         harm.execute("UPDATE tk_threads SET size = 5 WHERE thread = ?", "b")
         return
     schema = harm._names["c"].partition(".")[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import struct
+import tracemalloc
 from zlib import crc32
 
 import ormsgpack
@@ -13,6 +14,7 @@ import zstandard
 
 from threadkeep.engine.model import CheckpointRow, Segment, WriteRow
 from threadkeep.errors import CorruptionError, NewerFormatError, NotOursError, ThreadkeepError
+from threadkeep.transfer import bundle_format
 from threadkeep.transfer.bundle_format import (
     MAGIC,
     BundleWriter,
@@ -148,3 +150,22 @@ def test_a_size_that_nobody_has_written_asks_for_no_memory():
         read(MAGIC + b"\1" + head + b"few bytes")
     with pytest.raises(CorruptionError, match="no such record"):
         read(MAGIC + b"\1" + struct.pack("<cQI", b"T", 2**60, 0))
+
+
+def test_a_small_file_does_not_make_a_reader_allocate_much():
+    head, body = written()[:9], zstandard.ZstdCompressor().compress(bytes(1 << 27))  # 4 kB
+    record = struct.pack("<cQ", b"T", len(body))
+    forged = head + record + struct.pack("<I", crc32(body, crc32(record))) + body
+    tracemalloc.start()
+    with pytest.raises(CorruptionError, match="declare 134217728"):
+        read(forged)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 22
+
+
+def test_a_thread_that_would_be_compressed_too_well_is_written_as_it_is(monkeypatch):
+    monkeypatch.setattr(bundle_format, "_BELIEVED", 1 << 16)
+    whole = dataclasses.replace(MANY, segments=(Segment(1, 0, 1, bytes(1 << 18)),))
+    assert len(written(whole)) > 1 << 18
+    assert read(written(DELETED, whole, MANY)) == [DELETED, whole, MANY]

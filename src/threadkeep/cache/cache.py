@@ -43,6 +43,7 @@ from threadkeep.engine.usage import Counters
 from threadkeep.errors import (
     ClosedError,
     CodecError,
+    CorruptionError,
     InvalidArgumentError,
     NotSetUpError,
     ThreadkeepError,
@@ -185,8 +186,8 @@ class Cache(BaseCache[Any], Closing):
         leased: dict[bytes, bytes] = {}
         unreadable: list[bytes] = []
         for id_, (data, owner) in rows.items():
-            if data is None:
-                leased[id_] = owner or b""
+            if data is None and type(owner) is bytes:
+                leased[id_] = owner
                 continue
             try:
                 values[id_] = self._decoded(data)
@@ -312,12 +313,17 @@ class Cache(BaseCache[Any], Closing):
             return None
         return data
 
-    def _decoded(self, data: bytes) -> Any:
-        stored = self._codec.decode(data if self._store.instant else unpack(data)[0])
-        if not stored[0]:
-            return stored[1]
-        flat = iter(stored[1:])
-        return deque(zip(flat, flat, strict=True))
+    def _decoded(self, data: Any) -> Any:
+        try:
+            stored = self._codec.decode(data if self._store.instant else unpack(data)[0])
+            if not stored[0]:
+                return stored[1]
+            flat = iter(stored[1:])
+            return deque(zip(flat, flat, strict=True))
+        except (TypeError, LookupError, ValueError) as error:  # (a store may hold any type)
+            if isinstance(error, ThreadkeepError):
+                raise
+            raise CorruptionError("What the cache holds is no value of its own.") from error
 
     # -- life ----------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from threadkeep.backends.sqlite.connections import Connections
+from threadkeep.backends.sqlite.salvage import lenient
 from threadkeep.cache.backend import (
     PAGE,
     CacheBackend,
@@ -85,7 +86,7 @@ class SqliteEntries(CacheBackend):
 
     def fetch(self, reads: Sequence[Any]) -> list[Any]:
         """See `CacheBackend`."""
-        with self._connections.reading() as db:
+        with self._connections.reading() as db, lenient(db):  # (sound values are no text)
             return [_get(db, read) for read in reads]
 
     def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:

@@ -38,7 +38,7 @@ from threadkeep.engine.model import (
 )
 from threadkeep.engine.operation import Commit, Fetch, Requests, aside, call, commit, fetch
 from threadkeep.engine.optimistic import retry
-from threadkeep.engine.thread_entry import EntryFence, ReadEntry, ThreadEntry, is_archived
+from threadkeep.engine.thread_entry import EntryFence, ReadEntry, ThreadEntry, is_archived, sound
 from threadkeep.errors import (
     BackendError,
     ConflictError,
@@ -141,7 +141,7 @@ class TierLayer:
         heads: list[Read] = [ReadCheckpoint(name, "") for name in names]
         entries: list[Read] = [ReadEntry(name) for name in names]
         found, count = (yield Fetch([*heads, *entries, *reads])), len(names)
-        archived = [entry for entry in found[count : 2 * count] if is_archived(entry)]
+        archived = [entry for entry in map(sound, found[count : 2 * count]) if is_archived(entry)]
         for entry in archived:
             yield from self._bring_back(entry)
         if not archived:
@@ -219,9 +219,9 @@ class TierLayer:
 
     def _drop_as(self, change: DropThread, *, fenced: bool = False) -> Requests[None]:
         entry = yield from fetch(ReadEntry(change.thread))
+        archive = archive_of(entry)
         fences = (EntryFence(_revision(entry)),) if fenced else change.fences
         yield from commit(change._replace(fences=fences))
-        archive = archive_of(entry)
         left = None if change.rows is None else archive_of(change.rows.entry)
         if archive is not None and (left is None or left.folder != archive.folder):
             yield from self._remove(change.thread, archive)

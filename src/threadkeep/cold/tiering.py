@@ -119,7 +119,7 @@ class _Run:
     def visit(self, entry: ThreadEntry) -> Workflow[None]:
         """Tidy one thread; then archive it, offload its values, or leave it."""
         try:
-            known = archive_of(entry)
+            known = archive_of(entry)  # (raises if the entry is damaged)
             if self.cold is not None and known is not None and known.offloaded:
                 yield from tidy(self.store, self.cold, self.engine, entry.thread)
             if entry.state in WITH_CHECKPOINTS and not entry.pinned:

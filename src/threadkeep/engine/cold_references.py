@@ -64,7 +64,11 @@ class Archive(NamedTuple):
 
 
 def archive_of(entry: ThreadEntry | None) -> Archive | None:
-    """Return the archive that an entry names; one of another thread does not count."""
+    """Return the archive that an entry names; one of another thread does not count.
+
+    Raises `CorruptionError` if the entry is damaged.
+    """
+    thread_entry.sound(entry)
     labels = () if entry is None else entry.labels
     record = thread_entry.find_record(labels, thread_entry.ARCHIVE_RECORD)
     if entry is None or record is None:

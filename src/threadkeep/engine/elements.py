@@ -349,5 +349,7 @@ def _compress(data: bytes, base: bytes) -> bytes:
 
 
 def _decompress(data: bytes, base: bytes, size: int) -> bytes:
+    if zstandard.frame_content_size(data) not in (-1, size):  # (it would count before `size`)
+        raise zstandard.ZstdError("it declares another size")
     context = zstandard.ZstdDecompressor(dict_data=_dictionary(base), max_window_size=1 << 28)
     return context.decompress(data, max_output_size=size)

@@ -190,7 +190,8 @@ class ReadThread(NamedTuple):
     """Everything but the segments' data of one thread, for maintenance.
 
     Reply: one `ThreadRows`. A row that cannot be made a record is a `CorruptionError`; with `skip`
-    it is returned as unreadable instead, and the checkpoints may come without their keyframes.
+    it is returned as unreadable instead, and the checkpoints may come without their keyframes. So
+    is then the thread's own row, if its entry, generation (then 0) or tombstone is damaged.
     `stub` is ignored by a store: it leaves an archived thread where it is.
     """
 
@@ -199,10 +200,14 @@ class ReadThread(NamedTuple):
     stub: bool = False
 
 
+THREADS = "threads"
+"""The table of threads' own rows: of one that is damaged, `UnreadableRow.table`."""
+
+
 class UnreadableRow(NamedTuple):
     """A row that is there and cannot be made a record."""
 
-    table: str  # "checkpoints", "writes", "segments", or another that the store has
+    table: str  # "threads", "checkpoints", "writes", "segments", or another that the store has
     key: bytes  # finds the row again in the store that it was read from
     problem: str
     data: bytes  # what it holds, for a person to read
@@ -347,7 +352,9 @@ class Batch(NamedTuple):
     stored positions in any other way is a `SegmentTakenError`. Checkpoint rows replace
     by (ns, id). Drops of what is absent are harmless. A batch that drops or hides rows raises the
     revision of the entry, if there is one. `bump` raises the generation, of all threads that share
-    the segments.
+    the segments. If the thread's own row is one of `drop_unreadable`, that comes
+    first: what is damaged gets safe values (a generation that it never had), and the entry counts
+    as absent. Where the row can be compared, it is a `ConflictError` if it has changed.
     `now` is the time in microseconds since 1970. `made` is nothing that is stored: what the engine
     made the batch of.
 

@@ -17,7 +17,7 @@ from threadkeep.engine.model import (
     ThreadRows,
 )
 from threadkeep.engine.operation import Fetch, Operation, commit
-from threadkeep.engine.thread_entry import EntryFence, ReadEntry, ThreadEntry
+from threadkeep.engine.thread_entry import EntryFence, ReadEntry, ThreadEntry, sound
 from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
 
 T = TypeVar("T")
@@ -89,12 +89,14 @@ def read_snapshot(
     """Read one state of a thread; `alone`: without the threads that share its segments.
 
     `stub` leaves an archived thread in the cold store: it has no rows then. `skip` lists unreadable
-    rows apart, instead of failing.
+    rows apart and returns a damaged entry, instead of failing.
     """
     family: tuple[str, ...] = ()
     while True:
         reads = [ReadThread(name, skip=skip, stub=stub) for name in (thread, *family)]
         entry, rows, *others = yield Fetch([ReadEntry(thread), *reads])
+        if not skip:
+            sound(entry)
         if alone or rows.family == family:
             found = cast("list[ThreadRows]", others)
             return Snapshot(thread, cast("ThreadEntry | None", entry), rows, tuple(found))

@@ -19,6 +19,7 @@ from threadkeep.engine.thread_entry import (
     ThreadQuery,
     ThreadStatus,
     is_there,
+    sound,
 )
 from threadkeep.errors import ThreadExistsError, ThreadNotFoundError
 
@@ -79,21 +80,35 @@ def _commit(engine: Engine, old: ThreadEntry | None, new: ThreadEntry) -> Operat
 
 
 def read(thread: str) -> Operation[ThreadEntry | None]:
-    """Return the entry of a thread; None if there never was one."""
-    return cast("ThreadEntry | None", (yield from fetch(ReadEntry(thread))))
+    """Return the entry of a thread; None if there never was one. Raises `CorruptionError`."""
+    return sound((yield from fetch(ReadEntry(thread))))
 
 
 def known(thread: str) -> Operation[ThreadEntry]:
-    """Return the entry of an existing thread."""
-    entry = yield from read(thread)
+    """Return the entry of an existing thread. Raises `CorruptionError`."""
+    return cast("ThreadEntry", sound((yield from _existing(thread))))
+
+
+def _existing(thread: str) -> Operation[ThreadEntry]:
+    entry = cast("ThreadEntry | None", (yield from fetch(ReadEntry(thread))))
     if not is_there(entry):
         raise ThreadNotFoundError(thread=thread)
     return entry
 
 
 def search(query: SearchThreads) -> Operation[list[ThreadEntry]]:
-    """Return a page of the registry."""
+    """Return a page of the registry, with entries that are damaged."""
     return cast("list[ThreadEntry]", (yield from fetch(query)))
+
+
+def damaged_threads() -> Operation[list[str]]:
+    """Return the names of all threads whose entries are damaged."""
+    names: list[str] = []
+    after: tuple[str, str] | None = None
+    while page := (yield from page_of("thread", after)):
+        names += [entry.thread for entry in page if entry.damage]
+        after = page[-1].thread, page[-1].thread
+    return names
 
 
 def all_names(query: ThreadQuery) -> Operation[list[str]]:
@@ -129,14 +144,14 @@ def for_each(
 ) -> Generator[Any, Any, int]:
     """Visit all threads by name but threadkeep's own, or some, each entry; return how many.
 
-    `run` runs an operation.
+    Damaged entries are visited too. `run` runs an operation.
     """
     if threads is None:
         total, page = (yield from run(count(ALL))), (yield from run(page_of("thread", None)))
     else:
         total, page = len(threads), []
         for name in dict.fromkeys(threads):
-            page.append((yield from run(known(name))))
+            page.append((yield from run(_existing(name))))
     done = 0
     while page:
         for entry in page:

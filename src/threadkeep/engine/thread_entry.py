@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
+
+from threadkeep.errors import CorruptionError
 
 MAX_LABEL_BYTES = 1000  # what every store's index takes
 MAX_LABELS = 200  # of one thread
@@ -34,6 +37,7 @@ class ThreadEntry(NamedTuple):
     waits_at: str | None = None  # the checkpoint of the root namespace where an interrupt waits
     deleted_at: int = 0  # the tombstone
     revision: int = 0  # grows whenever something else than times and size changes
+    damage: str = ""  # names the fields whose stored values are damaged; see `checked`
 
 
 class Move(NamedTuple):
@@ -68,7 +72,7 @@ class Touch(NamedTuple):
 
 
 class ReadEntry(NamedTuple):
-    """The entry of a thread. Reply: one `ThreadEntry`, or None without one."""
+    """The entry of a thread. Reply: one `ThreadEntry`, as `checked`, or None without one."""
 
     thread: str
 
@@ -94,7 +98,7 @@ class SearchThreads(NamedTuple):
     """A page of the registry: entries by `order`, then by thread id, both in one direction.
 
     `after` continues behind an entry: its value of `order`, and its thread id. Reply: at most
-    `limit` `ThreadEntry`s.
+    `limit` `ThreadEntry`s, as `checked`; one whose value of `order` is damaged may be left out.
     """
 
     query: ThreadQuery
@@ -186,6 +190,99 @@ def is_archived(entry: ThreadEntry | None) -> TypeGuard[ThreadEntry]:
     """Return True if the thread's rows are in an archive, and not in the store."""
     return entry is not None and entry.state == ThreadStatus.ARCHIVED
 
+
+# -- damage --------------------------------------------------------------------------
+
+EARLIEST, LATEST = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999
+LARGEST = 2**62 - 1  # of counts: what is added to them still fits in 64 bits
+REPAIR = "`threadkeep check` says what is damaged, `threadkeep repair` puts it right."
+"""Hint for a thread with damaged rows."""
+
+
+def is_time(value: object) -> bool:
+    """Return True for microseconds since 1970 that a datetime can hold."""
+    return type(value) is int and EARLIEST <= value <= LATEST
+
+
+def is_count(value: object) -> bool:
+    """Return True for a number that can grow within 64 bits."""
+    return type(value) is int and 0 <= value <= LARGEST
+
+
+def _is_origin(value: Any) -> bool:
+    return value is None or (len(value) == 2 and all(type(part) is str for part in value))  # noqa: PLR2004
+
+
+_STATES = frozenset(map(str, ThreadStatus))
+_FIELDS: dict[str, tuple[Callable[[Any], bool], Any]] = {
+    "state": (lambda value: isinstance(value, str) and value in _STATES, ""),
+    "created_at": (is_time, 0),
+    "updated_at": (is_time, 0),
+    "size": (lambda value: type(value) is int and abs(value) <= LARGEST, 0),
+    "pinned": (lambda value: type(value) is bool, True),  # (rather kept than deleted)
+    "ttl": (lambda value: value is None or is_count(value), None),
+    "origin": (_is_origin, None),
+    "waits_at": (lambda value: value is None or type(value) is str, None),
+    "deleted_at": (lambda value: is_time(value) and value >= 0, 0),
+    "revision": (is_count, 0),
+}
+_ORDERED = ("created_at", "updated_at", "size")
+
+
+def checked(entry: ThreadEntry) -> ThreadEntry:
+    """Return an entry whose fields come from a store, each of its type and in its range.
+
+    A damaged field gets a safe value (no ttl, pinned) and is named in `damage`; damaged labels are
+    left out. Where only the range is wrong, a field that entries are sorted by stays as it is.
+    """
+    wrong = [name for name, (is_right, _) in _FIELDS.items() if not is_right(getattr(entry, name))]
+    labels = tuple([label for label in entry.labels if _is_label(label)])
+    if len(labels) != len(entry.labels):
+        wrong.append("labels")
+    if not wrong:
+        return entry
+    safe = {
+        name: value
+        for name, (_, value) in _FIELDS.items()
+        if name in wrong and not (name in _ORDERED and type(getattr(entry, name)) is int)
+    }
+    damage = f"its entry in the registry is damaged: {', '.join(wrong)}"
+    return entry._replace(**safe, labels=labels, damage=damage)
+
+
+@lru_cache(maxsize=4096)
+def _is_label(label: object) -> bool:
+    try:
+        value = json.loads(label) if isinstance(label, str) else None
+    except (ValueError, RecursionError):
+        return False
+    match value:
+        case str() | [str(), _]:
+            return True
+        case {"at": [str(), str()], **rest}:
+            return not rest or (len(rest) == 1 and isinstance(rest.get("tag"), str))
+        case dict():
+            return len(value) == 1 and "at" not in value
+    return False
+
+
+def sound(entry: ThreadEntry | None) -> ThreadEntry | None:
+    """Return the entry. Raises `CorruptionError` if it is damaged."""
+    if entry is not None and entry.damage:
+        raise damaged(entry)
+    return entry
+
+
+def damaged(entry: ThreadEntry) -> CorruptionError:
+    """Return the error of a damaged entry."""
+    return CorruptionError(_sentence(entry.damage), hint=REPAIR, thread=entry.thread)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+# -- labels --------------------------------------------------------------------------
 
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000").search  # (behind an even number of backslashes)
 _CANONICAL = json.JSONEncoder(

@@ -38,7 +38,14 @@ from threadkeep.engine.model import (
 from threadkeep.engine.operation import Fetch, Operation, Progress, commit, no_progress
 from threadkeep.engine.optimistic import Build, Snapshot, T, optimistic
 from threadkeep.engine.refs import span_of
-from threadkeep.engine.thread_entry import ReadEntry, ThreadEntry, ThreadQuery, Touch, is_there
+from threadkeep.engine.thread_entry import (
+    ReadEntry,
+    ThreadEntry,
+    ThreadQuery,
+    Touch,
+    is_there,
+    sound,
+)
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -316,7 +323,7 @@ def sharing_with(thread: str) -> Operation[set[str]]:
 
 def _look_at(thread: str) -> Operation[tuple[ThreadEntry | None, ThreadRows]]:
     entry, rows = yield Fetch((ReadEntry(thread), ReadThread(thread, skip=True)))
-    return cast("ThreadEntry | None", entry), cast("ThreadRows", rows)
+    return sound(entry), cast("ThreadRows", rows)
 
 
 def _holds_rows(rows: ThreadRows) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -14,6 +15,7 @@ from threadkeep.engine.context import Engine
 from threadkeep.engine.model import OWN_NS
 from threadkeep.engine.operation import CheckpointRef, Operation
 from threadkeep.engine.thread_entry import (
+    REPAIR,
     Order,
     SearchThreads,
     ThreadEntry,
@@ -25,6 +27,8 @@ from threadkeep.errors import InvalidArgumentError, ThreadExistsError, invalid
 from threadkeep.registry.info import EPOCH, ThreadInfo, ThreadPage, info
 from threadkeep.retention.policy import RECORD, Retention, check_policy
 from threadkeep.validation import LONGEST, MICROSECOND, duration
+
+_log = logging.getLogger("threadkeep")
 
 When: TypeAlias = datetime | timedelta
 """A moment with a time zone, or how long ago."""
@@ -93,8 +97,17 @@ def search(
     if len(entries) == limit:
         place = [order, getattr(entries[-1], field), entries[-1].thread]
         following = urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
-    shown = [info(entry) for entry in entries if not entry.thread.startswith(OWN_NS)]
+    shown = [info(entry) for entry in entries if _is_shown(entry)]
     return ThreadPage(tuple(shown), following)
+
+
+def _is_shown(entry: ThreadEntry) -> bool:
+    """Return False for threadkeep's own thread, and for a damaged entry, which is logged."""
+    if entry.damage:
+        _log.warning(
+            "Thread %r is left out of a listing: %s. %s", entry.thread, entry.damage, REPAIR
+        )
+    return not entry.damage and not entry.thread.startswith(OWN_NS)
 
 
 def _after(cursor: object, order: str) -> tuple[int | str, str]:

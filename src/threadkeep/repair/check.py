@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from threadkeep.codec.frame import unpack
-from threadkeep.engine import thread_summary
+from threadkeep.engine import registration, thread_summary
 from threadkeep.engine.cold_references import STUB
 from threadkeep.engine.context import NO_CODEC, Engine
 from threadkeep.engine.elements import Elements
@@ -145,9 +145,14 @@ def damage() -> Operation[list[Finding]]:
 
 
 def threads_to_check() -> Operation[tuple[list[str], list[Finding]]]:
-    """Return the threads that hold any row, or all that can be listed; and why not all could."""
+    """Return the threads that hold any row or have a damaged entry, or all that can be listed.
+
+    And the reasons if not all can be.
+    """
     try:
-        return [size.thread for size in (yield from all_sizes()).threads], []
+        damaged = yield from registration.damaged_threads()
+        sizes = yield from all_sizes()
+        return sorted({*damaged, *[size.thread for size in sizes.threads]}), []
     except CorruptionError as exc:
         findings = [Finding(exc.message)]
     names: list[str] = []

@@ -33,6 +33,7 @@ from threadkeep.engine.lineage import (
 )
 from threadkeep.engine.model import (
     HIDDEN,
+    THREADS,
     Batch,
     CheckpointRow,
     Span,
@@ -43,7 +44,13 @@ from threadkeep.engine.model import (
 from threadkeep.engine.operation import Operation, Progress, commit
 from threadkeep.engine.optimistic import Snapshot, read_snapshot, retry
 from threadkeep.engine.rows import heads, with_manifest
-from threadkeep.engine.thread_entry import ThreadStatus
+from threadkeep.engine.thread_entry import (
+    ARCHIVE_RECORD,
+    ThreadEntry,
+    ThreadStatus,
+    find_record,
+    is_time,
+)
 from threadkeep.errors import CodecError, InvalidArgumentError, ThreadNotFoundError
 from threadkeep.layered_store import LayeredStore
 from threadkeep.layers.driver import Runner, Workflow, aside, on
@@ -270,11 +277,13 @@ def _removing(
     removed = _removed(found, dropped, {write_key(w) for s in stay for w in s.writes}, orphans)
     size = snapshot.segment_bytes(without=[s for s in rows.segments if segment_key(s) in dropped])
     checkpoints = tuple([(row.ns, row.id) for row in removed.whole.checkpoints])
+    is_damaged = found.hides(THREADS)
     batch = Batch(
         found.thread,
         engine.now(),
-        rows.generation,
-        fences=snapshot.fences,
+        None if is_damaged else rows.generation,
+        fences=(snapshot.rows_fence,) if is_damaged else snapshot.fences,
+        entry=_new_entry(snapshot, stay, orphans, engine.now()) if is_damaged else None,
         checkpoints=tuple(stripped.values()),
         drop_checkpoints=tuple([key for key in checkpoints if key not in stripped]),
         drop_writes=tuple(map(write_key, removed.whole.writes)),
@@ -296,6 +305,35 @@ def _removing(
         heads=tuple(_new_heads(rows, stay)),
     )
     return Repair(report, batch, removed, unrepaired)
+
+
+def _new_entry(
+    snapshot: Snapshot, stay: Sequence[StoredCheckpoint], orphans: Sequence[WriteRow], now: int
+) -> ThreadEntry:
+    """The entry of a thread whose own row is damaged: of its rows, and what is sound of the old."""
+    new, old = thread_summary.entry_of(snapshot.thread, stay, orphans, now), snapshot.entry
+    if old is None:
+        return new
+    if not stay:
+        new = new._replace(state=old.state or _state_without_rows(old))
+    return new._replace(
+        created_at=old.created_at if _is_known(old.created_at) else new.created_at,
+        updated_at=old.updated_at if _is_known(old.updated_at) else new.updated_at,
+        labels=old.labels or new.labels,
+        pinned=old.pinned,
+        ttl=old.ttl,
+        origin=old.origin,
+    )
+
+
+def _is_known(time: int) -> bool:
+    return time != 0 and is_time(time)
+
+
+def _state_without_rows(entry: ThreadEntry) -> ThreadStatus:
+    if find_record(entry.labels, ARCHIVE_RECORD) is not None:
+        return ThreadStatus.ARCHIVED
+    return ThreadStatus.DELETED if entry.deleted_at else ThreadStatus.CREATED
 
 
 def _without_lost(found: Examined, key: CheckpointKey) -> CheckpointRow:

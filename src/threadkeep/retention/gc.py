@@ -26,6 +26,7 @@ from threadkeep.engine.thread_entry import (
     OWN_TAGS,
     ThreadEntry,
     Touch,
+    damaged,
     is_archived,
     is_there,
 )
@@ -147,6 +148,8 @@ class _Run:
             return _is_idle(entry, policy_of(entry, self.policy), now)
 
         try:
+            if entry.damage:
+                raise damaged(entry)
             if is_due(entry):
                 yield from self._delete(entry.thread, "ttl", is_due)
             elif not (entry.pinned or is_archived(entry) or _is_settled(entry, self.policy, now)):
@@ -165,7 +168,7 @@ class _Run:
         while excess > 0:
             page = yield from page_of("updated_at", after)
             for entry in page:
-                if excess > 0 and entry.thread not in deleted:
+                if excess > 0 and entry.thread not in deleted and not entry.damage:
                     excess -= yield from self._delete_one(entry)
             if len(page) < PAGE:
                 return

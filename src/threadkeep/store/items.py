@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import NoneType
 from typing import Any, NamedTuple
 
 from langgraph.store.base import (
@@ -13,10 +15,13 @@ from langgraph.store.base import (
 )
 
 from threadkeep.engine.operation import Fetch, Request
-from threadkeep.errors import CodecError
+from threadkeep.engine.thread_entry import is_time
+from threadkeep.errors import CodecError, CorruptionError
 from threadkeep.store.embedding import Index
 from threadkeep.store.records import ItemRow
-from threadkeep.store.values import Packer
+from threadkeep.store.values import Packer, unseal
+
+_log = logging.getLogger("threadkeep")
 
 
 class StoredItem(Item):
@@ -74,22 +79,51 @@ class Engine:
 
 
 def time_of(micros: int) -> datetime:
-    """Return a time, given in microseconds since 1970."""
+    """Return a time, given in microseconds since 1970. Raises `CorruptionError`."""
+    if not is_time(micros):
+        raise CorruptionError("The stored time of an item is no time.")
     return datetime.fromtimestamp(micros / 1e6, UTC)
 
 
 def value_of(engine: Engine, row: ItemRow) -> dict[str, Any]:
     """Return the value of an item; errors name it."""
     try:
-        return engine.packer.unpack(row.value)
+        if not is_sound(row):
+            raise CorruptionError("a column holds what it cannot")
+        return engine.packer.unpack(unseal(row.value, row.namespace, row.key))
     except CodecError as error:
         error.message = f"Item {row.key!r} in {row.namespace} cannot be read: {error.message}"
         raise
 
 
+def is_sound(row: ItemRow) -> bool:
+    """Return True if each column of an item holds what it can hold."""
+    return (
+        type(row.value) in (str, bytes)
+        and type(row.key) is str
+        and type(row.version) is int
+        and is_time(row.created_at)
+        and is_time(row.updated_at)
+        and type(row.ttl) in _MAYBE
+        and type(row.expires_at) in _MAYBE
+    )
+
+
+_MAYBE = (int, NoneType)
+
+
+def readable(engine: Engine, row: ItemRow) -> dict[str, Any] | None:
+    """Return the value of an item that a listing meets; None for a damaged one, which is logged."""
+    try:
+        return value_of(engine, row)
+    except CorruptionError as error:
+        _log.warning("An item is left out of a listing. %s", error.message)
+        return None
+
+
 def has_expired(row: ItemRow, now: int) -> bool:
     """Return True if an item has expired."""
-    return row.expires_at is not None and row.expires_at <= now
+    return type(row.expires_at) is int and row.expires_at <= now
 
 
 def ask(read: Any) -> Generator[Request, Any, Any]:

@@ -25,7 +25,15 @@ from threadkeep.errors import BackendError, EmbeddingError, invalid
 from threadkeep.store import filters
 from threadkeep.store import puts as putting
 from threadkeep.store.embedding import Index
-from threadkeep.store.items import Engine, FoundItem, StoredItem, ask, time_of, value_of
+from threadkeep.store.items import (
+    Engine,
+    FoundItem,
+    StoredItem,
+    ask,
+    readable,
+    time_of,
+    value_of,
+)
 from threadkeep.store.ranking import fuse
 from threadkeep.store.records import (
     FindItems,
@@ -198,10 +206,13 @@ def _item(engine: Engine, row: ItemRow) -> StoredItem:
     return item
 
 
-def _found(engine: Engine, row: ItemRow, value: dict[str, Any] | None, score: Any) -> FoundItem:
+def _found(engine: Engine, match: _Match) -> FoundItem | None:
+    value = readable(engine, match.row) if match.value is None else match.value
+    if value is None:
+        return None
     item = FoundItem.__new__(FoundItem)
-    _fill(item, row, value_of(engine, row) if value is None else value)
-    item.score = score
+    _fill(item, match.row, value)
+    item.score = match.score
     return item
 
 
@@ -239,8 +250,8 @@ def _search(
         read = FindItems(labels(op.namespace_prefix), 0, where=wanted.hints, now=alive)
         found = yield from _passing(engine, read, wanted, op.offset + op.limit)
         matches = found[op.offset :]
-    items = [_found(engine, match.row, match.value, match.score) for match in matches]
-    return items, [match.row for match in matches] if op.refresh_ttl else []
+    pairs = [(item, match.row) for match in matches if (item := _found(engine, match))]
+    return [item for item, _ in pairs], [row for _, row in pairs] if op.refresh_ttl else []
 
 
 def _check_counts(op: SearchOp | ListNamespacesOp, *names: str) -> None:
@@ -275,8 +286,8 @@ def _tested(
         if wanted is None:
             found.append(_Match(row, score))
         else:
-            value = value_of(engine, row)
-            if wanted.holds(value):
+            value = readable(engine, row)
+            if value is not None and wanted.holds(value):
                 found.append(_Match(row, score, value))
     return found
 

@@ -116,10 +116,17 @@ _BARE = (
 
 def _row(row: Sequence[Any]) -> ItemRow:
     path, key, is_json, body, created, updated, version, namespace, number, ttl, expires = row[:11]
-    value, place = body.decode() if is_json else body, (namespace, number)
+    value, place = _decoded(body) if is_json else body, (namespace, number)
     return ItemRow(
         _namespace(path), unpack_text(key), value, created, updated, version, place, ttl, expires
     )
+
+
+def _decoded(body: bytes) -> str | bytes:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return body  # damage: no codec has written it
 
 
 def _rows(answers: Sequence[Rows]) -> list[ItemRow]:

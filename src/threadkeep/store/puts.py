@@ -19,7 +19,16 @@ from langgraph.store.base import (
 from threadkeep.engine.operation import Aside, Commit, Fetch, Requests
 from threadkeep.errors import ConflictError, CorruptionError, EmbeddingError, invalid
 from threadkeep.store.embedding import Index, Text
-from threadkeep.store.items import Engine, ItemVersion, ask, has_expired, time_of, value_of
+from threadkeep.store.items import (
+    Engine,
+    ItemVersion,
+    ask,
+    has_expired,
+    is_sound,
+    readable,
+    time_of,
+    value_of,
+)
 from threadkeep.store.records import (
     Earlier,
     EmbedItem,
@@ -34,7 +43,7 @@ from threadkeep.store.records import (
     Vector,
     VersionRow,
 )
-from threadkeep.store.values import patch, patched
+from threadkeep.store.values import patch, patched, seal, unseal
 from threadkeep.words import tokens
 
 _MINUTE = 60_000_000
@@ -97,7 +106,7 @@ def put_rows(engine: Engine, rows: Sequence[ItemPut], *, index: bool) -> Request
     """Put items that were exported, as this store packs and indexes them."""
     values = [engine.packer.unpack(row.value) for row in rows if row.value is not None]
     puts = [
-        row._replace(value=engine.packer.pack(value))
+        row._replace(value=seal(engine.packer.pack(value), row.namespace, row.key))
         for row, value in zip(rows, values, strict=True)
     ]
     if index and engine.index is not None:
@@ -117,8 +126,9 @@ def _prepared(engine: Engine, op: PutOp, expects: int | None) -> ItemPut:
         if isinstance(op.ttl, bool) or not isinstance(op.ttl, int | float) or not inf > op.ttl > 0:
             raise invalid("ttl", op.ttl, "Use minutes, more than 0, or None.")
         ttl = min(round(op.ttl * _MINUTE), 2**61)
-    value = engine.packer.pack(op.value)
-    return ItemPut(tuple(op.namespace), op.key, value, ttl, expects=expects)
+    namespace = tuple(op.namespace)
+    value = seal(engine.packer.pack(op.value), namespace, op.key)
+    return ItemPut(namespace, op.key, value, ttl, expects=expects)
 
 
 def _indexed(
@@ -176,7 +186,7 @@ def embed_pending(engine: Engine, between: Callable[[], None] | None = None) -> 
         if not waiting:
             return embedded
         after = waiting[-1][0].place
-        texts = [index.texts(value_of(engine, row), orjson.loads(paths)) for row, paths in waiting]
+        texts = [_waiting_texts(engine, index, row, fields) for row, fields in waiting]
         vectors = yield from index.embedder.documents(text for each in texts for _, text in each)
         done = []
         for (row, _), each in zip(waiting, texts, strict=True):
@@ -193,13 +203,23 @@ def embed_pending(engine: Engine, between: Callable[[], None] | None = None) -> 
             between()
 
 
+def _waiting_texts(engine: Engine, index: Index, row: ItemRow, fields: str) -> list[Text]:
+    """Return the texts of an item that waits; those of all fields where its own are damaged."""
+    try:
+        names = orjson.loads(fields)
+    except orjson.JSONDecodeError:
+        names = None
+    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return index.texts(readable(engine, row) or {}, names if is_list else None)
+
+
 def _with_earlier(engine: Engine, puts: Sequence[ItemPut], now: int) -> Requests[list[ItemPut]]:
     """Add the versions that puts replace, on the condition that these are still there."""
     keys = tuple([(put.namespace, put.key) for put in puts])
     rows: list[ItemRow | None] = yield from ask(GetItems(keys))
     return [
         put._replace(expects=0 if row is None and put.expects is None else put.expects)
-        if row is None
+        if row is None or not is_sound(row)  # (a damaged one is no version to keep)
         else put._replace(
             expects=row.version if put.expects is None else put.expects,
             earlier=Earlier(
@@ -222,15 +242,16 @@ def versions(engine: Engine, namespace: Namespace, key: str) -> Requests[list[It
     if current is not None:
         newer = current.value
         if not (engine.omit_expired and has_expired(current, engine.now())):
-            value = engine.packer.unpack(newer)
+            value = value_of(engine, current)
             found.append(ItemVersion(current.version, value, time_of(current.updated_at)))
     for row in earlier:
         try:
             newer = patched(row.patch, None if row.deleted else newer)
+            plain = unseal(newer, namespace, key)
         except CorruptionError:  # (a store without history has put the item in between)
             _log.warning("Versions of item %r before %d cannot be read.", key, row.version + 1)
             break
-        value = engine.packer.unpack(newer)
+        value = engine.packer.unpack(plain)
         times = (time_of(row.updated_at), time_of(row.replaced_at))
         found.append(ItemVersion(row.version, value, *times, row.deleted))
     return found

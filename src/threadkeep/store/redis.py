@@ -7,6 +7,7 @@ one state. Vectors and words are sent to this process, and compared here.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Generator, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -15,7 +16,7 @@ from threadkeep.backends.redis.backend import AsyncRedisBackend, RedisBackend
 from threadkeep.backends.redis.rows import Word, item_key, pack_number
 from threadkeep.backends.redis.scripts import Call, call
 from threadkeep.backends.sync_bridge import BlockingFace, finish
-from threadkeep.errors import ConflictError, ThreadkeepError
+from threadkeep.errors import ConflictError, CorruptionError, ThreadkeepError
 from threadkeep.store.backend import (
     AsyncItemBackend,
     ItemBackend,
@@ -52,6 +53,7 @@ from threadkeep.store.redis_rows import (
 )
 
 T = TypeVar("T")
+_log = logging.getLogger("threadkeep")
 _Steps: TypeAlias = Generator[Sequence[Call], Any, T]
 """Calls that are sent together, again and again; gets their answers, and returns a reply."""
 
@@ -160,9 +162,9 @@ class AsyncRedisItems(AsyncItemBackend):
             size = _PAGE if read.bare else min(last - len(found), _PAGE)
             there, page = yield from self._page(under, "items", _FIELD, size)
             for member, data in page:
-                row, _ = unpack_item(member[16:], data)
-                if _is_there(row, read.now) and not (read.bare and has_vectors(data)):
-                    found.append(row)
+                row, _ = _listed(member[16:], data)
+                if row is not None and _is_there(row, read.now):
+                    found += [] if read.bare and has_vectors(data) else [row]
         return found[first:last]
 
     def _spaces(self, prefix: Namespace) -> _Steps[dict[bytes, int]]:
@@ -274,7 +276,7 @@ class AsyncRedisItems(AsyncItemBackend):
         return [
             (None, None)
             if data is None or data[:16] != member[:16]  # deleted, and perhaps put again
-            else unpack_item(member[16:], data)
+            else _listed(member[16:], data)
             for member, data in zip(members, rows, strict=True)
         ]
 
@@ -361,6 +363,16 @@ class AsyncRedisItems(AsyncItemBackend):
                     if is_left:
                         spaces.append(space)
         return removed
+
+
+def _listed(field: bytes, data: bytes) -> tuple[ItemRow | None, str | None]:
+    """Return an item, and what it waits for; None and None for a damaged row, which is logged."""
+    try:
+        return unpack_item(field, data)
+    except CorruptionError as error:
+        path, key = split(field)
+        _log.warning("An item is left out of a listing: %r in %r. %s", key, path, error.message)
+        return None, None
 
 
 def _is_there(row: ItemRow, now: int | None) -> bool:

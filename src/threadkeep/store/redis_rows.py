@@ -83,8 +83,10 @@ def unpack_item(field: bytes, data: bytes) -> tuple[ItemRow, str | None]:
     try:
         ns, number, version, created, updated, ttl, expires, _ = _HEAD.unpack_from(data)
         value, pending = unpackb(data[_HEAD.size :])
-    except (ValueError, struct.error) as failure:
-        raise CorruptionError("A row of an item cannot be read.") from failure
+    except (ValueError, TypeError, struct.error) as failure:
+        path, key = split(field)
+        name = f"{unpack_text(key)!r} in {namespace_of(path)}"
+        raise CorruptionError(f"Item {name} cannot be read.") from failure
     path, key = split(field)
     times = (created, updated, version)
     place, ends = (ns, number), (ttl or None, expires or None)
@@ -100,7 +102,7 @@ def unpack_version(member: bytes) -> VersionRow:
     """Return an earlier version, of what is behind the field of its member."""
     try:
         updated, replaced, deleted, patch = unpackb(member[8:])
-    except ValueError as failure:
+    except (ValueError, TypeError) as failure:
         raise CorruptionError("A version of an item cannot be read.") from failure
     return VersionRow(unpack_number(member[:8]), updated, replaced, deleted, patch)
 

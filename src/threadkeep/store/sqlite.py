@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from threadkeep.backends.sqlite.connections import Connections
-from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
+from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, is_undecodable, mapped
+from threadkeep.backends.sqlite.salvage import lenient
 from threadkeep.errors import ConflictError, NotSetUpError, ThreadkeepError
 from threadkeep.store.backend import ItemBackend, SearchOptions, merged, other_dims
 from threadkeep.store.ranking import best, nearest
@@ -155,7 +156,13 @@ class SqliteItems(ItemBackend):
         try:
             if len(reads) > 1:
                 db.execute("BEGIN")  # (`give` ends it)
-            return [self._reply(db, read) for read in reads]
+            try:
+                return [self._reply(db, read) for read in reads]
+            except DRIVER_ERRORS as error:
+                if not is_undecodable(error):
+                    raise
+                with lenient(db):  # (so only the item that holds it cannot be read)
+                    return [self._reply(db, read) for read in reads]
         except DRIVER_ERRORS as error:
             raise mapped(error, connections.location.path) from error
         finally:
@@ -209,7 +216,11 @@ class SqliteItems(ItemBackend):
                 if len(scored) < size:
                     break
                 size *= 4
-        return scored_items(db, [item for (_, item), _ in found], [score for _, score in found])
+        rows = scored_items(db, [item for (_, item), _ in found], [score for _, score in found])
+        if len(rows) < len(found) == read.limit:  # (in place of those that are not there)
+            more = read._replace(limit=2 * read.limit - len(rows))
+            return self._nearest(db, more)[: read.limit]
+        return rows
 
     # -- changes -------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -20,6 +21,8 @@ from threadkeep.store.records import (
     Namespace,
     Scored,
 )
+
+_log = logging.getLogger("threadkeep")
 
 _COLUMNS = (
     "n.path, i.key, i.value, i.created, i.updated, i.version, i.ns, i.number, i.ttl, i.expires"
@@ -50,7 +53,7 @@ def bounds_of(prefix: Namespace) -> tuple[str, str | bytes]:
 def row_of(row: Sequence[Any]) -> ItemRow:
     """Return the item of a row of `_COLUMNS`."""
     path, key, value, created, updated, version, ns, number, ttl, expires = row[:10]
-    namespace = tuple(path[:-1].split("."))
+    namespace = tuple(path[:-1].split(".")) if type(path) is str else (ascii(path),)
     return ItemRow(namespace, key, value, created, updated, version, (ns, number), ttl, expires)
 
 
@@ -67,7 +70,11 @@ def get_items(db: sqlite3.Connection, read: GetItems) -> list[ItemRow | None]:
     items = [None if row is None else row_of(row) for row in found]
     if read.now is None:
         return items
-    return [row if row and (row.expires_at or read.now + 1) > read.now else None for row in items]
+    return [row if row and not _has_expired(row, read.now) else None for row in items]
+
+
+def _has_expired(row: ItemRow, now: int) -> bool:
+    return type(row.expires_at) is int and row.expires_at <= now
 
 
 def find_items(db: sqlite3.Connection, read: FindItems) -> list[ItemRow]:
@@ -111,7 +118,8 @@ def _test(one: Condition) -> str:
     if one.operator != "$eq":
         joined = "AND" if isinstance(one.value, str) else "OR"
         found = f"(json_type(i.value, ?) = 'text' {joined} {found})"
-    return f"CASE WHEN typeof(i.value) = 'blob' THEN 1 ELSE {found} END"
+    is_json = "typeof(i.value) = 'text' AND json_valid(i.value)"  # (else it may be damaged)
+    return f"CASE WHEN {is_json} THEN {found} ELSE 1 END"
 
 
 def _json_path(path: Iterable[str]) -> str | None:
@@ -129,12 +137,15 @@ def find_namespaces(db: sqlite3.Connection, read: FindNamespaces) -> list[Namesp
         SELECT path FROM tk_namespaces n WHERE path >= ? AND path < ?
             AND EXISTS (SELECT 1 FROM tk_items i WHERE i.ns = n.number {alive})"""
     values = (*bounds_of(read.prefix), *(() if read.now is None else (read.now,)))
-    return [tuple(path[:-1].split(".")) for (path,) in db.execute(query, values)]
+    paths = [path for (path,) in db.execute(query, values) if type(path) is str]
+    return [tuple(path[:-1].split(".")) for path in paths]
 
 
 def vectors_under(read: FindNearest) -> tuple[str, list[Any]]:
     """Return the part of a query that names the vectors, and its values."""
     tests, values = _under(read.prefix)
+    tests.append(_IS_VECTOR)
+    values.append(len(read.vector))
     _narrow(read.where, read.now, tests, values)
     joined = bool(read.where) or read.now is not None
     source = "FROM tk_item_vectors v"
@@ -142,6 +153,10 @@ def vectors_under(read: FindNearest) -> tuple[str, list[Any]]:
         source += " JOIN tk_items i ON i.number = v.item"
     where = f" WHERE {' AND '.join(tests)}" if tests else ""
     return source + (where if joined else where.replace("i.ns", "v.ns")), values
+
+
+_IS_VECTOR = """typeof(v.vector) = 'blob' AND length(v.vector) = ?
+    AND typeof(v.ns) = 'integer' AND typeof(v.item) = 'integer'"""
 
 
 def _under(prefix: Namespace) -> tuple[list[str], list[Any]]:
@@ -164,10 +179,12 @@ def find_text(db: sqlite3.Connection, read: FindText) -> list[Scored]:
 def scored_items(
     db: sqlite3.Connection, items: Sequence[int], scores: Iterable[float]
 ) -> list[Scored]:
-    """Return items by their numbers, with their scores."""
+    """Return items by their numbers, with their scores; those that are not there are left out."""
     query = f"{GET} WHERE i.number = ?"
     rows = [db.execute(query, (item,)).fetchone() for item in items]
-    return [Scored(row_of(row), score) for row, score in zip(rows, scores, strict=True)]
+    if None in rows:
+        _log.warning("Vectors or words of items that are not there: %d.", rows.count(None))
+    return [Scored(row_of(row), score) for row, score in zip(rows, scores, strict=True) if row]
 
 
 def has_vec(db: sqlite3.Connection) -> bool:

@@ -27,6 +27,7 @@ from threadkeep.store import puts as putting
 from threadkeep.store.items import Engine, value_of
 from threadkeep.store.operations import labels
 from threadkeep.store.records import FindItems, ItemPut, ItemRow, Namespace
+from threadkeep.store.values import without_checksum
 from threadkeep.transfer.files import file_errors, replacing
 
 _FORMAT = {"format": "threadkeep-items", "version": 1}
@@ -82,7 +83,7 @@ def export_items(stack: Stack, engine: Engine, path: Path, prefix: Namespace) ->
 
 
 def _line(row: ItemRow) -> bytes:
-    packed = row.value
+    packed = without_checksum(row.value)
     value = (
         {"value": orjson.Fragment(packed)}
         if isinstance(packed, str)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from zlib import crc32
 
 import orjson
 import zstandard
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep.codec import Codec, NativeCodec, SerdeCodec
+from threadkeep.codec.frame import MAX_BODY
 from threadkeep.errors import CorruptionError, invalid
-from threadkeep.store.records import Packed
+from threadkeep.store.records import Namespace, Packed
 
 _EXACT = (
     orjson.OPT_PASSTHROUGH_DATACLASS
@@ -70,6 +72,49 @@ class Packer:
         return found
 
 
+# -- checksums ---------------------------------------------------------------------------
+
+_BITS = [f"{byte:08b}".translate(str.maketrans("01", " \t")) for byte in range(256)]
+_LENGTH, _SEALED = 16, b"\0"  # (the codec's bytes of a dict begin with another one)
+
+
+def seal(packed: Packed, namespace: Namespace, key: str) -> Packed:
+    """Add a checksum (CRC-32, folded to 16 bits) of a value and of the item that it belongs to.
+
+    JSON gets 16 spaces and tabs at its end, a bit each, which leaves it the same JSON to every
+    database; bytes get three in front.
+    """
+    if isinstance(packed, str):
+        high, low = divmod(_checksum(packed.encode(), namespace, key), 256)
+        return packed + _BITS[high] + _BITS[low]
+    return _SEALED + _checksum(packed, namespace, key).to_bytes(2, "big") + packed
+
+
+def unseal(packed: Packed, namespace: Namespace, key: str) -> Packed:
+    """Check and remove the checksum, which values of older releases lack.
+
+    Raises:
+        CorruptionError: it is not that of this value and this item.
+    """
+    plain = without_checksum(packed)
+    if plain is not packed and seal(plain, namespace, key) != packed:
+        raise CorruptionError("its checksum does not match")
+    return plain
+
+
+def without_checksum(packed: Packed) -> Packed:
+    """Remove the checksum, if there is one, unchecked."""
+    if isinstance(packed, str):
+        return packed[:-_LENGTH] if packed[-1:] in (" ", "\t") else packed
+    return packed[3:] if packed[:1] == _SEALED else packed
+
+
+def _checksum(data: bytes, namespace: Namespace, key: str) -> int:
+    # (`repr` would not do: which characters it escapes grows with Python's Unicode tables)
+    crc = crc32(ascii((*namespace, key)).encode(), crc32(data))
+    return (crc >> 16) ^ (crc & 0xFFFF)
+
+
 # -- patches -----------------------------------------------------------------------------
 
 
@@ -87,9 +132,12 @@ def patched(data: bytes, new: Packed | None) -> Packed:
         CorruptionError: the patch is damaged, or of another version than `new`.
     """
     try:
-        old = zstandard.ZstdDecompressor(dict_data=_dictionary(new)).decompress(data[1:])
+        is_bounded = 0 <= zstandard.frame_content_size(data[1:]) <= MAX_BODY
+        old = zstandard.ZstdDecompressor(dict_data=_dictionary(new)).decompress(
+            data[1:] if is_bounded else b""
+        )
         return old.decode() if data[:1] == _JSON else old
-    except (zstandard.ZstdError, UnicodeDecodeError) as error:
+    except (zstandard.ZstdError, TypeError, ValueError) as error:
         raise CorruptionError("A version of an item cannot be read.") from error
 
 

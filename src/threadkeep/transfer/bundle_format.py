@@ -5,12 +5,15 @@ A bundle that was read to its end is complete; anything else ends in a typed err
     head    89 54 4B 42 0D 0A 1A 0A, then the version, 1 byte
     record  kind (1 byte), size of the body (8 bytes), CRC-32 of kind, size and body (4 bytes), body
               "T": a thread, MessagePack in a zstd frame that tells its size
+              "P": a thread, MessagePack as it is: where zstd would make it smaller than a reader
+                   believes (over 64 MB and 1,000 times)
               "E": the end: number of threads (8 bytes), SHA-256 of all bytes before this record
 
-All numbers are little endian. The end is the last record, and nothing follows it. A thread is
-the array `[id, deleted_at, segments, checkpoints, writes, more]`, each of the three in the middle
-an array of arrays: the fields of `engine.model`'s records in their order. `more` maps names to
-optional parts: a later release adds names there.
+So a record makes a reader take 64 MB, or 1,000 times its own size. All numbers are little endian.
+The end is the last record, and nothing follows it. A thread is the array `[id, deleted_at,
+segments, checkpoints, writes, more]`, each of the three in the middle an array of arrays: the
+fields of `engine.model`'s records in their order. `more` maps names to optional parts: a later
+release adds names there.
 """
 
 from __future__ import annotations
@@ -32,10 +35,11 @@ from threadkeep.transfer.whole_thread import WholeThread
 
 T = TypeVar("T")
 
-_THREAD, _END = b"T", b"E"
+_THREAD, _PLAIN, _END = b"T", b"P", b"E"
 _HEAD = struct.Struct("<cQI")
 _TAIL = struct.Struct("<Q32s")
 _MOST = 1 << 32  # bytes of one thread: bounds what a record makes a reader allocate
+_BELIEVED, _MOST_TIMES = 1 << 26, 1000  # bytes of one compressed thread, and times its size
 _LEVEL = 3
 
 MAGIC = b"\x89TKB\r\n\x1a\n"  # as PNG's: a transfer as text damages it visibly
@@ -94,7 +98,9 @@ class BundleWriter:
                 hint="Back this store up in its own format, or prune the thread.",
                 thread=whole.thread,
             )
-        self._record(_THREAD, self._compressor.compress(plain))
+        packed = self._compressor.compress(plain)
+        is_believed = len(plain) <= _most_of(packed)
+        self._record(*((_THREAD, packed) if is_believed else (_PLAIN, plain)))
         self._threads += 1
 
     def end(self) -> None:
@@ -129,7 +135,7 @@ def read_threads(file: BinaryIO, form: Form) -> Iterator[tuple[WholeThread, dict
             return
         digest.update(data)
         digest.update(body)
-        yield _unpacked(body, form)
+        yield _unpacked(kind, body, form)
         threads += 1
 
 
@@ -164,7 +170,7 @@ def _read_record(file: BinaryIO, form: Form) -> tuple[bytes, bytes, bytes]:
     if len(head) != _HEAD.size:
         raise _damaged(" was cut short", form)
     kind, size, crc = _HEAD.unpack(head)
-    if kind not in (_THREAD, _END) or size > 2 * _MOST:
+    if kind not in (_THREAD, _PLAIN, _END) or size > 2 * _MOST:
         raise _damaged(" is damaged: there is no such record", form)
     body = _read(file, size, form)
     if _crc(kind, body) != crc:
@@ -230,9 +236,10 @@ def _entry(thread: str, more: dict[str, Any]) -> ThreadEntry | None:
     return ThreadEntry(thread, *times, tuple(labels), pinned, ttl, begun, waits_at)
 
 
-def _unpacked(body: bytes, form: Form) -> tuple[WholeThread, dict[str, Any]]:
+def _unpacked(kind: bytes, body: bytes, form: Form) -> tuple[WholeThread, dict[str, Any]]:
     try:
-        thread, deleted_at, segments, checkpoints, writes, more = ormsgpack.unpackb(_plain(body))
+        plain = body if kind == _PLAIN else _plain(body)
+        thread, deleted_at, segments, checkpoints, writes, more = ormsgpack.unpackb(plain)
         _checked((_TEXT, _NUMBER, (dict,)), (thread, deleted_at, more))
         _check_names(more, form)
         whole = WholeThread(
@@ -265,9 +272,15 @@ def _digests(more: dict[str, Any], count: int) -> tuple[bytes, ...] | None:
 
 
 def _plain(body: bytes) -> bytes:
-    if zstandard.frame_content_size(body) > _MOST:
-        raise ValueError("it is over the limit of a thread's size")
+    size = zstandard.frame_content_size(body)
+    if not 0 <= size <= _most_of(body):
+        raise ValueError(f"its {len(body)} bytes declare {size}, more than threadkeep writes so")
     return zstandard.ZstdDecompressor().decompress(body, allow_extra_data=False)
+
+
+def _most_of(packed: bytes) -> int:
+    """Return how many bytes a compressed thread may take when it is decompressed."""
+    return min(max(_BELIEVED, _MOST_TIMES * len(packed)), _MOST)
 
 
 def _all(make: Callable[..., T], kinds: tuple[Any, ...], rows: Any) -> tuple[T, ...]:

@@ -160,7 +160,7 @@ def read_rows(
 ) -> Operation[tuple[ThreadRows, ThreadEntry | None]]:
     """Read a thread without its segments, and its entry; `stub` as in `read_thread`."""
     rows, entry = yield Fetch([ReadThread(thread, stub=stub), ReadEntry(thread)])
-    return rows, entry
+    return rows, thread_entry.sound(entry)
 
 
 def _used(rows: ThreadRows) -> Positions | None:

@@ -27,9 +27,10 @@ from threadkeep.backends.postgres.connections import (
 from threadkeep.backends.postgres.database import Database
 from threadkeep.backends.postgres.failures import DRIVER_ERRORS, refusal
 from threadkeep.backends.postgres.statement import Rows, Statement
+from threadkeep.backends.postgres.threads import make_sound
 from threadkeep.backends.postgres.usage import item_usage
 from threadkeep.backends.sync_bridge import BlockingFace, finish
-from threadkeep.engine.model import Change, CopyThread, Read, ReadThread
+from threadkeep.engine.model import Batch, Change, CopyThread, Read, ReadThread
 from threadkeep.engine.usage import ItemUsage
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
 
@@ -88,6 +89,9 @@ class AsyncPostgresBackend(Database, AsyncBackend):
             if len(threads) > 1:
                 # All are locked first, in one order: so no two groups wait for each other.
                 statements = [*changes.locking(threads), *statements]
+        batches = [change for change in many if isinstance(change, Batch)]
+        damaged = [batch.thread for batch in batches if batch.drop_unreadable]
+        statements = [*map(make_sound, damaged), *statements]
         losses: list[Exception] = []
         with self.mapped_errors():
             answers = await self.answered(statements, NEWEST_STATE, losses)

@@ -341,10 +341,11 @@ WHERE t.thread_id = %s AND o.thread_id <> t.thread_id ORDER BY o.thread_id
 
 def _thread(read: model.ReadThread) -> Query:
     key = (pack_text(read.thread),)
-    texts = (_THREAD, _ALL_ROWS, _ALL_WRITES, _ALL_SEGMENTS, _FAMILY)
+    texts = [_THREAD, _ALL_ROWS, _ALL_WRITES, _ALL_SEGMENTS, _FAMILY]
+    texts += [threads.ENTRY] if read.skip else []
 
     def reply(results: Sequence[Rows]) -> model.ThreadRows:
-        states, rows, writes, segments, others = results
+        states, rows, writes, segments, others, *own = results
         generation, deleted_at = states[0] if states else (0, 0)
         keyframes: _Keyframes = {}
         found = [_checkpoint_row(row[:_ROW_COLUMNS]) for row in rows]
@@ -359,7 +360,10 @@ def _thread(read: model.ReadThread) -> Query:
         )
         places = tuple(model.SegmentInfo(*row) for row in segments)
         family = tuple([unpack_text(other) for (other,) in others])
-        return model.ThreadRows(generation, deleted_at, checkpoints, orphans, places, family)
+        broken = threads.damaged(own[0], read.thread, generation) if own else ()
+        return model.ThreadRows(
+            generation, deleted_at, checkpoints, orphans, places, family, broken
+        )
 
     return Query(tuple(Statement(text, key * text.count("%s")) for text in texts), reply)
 

@@ -17,11 +17,29 @@ from threadkeep.backends.postgres.statement import (
     unpack_text,
 )
 from threadkeep.engine import thread_entry
-from threadkeep.engine.model import FindThreads, ReadDamage, ReadSizes, Sizes, ThreadSize
-from threadkeep.engine.thread_entry import ThreadEntry, ThreadQuery, ThreadStatus
+from threadkeep.engine.model import (
+    THREADS,
+    FindThreads,
+    ReadDamage,
+    ReadSizes,
+    Sizes,
+    ThreadSize,
+    UnreadableRow,
+)
+from threadkeep.engine.thread_entry import (
+    EARLIEST,
+    LARGEST,
+    LATEST,
+    ThreadEntry,
+    ThreadQuery,
+    ThreadStatus,
+    checked,
+    is_count,
+)
 
-MICROSECONDS = "(extract(epoch from {}) * 1000000)::bigint"
-"""A timestamp as microseconds since 1970."""
+MICROSECONDS = """(CASE WHEN isfinite({0}) THEN (extract(epoch from {0}) * 1000000)::bigint
+    WHEN {0} > 'epoch' THEN 9223372036854775807 WHEN {0} < 'epoch' THEN -9223372036854775808 END)"""
+"""A timestamp as microseconds since 1970; the greatest or smallest number if it is infinite."""
 
 # -- entries -------------------------------------------------------------------------
 
@@ -33,16 +51,17 @@ _COLUMNS = f"""
     t.pinned, t.ttl, t.origin, t.origin_checkpoint, t.waits_at,
     coalesce({MICROSECONDS.format("t.deleted_at")}, 0), t.revision
 """
-_ENTRY = f"""
+ENTRY = f"""
 SELECT {_COLUMNS} FROM {{schema}}.threads t WHERE t.thread_id = %s AND t.state IS NOT NULL
 """
+_LONGEST = 10**18  # microseconds of a ttl: more would be out of a timestamp's range
 _TIMES = ("updated_at", "created_at")
 _ORDERS = {name: f"t.{name}" for name in (*_TIMES, "size")} | {"thread": "t.thread_id"}
 
 
 def entry(read: thread_entry.ReadEntry) -> Query:
     """Answer a `ReadEntry`."""
-    statement = Statement(_ENTRY, (pack_text(read.thread),))
+    statement = Statement(ENTRY, (pack_text(read.thread),))
     return Query((statement,), lambda results: _entry(results[0][0]) if results[0] else None)
 
 
@@ -77,7 +96,10 @@ def count(read: thread_entry.CountThreads) -> Query:
 def _entry(row: Sequence[Any]) -> ThreadEntry:
     thread, state, created_at, updated_at, size, labels, pinned, ttl, *rest = row
     origin, origin_checkpoint, waits_at, deleted_at, revision = rest
-    return ThreadEntry(
+    begun: Any = None
+    if origin is not None:
+        begun = (unpack_text(origin), unpack_optional(origin_checkpoint))
+    entry = ThreadEntry(
         thread=unpack_text(thread),
         state=state,
         created_at=created_at,
@@ -86,11 +108,44 @@ def _entry(row: Sequence[Any]) -> ThreadEntry:
         labels=tuple(labels),
         pinned=pinned,
         ttl=ttl,
-        origin=None if origin is None else (unpack_text(origin), unpack_text(origin_checkpoint)),
+        origin=begun,
         waits_at=unpack_optional(waits_at),
         deleted_at=deleted_at,
         revision=revision,
     )
+    return checked(entry)
+
+
+def damaged(results: Rows, thread: str, generation: int) -> tuple[UnreadableRow, ...]:
+    """The thread's own row, of the rows of its entry, if that or its generation is damaged."""
+    problem = _entry(results[0]).damage if results else ""
+    if not is_count(generation):
+        problem = "its generation is damaged"
+    data = repr((generation, *results)).encode()
+    return (UnreadableRow(THREADS, thread.encode(), problem, data),) if problem else ()
+
+
+# What is damaged gets safe values, also if the change that follows is refused.
+_IS_TIME = f"BETWEEN {{schema}}.time_of({EARLIEST}) AND {{schema}}.time_of({LATEST})"
+_MAKE_SOUND = f"""
+UPDATE {{schema}}.threads SET
+    state = CASE WHEN state = ANY(%s) THEN state END,
+    created_at = CASE WHEN created_at {_IS_TIME} THEN created_at ELSE now() END,
+    updated_at = CASE WHEN updated_at {_IS_TIME} THEN updated_at ELSE now() END,
+    deleted_at = CASE WHEN deleted_at {_IS_TIME} THEN deleted_at END,
+    size = CASE WHEN size BETWEEN -{LARGEST} AND {LARGEST} THEN size ELSE 0 END,
+    ttl = CASE WHEN ttl BETWEEN 0 AND {LARGEST} THEN ttl END,
+    revision = CASE WHEN revision BETWEEN 0 AND {LARGEST} THEN revision
+        ELSE (random() * 2 ^ 52)::bigint END,
+    generation = CASE WHEN generation BETWEEN 0 AND {LARGEST} THEN generation
+        ELSE (random() * 2 ^ 52)::bigint END
+WHERE thread_id = %s
+"""
+
+
+def make_sound(thread: str) -> Statement:
+    """Give what is damaged in a thread's own row safe values."""
+    return Statement(_MAKE_SOUND, ([str(one) for one in ThreadStatus], pack_text(thread)))
 
 
 _HAS_LABEL = """EXISTS (
@@ -120,8 +175,9 @@ def _conditions(query: ThreadQuery) -> Iterator[tuple[str, tuple[Any, ...]]]:
     if query.origin is not None:
         yield "t.origin = %s", (pack_text(query.origin),)
     if query.rested is not None:
-        rest = "t.ttl IS NOT NULL AND t.updated_at + t.ttl * interval '1 microsecond'"
-        yield f"{rest} < {{schema}}.time_of(%s)", (Int8(query.rested),)
+        rest = f"least(t.ttl, {_LONGEST}) * interval '1 microsecond'"
+        time = f"least(t.updated_at, {{schema}}.time_of({LATEST})) + {rest}"
+        yield f"t.ttl IS NOT NULL AND {time} < {{schema}}.time_of(%s)", (Int8(query.rested),)
 
 
 def _between(

@@ -7,7 +7,7 @@ clients. Neither answers nor errors of the driver leave this package.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -33,6 +33,7 @@ from threadkeep.backends.redis.rows import (
     identity_of,
     item_key,
     keys_of,
+    sound_fields,
     unpack_entry,
 )
 from threadkeep.backends.redis.scripts import Call, batch_words, call, drop_words, fork_words
@@ -44,6 +45,7 @@ from threadkeep.backends.redis.server import (
 )
 from threadkeep.backends.sync_bridge import BlockingFace, finish
 from threadkeep.engine.model import (
+    THREADS,
     Batch,
     Change,
     CopyThread,
@@ -144,6 +146,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
         """
         results: list[ThreadkeepError | None] = []
         with self.mapped_errors():
+            await self.sent([one for change in changes for one in self._make_sound(change)])
             for alone, run in groupby(changes, self._goes_alone):
                 if alone:
                     results += [await self._commit_alone(change) for change in run]
@@ -165,6 +168,14 @@ class AsyncRedisBackend(Server, AsyncBackend):
         answers = (await self.sent([*told, *calls, *told]))[len(told) :]
         found = {thread: iter(answer) for thread, answer in zip(by_thread, answers, strict=False)}
         return await self._noted([(batch, next(found[batch.thread])) for batch in batches])
+
+    def _make_sound(self, change: Change) -> Iterator[Call]:
+        """Yield calls that give what is damaged in a thread's own row safe values."""
+        for row in change.drop_unreadable if isinstance(change, Batch) else ():
+            if row.table == THREADS and isinstance(change, Batch):
+                key = keys_of(self.prefix, change.thread)[0]
+                for name, value in sound_fields(change, row).items():
+                    yield Call(("HDEL", key, name) if value is None else ("HSET", key, name, value))
 
     def _expecting(self, change: T) -> T:
         """Return a batch or drop that expects the generation as it is stored."""

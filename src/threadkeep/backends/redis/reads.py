@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from threadkeep.backends.records import with_writes
 from threadkeep.backends.redis.rows import (
     Word,
+    damaged_row,
     keyframes_of,
     pack_checkpoint,
     pack_child,
@@ -130,9 +131,8 @@ def _entry(read: ReadEntry) -> Inquiry:
 
 def _thread(read: ReadThread) -> Inquiry:
     if read.skip:
-        return Inquiry(
-            read.thread, (Question("bare"),), lambda found: _readable_rows(read.thread, found[0])
-        )
+        questions = (Question("bare"), Question("entry"))
+        return Inquiry(read.thread, questions, lambda found: _readable_rows(read.thread, *found))
 
     def reply(answers: Sequence[Any]) -> ThreadRows:
         ((generation, deleted_at, members, keys, flat, writes, places, sizes),) = answers
@@ -151,14 +151,14 @@ def _thread(read: ReadThread) -> Inquiry:
     return Inquiry(read.thread, (Question("thread"),), reply)
 
 
-def _readable_rows(thread: str, answer: Sequence[Any]) -> ThreadRows:
+def _readable_rows(thread: str, answer: Sequence[Any], own: Sequence[bytes]) -> ThreadRows:
     """Answer a `ReadThread` with `skip`.
 
     A record is made only of a member that is, byte by byte, what would be written for it, so
     that the scripts find it again by its place.
     """
     generation, deleted_at, members, writes, children, places, sizes, stray = answer
-    broken: list[UnreadableRow] = []
+    broken = list(damaged_row(thread, own))
     rows = _readable("checkpoints", members, unpack_checkpoint, pack_checkpoint, broken)
     made = _readable("writes", writes, unpack_write, _packed_write, broken)
     sound = _readable("segments", places, _sound_place, lambda at: pack_place(*at), broken)
@@ -170,8 +170,15 @@ def _readable_rows(thread: str, answer: Sequence[Any]) -> ThreadRows:
     checkpoints, orphans = with_writes(thread, rows, [None] * len(rows), made)
     size_of = dict(zip(places, sizes, strict=True))
     infos = tuple([SegmentInfo(*at, size_of[pack_place(*at)]) for at in sound])
-    state = (int(generation), int(deleted_at))
+    state = (_or_zero(generation), _or_zero(deleted_at))
     return ThreadRows(*state, checkpoints, orphans, infos, unreadable=tuple(broken))
+
+
+def _or_zero(number: bytes) -> int:
+    try:
+        return int(number)
+    except ValueError:
+        return 0  # (it is told by the row's damage)
 
 
 def _readable(

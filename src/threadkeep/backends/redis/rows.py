@@ -20,24 +20,33 @@ order; a packed text is ordered by code point and ends with a NUL: a NUL inside 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from random import getrandbits
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from ormsgpack import packb, unpackb
 
 from threadkeep.engine.model import (
+    THREADS,
     Batch,
     CheckpointRow,
     Child,
     CopyThread,
     Segment,
     StoredCheckpoint,
+    UnreadableRow,
     WriteRow,
 )
 from threadkeep.engine.thread_entry import (
+    LARGEST,
+    LATEST,
     ThreadEntry,
+    ThreadStatus,
     Touch,
+    checked,
+    is_count,
+    is_time,
     label_prefix,
 )
 
@@ -307,24 +316,82 @@ def generation_of(row: Row) -> int:
 
 
 def unpack_entry(thread: str, row: Row) -> ThreadEntry | None:
-    """Make the entry in a thread's own row."""
+    """Make the entry in a thread's own row, as `checked`."""
     fields = _fields(row)
-    if b"state" not in fields:
+    if b"state" not in fields and b"created_at" not in fields:
         return None
-    labels = sorted(label.decode() for field, label in fields.items() if field.startswith(b"l:"))
-    origin, checkpoint = fields.get(b"origin"), fields.get(b"origin_checkpoint", b"")
-    waits_at, rest = fields.get(b"waits_at"), fields.get(b"rest")
-    return ThreadEntry(
+    origin = tuple([_text(fields.get(name, b"")) for name in _ORIGIN])
+    rest, waits_at = fields.get(b"rest"), fields.get(b"waits_at")
+    entry = ThreadEntry(
         thread=thread,
-        state=fields[b"state"].decode(),
-        created_at=int(fields[b"created_at"]),
-        updated_at=int(fields[b"updated_at"]),
-        size=int(fields.get(b"size", 0)),
-        labels=tuple(labels),
+        state=_text(fields.get(b"state", b"")),
+        created_at=_number(fields.get(b"created_at", b"")),
+        updated_at=_number(fields.get(b"updated_at", b"")),
+        size=_number(fields.get(b"size", b"0")),
+        labels=tuple(sorted(str(_text(fields[name])) for name in fields if name[:2] == b"l:")),
         pinned=b"pinned" in fields,
-        ttl=None if rest is None else int(rest),
-        origin=None if origin is None else (origin.decode(), checkpoint.decode()),
-        waits_at=None if waits_at is None else waits_at.decode(),
-        deleted_at=int(fields.get(b"deleted_at", 0)),
-        revision=int(fields[b"revision"]),
+        ttl=None if rest is None else _number(rest),
+        origin=origin if b"origin" in fields else None,
+        waits_at=None if waits_at is None else _text(waits_at),
+        deleted_at=_number(fields.get(b"deleted_at", b"0")),
+        revision=_number(fields.get(b"revision", b"0")),
     )
+    return checked(entry)
+
+
+_ORIGIN = (b"origin", b"origin_checkpoint")
+
+
+def _number(value: bytes) -> Any:
+    """Return a number, or None, which no field of an entry may be."""
+    try:
+        return int(value)
+    except ValueError:
+        return None
+
+
+def _text(value: bytes) -> Any:
+    """Return a text, or the bytes, which no field of an entry may be."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def damaged_row(thread: str, row: Row) -> tuple[UnreadableRow, ...]:
+    """The thread's own row, if its entry or its generation is damaged."""
+    entry, fields = unpack_entry(thread, row), _fields(row)
+    problem = "" if entry is None else entry.damage
+    if fields and not is_count(_number(fields.get(b"generation", b"0"))):
+        problem = "its generation is damaged"
+    if not problem:
+        return ()
+    data = packb([word for name in sorted(fields) for word in (name, fields[name])])
+    return (UnreadableRow(THREADS, data, problem, repr(fields).encode()),)
+
+
+_SAFE: dict[bytes, tuple[Callable[[Any], bool], Word | None]] = {
+    b"created_at": (is_time, "now"),
+    b"updated_at": (is_time, "now"),
+    b"size": (lambda number: number is not None and abs(number) <= LARGEST, 0),
+    b"rest": (is_count, None),
+    b"deleted_at": (lambda number: number is not None and 0 <= number <= LATEST, None),
+    b"revision": (is_count, "new"),
+    b"generation": (is_count, "new"),
+}
+
+
+def sound_fields(batch: Batch, row: UnreadableRow) -> dict[bytes, Word | None]:
+    """Return safe values for what is damaged in a thread's own row; None: the field goes."""
+    fields = dict(pairs(unpackb(row.key)))
+    safe: dict[bytes, Word | None] = {}
+    for name, (is_right, value) in _SAFE.items():
+        if name in fields and not is_right(_number(fields[name])):
+            safe[name] = {"now": batch.now, "new": getrandbits(60)}.get(str(value), value)
+    if _text(fields.get(b"state", b"")) not in set(ThreadStatus):
+        safe[b"state"] = None
+    if any(type(_text(fields.get(name, b""))) is bytes for name in _ORIGIN):
+        safe |= {b"origin": None, b"origin_checkpoint": None}
+    if type(_text(fields.get(b"waits_at", b""))) is bytes:
+        safe[b"waits_at"] = None
+    return safe

@@ -28,6 +28,7 @@ from threadkeep.backends.redis.rows import (
     unpack_write,
 )
 from threadkeep.engine.model import (
+    THREADS,
     Batch,
     DropThread,
     Fence,
@@ -104,7 +105,8 @@ def _batch_words(batch: Batch) -> Iterator[Word]:
         [(place(ns, id_) + b"\x00" + pack_number(seq),) for ns, id_, seq in batch.drop_writes]
     )
     yield from _counted([(place(*key),) for key in batch.hide_checkpoints])
-    yield from _counted([(row.table, row.key) for row in batch.drop_unreadable])
+    members = [row for row in batch.drop_unreadable if row.table != THREADS]
+    yield from _counted([(row.table, row.key) for row in members])
     yield int(batch.bump)
     yield int(batch.removes)
     yield from registry_words(batch)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from threadkeep.backends.base import Backend
+from threadkeep.backends.sqlite import salvage
 from threadkeep.backends.sqlite.changes import commit_many
 from threadkeep.backends.sqlite.connections import Connections
-from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
+from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, is_undecodable, mapped
 from threadkeep.backends.sqlite.opening import Location, path_of
 from threadkeep.backends.sqlite.reads import checkpoint, needs_transaction, reply
 from threadkeep.backends.sqlite.usage import item_usage
@@ -74,7 +75,13 @@ class SqliteBackend(Backend):
         try:
             if needs_transaction(reads):
                 db.execute("BEGIN")
-            replies = [reply(db, read) for read in reads]
+            try:
+                replies = [reply(db, read) for read in reads]
+            except DRIVER_ERRORS as error:
+                if not is_undecodable(error):
+                    raise
+                with salvage.lenient(db):  # (so only the thread that holds it cannot be read)
+                    replies = [reply(db, read) for read in reads]
             if db.in_transaction:
                 db.execute("COMMIT")
         except DRIVER_ERRORS as error:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends.records import only_adds
 from threadkeep.backends.sqlite import additions, entries, salvage
+from threadkeep.backends.sqlite.entries import read_thread_head
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.sqlite.known import Known
-from threadkeep.backends.sqlite.reads import read_thread_head
 from threadkeep.backends.sqlite.records import pack_id, unpack_id
 from threadkeep.engine.model import (
     HIDDEN,
     NESTED,
+    THREADS,
     Batch,
     Change,
     CopyThread,
@@ -48,12 +49,20 @@ if TYPE_CHECKING:
 
 
 def _apply(db: sqlite3.Connection, batch: Batch) -> None:
+    salvage.forget_entry(db, batch)
     number = _checked(db, batch)
     if batch.entry is not None:
         entries.replace_entry(db, number, batch.entry)
     (refusal,) = additions.add(db, [batch._replace(born=None, generation=None)], Known())
     if refusal is not None:
         raise refusal
+    if batch.removes:
+        _remove_rows(db, number, batch)
+    if batch.bump:
+        db.execute(_BUMP, (number, number))
+
+
+def _remove_rows(db: sqlite3.Connection, number: int, batch: Batch) -> None:
     for ns, key in batch.drop_checkpoints:
         db.execute(_DROP_CHECKPOINT, (number, ns, pack_id(key)))
     for ns, key, seq in batch.drop_writes:
@@ -63,11 +72,9 @@ def _apply(db: sqlite3.Connection, batch: Batch) -> None:
     if batch.drop_unreadable:
         heap = read_thread_head(db, batch.thread).heap
         for row in batch.drop_unreadable:
-            salvage.drop(db, number, heap, row)
-    if batch.removes:
-        entries.raise_revision(db, number)
-    if batch.bump:
-        db.execute(_BUMP, (number, number))
+            if row.table != THREADS:
+                salvage.drop(db, number, heap, row)
+    entries.raise_revision(db, number)
 
 
 def _checked(db: sqlite3.Connection, batch: Batch) -> int:

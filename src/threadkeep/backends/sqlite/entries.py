@@ -3,10 +3,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threadkeep.backends.sqlite.records import pack_id, unpack_id, wrong_types
-from threadkeep.engine.thread_entry import ThreadEntry, ThreadStatus, label_prefix
+from threadkeep.backends.sqlite.records import pack_id, unpack_any, wrong_types
+from threadkeep.engine.thread_entry import (
+    ThreadEntry,
+    ThreadStatus,
+    checked,
+    is_count,
+    is_time,
+    label_prefix,
+)
 
 if TYPE_CHECKING:
     import sqlite3
@@ -24,9 +31,52 @@ _COLUMNS = (
 _LABELS = "SELECT label FROM tk_labels WHERE thread = ? ORDER BY label"
 
 
+# -- the head of a row ---------------------------------------------------------------
+
+_HEAD = """
+SELECT number, generation, deleted_at, coalesce(heap, number) FROM tk_threads WHERE thread = ?
+"""
+
+
+class ThreadHead(NamedTuple):
+    """The part of a thread's own row that is no entry.
+
+    `number` is None where it has none yet. `heap` is its segments'.
+    """
+
+    number: int | None
+    generation: int
+    deleted_at: int
+    heap: int
+
+
+_NO_HEAD = ThreadHead(None, 0, 0, 0)
+
+
+def read_thread_head(db: sqlite3.Connection, thread: str, *, skip: bool = False) -> ThreadHead:
+    """Look the thread up by its id. With `skip`, a damaged generation or tombstone is 0.
+
+    Raises `CorruptionError`.
+    """
+    row = db.execute(_HEAD, (thread,)).fetchone()
+    if row is None:
+        return _NO_HEAD
+    number, generation, deleted_at, heap = row[0], row[1] or 0, row[2] or 0, row[3]
+    if not (is_count(generation) and is_time(deleted_at) and type(heap) is int):
+        if not skip:
+            raise wrong_types("tk_threads", thread)
+        generation = generation if is_count(generation) else 0
+        deleted_at = deleted_at if is_time(deleted_at) else 0
+        heap = heap if type(heap) is int else number
+    return ThreadHead(number, generation, deleted_at, heap)
+
+
 # -- reading -------------------------------------------------------------------------
 
-_ENTRY = f"SELECT {_COLUMNS} FROM tk_threads t WHERE t.thread = ? AND t.state IS NOT NULL"
+_ENTRY = f"""
+SELECT {_COLUMNS} FROM tk_threads t
+WHERE t.thread = ? AND (t.state IS NOT NULL OR t.created_at IS NOT NULL)
+"""
 
 
 def entry(db: sqlite3.Connection, read: ReadEntry) -> ThreadEntry | None:
@@ -39,6 +89,9 @@ def search(db: sqlite3.Connection, read: SearchThreads) -> list[ThreadEntry]:
     """The reply to a `SearchThreads`."""
     source, conditions, values = _where(db, read.query)
     order, sign = f"t.{read.order}", "<" if read.descending else ">"
+    # (one that is damaged has no place in the order)
+    kinds = "('text')" if read.order == "thread" else "('integer', 'null')"
+    conditions += ["typeof(t.thread) = 'text'", f"typeof({order}) IN {kinds}"]
     if read.after is not None:
         conditions.append(f"({order}, t.thread) {sign} (?, ?)")
         values += read.after
@@ -61,23 +114,23 @@ def count(db: sqlite3.Connection, read: CountThreads) -> int:
 def _entry(db: sqlite3.Connection, row: tuple[Any, ...]) -> ThreadEntry:
     thread, number, state, created_at, updated_at, size, pinned, ttl, *rest = row
     origin, origin_checkpoint, waits_at, deleted_at, revision = rest
-    times = (created_at, updated_at, size or 0, ttl or 0, deleted_at or 0, revision or 0)
-    if type(state) is not str or any(type(time) is not int for time in times):
-        raise wrong_types("tk_threads", thread)
-    return ThreadEntry(
+    if type(thread) is not str:
+        raise wrong_types("tk_threads")
+    entry = ThreadEntry(
         thread=thread,
         state=state,
         created_at=created_at,
         updated_at=updated_at,
-        size=size or 0,
+        size=0 if size is None else size,
         labels=tuple([label for (label,) in db.execute(_LABELS, (number,))]),
-        pinned=bool(pinned),
+        pinned=bool(pinned) if pinned in (None, 0, 1) else pinned,
         ttl=ttl,
-        origin=None if origin is None else (origin, unpack_id(origin_checkpoint)),
-        waits_at=None if waits_at is None else unpack_id(waits_at),
-        deleted_at=deleted_at or 0,
-        revision=revision or 0,
+        origin=None if origin is None else (origin, unpack_any(origin_checkpoint)),
+        waits_at=unpack_any(waits_at),
+        deleted_at=0 if deleted_at is None else deleted_at,
+        revision=0 if revision is None else revision,
     )
+    return checked(entry)
 
 
 _WITH_LABEL = "(SELECT count(*) FROM (SELECT 1 FROM tk_labels WHERE label = ? LIMIT ?))"

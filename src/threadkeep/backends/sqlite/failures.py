@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 # no UTF-8; and what our own unpacking of damaged ids raises.
 DRIVER_ERRORS = (sqlite3.Error, OverflowError, UnicodeError)
 
-DAMAGED = "Run `python -m threadkeep check FILE` to see what is damaged; restore a backup."
+DAMAGED = (
+    "`threadkeep check FILE` says what is damaged, `threadkeep repair` puts it right where that can"
+    " be done; else restore a backup."
+)
 _MEANINGS: dict[int, Meaning] = {
     sqlite3.SQLITE_BUSY: (
         errors.LockedError,
@@ -58,9 +61,14 @@ def tells_of_damage(error: Exception) -> bool:
     return isinstance(mapped(error, ""), errors.CorruptionError)
 
 
+def is_undecodable(error: Exception) -> bool:
+    """Return True if a text that was read is not UTF-8."""
+    return isinstance(error, UnicodeDecodeError) or "decode to UTF-8" in str(error)
+
+
 def mapped(error: Exception, path: str) -> errors.ThreadkeepError:
     """Return the driver's error as ours."""
-    if isinstance(error, UnicodeDecodeError) or "decode to UTF-8" in str(error):
+    if is_undecodable(error):
         return errors.CorruptionError(f"{path} holds text that is not UTF-8.", hint=DAMAGED)
     if not isinstance(error, sqlite3.Error):
         return errors.InvalidArgumentError(

@@ -7,7 +7,7 @@ import math
 from contextlib import nullcontext, suppress
 from itertools import chain
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from threadkeep.backends.records import with_writes
 from threadkeep.backends.sqlite import entries, records, salvage
@@ -90,6 +90,8 @@ def checkpoint(db: sqlite3.Connection, read: model.ReadCheckpoint) -> model.Thre
     rows.sort(key=_part)
     first = rows[0]
     generation, deleted_at = first[1] or 0, first[2] or 0
+    if type(generation) is not int or type(deleted_at) is not int:
+        raise records.wrong_types("tk_threads", thread)
     if first[4] is None:
         return model.ThreadState(generation, deleted_at)
     row = records.checkpoint_row(first[3:15])
@@ -160,29 +162,6 @@ def _statement(read: model.ReadSegments, asked: Sequence[_Asked]) -> tuple[str, 
     return _SEGMENTS.text(size), (*chain.from_iterable(spans), read.thread, read.generation)
 
 
-_THREAD = """
-SELECT number, generation, deleted_at, coalesce(heap, number) FROM tk_threads WHERE thread = ?
-"""
-
-
-class ThreadHead(NamedTuple):
-    """The thread's own row; `number` is None where it has none yet. `heap` is its segments'."""
-
-    number: int | None
-    generation: int
-    deleted_at: int
-    heap: int
-
-
-_NO_HEAD = ThreadHead(None, 0, 0, 0)
-
-
-def read_thread_head(db: sqlite3.Connection, thread: str) -> ThreadHead:
-    """Look the thread up by its id."""
-    row = db.execute(_THREAD, (thread,)).fetchone()
-    return ThreadHead(row[0], row[1] or 0, row[2] or 0, row[3]) if row else _NO_HEAD
-
-
 def needs_transaction(reads: Sequence[model.Read]) -> bool:
     """Return True if these reads are several statements: one alone sees one state by itself."""
     if len(reads) == 1 and isinstance(reads[0], model.ReadSegments):
@@ -192,7 +171,10 @@ def needs_transaction(reads: Sequence[model.Read]) -> bool:
 
 def reply(db: sqlite3.Connection, read: model.Read) -> Any:
     """Answer one read as its docstring says. Raises the driver's errors."""
-    return _REPLIES[type(read)](db, read)
+    try:
+        return _REPLIES[type(read)](db, read)
+    except CorruptionError as error:
+        raise error.at(thread=getattr(read, "thread", None)) from error.__cause__
 
 
 class _Finder:
@@ -254,7 +236,7 @@ ORDER BY path.step
 
 
 def _path(db: sqlite3.Connection, read: model.ReadPath) -> list[model.StoredCheckpoint]:
-    number, _, _, heap = read_thread_head(db, read.thread)
+    number, _, _, heap = entries.read_thread_head(db, read.thread)
     if number is None:
         return []
     finder = _Finder(db, read.thread, number, heap)
@@ -346,7 +328,7 @@ _FAMILY = "SELECT thread FROM tk_threads WHERE heap = ? AND number <> ? ORDER BY
 
 
 def _thread(db: sqlite3.Connection, read: model.ReadThread) -> model.ThreadRows:
-    number, generation, deleted_at, heap = read_thread_head(db, read.thread)
+    number, generation, deleted_at, heap = entries.read_thread_head(db, read.thread, skip=read.skip)
     all_rows = salvage.rows if read.skip else _rows
     rows, broken = all_rows(db, "checkpoints", _ALL_ROWS, number, records.checkpoint_row)
     all_writes, more = all_rows(db, "writes", _ALL_WRITES, number, records.write_row)
@@ -355,7 +337,8 @@ def _thread(db: sqlite3.Connection, read: model.ReadThread) -> model.ThreadRows:
     keyframes = [finder.keyframe(row, skip=read.skip) for row in rows]
     checkpoints, orphans = with_writes(read.thread, rows, keyframes, all_writes)
     family = tuple([name for (name,) in db.execute(_FAMILY, (heap, number))])
-    unreadable = (*broken, *more, *others)
+    own = salvage.thread_row(db, read.thread) if read.skip else ()
+    unreadable = (*own, *broken, *more, *others)
     return model.ThreadRows(
         generation, deleted_at, checkpoints, orphans, tuple(places), family, unreadable
     )
@@ -370,17 +353,18 @@ def _rows(
 
 _FIND = """
 SELECT t.thread FROM tk_threads t
-WHERE t.thread >= coalesce(?, '') AND t.thread IS NOT ?
+WHERE t.thread >= coalesce(?, '') AND t.thread IS NOT ? AND typeof(t.thread) = 'text'
     AND EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
 ORDER BY t.thread LIMIT ?
 """
 _FIND_EMPTY = """
 SELECT thread FROM tk_threads
-WHERE thread >= coalesce(?, '') AND thread IS NOT ? ORDER BY thread LIMIT ?
+WHERE thread >= coalesce(?, '') AND thread IS NOT ? AND typeof(thread) = 'text'
+ORDER BY thread LIMIT ?
 """
 _FIND_RUNS = """
 SELECT t.thread FROM tk_threads t
-WHERE t.thread >= coalesce(?, '') AND t.thread IS NOT ?
+WHERE t.thread >= coalesce(?, '') AND t.thread IS NOT ? AND typeof(t.thread) = 'text'
     AND EXISTS (
         SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number
             AND CASE WHEN json_valid(c.metadata) THEN json_extract(c.metadata, '$.run_id') END
@@ -395,14 +379,17 @@ def _find(db: sqlite3.Connection, read: model.FindThreads) -> list[str]:
         rows = db.execute(_FIND_RUNS, (*after, json.dumps(read.run_ids), read.limit))
     else:
         rows = db.execute(_FIND_EMPTY if read.empty else _FIND, (*after, read.limit))
-    return [thread for (thread,) in rows]
+    names = [thread for (thread,) in rows]
+    if not all(type(name) is str for name in names):
+        raise records.wrong_types("tk_threads")
+    return names
 
 
 _FIND_ANY = """
 SELECT t.thread, t.number, coalesce(t.heap, t.number),
     t.heap IS NULL OR t.thread = (SELECT min(f.thread) FROM tk_threads f WHERE f.heap = t.heap)
 FROM tk_threads t
-WHERE t.thread >= coalesce(?, '') AND t.thread IS NOT ?
+WHERE t.thread >= coalesce(?, '') AND t.thread IS NOT ? AND typeof(t.thread) = 'text'
     AND (EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
         OR EXISTS (SELECT 1 FROM tk_writes w WHERE w.thread = t.number)
         OR EXISTS (SELECT 1 FROM tk_heap_segments s WHERE s.thread = coalesce(t.heap, t.number)))

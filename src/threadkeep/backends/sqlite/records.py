@@ -48,6 +48,14 @@ def unpack_id(packed: bytes | str) -> str:
     return packed[_UUID_BYTES:].decode() if len(packed) > _UUID_BYTES else _uuid_text(packed.hex())
 
 
+def unpack_any(value: Any) -> Any:
+    """Turn what is stored back into the id; return anything that is none as it is."""
+    try:
+        return unpack_id(value) if type(value) in _ID else value
+    except ValueError:
+        return value
+
+
 def _uuid_bytes(text: str) -> bytes | None:
     if len(text) != len(_SHAPE) or not text[8] == text[13] == text[18] == text[23] == "-":
         return None

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from threadkeep.backends.sqlite import entries
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, tells_of_damage
-from threadkeep.engine.model import UnreadableRow
-from threadkeep.errors import CorruptionError
+from threadkeep.backends.sqlite.records import pack_id, unpack_id
+from threadkeep.engine.model import THREADS, UnreadableRow
+from threadkeep.engine.thread_entry import LARGEST, LATEST, ReadEntry
+from threadkeep.errors import ConflictError, CorruptionError
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterator, Sequence
 
-    from threadkeep.engine.model import ReadDamage
+    from threadkeep.engine.model import Batch, ReadDamage
 
 
 # ruff: noqa: S608 - texts are put together from constants of this module only
@@ -30,6 +34,27 @@ _TABLES = {
     "writes": ("tk_writes", 3, "ns checkpoint seq run seen task path body"),
     "segments": ("tk_heap_segments", 2, "log start count data"),
 }
+
+
+@contextmanager
+def lenient(db: sqlite3.Connection) -> Iterator[None]:
+    """Read text that is not UTF-8 as a type that no column can hold."""
+    plain, db.text_factory = db.text_factory, _text_or_bytes
+    try:
+        yield
+    finally:
+        db.text_factory = plain
+
+
+class _NotUtf8(bytes):
+    """A text of a damaged row."""
+
+
+def _text_or_bytes(data: bytes) -> str | bytes:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return _NotUtf8(data)
 
 
 def _in_ascii(column: str) -> str:
@@ -69,6 +94,11 @@ def rows(
                     if isinstance(value, str):
                         value.encode()
                 found.append(make(tuple(row)))
+                if table != "segments" and pack_id(unpack_id(row[1])) != row[1]:
+                    broken.append(
+                        (key, f"A row of {name} holds an id in another form than its own.")
+                    )
+                    del found[-1]  # (it could not be found again by its id)
             except CorruptionError as error:
                 broken.append((key, error.message))
             except ValueError:
@@ -92,13 +122,67 @@ def drop(db: sqlite3.Connection, number: int, heap: int, row: UnreadableRow) -> 
     db.execute(sql, (of, row.key.decode()))
 
 
+_THREAD_COLUMNS = (
+    *("number", "thread", "generation", "deleted_at", "state", "created_at", "updated_at", "size"),
+    *("waits_at", "revision", "pinned", "ttl", "origin", "origin_checkpoint", "heap"),
+)
+_THREAD_ROW = _key(_THREAD_COLUMNS)
+_LABEL_ROWS = f"""
+SELECT {_key(["beginning", "label"])} FROM tk_labels
+WHERE thread = (SELECT number FROM tk_threads WHERE thread = ?) ORDER BY beginning
+"""
+
+
+def thread_row(db: sqlite3.Connection, thread: str) -> tuple[UnreadableRow, ...]:
+    """The thread's own row, if its entry or its head is damaged."""
+    with lenient(db):
+        entry = entries.entry(db, ReadEntry(thread))
+    problem = "" if entry is None else entry.damage
+    try:
+        entries.read_thread_head(db, thread)
+    except CorruptionError:
+        problem = "its generation, its tombstone or the number of its heap is damaged"
+    if not problem:
+        return ()
+    (key,) = db.execute(f"SELECT {_THREAD_ROW} FROM tk_threads WHERE thread = ?", (thread,))
+    labels = [label for (label,) in db.execute(_LABEL_ROWS, (thread,))]
+    data = "\n".join([*key, *labels])
+    return (UnreadableRow(THREADS, key[0].encode(), problem, data.encode()),)
+
+
+_FORGET_ENTRY = f"""
+UPDATE tk_threads SET
+    generation = iif(typeof(generation) IN ('integer', 'null')
+        AND coalesce(generation, 0) BETWEEN 0 AND {LARGEST}, generation, abs(random()) >> 2),
+    deleted_at = iif(typeof(deleted_at) = 'integer'
+        AND deleted_at BETWEEN 1 AND {LATEST}, deleted_at, NULL),
+    revision = iif(typeof(revision) = 'integer'
+        AND revision BETWEEN 0 AND {LARGEST}, revision, abs(random()) >> 2),
+    heap = iif(typeof(heap) = 'integer', heap, NULL),
+    state = NULL, created_at = NULL, updated_at = NULL, size = NULL, waits_at = NULL,
+    pinned = NULL, ttl = NULL, origin = NULL, origin_checkpoint = NULL
+WHERE thread = ? AND {_THREAD_ROW} = ?
+"""
+_DROP_LABELS = (
+    "DELETE FROM tk_labels WHERE thread = (SELECT number FROM tk_threads WHERE thread = ?)"
+)
+
+
+def forget_entry(db: sqlite3.Connection, batch: Batch) -> None:
+    """Make the thread's own row sound, if the batch drops it; see `Batch`."""
+    for row in batch.drop_unreadable:
+        if row.table == THREADS:
+            if not db.execute(_FORGET_ENTRY, (batch.thread, row.key.decode())).rowcount:
+                raise ConflictError(thread=batch.thread)
+            db.execute(_DROP_LABELS, (batch.thread,))
+
+
 _STRAYS = """
 SELECT thread, count(*) FROM {} WHERE thread NOT IN (SELECT {} FROM tk_threads) GROUP BY thread
 """
 _ODD_THREADS = """
-SELECT number FROM tk_threads WHERE typeof(thread) <> 'text'
-    OR typeof(generation) NOT IN ('integer', 'null')
-    OR typeof(deleted_at) NOT IN ('integer', 'null')
+SELECT number FROM tk_threads
+WHERE typeof(thread) <> 'text' OR (state IS NULL AND created_at IS NOT NULL)
 """
 
 

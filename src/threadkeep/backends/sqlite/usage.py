@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from threadkeep.engine.model import OWN_NS
+from threadkeep.engine.thread_entry import LARGEST as MOST
 from threadkeep.engine.thread_entry import WITH_CHECKPOINTS
 from threadkeep.engine.usage import (
     DAY,
@@ -23,7 +24,9 @@ from threadkeep.engine.usage import (
 if TYPE_CHECKING:
     import sqlite3
 
-_IS_USED = f"t.state IN {WITH_CHECKPOINTS} AND substr(t.thread, 1, {len(OWN_NS)}) <> '{OWN_NS}'"
+_IS_USED = f"""t.state IN {WITH_CHECKPOINTS} AND substr(t.thread, 1, {len(OWN_NS)}) <> '{OWN_NS}'
+    AND typeof(t.thread) = 'text' AND typeof(t.updated_at) = 'integer'
+    AND coalesce(t.size, 0) BETWEEN -{MOST} AND {MOST}"""
 TOTALS = f"""
 SELECT count(*), coalesce(sum(t.size), 0), coalesce(sum(t.updated_at < :idle_since), 0),
     coalesce(sum(iif(t.updated_at < :idle_since, t.size, 0)), 0),

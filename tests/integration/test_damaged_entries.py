@@ -1,0 +1,80 @@
+"""Damaged entries of the registry in PostgreSQL and Redis: found, left out, put right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.damage import damaging
+
+from threadkeep import Retention
+from threadkeep.backends.redis.rows import keys_of
+from threadkeep.errors import CorruptionError
+from threadkeep.repair.check import Kind
+
+from .backends import open_backend
+from .places import at
+from .test_damaged_cells import graph
+
+POSTGRES = {
+    "created_at": "created_at = '-infinity'",
+    "updated_at": "updated_at = 'infinity'",
+    "deleted_at": "deleted_at = 'infinity'",
+    "state": "state = 'odd'",
+    "origin": "origin = 'x', origin_checkpoint = NULL",
+    "ttl": "ttl = -5",
+    "long ttl": "ttl = 9223372036854775807",
+    "size": "size = 9223372036854775807",
+    "revision": "revision = -1",
+    "generation": "generation = -1",
+}
+REDIS = {
+    **{name: (name, value) for name in ("created_at", "updated_at") for value in ("odd", "9" * 18)},
+    "state": ("state", "odd"),
+    "origin": ("origin", b"\xff"),
+    "waits_at": ("waits_at", b"\xff"),
+    "rest": ("rest", "-1"),
+    "size": ("size", "odd"),
+    "deleted_at": ("deleted_at", "-1"),
+    "revision": ("revision", "odd"),
+    "generation": ("generation", "odd"),
+    "labels": ('l:"tag', b"{"),
+}
+CASES = [("postgres", name) for name in POSTGRES] + [("redis", name) for name in REDIS]
+
+
+def damage(name: str, case: str, folder: Path) -> None:
+    harm = damaging(name, None, folder)
+    if name == "redis":
+        harm._client.hset(keys_of(harm._prefix, "bad")[0], *REDIS[case])
+        return
+    schema = harm._names["c"].partition(".")[0]
+    harm.execute(f"UPDATE {schema}.threads SET {POSTGRES[case]} WHERE thread_id = ?", "bad")
+
+
+@pytest.mark.drawn(8)
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_a_damaged_entry(name: str, case: str, tmp_path: Path) -> None:
+    with open_backend(name, tmp_path) as saver:
+        for thread in ("good", "bad"):
+            graph(saver).invoke({"log": ["in"]}, at(thread))
+            saver.threads.tag(thread, "kept")
+        before: Any = saver.threads.get("bad")
+        damage(name, case, tmp_path)
+        if case != "generation":
+            with pytest.raises(CorruptionError, match="'bad'"):
+                saver.threads.get("bad")
+            assert [one.id for one in saver.threads.scan()] == ["good"]
+            report = saver.threads.gc(Retention(keep_last=1, ttl=1e9), dry_run=True)
+            assert [one.thread for one in report.skipped] == ["bad"]
+        found = saver.check().findings
+        assert {(one.thread, one.kind) for one in found} == {("bad", Kind.UNREADABLE)}
+        done = saver.threads.repair(file=tmp_path / "out.tkq")
+        assert done.ok, done.unrepaired
+        assert saver.check().findings == saver.check().notes == ()
+        after = saver.threads.get("bad")
+        assert (after.state, after.waits_at) == ("suspended", before.waits_at)
+        assert after.bytes == before.bytes
+        assert after.tags == ("kept",)
+        assert len(graph(saver).get_state(at("bad")).values["log"]) == 2

@@ -1,0 +1,143 @@
+"""Damaged rows of items and of cached values: typed errors, and listings without them."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from threadkeep import errors
+from threadkeep.cache import open_cache
+from threadkeep.store import open_store
+from threadkeep.store.values import seal, unseal, without_checksum
+
+from .test_damaged_cells import VALUES
+
+NS = ("users", "1")
+INDEX: Any = {"embed": lambda texts: [[1.0, 2.0] for _ in texts], "dims": 2, "fields": ["text"]}
+TABLES = {
+    "tk_items": "number ns key version created updated ttl expires pending value",
+    "tk_namespaces": "number path",
+    "tk_item_vectors": "ns item path vector",
+    "tk_item_versions": "ns key version updated replaced deleted patch",
+}
+CELLS = [
+    (table, column, kind)
+    for table, columns in TABLES.items()
+    for column in columns.split()
+    for kind in VALUES
+]
+
+
+@pytest.mark.parametrize("packed", ['{"a":1}', b"\x81\xa1a\x01"])
+def test_a_value_is_bound_to_its_item(packed: Any) -> None:
+    sealed = seal(packed, NS, "a")
+    assert unseal(sealed, NS, "a") == without_checksum(sealed) == packed
+    assert unseal(packed, NS, "a") == packed  # (as older releases wrote it)
+    for namespace, key in ((NS, "b"), (("users", "2"), "a"), (("users",), "a")):
+        with pytest.raises(errors.CorruptionError):
+            unseal(sealed, namespace, key)
+
+
+def sqlite_swap(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "a.db")) as db, db:
+        found = dict(db.execute("SELECT key, value FROM tk_items").fetchall())
+        for key, other in ("ab", "ba"):
+            db.execute("UPDATE tk_items SET value = ? WHERE key = ?", (found[other], key))
+
+
+def test_swapped_values_are_noticed(tmp_path: Path, caplog: Any) -> None:
+    with open_store(f"sqlite:///{tmp_path / 'a.db'}") as store:
+        for key in ("a", "b", "c"):
+            store.put(NS, key, {"of": key})
+        sqlite_swap(tmp_path)
+        for key in ("a", "b"):
+            with pytest.raises(errors.CorruptionError, match=f"Item '{key}' in .* checksum"):
+                store.get(NS, key)
+        with caplog.at_level(logging.WARNING, "threadkeep"):
+            assert [item.key for item in store.search(NS)] == ["c"]
+            assert [item.key for item in store.search(NS, filter={"of": "c"})] == ["c"]
+        assert "Item 'a' in ('users', '1')" in caplog.text
+        store.put(NS, "a", {"of": "a again"})
+        assert store.get(NS, "a").value == {"of": "a again"}
+
+
+def test_vectors_without_an_item_are_left_out(tmp_path: Path) -> None:
+    with open_store(f"sqlite:///{tmp_path / 'a.db'}", index=INDEX) as store:
+        for number in range(5):
+            store.put((*NS, str(number)), "k", {"text": f"text {number}"})
+        with closing(sqlite3.connect(tmp_path / "a.db")) as db, db:
+            db.execute("UPDATE tk_item_vectors SET item = 9 WHERE item < 3")
+        assert {item.namespace[2] for item in store.search(NS, query="text", limit=3)} == set("234")
+        assert len(store.search((*NS, "0"), query="text")) == 1  # (as one without a vector)
+
+
+def attempt(function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except errors.ThreadkeepError:
+        return None
+
+
+@pytest.mark.drawn(16)
+@pytest.mark.parametrize(("table", "column", "kind"), CELLS, ids=[" ".join(c) for c in CELLS])
+def test_a_damaged_cell_of_items(table: str, column: str, kind: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    with open_store(url, index=INDEX, history=3) as store:
+        for name in ("good", "bad"):
+            for number in range(2):
+                store.put((name, "1"), "k", {"text": f"text {number}"}, ttl=5)
+    with closing(sqlite3.connect(tmp_path / "a.db")) as db, db:
+        try:
+            db.execute(
+                f"UPDATE {table} SET {column} = {VALUES[kind]}"
+                f" WHERE rowid = (SELECT max(rowid) FROM {table})"
+                if table != "tk_item_versions"
+                else f"UPDATE {table} SET {column} = {VALUES[kind]} WHERE ns = 2"
+            )
+        except sqlite3.IntegrityError:
+            pytest.skip("SQLite refuses it")
+    with open_store(url, index=INDEX, history=3) as store:
+        assert store.get(("good", "1"), "k").value == {"text": "text 1"}
+        for found in (
+            store.search(()),
+            store.search(("good",)),
+            store.search((), filter={"text": "text 1"}),
+            store.search((), query="text"),
+        ):
+            assert ("good", "1") in {item.namespace for item in found}
+        assert ("good", "1") in store.list_namespaces()
+        assert len(store.versions(("good", "1"), "k")) == 2
+        attempt(lambda: store.get(("bad", "1"), "k"))
+        attempt(lambda: store.versions(("bad", "1"), "k"))
+        attempt(lambda: store.export_items(tmp_path / "out"))
+        attempt(store.embed_pending)
+        attempt(lambda: store.put(("bad", "1"), "k", {"text": "new"}))
+        attempt(lambda: store.erase(("bad",)))
+        assert store.get(("good", "1"), "k").value == {"text": "text 1"}
+
+
+@pytest.mark.drawn(16)
+@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize("column", ["used", "expires", "size", "owner", "value"])
+def test_a_damaged_cached_value_is_a_miss(column: str, kind: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    good, bad = (("n",), "good"), (("n",), "bad")
+    with open_cache(url) as cache:
+        cache.set({bad: (1, 60)})
+        with closing(sqlite3.connect(tmp_path / "a.db")) as db, db:
+            try:
+                db.execute(f"UPDATE tk_cache SET {column} = {VALUES[kind]}")
+            except sqlite3.IntegrityError:
+                return
+        cache.set({good: (2, 60)})
+        found = cache.get([good, bad])
+        assert found[good] == 2
+        assert found.get(bad) in ((None,) if column == "value" else (None, 1))
+        cache.set({bad: (3, 60)})
+        assert cache.get([good, bad]) == {good: 2, bad: 3}
