@@ -56,7 +56,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "tests/test_async.py::test_get_checkpoint_no_channel_values": _INSIDE,
         "tests/test_async_store.py::test_no_running_loop": _SYNC,
         "tests/test_async_store.py::test_omit_expired": _TABLES,
-        "tests/test_delta_pagination.py::test_walk_reads_nothing_newer": _INSIDE,
+        "tests/test_delta_pagination.py::test_sync_walk_reads_nothing_newer": _INSIDE,
         "tests/test_delta_pagination.py::test_async_walk_reads_nothing_newer": _INSIDE,
         "tests/test_prune.py": _TABLES,
         "tests/test_store.py::test_omit_expired": _TABLES,
