@@ -8,7 +8,7 @@ export VENV PYTHON
 python := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format bench lock clean
+.PHONY: help demo test test-all test-lowest lint format bench lock clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do \
@@ -23,8 +23,11 @@ test: ## Run the tests, in six minutes: ARGS='-k name' passes options to pytest
 	@scripts/setup test
 	@scripts/services --quick $(python) -m pytest -n 2 --dist worksteal $(ARGS)
 
+test-lowest: ## Run a part of the tests on the lowest versions that pyproject.toml allows
+	@scripts/lowest $(ARGS)
+
 test-all: export THREADKEEP_TESTS := full
-test-all: test ## Run every case, LangGraph's own tests of graphs on every store, and `langgraph dev`
+test-all: test ## Run every case, LangGraph's own tests on every store, and `langgraph dev`
 	@scripts/upstream
 	@scripts/dev_server
 

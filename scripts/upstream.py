@@ -1,9 +1,9 @@
-"""Fetches the source distribution of the locked langgraph, and runs its tests on our savers.
+"""Fetches the source distributions of LangGraph's packages, and runs their tests with our classes.
 
     scripts/upstream [OPTION OF PYTEST...]
 
-pip fetches it, once for each version, and checks it against the hashes of the lock. It lies in
-build/upstream; nothing of it is changed.
+pip fetches them, once for each version, and checks them against the hashes of the lock. They lie
+in build/upstream; nothing of them is changed.
 """
 
 from __future__ import annotations
@@ -20,19 +20,27 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements" / "upstream.txt"
 PARTS = ("tests", "pyproject.toml")  # the package itself is the one that is installed
+PACKAGES = (
+    "langgraph",
+    "langgraph-prebuilt",
+    "langgraph-checkpoint",
+    "langgraph-checkpoint-sqlite",
+    "langgraph-checkpoint-postgres",
+)
+NOTHING_RAN = 5  # pytest's exit code where options choose tests of other packages
 
 
-def fetched() -> Path:
-    """The folder with the tests of the installed langgraph, fetched if it is not there."""
-    name = f"langgraph-{version('langgraph')}"
+def fetched(package: str) -> Path:
+    """The folder with the tests of an installed package, fetched if it is not there."""
+    name = f"{package.replace('-', '_')}-{version(package)}"
     folder = ROOT / "build" / "upstream" / name
     if folder.exists():
         return folder
-    print(f"Fetching the source distribution of {name} (once)", flush=True)
+    print(f"Fetching the source distribution of {package} {version(package)} (once)", flush=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent) as temporary:
         there = Path(temporary)
-        download(there)
+        download(package, there)
         with tarfile.open(there / f"{name}.tar.gz") as archive:
             wanted = [
                 m for m in archive if m.name.split("/")[1:2] and m.name.split("/")[1] in PARTS
@@ -42,23 +50,39 @@ def fetched() -> Path:
     return folder
 
 
-def download(there: Path) -> None:
-    locked = re.search(r"^langgraph==(?:.*\\\n)*.*\n", LOCK.read_text(), re.MULTILINE)
+def download(package: str, there: Path) -> None:
+    locked = re.search(rf"^{package}==(?:.*\\\n)*.*\n", LOCK.read_text(), re.MULTILINE)
     if locked is None:
-        sys.exit(f"error: {LOCK} names no langgraph: run make lock")
-    (there / "langgraph.txt").write_text(locked[0])
+        sys.exit(f"error: {LOCK} names no {package}: run make lock")
+    (there / "locked.txt").write_text(locked[0])
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "download"]
-    options = ["--no-deps", "--no-binary=langgraph", "--no-build-isolation", "--require-hashes"]
-    subprocess.run([*pip, *options, f"--dest={there}", f"-r{there / 'langgraph.txt'}"], check=True)
+    options = ["--no-deps", f"--no-binary={package}", "--no-build-isolation", "--require-hashes"]
+    subprocess.run([*pip, *options, f"--dest={there}", f"-r{there / 'locked.txt'}"], check=True)
 
 
-def run(folder: Path, options: list[str]) -> int:
-    """Run the tests; the exit code of pytest."""
+def run(package: str, options: list[str]) -> int:
+    """Run the tests of a package; the exit code of pytest."""
+    print(f"== tests of {package} {version(package)}", flush=True)
     pytest = [sys.executable, "-m", "pytest", "-p", "upstream_savers", "-o", "addopts=", "-q"]
-    found = os.environ | {"PYTHONPATH": str(ROOT / "tests"), "NO_DOCKER": "true"}
-    command = [*pytest, "--snapshot-warn-unused", "-n2", "--dist=worksteal", *options, "tests"]
-    return subprocess.run(command, cwd=folder, env=found, check=False).returncode
+    loops = ["-o", "asyncio_default_fixture_loop_scope=function"]
+    found = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "tests"),
+        "NO_DOCKER": "true",
+        "TK_UPSTREAM_PACKAGE": package,
+    }
+    command = [*pytest, *loops, "--snapshot-warn-unused", "-n2", "--dist=worksteal", *options]
+    return subprocess.run(
+        [*command, "tests"], cwd=fetched(package), env=found, check=False
+    ).returncode
+
+
+def main(options: list[str]) -> int:
+    asked = os.environ.get("TK_UPSTREAM_PACKAGES")
+    packages = asked.split(",") if asked else PACKAGES
+    codes = {run(package, options) for package in packages}
+    return max(codes - {0, NOTHING_RAN}, default=0 if 0 in codes else NOTHING_RAN)
 
 
 if __name__ == "__main__":
-    sys.exit(run(fetched(), sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))
