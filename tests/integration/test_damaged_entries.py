@@ -1,7 +1,9 @@
-"""Damaged entries of the registry in PostgreSQL and Redis: found, left out, put right."""
+"""Damaged entries of the registry: found, left out, put right."""
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,17 @@ REDIS = {
     "generation": ("generation", "odd"),
     "labels": ('l:"tag', b"{"),
 }
+SQLITE = {
+    "created_at": "created_at = 'odd'",
+    "updated_at": "updated_at = 'odd'",
+    "state": "state = 'odd'",
+    "ttl": "ttl = -5",
+    "size": "size = 'odd'",
+    "pinned": "pinned = 'odd'",
+    "revision": "revision = 'odd'",
+    "waits_at": "waits_at = 5",
+    "generation": "generation = 'odd'",
+}
 CASES = [("postgres", name) for name in POSTGRES] + [("redis", name) for name in REDIS]
 
 
@@ -48,6 +61,9 @@ def damage(name: str, case: str, folder: Path) -> None:
     harm = damaging(name, None, folder)
     if name == "redis":
         harm._client.hset(keys_of(harm._prefix, "bad")[0], *REDIS[case])
+        return
+    if name == "sqlite":
+        harm.execute(f"UPDATE tk_threads SET {SQLITE[case]} WHERE thread = ?", "bad")
         return
     schema = harm._names["c"].partition(".")[0]
     harm.execute(f"UPDATE {schema}.threads SET {POSTGRES[case]} WHERE thread_id = ?", "bad")
@@ -78,3 +94,53 @@ def test_a_damaged_entry(name: str, case: str, tmp_path: Path) -> None:
         assert after.bytes == before.bytes
         assert after.tags == ("kept",)
         assert len(graph(saver).get_state(at("bad")).values["log"]) == 2
+
+
+ARCHIVED = [("sqlite", case) for case in SQLITE] + CASES
+
+
+@pytest.mark.drawn(12)
+@pytest.mark.parametrize(("name", "case"), ARCHIVED)
+def test_a_damaged_entry_of_an_archived_thread_that_waits(
+    name: str, case: str, tmp_path: Path
+) -> None:
+    with open_backend(name, tmp_path, cold=(tmp_path / "cold").as_uri()) as saver:
+        graph(saver).invoke({"log": ["in"]}, at("bad"))
+        archived = saver.threads.archive("bad")
+        damage(name, case, tmp_path)
+        assert {one.kind for one in saver.check().findings} == {Kind.UNREADABLE}
+        done = saver.threads.repair(file=tmp_path / "out.tkq")
+        assert done.ok, done.unrepaired
+        assert saver.check().findings == ()
+        after = saver.threads.get("bad")
+        assert after.state == "archived"
+        assert after.waits_at == archived.waits_at or after.pinned
+        assert saver.threads.gc(Retention(ttl=0.000001, max_count=1)).deleted == ()
+        assert saver.threads.restore("bad").waits_at == archived.waits_at
+        assert graph(saver).get_state(at("bad")).interrupts
+
+
+LOST = {
+    "damaged": "UPDATE tk_labels SET label = '{' WHERE label LIKE '{\"archive%'",
+    "of another form": "UPDATE tk_labels SET label = '{\"archive\":[1]}' WHERE label LIKE '{\"a%'",
+    "gone": "DELETE FROM tk_labels WHERE label LIKE '{\"archive%'",
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_an_archived_thread_without_the_record_of_its_archive(case: str, tmp_path: Path) -> None:
+    with open_backend("sqlite", tmp_path, cold=(tmp_path / "cold").as_uri()) as saver:
+        graph(saver).invoke({"log": ["in"]}, at("bad"))
+        saver.threads.archive("bad")
+        (key,) = [file for file in (tmp_path / "cold").rglob("*") if file.is_file()]
+        with closing(sqlite3.connect(tmp_path / "threads.db")) as db, db:
+            assert db.execute(LOST[case]).rowcount == 1
+        found = saver.check().findings
+        assert {(one.thread, one.kind) for one in found} == {("bad", Kind.UNREADABLE)}
+        (problem,) = [one.problem for one in found if "is lost" in one.problem]
+        assert problem.partition("threads/*/")[2].partition("/")[0] in key.parts
+        done = saver.threads.repair(file=tmp_path / "out.tkq")
+        assert not done.repaired
+        assert done.unrepaired == found
+        assert saver.threads.gc(Retention(ttl=0.000001)).deleted == ()
+        assert key.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import random
 import struct
 import tracemalloc
 from zlib import crc32
@@ -162,6 +163,59 @@ def test_a_small_file_does_not_make_a_reader_allocate_much():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1 << 22
+
+
+def test_a_small_file_does_not_hold_many_values():
+    """An empty list or dict takes a byte in the file, and 72 in memory."""
+    many = 1 << 22
+    for one in (b"\x90", b"\x80", b"\xc0"):
+        body = b"\x96\xa1t\x00\x90\x90\xdd" + many.to_bytes(4, "big") + one * many + b"\x80"
+        bundle = forged(body)
+        assert len(bundle) < 1000
+        tracemalloc.start()
+        with pytest.raises(CorruptionError, match="more values than"):
+            read(bundle)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 3 * many
+
+
+def drawn_value(random, level=0):
+    sizes = [0, 1, 31, 32, 255, 256, 65_535, 65_536]
+    made = [
+        lambda: random.choice([None, True, False]),
+        lambda: random.randrange(-(2**63), 2**64) >> random.randrange(64),
+        random.random,
+        lambda: "x" * random.choice(sizes),
+        lambda: b"x" * random.choice(sizes),
+        lambda: ormsgpack.Ext(1, b"x" * random.choice([1, 2, 4, 8, 16, *sizes[2:]])),
+    ]
+    if level < 3:
+        length = random.choice([0, 1, 3, 15, 16, 17])
+        made.append(lambda: [drawn_value(random, level + 1) for _ in range(length)])
+        made.append(lambda: {str(n): drawn_value(random, level + 1) for n in range(length)})
+    return random.choice(made)()
+
+
+def count_of(value):
+    if isinstance(value, dict):
+        return 1 + sum(1 + count_of(part) for part in value.values())
+    return 1 + sum(map(count_of, value)) if isinstance(value, list) else 1
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_values_are_counted_by_their_heads(seed):
+    value = drawn_value(random.Random(seed))
+    data, count = ormsgpack.packb(value), count_of(value)
+    assert bundle_format._has_at_most(count, data)
+    assert not bundle_format._has_at_most(count - 1, data)
+
+
+def test_many_values_in_one_container():
+    for value in ([0] * 65_536, {str(n): 0 for n in range(65_536)}):
+        data, count = ormsgpack.packb(value), count_of(value)
+        assert bundle_format._has_at_most(count, data)
+        assert not bundle_format._has_at_most(count - 1, data)
 
 
 def test_a_thread_that_would_be_compressed_too_well_is_written_as_it_is(monkeypatch):

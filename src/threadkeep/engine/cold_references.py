@@ -82,6 +82,23 @@ def archive_of(entry: ThreadEntry | None) -> Archive | None:
         ) from error
 
 
+def lost_archive(entry: ThreadEntry | None) -> str:
+    """Return a sentence if a thread is archived and its entry does not say where; else nothing."""
+    if not is_archived(entry):
+        return ""
+    try:
+        archive = archive_of(entry._replace(damage=""))
+        is_lost = archive is None or not archive.name
+    except CorruptionError:
+        is_lost = True
+    if not is_lost:
+        return ""
+    return (
+        "it is archived, and the record of where is lost:"
+        f" its archive is under {home_of('*', entry.thread)} in the cold store"
+    )
+
+
 def with_archive(entry: ThreadEntry, archive: Archive) -> ThreadEntry:
     """Return the entry with this archive, and no other."""
     others = thread_entry.without_record(entry.labels, thread_entry.ARCHIVE_RECORD)

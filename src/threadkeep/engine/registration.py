@@ -18,6 +18,7 @@ from threadkeep.engine.thread_entry import (
     ThreadEntry,
     ThreadQuery,
     ThreadStatus,
+    is_archived,
     is_there,
     sound,
 )
@@ -101,12 +102,12 @@ def search(query: SearchThreads) -> Operation[list[ThreadEntry]]:
     return cast("list[ThreadEntry]", (yield from fetch(query)))
 
 
-def damaged_threads() -> Operation[list[str]]:
-    """Return the names of all threads whose entries are damaged."""
+def damaged_or_archived() -> Operation[list[str]]:
+    """Return the names of all threads whose entries are damaged, or say that they are archived."""
     names: list[str] = []
     after: tuple[str, str] | None = None
     while page := (yield from page_of("thread", after)):
-        names += [entry.thread for entry in page if entry.damage]
+        names += [entry.thread for entry in page if entry.damage or is_archived(entry)]
         after = page[-1].thread, page[-1].thread
     return names
 

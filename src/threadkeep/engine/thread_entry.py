@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
 from threadkeep.errors import CorruptionError
 
+_DAMAGE = "its entry in the registry is damaged: "
 MAX_LABEL_BYTES = 1000  # what every store's index takes
 MAX_LABELS = 200  # of one thread
 ARCHIVE_RECORD = "archive"  # the kind of the record of where a thread is archived
@@ -38,6 +39,10 @@ class ThreadEntry(NamedTuple):
     deleted_at: int = 0  # the tombstone
     revision: int = 0  # grows whenever something else than times and size changes
     damage: str = ""  # names the fields whose stored values are damaged; see `checked`
+
+    def hides(self, name: str) -> bool:
+        """Return True if the stored value of this field is damaged."""
+        return name in self.damage.removeprefix(_DAMAGE).split(", ")
 
 
 class Move(NamedTuple):
@@ -246,8 +251,7 @@ def checked(entry: ThreadEntry) -> ThreadEntry:
         for name, (_, value) in _FIELDS.items()
         if name in wrong and not (name in _ORDERED and type(getattr(entry, name)) is int)
     }
-    damage = f"its entry in the registry is damaged: {', '.join(wrong)}"
-    return entry._replace(**safe, labels=labels, damage=damage)
+    return entry._replace(**safe, labels=labels, damage=_DAMAGE + ", ".join(wrong))
 
 
 @lru_cache(maxsize=4096)

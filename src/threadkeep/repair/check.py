@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from threadkeep.codec.frame import unpack
 from threadkeep.engine import registration, thread_summary
-from threadkeep.engine.cold_references import STUB
+from threadkeep.engine.cold_references import STUB, lost_archive
 from threadkeep.engine.context import NO_CODEC, Engine
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.lineage import (
@@ -145,14 +145,14 @@ def damage() -> Operation[list[Finding]]:
 
 
 def threads_to_check() -> Operation[tuple[list[str], list[Finding]]]:
-    """Return the threads that hold any row or have a damaged entry, or all that can be listed.
+    """Return the threads that hold any row, are archived or damaged, or all that can be listed.
 
     And the reasons if not all can be.
     """
     try:
-        damaged = yield from registration.damaged_threads()
+        without_rows = yield from registration.damaged_or_archived()
         sizes = yield from all_sizes()
-        return sorted({*damaged, *[size.thread for size in sizes.threads]}), []
+        return sorted({*without_rows, *[size.thread for size in sizes.threads]}), []
     except CorruptionError as exc:
         findings = [Finding(exc.message)]
     names: list[str] = []
@@ -238,6 +238,8 @@ def examine(engine: Engine, snapshot: Snapshot) -> Operation[Examined]:
     found = Examined(thread, rows, entry)
     for row in rows.unreadable:
         found.add(Kind.UNREADABLE, row.problem)
+    if problem := lost_archive(entry):
+        found.add(Kind.UNREADABLE, problem)
     yield from _read_segments(found)
     elements = Elements(NO_CODEC, found.segments.values())
     whole = _with_keyframes(rows, found)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from threadkeep import validation
 from threadkeep.engine import manifest, thread_summary
-from threadkeep.engine.cold_references import WITH_COLD
+from threadkeep.engine.cold_references import WITH_COLD, lost_archive
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import (
     CheckpointKey,
@@ -49,6 +49,7 @@ from threadkeep.engine.thread_entry import (
     ThreadEntry,
     ThreadStatus,
     find_record,
+    is_archived,
     is_time,
 )
 from threadkeep.errors import CodecError, InvalidArgumentError, ThreadNotFoundError
@@ -233,8 +234,10 @@ def plan(engine: Engine, thread: str) -> Operation[Repair | None]:
     kinds = {finding.kind for finding in found.findings}
     if kinds <= {Kind.AWAY, Kind.LAYERS}:
         return None
-    if Kind.UNKNOWN in kinds or (Kind.AWAY in kinds and not kinds <= NOTES):
-        # A newer release, a key or a cold store may be able to read something.
+    is_away = Kind.AWAY in kinds and not kinds <= NOTES
+    if Kind.UNKNOWN in kinds or is_away or lost_archive(snapshot.entry):
+        # A newer release, a key or a cold store may be able to read something. Whoever finds the
+        # archive of a thread needs the entry as it is.
         return Repair(report, unrepaired=report.findings)
     if kinds <= NOTES:
         return Repair(report, _registering(engine, snapshot))
@@ -316,11 +319,15 @@ def _new_entry(
         return new
     if not stay:
         new = new._replace(state=old.state or _state_without_rows(old))
+    pinned = old.pinned
+    if is_archived(new):  # (its rows, which tell where it waits, are in the cold store)
+        new = new._replace(waits_at=old.waits_at)
+        pinned = pinned or old.hides("waits_at")  # rather kept than deleted
     return new._replace(
         created_at=old.created_at if _is_known(old.created_at) else new.created_at,
         updated_at=old.updated_at if _is_known(old.updated_at) else new.updated_at,
         labels=old.labels or new.labels,
-        pinned=old.pinned,
+        pinned=pinned,
         ttl=old.ttl,
         origin=old.origin,
     )

@@ -6,7 +6,7 @@ A bundle that was read to its end is complete; anything else ends in a typed err
     record  kind (1 byte), size of the body (8 bytes), CRC-32 of kind, size and body (4 bytes), body
               "T": a thread, MessagePack in a zstd frame that tells its size
               "P": a thread, MessagePack as it is: where zstd would make it smaller than a reader
-                   believes (over 64 MB and 1,000 times)
+                   believes (over 64 MB and 1,000 times, with 72 bytes for each value in it)
               "E": the end: number of threads (8 bytes), SHA-256 of all bytes before this record
 
 So a record makes a reader take 64 MB, or 1,000 times its own size. All numbers are little endian.
@@ -40,6 +40,7 @@ _HEAD = struct.Struct("<cQI")
 _TAIL = struct.Struct("<Q32s")
 _MOST = 1 << 32  # bytes of one thread: bounds what a record makes a reader allocate
 _BELIEVED, _MOST_TIMES = 1 << 26, 1000  # bytes of one compressed thread, and times its size
+_ELEMENT = 72  # bytes that the smallest value takes in memory, about: an empty dict in a list
 _LEVEL = 3
 
 MAGIC = b"\x89TKB\r\n\x1a\n"  # as PNG's: a transfer as text damages it visibly
@@ -99,8 +100,7 @@ class BundleWriter:
                 thread=whole.thread,
             )
         packed = self._compressor.compress(plain)
-        is_believed = len(plain) <= _most_of(packed)
-        self._record(*((_THREAD, packed) if is_believed else (_PLAIN, plain)))
+        self._record(*((_THREAD, packed) if _is_believed(plain, packed) else (_PLAIN, plain)))
         self._threads += 1
 
     def end(self) -> None:
@@ -275,7 +275,56 @@ def _plain(body: bytes) -> bytes:
     size = zstandard.frame_content_size(body)
     if not 0 <= size <= _most_of(body):
         raise ValueError(f"its {len(body)} bytes declare {size}, more than threadkeep writes so")
-    return zstandard.ZstdDecompressor().decompress(body, allow_extra_data=False)
+    plain = zstandard.ZstdDecompressor().decompress(body, allow_extra_data=False)
+    if not _is_believed(plain, body):
+        raise ValueError(f"its {len(body)} bytes hold more values than threadkeep writes so")
+    return plain
+
+
+def _is_believed(plain: bytes, packed: bytes) -> bool:
+    """Return True if a thread does not take more memory than its compressed bytes may."""
+    spare = _most_of(packed) - len(plain)
+    return spare >= _ELEMENT * len(plain) or (spare >= 0 and _has_at_most(spare // _ELEMENT, plain))
+
+
+def _has_at_most(count: int, plain: bytes) -> bool:
+    """Return True if MessagePack holds at most so many values; containers count, and keys."""
+    at, size = 0, len(plain)
+    while at < size:
+        if count == 0:
+            return False
+        count -= 1
+        step, width = _STEPS[plain[at]]
+        if width:
+            step += int.from_bytes(plain[at + 1 : at + 1 + width], "big")
+        at += step
+    return True
+
+
+def _steps() -> list[tuple[int, int]]:
+    """For each first byte of a value: the bytes it takes, and how many of them give its length.
+
+    Of a container, those of its head.
+    """
+    steps = [(1, 0)] * 256
+    for first in range(0xA0, 0xC0):  # short texts
+        steps[first] = (1 + (first & 0x1F), 0)
+    for first, width in ((0xC4, 1), (0xC7, 1), (0xD9, 1)):  # bytes, extensions, texts
+        for power in range(3):
+            steps[first + power] = (1 + (width << power), width << power)
+    for first in range(0xC7, 0xCA):
+        steps[first] = (steps[first][0] + 1, steps[first][1])
+    numbers = (4, 8, 1, 2, 4, 8, 1, 2, 4, 8)  # floats, then integers
+    for first, width in enumerate(numbers, 0xCA):
+        steps[first] = (1 + width, 0)
+    for first in range(0xD4, 0xD9):  # short extensions
+        steps[first] = (2 + (1 << (first - 0xD4)), 0)
+    for first in range(0xDC, 0xE0):  # long arrays and maps
+        steps[first] = (3 if first % 2 == 0 else 5, 0)
+    return steps
+
+
+_STEPS = _steps()
 
 
 def _most_of(packed: bytes) -> int:
