@@ -204,6 +204,10 @@ class Opened(driver.Closing, _Three):
         await self.saver.asetup()
         await self.store.asetup()
 
+    def _opening(self) -> Workflow[None]:
+        for each in self:
+            yield from each._opening()  # noqa: SLF001 - each is ours
+
     def _close(self) -> Workflow[None]:
         """Close all three. Idempotent."""
         for each in (self.cache, self.store, self.saver):

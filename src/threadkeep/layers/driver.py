@@ -135,6 +135,11 @@ class BackendPair:
         request = Call(method, args, options)
         return Aside(partial(self.call, request), partial(self.acall, request))
 
+    def opening(self) -> Workflow[None]:
+        """Open a backend that may open at its first use. See `Backend.open`."""
+        if self._blocking is not None and self.awaited is None and not self.instant:
+            yield from aside(self._blocking.open)
+
     def close(self) -> None:
         """Close the backend. Idempotent."""
         if self._blocking is None:
@@ -256,6 +261,10 @@ class Stack:
         self._store = store
         self._layers = tuple(layers)
         self._handled = frozenset[type]().union(*[layer.handles for layer in layers])
+
+    def opening(self) -> Workflow[None]:
+        """See `BackendPair.opening`."""
+        return self._store.opening()
 
     def under(self, layer: Layer) -> Stack:
         """Return the same store and layers with one more in front."""
@@ -398,13 +407,19 @@ class Closing:
     close: Callable[[], None]
     aclose: Callable[[], Awaitable[None]]
 
+    def _opening(self) -> Workflow[None]:
+        """Open what opens at its first use."""
+        yield from ()
+
     def __enter__(self) -> Self:
+        run(self._opening())
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
+        await arun(self._opening())
         return self
 
     async def __aexit__(self, *error: object) -> None:
