@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial, wraps
 from inspect import signature
 from typing import Any, ParamSpec, Protocol, Self, TypeAlias, TypeVar
@@ -347,6 +347,18 @@ def either(call: Callable[[], T], acall: Callable[[], Awaitable[T]]) -> Workflow
     """Call the first for a blocking caller, the second for an awaiting one."""
     result: T = yield Aside(call, partial(_to_its_end, acall))
     return result
+
+
+def within(stack: ExitStack, workflow: Workflow[T]) -> Workflow[T]:
+    """Run a workflow and leave the stack, which blocks: files are written, or removed on failure."""
+    with stack:  # (for a workflow that is dropped: it can call nothing any more)
+        try:
+            result = yield from workflow
+        except (Exception, asyncio.CancelledError, KeyboardInterrupt) as error:
+            yield from aside(partial(stack.__exit__, type(error), error, error.__traceback__))
+            raise
+        yield from aside(stack.close)
+        return result
 
 
 async def _to_its_end(call: Callable[[], Awaitable[T]]) -> T:
