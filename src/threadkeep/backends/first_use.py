@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from threadkeep.backends.process_forks import ResetInChild
 
 
 def in_event_loop() -> bool:
     """Return True if this thread runs an event loop, which a blocking call would hold up."""
-    return asyncio._get_running_loop() is not None  # noqa: SLF001 - documented for such code
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        return True
+    return False
 
 
 class FirstUse(ResetInChild):

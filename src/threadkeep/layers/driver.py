@@ -350,7 +350,7 @@ def either(call: Callable[[], T], acall: Callable[[], Awaitable[T]]) -> Workflow
 
 
 def within(stack: ExitStack, workflow: Workflow[T]) -> Workflow[T]:
-    """Run a workflow and leave the stack, which blocks: files are written, or removed on failure."""
+    """Run a workflow, and leave the stack as an `aside`: files are completed or removed."""
     with stack:  # (for a workflow that is dropped: it can call nothing any more)
         try:
             result = yield from workflow

@@ -139,7 +139,10 @@ class Archive(Delegate):
     def _indexed(self, thread: str, record: Record) -> Workflow[bool]:
         """Add to the index what it lacks of a conversation; return True if it has all now."""
         chain = [record]
-        has = lambda thread, key: self.index.has(thread, key)  # noqa: E731
+
+        def has(thread: str, key: str) -> bool:
+            return self.index.has(thread, key)
+
         if record.parent and not (yield from self._asked(thread, has, record.parent)):
             chain = records.chain((yield from self._all_records(thread)), record.key)
         lacking: list[Record] = []

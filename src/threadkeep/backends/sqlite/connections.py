@@ -76,7 +76,7 @@ class Connections:
         """Path and mode of the database. Opens it: `write_lock` is not held then."""
         if self._location is None:
             self.open()
-            assert self._location is not None
+            assert self._location is not None  # noqa: S101 - it was set
         return self._location
 
     def writer(self) -> sqlite3.Connection:
@@ -220,7 +220,8 @@ class Connections:
                 "The process was forked while another thread used this saver.",
                 hint="Start processes by `spawn` or `forkserver`, or before threads use the saver.",
             )
-        elif self._location and not self._location.in_memory:  # a database in memory has become a copy of its own
+        elif self._location is not None and not self._location.in_memory:
+            # (a database in memory has become a copy of its own)
             self._inherited += self._idle
             if self._writer is not None:
                 self._inherited.append(self._writer)

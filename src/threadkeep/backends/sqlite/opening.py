@@ -128,8 +128,8 @@ def path_of(database: Database) -> str:
     path = os.fspath(database) if isinstance(database, os.PathLike) else database
     try:
         if isinstance(path, str) and b"\0" not in os.fsencode(path) != b"":
-            # (blockbuster refuses `os.getcwd` in event loops, though it reads memory alone)
-            return path if path == MEMORY else str(Path(os.fsdecode(os.getcwdb()), path))
+            here = os.fsdecode(os.getcwdb())  # noqa: PTH109 - blockbuster refuses `os.getcwd`
+            return path if path == MEMORY else str(Path(here, path))
     except UnicodeEncodeError:
         pass  # this system can have no file of that name
     raise errors.InvalidArgumentError(
