@@ -47,7 +47,8 @@ class SqliteSaver(Saver):
         **options: those of `Saver`.
 
     Raises:
-        OpenError: and its kinds, if the file cannot be opened.
+        OpenError: and its kinds, if the file cannot be opened. In an event loop, which opening
+            would block, `async with`, `asetup()` or the first use raises it.
         InvalidArgumentError: an option is unknown or invalid; nothing was opened.
     """
 
