@@ -193,6 +193,9 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
         """
         driver.run(self._store.flush())
 
+    def _opening(self) -> driver.Workflow[None]:
+        return self._store.opening()
+
     def close(self) -> None:
         """Shut down and release everything. Idempotent; later calls raise `ClosedError`."""
         driver.run(self._close())

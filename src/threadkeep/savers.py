@@ -47,7 +47,8 @@ class SqliteSaver(Saver):
         **options: those of `Saver`.
 
     Raises:
-        OpenError: and its kinds, if the file cannot be opened.
+        OpenError: and its kinds, if the file cannot be opened. In an event loop, which opening
+            would block, `async with`, `asetup()` or the first use raises it.
         InvalidArgumentError: an option is unknown or invalid; nothing was opened.
     """
 
@@ -203,6 +204,10 @@ class Opened(driver.Closing, _Three):
         """Async variant of `setup`."""
         await self.saver.asetup()
         await self.store.asetup()
+
+    def _opening(self) -> Workflow[None]:
+        for each in self:
+            yield from each._opening()  # noqa: SLF001 - each is ours
 
     def _close(self) -> Workflow[None]:
         """Close all three. Idempotent."""

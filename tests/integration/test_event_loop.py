@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from operator import add
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from blockbuster import blockbuster
 from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
@@ -20,7 +22,8 @@ from typing_extensions import TypedDict
 
 from threadkeep import Retention, Tiering
 from threadkeep.cache import open_cache
-from threadkeep.memory import LayeredCheckpointSaver, Layers
+from threadkeep.errors import ThreadNotFoundError
+from threadkeep.memory import IntegratedCheckpointManager, LayeredCheckpointSaver, Layers
 from threadkeep.sessions import CheckpointManager
 from threadkeep.store import open_store
 from threadkeep.streaming import StreamingCheckpointSaver
@@ -96,11 +99,17 @@ async def every(found: AsyncIterator[Any]) -> list[Any]:
     return [one async for one in found]
 
 
+@pytest.fixture(autouse=True)
+def _made(name: str, tmp_path: Path) -> None:
+    """Make the schema or prefix that stands for the folder, which blocks."""
+    url_of(name, tmp_path)
+
+
 async def test_savers(name, tmp_path):
-    opened = open_backend(name, tmp_path)
-    saver = Noting(opened)
-    graph = graph_on(opened)
     with watched():
+        opened = open_backend(name, tmp_path)
+        saver = Noting(opened)
+        graph = graph_on(opened)
         await saver.asetup()
         for thread in ("a", "a", "b", "c"):
             await graph.ainvoke({"items": ["x"]}, at(thread))
@@ -130,9 +139,9 @@ async def test_savers(name, tmp_path):
 
 async def test_graphs_that_are_interrupted_and_resumed(name, tmp_path):
     """Turn after turn of one thread, whose head this process has just written."""
-    saver = open_backend(name, tmp_path)
-    graph = graph_on(saver, asks=True)
     with watched():
+        saver = open_backend(name, tmp_path)
+        graph = graph_on(saver, asks=True)
         for turn in range(3):
             await graph.ainvoke({"items": [turn]}, at("a"))
             await graph.ainvoke(Command(resume="yes"), at("a"))
@@ -142,12 +151,12 @@ async def test_graphs_that_are_interrupted_and_resumed(name, tmp_path):
 
 
 async def test_threads(name, tmp_path):
-    saver, other = open_backend(name, tmp_path), open_backend("memory", tmp_path)
-    threads = Noting(saver.threads)
-    graph = graph_on(saver)
     file, theirs = tmp_path / "bundle", InMemorySaver()
     await graph_on(theirs).ainvoke({"items": ["x"]}, at("theirs"))
     with watched():
+        saver, other = open_backend(name, tmp_path), open_backend("memory", tmp_path)
+        threads = Noting(saver.threads)
+        graph = graph_on(saver)
         for thread in ("a", "a", "b", "c"):
             await graph.ainvoke({"items": ["x"]}, at(thread))
         first = (await every(saver.alist(at("a"))))[-1].config["configurable"]["checkpoint_id"]
@@ -174,6 +183,8 @@ async def test_threads(name, tmp_path):
         await threads.aretain("b", Retention(keep_last=1))
         await threads.agc(Retention(keep_last=2))
         await threads.aexport_bundle(None, file)
+        with pytest.raises(ThreadNotFoundError):
+            await threads.aexport_bundle(["a", "absent"], tmp_path / "other")
         await threads.aimport_bundle(file, replace=True)
         await threads.amirror(other)
         await threads.aadopt(theirs, ["theirs"])
@@ -186,9 +197,9 @@ async def test_threads(name, tmp_path):
 
 
 async def test_the_cold_store(name, tmp_path):
-    saver = open_backend(name, tmp_path, cold=f"file://{tmp_path / 'cold'}")
-    graph = graph_on(saver)
     with watched():
+        saver = open_backend(name, tmp_path, cold=f"file://{tmp_path / 'cold'}")
+        graph = graph_on(saver)
         for value in ("x" * 5_000, "y"):
             await graph.ainvoke({"items": [value]}, at("a"))
         await saver.threads.aarchive("a")
@@ -203,10 +214,10 @@ async def test_the_cold_store(name, tmp_path):
 
 async def test_stores(name, tmp_path):
     url = "memory://" if name == "memory" else url_of(name, tmp_path)
-    opened = open_store(url, index={"search": "text", "fields": ["$"]}, history=2)
-    store = Noting(opened)
     ns, file = ("users", "1"), tmp_path / "items"
     with watched():
+        opened = open_store(url, index={"search": "text", "fields": ["$"]}, history=2)
+        store = Noting(opened)
         await store.asetup()
         for text in ("red", "blue"):
             await store.aput(ns, "k", {"text": text}, ttl=None)
@@ -226,9 +237,10 @@ async def test_stores(name, tmp_path):
 
 
 async def test_caches(name, tmp_path):
-    cache = Noting(open_cache("memory://" if name == "memory" else url_of(name, tmp_path)))
+    url = "memory://" if name == "memory" else url_of(name, tmp_path)
     key = (("node",), "key")
     with watched():
+        cache = Noting(open_cache(url))
         await cache.asetup()
         await cache.aset({key: (1, None)})
         await cache.aget([key])
@@ -239,23 +251,46 @@ async def test_caches(name, tmp_path):
 
 
 async def test_layers(name, tmp_path):
-    inner = open_backend(name, tmp_path)
-    saver = Noting(LayeredCheckpointSaver(inner, Layers(full_window=2, summary_window=4)))
+    layers = Layers(full_window=2, summary_window=4, batch=1)
+
+    def told(messages: list[Any], before: str) -> str:
+        return "a summary"
+
     with watched():
+        opened = LayeredCheckpointSaver(open_backend(name, tmp_path), layers, summarizer=told)
+        saver, groups = Noting(opened), Noting(opened.groups)
         for turn in range(6):
-            await saver.asave("a", [HumanMessage(f"q{turn}", id=f"q{turn}"), AIMessage(f"{turn}")])
-            await saver.aload("a")
+            question = HumanMessage(f"q{turn}", id=f"q{turn}")
+            await saver.asave("a", [*await saver.aload("a"), question, AIMessage(f"{turn}")])
         for call in (saver.afull_messages, saver.alayers, saver.ausage, saver.asummary):
             await call("a")
-        await saver.aarchive("a", query="q1")
+        assert await saver.aarchive("a", query="q1")
+        await saver.aview(at("a"), [])
+        await saver.aedit("a", [HumanMessage("other", id="q1")])
+        await saver.aremove("a", ["q2"])
+        await saver.apin("a", "q0")
+        await saver.aresummarize("a")
+        await saver.asplit("a", "b")
+        await groups.alist("a")
+        await groups.aeffective_count("a")
+        await groups.aregroup("a", [(0, 1, "topic")])
+        made = await groups.acollapse("a", 0, 2, "topic", "told")
+        await groups.aexpand("a", made.key)
+        integrated = IntegratedCheckpointManager(opened)
+        await integrated.asave_checkpoint_optimized(at("c"), [HumanMessage("q", id="q")])
+        await integrated.aload(at("c"))
+        await saver.adelete_thread("b")
+        await saver.aerase("a")
         await saver.aclose()
+    of_savers = {name for name in dir(BaseCheckpointSaver) if name.startswith("a")}
+    assert saver.missing() <= of_savers
+    assert not groups.missing()
 
 
 async def test_streams(name, tmp_path):
-    inner = open_backend(name, tmp_path)
-    opened = StreamingCheckpointSaver(inner, interval=0.01)
-    saver = Noting(opened)
     with watched():
+        opened = StreamingCheckpointSaver(open_backend(name, tmp_path), interval=0.01)
+        saver = Noting(opened)
         stream = await saver.astart_streaming("a")
         await stream.aupdate("text")
         await saver.aupdate("a", "more")
@@ -268,8 +303,8 @@ async def test_streams(name, tmp_path):
 
 
 async def test_sessions(name, tmp_path):
-    manager = Noting(CheckpointManager(open_backend(name, tmp_path)))
     with watched():
+        manager = Noting(CheckpointManager(open_backend(name, tmp_path)))
         made = [await manager.acreate_checkpoint("s", "w", {"n": n}) for n in range(3)]
         await manager.aget_checkpoint("s", made[0])
         await manager.aget_latest_checkpoint("s")

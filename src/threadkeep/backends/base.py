@@ -126,6 +126,15 @@ class Backend(_Supports, ABC):
         del read
         return None
 
+    def open(self) -> None:
+        """Open the store, if it is not open: `with` and `async with` do so first. Idempotent.
+
+        Override it if the store opens when it is constructed, but in event loops at its first use.
+
+        Raises:
+            OpenError: it cannot be opened.
+        """
+
     def migrate(self) -> None:
         """Make the tables, or bring them to this release's version. Idempotent.
 
@@ -134,6 +143,7 @@ class Backend(_Supports, ABC):
         Raises:
             NewerDatabaseError: they are of a later release.
         """
+        self.open()
 
     def identity(self) -> str:
         """Return the store's name: letters, digits and "-", the same for all who use it.

@@ -333,6 +333,9 @@ class Cache(BaseCache[Any], Closing):
 
     setup, asetup = both(_setup)
 
+    def _opening(self) -> Workflow[None]:
+        return self._store.opening()
+
     def _close(self) -> Workflow[None]:
         """Close the cache, and the store that was opened for it. Idempotent."""
         write = self._write_last_uses

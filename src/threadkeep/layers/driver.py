@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial, wraps
 from inspect import signature
 from typing import Any, ParamSpec, Protocol, Self, TypeAlias, TypeVar
@@ -134,6 +134,11 @@ class BackendPair:
         """Return a request that calls a method of this backend, whatever store answers it."""
         request = Call(method, args, options)
         return Aside(partial(self.call, request), partial(self.acall, request))
+
+    def opening(self) -> Workflow[None]:
+        """Open a backend that may open at its first use. See `Backend.open`."""
+        if self._blocking is not None and self.awaited is None and not self.instant:
+            yield from aside(self._blocking.open)
 
     def close(self) -> None:
         """Close the backend. Idempotent."""
@@ -257,6 +262,10 @@ class Stack:
         self._layers = tuple(layers)
         self._handled = frozenset[type]().union(*[layer.handles for layer in layers])
 
+    def opening(self) -> Workflow[None]:
+        """See `BackendPair.opening`."""
+        return self._store.opening()
+
     def under(self, layer: Layer) -> Stack:
         """Return the same store and layers with one more in front."""
         return Stack(self._store, (layer, *self._layers))
@@ -340,6 +349,18 @@ def either(call: Callable[[], T], acall: Callable[[], Awaitable[T]]) -> Workflow
     return result
 
 
+def within(stack: ExitStack, workflow: Workflow[T]) -> Workflow[T]:
+    """Run a workflow, and leave the stack as an `aside`: files are completed or removed."""
+    with stack:  # (for a workflow that is dropped: it can call nothing any more)
+        try:
+            result = yield from workflow
+        except (Exception, asyncio.CancelledError, KeyboardInterrupt) as error:
+            yield from aside(partial(stack.__exit__, type(error), error, error.__traceback__))
+            raise
+        yield from aside(stack.close)
+        return result
+
+
 async def _to_its_end(call: Callable[[], Awaitable[T]]) -> T:
     """Await the call; a caller that is cancelled, however often, waits until it is done."""
     task = asyncio.ensure_future(call())
@@ -398,13 +419,19 @@ class Closing:
     close: Callable[[], None]
     aclose: Callable[[], Awaitable[None]]
 
+    def _opening(self) -> Workflow[None]:
+        """Open what opens at its first use."""
+        yield from ()
+
     def __enter__(self) -> Self:
+        run(self._opening())
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
+        await arun(self._opening())
         return self
 
     async def __aexit__(self, *error: object) -> None:

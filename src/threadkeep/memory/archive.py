@@ -15,6 +15,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
+from threadkeep.backends.first_use import FirstUse
 from threadkeep.delegate import Delegate
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
@@ -44,8 +45,13 @@ class Archive(Delegate):
         super().__init__(saver)
         self.channel = channel
         self._own_index = index is None
-        self._indexes = [open_index(saver) if index is None else index]
+        self._indexes: list[ArchiveIndex] = [] if index is None else [index]
+        self._open_index = FirstUse(self._open_first)
         self._records: Recent[Record] = Recent()
+
+    def _open_first(self) -> None:
+        if not self._indexes:
+            self._indexes.append(open_index(self._inner))
 
     # -- records ---------------------------------------------------------------------
 
@@ -107,7 +113,11 @@ class Archive(Delegate):
 
     @property
     def index(self) -> ArchiveIndex:
-        """The index. Once `serde` encrypts, no index of ours in the database gets plain text."""
+        """The index. Once `serde` encrypts, no index of ours in the database gets plain text.
+
+        It may have to be opened, which blocks.
+        """
+        self._open_index()
         if self._own_index and is_encrypted(self) and not isinstance(self._indexes[-1], ScanIndex):
             self._indexes.append(ScanIndex())
         return self._indexes[-1]
@@ -119,19 +129,25 @@ class Archive(Delegate):
             before = yield from self._record(thread, record.parent)
             found = {} if before is None else (yield from self._find(thread, before, [*new]))
             edits = {one.position: new[id] for id, one in found.items()}
-        add = partial(self.index.add, edits=edits, after=record.parent)
-        return bool(
-            (yield from self._asked(thread, add, record.key, record.start, record.messages))
-        )
+        messages, after = record.messages, record.parent
+
+        def add(thread: str, key: str) -> bool:
+            return self.index.add(thread, key, record.start, messages, edits=edits, after=after)
+
+        return bool((yield from self._asked(thread, add, record.key)))
 
     def _indexed(self, thread: str, record: Record) -> Workflow[bool]:
         """Add to the index what it lacks of a conversation; return True if it has all now."""
         chain = [record]
-        if record.parent and not (yield from self._asked(thread, self.index.has, record.parent)):
+
+        def has(thread: str, key: str) -> bool:
+            return self.index.has(thread, key)
+
+        if record.parent and not (yield from self._asked(thread, has, record.parent)):
             chain = records.chain((yield from self._all_records(thread)), record.key)
         lacking: list[Record] = []
         for one in reversed(chain):
-            if (yield from self._asked(thread, self.index.has, one.key)):
+            if (yield from self._asked(thread, has, one.key)):
                 break
             lacking.append(one)
         for one in reversed(lacking):

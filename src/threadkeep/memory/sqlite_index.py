@@ -98,7 +98,7 @@ class SqliteIndex:
     """
 
     def __init__(self, path: str, *, busy_timeout: float = 30.0) -> None:
-        self._connections = Connections(Location(path, "normal", busy_timeout, "rw"))
+        self._connections = Connections(lambda: Location(path, "normal", busy_timeout, "rw"))
         with self._connections.reading() as db:
             is_made = _is_made(db)
         if not is_made:

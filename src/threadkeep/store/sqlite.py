@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from threadkeep.backends.first_use import FirstUse
 from threadkeep.backends.sqlite.connections import Connections
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, is_undecodable, mapped
 from threadkeep.backends.sqlite.salvage import lenient
@@ -130,8 +131,21 @@ class SqliteItems(ItemBackend):
     commits_groups = True
 
     def __init__(self, connections: Connections, options: SearchOptions) -> None:
-        self._connections = connections
+        self._given = connections
         self._options = options
+        self._open = FirstUse(self._make_tables)
+
+    def open(self) -> None:
+        """See `Backend.open`."""
+        self._open()
+
+    @property
+    def _connections(self) -> Connections:
+        self._open()
+        return self._given
+
+    def _make_tables(self) -> None:
+        connections, options = self._given, self._options
         location = connections.location
         with connections.reading() as db:
             names = ["tk_items", *(["tk_item_words"] if options.text else [])]

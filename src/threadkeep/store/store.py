@@ -434,6 +434,9 @@ class Store(BaseStore, driver.Closing):
         yield self._pair.aside("migrate")
         yield from call("migrate")
 
+    def _opening(self) -> Workflow[None]:
+        return self._rows.opening()
+
     def close(self) -> None:
         """Stop the sweeper, and close the backend if it is the store's own. Idempotent."""
         self._stop_sweeper(_LAST_SECONDS)

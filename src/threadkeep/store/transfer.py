@@ -22,7 +22,7 @@ from langgraph.store.base import (
 from threadkeep.backends.base import Scrubbed
 from threadkeep.engine.operation import call, fetch
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.layers.driver import BackendPair, Stack, Workflow, aside, either, on
+from threadkeep.layers.driver import BackendPair, Stack, Workflow, aside, either, on, within
 from threadkeep.store import puts as putting
 from threadkeep.store.items import Engine, value_of
 from threadkeep.store.operations import labels
@@ -61,24 +61,32 @@ def erase(stack: Stack, pair: BackendPair, prefix: Namespace) -> Workflow[Erased
 
 def export_items(stack: Stack, engine: Engine, path: Path, prefix: Namespace) -> Workflow[int]:
     """Write items to a file, a line each; return their number."""
-    read: Any = FindItems(prefix, _PAGE)
-    exported = 0
-    with file_errors(path), ExitStack() as context:
+    context = ExitStack()
+
+    def write() -> Workflow[int]:
         part = yield from aside(partial(context.enter_context, replacing(path)))
         file = context.enter_context((yield from aside(lambda: part.open("wb"))))
-        yield from aside(partial(file.write, orjson.dumps(_FORMAT) + b"\n"))
-        while True:
-            rows: list[ItemRow] = yield from on(stack, fetch(read))
-            for row in rows:
-                value_of(engine, row)  # (or an import would stop at the damaged one)
-            lines = b"".join([_line(row) for row in rows])
-            yield from aside(partial(file.write, lines))
-            exported += len(rows)
-            if len(rows) < _PAGE:
-                break
-            read = read._replace(after=rows[-1].place)
-        yield from aside(partial(file.write, orjson.dumps({"items": exported}) + b"\n"))
-        yield from aside(context.close)  # waits for the disk
+        return (yield from _write(stack, engine, file, prefix))
+
+    with file_errors(path):
+        return (yield from within(context, write()))
+
+
+def _write(stack: Stack, engine: Engine, file: BinaryIO, prefix: Namespace) -> Workflow[int]:
+    read: Any = FindItems(prefix, _PAGE)
+    exported = 0
+    yield from aside(partial(file.write, orjson.dumps(_FORMAT) + b"\n"))
+    while True:
+        rows: list[ItemRow] = yield from on(stack, fetch(read))
+        for row in rows:
+            value_of(engine, row)  # (or an import would stop at the damaged one)
+        lines = b"".join([_line(row) for row in rows])
+        yield from aside(partial(file.write, lines))
+        exported += len(rows)
+        if len(rows) < _PAGE:
+            break
+        read = read._replace(after=rows[-1].place)
+    yield from aside(partial(file.write, orjson.dumps({"items": exported}) + b"\n"))
     return exported
 
 

@@ -30,7 +30,7 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 from threadkeep.layered_store import LayeredStore
-from threadkeep.layers.driver import Runner, Workflow, aside, on
+from threadkeep.layers.driver import Runner, Workflow, aside, on, within
 from threadkeep.transfer import digest, whole_thread
 from threadkeep.transfer.bundle_format import MAGIC, BundleWriter, read_bundle
 from threadkeep.transfer.files import file_errors, replacing
@@ -184,20 +184,24 @@ def _write(
     file: Path, names: Sequence[str], add: AddThread, progress: Progress, *, check: bool = False
 ) -> Workflow[list[int]]:
     """Write a bundle; return the counts that `add` returns."""
-    counts = []
-    with file_errors(file), ExitStack() as stack:
+    stack = ExitStack()
+
+    def write() -> Workflow[list[int]]:
+        counts = []
         part = yield from aside(partial(stack.enter_context, replacing(file)))
-        with (yield from aside(lambda: part.open("wb"))) as opened:
-            bundle = yield from aside(partial(BundleWriter, opened))
-            for done, name in enumerate(names, 1):
-                counts.append((yield from add(bundle, name)))
-                progress("threads read", done, len(names))
-            yield from aside(bundle.end)
-            yield from aside(opened.close)
+        opened = stack.enter_context((yield from aside(lambda: part.open("wb"))))
+        bundle = yield from aside(partial(BundleWriter, opened))
+        for done, name in enumerate(names, 1):
+            counts.append((yield from add(bundle, name)))
+            progress("threads read", done, len(names))
+        yield from aside(bundle.end)
+        yield from aside(opened.close)
         if check:
             yield from verify(part, progress, digests=True)
-        yield from aside(stack.close)  # waits for the disk
-    return counts
+        return counts
+
+    with file_errors(file):
+        return (yield from within(stack, write()))
 
 
 def _add_as_it_is(store: Runner, bundle: BundleWriter, name: str) -> Workflow[int]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
 from itertools import pairwise
+from pkgutil import get_data
 from typing import Any, NamedTuple
 
 from threadkeep.backends.redis.rows import (
@@ -65,13 +65,14 @@ class Call(NamedTuple):
 
 def _script(name: str) -> tuple[str, str]:
     """Return a script's text, and the digest by which a server knows it."""
-    folder = files(__package__)
-    text = "\n".join(folder.joinpath(f"{one}.lua").read_text("utf-8") for one in _FILES[name])
+    found = [get_data(__package__, f"{one}.lua") or b"" for one in _FILES[name]]
+    text = b"\n".join(found).decode()
     # SHA-1 is how Redis names scripts: it protects nothing.
     return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
-_SCRIPTS = {name: _script(name) for name in _FILES}  # (read now: not in an event loop)
+# Read as the modules are: blockbuster lets event loops import, but not open other files.
+_SCRIPTS = {name: _script(name) for name in _FILES}
 
 
 def call(name: str, keys: Sequence[str], arguments: Sequence[Word]) -> Call:

@@ -9,7 +9,7 @@ from threadkeep.backends.sqlite import salvage
 from threadkeep.backends.sqlite.changes import commit_many
 from threadkeep.backends.sqlite.connections import Connections
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, is_undecodable, mapped
-from threadkeep.backends.sqlite.opening import Location, path_of
+from threadkeep.backends.sqlite.opening import Location, finder
 from threadkeep.backends.sqlite.reads import checkpoint, needs_transaction, reply
 from threadkeep.backends.sqlite.usage import item_usage
 from threadkeep.engine.model import ReadCheckpoint
@@ -52,8 +52,8 @@ class SqliteBackend(Backend):
                 f"Invalid busy_timeout: {busy_timeout!r}.", hint="Use seconds, 0 or more."
             )
         mode = "ro" if read_only else "rwc"
-        location = Location(path_of(database), synchronous, busy_timeout, mode)
-        self._connections = Connections(location)
+        find = finder(database)
+        self._connections = Connections(lambda: Location(find(), synchronous, busy_timeout, mode))
 
     @property
     def connections(self) -> Connections:
@@ -62,7 +62,7 @@ class SqliteBackend(Backend):
 
     @property
     def location(self) -> Location:
-        """Path and mode of the file."""
+        """Path and mode of the file. Opens it."""
         return self._connections.location
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
@@ -131,6 +131,10 @@ class SqliteBackend(Backend):
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         """Carry out several changes in one transaction. See `Backend.commit_many`."""
         return commit_many(self._connections, changes)
+
+    def open(self) -> None:
+        """See `Backend.open`."""
+        self._connections.open()
 
     def identity(self) -> str:
         """Name the file; a copy of it has another one. See `Backend.identity`."""

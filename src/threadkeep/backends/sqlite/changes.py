@@ -280,6 +280,7 @@ def commit_many(
     connections: Connections, changes: Sequence[Change]
 ) -> list[ThreadkeepError | None]:
     """Carry out the changes, in order; return the refusal of each. See `Backend`."""
+    connections.open()
     with connections.write_lock:
         try:
             return _commit(connections, changes) if changes else []

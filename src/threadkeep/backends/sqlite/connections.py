@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from threadkeep.backends import process_forks
+from threadkeep.backends.first_use import FirstUse
 from threadkeep.backends.sqlite import wal_index
 from threadkeep.backends.sqlite.failures import named
 from threadkeep.backends.sqlite.known import Known
@@ -41,16 +42,20 @@ class Connections:
     `write_lock` must be held while `writer()` is used, and `known`: what that connection knows.
     `take` lends a connection for reading until `give`: one that reads, else the writer where nobody
     writes, so that a program of one thread has one connection. A database in memory has no other.
+
+    `find` names the database when it is opened: see `FirstUse`.
     """
 
-    def __init__(self, location: Location) -> None:
-        self._writer: sqlite3.Connection | None
-        self.location, self._writer = open_first(location)
+    def __init__(self, find: Callable[[], Location]) -> None:
+        self._find = find
+        self._location: Location | None = None
+        self._writer: sqlite3.Connection | None = None
         self._idle: list[sqlite3.Connection] = []
         self._inherited: list[sqlite3.Connection] = []
         self._closed: ClosedError | None = None
-        self.known = Known(location.path)
+        self.known = Known()
         self._make_locks()
+        self.open = FirstUse(self._open_first)
         process_forks.watch(self)
 
     def _make_locks(self) -> None:
@@ -60,8 +65,22 @@ class Connections:
         self._forking = False
         self._still = False  # while forking: no connection is in use
 
+    def _open_first(self) -> None:
+        with self.write_lock:
+            self._check_open()
+            location, self._writer = open_first(self._find())
+            self._location, self.known = location, Known(location.path)
+
+    @property
+    def location(self) -> Location:
+        """Path and mode of the database. Opens it: `write_lock` is not held then."""
+        if self._location is None:
+            self.open()
+            assert self._location is not None  # noqa: S101 - it was set
+        return self._location
+
     def writer(self) -> sqlite3.Connection:
-        """The connection that writes, in no transaction."""
+        """The connection that writes, in no transaction, of an open database."""
         self._check_open()
         if self._writer is not None and self._writer.in_transaction:
             self.rest_writer()  # an interrupted call left one open
@@ -77,7 +96,7 @@ class Connections:
 
     def _forget_writer(self) -> None:
         self._writer = None
-        self.known = Known(self.location.path)
+        self.known = Known() if self._location is None else Known(self._location.path)
 
     def take(self) -> sqlite3.Connection:
         """Lend a connection for reading."""
@@ -133,11 +152,11 @@ class Connections:
 
         `busy_timeout` is that of this transaction, in seconds, also for others of this process.
         """
-        lock = self.write_lock
+        location, lock = self.location, self.write_lock
         if not lock.acquire(timeout=-1 if busy_timeout is None else busy_timeout):
             raise LockedError
         try:
-            with named(self.location.path):
+            with named(location.path):
                 db = self.writer()
                 if busy_timeout is not None:
                     db.execute(f"PRAGMA busy_timeout = {round(1000 * busy_timeout)}")
@@ -146,7 +165,7 @@ class Connections:
                         yield db
                 finally:
                     if busy_timeout is not None:
-                        default = round(1000 * self.location.busy_timeout)
+                        default = round(1000 * location.busy_timeout)
                         db.execute(f"PRAGMA busy_timeout = {default}")
         finally:
             lock.release()
@@ -165,7 +184,8 @@ class Connections:
     def close(self) -> None:
         """Close what is not lent; the rest is closed when it is given back. Idempotent."""
         with self.write_lock, self._lock:
-            self._closed = ClosedError(hint=f"Open {self.location.path} again.")
+            path = "the database" if self._location is None else self._location.path
+            self._closed = ClosedError(hint=f"Open {path} again.")
             # The writer comes last: who closes a database last tidies its WAL away.
             for db in (*self._inherited, *self._idle, self._writer):
                 if db is not None:
@@ -200,7 +220,8 @@ class Connections:
                 "The process was forked while another thread used this saver.",
                 hint="Start processes by `spawn` or `forkserver`, or before threads use the saver.",
             )
-        elif not self.location.in_memory:  # a database in memory has become a copy of its own
+        elif self._location is not None and not self._location.in_memory:
+            # (a database in memory has become a copy of its own)
             self._inherited += self._idle
             if self._writer is not None:
                 self._inherited.append(self._writer)

@@ -29,7 +29,8 @@ _NAME = "INSERT INTO tk_identity (identity, place) VALUES (?, ?)"
 
 def identity(connections: Connections) -> str:
     """Return the database's name, given now where it has none. Raises as a commit does."""
-    with connections.write_lock, named(connections.location.path):
+    path = connections.location.path
+    with connections.write_lock, named(path):
         db, place = connections.writer(), _place(connections)
         with suppress(sqlite3.OperationalError):  # there is no such table yet
             if found := db.execute(_READ, (place,)).fetchone():

@@ -10,8 +10,9 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import quote_from_bytes
@@ -109,6 +110,17 @@ class AsyncConnection(Protocol):
 Database: TypeAlias = str | os.PathLike[str] | sqlite3.Connection | AsyncConnection
 
 
+def finder(database: Database) -> Callable[[], str]:
+    """A function that returns the path: see `path_of`.
+
+    It may block for a connection of aiosqlite only, so that event loops can call it elsewhere.
+    """
+    if hasattr(database, "execute_fetchall"):
+        return partial(path_of, database)
+    path = path_of(database)
+    return lambda: path
+
+
 def path_of(database: Database) -> str:
     """The absolute path of the file, or `:memory:`."""
     if isinstance(database, sqlite3.Connection) or hasattr(database, "execute_fetchall"):
@@ -116,7 +128,8 @@ def path_of(database: Database) -> str:
     path = os.fspath(database) if isinstance(database, os.PathLike) else database
     try:
         if isinstance(path, str) and b"\0" not in os.fsencode(path) != b"":
-            return path if path == MEMORY else str(Path(path).absolute())
+            here = os.fsdecode(os.getcwdb())  # noqa: PTH109 - blockbuster refuses `os.getcwd`
+            return path if path == MEMORY else str(Path(here, path))
     except UnicodeEncodeError:
         pass  # this system can have no file of that name
     raise errors.InvalidArgumentError(
