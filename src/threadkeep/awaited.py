@@ -32,7 +32,8 @@ class AwaitedMaintenance:
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Async variant of `delete_thread`."""
-        await self._store.arun(lazy.apply.delete_thread(self._engine, str(thread_id)))
+        name = validation.thread_id(thread_id, may_be_empty=True)
+        await self._store.arun(lazy.apply.delete_thread(self._engine, name))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Async variant of `delete_for_runs`."""
@@ -51,21 +52,21 @@ class AwaitedMaintenance:
         """Async variant of `delete_checkpoints`."""
         ids = validation.ids("checkpoint_ids", checkpoint_ids)
         space = None if ns is None else validation.text("ns", ns)
+        name = validation.thread_id(thread_id, may_be_empty=True)
         if not sweep and (not (space or "").startswith(OWN_NS)):
             raise invalid("sweep", sweep, f"Use True, or a namespace that begins with {OWN_NS}.")
         return await self._store.arun(
-            lazy.apply.delete_checkpoints(self._engine, str(thread_id), ids, space, sweep=sweep)
+            lazy.apply.delete_checkpoints(self._engine, name, ids, space, sweep=sweep)
         )
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Async variant of `copy_thread`."""
-        await self._store.arun(
-            lazy.fork.copy_thread(self._engine, str(source_thread_id), str(target_thread_id))
-        )
+        source, target = validation.each_thread("threads", (source_thread_id, target_thread_id))
+        await self._store.arun(lazy.fork.copy_thread(self._engine, source, target))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Async variant of `prune`."""
-        ids = validation.ids("thread_ids", thread_ids)
+        ids = validation.each_thread("thread_ids", thread_ids)
         await self._store.arun(lazy.apply.prune(self._engine, ids, strategy))
 
     async def apartial(self, thread: str) -> list[PartialStream]:
@@ -90,7 +91,8 @@ class AwaitedMaintenance:
 
     async def aclear_cache(self, thread: str | None = None) -> None:
         """Async variant of `clear_cache`."""
-        await self._store.arun(self._store.clear_cache(thread))
+        name = None if thread is None else validation.thread_id(thread, may_be_empty=True)
+        await self._store.arun(self._store.clear_cache(name))
 
     async def aflush(self) -> None:
         """Async variant of `flush`."""

@@ -12,6 +12,7 @@ from typing import Any, Self
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
+from threadkeep import validation
 from threadkeep.engine.model import OWN_NS
 from threadkeep.engine.operation import Aside
 from threadkeep.layers import driver
@@ -176,7 +177,7 @@ class Delegate(BaseCheckpointSaver[Any]):
 
     def _delete_thread(self, thread_id: str) -> Workflow[None]:
         """See `BaseCheckpointSaver`."""
-        yield from self._call("delete_thread", thread_id)
+        yield from self._call("delete_thread", validation.thread_in(thread_id))
 
     delete_thread, adelete_thread = both(_delete_thread)
 
@@ -188,13 +189,15 @@ class Delegate(BaseCheckpointSaver[Any]):
 
     def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Workflow[None]:
         """See `BaseCheckpointSaver`."""
-        yield from self._call("copy_thread", source_thread_id, target_thread_id)
+        threads = map(validation.thread_in, (source_thread_id, target_thread_id))
+        yield from self._call("copy_thread", *threads)
 
     copy_thread, acopy_thread = both(_copy_thread)
 
     def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> Workflow[None]:
         """See `BaseCheckpointSaver`."""
-        yield from self._call("prune", thread_ids, strategy=strategy)
+        threads = validation.threads_in(thread_ids)
+        yield from self._call("prune", threads, strategy=strategy)
 
     prune, aprune = both(_prune)
 

@@ -37,8 +37,18 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
     _collector: Collector | None
 
     def delete_thread(self, thread_id: str) -> None:
-        """Remove a thread. Late writes of runs under way are refused, not resurrected."""
-        self._store.run(lazy.apply.delete_thread(self._engine, str(thread_id)))
+        """Remove a thread. Late writes of runs under way are refused, not resurrected.
+
+        A thread that does not exist is no error, as with LangGraph's savers.
+
+        Args:
+            thread_id: the thread's id, or a config that names it.
+
+        Raises:
+            InvalidArgumentError: it is neither.
+        """
+        name = validation.thread_id(thread_id, may_be_empty=True)
+        self._store.run(lazy.apply.delete_thread(self._engine, name))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove the checkpoints of these runs (metadata `run_id`), in every thread.
@@ -81,10 +91,11 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
         """
         ids = validation.ids("checkpoint_ids", checkpoint_ids)
         space = None if ns is None else validation.text("ns", ns)
+        name = validation.thread_id(thread_id, may_be_empty=True)
         if not sweep and not (space or "").startswith(OWN_NS):
             raise invalid("sweep", sweep, f"Use True, or a namespace that begins with {OWN_NS}.")
         return self._store.run(
-            lazy.apply.delete_checkpoints(self._engine, str(thread_id), ids, space, sweep=sweep)
+            lazy.apply.delete_checkpoints(self._engine, name, ids, space, sweep=sweep)
         )
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
@@ -92,10 +103,10 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
 
         Raises:
             ThreadExistsError: the target holds checkpoints.
+            InvalidArgumentError: an id is invalid.
         """
-        self._store.run(
-            lazy.fork.copy_thread(self._engine, str(source_thread_id), str(target_thread_id))
-        )
+        source, target = validation.each_thread("threads", (source_thread_id, target_thread_id))
+        self._store.run(lazy.fork.copy_thread(self._engine, source, target))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep the newest checkpoint of each namespace ("keep_latest"), or none ("delete").
@@ -106,7 +117,7 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
         Raises:
             InvalidArgumentError: another strategy, or the ids are invalid.
         """
-        ids = validation.ids("thread_ids", thread_ids)
+        ids = validation.each_thread("thread_ids", thread_ids)
         self._store.run(lazy.apply.prune(self._engine, ids, strategy))
 
     def partial(self, thread: str) -> list[PartialStream]:
@@ -164,7 +175,8 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
         Raises:
             ThreadkeepError: the hot store could not be reached, and was not cleared.
         """
-        self._store.run(self._store.clear_cache(thread))
+        name = None if thread is None else validation.thread_id(thread, may_be_empty=True)
+        self._store.run(self._store.clear_cache(name))
 
     # -- life ------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _NAMES = "Use a str without lone surrogates."
+_THREAD = "Use the thread's id, or a config that has one as its thread_id."
 _VERSIONS = "Use a number of up to 64 bits, or a str."
 
 
@@ -85,16 +86,40 @@ def text(what: str, value: object, at: CheckpointRef | None = None) -> str:
     return str.__str__(value)
 
 
-def thread_id(value: object) -> str:
-    """Return a thread's id, which is not empty."""
-    if not (name := text("thread", value)):
-        raise invalid("thread", value, "Use the thread's id.")
+def thread_in(value: object) -> object:
+    """Return the id of a thread as it is given: alone, or as the `thread_id` of a config.
+
+    Alone it is a str, an int or a UUID; in a config it may be of any kind, as `put` takes it.
+    """
+    if not is_mapping(value):
+        if isinstance(value, bool) or not isinstance(value, str | int | UUID):
+            raise invalid("thread", value, _THREAD)
+        return value
+    configurable = value.get("configurable")
+    found = configurable.get("thread_id") if is_mapping(configurable) else None
+    if found is None:
+        raise invalid("thread", value, _THREAD)
+    return found
+
+
+def threads_in(values: object) -> list[object]:
+    """Return the ids of several threads as they are given. See `thread_in`."""
+    return [thread_in(each) for each in _several("thread_ids", values)]
+
+
+def thread_id(value: object, *, may_be_empty: bool = False) -> str:
+    """Return the id of a thread as text. See `thread_in`."""
+    found = thread_in(value)
+    name = text("thread", found if isinstance(found, str) else str(found))
+    if not name and not may_be_empty:
+        raise invalid("thread", value, _THREAD)
     return name
 
 
 def place(thread: object, ns: object = "", checkpoint: object = None) -> CheckpointRef:
-    """Return the place that arguments name; ids of threads may be of any kind, as in configs."""
-    return CheckpointRef(text("thread", str(thread)), text("ns", ns), checkpoint_id(checkpoint))
+    """Return the place that arguments name: a thread, a namespace and a checkpoint's id."""
+    name = thread_id(thread, may_be_empty=True)
+    return CheckpointRef(name, text("ns", ns), checkpoint_id(checkpoint))
 
 
 def mapping(what: str, value: object, at: CheckpointRef) -> Mapping[Any, Any]:
@@ -124,19 +149,28 @@ def limit(value: object) -> int | None:
 
 
 def ids(what: str, values: object) -> list[str]:
-    """Return several ids as texts."""
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise invalid(what, values, "Use a list of ids, for a single one too.")
-    return [text(what, str(each)) for each in values]
+    """Return several ids, of anything but threads, as texts."""
+    return [text(what, str(each)) for each in _several(what, values)]
+
+
+def each_thread(what: str, values: object) -> list[str]:
+    """Return the ids of several threads. See `thread_id`."""
+    return [thread_id(each, may_be_empty=True) for each in _several(what, values)]
 
 
 def thread_ids(threads: object) -> list[str] | None:
     """Return the ids of one thread or of several, each once; None for all threads."""
     if threads is None:
         return None
-    if isinstance(threads, str):
-        return [text("threads", threads)]
-    return list(dict.fromkeys(ids("threads", threads)))
+    if isinstance(threads, str | Mapping):
+        return [thread_id(threads)]
+    return list(dict.fromkeys(each_thread("threads", threads)))
+
+
+def _several(what: str, values: object) -> Iterable[object]:
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise invalid(what, values, "Use a list of ids, for a single one too.")
+    return values
 
 
 def classes(values: object) -> frozenset[tuple[str, ...]]:

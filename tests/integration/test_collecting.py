@@ -88,7 +88,7 @@ def test_what_fails_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) 
 
 
 def test_it_does_not_keep_a_saver_alive() -> None:
-    saver = Saver(Watched(), retention=LAST, gc_every=0.005)
+    saver = Saver(Watched(), retention=LAST, gc_every=3600)
     gone, collector = weakref.ref(saver), saver._collector
     assert collector is not None
     thread = collector._thread

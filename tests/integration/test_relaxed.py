@@ -159,6 +159,18 @@ def test_it_is_stored_before_long() -> None:
     saver.close()
 
 
+def test_a_saver_that_is_let_go_of_leaves_no_thread() -> None:
+    saver = Saver(Store(), write_behind=SELDOM)
+    before = set(threading.enumerate())
+    chain = talk(saver, 1)
+    (flusher,) = set(threading.enumerate()) - before
+    saver.flush()
+    del saver, chain
+    gc.collect()
+    flusher.join(10)
+    assert not flusher.is_alive()
+
+
 def test_a_saver_that_is_let_go_of_loses_nothing() -> None:
     store = Store()
     saver = Saver(store, write_behind=WriteBehind(flush_interval=0.05))

@@ -230,7 +230,7 @@ class LayeredChanges(LayeredView):
 
 def config_of(thread: Place) -> RunnableConfig:
     """Return the config of a place; LangGraph passes ids of threads on as texts."""
-    if isinstance(thread, str):
+    if not validation.is_mapping(thread):
         return arguments.head(thread)
     at = arguments.place(thread)
     return {**thread, "configurable": {**thread["configurable"], "thread_id": at.thread}}

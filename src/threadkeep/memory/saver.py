@@ -265,7 +265,7 @@ class LayeredCheckpointSaver(LayeredChanges):
     def _delete_thread(self, thread_id: str) -> Workflow[None]:
         """Remove a thread, with its layers and what the index has of it."""
         yield from super()._delete_thread(thread_id)
-        yield from self._forget(str(thread_id))
+        yield from self._forget(str(validation.thread_in(thread_id)))
 
     delete_thread, adelete_thread = both(_delete_thread)
 
@@ -276,6 +276,7 @@ class LayeredCheckpointSaver(LayeredChanges):
             raise InvalidArgumentError(
                 f"{type(self._inner).__name__} cannot erase threads.", hint="Use delete_thread()."
             )
+        thread = validation.thread_id(thread)
         yield from self._forget(thread)
         erase = partial(threads.erase, thread, **options)
         return (yield from driver.either(erase, partial(threads.aerase, thread, **options)))
@@ -284,12 +285,13 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> Workflow[None]:
         """See `BaseCheckpointSaver`. The archive of a thread that is kept stays whole."""
+        threads: Any = validation.threads_in(thread_ids)
         if strategy != "delete" and not hasattr(self._inner, "delete_checkpoints"):
-            for thread in thread_ids:
+            for thread in threads:
                 yield from self._refuse_archived(str(thread))
-        yield from super()._prune(thread_ids, strategy=strategy)
+        yield from super()._prune(threads, strategy=strategy)
         if strategy == "delete":
-            for thread in thread_ids:
+            for thread in threads:
                 yield from self._forget(str(thread))
 
     prune, aprune = both(_prune)

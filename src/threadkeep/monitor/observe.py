@@ -30,6 +30,15 @@ def _named(options: dict[str, Any]) -> object:
     return options.get("config", options.get("thread_id"))
 
 
+def _plain(name: str, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments of a call with ids in place of configs that name threads."""
+    if name in {"delete_thread", "copy_thread"}:
+        return tuple(map(validation.thread_in, given))
+    if name == "prune" and given:
+        return (validation.threads_in(given[0]), *given[1:])
+    return given
+
+
 def _timed(
     method: Callable[P, T],
 ) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
@@ -39,12 +48,12 @@ def _timed(
     @wraps(method)
     def timed(self: Any, *args: Any, **options: Any) -> Any:
         with Operation(self._exports, name, args[0] if args else _named(options)):
-            return getattr(self._inner, name)(*args, **options)
+            return getattr(self._inner, name)(*_plain(name, args), **options)
 
     @wraps(getattr(BaseCheckpointSaver, awaited))
     async def variant(self: Any, *args: Any, **options: Any) -> Any:
         with Operation(self._exports, name, args[0] if args else _named(options)):
-            return await getattr(self._inner, awaited)(*args, **options)
+            return await getattr(self._inner, awaited)(*_plain(name, args), **options)
 
     return cast("tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]", (timed, variant))
 

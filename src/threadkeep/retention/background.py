@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from threadkeep.backends import process_forks
+from threadkeep.backends.ending import End
 from threadkeep.engine.operation import Operation, Progress
 from threadkeep.errors import ThreadkeepError
 
@@ -25,11 +26,12 @@ class Collector:
     """Collects every so many seconds, in a thread of its own, for as long as its owner lives."""
 
     def __init__(self, collect: Callable[[Progress], object], every: float) -> None:
-        self._end = threading.Event()
+        self._end = End()
         pause = min(every, threading.TIMEOUT_MAX)
+        method = weakref.WeakMethod(collect, self._end.set)
         self._thread: threading.Thread | None = threading.Thread(
             target=_collect_until,
-            args=(weakref.WeakMethod(collect), self._end, pause),
+            args=(method, self._end, pause),
             name="threadkeep-gc",
             daemon=True,
         )
@@ -58,7 +60,6 @@ class Collector:
         """See `Watched.after_fork`: the parent collects."""
         if in_child:
             self._thread = None
-            self._end = threading.Event()  # (the other's lock may be held for ever)
 
 
 class _StoppedError(Exception):
@@ -66,11 +67,11 @@ class _StoppedError(Exception):
 
 
 def _collect_until(
-    method: weakref.WeakMethod[Callable[[Progress], object]], end: threading.Event, pause: float
+    method: weakref.WeakMethod[Callable[[Progress], object]], end: End, pause: float
 ) -> None:
     def progress(stage: str, done: int, total: int) -> None:
         del stage, done, total
-        if end.is_set():
+        if end.is_set:
             raise _StoppedError
 
     while not end.wait(pause):

@@ -42,7 +42,7 @@ class AutoSaver:
         if not isinstance(manager, CheckpointManager):
             raise invalid("manager", manager, "Use CheckpointManager(saver).")
         self.manager = manager
-        self.session_id = valid.text("session_id", session_id)
+        self.session_id = valid.session(session_id)
         self.workflow_id = valid.workflow(workflow_id)
         self.steps = 0
         """Number of steps so far."""

@@ -96,6 +96,12 @@ def text(name: str, value: object) -> str:
     return str.__str__(value)
 
 
+def session(value: object) -> str:
+    """Return the id of a session, which is that of a thread as well: alone, or in a config."""
+    is_config = validation.is_mapping(value)
+    return text("session_id", validation.thread_in(value) if is_config else value)
+
+
 def workflow(value: object) -> str:
     """Return the id of a workflow, which is the checkpoint namespace as well."""
     found = text("workflow_id", value)

@@ -94,7 +94,7 @@ class CheckpointManager(Closing):
         """
         records = self._open()
         draft = Draft(
-            valid.text("session_id", session_id),
+            valid.session(session_id),
             valid.workflow(workflow_id),
             state,
             valid.metadata(metadata),
@@ -139,7 +139,7 @@ class CheckpointManager(Closing):
             CorruptionError, UnknownTypeError: the state cannot be read back as it was.
         """
         its_id = valid.text("checkpoint_id", checkpoint_id)
-        return (yield from self._open().find(valid.text("session_id", session_id), its_id))
+        return (yield from self._open().find(valid.session(session_id), its_id))
 
     get_checkpoint, aget_checkpoint = both(_get_checkpoint)
 
@@ -157,7 +157,7 @@ class CheckpointManager(Closing):
             InvalidArgumentError: an argument is invalid.
             CorruptionError, UnknownTypeError: a state cannot be read back as it was.
         """
-        session = valid.text("session_id", session_id)
+        session = valid.session(session_id)
         workflow = None if workflow_id is None else valid.workflow(workflow_id)
         most = None if limit is None else valid.count("limit", limit)
         found = yield from self._open().newest(session, workflow, most)
@@ -221,7 +221,7 @@ class CheckpointManager(Closing):
             InvalidArgumentError: an id is no text, or the saver cannot remove single checkpoints.
         """
         its_id = valid.text("checkpoint_id", checkpoint_id)
-        return (yield from self._open().delete(valid.text("session_id", session_id), its_id))
+        return (yield from self._open().delete(valid.session(session_id), its_id))
 
     delete_checkpoint, adelete_checkpoint = both(_delete_checkpoint)
 
@@ -239,7 +239,7 @@ class CheckpointManager(Closing):
             InvalidArgumentError: an argument is invalid, or the saver cannot remove single
                 checkpoints.
         """
-        session, most = valid.text("session_id", session_id), valid.count("max_count", max_count)
+        session, most = valid.session(session_id), valid.count("max_count", max_count)
         workflow = None if workflow_id is None else valid.workflow(workflow_id)
         return (yield from self._open().cleanup(session, most, workflow))
 

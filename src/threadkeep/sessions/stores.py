@@ -18,6 +18,7 @@ from threadkeep.layers.driver import Closing, Workflow, both
 from threadkeep.saver import Saver
 from threadkeep.savers import MemorySaver, SqliteSaver
 from threadkeep.sessions.checkpoint import Checkpoint, count, now, text
+from threadkeep.sessions.checkpoint import session as session_of
 from threadkeep.sessions.records import (
     Draft,
     Place,
@@ -102,11 +103,11 @@ class SaverCheckpointStore(Closing):
     def _sessions(self, session_id: str | None) -> Workflow[list[str]]:
         if session_id is None:
             return (yield from self.records.sessions())
-        return [text("session_id", session_id)]
+        return [session_of(session_id)]
 
     def _list_by_session(self, session_id: str) -> Workflow[list[dict[str, Any]]]:
         """Return the checkpoints of a session, newest first."""
-        found = yield from self.records.newest(text("session_id", session_id), None, None)
+        found = yield from self.records.newest(session_of(session_id), None, None)
         return [one.to_dict() for one in found]
 
     list_by_session, alist_by_session = both(_list_by_session)
@@ -123,7 +124,7 @@ class SaverCheckpointStore(Closing):
 
     def _get_latest(self, session_id: str) -> Workflow[dict[str, Any] | None]:
         """Return the newest checkpoint of a session; None if there is none."""
-        found = yield from self.records.newest(text("session_id", session_id), None, 1)
+        found = yield from self.records.newest(session_of(session_id), None, 1)
         return found[0].to_dict() if found else None
 
     get_latest, aget_latest = both(_get_latest)
@@ -131,7 +132,7 @@ class SaverCheckpointStore(Closing):
     def _cleanup_old_checkpoints(self, session_id: str, max_count: int) -> Workflow[int]:
         """Keep the newest `max_count` of a session, and return how many were removed."""
         most = count("max_count", max_count)
-        return (yield from self.records.cleanup(text("session_id", session_id), most, None))
+        return (yield from self.records.cleanup(session_of(session_id), most, None))
 
     cleanup_old_checkpoints, acleanup_old_checkpoints = both(_cleanup_old_checkpoints)
 

@@ -66,9 +66,9 @@ def newest(rows: Iterable[Row]) -> dict[str, Row]:
 
 def thread_of(config: RunnableConfig | str) -> str:
     """Return the id of the thread that a config names; a thread's id will do."""
-    if isinstance(config, str):
-        return validation.thread_id(config)
-    return arguments.place(config).thread
+    if validation.is_mapping(config):
+        return arguments.place(config).thread
+    return validation.thread_id(config)
 
 
 class Rows:

@@ -90,13 +90,13 @@ class ThreadContract(Contract):
         """With an entry the thread holds nothing, and is registered as the entry says."""
         self.fill()
         left = ThreadEntry(
-            THREAD, "archived", 3, 4, labels=('"tag"',), pinned=True, ttl=5, waits_at=uid(3)
+            THREAD, "suspended", 3, 4, labels=('"tag"',), pinned=True, ttl=5, waits_at=uid(3)
         )
         self.drop(now=0, entry=left)
         assert self.rows() == ThreadRows(1, 0, (), (), ())
         assert self.known()._replace(revision=0) == left
         assert self.known().revision > 0
-        query = {"states": ("archived",), "labels": ('"tag"',)}
+        query = {"states": ("suspended",), "labels": ('"tag"',)}
         assert self.count(**query) == 1
         self.drop()
         assert self.count(**query) == 0

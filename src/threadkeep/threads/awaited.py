@@ -259,8 +259,9 @@ class AwaitedThreads:
     ) -> GcReport:
         """Async variant of `gc`."""
         own = self._store.retention if policy is None else policy
+        names = None if threads is None else validation.each_thread("threads", threads)
         return await self._store.arun(
-            retention.gc(self._engine, own, threads, progress, dry_run=dry_run)
+            retention.gc(self._engine, own, names, progress, dry_run=dry_run)
         )
 
     async def aretain(self, thread: str, policy: Retention | None) -> ThreadInfo:

@@ -221,7 +221,8 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             BackendError: the store failed; what went before is gone.
         """
         own = self._store.retention if policy is None else policy
-        return self._store.run(retention.gc(self._engine, own, threads, progress, dry_run=dry_run))
+        names = None if threads is None else validation.each_thread("threads", threads)
+        return self._store.run(retention.gc(self._engine, own, names, progress, dry_run=dry_run))
 
     def retain(self, thread: str, policy: Retention | None) -> ThreadInfo:
         """Set the retention of one thread, in place of the store's; None for the store's again.

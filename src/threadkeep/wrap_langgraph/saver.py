@@ -8,6 +8,7 @@ from typing import Any, Self
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
+from threadkeep import validation
 from threadkeep.delegate import Delegate
 from threadkeep.engine.usage import Counters
 from threadkeep.errors import InvalidArgumentError
@@ -147,9 +148,10 @@ class Wrapped(Delegate):
 
     def _delete_thread(self, thread_id: str) -> Workflow[None]:
         """See `BaseCheckpointSaver`. Queued saves that cannot be stored are dropped."""
+        thread: Any = validation.thread_in(thread_id)
         if self._queue is not None:
-            yield from self._queue.delete(str(thread_id))
-        yield from self._change([str(thread_id)], "delete_thread", thread_id)
+            yield from self._queue.delete(str(thread))
+        yield from self._change([str(thread)], "delete_thread", thread)
 
     delete_thread, adelete_thread = both(_delete_thread)
 
@@ -162,17 +164,19 @@ class Wrapped(Delegate):
 
     def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Workflow[None]:
         """See `BaseCheckpointSaver`."""
-        target = str(target_thread_id)
-        yield from self._settle([str(source_thread_id), target])
-        yield from self._change([target], "copy_thread", source_thread_id, target_thread_id)
+        source: Any = validation.thread_in(source_thread_id)
+        target: Any = validation.thread_in(target_thread_id)
+        yield from self._settle([str(source), str(target)])
+        yield from self._change([str(target)], "copy_thread", source, target)
 
     copy_thread, acopy_thread = both(_copy_thread)
 
     def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> Workflow[None]:
         """See `BaseCheckpointSaver`."""
-        threads = [str(thread) for thread in thread_ids]
-        yield from self._settle(threads)
-        yield from self._change(threads, "prune", thread_ids, strategy=strategy)
+        threads: Any = validation.threads_in(thread_ids)
+        names = [str(thread) for thread in threads]
+        yield from self._settle(names)
+        yield from self._change(names, "prune", threads, strategy=strategy)
 
     prune, aprune = both(_prune)
 
@@ -181,7 +185,7 @@ class Wrapped(Delegate):
 
     def clear_cache(self, thread: str | None = None) -> None:
         """Evict a thread, or (None) all, from the cache."""
-        self._heads.changed(None if thread is None else [thread])
+        self._heads.changed(None if thread is None else [validation.thread_id(thread)])
 
     async def aclear_cache(self, thread: str | None = None) -> None:
         """Async variant of `clear_cache`."""

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from threadkeep.backends.ending import End
 from threadkeep.backends.process_forks import PerLoop, ResetInChild
 from threadkeep.errors import (
     ClosedError,
@@ -97,7 +98,7 @@ class CommitQueue(ResetInChild, Generic[Item]):
         self._storing = threading.RLock()  # one thread at a time, so that the order is kept
         self._flusher: threading.Thread | None = None
         self._turns = PerLoop(asyncio.Lock)
-        self._end = threading.Event()
+        self._end = End()
 
     # -- saves -----------------------------------------------------------------------
 
@@ -273,7 +274,9 @@ class CommitQueue(ResetInChild, Generic[Item]):
         """Have the queue flushed soon. The caller holds the lock."""
         _nonempty.add(self)
         if self._flusher is None:
-            target = partial(_flush_regularly, weakref.ref(self), self._end, self._how)
+            target = partial(
+                _flush_regularly, weakref.ref(self, self._end.set), self._end, self._how
+            )
             flusher = threading.Thread(target=target, name="threadkeep-flush", daemon=True)
             with suppress(RuntimeError):  # the program ends: then it is stored at the very end
                 flusher.start()
@@ -327,9 +330,7 @@ _nonempty: set[CommitQueue[Any]] = set()
 """Queues that hold something: a saver that a program lets go of loses no saves."""
 
 
-def _flush_regularly(
-    ref: weakref.ref[CommitQueue[Any]], end: threading.Event, how: WriteBehind
-) -> None:
+def _flush_regularly(ref: weakref.ref[CommitQueue[Any]], end: End, how: WriteBehind) -> None:
     while not end.wait(how.flush_interval):
         queue = ref()
         if queue is None:
