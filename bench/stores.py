@@ -163,18 +163,15 @@ def load_sqlite_vec() -> bool:
     extension = ctypes.CDLL(f"{sqlite_vec.loadable_path()}.so")
     entry = ctypes.cast(extension.sqlite3_vec_init, ctypes.c_void_p)
     ctypes.CDLL(library).sqlite3_auto_extension(entry)
-    from langgraph.store.sqlite import base  # noqa: PLC0415 - it asks for what is there already
 
     class Connection(sqlite3.Connection):
         def enable_load_extension(self, enable: bool, /) -> None:  # noqa: FBT001 - as sqlite3's
             del enable
 
     connect = sqlite3.connect
-    patched: Any = base
-    patched.sqlite3.connect = lambda *args, **options: connect(
-        *args, **{"factory": Connection, **options}
-    )
-    patched.sqlite_vec.load = lambda _: None
+    patched: Any = sqlite3
+    patched.connect = lambda *args, **options: connect(*args, **{"factory": Connection, **options})
+    sqlite_vec.load = lambda _: None
     return True
 
 

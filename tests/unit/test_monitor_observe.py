@@ -14,7 +14,6 @@ import structlog
 from kit.engine import checkpoint, config
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -182,10 +181,11 @@ def test_invalid_arguments(wrong: dict[str, Any]) -> None:
 
 
 def test_counts_and_errors_by_operation_and_backend() -> None:
+    sqlite = pytest.importorskip("langgraph.checkpoint.sqlite")
     registry = CollectorRegistry()
     graph = graph_on(observe(InMemorySaver(), registry=registry))
     graph.invoke(TURN, config("1"))
-    with SqliteSaver.from_conn_string(":memory:") as other:
+    with sqlite.SqliteSaver.from_conn_string(":memory:") as other:
         graph_on(observe(other, registry=registry)).invoke(TURN, config("1"))
     with pytest.raises(RuntimeError):
         observe(Broken(), registry=registry, backend="broken").put({}, {}, {}, {})

@@ -366,6 +366,8 @@ def _namespaces(
     for one in conditions:
         if isinstance(one.path, str):
             _log.warning("The path %a is a text, not a tuple of texts: nothing matches.", one.path)
+        else:
+            labels(one.path)
         if one.match_type not in ("prefix", "suffix"):
             raise invalid("match_type", one.match_type, 'Use "prefix" or "suffix".')
     prefix = max((_literal(one) for one in conditions), key=len, default=())
