@@ -133,7 +133,8 @@ class SerdeCodec:
         if data[:2] != _MARK or len(data) < 3 + (data[2:] or b"\0")[0]:
             raise CorruptionError(
                 f"The value was not written by {type(self.serde).__name__}.",
-                hint="Open the store with the serde= (or none) that it was written with.",
+                hint="Open the store with the serde= (or none) that it was written with. If it was"
+                " written in part before `saver.serde = ...`, assign the serializer again.",
             )
         end = 3 + data[2]
         try:

@@ -1,6 +1,6 @@
 """Answers of models: a text, or JSON in a text.
 
-Models answer with JSON when a prompt asks for it: alone, in a code fence or after a sentence.
+Models answer with JSON when a prompt asks for it: alone, in a code fence, or with sentences around.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from contextlib import suppress
 from typing import Any
 
 _FENCED = re.compile(
-    r"```[ \t]*(?:(?:json5?|text|markdown|md)\b)?(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE
+    r"```[ \t]*(?:(?:json[5cl]?|text|markdown|md)\b)?(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE
 )
 _OBJECT = re.compile(r"""[\[\s]*\{\s*["'][^"']*["']\s*:""")
 _NAME = re.compile(r"""["'](\w+)["']\s*:""")
 _CONTENTS = ("content", "summary", "text")  # names of the summary itself, first choice first
 _DECODER = json.JSONDecoder(strict=False)  # (models put line breaks into texts)
+_MAX_OBJECTS = 50  # places in prose where one is looked for
 
 
 def parsed(text: str, lists: Iterable[str]) -> str | dict[str, Any]:
@@ -25,19 +26,23 @@ def parsed(text: str, lists: Iterable[str]) -> str | dict[str, Any]:
 
     Args:
         text: the answer.
-        lists: names of lists. JSON within prose is the answer if it has two of the names that are
-            known; otherwise the conversation may have been about JSON.
+        lists: names of lists. A JSON object within prose is the answer if it has two of the names
+            that are known, or one in a code fence; otherwise the conversation may have been about
+            JSON. Of several objects, the last one is the answer.
 
     Raises:
         ValueError: the answer is JSON that cannot be read.
     """
     fenced = _FENCED.fullmatch(text.strip())
     whole = (fenced[1] if fenced else text).strip()
-    known = {"content", *lists}
+    known = {*_CONTENTS[:2], *lists}
     found = _decoded(whole)
     if found is None:
-        embedded = (one for one in map(_decoded, _parts(text)) if isinstance(one, Mapping))
-        found = next((one for one in embedded if len(known & one.keys()) > 1), None)
+        fences = (one for fence in _FENCED.finditer(text) for one in _objects(fence[1]))
+        found = next(
+            (one for one in reversed([*_objects(text)]) if len(known & one.keys()) > 1), None
+        )
+        found = found or next((one for one in fences if known & one.keys()), None)
     if found is None:
         if _OBJECT.match(whole) or len(known.intersection(_NAME.findall(text))) > 1:
             raise ValueError("The answer is broken JSON, perhaps cut at the model's token limit.")
@@ -49,10 +54,17 @@ def parsed(text: str, lists: Iterable[str]) -> str | dict[str, Any]:
     return {"content": content, **named} if named else content
 
 
-def _parts(text: str) -> Iterator[str]:
-    """Yield the parts of a text that may be JSON: what is in fences, and the end of the text."""
-    yield from (found[1].strip() for found in _FENCED.finditer(text))
-    yield text[text.find("{") :].strip()
+def _objects(text: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the JSON objects within a text, in order, without those within others."""
+    at = text.find("{")
+    for _ in range(_MAX_OBJECTS):
+        if at < 0:
+            return
+        end = at + 1
+        with suppress(ValueError, RecursionError):
+            found, end = _DECODER.raw_decode(text, at)
+            yield found
+        at = text.find("{", end)
 
 
 def _decoded(text: str) -> Any:
