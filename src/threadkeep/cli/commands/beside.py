@@ -99,6 +99,8 @@ def partial(
     """Show the output of streams that did not end, or discard it."""
     with session.open() if discard else session.open_to_read() as saver:
         found = [one for one in saver.partial(thread) if stream in (None, one.id)]
+        if not found:
+            saver.threads.get(thread)  # (raises if there is no such thread)
         if stream is not None and not found:
             raise NotFoundError("The thread has no such stream.", thread=thread)
         discarded = saver.discard_partial(thread, stream) if discard else 0
