@@ -144,3 +144,26 @@ def test_an_archived_thread_without_the_record_of_its_archive(case: str, tmp_pat
         assert done.unrepaired == found
         assert saver.threads.gc(Retention(ttl=0.000001)).deleted == ()
         assert key.exists()
+
+
+@pytest.mark.parametrize(
+    ("damaged", "has_fork"), [("origin", False), ("origin", True), ("fork", True)]
+)
+def test_a_damaged_heap_takes_no_values_along(damaged: str, has_fork: bool, tmp_path: Path) -> None:
+    threads = ["origin", "fork"] if has_fork else ["origin"]
+    with open_backend("sqlite", tmp_path) as saver:
+        graph(saver).invoke({"log": ["in"]}, at("origin"))
+        expected = graph(saver).get_state(at("origin")).values
+        if has_fork:
+            saver.threads.fork("origin", new_thread_id="fork")
+        harm = damaging("sqlite", None, tmp_path)
+        harm.execute("UPDATE tk_threads SET heap = 'odd' WHERE thread = ?", damaged)
+        assert [one.thread for one in saver.check().findings] == [damaged]
+        done = saver.threads.repair(file=tmp_path / "out.tkq")
+        assert (done.ok, [one.checkpoints for one in done.repaired]) == (True, [()])
+        for thread in threads:
+            assert graph(saver).get_state(at(thread)).values == expected
+        saver.delete_thread("origin")
+        for thread in threads[1:]:
+            assert graph(saver).get_state(at(thread)).values == expected
+        assert saver.check().ok

@@ -14,6 +14,8 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, StateGraph, add_messages
 
+from threadkeep import MemorySaver
+
 from .backends import BACKENDS, open_backend
 from .places import at
 from .rows import place, put, value_at
@@ -128,3 +130,18 @@ def test_keys_are_what_the_serializer_makes_of_them(tmp_path: Path) -> None:
     with open_backend("memory", tmp_path, serde=JsonOnly()) as saver:
         put(saver, place(), {"value": {1: "one " * 50, 2: "two " * 50}})
         assert value_at(saver, place()) == {"1": "one " * 50, "2": "two " * 50}
+
+
+@pytest.mark.parametrize("serializer", ["encrypted", "DumpsOnly"])
+def test_a_merge_takes_only_what_the_fork_has_changed(serializer: str) -> None:
+    secret = EncryptedSerializer.from_pycryptodome_aes(key=b"k" * 16)
+    with MemorySaver(serde=secret if serializer == "encrypted" else DumpsOnly()) as saver:
+        graph = graph_on(saver)
+        graph.update_state(at("t"), {"document": "before", "notes": ["one"]}, as_node="answer")
+        saver.threads.fork("t", new_thread_id="fork")
+        graph.update_state(at("t"), {"document": "ours"}, as_node="answer")
+        graph.update_state(at("fork"), {"notes": ["two"]}, as_node="answer")
+        merge = saver.threads.merge_fork("fork", "t", "theirs")
+        assert (merge.channels, merge.conflicts) == (("notes",), ())
+        assert graph.get_state(at("t")).values["document"] == "ours"
+        assert graph.get_state(at("t")).values["notes"] == ["one", "two"]

@@ -1,6 +1,6 @@
 """Codec: values to bytes and back, and frames of stored segments."""
 
-from threadkeep.codec.codecs import NativeCodec, SerdeCodec, with_serde
+from threadkeep.codec.codecs import NativeCodec, SerdeCodec, comparable, with_serde
 from threadkeep.codec.format import Codec, Intern, Resolve
 from threadkeep.codec.frame import Compression, pack, unpack
 from threadkeep.codec.registry import DEFAULT_REGISTRY, Registry, register, register_module
@@ -14,6 +14,7 @@ __all__ = [
     "Registry",
     "Resolve",
     "SerdeCodec",
+    "comparable",
     "pack",
     "register",
     "register_module",

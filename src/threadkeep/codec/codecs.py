@@ -175,6 +175,20 @@ def with_serde(codec: Codec, serde: SerializerProtocol) -> SerdeCodec:
     return found if native is None else found.with_allowlist(native.finder.allowed)
 
 
+def comparable(codec: Codec, value: Any) -> bytes:
+    """Return bytes that are equal for equal values.
+
+    What a serializer stores may not be: encryption gives other bytes each time.
+    """
+    if not isinstance(codec, SerdeCodec):
+        return codec.encode(value)
+    try:
+        return (codec.native or NativeCodec()).encode(value)
+    except UnserializableError:
+        serde = codec.serde
+        return SerdeCodec(getattr(serde, "serde", serde)).encode(value)
+
+
 def _framed(kind: str, data: bytes) -> bytes:
     tag = kind.encode()
     if len(tag) > _MAX_TAG:

@@ -16,6 +16,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep import validation
 from threadkeep.arguments import compare_versions, next_version
+from threadkeep.codec import comparable
 from threadkeep.engine import load, put, registration
 from threadkeep.engine.context import Engine
 from threadkeep.engine.elements import Elements
@@ -188,10 +189,10 @@ def _merged(
     """The new values, the channels of the fork and the conflicts of: the base, ours, theirs."""
 
     def same(one: Any, other: Any) -> bool:
-        """Return True if they are stored as the same bytes."""
+        """Return True if they are the same value, of the same type."""
         if one is _NOTHING or other is _NOTHING:
             return one is other
-        return engine.codec.encode(one) == engine.codec.encode(other)
+        return comparable(engine.codec, one) == comparable(engine.codec, other)
 
     values: dict[str, Any] = {}
     channels: list[str] = []

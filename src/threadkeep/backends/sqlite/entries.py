@@ -33,8 +33,15 @@ _LABELS = "SELECT label FROM tk_labels WHERE thread = ? ORDER BY label"
 
 # -- the head of a row ---------------------------------------------------------------
 
-_HEAD = """
-SELECT number, generation, deleted_at, coalesce(heap, number) FROM tk_threads WHERE thread = ?
+HEAP = """
+CASE typeof(t.heap) WHEN 'integer' THEN t.heap WHEN 'null' THEN t.number ELSE coalesce((
+    SELECT o.heap FROM tk_threads o WHERE o.thread = t.origin AND typeof(o.heap) = 'integer'
+), t.number) END"""
+"""The heap of a thread; if that number is damaged, the one of its origin, or its own."""
+
+_HEAD = f"""
+SELECT number, generation, deleted_at, coalesce(heap, number), {HEAP}
+FROM tk_threads t WHERE thread = ?
 """
 
 
@@ -56,6 +63,8 @@ _NO_HEAD = ThreadHead(None, 0, 0, 0)
 def read_thread_head(db: sqlite3.Connection, thread: str, *, skip: bool = False) -> ThreadHead:
     """Look the thread up by its id. With `skip`, a damaged generation or tombstone is 0.
 
+    A damaged heap is then the one that `HEAP` gives.
+
     Raises `CorruptionError`.
     """
     row = db.execute(_HEAD, (thread,)).fetchone()
@@ -67,7 +76,7 @@ def read_thread_head(db: sqlite3.Connection, thread: str, *, skip: bool = False)
             raise wrong_types("tk_threads", thread)
         generation = generation if is_count(generation) else 0
         deleted_at = deleted_at if is_time(deleted_at) else 0
-        heap = heap if type(heap) is int else number
+        heap = row[4]
     return ThreadHead(number, generation, deleted_at, heap)
 
 

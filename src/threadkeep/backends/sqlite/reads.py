@@ -111,15 +111,15 @@ _seq = attrgetter("seq")
 
 # Stored segments never overlap: the last that starts at or before ours is the first to look at.
 _SEGMENTS = ManyRows(
-    """
-WITH q (log, start, stop, least) AS (VALUES {rows})
+    f"""
+WITH q (log, start, stop, least) AS (VALUES {{rows}})
 SELECT s.log, s.start, s.count, s.data FROM tk_threads t CROSS JOIN q CROSS JOIN tk_heap_segments s
 WHERE t.thread = ? AND coalesce(t.generation, 0) = coalesce(?, t.generation, 0)
-    AND s.thread = coalesce(t.heap, t.number) AND s.log = q.log
+    AND s.thread = {entries.HEAP} AND s.log = q.log
     AND s.start < q.stop AND s.start + s.count > q.start
     AND s.start >= max(q.least, coalesce(
         (SELECT start FROM tk_heap_segments
-            WHERE thread = coalesce(t.heap, t.number) AND log = q.log AND start <= q.start
+            WHERE thread = {entries.HEAP} AND log = q.log AND start <= q.start
             ORDER BY start DESC LIMIT 1),
         0))
 """,

@@ -151,14 +151,14 @@ def thread_row(db: sqlite3.Connection, thread: str) -> tuple[UnreadableRow, ...]
 
 
 _FORGET_ENTRY = f"""
-UPDATE tk_threads SET
+UPDATE tk_threads AS t SET
     generation = iif(typeof(generation) IN ('integer', 'null')
         AND coalesce(generation, 0) BETWEEN 0 AND {LARGEST}, generation, abs(random()) >> 2),
     deleted_at = iif(typeof(deleted_at) = 'integer'
         AND deleted_at BETWEEN 1 AND {LATEST}, deleted_at, NULL),
     revision = iif(typeof(revision) = 'integer'
         AND revision BETWEEN 0 AND {LARGEST}, revision, abs(random()) >> 2),
-    heap = iif(typeof(heap) = 'integer', heap, NULL),
+    heap = iif(typeof(heap) = 'null', NULL, {entries.HEAP}),
     state = NULL, created_at = NULL, updated_at = NULL, size = NULL, waits_at = NULL,
     pinned = NULL, ttl = NULL, origin = NULL, origin_checkpoint = NULL
 WHERE thread = ? AND {_THREAD_ROW} = ?
@@ -178,7 +178,7 @@ def forget_entry(db: sqlite3.Connection, batch: Batch) -> None:
 
 
 _STRAYS = """
-SELECT thread, count(*) FROM {} WHERE thread NOT IN (SELECT {} FROM tk_threads) GROUP BY thread
+SELECT thread, count(*) FROM {} WHERE thread NOT IN (SELECT {} FROM tk_threads t) GROUP BY thread
 """
 _ODD_THREADS = """
 SELECT number FROM tk_threads
@@ -207,7 +207,7 @@ def _stray_rows(db: sqlite3.Connection) -> Iterator[str]:
     """Rows that no thread shows: their thread's number was altered, or the thread lost."""
     tables = {name for (name,) in db.execute("SELECT name FROM main.sqlite_master")}
     for table in sorted(tables & {"tk_checkpoints", "tk_writes", "tk_heap_segments", "tk_labels"}):
-        known = "coalesce(heap, number)" if table == "tk_heap_segments" else "number"
+        known = entries.HEAP if table == "tk_heap_segments" else "number"
         for number, count in db.execute(_STRAYS.format(table, known)):
             yield f"{count} rows of {table} are of thread number {number!r}, which is not there"
 
