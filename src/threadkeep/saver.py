@@ -242,6 +242,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
 
         Raises:
             InvalidArgumentError: the limit or an id is invalid.
+            CorruptionError: a checkpoint is damaged; nothing is left out.
         """
         at = lazy.listing.begin(arguments.listing(config, filter, before, limit))
         while at is not None:

@@ -16,7 +16,7 @@ from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
 from threadkeep import Retention, SqliteSaver
-from threadkeep.errors import ThreadkeepError
+from threadkeep.errors import CorruptionError, ThreadkeepError
 from threadkeep.repair.check import Kind
 from threadkeep.retention.gc import GcReport
 
@@ -146,6 +146,25 @@ def opened(sound: Path, tmp_path: Path) -> Iterator[Callable[[], Any]]:
     yield again
     for saver in savers:
         saver.close()
+
+
+@pytest.mark.parametrize("column", ["count", "data"])
+def test_statistics_end_at_a_damaged_segment(
+    column: str, opened: Callable[[], Any], tmp_path: Path
+) -> None:
+    harm(tmp_path / "a.db", "tk_heap_segments", column, VALUES["huge"])
+    note = opened().stats().note
+    assert "1 damaged thread not read: 'bad'" in note
+
+
+def test_a_list_of_all_threads_names_the_damaged_checkpoint(
+    opened: Callable[[], Any], tmp_path: Path
+) -> None:
+    harm(tmp_path / "a.db", "tk_checkpoints", "manifest", VALUES["blob"])
+    saver = opened()
+    with pytest.raises(CorruptionError, match="thread 'bad', checkpoint"):
+        list(saver.list(None))
+    assert [*saver.list(at("good"))]
 
 
 @pytest.mark.drawn(16)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections import deque
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from threadkeep import errors
 from threadkeep.cache import open_cache
+from threadkeep.codec import Compression, NativeCodec, pack
 from threadkeep.store import open_store
 from threadkeep.store.values import seal, unseal, without_checksum
 
@@ -65,6 +67,33 @@ def test_swapped_values_are_noticed(tmp_path: Path, caplog: Any) -> None:
         assert "Item 'a' in ('users', '1')" in caplog.text
         store.put(NS, "a", {"of": "a again"})
         assert store.get(NS, "a").value == {"of": "a again"}
+
+
+def test_an_export_leaves_damaged_items_out(tmp_path: Path, caplog: Any) -> None:
+    with open_store(f"sqlite:///{tmp_path / 'a.db'}") as store, open_store("memory://") as other:
+        for key in ("a", "b", "c"):
+            store.put(NS, key, {"of": key})
+        sqlite_swap(tmp_path)
+        with caplog.at_level(logging.WARNING, "threadkeep"):
+            assert store.export_items(tmp_path / "items") == 1
+        for key in ("a", "b"):
+            assert f"left out of an export. Item '{key}' in ('users', '1')" in caplog.text
+        assert other.import_items(tmp_path / "items") == 1
+        assert [item.key for item in other.search(NS)] == ["c"]
+
+
+def test_a_cached_value_of_another_entry_is_a_miss(tmp_path: Path) -> None:
+    first, second, plain = (("n",), "a"), (("n",), "b"), (("n",), "c")
+    with open_cache(f"sqlite:///{tmp_path / 'a.db'}") as cache:
+        cache.set({first: (1, 60), second: (deque([("x", 2)]), 60), plain: (3, 60)})
+        assert cache.get([first, second]) == {first: 1, second: deque([("x", 2)])}
+        with closing(sqlite3.connect(tmp_path / "a.db")) as db, db:
+            found = dict(db.execute("SELECT id, value FROM tk_cache").fetchall())
+            for one, value in zip(found, [*list(found.values())[1:], None], strict=True):
+                db.execute("UPDATE tk_cache SET value = ? WHERE id = ?", (value, one))
+            old = pack([NativeCodec().encode([False, "old"])], Compression())
+            db.execute("UPDATE tk_cache SET value = ? WHERE value IS NULL", (old,))
+        assert list(cache.get([first, second, plain]).values()) == ["old"]
 
 
 def test_vectors_without_an_item_are_left_out(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import random
 import struct
 import tracemalloc
 from zlib import crc32
@@ -13,13 +12,20 @@ import ormsgpack
 import pytest
 import zstandard
 
+from threadkeep.codec.format import Tag
+from threadkeep.codec.frame import Compression, pack, uncompressed
+from threadkeep.engine.elements import make_patch
 from threadkeep.engine.model import CheckpointRow, Segment, WriteRow
+from threadkeep.engine.rows import with_manifest
 from threadkeep.errors import CorruptionError, NewerFormatError, NotOursError, ThreadkeepError
-from threadkeep.transfer import bundle_format
+from threadkeep.transfer import digest
 from threadkeep.transfer.bundle_format import (
+    ARCHIVE,
+    BUNDLE,
     MAGIC,
     BundleWriter,
     read_bundle,
+    read_threads,
 )
 from threadkeep.transfer.whole_thread import WholeThread
 
@@ -165,61 +171,80 @@ def test_a_small_file_does_not_make_a_reader_allocate_much():
     assert peak < 1 << 22
 
 
-def test_a_small_file_does_not_hold_many_values():
-    """An empty list or dict takes a byte in the file, and 72 in memory."""
-    many = 1 << 22
-    for one in (b"\x90", b"\x80", b"\xc0"):
-        body = b"\x96\xa1t\x00\x90\x90\xdd" + many.to_bytes(4, "big") + one * many + b"\x80"
-        bundle = forged(body)
-        assert len(bundle) < 1000
-        tracemalloc.start()
-        with pytest.raises(CorruptionError, match="more values than"):
-            read(bundle)
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert peak < 3 * many
+SMALL = BUNDLE._replace(beyond=1 << 20)
+PLAIN = Compression(level=None)
+ZEROS = pack([bytes(1 << 24)], Compression())  # 16 MB in 500 bytes
+NOTHINGS = pack([b""] * (1 << 18), Compression())
+MANIFEST = pack([ormsgpack.packb([[]] * (1 << 16))], Compression())
+GROWING = [  # each is a patch of the one before, and 100 times as long
+    b"\0" * 9,
+    *[b"\xc1" + bytes((Tag.PATCH, 1, n)) + make_patch(b"", bytes(1000 * 100**n)) for n in range(3)],
+]
 
 
-def drawn_value(random, level=0):
-    sizes = [0, 1, 31, 32, 255, 256, 65_535, 65_536]
-    made = [
-        lambda: random.choice([None, True, False]),
-        lambda: random.randrange(-(2**63), 2**64) >> random.randrange(64),
-        random.random,
-        lambda: "x" * random.choice(sizes),
-        lambda: b"x" * random.choice(sizes),
-        lambda: ormsgpack.Ext(1, b"x" * random.choice([1, 2, 4, 8, 16, *sizes[2:]])),
-    ]
-    if level < 3:
-        length = random.choice([0, 1, 3, 15, 16, 17])
-        made.append(lambda: [drawn_value(random, level + 1) for _ in range(length)])
-        made.append(lambda: {str(n): drawn_value(random, level + 1) for n in range(length)})
-    return random.choice(made)()
+def rows(segments, keyframe=0):
+    """Return a thread as a bundle has it, with a checkpoint that refers to a keyframe."""
+    row = CheckpointRow("", "a", None, 0, 0, 0, 0, "{}", None, 1, keyframe, b"")
+    row = with_manifest(row, ormsgpack.packb([4, None, {}, [], [], [], [], 0]))
+    return ormsgpack.packb(["t", 0, segments, [list(row)], [], {}])
 
 
-def count_of(value):
-    if isinstance(value, dict):
-        return 1 + sum(1 + count_of(part) for part in value.values())
-    return 1 + sum(map(count_of, value)) if isinstance(value, list) else 1
+HOSTILE = {
+    "one record": [bytes(1 << 22)],
+    "records together": [rows([[1, 0, 1, pack([bytes(600_000)], PLAIN)]])] * 9,
+    "objects": [b"\x96\xa1t\x00\xdc\xff\xff" + b"\x90" * 65535 + b"\x90\x90\x80"],
+    "objects in objects": [ormsgpack.packb(["t", 0, [], [], [], {"digests": [[]] * (1 << 15)}])],
+    "segments": [rows([[1, n, 1, ZEROS] for n in range(9)])],
+    "elements": [rows([[1, 0, 1 << 18, NOTHINGS]])],
+    "elements that were not declared": [rows([[1, 0, 2, NOTHINGS]])],
+    "a manifest": [rows([[1, 0, 1, MANIFEST]])],
+    "patches": [rows([[1, 0, len(GROWING), pack(GROWING, Compression())]], len(GROWING) - 1)],
+}
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_values_are_counted_by_their_heads(seed):
-    value = drawn_value(random.Random(seed))
-    data, count = ormsgpack.packb(value), count_of(value)
-    assert bundle_format._has_at_most(count, data)
-    assert not bundle_format._has_at_most(count - 1, data)
+def verify(file):
+    for whole, _ in read_threads(file, SMALL):
+        digest.of_checkpoints(whole)
 
 
-def test_many_values_in_one_container():
-    for value in ([0] * 65_536, {str(n): 0 for n in range(65_536)}):
-        data, count = ormsgpack.packb(value), count_of(value)
-        assert bundle_format._has_at_most(count, data)
-        assert not bundle_format._has_at_most(count - 1, data)
+@pytest.mark.parametrize("plains", HOSTILE.values(), ids=HOSTILE)
+def test_a_small_file_takes_little_memory(plains):
+    """Whatever it declares: 1 MB here (64 MB are allowed, and 200 times the size), and copies."""
+    file = io.BytesIO()
+    writer = BundleWriter(file)
+    for plain in plains:
+        writer._record(b"T", zstandard.compress(plain))
+    assert file.tell() < 4000
+    file.seek(0)
+    tracemalloc.start()
+    with pytest.raises(CorruptionError):
+        verify(file)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 << 20
 
 
-def test_a_thread_that_would_be_compressed_too_well_is_written_as_it_is(monkeypatch):
-    monkeypatch.setattr(bundle_format, "_BELIEVED", 1 << 16)
-    whole = dataclasses.replace(MANY, segments=(Segment(1, 0, 1, bytes(1 << 18)),))
-    assert len(written(whole)) > 1 << 18
-    assert read(written(DELETED, whole, MANY)) == [DELETED, whole, MANY]
+COMPRESSES = {
+    "rows": Segment(1, 0, 1, bytes(1 << 22)),
+    "a segment": Segment(1, 0, 1, ZEROS),
+    "elements": Segment(1, 0, 1 << 18, NOTHINGS),
+    "a damaged segment": Segment(1, 0, 2**63 - 1, ZEROS[:-1]),
+}
+
+
+@pytest.mark.parametrize("segment", COMPRESSES.values(), ids=COMPRESSES)
+def test_what_compresses_too_well_is_written_as_it_is(segment):
+    whole = dataclasses.replace(MANY, segments=(segment,))
+    file = io.BytesIO()
+    writer = BundleWriter(file, SMALL)
+    for thread in (DELETED, whole, whole, MANY):
+        writer.add(thread)
+    writer.end()
+    file.seek(0)
+    read = [found for found, _ in read_threads(file, SMALL)]
+    plain = uncompressed(segment.data)
+    assert read[2] in (whole, dataclasses.replace(whole, segments=(segment._replace(data=plain),)))
+    assert read == [DELETED, read[1], read[2], MANY]
+    file = io.BytesIO()
+    BundleWriter(file, ARCHIVE).add(whole)  # (the store has an archive's digest)
+    assert file.tell() < 4000

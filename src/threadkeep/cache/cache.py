@@ -190,7 +190,7 @@ class Cache(BaseCache[Any], Closing):
                 leased[id_] = owner
                 continue
             try:
-                values[id_] = self._decoded(data)
+                values[id_] = self._decoded(id_, data)
             except CodecError as error:
                 _note(error, "read a value of")
                 unreadable.append(id_)
@@ -233,7 +233,7 @@ class Cache(BaseCache[Any], Closing):
         gone: list[bytes] = []
         for key, (value, ttl) in pairs.items():
             id_, expires_at = _id(key), _expiry(now, ttl)
-            data = self._encoded(value)
+            data = self._encoded(id_, value)
             if data is None or (expires_at is not None and expires_at <= now):
                 gone.append(id_)
             else:
@@ -295,14 +295,15 @@ class Cache(BaseCache[Any], Closing):
 
     # -- values --------------------------------------------------------------------------
 
-    def _encoded(self, value: Any) -> bytes | None:
+    def _encoded(self, id_: bytes, value: Any) -> bytes | None:
         """Return a value as bytes; None for one that cannot be stored.
 
         What LangGraph caches are the writes of a task, a deque of pairs. They are stored as one
-        flat list, which is a third faster than a tuple for each.
+        flat list, which is a third faster than a tuple for each. The list begins with a mark of
+        the entry, so that a value in another entry's row is noticed.
         """
         try:
-            data = self._codec.encode(_flat(value) or [False, value])
+            data = self._codec.encode([_mark(id_), *(_flat(value) or (False, value))])
             if not self._store.instant:  # (what stays in the process needs no checksum)
                 data = pack([data], _COMPRESSION)
         except CodecError as error:
@@ -313,9 +314,13 @@ class Cache(BaseCache[Any], Closing):
             return None
         return data
 
-    def _decoded(self, data: Any) -> Any:
+    def _decoded(self, id_: bytes, data: Any) -> Any:
         try:
             stored = self._codec.decode(data if self._store.instant else unpack(data)[0])
+            if type(stored[0]) is int:  # (values of older releases begin with a bool)
+                mark, *stored = stored
+                if mark != _mark(id_):
+                    raise CorruptionError("The cache holds another entry's value here.")
             if not stored[0]:
                 return stored[1]
             flat = iter(stored[1:])
@@ -426,6 +431,11 @@ def _space(namespace: Namespace) -> tuple[bytes, bytes]:
     if not path or not texts:
         raise invalid("namespace", namespace, 'Use texts: ("a", "b").')
     return path, blake2b(path, digest_size=8).digest()
+
+
+def _mark(id_: bytes) -> int:
+    """Return a number that tells entries apart: the end of an id's digest."""
+    return int.from_bytes(id_[-4:])
 
 
 def _id(key: FullKey) -> bytes:

@@ -64,6 +64,9 @@ class Compression:
             raise invalid("ratio", self.ratio, "Use a share above 0 and up to 1.")
 
 
+_AS_IT_IS = Compression(level=None)
+
+
 def pack(elements: Sequence[bytes], compression: Compression) -> bytes:
     """Return the frame that holds the elements. Raises UnserializableError over `MAX_BODY`."""
     body = _join(elements)
@@ -95,15 +98,38 @@ def elsewhere(data: bytes) -> bytes | None:
     return data[_HEADER:]
 
 
-def unpack(data: bytes) -> list[bytes]:
-    """Return the elements of a frame."""
+def opened_size(data: bytes) -> int:
+    """Return how many bytes `unpack` decompresses; 0 of a frame for which it need not, or fails."""
+    if not data.startswith(_HEADS[COMPRESSED]) or not is_intact(data):
+        return 0
+    try:
+        size, _ = read_varint(data, _HEADER)
+    except CorruptionError:
+        return 0
+    return size if size <= MAX_BODY else 0
+
+
+def uncompressed(data: bytes) -> bytes:
+    """Return the frame of the same elements that is not compressed; a damaged one as it is."""
+    try:
+        return pack(unpack(data), _AS_IT_IS) if opened_size(data) else data
+    except CorruptionError:
+        return data
+
+
+def unpack(data: bytes, count: int | None = None) -> list[bytes]:
+    """Return the elements of a frame.
+
+    Raises CorruptionError if it is damaged, or does not hold `count` of them, if that is given.
+    """
     body = data[_HEADER:]
     if (
         data[:2] == _PLAIN
         and body
         and crc32(body, _PLAIN_CRC) == int.from_bytes(data[2:6], "little")
     ):
-        return [body[1:]] if body[0] == 1 else _split(body)  # most frames
+        # (most frames)
+        return [body[1:]] if body[0] == 1 and count in _ONE else _split(body, count)
     flags = _check(data)
     if flags & ELSEWHERE:
         raise CorruptionError(
@@ -112,9 +138,10 @@ def unpack(data: bytes) -> list[bytes]:
         )
     if flags & COMPRESSED:
         body = _decompress(body)
-    return _split(body)
+    return _split(body, count)
 
 
+_ONE = (None, 1)
 _HEADS = [bytes((MAGIC, VERSION << 4 | flags)) for flags in range(8)]
 _PLAIN, _PLAIN_CRC = _HEADS[0], crc32(_HEADS[0])
 
@@ -152,11 +179,11 @@ def _join(elements: Sequence[bytes]) -> bytes:
     return b"".join((pack_varint(count), bytes((width,)), table, *elements))
 
 
-def _split(body: bytes) -> list[bytes]:
+def _split(body: bytes, expected: int | None) -> list[bytes]:
     """Cut a body into its elements; sizes must account for every byte."""
-    if body[:1] == b"\x01":
-        return [body[1:]]
     count, at = read_varint(body, 0)
+    if expected is not None and count != expected:  # (before memory is taken for them)
+        raise CorruptionError("A stored segment holds a wrong number of elements.")
     if count == 1:
         return [body[at:]]
     sizes: tuple[int, ...] = ()

@@ -31,7 +31,7 @@ from threadkeep.engine.thread_entry import (
 from threadkeep.errors import CorruptionError, StateError, ThreadNotFoundError
 from threadkeep.layers.driver import Runner, Workflow, aside, on
 from threadkeep.transfer import digest
-from threadkeep.transfer.bundle_format import BundleWriter, read_bundle
+from threadkeep.transfer.bundle_format import ARCHIVE, BundleWriter, read_threads
 from threadkeep.transfer.whole_thread import (
     WholeThread,
     fence_of,
@@ -127,7 +127,7 @@ def pack(whole: WholeThread, announced: Archive, state: str) -> tuple[bytes, Arc
     `announced` is the record so far, `state` the thread's own, which it has again when it is back.
     """
     file = BytesIO()
-    bundle = BundleWriter(file)
+    bundle = BundleWriter(file, ARCHIVE)
     bundle.add(replace(whole, digests=tuple(digest.of_checkpoints(whole).values())))
     bundle.end()
     data, name = file.getvalue(), f"{secrets.token_hex(8)}{_SUFFIX}"
@@ -167,7 +167,7 @@ def unpack(thread: str, data: bytes, archive: Archive) -> WholeThread:
             hint="Put it back from a backup of the cold store.",
             thread=thread,
         )
-    (whole,) = read_bundle(BytesIO(data))
+    ((whole, _),) = read_threads(BytesIO(data), ARCHIVE)
     return whole
 
 

@@ -66,9 +66,12 @@ def patch_against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span
 class Elements:
     """The elements of some segments of one thread, decoded once for each `reader` (a channel)."""
 
-    def __init__(self, codec: Codec, segments: Iterable[Segment] = ()) -> None:
+    def __init__(
+        self, codec: Codec, segments: Iterable[Segment] = (), most: int | None = None
+    ) -> None:
         self.reader: Hashable = None
         self._codec = codec
+        self._most = most  # bytes of one element that is put together from patches
         # Of each log where its segments start, in order, and their elements' bytes.
         self._starts: dict[int, list[int]] = {}
         self._parts: dict[int, list[list[bytes]]] = {}
@@ -86,9 +89,7 @@ class Elements:
             at = bisect_right(starts, start)
             if at and starts[at - 1] == start:
                 continue
-            raws = unpack(data)
-            if len(raws) != count:
-                raise CorruptionError("A stored segment holds a wrong number of elements.")
+            raws = unpack(data, count)
             starts.insert(at, start)
             self._parts.setdefault(log, []).insert(at, raws)
 
@@ -213,7 +214,7 @@ class Elements:
         """Return the codec's bytes of one element, patches applied."""
         data, patches = self._patches((log, pos), self._patched)
         for place, delta in reversed(patches):
-            data = self._patched[place] = apply_patch(data, delta)
+            data = self._patched[place] = apply_patch(data, delta, self._most)
             self._patched_bytes += len(data)
             while self._patched_bytes > _CACHE_BYTES:
                 self._patched_bytes -= len(self._patched.pop(next(iter(self._patched))))
@@ -282,14 +283,16 @@ def make_patch(old: bytes, new: bytes) -> bytes:
     return head + bytes((_PLAIN,)) + middle
 
 
-def apply_patch(old: bytes, patch: bytes) -> bytes:
-    """Return the version that `patch` makes of `old`."""
+def apply_patch(old: bytes, patch: bytes, most: int | None = None) -> bytes:
+    """Return the version that `patch` makes of `old`, which may have `most` bytes."""
     try:
         first, at = read_varint(patch, 0)
         head, at = patch[at : at + first], at + first
         front, back, size, at = _bounds(patch, at)
-        if size > MAX_BODY:  # no value is longer: nothing is to be allocated for it
-            raise CorruptionError("A stored patch claims to make more than a segment can hold.")
+        if size > MAX_BODY or (
+            most is not None and front + size + back > most
+        ):  # no value is longer: nothing is to be allocated for it
+            raise CorruptionError(f"A stored patch declares {size} bytes, which is too much.")
         how, middle = patch[at], patch[at + 1 :]
         if how == _ZSTD:
             middle = _decompress(middle, old[front : len(old) - back], size)

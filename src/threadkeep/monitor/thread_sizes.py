@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import cast
 
-from threadkeep.codec.frame import unpack
+from threadkeep.codec.frame import MAX_BODY, unpack
 from threadkeep.codec.introspection import references
 from threadkeep.engine import elements
 from threadkeep.engine.cold_references import STUB, location_of
@@ -35,6 +35,7 @@ from threadkeep.engine.registration import page_of
 from threadkeep.engine.rows import unpack_writes, visible
 from threadkeep.engine.thread_entry import WITH_CHECKPOINTS, ThreadEntry, ThreadQuery
 from threadkeep.engine.usage import DAY, ReadUsage, ThreadUsage, Usage, usage_of
+from threadkeep.errors import CorruptionError
 
 _PAGE = 5000
 _MAX_SCANNED = 10_000
@@ -307,8 +308,10 @@ def _full_sizes(segment: Segment) -> tuple[list[int], int]:
     """
     place = location_of(segment)
     if place is not None:
+        if not 0 < segment.count <= MAX_BODY:  # (an element has a byte or more)
+            raise CorruptionError("A stored segment holds a wrong number of elements.")
         return [place.size // segment.count] * segment.count, len(segment.data)
-    parts = unpack(segment.data)
+    parts = unpack(segment.data, segment.count)
     return [elements.full_size(part) for part in parts], sum(map(len, parts))
 
 

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 from threadkeep.engine.model import UnreadableRow
 from threadkeep.errors import CorruptionError, OpenError
 from threadkeep.repair.check import Finding, Kind
+from threadkeep.transfer.allowance import UNLIMITED
 from threadkeep.transfer.bundle_format import BUNDLE, BundleWriter, Form, read_threads
 from threadkeep.transfer.files import file_errors, sync_folder
 from threadkeep.transfer.whole_thread import WholeThread
@@ -28,6 +29,7 @@ QUARANTINE = Form(
     "quarantine file",
     "The repair that wrote it was interrupted, or the file was damaged since: the threads before"
     " this place are whole. What is not in it was not taken out of the store.",
+    UNLIMITED,
 )
 
 

@@ -112,12 +112,12 @@ def is_sound(row: ItemRow) -> bool:
 _MAYBE = (int, NoneType)
 
 
-def readable(engine: Engine, row: ItemRow) -> dict[str, Any] | None:
+def readable(engine: Engine, row: ItemRow, of: str = "a listing") -> dict[str, Any] | None:
     """Return the value of an item that a listing meets; None for a damaged one, which is logged."""
     try:
         return value_of(engine, row)
     except CorruptionError as error:
-        _log.warning("An item is left out of a listing. %s", error.message)
+        _log.warning("An item is left out of %s. %s", of, error.message)
         return None
 
 

@@ -24,7 +24,7 @@ from threadkeep.engine.operation import call, fetch
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.layers.driver import BackendPair, Stack, Workflow, aside, either, on, within
 from threadkeep.store import puts as putting
-from threadkeep.store.items import Engine, value_of
+from threadkeep.store.items import Engine, readable
 from threadkeep.store.operations import labels
 from threadkeep.store.records import FindItems, ItemPut, ItemRow, Namespace
 from threadkeep.store.values import without_checksum
@@ -60,7 +60,7 @@ def erase(stack: Stack, pair: BackendPair, prefix: Namespace) -> Workflow[Erased
 
 
 def export_items(stack: Stack, engine: Engine, path: Path, prefix: Namespace) -> Workflow[int]:
-    """Write items to a file, a line each; return their number."""
+    """Write items to a file, a line each; return their number. Damaged ones are logged."""
     context = ExitStack()
 
     def write() -> Workflow[int]:
@@ -78,11 +78,10 @@ def _write(stack: Stack, engine: Engine, file: BinaryIO, prefix: Namespace) -> W
     yield from aside(partial(file.write, orjson.dumps(_FORMAT) + b"\n"))
     while True:
         rows: list[ItemRow] = yield from on(stack, fetch(read))
-        for row in rows:
-            value_of(engine, row)  # (or an import would stop at the damaged one)
-        lines = b"".join([_line(row) for row in rows])
-        yield from aside(partial(file.write, lines))
-        exported += len(rows)
+        # (an import would stop at a damaged one)
+        sound = [row for row in rows if readable(engine, row, "an export") is not None]
+        yield from aside(partial(file.write, b"".join(map(_line, sound))))
+        exported += len(sound)
         if len(rows) < _PAGE:
             break
         read = read._replace(after=rows[-1].place)

@@ -6,10 +6,10 @@ A bundle that was read to its end is complete; anything else ends in a typed err
     record  kind (1 byte), size of the body (8 bytes), CRC-32 of kind, size and body (4 bytes), body
               "T": a thread, MessagePack in a zstd frame that tells its size
               "P": a thread, MessagePack as it is: where zstd would make it smaller than a reader
-                   believes (over 64 MB and 1,000 times, with 72 bytes for each value in it)
+                   believes (`transfer.allowance`)
               "E": the end: number of threads (8 bytes), SHA-256 of all bytes before this record
 
-So a record makes a reader take 64 MB, or 1,000 times its own size. All numbers are little endian.
+All numbers are little endian.
 The end is the last record, and nothing follows it. A thread is the array `[id, deleted_at,
 segments, checkpoints, writes, more]`, each of the three in the middle an array of arrays: the
 fields of `engine.model`'s records in their order. `more` maps names to optional parts: a later
@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace as replaced
 from types import NoneType
 from typing import Any, BinaryIO, NamedTuple, TypeVar, get_args, get_type_hints
 from zlib import crc32
@@ -28,9 +29,17 @@ from zlib import crc32
 import ormsgpack
 import zstandard
 
+from threadkeep.codec.frame import uncompressed
 from threadkeep.engine.model import CheckpointRow, Segment, WriteRow
 from threadkeep.engine.thread_entry import ThreadEntry
 from threadkeep.errors import CorruptionError, NewerFormatError, NotOursError, UnserializableError
+from threadkeep.transfer.allowance import (
+    BEYOND,
+    UNLIMITED,
+    Allowance,
+    opened_sizes,
+    parsed_size,
+)
 from threadkeep.transfer.whole_thread import WholeThread
 
 T = TypeVar("T")
@@ -39,8 +48,6 @@ _THREAD, _PLAIN, _END = b"T", b"P", b"E"
 _HEAD = struct.Struct("<cQI")
 _TAIL = struct.Struct("<Q32s")
 _MOST = 1 << 32  # bytes of one thread: bounds what a record makes a reader allocate
-_BELIEVED, _MOST_TIMES = 1 << 26, 1000  # bytes of one compressed thread, and times its size
-_ELEMENT = 72  # bytes that the smallest value takes in memory, about: an empty dict in a list
 _LEVEL = 3
 
 MAGIC = b"\x89TKB\r\n\x1a\n"  # as PNG's: a transfer as text damages it visibly
@@ -48,12 +55,16 @@ VERSION = 1
 
 
 class Form(NamedTuple):
-    """Kind of file; `names` are those that `more` of its threads may have."""
+    """Kind of file; `names` are those that `more` of its threads may have.
+
+    `beyond` are bytes of memory: see `transfer.allowance`.
+    """
 
     magic: bytes
     names: frozenset[str]
     noun: str
     hint: str
+    beyond: int = BEYOND
 
 
 # Names in `more`:
@@ -65,6 +76,7 @@ BUNDLE = Form(
     "bundle",
     "Use another backup: the rest of this one cannot be relied on.",
 )
+ARCHIVE = BUNDLE._replace(beyond=UNLIMITED)  # (the store has its digest)
 _TEXT, _NUMBER, _BYTES = (str,), (int,), (bytes,)
 _ENTRY_KINDS = (
     *(_TEXT, _NUMBER, _NUMBER, _NUMBER, (list,), (bool,), (int, NoneType), (list,)),
@@ -88,20 +100,26 @@ class BundleWriter:
         self._digest = hashlib.sha256()
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL)
         self._threads = 0
+        self._allowance = Allowance(form.beyond)
         self._write(form.magic + bytes((VERSION,)))
 
     def add(self, whole: WholeThread, more: dict[str, Any] | None = None) -> None:
         """Write a thread."""
         plain = _packed(whole, more or {})
-        if len(plain) > _MOST:
-            raise UnserializableError(
-                f"A thread of {len(plain)} bytes is over the limit of {_MOST}.",
-                hint="Back this store up in its own format, or prune the thread.",
-                thread=whole.thread,
-            )
-        packed = self._compressor.compress(plain)
-        self._record(*((_THREAD, packed) if _is_believed(plain, packed) else (_PLAIN, plain)))
+        opened = opened_sizes(whole.segments)
+        kind, body = _THREAD, self._compressor.compress(_bounded(whole, plain))
+        if self._needed(body, plain, opened) > self._allowance.most(body):
+            kind, body = _PLAIN, plain
+        if self._needed(body, plain, opened) > self._allowance.most(body):
+            segments = tuple([s._replace(data=uncompressed(s.data)) for s in whole.segments])
+            opened = opened_sizes(segments)
+            plain = body = _bounded(whole, _packed(replaced(whole, segments=segments), more or {}))
+        self._allowance.take(body, self._needed(body, plain, opened))
+        self._record(kind, body)
         self._threads += 1
+
+    def _needed(self, body: bytes, plain: bytes, opened: int) -> int:
+        return parsed_size(plain, self._allowance.most(body)) + opened
 
     def end(self) -> None:
         """Write the end record, which makes the bundle complete."""
@@ -127,7 +145,7 @@ def read_threads(file: BinaryIO, form: Form) -> Iterator[tuple[WholeThread, dict
     start = file.read(len(form.magic) + 1)
     _check_start(start, form)
     digest.update(start)
-    threads = 0
+    threads, allowance = 0, Allowance(form.beyond)
     while True:
         kind, body, data = _read_record(file, form)
         if kind == _END:
@@ -135,7 +153,7 @@ def read_threads(file: BinaryIO, form: Form) -> Iterator[tuple[WholeThread, dict
             return
         digest.update(data)
         digest.update(body)
-        yield _unpacked(kind, body, form)
+        yield _unpacked(kind, body, form, allowance)
         threads += 1
 
 
@@ -197,6 +215,16 @@ def _crc(kind: bytes, body: bytes) -> int:
 # -- one thread ----------------------------------------------------------------------
 
 
+def _bounded(whole: WholeThread, plain: bytes) -> bytes:
+    if len(plain) > _MOST:
+        raise UnserializableError(
+            f"A thread of {len(plain)} bytes is over the limit of {_MOST}.",
+            hint="Back this store up in its own format, or prune the thread.",
+            thread=whole.thread,
+        )
+    return plain
+
+
 def _packed(whole: WholeThread, more: dict[str, Any]) -> bytes:
     return ormsgpack.packb(
         [
@@ -236,9 +264,13 @@ def _entry(thread: str, more: dict[str, Any]) -> ThreadEntry | None:
     return ThreadEntry(thread, *times, tuple(labels), pinned, ttl, begun, waits_at)
 
 
-def _unpacked(kind: bytes, body: bytes, form: Form) -> tuple[WholeThread, dict[str, Any]]:
+def _unpacked(
+    kind: bytes, body: bytes, form: Form, allowance: Allowance
+) -> tuple[WholeThread, dict[str, Any]]:
     try:
-        plain = body if kind == _PLAIN else _plain(body)
+        most = allowance.most(body)
+        plain = body if kind == _PLAIN else _plain(body, most)
+        needed = _believed(body, parsed_size(plain, most), most)
         thread, deleted_at, segments, checkpoints, writes, more = ormsgpack.unpackb(plain)
         _checked((_TEXT, _NUMBER, (dict,)), (thread, deleted_at, more))
         _check_names(more, form)
@@ -251,6 +283,8 @@ def _unpacked(kind: bytes, body: bytes, form: Form) -> tuple[WholeThread, dict[s
             _digests(more, len(checkpoints)),
             _entry(thread, more),
         )
+        needed = _believed(body, needed + opened_sizes(whole.segments), most)
+        whole = replaced(whole, spare=allowance.take(body, needed))
     except (zstandard.ZstdError, ValueError, TypeError) as error:
         raise _damaged(f": a thread cannot be read: {error}", form) from error
     return whole, more
@@ -271,65 +305,17 @@ def _digests(more: dict[str, Any], count: int) -> tuple[bytes, ...] | None:
     return None if digests is None else tuple(_checked((_BYTES,) * count, digests))
 
 
-def _plain(body: bytes) -> bytes:
+def _plain(body: bytes, most: int) -> bytes:
     size = zstandard.frame_content_size(body)
-    if not 0 <= size <= _most_of(body):
-        raise ValueError(f"its {len(body)} bytes declare {size}, more than threadkeep writes so")
-    plain = zstandard.ZstdDecompressor().decompress(body, allow_extra_data=False)
-    if not _is_believed(plain, body):
-        raise ValueError(f"its {len(body)} bytes hold more values than threadkeep writes so")
-    return plain
+    _believed(body, size, min(most, _MOST))
+    return zstandard.ZstdDecompressor().decompress(body, allow_extra_data=False)
 
 
-def _is_believed(plain: bytes, packed: bytes) -> bool:
-    """Return True if a thread does not take more memory than its compressed bytes may."""
-    spare = _most_of(packed) - len(plain)
-    return spare >= _ELEMENT * len(plain) or (spare >= 0 and _has_at_most(spare // _ELEMENT, plain))
-
-
-def _has_at_most(count: int, plain: bytes) -> bool:
-    """Return True if MessagePack holds at most so many values; containers count, and keys."""
-    at, size = 0, len(plain)
-    while at < size:
-        if count == 0:
-            return False
-        count -= 1
-        step, width = _STEPS[plain[at]]
-        if width:
-            step += int.from_bytes(plain[at + 1 : at + 1 + width], "big")
-        at += step
-    return True
-
-
-def _steps() -> list[tuple[int, int]]:
-    """For each first byte of a value: the bytes it takes, and how many of them give its length.
-
-    Of a container, those of its head.
-    """
-    steps = [(1, 0)] * 256
-    for first in range(0xA0, 0xC0):  # short texts
-        steps[first] = (1 + (first & 0x1F), 0)
-    for first, width in ((0xC4, 1), (0xC7, 1), (0xD9, 1)):  # bytes, extensions, texts
-        for power in range(3):
-            steps[first + power] = (1 + (width << power), width << power)
-    for first in range(0xC7, 0xCA):
-        steps[first] = (steps[first][0] + 1, steps[first][1])
-    numbers = (4, 8, 1, 2, 4, 8, 1, 2, 4, 8)  # floats, then integers
-    for first, width in enumerate(numbers, 0xCA):
-        steps[first] = (1 + width, 0)
-    for first in range(0xD4, 0xD9):  # short extensions
-        steps[first] = (2 + (1 << (first - 0xD4)), 0)
-    for first in range(0xDC, 0xE0):  # long arrays and maps
-        steps[first] = (3 if first % 2 == 0 else 5, 0)
-    return steps
-
-
-_STEPS = _steps()
-
-
-def _most_of(packed: bytes) -> int:
-    """Return how many bytes a compressed thread may take when it is decompressed."""
-    return min(max(_BELIEVED, _MOST_TIMES * len(packed)), _MOST)
+def _believed(body: bytes, needed: int, most: int) -> int:
+    """Return the bytes that a record needs; raise ValueError if it may not take so many."""
+    if not 0 <= needed <= most:
+        raise ValueError(f"its {len(body)} bytes declare {needed}, more than threadkeep writes so")
+    return needed
 
 
 def _all(make: Callable[..., T], kinds: tuple[Any, ...], rows: Any) -> tuple[T, ...]:

@@ -31,8 +31,9 @@ from threadkeep.engine.model import (
     WriteRow,
 )
 from threadkeep.engine.refs import Inline, Ref, Run
-from threadkeep.engine.rows import Write, counting
+from threadkeep.engine.rows import Write, counting, manifest_of
 from threadkeep.errors import CorruptionError, ThreadkeepError
+from threadkeep.transfer.allowance import parsed_size
 from threadkeep.transfer.whole_thread import CheckpointKey, WholeThread
 
 SIZE = 16  # bytes
@@ -63,8 +64,9 @@ class _Thread:
     """One state of a thread, whose checkpoints' digests share those of values."""
 
     def __init__(self, whole: WholeThread) -> None:
-        self._values = _Values(whole.segments)
+        self._values = _Values(whole.segments, whole.spare)
         self._known: Keyframes = {}
+        self._spare = whole.spare
         self._writes: dict[CheckpointKey, list[WriteRow]] = {}
         for write in whole.writes:
             self._writes.setdefault((write.ns, write.checkpoint_id), []).append(write)
@@ -72,10 +74,21 @@ class _Thread:
 
     def checkpoint(self, row: CheckpointRow) -> bytes:
         key = self._values.segment(row.key_log, row.key_pos)
+        if self._spare is not None:
+            self._spare -= self._taken(row, self._spare)
         manifest, _ = read_manifest(StoredCheckpoint("", row, key), self._known)
         place = [row.ns, row.id, row.parent, bool(row.flags & HIDDEN)]
         metadata = [row.ts, row.metadata, row.exact]
         return _hash([place, metadata, self._manifest(manifest), *self._pending(row)])
+
+    def _taken(self, row: CheckpointRow, spare: int) -> int:
+        """Return the bytes that the checkpoint's manifest takes and its keyframe, if it is new."""
+        place, data = (row.key_log, row.key_pos), manifest_of(row)
+        key = b"" if place in self._known else self._values.raw(*place)
+        taken = parsed_size(key, spare) + parsed_size(data, spare)
+        if taken > spare:
+            raise CorruptionError(f"A manifest of {len(key) + len(data)} bytes has too many parts.")
+        return taken if key else 0  # (keyframes stay in memory)
 
     def _manifest(self, manifest: Manifest) -> list[Any]:
         entries = sorted(manifest.entries.items())
@@ -107,14 +120,18 @@ def _first_children(rows: Iterable[CheckpointRow]) -> dict[CheckpointKey, Child]
 class _Values:
     """Digests of values; those of elements are computed once for each segment."""
 
-    def __init__(self, segments: Sequence[Segment]) -> None:
+    def __init__(self, segments: Sequence[Segment], spare: int | None) -> None:
         self._segments = {(s.log, s.start): s for s in segments}
         self._starts: dict[int, list[int]] = {}
         for log, start in sorted(self._segments):
             self._starts.setdefault(log, []).append(start)
-        self._elements = Elements(NO_CODEC, segments)
+        self._elements = Elements(NO_CODEC, segments, spare)
         self._digests: dict[tuple[int, int], bytes] = {}  # by segment, one after the other
         self._known: dict[Ref, bytes] = {}
+
+    def raw(self, log: int, pos: int) -> bytes:
+        """Return the bytes of an element."""
+        return self._elements.raw(log, pos)
 
     def segment(self, log: int, pos: int) -> Segment | None:
         """Find the segment that holds a position."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from threadkeep.codec.frame import Compression, unpack
@@ -76,6 +76,7 @@ class WholeThread:
             which counts from 1 without gaps.
         digests: of the checkpoints, in their order, if they were computed.
         entry: the registry's entry, if there is one.
+        spare: bytes of memory that reading it may take beside its elements, if it is not trusted.
     """
 
     thread: str
@@ -85,6 +86,7 @@ class WholeThread:
     writes: tuple[WriteRow, ...]
     digests: tuple[bytes, ...] | None = None
     entry: ThreadEntry | None = None
+    spare: int | None = field(default=None, compare=False)
 
     @property
     def is_nothing(self) -> bool:
@@ -343,7 +345,7 @@ def _elements(segments: Iterable[Segment]) -> Iterator[tuple[tuple[int, int], by
     """Iterate over the elements of segments, each with log and position; stubs have none here."""
     for segment in segments:
         if not segment.data.startswith(STUB):
-            for n, data in enumerate(unpack(segment.data)):
+            for n, data in enumerate(unpack(segment.data, segment.count)):
                 yield (segment.log, segment.start + n), data
 
 
