@@ -225,6 +225,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "flaky(retries): a mark of LangGraph's tests")
     for word, value in conninfo_to_dict(os.environ["TK_TEST_POSTGRES"]).items():
         os.environ[{"dbname": "PGDATABASE"}.get(word, f"PG{word.upper()}")] = str(value)
+    # Our schema has the role's name: LangGraph's fixtures would empty it in another worker's test.
+    os.environ["PGOPTIONS"] = "-c search_path=public"
 
 
 @pytest.hookimpl(tryfirst=True)
