@@ -9,6 +9,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_methods
 
 from threadkeep.codec import with_serde
+from threadkeep.codec.raw import RawCodec
 
 if TYPE_CHECKING:
     from threadkeep.engine.context import Engine
@@ -44,3 +45,11 @@ class Serializing:
             if isinstance(one, Serializing):
                 one._serde = codec.serde  # noqa: SLF001 - a clone
                 one._clones.clear()  # noqa: SLF001 - a clone
+
+
+def show_raw(saver: Serializing) -> None:
+    """Let a saver return objects of unknown classes as `Raw`: only to show a thread, never to run.
+
+    Call it before the saver is used, and on one without a serializer of its own.
+    """
+    saver._engine = saver._engine._replace(codec=RawCodec())  # noqa: SLF001 - as above

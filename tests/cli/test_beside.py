@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 from uuid import uuid4
@@ -15,6 +16,8 @@ from threadkeep import SqliteSaver
 from threadkeep.cache import Cache
 from threadkeep.cli.hints import _IN_SHELL, in_shell
 from threadkeep.cli.terminal import table
+from threadkeep.codec import DEFAULT_REGISTRY
+from threadkeep.codec.registry import LocalClasses
 from threadkeep.memory import LayeredCheckpointSaver
 from threadkeep.sessions import CheckpointManager
 from threadkeep.store import Store
@@ -52,8 +55,8 @@ def told(here):
 
 def test_show_tells_of_layers_and_partial_output(told):
     lines = told("show", "long", "--last", "2")
-    assert "layered memory  71 older messages in 2 groups  (threadkeep messages long)" in lines
-    assert "... 19 older messages not shown (--last)" in lines
+    assert "layered memory  70 older messages in 3 groups  (threadkeep messages long)" in lines
+    assert "... 20 older messages not shown (--last)" in lines
     assert [line for line in lines if line.startswith("  question 9")] == [
         "  question 90",
         "  question 91",
@@ -66,7 +69,7 @@ def test_show_tells_of_layers_and_partial_output(told):
         "To discard it: threadkeep partial long --discard",
     ]
     document = told("show", "long", "--json")
-    assert [one["layer"] for one in document["layers"]] == ["archive", "summary"]
+    assert [one["layer"] for one in document["layers"]] == ["archive", "archive", "summary"]
     assert [one["status"] for one in document["partial"]] == ["pending"]
 
 
@@ -76,7 +79,7 @@ def test_archived_messages_are_shown_and_found(told):
         "  question 3",
     ]
     document = told("messages", "long", "--last", "2", "--json")
-    assert (document["found"], [one["position"] for one in document["messages"]]) == (72, [70, 71])
+    assert (document["found"], [one["position"] for one in document["messages"]]) == (70, [68, 69])
     assert told("messages", "long", "--search", "absent")[-1].endswith(
         "No archived messages with absent"
     )
@@ -114,6 +117,20 @@ def test_items_are_listed_shown_exported_and_deleted(told):
     assert "There is no item 'food'" in told("items", "users.bob", "food", code=1)
     assert "NAMESPACE KEY --delete" in told("items", "users.bob", "--delete", code=2)
     assert told("items", "nobody") == ["No items"]
+
+
+def test_an_item_of_an_unknown_class_is_shown_raw(told, monkeypatch):
+    @dataclass
+    class Tea:
+        kind: str
+
+    with SqliteSaver("threads.db") as saver, Store(saver.backend) as store:
+        store.put(("users", "ann"), "tea", {"tea": Tea("green")})
+    monkeypatch.setattr(DEFAULT_REGISTRY, "local", LocalClasses())  # (as in another process)
+    assert "--raw" in told("items", "users.ann", "tea", code=2)
+    (found,) = told("items", "users.ann", "tea", "--raw", "--json")["item"]["value"].values()
+    assert (found["__class__"].endswith("Tea"), found["kind"]) == (True, "green")
+    assert len(told("items", "users.ann", "--raw")) == 3
 
 
 def test_a_file_without_items_is_left_as_it_is(here):

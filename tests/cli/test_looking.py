@@ -181,10 +181,14 @@ def test_classes_of_the_program(store, tmp_path, monkeypatch, name):
     assert (code, said, len(wrong)) == (2, [], 1)
     assert "planning.Plan" in wrong[0]
     assert "--import MODULE" in wrong[0]
+    assert "--raw" in wrong[0]
     code, said, wrong = threadkeep(name, "own", "--import", "planning")
     assert (code, wrong) == (0, [])
     assert "thread own" in said[0]
     assert threadkeep("history", "own")[0] == 0  # (no value is read)
+    code, said, wrong = threadkeep(name, "own", "--raw")
+    assert (code, wrong) == (0, [])
+    assert [line for line in said if "planning.Plan (raw)" in line]
     code, _, (line,) = threadkeep(name, "own", "--import", "planing")
     assert (code, "'planing' cannot be imported" in line) == (2, True)
 

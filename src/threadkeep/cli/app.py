@@ -13,7 +13,7 @@ import typer
 from typer.main import get_command
 
 from threadkeep import __version__
-from threadkeep.cli.parameters import AS_JSON, COLD, IMPORTS, URL, option
+from threadkeep.cli.parameters import AS_JSON, COLD, IMPORTS, RAW, URL, option
 from threadkeep.cli.stores import Session
 from threadkeep.errors import InvalidArgumentError, UnknownTypeError
 
@@ -40,6 +40,7 @@ _SHARED = {
     name: Parameter(name, Parameter.KEYWORD_ONLY, default=option, annotation=kind)
     for name, option, kind in (
         ("imports", IMPORTS, list[str] | None),
+        ("raw", RAW, bool),
         ("cold", COLD, str | None),
         ("url", URL, str | None),
         ("as_json", AS_JSON, bool),
@@ -53,6 +54,7 @@ def command(
     url: bool = True,
     cold: bool = False,
     imports: bool = False,
+    raw: bool = False,
     **groups: Callable[..., Any],
 ) -> Callable[[F], F]:
     """Add a command: a function of a session and of typer's parameters.
@@ -60,7 +62,7 @@ def command(
     Its docstring is the help. It returns the exit code, or None for 0. The example also names it.
     Each of `groups` is a function of options, whose result is the argument of that name.
     """
-    wanted = {"imports": imports, "cold": cold, "url": url, "as_json": True}
+    wanted = {"imports": imports, "raw": raw, "cold": cold, "url": url, "as_json": True}
     options = {name: _SHARED[name] for name, is_wanted in wanted.items() if is_wanted}
 
     def add(run: F) -> F:
@@ -99,12 +101,19 @@ def _callback(found: _Command) -> Callable[..., int | None]:
             arguments[name] = found.groups[name](
                 **{one.name: arguments.pop(one.name) for one in own}
             )
-        session = Session(shared.get("url"), shared.get("cold"), as_json=shared["as_json"])
+        session = Session(
+            shared.get("url"),
+            shared.get("cold"),
+            as_json=shared["as_json"],
+            raw=shared.get("raw", False),
+        )
         try:
             return found.run(session, **arguments)
         except UnknownTypeError as error:
             if "imports" in shared and "pickle" not in error.message:
                 error.hint = "Name the module of the class: --import MODULE."
+            if "raw" in shared:
+                error.hint = f"{error.hint} To see only what is stored, use --raw."
             raise
 
     parameters: list[Parameter] = []

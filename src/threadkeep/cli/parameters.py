@@ -80,6 +80,7 @@ AS_JSON = flag("--json", "Print one JSON document to stdout, and errors to stder
 IMPORTS = option(
     "--import MODULE", "Import this module first, for classes that the thread holds. Repeatable."
 )
+RAW = flag("--raw", "Show objects of unknown classes as their stored parts.")
 THREAD = thread_argument("Thread id.")
 THREAD_IDS = thread_argument("Thread ids.")
 OPTIONAL_THREAD_IDS = thread_argument("Thread ids. Default: all.", None)

@@ -15,6 +15,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
+from threadkeep.codec.raw import CLASS, Raw
 from threadkeep.diff.records import plain
 from threadkeep.engine.thread_summary import following, tasks
 from threadkeep.langgraph_internals import TASKS
@@ -35,6 +36,8 @@ class Summary:
 
 def kind(value: Any) -> str:
     """Return the type of a value in a few words: `list of 3`, `str`, `AIMessage`."""
+    if isinstance(value, Raw):
+        return f"{value[CLASS]} (raw)"
     name = type(value).__name__
     if isinstance(value, _CONTAINERS) and not isinstance(value, _TEXTS):
         return f"{name} of {len(value)}"

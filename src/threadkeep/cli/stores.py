@@ -24,6 +24,7 @@ from threadkeep.cli.terminal import Output
 from threadkeep.errors import InvalidArgumentError, OpenError
 from threadkeep.saver import Saver
 from threadkeep.savers import MemorySaver, SqliteSaver, open_saver
+from threadkeep.serializing import show_raw
 
 _NAME = "threadkeep.toml"
 _PREFIX = "TK_"
@@ -158,10 +159,13 @@ def public_name(url: str) -> str:
 class Session(Output):
     """One run of a command: its store, and its output."""
 
-    def __init__(self, url: str | None, cold: str | None, *, as_json: bool) -> None:
+    def __init__(
+        self, url: str | None, cold: str | None, *, as_json: bool, raw: bool = False
+    ) -> None:
         super().__init__(as_json=as_json)
         self.option = url
         self._cold = cold
+        self.raw = raw
 
     def url(self, argument: str | None = None) -> str:
         """Return the URL of the store; see `url_of`."""
@@ -169,7 +173,10 @@ class Session(Output):
 
     def open(self, url: str | None = None, *, read_only: bool = False) -> Saver:
         """Open the store; use it under `with`. See `open_existing`."""
-        return open_existing(url or self.url(), self._cold, read_only=read_only)
+        saver = open_existing(url or self.url(), self._cold, read_only=read_only)
+        if self.raw:
+            show_raw(saver)
+        return saver
 
     def open_to_read(self) -> Saver:
         """Open the store read-only; with --cold, reading an archived thread restores it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from langgraph.checkpoint.serde.base import (
     SerializerProtocol,
@@ -41,6 +41,8 @@ class NativeCodec:
             mode is on; their modules must have been imported.
     """
 
+    decoder: ClassVar[type[Decoder]] = Decoder
+
     def __init__(
         self,
         registry: Registry = DEFAULT_REGISTRY,
@@ -68,11 +70,11 @@ class NativeCodec:
 
     def decode(self, data: bytes, resolve: Resolve | None = None) -> Any:
         """See `Codec.decode`."""
-        return Decoder(self.finder, self.pickle_fallback, resolve).decode(data)
+        return self.decoder(self.finder, self.pickle_fallback, resolve).decode(data)
 
     def decode_many(self, items: Sequence[bytes], resolve: Resolve | None = None) -> list[Any]:
         """See `Codec.decode_many`."""
-        return Decoder(self.finder, self.pickle_fallback, resolve).decode_many(items)
+        return self.decoder(self.finder, self.pickle_fallback, resolve).decode_many(items)
 
     def divides(self, value: Any) -> bool:  # noqa: ARG002 - anything comes back exactly
         """See `Codec.divides`."""
@@ -80,7 +82,8 @@ class NativeCodec:
 
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> NativeCodec:
         """See `Codec.with_allowlist`."""
-        return NativeCodec(self.registry, self.pickle_fallback, self.finder.allowed.union(extra))
+        allowed = self.finder.allowed.union(extra)
+        return type(self)(self.registry, self.pickle_fallback, allowed)
 
 
 _MARK = bytes((OBJECT, Tag.SERDE))

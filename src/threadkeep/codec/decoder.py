@@ -80,7 +80,7 @@ class Decoder:
                     parts = _unpackb(data[2:], ext_hook=hook, option=options)
                     found.append(codecs[parts[0]].decode(parts[1], parts[2:]))
                 except Exception:  # noqa: BLE001 - `decode` raises the right error
-                    afresh = Decoder(self.finder, self.pickle_fallback, self.resolve)
+                    afresh = type(self)(self.finder, self.pickle_fallback, self.resolve)
                     found.append(afresh.decode(data))
             else:
                 found.append(self.decode(data))

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic_core import to_json
 
 from threadkeep.codec import introspection
+from threadkeep.codec.raw import CLASS, Raw
 from threadkeep.engine.capture import is_state
 
 Path: TypeAlias = tuple[Any, ...]
@@ -157,6 +158,8 @@ def fields(value: object) -> dict[str, Any] | None:
     names = getattr(type(value), "_fields", None)
     if isinstance(value, tuple) and isinstance(names, tuple):
         return dict(zip(names, value, strict=False))
+    if isinstance(value, Raw):
+        return {**value.parts}
     if not is_state(value):
         return None
     found = introspection.read_attributes(value)
@@ -180,10 +183,14 @@ def plain(value: Any) -> Any:
     Bytes become base64, infinities and NaN their names. Types are lost.
     """
     try:
-        data = to_json(value, bytes_mode="base64", inf_nan_mode="strings", fallback=repr)
+        data = to_json(value, bytes_mode="base64", inf_nan_mode="strings", fallback=_other)
         return json.loads(data)
     except (ValueError, RecursionError):  # not Unicode, cyclic, or too deep
         return _plain(value, _MAX_DEPTH)
+
+
+def _other(value: Any) -> Any:
+    return value.parts if isinstance(value, Raw) else repr(value)
 
 
 def _plain(value: Any, depth: int) -> Any:
@@ -206,7 +213,7 @@ def _value_data(value: Any) -> Any:
     """Return a value as JSON with the name of its class, and sets in order."""
     data = plain(value)
     if type(data) is dict and fields(value) is not None:
-        return {"__class__": type(value).__name__, **data}
+        return {CLASS: type(value).__name__, **data}
     return sorted(data, key=repr) if isinstance(value, set | frozenset) else data
 
 
@@ -302,7 +309,8 @@ def brief(value: Any, width: int) -> str:
     """Return a value on one line; of a message its class, content and tool calls."""
     found, name, calls = fields(value), "", ""
     if found is not None and "content" in found:
-        value, name, calls = found["content"], f"{type(value).__name__} ", _calls_text(found)
+        name = f"{found.get(CLASS, type(value).__name__)} "
+        value, calls = found["content"], _calls_text(found)
     content = json.dumps(_value_data(value), ensure_ascii=False)
     if calls and not value:
         content, calls = "", calls.lstrip()

@@ -47,7 +47,12 @@ def older_layers(saver: Saver, found: CheckpointTuple) -> list[Layer]:
 # -- messages ----------------------------------------------------------------------------
 
 
-@command("threadkeep messages 42 --search 'refund order' --url threads.db", cold=True, imports=True)
+@command(
+    "threadkeep messages 42 --search 'refund order' --url threads.db",
+    cold=True,
+    imports=True,
+    raw=True,
+)
 def messages(
     session: Session,
     thread: str = THREAD,
@@ -87,7 +92,7 @@ def _archived_lines(found: Iterable[ArchivedMessage], *, full: bool) -> Iterator
 # -- partial -----------------------------------------------------------------------------
 
 
-@command("threadkeep partial 42 --url threads.db", cold=True, imports=True)
+@command("threadkeep partial 42 --url threads.db", cold=True, imports=True, raw=True)
 def partial(
     session: Session,
     thread: str = THREAD,

@@ -99,7 +99,7 @@ def _merge_lines(found: Merge, *, dry_run: bool, is_conflict: bool) -> Iterator[
 # -- branches ----------------------------------------------------------------------------
 
 
-@command("threadkeep branches 42 --url threads.db", cold=True, imports=True)
+@command("threadkeep branches 42 --url threads.db", cold=True, imports=True, raw=True)
 def branches(
     session: Session,
     thread: str = THREAD,
@@ -169,7 +169,7 @@ Spot: TypeAlias = tuple[str, str]
 """A namespace, and a checkpoint's id."""
 
 
-@command("threadkeep history 42 --limit 20 --url threads.db", cold=True, imports=True)
+@command("threadkeep history 42 --limit 20 --url threads.db", cold=True, imports=True, raw=True)
 def history(
     session: Session,
     thread: str = THREAD,

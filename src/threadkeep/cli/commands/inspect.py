@@ -98,7 +98,7 @@ def _head_line(head: CheckpointSummary, *, named: bool = True) -> Text:
 # -- show --------------------------------------------------------------------------------
 
 
-@command("threadkeep show 42 --url threads.db", cold=True, imports=True)
+@command("threadkeep show 42 --url threads.db", cold=True, imports=True, raw=True)
 def show(
     session: Session,
     thread: str = THREAD,
@@ -187,7 +187,7 @@ def _pending_lines(head: CheckpointSummary) -> Iterator[RenderableType]:
 # -- state -------------------------------------------------------------------------------
 
 
-@command("threadkeep state 42 --channel plan --url threads.db", cold=True, imports=True)
+@command("threadkeep state 42 --channel plan --url threads.db", cold=True, imports=True, raw=True)
 def state(
     session: Session,
     thread: str = THREAD,
@@ -271,7 +271,7 @@ _WIDTH, _CHANGES = 100, 20  # characters without a terminal; changes shown of a 
 _UNLIMITED = 1 << 62
 
 
-@command("threadkeep diff 42 CHECKPOINT --url threads.db", cold=True, imports=True)
+@command("threadkeep diff 42 CHECKPOINT --url threads.db", cold=True, imports=True, raw=True)
 def diff(
     session: Session,
     thread: str = THREAD,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from threadkeep.cli.parameters import FULL, YES, argument, flag, option
 from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import compact, line, moment, plural, table
 from threadkeep.cli.texts import cut
+from threadkeep.codec.raw import RawCodec
 from threadkeep.diff.records import plain
 from threadkeep.errors import InvalidArgumentError, NotFoundError, NotSetUpError
 from threadkeep.store import Store
+from threadkeep.store.values import Packer
 
 _SEPARATOR = "."  # (LangGraph allows it in no label)
 _WIDTH = 60  # characters of a value in a list
@@ -33,11 +36,14 @@ def _opened(session: Session, *, read_only: bool) -> Iterator[Store | None]:
         except NotSetUpError:
             yield None
             return
+        if session.raw:
+            packer = Packer(codec=RawCodec())
+            store._engine = replace(store._engine, packer=packer)  # noqa: SLF001 - only to show
         with store:
             yield store
 
 
-@command("threadkeep items users.ann drink --url threads.db", imports=True)
+@command("threadkeep items users.ann drink --url threads.db", imports=True, raw=True)
 def items(
     session: Session,
     namespace: str | None = argument(
