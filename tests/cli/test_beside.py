@@ -143,8 +143,11 @@ def test_a_file_without_items_is_left_as_it_is(here):
 
 
 def test_the_cache_is_cleared(told):
-    assert "--clear" in told("cache", code=2)
-    assert told("cache", "--clear", "--yes") == ["Cleared the cache"]
+    (line,) = told("cache")
+    assert line.startswith("1 result (")
+    assert "Nothing was cleared: " in told("cache", "--clear", code=2)
+    assert told("cache", "--clear", "--yes") == [f"Cleared {line}"]
+    assert told("cache", "--json") == {"entries": 0, "bytes": 0, "cleared": False}
     with SqliteSaver("threads.db") as saver, Cache(saver.backend) as cache:
         assert cache.get([(("node",), "key")]) == {}
 
@@ -165,6 +168,23 @@ def test_ids_in_tables_are_never_broken(width):
 def test_migrate_says_what_it_made(here):
     assert here("migrate", "sqlite:///new.db") == (0, ["Created new.db"], [])
     assert here("migrate", "sqlite:///new.db") == (0, ["The tables are up to date"], [])
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (("gc", "--keep-last", "0"), "--keep-last"),
+        (("gc", "--keep", "no"), "--keep"),
+        (("gc", "--max-age", "0s"), "--max-age"),
+        (("threads", "--order", "up"), "--order"),
+        (("create", ""), "THREAD"),
+        (("monitor", "--max-error-rate", "2", "--once"), "--max-error-rate"),
+    ],
+)
+def test_invalid_values_are_named_by_their_flags(told, words, flag):
+    said = told(*words, code=2)
+    assert said.startswith(f"threadkeep: Invalid value for {flag}: ")
+    assert "None" not in said
 
 
 def test_hints_speak_of_commands_and_options(told, here):

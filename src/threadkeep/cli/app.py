@@ -13,6 +13,7 @@ import typer
 from typer.main import get_command
 
 from threadkeep import __version__
+from threadkeep.cli.hints import with_flags
 from threadkeep.cli.parameters import AS_JSON, COLD, IMPORTS, RAW, URL, option
 from threadkeep.cli.stores import Session
 from threadkeep.errors import InvalidArgumentError, UnknownTypeError
@@ -92,8 +93,21 @@ def build() -> Any:
 def _callback(found: _Command) -> Callable[..., int | None]:
     """Return the function that typer calls: with the command's parameters and the shared ones."""
     groups = {name: _parameters(make) for name, make in found.groups.items()}
+    parameters: list[Parameter] = []
+    for one in _parameters(found.run)[1:]:
+        parameters += groups.get(one.name, [one])
+    parameters += found.options.values()
 
     def call(**arguments: Any) -> int | None:
+        given = {one.name: one for one in parameters if arguments[one.name] not in (None, [])}
+        flags = {name: _flag(one) for name, one in given.items()}
+        try:
+            return run(arguments)
+        except InvalidArgumentError as error:
+            error.message = with_flags(error.message, flags)
+            raise
+
+    def run(arguments: dict[str, Any]) -> int | None:
         shared = {name: arguments.pop(name) for name in found.options}
         if "imports" in shared:
             _import(shared["imports"])
@@ -116,13 +130,15 @@ def _callback(found: _Command) -> Callable[..., int | None]:
                 error.hint = f"{error.hint} To see only what is stored, use --raw."
             raise
 
-    parameters: list[Parameter] = []
-    for one in _parameters(found.run)[1:]:
-        parameters += groups.get(one.name, [one])
-    parameters += found.options.values()
     call.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # typer reads it
     call.__doc__ = found.run.__doc__
     return call
+
+
+def _flag(parameter: Parameter) -> str:
+    """Return how a parameter is called in the shell: its first flag, or the name of an argument."""
+    first, *_ = getattr(parameter.default, "param_decls", None) or [parameter.default.metavar]
+    return str(first).partition("/")[0]
 
 
 def _parameters(function: Callable[..., Any]) -> list[Parameter]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 # Parts of hints that speak to Python programs, and what a person at a shell does instead.
 _IN_SHELL = {
     "list() and get_state_history() tell which are there.": "threadkeep history lists the others.",
@@ -24,8 +27,25 @@ _IN_SHELL = {
     'Use a thread\'s name, or metadata={"user_id": ...}.': (
         "Use a thread id, or --metadata KEY=VALUE."
     ),
+    'strategy="theirs", "ours", a function, or the graph.': (
+        "--strategy theirs, or --strategy ours."
+    ),
+    'Use strategy="theirs" or "ours", which': "Use --strategy theirs or --strategy ours, which",
+    ", or a function.": ".",
+    ", or None.": ".",
     "saver.threads.erase(thread)": "threadkeep erase THREAD",
 }
+
+
+_NAMED = re.compile(r"^Invalid (?:value for )?(\w+):")
+
+
+def with_flags(message: str, flags: Mapping[str, str]) -> str:
+    """Return a message about an invalid value; `flags` are those of a command by parameter."""
+    found = _NAMED.match(message)
+    if found is None or found[1] not in flags:
+        return message
+    return f"Invalid value for {flags[found[1]]}:{message[found.end() :]}"
 
 
 def in_shell(hint: str) -> str:

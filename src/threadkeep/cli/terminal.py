@@ -108,14 +108,16 @@ class Output:
 
     def confirm(self, verb: str, question: str, *shown: Drawn) -> None:
         """Ask at the terminal before something is removed."""
+        preview = ", or --dry-run to preview" if shown else ""
+        done = f"{verb.removesuffix('e')}ed"
         if self.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise InvalidArgumentError(
-                f"Nothing was {verb}d: cannot ask for confirmation without a terminal.",
-                hint=f"Use --yes to {verb} without confirmation, or --dry-run to preview.",
+                f"Nothing was {done}: cannot ask for confirmation without a terminal.",
+                hint=f"Use --yes to {verb} without confirmation{preview}.",
             )
         _draw(shown, sys.stderr)
         if not typer.confirm(clean(question), err=True):
-            raise InvalidArgumentError(f"Nothing was {verb}d.")
+            raise InvalidArgumentError(f"Nothing was {done}.")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from time import time
 from typing import Any
 
 from rich.console import RenderableType
@@ -19,7 +20,10 @@ from threadkeep.cli.terminal import compact, line, moment, plural, table
 from threadkeep.cli.texts import cut
 from threadkeep.codec.raw import RawCodec
 from threadkeep.diff.records import plain
+from threadkeep.engine.operation import call
 from threadkeep.errors import InvalidArgumentError, NotFoundError, NotSetUpError
+from threadkeep.layered_store import store_of
+from threadkeep.monitor.texts import size
 from threadkeep.store import Store
 from threadkeep.store.values import Packer
 
@@ -151,19 +155,22 @@ def _namespaces(session: Session, store: Store | None, limit: int) -> None:
     )
 
 
-@command("threadkeep cache --clear --url threads.db")
+@command("threadkeep cache --url threads.db")
 def cache(
     session: Session,
     *,
     clear: bool = flag("--clear", "Remove all results."),
     yes: bool = YES,
 ) -> None:
-    """Clear the cache of node results."""
-    if not clear:
-        hint = "Use --clear. threadkeep stats shows the size of the store."
-        raise InvalidArgumentError("There is nothing to do.", hint=hint)
-    if not yes:
+    """Show the size of the cache of node results, or clear it."""
+    if clear and not yes:
         session.confirm("clear", "Clear the cache? Results are computed again.")
-    with session.open() as saver, Cache(saver.backend) as results:
-        results.clear()
-    session.print({"cleared": True}, "Cleared the cache")
+    with session.open(read_only=not clear) as saver:
+        used = store_of(saver).run(call("item_usage", round(time() * 1e6)))
+        if clear:
+            with Cache(saver.backend) as results:
+                results.clear()
+    count = plural(used.cache_entries, "result")
+    counted = f"{count} ({size(used.cache_bytes)})"
+    document = {"entries": used.cache_entries, "bytes": used.cache_bytes, "cleared": clear}
+    session.print(document, f"Cleared {counted}" if clear else counted)
