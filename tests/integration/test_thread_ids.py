@@ -92,7 +92,7 @@ def test_a_config_does_what_its_id_does(tmp_path: Path) -> None:
     assert ThreadkeepError not in {base for one in results[1].values() for base in one.__bases__}
 
 
-@pytest.mark.parametrize("given", NO_IDS, ids=repr)
+@pytest.mark.parametrize("given", NO_IDS, ids=lambda one: repr(one).partition(" at ")[0])
 def test_what_names_no_thread_is_refused(given: Any, tmp_path: Path) -> None:
     with SqliteSaver(":memory:", cold=(tmp_path / "cold").as_uri()) as saver:
         put(saver)
