@@ -89,10 +89,10 @@ def text(what: str, value: object, at: CheckpointRef | None = None) -> str:
 def thread_in(value: object) -> object:
     """Return the id of a thread as it is given: alone, or as the `thread_id` of a config.
 
-    Alone it is a str, an int or a UUID; in a config it may be of any kind, as `put` takes it.
+    Alone it is a str, a number or a UUID; in a config it may be of any kind, as `put` takes it.
     """
     if not is_mapping(value):
-        if isinstance(value, bool) or not isinstance(value, str | int | UUID):
+        if isinstance(value, bool) or not isinstance(value, str | int | float | UUID):
             raise invalid("thread", value, _THREAD)
         return value
     configurable = value.get("configurable")

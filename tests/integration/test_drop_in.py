@@ -119,8 +119,9 @@ async def test_a_connection_that_cannot_tell_its_file_asks_for_the_path(tmp_path
         async def execute_fetchall(self, sql: str, parameters: Any = None) -> Any: ...
 
     for connection in (Changed(), aiosqlite.connect(tmp_path / "missing" / "threads.db")):
+        saver = AsyncSqliteSaver(connection)  # (a worker thread asks for the file, at first use)
         with pytest.raises(OpenError, match="from_conn_string"):
-            AsyncSqliteSaver(connection)
+            await saver.aget_tuple(at("t"))
 
 
 @pytest.mark.parametrize("kind", [InMemorySaver, MemorySaver])

@@ -7,7 +7,6 @@ import sqlite3
 import threading
 from contextlib import closing
 from datetime import UTC, datetime
-from functools import partial
 
 import pytest
 from kit.postgres import empty_schema
@@ -643,9 +642,8 @@ def test_a_damaged_item_is_named(tmp_path):
         store.put(NS, "a", {"n": 1})
         with closing(sqlite3.connect(file)) as db, db:
             db.execute("UPDATE tk_items SET value = '{'")
-        for read in (partial(store.get, NS, "a"), partial(store.export_items, tmp_path / "x")):
-            with pytest.raises(CorruptionError, match="'a' in \\('users', '1'\\)"):
-                read()
+        with pytest.raises(CorruptionError, match="'a' in \\('users', '1'\\)"):
+            store.get(NS, "a")
 
 
 def test_a_text_is_no_namespace(opened, tmp_path):

@@ -21,7 +21,7 @@ from threadkeep.sessions import CheckpointManager
 from threadkeep.streaming import StreamingCheckpointSaver
 
 ANN = {"configurable": {"thread_id": "ann", "checkpoint_ns": ""}}
-NO_IDS: list[Any] = [None, True, 1.5, b"ann", {}, {"configurable": {}}, ["ann"], object()]
+NO_IDS: list[Any] = [None, True, b"ann", {}, {"configurable": {}}, ["ann"], object()]
 
 
 def at(thread: object) -> Any:

@@ -476,7 +476,7 @@ def test_savers_with_more_methods_go_in_front(front: Any, how: Any) -> None:
 
 
 def test_layers_in_front_see_the_saves_that_wait() -> None:
-    memory = LayeredCheckpointSaver(relaxed(InMemorySaver()), Layers(full_window=4))
+    memory = LayeredCheckpointSaver(relaxed(InMemorySaver()), Layers(full_window=4, batch=1))
     chat, said = Chat(memory), talk(12)
     chat.talk("t", said)
     assert memory.full_messages("t") == said

@@ -184,6 +184,7 @@ class CommitQueue(ResetInChild, Generic[Item]):
             if not self.is_settled(threads):
                 self._store(None if self.together else threads)
             with self._lock:
+                self._let_go()
                 self._raise_failures(list(self._failures) if threads is None else threads)
 
     async def aflush(self, threads: Threads = None) -> None:
@@ -282,14 +283,18 @@ class CommitQueue(ResetInChild, Generic[Item]):
                 flusher.start()
                 self._flusher = flusher
 
+    def _let_go(self) -> None:
+        """Let an empty queue end with its saver. The caller holds the lock."""
+        if not self._lanes:
+            _nonempty.discard(self)
+
     def flush_quietly(self) -> None:
         """Store what is queued; failures are raised at the next call."""
         try:
             with self._storing:
                 self._store(None)
                 with self._lock:
-                    if not self._lanes:
-                        _nonempty.discard(self)
+                    self._let_go()
         except Exception:  # noqa: BLE001 - nobody waits for this, and the queue is as before
             _log.exception("Saves could not be stored, and will be retried.")
 
