@@ -69,7 +69,7 @@ def damage(name: str, case: str, folder: Path) -> None:
     harm.execute(f"UPDATE {schema}.threads SET {POSTGRES[case]} WHERE thread_id = ?", "bad")
 
 
-@pytest.mark.drawn(8)
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize(("name", "case"), CASES)
 def test_a_damaged_entry(name: str, case: str, tmp_path: Path) -> None:
     with open_backend(name, tmp_path) as saver:
@@ -99,7 +99,7 @@ def test_a_damaged_entry(name: str, case: str, tmp_path: Path) -> None:
 ARCHIVED = [("sqlite", case) for case in SQLITE] + CASES
 
 
-@pytest.mark.drawn(12)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize(("name", "case"), ARCHIVED)
 def test_a_damaged_entry_of_an_archived_thread_that_waits(
     name: str, case: str, tmp_path: Path

@@ -113,7 +113,7 @@ def attempt(function: Callable[[], Any]) -> Any:
         return None
 
 
-@pytest.mark.drawn(16)
+@pytest.mark.drawn(10)
 @pytest.mark.parametrize(("table", "column", "kind"), CELLS, ids=[" ".join(c) for c in CELLS])
 def test_a_damaged_cell_of_items(table: str, column: str, kind: str, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'a.db'}"
@@ -151,7 +151,7 @@ def test_a_damaged_cell_of_items(table: str, column: str, kind: str, tmp_path: P
         assert store.get(("good", "1"), "k").value == {"text": "text 1"}
 
 
-@pytest.mark.drawn(16)
+@pytest.mark.drawn(10)
 @pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("column", ["used", "expires", "size", "owner", "value"])
 def test_a_damaged_cached_value_is_a_miss(column: str, kind: str, tmp_path: Path) -> None:

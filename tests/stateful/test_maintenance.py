@@ -35,7 +35,7 @@ from threadkeep.saver import Saver
 from threadkeep.streaming import stream_saved
 
 LONG = "x" * 1200
-SCHEDULES = 40 if FULL else 4
+SCHEDULES = 40 if FULL else 3
 
 
 # -- what must hold after each request ---------------------------------------------------
@@ -380,7 +380,7 @@ def plans(requests: int) -> Iterator[dict[int, int]]:
                 yield {at: some, at + later: 1000}
 
 
-@pytest.mark.drawn(40)
+@pytest.mark.drawn(24)
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 @pytest.mark.parametrize("run", [*RUNS, late], ids=lambda run: run.__name__)
 @pytest.mark.parametrize("maintenance", MAINTENANCE, ids=lambda one: one.__name__)
