@@ -13,13 +13,12 @@ from threadkeep.cold import offload as offloading
 from threadkeep.cold.offload import Offloaded, move_out, tidy
 from threadkeep.cold.policy import Tiering, check_over
 from threadkeep.cold.store import ColdStore
-from threadkeep.engine import registration
+from threadkeep.engine import registration, thread_summary
 from threadkeep.engine.cold_references import archive_of
 from threadkeep.engine.context import Engine
 from threadkeep.engine.model import DropThread, ThreadRows
 from threadkeep.engine.operation import Operation, Progress, commit
 from threadkeep.engine.optimistic import retry
-from threadkeep.engine.rows import time_of
 from threadkeep.engine.thread_entry import WITH_CHECKPOINTS, EntryFence, ThreadEntry
 from threadkeep.errors import (
     CodecError,
@@ -136,7 +135,11 @@ class _Run:
         if tier.archive and max(entry.updated_at, back_at) < warm:
             if self.cold is not None:
                 yield from archiving.archive(
-                    self.store, self.cold, self.engine, entry.thread, partial(_rests, warm)
+                    self.store,
+                    self.cold,
+                    self.engine,
+                    entry.thread,
+                    partial(_rests, warm, self.engine.now()),
                 )
             self.archived.append(Archived(entry.thread, max(entry.size, 0)))
         elif tier.offload_over is not None and max(entry.created_at, back_at) < warm:
@@ -152,10 +155,9 @@ class _Run:
                     self.shared.append(entry.thread)
 
 
-def _rests(since: int, entry: ThreadEntry, rows: ThreadRows) -> bool:
+def _rests(since: int, now: int, entry: ThreadEntry, rows: ThreadRows) -> bool:
     """Return True if a thread may be archived: nothing was saved since, and it is not pinned."""
-    times = [time_of(stored.row) or 0 for stored in rows.checkpoints]
-    return not entry.pinned and max([entry.updated_at, *times]) < since
+    return not entry.pinned and thread_summary.written_at(entry, rows.checkpoints, now) < since
 
 
 def archive(store: LayeredStore, engine: Engine, thread: str) -> Workflow[ThreadInfo]:

@@ -20,7 +20,7 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep.engine.rows import counting, of_the_graph
+from threadkeep.engine.rows import counting, of_the_graph, time_of
 from threadkeep.engine.thread_entry import Cause, Move, ThreadEntry, ThreadStatus, Touch, move
 from threadkeep.langgraph_internals import (
     BRANCH,
@@ -142,6 +142,12 @@ def waits_at(
         if not row.ns and row.checkpoint_id > newest:
             at[row.checkpoint_id] = (*at.get(row.checkpoint_id, ()), row)
     return max([id for id, writes in at.items() if _asked(writes)], default=None)
+
+
+def written_at(entry: ThreadEntry, checkpoints: Iterable[StoredCheckpoint], now: int) -> int:
+    """Return when a thread was last written: its entry may be late, and a row's clock ahead."""
+    times = [time_of(stored.row) or 0 for stored in checkpoints]
+    return max([entry.updated_at, *[time for time in times if time <= now]])
 
 
 def _asked(rows: Sequence[WriteRow]) -> bool:

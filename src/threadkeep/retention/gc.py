@@ -21,7 +21,7 @@ from threadkeep.engine.model import Batch, DropThread, ThreadRows
 from threadkeep.engine.operation import Operation, Progress
 from threadkeep.engine.optimistic import Snapshot, optimistic
 from threadkeep.engine.registration import ALL, PAGE, page_of
-from threadkeep.engine.rows import time_of, visible
+from threadkeep.engine.rows import visible
 from threadkeep.engine.thread_entry import (
     OWN_TAGS,
     ThreadEntry,
@@ -240,10 +240,9 @@ def _as_stored(entry: ThreadEntry, rows: ThreadRows, now: int) -> ThreadEntry:
     """
     if is_archived(entry):
         return entry
-    times = [time_of(stored.row) or 0 for stored in rows.checkpoints]
     return entry._replace(
         waits_at=thread_summary.waits_at(rows.checkpoints, rows.orphans),
-        updated_at=max([entry.updated_at, *[time for time in times if time <= now]]),
+        updated_at=thread_summary.written_at(entry, rows.checkpoints, now),
     )
 
 
