@@ -87,3 +87,8 @@ def test_once_or_twice_at_any_request(conflicts: str, tmp_path: Path) -> None:
     for first in range(most):
         for second in {first, first + 1, first + 3}:
             saved(tmp_path / f"{first} {second}", conflicts, frozenset({first, second}))
+
+
+def test_in_a_loop(tmp_path: Path) -> None:
+    """A program that archives the thread before each of 40 requests holds a run up, no more."""
+    assert saved(tmp_path, "fork", frozenset(range(40))) > 40

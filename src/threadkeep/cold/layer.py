@@ -24,6 +24,7 @@ from threadkeep.engine.cold_references import (
     is_stub,
     location_of,
 )
+from threadkeep.engine.context import RUN_ATTEMPTS
 from threadkeep.engine.model import (
     CopyThread,
     DropThread,
@@ -121,7 +122,7 @@ class TierLayer:
         names = sorted(set(_missed(reads, replies)))
         if names:
             replies = yield from retry(
-                names[0], partial(self._looked_for, reads, names), ConflictError
+                names[0], partial(self._looked_for, reads, names), ConflictError, RUN_ATTEMPTS
             )
         for number, read in enumerate(reads):
             if isinstance(read, ReadSegments) and not read.stub:

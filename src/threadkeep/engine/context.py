@@ -32,7 +32,8 @@ TOKEN_BITS = 31
 _KEYFRAME_ROW = 64  # bytes that a keyframe takes as a row of its own, about
 KEYFRAME_EVERY = 16  # checkpoints written against one keyframe
 Keyframes: TypeAlias = dict[tuple[int, int], tuple[Manifest, int]]  # each with its size in bytes
-ATTEMPTS = 8  # times a change is built again when others came in between
+ATTEMPTS = 8  # times a change of maintenance is built again when others came in between
+RUN_ATTEMPTS = 100  # of a run's reads and saves: others may archive its thread again and again
 
 
 class Engine(NamedTuple):

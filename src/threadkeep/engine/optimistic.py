@@ -132,9 +132,10 @@ def retry(
     thread: str,
     attempt: Callable[[], Generator[Y, Any, T]],
     overtaken: tuple[type[Exception], ...] | type[Exception] = OVERTAKEN,
+    attempts: int = ATTEMPTS,
 ) -> Generator[Y, Any, T]:
     """Run an attempt, and another one where another writer was faster; at last a ConflictError."""
-    for _ in range(ATTEMPTS):
+    for _ in range(attempts):
         try:
             return (yield from attempt())
         except overtaken:

@@ -17,8 +17,8 @@ from threadkeep.codec import Codec
 from threadkeep.engine import manifest as manifests
 from threadkeep.engine import thread_summary
 from threadkeep.engine.context import (
-    ATTEMPTS,
     KEYFRAME_EVERY,
+    RUN_ATTEMPTS,
     Built,
     Engine,
     Failed,
@@ -136,7 +136,7 @@ def save(engine: Engine, call: Call, failed: Failed | None = None) -> Operation[
     was faster and `conflicts="raise"`, or others kept taking the positions.
     """
     place, counts = call.place, engine.working_set.counts
-    for attempt in range(ATTEMPTS):
+    for attempt in range(RUN_ATTEMPTS):
         built, failure = failed or ((yield from _attempt(engine, call, attempt)), None)
         failed, done = None, False
         try:
