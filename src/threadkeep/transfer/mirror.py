@@ -58,9 +58,9 @@ class Mirrored:
 class MirrorOptions(NamedTuple):
     """Options of `Threads.mirror`."""
 
-    replace: bool = False
-    delete: bool = False
-    dry_run: bool = False
+    replace: bool
+    delete: bool
+    dry_run: bool
 
 
 class _GoneError(Exception):
@@ -71,15 +71,17 @@ def mirror(
     store: LayeredStore,
     other: object,
     threads: str | Iterable[str] | None,
-    options: MirrorOptions,
     progress: Progress | None,
+    **flags: bool,
 ) -> Workflow[Mirrored]:
     """Copy threads to the store of another saver; see `Threads.mirror`."""
     there = store_of(other)
     if there.backend is store.backend:
         raise InvalidArgumentError("The other store is this one.", hint="Use another saver.")
     names = validation.thread_ids(threads)
-    run = _Mirror(store.beneath(), there.beneath(), options, is_named=names is not None)
+    run = _Mirror(
+        store.beneath(), there.beneath(), MirrorOptions(**flags), is_named=names is not None
+    )
     return run.threads(names, progress or no_progress)
 
 
