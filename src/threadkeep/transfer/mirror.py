@@ -25,7 +25,7 @@ from threadkeep.layered_store import (
     store_of,
 )
 from threadkeep.layers.driver import Runner, Workflow, aside, on
-from threadkeep.transfer import digest, whole_thread
+from threadkeep.transfer import digest, putting, whole_thread
 from threadkeep.transfer.bundles import compare
 from threadkeep.transfer.whole_thread import WholeThread, marks_of, read_rows, rows_of, whole_of
 
@@ -157,7 +157,7 @@ class _Mirror:
         whole = yield from self._read(own)
         expected = yield from aside(partial(digest.of_checkpoints, whole))
         now = time.time_ns() // 1000
-        put = whole_thread.put_thread(whole, now, replace=replace, marks=True)
+        put = putting.put_thread(whole, now, replace=replace, marks=True)
         yield from on(self.there, put)
         compare(own.thread, expected, (yield from self._digests_there(own.thread)))
 
