@@ -149,3 +149,36 @@ async def call_cold(saver: Any) -> None:
     await saver.aget_tuple(at("a"))
     await saver.threads.atier(Tiering())
     await saver.aclose()
+
+
+async def call_store(opened: Any, file: Path) -> None:
+    """Call each public async method of a store; the last one closes it."""
+    store, ns = Noting(opened), ("users", "1")
+    await store.asetup()
+    for text in ("red", "blue"):
+        await store.aput(ns, "k", {"text": text}, ttl=None)
+        await store.aget(ns, "k")
+    await store.abatch([])
+    await store.asearch(ns, query="blue", filter={"text": "blue"})
+    await store.alist_namespaces()
+    await store.aversions(ns, "k")
+    await store.aembed_pending()
+    await store.asweep_ttl()
+    await store.aexport_items(file)
+    await store.aimport_items(file)
+    await store.adelete(ns, "k")
+    await store.aerase(ns)
+    await store.aclose()
+    assert not store.missing()
+
+
+async def call_cache(opened: Any) -> None:
+    """Call each public async method of a cache; the last one closes it."""
+    cache, key = Noting(opened), (("node",), "key")
+    await cache.asetup()
+    await cache.aset({key: (1, None)})
+    await cache.aget([key])
+    await cache.adelete([key])
+    await cache.aclear()
+    await cache.aclose()
+    assert not cache.missing()

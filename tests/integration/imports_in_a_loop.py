@@ -1,7 +1,7 @@
-"""Fails if threadkeep imports anything in an event loop, in any public async method.
+"""Fails if a public async method of a saver, store or cache imports anything in its event loop.
 
-Run as a program, with a folder and three URLs for each store. An import in a function counts even
-if a worker thread has imported the module before, for another call.
+Run as a program, with a folder and three URLs for each database. An import in a function counts
+even if a worker thread has imported the module before, for another call.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ from typing import Any
 from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep import MemorySaver, Retention, open_saver
+from threadkeep.cache import Cache
+from threadkeep.store import Store
 
-from .awaited_calls import call_cold, call_savers, call_threads, graph_on
+from .awaited_calls import call_cache, call_cold, call_savers, call_store, call_threads, graph_on
 from .places import at
+
+INDEX = {"embed": lambda texts: [[1.0, 2.0] for _ in texts], "dims": 2, "search": "hybrid"}
 
 _import = builtins.__import__
 _known: set[str] = set()
@@ -55,6 +59,8 @@ async def main(folder: str, *urls: str) -> None:
         for url, at_cold in zip(urls, cold, strict=True)
     ]
     others = [MemorySaver() for _ in savers]
+    stores = [Store(saver.backend, index=INDEX, history=2) for saver in savers[::3]]
+    caches = [Cache(saver.backend) for saver in savers[::3]]
     _known.update(sys.modules)
     builtins.__import__ = importing
     sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]
@@ -62,6 +68,8 @@ async def main(folder: str, *urls: str) -> None:
         place.mkdir(exist_ok=True)
         match number % 3:
             case 0:
+                await call_store(stores[number // 3], place / "items")
+                await call_cache(caches[number // 3])
                 await call_savers(saver)
             case 1:
                 await call_threads(saver, others[number], place)

@@ -20,7 +20,16 @@ from threadkeep.sessions import CheckpointManager
 from threadkeep.store import open_store
 from threadkeep.streaming import StreamingCheckpointSaver
 
-from .awaited_calls import Noting, call_cold, call_savers, call_threads, every, graph_on
+from .awaited_calls import (
+    Noting,
+    call_cache,
+    call_cold,
+    call_savers,
+    call_store,
+    call_threads,
+    every,
+    graph_on,
+)
 from .backends import BACKENDS, open_backend, url_of
 from .places import at
 
@@ -90,40 +99,15 @@ async def test_graphs_that_are_interrupted_and_resumed(name, tmp_path):
 
 async def test_stores(name, tmp_path):
     url = "memory://" if name == "memory" else url_of(name, tmp_path)
-    ns, file = ("users", "1"), tmp_path / "items"
     with watched():
-        opened = open_store(url, index={"search": "text", "fields": ["$"]}, history=2)
-        store = Noting(opened)
-        await store.asetup()
-        for text in ("red", "blue"):
-            await store.aput(ns, "k", {"text": text}, ttl=None)
-            await store.aget(ns, "k")
-        await store.abatch([])
-        await store.asearch(ns, query="blue", filter={"text": "blue"})
-        await store.alist_namespaces()
-        await store.aversions(ns, "k")
-        await store.aembed_pending()
-        await store.asweep_ttl()
-        await store.aexport_items(file)
-        await store.aimport_items(file)
-        await store.adelete(ns, "k")
-        await store.aerase(ns)
-        await store.aclose()
-    assert not store.missing()
+        store = open_store(url, index={"search": "text", "fields": ["$"]}, history=2)
+        await call_store(store, tmp_path / "items")
 
 
 async def test_caches(name, tmp_path):
     url = "memory://" if name == "memory" else url_of(name, tmp_path)
-    key = (("node",), "key")
     with watched():
-        cache = Noting(open_cache(url))
-        await cache.asetup()
-        await cache.aset({key: (1, None)})
-        await cache.aget([key])
-        await cache.adelete([key])
-        await cache.aclear()
-        await cache.aclose()
-    assert not cache.missing()
+        await call_cache(open_cache(url))
 
 
 async def test_layers(name, tmp_path):
