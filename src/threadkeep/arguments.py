@@ -14,7 +14,7 @@ import math
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -26,14 +26,12 @@ from langgraph.checkpoint.base import (
 )
 
 from threadkeep import validation
+from threadkeep.engine.listing import Listing
 from threadkeep.engine.load import Load, Loaded
 from threadkeep.engine.operation import CheckpointRef
 from threadkeep.engine.put import Put, PutWrites
 from threadkeep.errors import InvalidArgumentError, InvalidConfigError, invalid
 from threadkeep.langgraph_internals import RUNTIME, TASK_ID, TASK_NS
-
-if TYPE_CHECKING:
-    from threadkeep.engine.listing import Listing
 
 
 def place(config: RunnableConfig) -> CheckpointRef:
@@ -173,8 +171,6 @@ def listing(
     limit: int | None,
 ) -> Listing:
     """Return the arguments of `list` as a record."""
-    from threadkeep.engine.listing import Listing  # noqa: PLC0415 - seldom needed
-
     limit = validation.limit(limit)
     older = validation.checkpoint_id(_configurable(before).get("checkpoint_id")) if before else None
     at = CheckpointRef("") if config is None else place(config)

@@ -17,9 +17,9 @@ from threadkeep.layers import driver
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress
-    from threadkeep.monitor.statistics import Stats
     from threadkeep.repair.check import CheckReport
     from threadkeep.retention.background import Collector
+    from threadkeep.statistics import Stats
     from threadkeep.streaming import PartialStream
 
 
@@ -71,11 +71,11 @@ class AwaitedMaintenance:
 
     async def apartial(self, thread: str) -> list[PartialStream]:
         """Async variant of `partial`."""
-        return await driver.arun(lazy.stream_rows.Rows(self, thread).partial())
+        return await driver.arun(lazy.stream_rows.partial_of(self, thread))
 
     async def adiscard_partial(self, thread: str, stream: str | None = None) -> int:
         """Async variant of `discard_partial`."""
-        return await driver.arun(lazy.stream_rows.Rows(self, thread).discard(stream))
+        return await driver.arun(lazy.stream_rows.discard_of(self, thread, stream))
 
     async def astats(self, *, exact: bool = False) -> Stats:
         """Async variant of `stats`."""

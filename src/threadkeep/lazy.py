@@ -1,38 +1,88 @@
-"""Modules that a save or a load does not need, imported at their first use.
+"""Modules that a save or a load does not need, imported when an operation of theirs first runs.
 
-`lazy.gc` is `threadkeep.retention.gc`. Importing threadkeep stays fast.
+`lazy.gc` is `threadkeep.retention.gc`. Until that is imported, its functions return operations that
+import it first, which is a request like any other: an event loop leaves it to a worker thread.
 """
 
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from threadkeep.engine.operation import Requests, aside
 
 if TYPE_CHECKING:
-    from threadkeep.engine import listing
-    from threadkeep.forks import fork
-    from threadkeep.monitor import statistics
-    from threadkeep.repair import check
+    from threadkeep import statistics
+    from threadkeep.cold import archive, offload, tiering
+    from threadkeep.diff import checkpoints
+    from threadkeep.erasure import erase
+    from threadkeep.forks import branches, fork, merge
+    from threadkeep.registry import filters
+    from threadkeep.repair import check, repair
     from threadkeep.retention import apply, gc
     from threadkeep.streaming import rows as stream_rows
-    from threadkeep.streaming import stream
-
-__all__ = ["apply", "check", "fork", "gc", "listing", "statistics", "stream", "stream_rows"]
+    from threadkeep.transfer import adopt, bundles, mirror
 
 _PATHS = {
+    "adopt": "transfer.adopt",
     "apply": "retention.apply",
+    "archive": "cold.archive",
+    "branches": "forks.branches",
+    "bundles": "transfer.bundles",
     "check": "repair.check",
+    "checkpoints": "diff.checkpoints",
+    "erase": "erasure.erase",
+    "filters": "registry.filters",
     "fork": "forks.fork",
     "gc": "retention.gc",
-    "listing": "engine.listing",
-    "statistics": "monitor.statistics",
-    "stream": "streaming.stream",
+    "merge": "forks.merge",
+    "mirror": "transfer.mirror",
+    "offload": "cold.offload",
+    "repair": "repair.repair",
+    "statistics": "statistics",
     "stream_rows": "streaming.rows",
+    "tiering": "cold.tiering",
 }
+__all__ = [
+    "adopt",
+    "apply",
+    "archive",
+    "branches",
+    "bundles",
+    "check",
+    "checkpoints",
+    "erase",
+    "filters",
+    "fork",
+    "gc",
+    "merge",
+    "mirror",
+    "offload",
+    "repair",
+    "statistics",
+    "stream_rows",
+    "tiering",
+]
 
 
-def __getattr__(name: str) -> ModuleType:
+class _NotImported:
+    """A module of which only functions that return operations or workflows are used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, function: str) -> Callable[..., Requests[Any]]:
+        return partial(_call, self._name, function)
+
+
+def _call(name: str, function: str, *args: Any, **options: Any) -> Requests[Any]:
+    """Import a module, and run an operation of it."""
+    module = yield from aside(import_module, f"threadkeep.{_PATHS[name]}")
+    globals()[name] = module
+    return (yield from getattr(module, function)(*args, **options))
+
+
+def __getattr__(name: str) -> _NotImported:
     if name not in _PATHS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f"threadkeep.{_PATHS[name]}")
-    globals()[name] = module
-    return module
+    return _NotImported(name)

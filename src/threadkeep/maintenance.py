@@ -16,9 +16,9 @@ from threadkeep.layers import driver
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress
-    from threadkeep.monitor.statistics import Stats
     from threadkeep.repair.check import CheckReport
     from threadkeep.retention.background import Collector
+    from threadkeep.statistics import Stats
     from threadkeep.streaming import PartialStream
 
 
@@ -128,7 +128,7 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
         Raises:
             InvalidArgumentError: the thread's id is invalid.
         """
-        return driver.run(lazy.stream_rows.Rows(self, thread).partial())
+        return driver.run(lazy.stream_rows.partial_of(self, thread))
 
     def discard_partial(self, thread: str, stream: str | None = None) -> int:
         """Discard what pending streams of a thread left; return how many there were.
@@ -142,7 +142,7 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
         Raises:
             InvalidArgumentError: the thread's id is invalid.
         """
-        return driver.run(lazy.stream_rows.Rows(self, thread).discard(stream))
+        return driver.run(lazy.stream_rows.discard_of(self, thread, stream))
 
     def stats(self, *, exact: bool = False) -> Stats:
         """Return statistics: totals, growth, the largest and busiest threads, bytes by channel.

@@ -33,7 +33,7 @@ import threadkeep
 from threadkeep import arguments, lazy, validation
 from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.codec import Compression, NativeCodec, SerdeCodec
-from threadkeep.engine import load, put
+from threadkeep.engine import listing, load, put
 from threadkeep.engine.context import Engine, remember, to_commit
 from threadkeep.engine.operation import Operation
 from threadkeep.engine.put import Call, Put
@@ -47,12 +47,12 @@ from threadkeep.maintenance import Maintenance
 from threadkeep.options import NAMES, check_options
 from threadkeep.retention.background import Collector, Gained, quietly
 from threadkeep.serializing import Serializing
+from threadkeep.thread_methods.threads import Threads
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress
     from threadkeep.engine.usage import Counters
     from threadkeep.streaming import Stream
-    from threadkeep.threads import Threads
 
 PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
 
@@ -178,8 +178,6 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
     @property
     def threads(self) -> Threads:
         """Methods on threads beside running them: search, fork, archive and so on."""
-        from threadkeep.threads import Threads  # noqa: PLC0415 - much, and seldom needed
-
         threads = Threads(self._store, self._engine)
         self._family.add(threads)
         return threads
@@ -244,9 +242,9 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             InvalidArgumentError: the limit or an id is invalid.
             CorruptionError: a checkpoint is damaged; nothing is left out.
         """
-        at = lazy.listing.begin(arguments.listing(config, filter, before, limit))
+        at = listing.begin(arguments.listing(config, filter, before, limit))
         while at is not None:
-            found, at = self._store.run(lazy.listing.page(self._engine, at))
+            found, at = self._store.run(listing.page(self._engine, at))
             yield from map(arguments.checkpoint_tuple, found)
 
     async def alist(
@@ -258,9 +256,9 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """Async variant of `list`."""
-        at = lazy.listing.begin(arguments.listing(config, filter, before, limit))
+        at = listing.begin(arguments.listing(config, filter, before, limit))
         while at is not None:
-            found, at = await self._store.arun(lazy.listing.page(self._engine, at))
+            found, at = await self._store.arun(listing.page(self._engine, at))
             for loaded in found:
                 yield arguments.checkpoint_tuple(loaded)
 
@@ -279,7 +277,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
     def _history(
         self, config: RunnableConfig, channels: Sequence[str]
     ) -> Operation[Mapping[str, Any]]:
-        return lazy.listing.delta_history(self._engine, arguments.place(config), list(channels))
+        return listing.delta_history(self._engine, arguments.place(config), list(channels))
 
     # -- writing ---------------------------------------------------------------------
 
@@ -445,9 +443,9 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             InvalidArgumentError: an option is invalid.
             InvalidConfigError: the config has no thread_id.
         """
-        return lazy.stream.Stream(
-            self, config, interval=interval, max_pending=max_pending, max_bytes=max_bytes
-        )
+        from threadkeep.streaming.stream import Stream  # noqa: PLC0415 - seldom needed
+
+        return Stream(self, config, interval=interval, max_pending=max_pending, max_bytes=max_bytes)
 
     def _collect(self, progress: Progress) -> None:
         self.threads.gc(progress=progress)

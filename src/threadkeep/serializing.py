@@ -13,7 +13,7 @@ from threadkeep.codec.raw import RawCodec
 
 if TYPE_CHECKING:
     from threadkeep.engine.context import Engine
-    from threadkeep.threads import Threads
+    from threadkeep.thread_methods.threads import Threads
 
 
 class Serializing:

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import inspect
 import traceback
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from operator import add
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 from blockbuster import blockbuster
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, StateGraph
-from langgraph.types import Command, interrupt
-from typing_extensions import TypedDict
+from langgraph.types import Command
 
-from threadkeep import Retention, Tiering
 from threadkeep.cache import open_cache
-from threadkeep.errors import ThreadNotFoundError
 from threadkeep.memory import IntegratedCheckpointManager, LayeredCheckpointSaver, Layers
 from threadkeep.sessions import CheckpointManager
 from threadkeep.store import open_store
 from threadkeep.streaming import StreamingCheckpointSaver
 
+from .awaited_calls import (
+    Noting,
+    call_cache,
+    call_cold,
+    call_savers,
+    call_store,
+    call_threads,
+    every,
+    graph_on,
+)
 from .backends import BACKENDS, open_backend, url_of
 from .places import at
 
@@ -60,45 +62,6 @@ def watched() -> Iterator[None]:
     assert not found, "\n\n".join(found)
 
 
-class Noting:
-    """Passes calls on, and notes which async methods were called."""
-
-    def __init__(self, of: Any) -> None:
-        self._of = of
-        self._called: set[str] = set()
-
-    def __getattr__(self, name: str) -> Any:
-        self._called.add(name)
-        return getattr(self._of, name)
-
-    def missing(self) -> set[str]:
-        """The public async methods that were not called."""
-        names = {
-            name
-            for name, method in inspect.getmembers(type(self._of))
-            if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
-            if not name.startswith("_")
-        }
-        return names - self._called
-
-
-class State(TypedDict):
-    items: Annotated[list[Any], add]
-
-
-def graph_on(saver: Any, *, asks: bool = False) -> Any:
-    """A graph of one node, which may ask and wait for the answer."""
-
-    async def node(state: Any) -> Any:
-        return {"items": [interrupt("?") if asks else "one"]}
-
-    return StateGraph(State).add_node(node).add_edge(START, "node").compile(checkpointer=saver)
-
-
-async def every(found: AsyncIterator[Any]) -> list[Any]:
-    return [one async for one in found]
-
-
 @pytest.fixture(autouse=True)
 def _made(name: str, tmp_path: Path) -> None:
     """Make the schema or prefix that stands for the folder, which blocks."""
@@ -107,34 +70,18 @@ def _made(name: str, tmp_path: Path) -> None:
 
 async def test_savers(name, tmp_path):
     with watched():
-        opened = open_backend(name, tmp_path)
-        saver = Noting(opened)
-        graph = graph_on(opened)
-        await saver.asetup()
-        for thread in ("a", "a", "b", "c"):
-            await graph.ainvoke({"items": ["x"]}, at(thread))
-        found = await every(saver.alist(at("a")))
-        await every(saver.alist(None, filter={"source": "loop"}, limit=3))
-        await saver.aget(at("a"))
-        head = await saver.aget_tuple(at("a"))
-        await saver.aget_delta_channel_history(config=head.config, channels=["items"])
-        await graph.aupdate_state(at("a"), {"items": ["y"]})
-        await saver.aput_writes(head.config, [("items", ["z"])], "task")
-        await saver.aput(head.config, {**head.checkpoint, "id": "1f"}, head.metadata, {})
-        await saver.aput_many([(head.config, {**head.checkpoint, "id": "2f"}, head.metadata, {})])
-        await saver.acopy_thread("a", "copy")
-        await saver.adelete_checkpoints("a", [found[-1].config["configurable"]["checkpoint_id"]])
-        await saver.adelete_for_runs(["run"])
-        await saver.aprune(["copy"])
-        await saver.apartial("a")
-        await saver.adiscard_partial("a")
-        await saver.astats(exact=True)
-        await saver.acheck()
-        await saver.aclear_cache()
-        await saver.aflush()
-        await saver.adelete_thread("a")
-        await saver.aclose()
-    assert not saver.missing()
+        await call_savers(open_backend(name, tmp_path))
+
+
+async def test_threads(name, tmp_path):
+    with watched():
+        saver, other = open_backend(name, tmp_path), open_backend("memory", tmp_path)
+        await call_threads(saver, other, tmp_path)
+
+
+async def test_the_cold_store(name, tmp_path):
+    with watched():
+        await call_cold(open_backend(name, tmp_path, cold=f"file://{tmp_path / 'cold'}"))
 
 
 async def test_graphs_that_are_interrupted_and_resumed(name, tmp_path):
@@ -150,104 +97,17 @@ async def test_graphs_that_are_interrupted_and_resumed(name, tmp_path):
         await saver.aclose()
 
 
-async def test_threads(name, tmp_path):
-    file, theirs = tmp_path / "bundle", InMemorySaver()
-    await graph_on(theirs).ainvoke({"items": ["x"]}, at("theirs"))
-    with watched():
-        saver, other = open_backend(name, tmp_path), open_backend("memory", tmp_path)
-        threads = Noting(saver.threads)
-        graph = graph_on(saver)
-        for thread in ("a", "a", "b", "c"):
-            await graph.ainvoke({"items": ["x"]}, at(thread))
-        first = (await every(saver.alist(at("a"))))[-1].config["configurable"]["checkpoint_id"]
-        await threads.acreate("new", tags=["t"])
-        await threads.aget("a")
-        await threads.aupdate("a", metadata={"k": 1}, ttl=timedelta(days=1))
-        await threads.atag("a", "t")
-        await threads.auntag("a", "t")
-        await threads.apin("a")
-        await threads.aunpin("a")
-        await threads.asearch(metadata={"k": 1})
-        await every(threads.ascan())
-        await threads.acount()
-        await threads.abranches("a")
-        await threads.abranches_by_ns("a")
-        await threads.adiff("a", first)
-        await threads.adiff_checkpoints(("a", first), ("a", None))
-        await threads.aversions("a", "items")
-        await threads.afork("a", None, "fork")
-        await graph.ainvoke({"items": ["x"]}, at("fork"))
-        await threads.amerge_fork("fork", "a")
-        await threads.afork("a", None, "left")
-        await threads.adiscard_fork("left", delete=True)
-        await threads.aretain("b", Retention(keep_last=1))
-        await threads.agc(Retention(keep_last=2))
-        await threads.aexport_bundle(None, file)
-        with pytest.raises(ThreadNotFoundError):
-            await threads.aexport_bundle(["a", "absent"], tmp_path / "other")
-        await threads.aimport_bundle(file, replace=True)
-        await threads.amirror(other)
-        await threads.aadopt(theirs, ["theirs"])
-        await threads.arepair(dry_run=True)
-        await threads.arepair(file=tmp_path / "quarantine")
-        await threads.aerase("c", rewrite=True)
-        await saver.aclose()
-        await other.aclose()
-    assert threads.missing() == {"aarchive", "arestore", "aoffload", "atier"}
-
-
-async def test_the_cold_store(name, tmp_path):
-    with watched():
-        saver = open_backend(name, tmp_path, cold=f"file://{tmp_path / 'cold'}")
-        graph = graph_on(saver)
-        for value in ("x" * 5_000, "y"):
-            await graph.ainvoke({"items": [value]}, at("a"))
-        await saver.threads.aarchive("a")
-        await saver.aget_tuple(at("a"))  # brings it back
-        await saver.threads.aarchive("a")
-        await saver.threads.arestore("a")
-        await saver.threads.aoffload("a", over=1024)
-        await saver.aget_tuple(at("a"))
-        await saver.threads.atier(Tiering())
-        await saver.aclose()
-
-
 async def test_stores(name, tmp_path):
     url = "memory://" if name == "memory" else url_of(name, tmp_path)
-    ns, file = ("users", "1"), tmp_path / "items"
     with watched():
-        opened = open_store(url, index={"search": "text", "fields": ["$"]}, history=2)
-        store = Noting(opened)
-        await store.asetup()
-        for text in ("red", "blue"):
-            await store.aput(ns, "k", {"text": text}, ttl=None)
-            await store.aget(ns, "k")
-        await store.abatch([])
-        await store.asearch(ns, query="blue", filter={"text": "blue"})
-        await store.alist_namespaces()
-        await store.aversions(ns, "k")
-        await store.aembed_pending()
-        await store.asweep_ttl()
-        await store.aexport_items(file)
-        await store.aimport_items(file)
-        await store.adelete(ns, "k")
-        await store.aerase(ns)
-        await store.aclose()
-    assert not store.missing()
+        store = open_store(url, index={"search": "text", "fields": ["$"]}, history=2)
+        await call_store(store, tmp_path / "items")
 
 
 async def test_caches(name, tmp_path):
     url = "memory://" if name == "memory" else url_of(name, tmp_path)
-    key = (("node",), "key")
     with watched():
-        cache = Noting(open_cache(url))
-        await cache.asetup()
-        await cache.aset({key: (1, None)})
-        await cache.aget([key])
-        await cache.adelete([key])
-        await cache.aclear()
-        await cache.aclose()
-    assert not cache.missing()
+        await call_cache(open_cache(url))
 
 
 async def test_layers(name, tmp_path):

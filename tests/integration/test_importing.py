@@ -1,4 +1,4 @@
-"""What a program loads that opens a file, saves and reads: not what only others need."""
+"""Modules that are imported late: not by a program that saves and reads, never in an event loop."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import threadkeep
+
+from .backends import SHARED, url_of
 
 PROGRAM = """
 import json, sys
@@ -29,6 +31,7 @@ SELDOM = (
     *("cold.store", "cold.archive", "cold.offload", "cold.tiering"),
     *("registry", "backends.memory"),
     *("backends.postgres", "backends.redis", "backends.sqlite.maintenance"),
+    *("statistics", "streaming"),
 )
 EXTRAS = ("psycopg", "psycopg_pool", "redis", "obstore", "rich", "typer", "aiosqlite", "numpy")
 WITHOUT_EXTRAS = """
@@ -77,6 +80,22 @@ def test_saving_to_sqlite_loads_nothing_that_only_others_need(tmp_path: Path):
     loaded = json.loads(done.stdout)
     seldom = tuple(f"threadkeep.{name}" for name in SELDOM)
     assert [name for name in loaded if is_of(name, (*seldom, *EXTRAS))] == []
+
+
+def test_no_async_method_imports_anything_in_its_event_loop(tmp_path: Path):
+    urls = ["memory://"] * 3
+    for folder in (tmp_path / f"{name}-{number}" for name in SHARED for number in range(3)):
+        folder.mkdir()
+        urls.append(url_of(folder.name.partition("-")[0], folder))
+    done = subprocess.run(
+        [sys.executable, "-m", "integration.imports_in_a_loop", str(tmp_path), *urls],
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_is_imported_when_it_is_used_has_its_name():

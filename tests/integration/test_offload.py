@@ -31,6 +31,7 @@ from threadkeep.cold import (
 )
 from threadkeep.cold import offload as offloads
 from threadkeep.cold.store import ColdStore
+from threadkeep.engine import thread_sizes
 from threadkeep.engine.model import Batch, CopyThread, DropThread, ForkThread
 from threadkeep.engine.operation import Commit
 from threadkeep.engine.thread_entry import Touch
@@ -42,7 +43,6 @@ from threadkeep.errors import (
     ThreadArchivedError,
     ThreadNotFoundError,
 )
-from threadkeep.monitor import thread_sizes
 from threadkeep.saver import Saver
 from threadkeep.transfer import backup
 

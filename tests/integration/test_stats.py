@@ -17,20 +17,20 @@ from kit.postgres import url_for
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
-from threadkeep import MemorySaver, monitor, open_saver, wrap
+from threadkeep import MemorySaver, monitor, open_saver, statistics, wrap
 from threadkeep.backends.sqlite import usage
 from threadkeep.backends.sqlite.opening import create
+from threadkeep.engine import thread_sizes
 from threadkeep.engine.model import Batch
 from threadkeep.errors import CorruptionError, InvalidArgumentError
 from threadkeep.memory import LayeredCheckpointSaver
-from threadkeep.monitor import statistics, thread_sizes
 from threadkeep.transfer import whole_thread
 
 from .driver import play
 from .scenarios import SCENARIOS
 
 if TYPE_CHECKING:
-    from threadkeep.monitor.thread_sizes import ThreadStats
+    from threadkeep.engine.thread_sizes import ThreadStats
 
 LONG = "all work and no play " * 20
 PARTS = ("manifests", "pending_writes", "metadata", "unreferenced")

@@ -17,7 +17,7 @@ from threadkeep.cache import cache as cache_module
 from threadkeep.cache import open_cache
 from threadkeep.engine.usage import Counters
 from threadkeep.monitor import Monitor, advise
-from threadkeep.monitor.statistics import Stats
+from threadkeep.statistics import Stats
 
 NS = ("users", "1")
 BODY = "x" * 990  # (with quotes and the key, about 1,000 bytes of JSON)

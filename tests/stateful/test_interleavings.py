@@ -33,6 +33,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from threadkeep import (
     arguments,
     errors,
+    statistics,
 )
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.engine import (
@@ -45,7 +46,6 @@ from threadkeep.engine import (
 from threadkeep.engine.listing import delta_history
 from threadkeep.engine.operation import CheckpointRef
 from threadkeep.forks import fork as copying
-from threadkeep.monitor import statistics
 from threadkeep.repair import check as checking
 from threadkeep.retention import apply as housekeeping
 from threadkeep.saver import Saver

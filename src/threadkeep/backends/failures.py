@@ -1,9 +1,8 @@
-"""Failures of stores: as errors of threadkeep, and retries of calls over a network."""
+"""Failures of stores: as errors of threadkeep."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from threadkeep.errors import (
     ConflictError,
@@ -32,31 +31,3 @@ def store_error(meaning: Meaning, store: str, message: str, text: str = "") -> T
     kind, hint = meaning
     text = text or kind().message
     return kind(f"{text.rstrip('.')}: {store} says {message!r}.", hint=hint)
-
-
-T = TypeVar("T")
-
-_PATIENCE = 45.0  # seconds: a server restarts, or another takes over, in less
-
-
-async def again(
-    call: Callable[[], Awaitable[T]],
-    passes: Callable[[BaseException], bool],
-    pause: Callable[[float], Awaitable[None]],
-    count: Callable[[], None],
-) -> T:
-    """Call until it succeeds, pausing where an error `passes`; return the result.
-
-    `count` is called before each call.
-    """
-    import tenacity  # noqa: PLC0415 - of the extras, and seldom needed
-
-    tries = tenacity.AsyncRetrying(
-        sleep=pause,
-        before=lambda _: count(),
-        retry=tenacity.retry_if_exception(passes),
-        wait=tenacity.wait_random_exponential(multiplier=0.1, max=2.0),
-        stop=tenacity.stop_after_delay(_PATIENCE),
-        reraise=True,
-    )
-    return await tries(call)

@@ -6,8 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from threadkeep.backends.first_use import FirstUse
-from threadkeep.backends.sqlite.connections import Connections
+from threadkeep.backends.sqlite.connections import Connections, MadeTables
 from threadkeep.backends.sqlite.salvage import lenient
 from threadkeep.cache.backend import (
     PAGE,
@@ -65,26 +64,12 @@ RETURNING 1
 _PAGE = 500  # parameters of one query
 
 
-class SqliteEntries(CacheBackend):
+class SqliteEntries(MadeTables, CacheBackend):
     """Rows in a table of a saver's file, made where there is none."""
 
     commits_groups = True
 
-    def __init__(self, connections: Connections) -> None:
-        self._given = connections
-        self._open = FirstUse(self._make_tables)
-
-    def open(self) -> None:
-        """See `Backend.open`."""
-        self._open()
-
-    @property
-    def _connections(self) -> Connections:
-        self._open()
-        return self._given
-
-    def _make_tables(self) -> None:
-        connections = self._given
+    def _make_tables(self, connections: Connections) -> None:
         location = connections.location
         with connections.reading() as db:
             (is_made,) = db.execute(_IS_MADE).fetchone()

@@ -34,7 +34,7 @@ from threadkeep.cli.hints import in_shell
 from threadkeep.engine.operation import Progress
 from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
-from threadkeep.monitor.texts import plural as plural  # noqa: PLC0414 - for commands
+from threadkeep.texts import plural as plural  # noqa: PLC0414 - for commands
 from threadkeep.threads import ThreadInfo
 
 Drawn: TypeAlias = RenderableType | None

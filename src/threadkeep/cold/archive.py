@@ -171,6 +171,11 @@ def unpack(thread: str, data: bytes, archive: Archive) -> WholeThread:
     return whole
 
 
+def opened(thread: str, data: bytes, archive: Archive) -> Workflow[WholeThread]:
+    """Unpack an archive, which may take long; see `unpack`."""
+    return aside(partial(unpack, thread, data, archive))
+
+
 def reopen(whole: WholeThread, archive: Archive, now: int) -> Operation[None]:
     """Put back the rows of a thread, if it is archived there.
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from threadkeep import lazy
 from threadkeep.engine.cold_references import (
     STUB,
     WITH_COLD,
@@ -153,21 +154,19 @@ class TierLayer:
 
     def _bring_back(self, entry: ThreadEntry) -> Requests[None]:
         """Bring a thread back, if no other process has done so meanwhile."""
-        from threadkeep.cold.archive import reopen, unpack  # noqa: PLC0415 - seldom needed
-
         archive, thread = archive_of(entry), entry.thread
         if self._cold is None or archive is None:
             raise ThreadArchivedError(hint=WITH_COLD, thread=thread)
         try:
             data = yield from aside(self._cold.get, archive.key)
-            found = yield from aside(unpack, thread, data, archive)
+            found = yield from lazy.archive.opened(thread, data, archive)
         except CorruptionError:
             now = yield from fetch(ReadEntry(thread))
             if is_at(now, archive.key):
                 raise
             return
         try:
-            yield from reopen(found, archive, _now())
+            yield from lazy.archive.reopen(found, archive, _now())
         except ReadOnlyError as error:
             raise ThreadArchivedError(
                 "The thread is archived, and the store is open for reading only.",
@@ -190,8 +189,6 @@ class TierLayer:
 
     def _ready(self, source: str, target: str) -> Requests[ThreadEntry | None]:
         """Return the source's entry, once it has no stubs: one that comes changes the entry."""
-        from threadkeep.cold.offload import bring_back  # noqa: PLC0415 - seldom needed
-
         while True:
             replies = yield Fetch([ReadEntry(source), ReadEntry(target)])
             known, at = cast("list[ThreadEntry | None]", replies)
@@ -200,7 +197,7 @@ class TierLayer:
             archive = archive_of(known)
             if archive is None or not archive.offloaded or is_archived(known):
                 return known
-            if not (yield from through(self, bring_back(source, _now()))):
+            if not (yield from through(self, lazy.offload.bring_back(source, _now()))):
                 return known
 
     def _drop(self, change: DropThread) -> Requests[None]:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from threadkeep.engine.cold_references import LEAST
+from threadkeep.engine.cold_references import LEAST, OFFLOAD_OVER
 from threadkeep.errors import invalid
 from threadkeep.segment_cache import HotTier
 from threadkeep.validation import LONGEST, duration, is_count
-
-OFFLOAD_OVER = 64 * 1024
-"""Bytes of a stored run of values above which an object of the cold store pays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

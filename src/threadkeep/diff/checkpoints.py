@@ -88,6 +88,13 @@ def place_of(value: ConfigOrPair) -> CheckpointRef:
     raise invalid("place to compare", value, hint)
 
 
+def diff_places(
+    store: Runner, engine: Engine, before: ConfigOrPair, after: ConfigOrPair
+) -> Workflow[StateDiff]:
+    """Compare two checkpoints that configs or pairs name."""
+    return diff(store, engine, place_of(before), place_of(after))
+
+
 def diff(
     store: Runner, engine: Engine, before: CheckpointRef, after: CheckpointRef
 ) -> Workflow[StateDiff]:

@@ -26,6 +26,9 @@ STUB = bytes((MAGIC, VERSION << 4 | ELSEWHERE))
 LEAST = 1024
 """Smallest limit in bytes that can be set for offloading."""
 
+OFFLOAD_OVER = 64 * 1024
+"""Bytes of a stored run of values above which an object of the cold store pays."""
+
 USUAL = 140
 """Bytes that a stub takes, about."""
 

@@ -1,5 +1,6 @@
 """Monitoring: metrics, spans, logs, canaries, alerts, statistics and advice."""
 
+from threadkeep.engine.thread_sizes import ChannelStats, ThreadStats
 from threadkeep.engine.usage import Counters, Hour, ThreadUsage
 from threadkeep.monitor.advice import Advice, aadvise, advise
 from threadkeep.monitor.alerts import Alert, Thresholds
@@ -8,9 +9,8 @@ from threadkeep.monitor.monitor import Monitor, Snapshot
 from threadkeep.monitor.observe import ObservedSaver, observe
 from threadkeep.monitor.observe_items import ObservedCache, ObservedStore
 from threadkeep.monitor.probes import Storage, ThreadSize
-from threadkeep.monitor.statistics import Stats, astats, stats
-from threadkeep.monitor.thread_sizes import ChannelStats, ThreadStats
 from threadkeep.monitor.window import Rates
+from threadkeep.statistics import Stats, astats, stats
 
 __all__ = [
     "Advice",

@@ -11,15 +11,15 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep.delegate import behind
+from threadkeep.engine.thread_sizes import ChannelStats
 from threadkeep.errors import NotFoundError
 from threadkeep.langgraph_internals import is_internal
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
 from threadkeep.maintenance import Maintenance
-from threadkeep.monitor.statistics import IDLE_DAYS, Stats, of_saver
-from threadkeep.monitor.texts import plural, size
-from threadkeep.monitor.thread_sizes import ChannelStats
 from threadkeep.retention.policy import Retention
+from threadkeep.statistics import IDLE_DAYS, Stats, of_saver
+from threadkeep.texts import plural, size
 
 KEEP_LAST = 10
 _LEAST_BYTES = 1 << 20  # that a proposal is about

@@ -24,8 +24,8 @@ from threadkeep.layers.driver import Workflow, both
 from threadkeep.monitor.alerts import Alert, Alerts, Reading, Thresholds, channels, is_callback
 from threadkeep.monitor.observe import ObservedSaver, observe
 from threadkeep.monitor.probes import Canary, Storage, StorageHistory
-from threadkeep.monitor.texts import plural, shown
 from threadkeep.monitor.window import Rates, Window
+from threadkeep.texts import plural, shown
 
 _WINDOW = 10  # intervals that the window of operations covers
 _STORAGE_EVERY = 10  # intervals between two measurements of sizes

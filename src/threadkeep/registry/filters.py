@@ -101,6 +101,11 @@ def search(
     return ThreadPage(tuple(shown), following)
 
 
+def by_name(engine: Engine, cursor: str | None, wanted: Filters) -> Operation[ThreadPage]:
+    """Return the largest page of threads, sorted by name; see `Threads.scan`."""
+    return search(engine, "thread", MOST, cursor, wanted)
+
+
 def _is_shown(entry: ThreadEntry) -> bool:
     """Return False for threadkeep's own thread, and for a damaged entry, which is logged."""
     if entry.damage:

@@ -47,6 +47,10 @@ from threadkeep.engine.optimistic import Snapshot, read_snapshot
 from threadkeep.engine.refs import Cell, Ref, span_of
 from threadkeep.engine.rows import counts_for, manifest_of, unpack_writes
 from threadkeep.engine.thread_entry import ThreadEntry
+from threadkeep.engine.thread_sizes import (
+    EVERYTHING,
+    all_sizes,
+)
 from threadkeep.errors import (
     CodecError,
     CorruptionError,
@@ -55,10 +59,6 @@ from threadkeep.errors import (
     ThreadkeepError,
 )
 from threadkeep.layers.driver import Runner, Workflow, on
-from threadkeep.monitor.thread_sizes import (
-    EVERYTHING,
-    all_sizes,
-)
 from threadkeep.repair.layers import lost_records
 
 UNREADABLE = (CodecError, InvalidArgumentError)

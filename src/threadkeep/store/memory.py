@@ -11,7 +11,7 @@ from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.engine.usage import ItemUsage
 from threadkeep.errors import ConflictError
 from threadkeep.store.backend import ItemBackend, SearchOptions
-from threadkeep.store.ranking import best, nearest, word_scores
+from threadkeep.store.ranking import best, nearest, numpy, word_scores
 from threadkeep.store.records import (
     EmbedItem,
     EmbedItems,
@@ -52,6 +52,8 @@ class MemoryItems(ItemBackend, ResetInChild):
     commits_groups = True
 
     def __init__(self, options: SearchOptions) -> None:
+        if options.dims:
+            numpy()
         self._metric = options.metric
         self._items: dict[Namespace, dict[str, _Item]] = {}
         self._numbers: dict[Namespace, int] = {}  # of namespaces, in the order of their first put

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from math import log
+from types import ModuleType
 from typing import TypeVar
 
 from threadkeep.backends.open import extra
@@ -16,6 +18,16 @@ _K1, _B = 1.2, 0.75  # of BM25, as FTS5 has them
 _RANK = 60  # of reciprocal rank fusion: https://doi.org/10.1145/1571941.1572114
 
 
+def numpy() -> ModuleType:
+    """Return numpy. Import it before an event loop searches: that takes 0.1 seconds.
+
+    Raises:
+        OpenError: it is not installed.
+    """
+    with extra("Semantic search", "search"):
+        return import_module("numpy")
+
+
 def nearest(
     metric: Metric, places: Sequence[P], vectors: Sequence[bytes], query: bytes, limit: int
 ) -> list[tuple[P, float]]:
@@ -25,8 +37,7 @@ def nearest(
     """
     if not vectors or not limit:
         return []
-    with extra("Semantic search", "search"):
-        import numpy as np  # noqa: PLC0415 - an extra
+    np = numpy()
     wanted = np.frombuffer(query, "<f4")
     matrix = np.frombuffer(b"".join(vectors), "<f4").reshape(len(vectors), len(wanted))
     scores = matrix @ wanted

@@ -24,7 +24,7 @@ from threadkeep.store.backend import (
     merged,
     other_dims,
 )
-from threadkeep.store.ranking import best, nearest, word_scores
+from threadkeep.store.ranking import best, nearest, numpy, word_scores
 from threadkeep.store.records import (
     FindItems,
     FindNamespaces,
@@ -97,6 +97,8 @@ class AsyncRedisItems(AsyncItemBackend):
     commits_groups = True
 
     def __init__(self, server: AsyncRedisBackend, options: SearchOptions) -> None:
+        if options.dims:
+            numpy()
         self._server = server
         self._options = options
         self._keys = {kind: item_key(server.prefix, kind) for kind in KINDS}

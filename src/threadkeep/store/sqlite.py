@@ -11,8 +11,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from threadkeep.backends.first_use import FirstUse
-from threadkeep.backends.sqlite.connections import Connections
+from threadkeep.backends.sqlite.connections import Connections, MadeTables
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, is_undecodable, mapped
 from threadkeep.backends.sqlite.salvage import lenient
 from threadkeep.errors import ConflictError, NotSetUpError, ThreadkeepError
@@ -125,28 +124,17 @@ _REFRESH_TIMEOUT = 0.05  # seconds
 _DISTANCES = {"cosine": "1 - vec_distance_cosine", "l2": "-vec_distance_L2"}
 
 
-class SqliteItems(ItemBackend):
+class SqliteItems(MadeTables, ItemBackend):
     """Rows in tables of a saver's file, made where there are none."""
 
     commits_groups = True
 
     def __init__(self, connections: Connections, options: SearchOptions) -> None:
-        self._given = connections
         self._options = options
-        self._open = FirstUse(self._make_tables)
+        super().__init__(connections)
 
-    def open(self) -> None:
-        """See `Backend.open`."""
-        self._open()
-
-    @property
-    def _connections(self) -> Connections:
-        self._open()
-        return self._given
-
-    def _make_tables(self) -> None:
-        connections, options = self._given, self._options
-        location = connections.location
+    def _make_tables(self, connections: Connections) -> None:
+        options, location = self._options, connections.location
         with connections.reading() as db:
             names = ["tk_items", *(["tk_item_words"] if options.text else [])]
             missing = [name for name in names if not db.execute(_IS_MADE, (name,)).fetchone()[0]]

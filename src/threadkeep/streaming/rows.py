@@ -198,6 +198,16 @@ class Rows:
         return f"{kind}:{base64.b64encode(data).decode()}"
 
 
+def partial_of(saver: Any, thread: RunnableConfig | str) -> Workflow[list[PartialStream]]:
+    """See `Saver.partial`."""
+    return Rows(saver, thread).partial()
+
+
+def discard_of(saver: Any, thread: RunnableConfig | str, stream: str | None) -> Workflow[int]:
+    """See `Saver.discard_partial`."""
+    return Rows(saver, thread).discard(stream)
+
+
 def _row(id: str, said: Any) -> Row:
     """Return the row of a checkpoint's metadata."""
     return Row(id, **{name: said.get(name) for name in _SAID}, root=said["parents"].get(""))

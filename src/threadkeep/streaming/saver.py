@@ -12,7 +12,7 @@ from threadkeep.delegate import Delegate
 from threadkeep.errors import InvalidArgumentError, StateError
 from threadkeep.layers.driver import Workflow, both
 from threadkeep.streaming.parts import PartialStream, StreamStatus
-from threadkeep.streaming.rows import Rows, thread_of
+from threadkeep.streaming.rows import discard_of, partial_of, thread_of
 from threadkeep.streaming.stream import INTERVAL, MAX_BYTES, MAX_PENDING, Stream
 
 
@@ -123,7 +123,7 @@ class StreamingCheckpointSaver(Delegate):
 
     def _partial(self, thread: RunnableConfig | str) -> Workflow[list[PartialStream]]:
         """Return the streams of a thread, newest first. See `Saver.partial`."""
-        return Rows(self._inner, thread).partial()
+        return partial_of(self._inner, thread)
 
     partial, apartial = both(_partial)
 
@@ -131,7 +131,7 @@ class StreamingCheckpointSaver(Delegate):
         self, thread: RunnableConfig | str, stream: str | None = None
     ) -> Workflow[int]:
         """Discard what streams of a thread have left. See `Saver.discard_partial`."""
-        return Rows(self._inner, thread).discard(stream)
+        return discard_of(self._inner, thread, stream)
 
     discard_partial, adiscard_partial = both(_discard_partial)
 

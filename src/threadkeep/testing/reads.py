@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from threadkeep.engine import thread_sizes
 from threadkeep.engine.model import (
     FREE,
     HIDDEN,
@@ -28,7 +29,6 @@ from threadkeep.engine.thread_entry import ThreadEntry, Touch
 from threadkeep.engine.usage import DAY, HOUR, ReadUsage, ThreadUsage
 from threadkeep.errors import SegmentTakenError
 from threadkeep.layers.driver import Stack, Store
-from threadkeep.monitor import thread_sizes
 from threadkeep.testing.records import (
     NOW,
     THREAD,

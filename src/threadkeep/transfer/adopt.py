@@ -90,10 +90,10 @@ class Adopted:
 class AdoptOptions(NamedTuple):
     """Options of `Threads.adopt`."""
 
-    verify: bool = False
-    replace: bool = False
-    as_fork: bool = False
-    dry_run: bool = False
+    verify: bool
+    replace: bool
+    as_fork: bool
+    dry_run: bool
 
 
 def adopt(
@@ -102,10 +102,11 @@ def adopt(
     source: str | os.PathLike[str] | BaseCheckpointSaver[Any],
     threads: str | Iterable[str] | None,
     key: str | bytes | None,
-    options: AdoptOptions,
     progress: Progress | None,
+    **flags: bool,
 ) -> Workflow[Adopted]:
     """Copy a source's threads into a store; see `Threads.adopt`."""
+    options = AdoptOptions(**flags)
     if options.replace and options.as_fork:
         raise InvalidArgumentError("Both replace and as_fork are given.", hint="Use one of them.")
     names = validation.thread_ids(threads)

@@ -34,7 +34,8 @@ from threadkeep.layers.driver import Runner, Workflow, aside, on, within
 from threadkeep.transfer import digest, whole_thread
 from threadkeep.transfer.bundle_format import MAGIC, BundleWriter, read_bundle
 from threadkeep.transfer.files import file_errors, replacing
-from threadkeep.transfer.whole_thread import CheckpointKey, Outcome, WholeThread, put_thread
+from threadkeep.transfer.putting import Outcome, put_thread
+from threadkeep.transfer.whole_thread import CheckpointKey, WholeThread
 
 AddThread: TypeAlias = Callable[[BundleWriter, str], Workflow[int]]
 

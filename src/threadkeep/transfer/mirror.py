@@ -25,7 +25,7 @@ from threadkeep.layered_store import (
     store_of,
 )
 from threadkeep.layers.driver import Runner, Workflow, aside, on
-from threadkeep.transfer import digest, whole_thread
+from threadkeep.transfer import digest, putting, whole_thread
 from threadkeep.transfer.bundles import compare
 from threadkeep.transfer.whole_thread import WholeThread, marks_of, read_rows, rows_of, whole_of
 
@@ -58,9 +58,9 @@ class Mirrored:
 class MirrorOptions(NamedTuple):
     """Options of `Threads.mirror`."""
 
-    replace: bool = False
-    delete: bool = False
-    dry_run: bool = False
+    replace: bool
+    delete: bool
+    dry_run: bool
 
 
 class _GoneError(Exception):
@@ -71,15 +71,17 @@ def mirror(
     store: LayeredStore,
     other: object,
     threads: str | Iterable[str] | None,
-    options: MirrorOptions,
     progress: Progress | None,
+    **flags: bool,
 ) -> Workflow[Mirrored]:
     """Copy threads to the store of another saver; see `Threads.mirror`."""
     there = store_of(other)
     if there.backend is store.backend:
         raise InvalidArgumentError("The other store is this one.", hint="Use another saver.")
     names = validation.thread_ids(threads)
-    run = _Mirror(store.beneath(), there.beneath(), options, is_named=names is not None)
+    run = _Mirror(
+        store.beneath(), there.beneath(), MirrorOptions(**flags), is_named=names is not None
+    )
     return run.threads(names, progress or no_progress)
 
 
@@ -155,7 +157,7 @@ class _Mirror:
         whole = yield from self._read(own)
         expected = yield from aside(partial(digest.of_checkpoints, whole))
         now = time.time_ns() // 1000
-        put = whole_thread.put_thread(whole, now, replace=replace, marks=True)
+        put = putting.put_thread(whole, now, replace=replace, marks=True)
         yield from on(self.there, put)
         compare(own.thread, expected, (yield from self._digests_there(own.thread)))
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import enum
 import gc
 import weakref
 from collections import namedtuple
-from dataclasses import dataclass
-from typing import Any, NamedTuple
 
-import attrs
 import pydantic
 import pydantic.v1
 import pytest
+from codec_local_classes import instances, make_classes
 from langgraph.checkpoint.serde import _msgpack as langgraph_msgpack
 
 from threadkeep.codec import NativeCodec, Registry
@@ -25,52 +22,8 @@ def codec() -> NativeCodec:
     return NativeCodec(Registry())
 
 
-def make_classes() -> dict[str, Any]:
-    class Model(pydantic.BaseModel):
-        a: int = 1
-
-    class OldModel(pydantic.v1.BaseModel):
-        a: int = 1
-
-    @dataclass
-    class Record:
-        a: int = 1
-
-    @attrs.define
-    class Attrs:
-        a: int = 1
-
-    class Point(NamedTuple):
-        a: int = 1
-
-    class Colour(enum.Enum):
-        RED = 1
-
-    class Access(enum.Flag):
-        READ = 1
-        WRITE = 2
-
-    class Name(str):
-        __slots__ = ()
-
-    class LocalError(Exception):
-        pass
-
-    return {name: cls for name, cls in locals().items() if isinstance(cls, type)}
-
-
-def instances(classes: dict[str, Any]) -> list[Any]:
-    made = {
-        **classes,
-        "Colour": lambda: classes["Colour"].RED,
-        "Access": lambda: classes["Access"](3),
-    }
-    return [make() for make in made.values()]
-
-
 def test_instances_come_back(codec) -> None:
-    values = instances(make_classes())
-    for value in values:
+    for value in instances(make_classes()).values():
         for whole in (value, [value], {1: (value,)}):
             data = codec.encode(whole)
             back = codec.decode(data)
@@ -93,7 +46,7 @@ def test_a_name_made_again_is_another_class_and_each_comes_back_as_its_own(codec
     stored = [
         (value, codec.encode(value))
         for classes in (first, second, first, third)
-        for value in instances(classes)
+        for value in instances(classes).values()
     ]
     for value, data in stored:
         assert type(codec.decode(data)) is type(value)
@@ -125,7 +78,7 @@ def test_elsewhere_a_numbered_name_stands_for_the_class_of_that_name(codec) -> N
 def test_a_name_of_another_kind_by_now_is_refused(codec) -> None:
     data = codec.encode(make_classes()["Record"](1))
     other = NativeCodec(Registry())
-    wrong = pydantic.create_model("Record", __module__=__name__, a=(int, 1))
+    wrong = pydantic.create_model("Record", __module__=make_classes.__module__, a=(int, 1))
     wrong.__qualname__ = "make_classes.<locals>.Record"
     other.encode(wrong())
     with pytest.raises(UnknownTypeError, match="was stored as dataclass"):
@@ -141,7 +94,7 @@ def test_strict_mode_asks_the_list(codec, monkeypatch) -> None:
     assert b"#2" in data
     with pytest.raises(UnknownTypeError, match="STRICT"):
         codec.decode(data)
-    assert codec.with_allowlist([(__name__, "Record")]).decode(data) == value
+    assert codec.with_allowlist([(make_classes.__module__, "Record")]).decode(data) == value
 
 
 def test_the_table_keeps_no_class_alive() -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 import pickle
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-import attrs
-import pydantic
-import pydantic.v1
 import pytest
+from codec_local_classes import HERE, instances, make_classes
 from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep.codec import NativeCodec, Registry
@@ -19,59 +15,22 @@ from threadkeep.diff.records import plain
 from threadkeep.diff.values import differences
 from threadkeep.errors import CorruptionError, UnknownTypeError, UnserializableError
 
-HERE = f"{__name__}.made.<locals>."
+SHOWN = {
+    "Model": {"a": 1, "key": "**********", "b": 2},
+    "OldModel": {"a": 1},
+    "Record": {"a": 1},
+    "Attrs": {"a": 1},
+    "Point": {"a": 1},
+    "Colour": {"value": "RED"},
+    "Access": {"value": 3},
+    "Name": {"value": "ann"},
+    "LocalError": {"args": ["no", 2]},
+    "Mine": {**plain(AIMessage("yes")), "mood": "calm"},
+}
 
 
-def made() -> dict[str, tuple[Any, Any]]:
-    """Values of classes that no other process has, and the parts that are shown of each."""
-
-    class Model(pydantic.BaseModel):
-        model_config = pydantic.ConfigDict(extra="allow")
-        a: int = 1
-        key: pydantic.SecretStr = pydantic.SecretStr("hush")
-
-    class OldModel(pydantic.v1.BaseModel):
-        a: int = 1
-
-    class Mine(AIMessage):
-        mood: str = "calm"
-
-    @dataclass
-    class Record:
-        a: Any = 1
-
-    @attrs.define
-    class Attrs:
-        a: int = 1
-
-    class Point(NamedTuple):
-        a: int = 1
-
-    class Colour(enum.Enum):
-        RED = 1
-
-    class Access(enum.Flag):
-        READ = 1
-        WRITE = 2
-
-    class Name(str):
-        __slots__ = ()
-
-    class LocalError(Exception):
-        pass
-
-    return {
-        "Model": (Model(b=2), {"a": 1, "key": "**********", "b": 2}),
-        "OldModel": (OldModel(), {"a": 1}),
-        "Record": (Record(), {"a": 1}),
-        "Attrs": (Attrs(), {"a": 1}),
-        "Point": (Point(), {"a": 1}),
-        "Colour": (Colour.RED, {"value": "RED"}),
-        "Access": (Access.READ | Access.WRITE, {"value": 3}),
-        "Name": (Name("ann"), {"value": "ann"}),
-        "LocalError": (LocalError("no", 2), {"args": ["no", 2]}),
-        "Mine": (Mine("yes"), {**plain(AIMessage("yes")), "mood": "calm"}),
-    }
+def made() -> dict[str, Any]:
+    return instances(make_classes())
 
 
 def raw(value: Any) -> Any:
@@ -81,14 +40,14 @@ def raw(value: Any) -> Any:
 
 @pytest.mark.parametrize("name", made())
 def test_an_object_is_shown_by_its_parts(name):
-    value, parts = made()[name]
-    assert plain(raw(value)) == {"__class__": HERE + name, **parts}
+    value = made()[name]
+    assert plain(raw(value)) == {"__class__": HERE + name, **SHOWN[name]}
     with pytest.raises(UnknownTypeError):
         NativeCodec(Registry()).decode(NativeCodec(Registry()).encode(value))
 
 
 def test_objects_within_objects_keys_and_sets():
-    colour, record = made()["Colour"][0], made()["Record"][0]
+    colour, record = made()["Colour"], made()["Record"]
     record.a = [{colour: 1}, {colour}, HumanMessage("hi", additional_kwargs={"at": colour})]
     found = raw([record, 1])
     assert found[1] == 1
@@ -100,7 +59,7 @@ def test_objects_within_objects_keys_and_sets():
 
 
 def test_deep_objects_are_read_once():
-    cls = type(made()["Record"][0])
+    cls = type(made()["Record"])
     value = None
     for _ in range(40):  # (a decoder that read the parts twice would need hours)
         value = cls(value)
@@ -108,7 +67,7 @@ def test_deep_objects_are_read_once():
 
 
 def test_what_was_read_raw_cannot_be_stored():
-    found = raw(made()["Record"][0])
+    found = raw(made()["Record"])
     for codec in (NativeCodec(), RawCodec(), RawCodec().with_allowlist([("a", "B")])):
         with pytest.raises(UnserializableError):
             codec.encode([found])
@@ -121,23 +80,23 @@ def test_a_pickle_is_not_loaded():
 
 
 def test_a_foreign_object_is_shown_as_it_was_encoded():
-    registry, odd = Registry(), made()["Record"][0]
+    registry, odd = Registry(), made()["Record"]
     registry.register(type(odd), encode=lambda one: [one.a], decode=type(odd))
     found = RawCodec(Registry()).decode(NativeCodec(registry).encode(odd))
     assert plain(found) == {"__class__": f"{HERE}Record", "value": [1]}
 
 
 def test_damage_stays_an_error():
-    data = NativeCodec(Registry()).encode(made()["Record"][0])
+    data = NativeCodec(Registry()).encode(made()["Record"])
     with pytest.raises(CorruptionError):
         RawCodec(Registry()).decode(data[:-1])
 
 
 def test_raw_objects_are_compared_part_by_part():
-    record = made()["Record"][0]
-    before = raw([record, made()["Name"][0]])
+    record = made()["Record"]
+    before = raw([record, made()["Name"]])
     record.a = 2
-    after = raw([record, made()["Name"][0]])
+    after = raw([record, made()["Name"]])
     (change,) = differences(before, after, RawCodec().encode)
     assert (change.after_at, change.before, change.after) == ((0, "a"), 1, 2)
     assert type(before[0]) is Raw

@@ -10,8 +10,8 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep.codec import NativeCodec
 from threadkeep.codec.introspection import references
+from threadkeep.engine import thread_sizes
 from threadkeep.engine.model import Span
-from threadkeep.monitor import thread_sizes
 
 from .values import Plain
 

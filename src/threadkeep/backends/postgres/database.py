@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TypeVar
 
-from threadkeep.backends.failures import again
 from threadkeep.backends.postgres.connections import Settings, Source, send
 from threadkeep.backends.postgres.failures import (
     DRIVER_ERRORS,
@@ -16,6 +15,7 @@ from threadkeep.backends.postgres.failures import (
     passes,
 )
 from threadkeep.backends.postgres.statement import Rows, Statement
+from threadkeep.backends.retries import again
 
 T = TypeVar("T")
 

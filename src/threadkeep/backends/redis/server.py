@@ -24,12 +24,12 @@ from typing import Any, NamedTuple
 from redis import exceptions
 
 from threadkeep.backends.base import Scrubbed
-from threadkeep.backends.failures import again
 from threadkeep.backends.redis.clients import Settings, Source
 from threadkeep.backends.redis.failures import DRIVER_ERRORS, lost, mapped, passes
 from threadkeep.backends.redis.reads import Question
 from threadkeep.backends.redis.rows import index_of, keys_of
 from threadkeep.backends.redis.scripts import Call, call
+from threadkeep.backends.retries import again
 from threadkeep.errors import LockedError
 
 _MOST = 10_000  # threads whose lives are remembered

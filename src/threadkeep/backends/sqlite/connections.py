@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from threadkeep.backends import process_forks
@@ -238,3 +239,23 @@ class Connections:
     def _check_open(self) -> None:
         if self._closed is not None:
             raise self._closed.fresh()
+
+
+class MadeTables:
+    """Part of a backend whose tables are in the file of another one, made at their first use."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._given = connections
+        self._open = FirstUse(partial(self._make_tables, connections))
+
+    def open(self) -> None:
+        """See `Backend.open`."""
+        self._open()
+
+    @property
+    def _connections(self) -> Connections:
+        self._open()
+        return self._given
+
+    def _make_tables(self, connections: Connections) -> None:
+        raise NotImplementedError

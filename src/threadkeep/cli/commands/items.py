@@ -23,9 +23,9 @@ from threadkeep.diff.records import plain
 from threadkeep.engine.operation import call
 from threadkeep.errors import InvalidArgumentError, NotFoundError, NotSetUpError
 from threadkeep.layered_store import store_of
-from threadkeep.monitor.texts import size
 from threadkeep.store import Store
 from threadkeep.store.values import Packer
+from threadkeep.texts import size
 
 _SEPARATOR = "."  # (LangGraph allows it in no label)
 _WIDTH = 60  # characters of a value in a list

@@ -19,8 +19,8 @@ from threadkeep.cli.terminal import Drawn, bar, columns, plural, table, text, wi
 from threadkeep.engine.usage import ThreadUsage
 from threadkeep.monitor.advice import Advice
 from threadkeep.monitor.advice import advise as advise_on
-from threadkeep.monitor.statistics import Stats
-from threadkeep.monitor.texts import shown, size
+from threadkeep.statistics import Stats
+from threadkeep.texts import shown, size
 
 _LABELS = {
     "manifests": "(manifests)",

@@ -12,9 +12,11 @@ from typing import Any, TypeAlias
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from threadkeep.delegate import behind
+from threadkeep.engine import thread_sizes
 from threadkeep.engine.model import OWN_NS
 from threadkeep.engine.operation import Requests, call
 from threadkeep.engine.rows import pack_time
+from threadkeep.engine.thread_sizes import ChannelStats, ThreadStats
 from threadkeep.engine.usage import (
     DAY,
     Hour,
@@ -28,10 +30,8 @@ from threadkeep.errors import CorruptionError, invalid
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
 from threadkeep.maintenance import Maintenance
-from threadkeep.monitor import thread_sizes
-from threadkeep.monitor.texts import plural, shown, size
-from threadkeep.monitor.thread_sizes import ChannelStats, ThreadStats
 from threadkeep.registry.info import EPOCH
+from threadkeep.texts import plural, shown, size
 from threadkeep.validation import MICROSECOND
 
 MOST = 10

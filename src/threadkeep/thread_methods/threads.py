@@ -1,6 +1,7 @@
 """Public methods on the threads of a store: `saver.threads`.
 
-The async variants are generated: see scripts/async_variants.py.
+The async variants are generated: see scripts/async_variants.py. Whatever is heavy is imported when
+an operation runs (`lazy`), so that `saver.threads` can be used in an event loop at once.
 """
 
 from __future__ import annotations
@@ -8,33 +9,30 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from threadkeep import validation
-from threadkeep.cold import tiering as cold
-from threadkeep.cold.offload import Offloaded
-from threadkeep.cold.policy import OFFLOAD_OVER, Tiering
-from threadkeep.cold.tiering import TierReport
-from threadkeep.diff import StateDiff, checkpoints
-from threadkeep.diff.checkpoints import ChannelVersion
+from threadkeep import lazy, validation
+from threadkeep.engine.cold_references import OFFLOAD_OVER
 from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Progress
-from threadkeep.erasure import erase as erasure
-from threadkeep.erasure.erase import EraseReport
-from threadkeep.forks import branches, fork, merge
-from threadkeep.forks.branches import Branches
-from threadkeep.forks.merge import Merge, MergeStrategy
 from threadkeep.layered_store import LayeredStore
 from threadkeep.layers import driver
-from threadkeep.registry import filters
-from threadkeep.registry.info import ThreadInfo
-from threadkeep.repair import repair as repairs
-from threadkeep.repair.repair import RepairReport
-from threadkeep.retention import gc as retention
-from threadkeep.retention.gc import GcReport
-from threadkeep.retention.policy import Retention
-from threadkeep.threads.awaited import AwaitedThreads
-from threadkeep.threads.entries import ThreadEntries, ThreadTransfers
+from threadkeep.thread_methods.awaited import AwaitedThreads
+from threadkeep.thread_methods.entries import ThreadEntries, ThreadTransfers
+
+if TYPE_CHECKING:
+    from threadkeep.cold.offload import Offloaded
+    from threadkeep.cold.policy import Tiering
+    from threadkeep.cold.tiering import TierReport
+    from threadkeep.diff import StateDiff
+    from threadkeep.diff.checkpoints import ChannelVersion, ConfigOrPair
+    from threadkeep.erasure.erase import EraseReport
+    from threadkeep.forks.branches import Branches
+    from threadkeep.forks.merge import Merge, MergeStrategy
+    from threadkeep.registry.info import ThreadInfo
+    from threadkeep.repair.repair import RepairReport
+    from threadkeep.retention.gc import GcReport
+    from threadkeep.retention.policy import Retention
 
 
 class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
@@ -54,7 +52,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             InvalidArgumentError: a name is no text.
             CorruptionError, UnknownTypeError: a checkpoint's row or writes cannot be read.
         """
-        return self._store.run(branches.branches(self._engine, thread, ns))
+        return self._store.run(lazy.branches.branches(self._engine, thread, ns))
 
     def branches_by_ns(self, thread: str) -> dict[str, Branches]:
         """Return the trees of all checkpoint namespaces, by namespace; "" is the graph's own.
@@ -63,7 +61,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             ThreadNotFoundError: the thread holds no checkpoints.
             ThreadkeepError: as `branches`.
         """
-        return self._store.run(branches.all_branches(self._engine, thread))
+        return self._store.run(lazy.branches.all_branches(self._engine, thread))
 
     def diff(
         self, thread: str, before: str | None, after: str | None = None, ns: str = ""
@@ -76,11 +74,9 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CorruptionError, UnknownTypeError: a value cannot be read.
         """
         a, b = validation.place(thread, ns, before), validation.place(thread, ns, after)
-        return driver.run(checkpoints.diff(self._store, self._engine, a, b))
+        return driver.run(lazy.checkpoints.diff(self._store, self._engine, a, b))
 
-    def diff_checkpoints(
-        self, before: checkpoints.ConfigOrPair, after: checkpoints.ConfigOrPair
-    ) -> StateDiff:
+    def diff_checkpoints(self, before: ConfigOrPair, after: ConfigOrPair) -> StateDiff:
         """Compare two checkpoints of any threads, channel by channel.
 
         Each is a config, as `get_state` and `list` return it, or a pair: the thread's id and the
@@ -90,8 +86,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             InvalidConfigError: a config has no thread_id.
             ThreadkeepError: as `diff`.
         """
-        a, b = checkpoints.place_of(before), checkpoints.place_of(after)
-        return driver.run(checkpoints.diff(self._store, self._engine, a, b))
+        return driver.run(lazy.checkpoints.diff_places(self._store, self._engine, before, after))
 
     def versions(
         self,
@@ -120,7 +115,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CorruptionError: a manifest on the way is damaged.
         """
         return self._store.run(
-            checkpoints.versions(self._engine, thread, channel, ns, limit, checkpoint)
+            lazy.checkpoints.versions(self._engine, thread, channel, ns, limit, checkpoint)
         )
 
     # -- forks -----------------------------------------------------------------------
@@ -147,7 +142,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CheckpointNotFoundError: it has no such checkpoint.
             ThreadExistsError: a thread of the new name holds checkpoints.
         """
-        return self._store.run(fork.fork(self._engine, thread, checkpoint_id, new_thread_id))
+        return self._store.run(lazy.fork.fork(self._engine, thread, checkpoint_id, new_thread_id))
 
     def merge_fork(
         self,
@@ -181,7 +176,9 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CheckpointNotFoundError: the checkpoint that the fork began with was pruned.
             ThreadNotFoundError: one of the threads holds nothing.
         """
-        return self._store.run(merge.merge(self._engine, fork, into, strategy, dry_run=dry_run))
+        return self._store.run(
+            lazy.merge.merge(self._engine, fork, into, strategy, dry_run=dry_run)
+        )
 
     def discard_fork(self, fork: str, *, delete: bool = False) -> ThreadInfo:
         """Archive a fork that is of no more use, or `delete` it.
@@ -191,7 +188,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             StateError: it is no fork, or is archived already.
             ThreadkeepError: as `archive` does.
         """
-        return driver.run(cold.discard_fork(self._store, self._engine, fork, delete=delete))
+        return driver.run(lazy.tiering.discard_fork(self._store, self._engine, fork, delete=delete))
 
     # -- retention and tiers ---------------------------------------------------------
 
@@ -222,7 +219,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         """
         own = self._store.retention if policy is None else policy
         names = None if threads is None else validation.each_thread("threads", threads)
-        return self._store.run(retention.gc(self._engine, own, names, progress, dry_run=dry_run))
+        return self._store.run(lazy.gc.gc(self._engine, own, names, progress, dry_run=dry_run))
 
     def retain(self, thread: str, policy: Retention | None) -> ThreadInfo:
         """Set the retention of one thread, in place of the store's; None for the store's again.
@@ -231,7 +228,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             ThreadNotFoundError: there is no such thread.
             InvalidArgumentError: it is no Retention, or one with `max_count`, which is of a store.
         """
-        return self._store.run(filters.retain(self._engine, thread, policy))
+        return self._store.run(lazy.filters.retain(self._engine, thread, policy))
 
     def archive(self, thread: str) -> ThreadInfo:
         """Move a thread into the cold store (`cold=`), as one immutable, checked object.
@@ -247,7 +244,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CorruptionError: it is damaged; or the cold store does not have what was put there.
             OpenError, BackendError: the cold store refused, or failed; the thread is in the store.
         """
-        return driver.run(cold.archive(self._store, self._engine, thread))
+        return driver.run(lazy.tiering.archive(self._store, self._engine, thread))
 
     def restore(self, thread: str) -> ThreadInfo:
         """Move a thread back from the cold store: all of it if archived, else offloaded values.
@@ -262,7 +259,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CorruptionError: the cold store does not have what was put there.
             OpenError, BackendError: the cold store refused, or failed.
         """
-        return self._store.run(cold.restore(self._engine, thread))
+        return self._store.run(lazy.tiering.restore(self._engine, thread))
 
     def offload(
         self,
@@ -291,7 +288,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CorruptionError: it is damaged; or the cold store does not have what was put there.
             OpenError, BackendError: the cold store refused, or failed.
         """
-        return driver.run(cold.offload(self._store, self._engine, thread, over, older_than))
+        return driver.run(lazy.tiering.offload(self._store, self._engine, thread, over, older_than))
 
     def tier(
         self,
@@ -319,7 +316,9 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             OpenError, BackendError: the cold store refused, or failed; what was moved is moved.
         """
         return driver.run(
-            cold.tier(self._store, self._engine, tiering, threads, progress, dry_run=dry_run)
+            lazy.tiering.tier(
+                self._store, self._engine, tiering, threads, progress, dry_run=dry_run
+            )
         )
 
     # -- damage and erasure ----------------------------------------------------------
@@ -353,7 +352,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             ConflictError: a thread is written all the time.
         """
         return driver.run(
-            repairs.repair(self._store, self._engine, threads, file, progress, dry_run=dry_run)
+            lazy.repair.repair(self._store, self._engine, threads, file, progress, dry_run=dry_run)
         )
 
     def erase(
@@ -392,7 +391,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             BackendError: the store failed; erase again.
         """
         return driver.run(
-            erasure.erase(
+            lazy.erase.erase(
                 self._store,
                 self._engine,
                 thread,

@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from threadkeep import lazy
 from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Progress
 from threadkeep.layered_store import LayeredStore
 from threadkeep.layers import driver
-from threadkeep.registry import filters as registry
-from threadkeep.registry.filters import MOST, Filters, OrderName
-from threadkeep.registry.info import ThreadInfo, ThreadPage
-from threadkeep.transfer import adopt, bundles, mirror
-from threadkeep.transfer.adopt import Adopted, AdoptOptions
-from threadkeep.transfer.bundles import Exported, Imported
-from threadkeep.transfer.mirror import Mirrored, MirrorOptions
 
 if TYPE_CHECKING:
+    from threadkeep.registry.filters import Filters, OrderName
+    from threadkeep.registry.info import ThreadInfo, ThreadPage
     from threadkeep.saver import Saver
+    from threadkeep.transfer.adopt import Adopted
+    from threadkeep.transfer.bundles import Exported, Imported
+    from threadkeep.transfer.mirror import Mirrored
 
 
 class ThreadEntries:
@@ -54,12 +53,12 @@ class ThreadEntries:
             InvalidArgumentError: an argument is invalid.
         """
         return self._store.run(
-            registry.create(self._engine, thread, metadata, tags, ttl, exist_ok=exist_ok)
+            lazy.filters.create(self._engine, thread, metadata, tags, ttl, exist_ok=exist_ok)
         )
 
     def get(self, thread: str) -> ThreadInfo | None:
         """Return what is known of a thread, also of a deleted one; None if there never was one."""
-        return self._store.run(registry.get(thread))
+        return self._store.run(lazy.filters.get(thread))
 
     def update(
         self,
@@ -77,7 +76,7 @@ class ThreadEntries:
             ThreadNotFoundError: there is no such thread.
             InvalidArgumentError: an argument is invalid.
         """
-        return self._store.run(registry.update(self._engine, thread, metadata or {}, ttl))
+        return self._store.run(lazy.filters.update(self._engine, thread, metadata or {}, ttl))
 
     def tag(
         self, thread: str, *tags: str, checkpoint: str | None = None, ns: str = ""
@@ -96,7 +95,9 @@ class ThreadEntries:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
             InvalidArgumentError: a tag is no text, or too long, or there are too many.
         """
-        return self._store.run(registry.tag(self._engine, thread, tags, checkpoint, ns, add=True))
+        return self._store.run(
+            lazy.filters.tag(self._engine, thread, tags, checkpoint, ns, add=True)
+        )
 
     def untag(
         self, thread: str, *tags: str, checkpoint: str | None = None, ns: str = ""
@@ -107,7 +108,9 @@ class ThreadEntries:
             ThreadNotFoundError: there is no such thread.
             InvalidArgumentError: a tag is no text.
         """
-        return self._store.run(registry.tag(self._engine, thread, tags, checkpoint, ns, add=False))
+        return self._store.run(
+            lazy.filters.tag(self._engine, thread, tags, checkpoint, ns, add=False)
+        )
 
     def pin(self, thread: str, *, checkpoint: str | None = None, ns: str = "") -> ThreadInfo:
         """Protect a thread, or one of its checkpoints, from retention; arguments as of `tag`.
@@ -115,11 +118,11 @@ class ThreadEntries:
         Raises:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
         """
-        return self._store.run(registry.pin(self._engine, thread, checkpoint, ns, pinned=True))
+        return self._store.run(lazy.filters.pin(self._engine, thread, checkpoint, ns, pinned=True))
 
     def unpin(self, thread: str, *, checkpoint: str | None = None, ns: str = "") -> ThreadInfo:
         """Undo `pin`; the checkpoint need not exist any more."""
-        return self._store.run(registry.pin(self._engine, thread, checkpoint, ns, pinned=False))
+        return self._store.run(lazy.filters.pin(self._engine, thread, checkpoint, ns, pinned=False))
 
     def search(
         self,
@@ -141,7 +144,7 @@ class ThreadEntries:
         Raises:
             InvalidArgumentError: an argument is invalid.
         """
-        return self._store.run(registry.search(self._engine, order, limit, cursor, filters))
+        return self._store.run(lazy.filters.search(self._engine, order, limit, cursor, filters))
 
     def scan(self, **filters: Unpack[Filters]) -> Iterator[ThreadInfo]:
         """Yield all threads that match, sorted by name; read page by page.
@@ -151,7 +154,7 @@ class ThreadEntries:
         """
         cursor: str | None = None
         while True:
-            page = self._store.run(registry.search(self._engine, "thread", MOST, cursor, filters))
+            page = self._store.run(lazy.filters.by_name(self._engine, cursor, filters))
             for one in page.threads:  # noqa: UP028 - the async variant cannot `yield from`
                 yield one
             if (cursor := page.cursor) is None:
@@ -163,7 +166,7 @@ class ThreadEntries:
         Raises:
             InvalidArgumentError: a filter is invalid.
         """
-        return self._store.run(registry.count(self._engine, filters))
+        return self._store.run(lazy.filters.count(self._engine, filters))
 
 
 class ThreadTransfers:
@@ -195,7 +198,7 @@ class ThreadTransfers:
             OpenError, DiskFullError: the file cannot be written, or is no bundle.
             ConflictError, CorruptionError: a thread could not be read.
         """
-        return driver.run(bundles.export_bundle(self._store, threads, file, progress))
+        return driver.run(lazy.bundles.export_bundle(self._store, threads, file, progress))
 
     def import_bundle(
         self,
@@ -226,7 +229,7 @@ class ThreadTransfers:
             ThreadkeepError: the store failed; a note of the error says what is there.
         """
         return driver.run(
-            bundles.import_bundle(
+            lazy.bundles.import_bundle(
                 self._store, file, thread, progress, replace=replace, dry_run=dry_run
             )
         )
@@ -277,9 +280,19 @@ class ThreadTransfers:
                 allowed; the error names the checkpoint and the line that helps.
             CorruptionError: something is damaged, or not what LangGraph's saver gives.
         """
-        options = AdoptOptions(verify, replace, as_fork, dry_run)
         return driver.run(
-            adopt.adopt(self._store, self._engine, source, threads, key, options, progress)
+            lazy.adopt.adopt(
+                self._store,
+                self._engine,
+                source,
+                threads,
+                key,
+                progress,
+                verify=verify,
+                replace=replace,
+                as_fork=as_fork,
+                dry_run=dry_run,
+            )
         )
 
     def mirror(
@@ -312,5 +325,14 @@ class ThreadTransfers:
             CorruptionError: a thread is damaged, or did not arrive as it is here.
             ConflictError: a thread is written there all the time.
         """
-        options = MirrorOptions(replace, delete, dry_run)
-        return driver.run(mirror.mirror(self._store, other, threads, options, progress))
+        return driver.run(
+            lazy.mirror.mirror(
+                self._store,
+                other,
+                threads,
+                progress,
+                replace=replace,
+                delete=delete,
+                dry_run=dry_run,
+            )
+        )

@@ -14,7 +14,7 @@ from threadkeep.registry.info import ThreadInfo, ThreadPage
 from threadkeep.repair.check import CheckReport, Finding
 from threadkeep.repair.repair import RepairedThread, RepairReport
 from threadkeep.retention.gc import Collected, GcReport
-from threadkeep.threads.threads import Threads
+from threadkeep.thread_methods.threads import Threads
 from threadkeep.transfer.adopt import Adopted
 from threadkeep.transfer.bundles import Exported, Imported
 from threadkeep.transfer.mirror import Mirrored

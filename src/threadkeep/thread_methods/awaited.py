@@ -12,38 +12,31 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from threadkeep import validation
-from threadkeep.cold import tiering as cold
-from threadkeep.cold.offload import Offloaded
-from threadkeep.cold.policy import OFFLOAD_OVER, Tiering
-from threadkeep.cold.tiering import TierReport
-from threadkeep.diff import StateDiff, checkpoints
-from threadkeep.diff.checkpoints import ChannelVersion
+from threadkeep import lazy, validation
+from threadkeep.engine.cold_references import OFFLOAD_OVER
 from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Progress
-from threadkeep.erasure import erase as erasure
-from threadkeep.erasure.erase import EraseReport
-from threadkeep.forks import branches, fork, merge
-from threadkeep.forks.branches import Branches
-from threadkeep.forks.merge import Merge, MergeStrategy
 from threadkeep.layered_store import LayeredStore
 from threadkeep.layers import driver
-from threadkeep.registry import filters
-from threadkeep.registry import filters as registry
-from threadkeep.registry.filters import MOST, Filters, OrderName
-from threadkeep.registry.info import ThreadInfo, ThreadPage
-from threadkeep.repair import repair as repairs
-from threadkeep.repair.repair import RepairReport
-from threadkeep.retention import gc as retention
-from threadkeep.retention.gc import GcReport
-from threadkeep.retention.policy import Retention
-from threadkeep.transfer import adopt, bundles, mirror
-from threadkeep.transfer.adopt import Adopted, AdoptOptions
-from threadkeep.transfer.bundles import Exported, Imported
-from threadkeep.transfer.mirror import Mirrored, MirrorOptions
 
 if TYPE_CHECKING:
+    from threadkeep.cold.offload import Offloaded
+    from threadkeep.cold.policy import Tiering
+    from threadkeep.cold.tiering import TierReport
+    from threadkeep.diff import StateDiff
+    from threadkeep.diff.checkpoints import ChannelVersion, ConfigOrPair
+    from threadkeep.erasure.erase import EraseReport
+    from threadkeep.forks.branches import Branches
+    from threadkeep.forks.merge import Merge, MergeStrategy
+    from threadkeep.registry.filters import Filters, OrderName
+    from threadkeep.registry.info import ThreadInfo, ThreadPage
+    from threadkeep.repair.repair import RepairReport
+    from threadkeep.retention.gc import GcReport
+    from threadkeep.retention.policy import Retention
     from threadkeep.saver import Saver
+    from threadkeep.transfer.adopt import Adopted
+    from threadkeep.transfer.bundles import Exported, Imported
+    from threadkeep.transfer.mirror import Mirrored
 
 
 class AwaitedThreads:
@@ -63,12 +56,12 @@ class AwaitedThreads:
     ) -> ThreadInfo:
         """Async variant of `create`."""
         return await self._store.arun(
-            registry.create(self._engine, thread, metadata, tags, ttl, exist_ok=exist_ok)
+            lazy.filters.create(self._engine, thread, metadata, tags, ttl, exist_ok=exist_ok)
         )
 
     async def aget(self, thread: str) -> ThreadInfo | None:
         """Async variant of `get`."""
-        return await self._store.arun(registry.get(thread))
+        return await self._store.arun(lazy.filters.get(thread))
 
     async def aupdate(
         self,
@@ -78,14 +71,16 @@ class AwaitedThreads:
         ttl: timedelta | float | None = None,
     ) -> ThreadInfo:
         """Async variant of `update`."""
-        return await self._store.arun(registry.update(self._engine, thread, metadata or {}, ttl))
+        return await self._store.arun(
+            lazy.filters.update(self._engine, thread, metadata or {}, ttl)
+        )
 
     async def atag(
         self, thread: str, *tags: str, checkpoint: str | None = None, ns: str = ""
     ) -> ThreadInfo:
         """Async variant of `tag`."""
         return await self._store.arun(
-            registry.tag(self._engine, thread, tags, checkpoint, ns, add=True)
+            lazy.filters.tag(self._engine, thread, tags, checkpoint, ns, add=True)
         )
 
     async def auntag(
@@ -93,13 +88,13 @@ class AwaitedThreads:
     ) -> ThreadInfo:
         """Async variant of `untag`."""
         return await self._store.arun(
-            registry.tag(self._engine, thread, tags, checkpoint, ns, add=False)
+            lazy.filters.tag(self._engine, thread, tags, checkpoint, ns, add=False)
         )
 
     async def apin(self, thread: str, *, checkpoint: str | None = None, ns: str = "") -> ThreadInfo:
         """Async variant of `pin`."""
         return await self._store.arun(
-            registry.pin(self._engine, thread, checkpoint, ns, pinned=True)
+            lazy.filters.pin(self._engine, thread, checkpoint, ns, pinned=True)
         )
 
     async def aunpin(
@@ -107,7 +102,7 @@ class AwaitedThreads:
     ) -> ThreadInfo:
         """Async variant of `unpin`."""
         return await self._store.arun(
-            registry.pin(self._engine, thread, checkpoint, ns, pinned=False)
+            lazy.filters.pin(self._engine, thread, checkpoint, ns, pinned=False)
         )
 
     async def asearch(
@@ -119,15 +114,15 @@ class AwaitedThreads:
         **filters: Unpack[Filters],
     ) -> ThreadPage:
         """Async variant of `search`."""
-        return await self._store.arun(registry.search(self._engine, order, limit, cursor, filters))
+        return await self._store.arun(
+            lazy.filters.search(self._engine, order, limit, cursor, filters)
+        )
 
     async def ascan(self, **filters: Unpack[Filters]) -> AsyncIterator[ThreadInfo]:
         """Async variant of `scan`."""
         cursor: str | None = None
         while True:
-            page = await self._store.arun(
-                registry.search(self._engine, "thread", MOST, cursor, filters)
-            )
+            page = await self._store.arun(lazy.filters.by_name(self._engine, cursor, filters))
             for one in page.threads:
                 yield one
             if (cursor := page.cursor) is None:
@@ -135,7 +130,7 @@ class AwaitedThreads:
 
     async def acount(self, **filters: Unpack[Filters]) -> int:
         """Async variant of `count`."""
-        return await self._store.arun(registry.count(self._engine, filters))
+        return await self._store.arun(lazy.filters.count(self._engine, filters))
 
     async def aexport_bundle(
         self,
@@ -145,7 +140,7 @@ class AwaitedThreads:
         progress: Progress | None = None,
     ) -> Exported:
         """Async variant of `export_bundle`."""
-        return await driver.arun(bundles.export_bundle(self._store, threads, file, progress))
+        return await driver.arun(lazy.bundles.export_bundle(self._store, threads, file, progress))
 
     async def aimport_bundle(
         self,
@@ -158,7 +153,7 @@ class AwaitedThreads:
     ) -> Imported:
         """Async variant of `import_bundle`."""
         return await driver.arun(
-            bundles.import_bundle(
+            lazy.bundles.import_bundle(
                 self._store, file, thread, progress, replace=replace, dry_run=dry_run
             )
         )
@@ -176,9 +171,19 @@ class AwaitedThreads:
         progress: Progress | None = None,
     ) -> Adopted:
         """Async variant of `adopt`."""
-        options = AdoptOptions(verify, replace, as_fork, dry_run)
         return await driver.arun(
-            adopt.adopt(self._store, self._engine, source, threads, key, options, progress)
+            lazy.adopt.adopt(
+                self._store,
+                self._engine,
+                source,
+                threads,
+                key,
+                progress,
+                verify=verify,
+                replace=replace,
+                as_fork=as_fork,
+                dry_run=dry_run,
+            )
         )
 
     async def amirror(
@@ -192,30 +197,38 @@ class AwaitedThreads:
         progress: Progress | None = None,
     ) -> Mirrored:
         """Async variant of `mirror`."""
-        options = MirrorOptions(replace, delete, dry_run)
-        return await driver.arun(mirror.mirror(self._store, other, threads, options, progress))
+        return await driver.arun(
+            lazy.mirror.mirror(
+                self._store,
+                other,
+                threads,
+                progress,
+                replace=replace,
+                delete=delete,
+                dry_run=dry_run,
+            )
+        )
 
     async def abranches(self, thread: str, ns: str = "") -> Branches:
         """Async variant of `branches`."""
-        return await self._store.arun(branches.branches(self._engine, thread, ns))
+        return await self._store.arun(lazy.branches.branches(self._engine, thread, ns))
 
     async def abranches_by_ns(self, thread: str) -> dict[str, Branches]:
         """Async variant of `branches_by_ns`."""
-        return await self._store.arun(branches.all_branches(self._engine, thread))
+        return await self._store.arun(lazy.branches.all_branches(self._engine, thread))
 
     async def adiff(
         self, thread: str, before: str | None, after: str | None = None, ns: str = ""
     ) -> StateDiff:
         """Async variant of `diff`."""
         a, b = (validation.place(thread, ns, before), validation.place(thread, ns, after))
-        return await driver.arun(checkpoints.diff(self._store, self._engine, a, b))
+        return await driver.arun(lazy.checkpoints.diff(self._store, self._engine, a, b))
 
-    async def adiff_checkpoints(
-        self, before: checkpoints.ConfigOrPair, after: checkpoints.ConfigOrPair
-    ) -> StateDiff:
+    async def adiff_checkpoints(self, before: ConfigOrPair, after: ConfigOrPair) -> StateDiff:
         """Async variant of `diff_checkpoints`."""
-        a, b = (checkpoints.place_of(before), checkpoints.place_of(after))
-        return await driver.arun(checkpoints.diff(self._store, self._engine, a, b))
+        return await driver.arun(
+            lazy.checkpoints.diff_places(self._store, self._engine, before, after)
+        )
 
     async def aversions(
         self,
@@ -228,26 +241,30 @@ class AwaitedThreads:
     ) -> list[ChannelVersion]:
         """Async variant of `versions`."""
         return await self._store.arun(
-            checkpoints.versions(self._engine, thread, channel, ns, limit, checkpoint)
+            lazy.checkpoints.versions(self._engine, thread, channel, ns, limit, checkpoint)
         )
 
     async def afork(
         self, thread: str, checkpoint_id: str | None = None, new_thread_id: str | None = None
     ) -> ThreadInfo:
         """Async variant of `fork`."""
-        return await self._store.arun(fork.fork(self._engine, thread, checkpoint_id, new_thread_id))
+        return await self._store.arun(
+            lazy.fork.fork(self._engine, thread, checkpoint_id, new_thread_id)
+        )
 
     async def amerge_fork(
         self, fork: str, into: str, strategy: MergeStrategy | None = None, *, dry_run: bool = False
     ) -> Merge:
         """Async variant of `merge_fork`."""
         return await self._store.arun(
-            merge.merge(self._engine, fork, into, strategy, dry_run=dry_run)
+            lazy.merge.merge(self._engine, fork, into, strategy, dry_run=dry_run)
         )
 
     async def adiscard_fork(self, fork: str, *, delete: bool = False) -> ThreadInfo:
         """Async variant of `discard_fork`."""
-        return await driver.arun(cold.discard_fork(self._store, self._engine, fork, delete=delete))
+        return await driver.arun(
+            lazy.tiering.discard_fork(self._store, self._engine, fork, delete=delete)
+        )
 
     async def agc(
         self,
@@ -261,26 +278,28 @@ class AwaitedThreads:
         own = self._store.retention if policy is None else policy
         names = None if threads is None else validation.each_thread("threads", threads)
         return await self._store.arun(
-            retention.gc(self._engine, own, names, progress, dry_run=dry_run)
+            lazy.gc.gc(self._engine, own, names, progress, dry_run=dry_run)
         )
 
     async def aretain(self, thread: str, policy: Retention | None) -> ThreadInfo:
         """Async variant of `retain`."""
-        return await self._store.arun(filters.retain(self._engine, thread, policy))
+        return await self._store.arun(lazy.filters.retain(self._engine, thread, policy))
 
     async def aarchive(self, thread: str) -> ThreadInfo:
         """Async variant of `archive`."""
-        return await driver.arun(cold.archive(self._store, self._engine, thread))
+        return await driver.arun(lazy.tiering.archive(self._store, self._engine, thread))
 
     async def arestore(self, thread: str) -> ThreadInfo:
         """Async variant of `restore`."""
-        return await self._store.arun(cold.restore(self._engine, thread))
+        return await self._store.arun(lazy.tiering.restore(self._engine, thread))
 
     async def aoffload(
         self, thread: str, *, over: int = OFFLOAD_OVER, older_than: timedelta | float | None = None
     ) -> Offloaded:
         """Async variant of `offload`."""
-        return await driver.arun(cold.offload(self._store, self._engine, thread, over, older_than))
+        return await driver.arun(
+            lazy.tiering.offload(self._store, self._engine, thread, over, older_than)
+        )
 
     async def atier(
         self,
@@ -292,7 +311,9 @@ class AwaitedThreads:
     ) -> TierReport:
         """Async variant of `tier`."""
         return await driver.arun(
-            cold.tier(self._store, self._engine, tiering, threads, progress, dry_run=dry_run)
+            lazy.tiering.tier(
+                self._store, self._engine, tiering, threads, progress, dry_run=dry_run
+            )
         )
 
     async def arepair(
@@ -305,7 +326,7 @@ class AwaitedThreads:
     ) -> RepairReport:
         """Async variant of `repair`."""
         return await driver.arun(
-            repairs.repair(self._store, self._engine, threads, file, progress, dry_run=dry_run)
+            lazy.repair.repair(self._store, self._engine, threads, file, progress, dry_run=dry_run)
         )
 
     async def aerase(
@@ -320,7 +341,7 @@ class AwaitedThreads:
     ) -> EraseReport:
         """Async variant of `erase`."""
         return await driver.arun(
-            erasure.erase(
+            lazy.erase.erase(
                 self._store,
                 self._engine,
                 thread,
