@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from kit.damage import damaging
 
-from threadkeep import Retention
+from threadkeep import MemorySaver, Retention
 from threadkeep.backends.redis.rows import keys_of
+from threadkeep.engine.operation import no_progress
 from threadkeep.errors import CorruptionError
 from threadkeep.repair.check import Kind
+from threadkeep.transfer import backup
 
-from .backends import open_backend
+from .backends import open_backend, url_of
 from .places import at
 from .test_damaged_cells import graph
 
@@ -94,6 +96,36 @@ def test_a_damaged_entry(name: str, case: str, tmp_path: Path) -> None:
         assert after.bytes == before.bytes
         assert after.tags == ("kept",)
         assert len(graph(saver).get_state(at("bad")).values["log"]) == 2
+
+
+REASON = {"bad": "Its entry in the registry is damaged: state."}
+
+
+@pytest.mark.parametrize("name", ["sqlite", "postgres", "redis"])
+def test_a_walk_over_the_whole_store_skips_a_damaged_entry(name: str, tmp_path: Path) -> None:
+    with open_backend(name, tmp_path) as saver, MemorySaver() as other:
+        for thread in ("alike", "bad", "good"):
+            graph(saver).invoke({"log": ["in"]}, at(thread))
+        damage(name, "state", tmp_path)
+        file = tmp_path / "threads.tkb"
+        exported = saver.threads.export_bundle(None, file)
+        assert (exported.threads, exported.skipped) == (2, REASON)
+        assert other.threads.import_bundle(file).added == ("alike", "good")
+        other.delete_thread("good")
+        done = saver.threads.mirror(other, replace=True)
+        assert (done.unchanged, done.replaced, done.skipped) == (1, ["good"], REASON)
+        back = other.threads.mirror(saver)
+        assert (back.unchanged, back.skipped) == (2, {})
+        graph(other).invoke({"log": ["in"]}, at("bad"))
+        assert other.threads.mirror(saver).skipped == REASON
+        for named in (
+            lambda: saver.threads.export_bundle(["bad"], file),
+            lambda: saver.threads.mirror(other, ["bad"]),
+        ):
+            with pytest.raises(CorruptionError, match="'bad'"):
+                named()
+    taken = backup.back_up(url_of(name, tmp_path), file, no_progress, form="bundle")
+    assert (taken.threads, taken.skipped) == (2, REASON)
 
 
 ARCHIVED = [("sqlite", case) for case in SQLITE] + CASES

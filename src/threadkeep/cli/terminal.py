@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TextIO, TypeAlias
@@ -118,6 +118,14 @@ class Output:
         _draw(shown, sys.stderr)
         if not typer.confirm(clean(question), err=True):
             raise InvalidArgumentError(f"Nothing was {done}.")
+
+
+def skipped_lines(skipped: Mapping[str, str]) -> Iterator[str]:
+    """Return lines for threads that could not be read."""
+    for thread, reason in skipped.items():
+        yield f"Skipped {thread}: {reason}"
+    if skipped:
+        yield "`threadkeep check` says what is damaged, `threadkeep repair` puts it right."
 
 
 @contextmanager
