@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from kit.damage import damaging
+from kit.engine import Chain
 
 from threadkeep import MemorySaver, Retention
 from threadkeep.backends.redis.rows import keys_of
@@ -176,6 +177,24 @@ def test_an_archived_thread_without_the_record_of_its_archive(case: str, tmp_pat
         assert done.unrepaired == found
         assert saver.threads.gc(Retention(ttl=0.000001)).deleted == ()
         assert key.exists()
+
+
+@pytest.mark.parametrize("number", ["77", "NULL", "'odd'", "2"])  # (2: that of `other`)
+def test_a_fork_whose_values_are_not_found_stays(number: str, tmp_path: Path) -> None:
+    with open_backend("sqlite", tmp_path) as saver:
+        graph(saver).invoke({"log": ["in"]}, at("origin"))
+        Chain(saver, "other").put(n=1)
+        saver.threads.fork("origin", new_thread_id="fork")
+        expected = graph(saver).get_state(at("fork")).values
+        saver.delete_thread("origin")
+        harm = damaging("sqlite", None, tmp_path)
+        harm.execute(f"UPDATE tk_threads SET heap = {number} WHERE thread = ?", "fork")
+        done = saver.threads.repair("fork", file=tmp_path / "out.tkq")
+        assert (done.repaired, done.file) == ((), None)
+        assert [(one.thread, one.kind) for one in done.unrepaired] == [("fork", Kind.VALUE)]
+        harm.execute("UPDATE tk_threads SET heap = 1 WHERE thread = ?", "fork")
+        assert saver.check().ok
+        assert graph(saver).get_state(at("fork")).values == expected
 
 
 @pytest.mark.parametrize(
