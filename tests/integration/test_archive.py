@@ -24,6 +24,7 @@ from threadkeep.cold import archive
 from threadkeep.cold.store import ColdStore
 from threadkeep.engine import registration
 from threadkeep.engine.model import Batch, CopyThread, DropThread
+from threadkeep.engine.operation import commit, fetch
 from threadkeep.engine.thread_entry import ReadEntry
 from threadkeep.errors import (
     BackendError,
@@ -331,6 +332,29 @@ def test_looking_after_the_store_brings_nothing_back(saver: Any, tmp_path: Path)
         assert state_of(saver) == "archived"
         assert saver.threads.mirror(other, "t").added == ["t"]
         assert shown(other) == shown(saver)
+
+
+@pytest.mark.parametrize("state", ["active", "suspended", "forked"])
+def test_an_archived_thread_in_another_state_is_put_right(
+    saver: Any, state: str, tmp_path: Path
+) -> None:
+    say(saver, "one")
+    before = shown(saver)
+    saver.threads.archive("t")
+    archived = saver._store.run(fetch(ReadEntry("t")))
+    saver._store.run(commit(Batch("t", 0, entry=archived._replace(state=state))))
+    (note,) = saver.check().notes
+    assert (note.thread, note.kind) == ("t", "registry")
+    done = saver.threads.repair(file=tmp_path / "out.tkq")
+    assert (done.ok, done.file) == (True, None)
+    found = saver._store.run(fetch(ReadEntry("t")))
+    assert found._replace(revision=0) == archived._replace(revision=0)
+    assert saver.check().notes == ()
+    assert shown(saver) == before
+    saver.delete_checkpoints(
+        "t", [one.config["configurable"]["checkpoint_id"] for one in saver.list(T)], None
+    )
+    assert saver.check().notes == ()
 
 
 def test_a_name_that_is_archived_is_not_free(saver: Any, tmp_path: Path) -> None:

@@ -265,13 +265,14 @@ def _is_elsewhere(found: Examined) -> bool:
 
 def _registering(engine: Engine, snapshot: Snapshot) -> Batch:
     """The change that puts the entry of a sound thread right."""
-    rows, entry, now = snapshot.rows, snapshot.entry, engine.now()
+    rows, entry, now, new = snapshot.rows, snapshot.entry, engine.now(), None
     touch = thread_summary.of_thread(rows)
     if rows.family or (entry is not None and entry.origin is not None):
         touch = touch._replace(size=0, whole=False)  # (what is shared counts for one of them)
-    new = None
     if entry is None or entry.state in ("", ThreadStatus.DELETED):
         new = thread_summary.entry_of(snapshot.thread, rows.checkpoints, rows.orphans, now)
+    elif not rows.checkpoints:
+        new, touch = entry._replace(state=ThreadStatus.ARCHIVED), None
     thread, fences = snapshot.thread, snapshot.fences
     return Batch(thread, now, rows.generation, fences=fences, entry=new, touch=touch)
 
