@@ -207,7 +207,8 @@ def _draw(items: Iterable[Drawn], stream: TextIO) -> None:
         if item is not None:
             is_plain = isinstance(item, str)
             with console.capture() as captured:
-                console.print(clean(item) if isinstance(item, str) else item, soft_wrap=is_plain)
+                shown = clean(item) if isinstance(item, str) else item
+                console.print(shown, soft_wrap=is_plain, crop=False)
             lines = captured.get().removesuffix("\n").split("\n")
             _write("".join(f"{line.rstrip()}\n" for line in lines), stream, "")
 
@@ -274,7 +275,9 @@ class _Fitting:
             yield Text("")
             for name, cell in zip(self._columns, row, strict=True):
                 if cell.plain:
-                    yield Text.assemble((name.removesuffix(">"), "bold"), "  ", cell)
+                    title = (name.removesuffix(">"), "bold")
+                    # (the terminal wraps what is too wide, without a line break)
+                    yield Text.assemble(title, "  ", cell, no_wrap=True, overflow="ignore")
 
 
 def table(
