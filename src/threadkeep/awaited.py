@@ -32,7 +32,7 @@ class AwaitedMaintenance:
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Async variant of `delete_thread`."""
-        name = validation.thread_id(thread_id, may_be_empty=True)
+        name = validation.thread_id(thread_id)
         await self._store.arun(lazy.apply.delete_thread(self._engine, name))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
@@ -52,7 +52,7 @@ class AwaitedMaintenance:
         """Async variant of `delete_checkpoints`."""
         ids = validation.ids("checkpoint_ids", checkpoint_ids)
         space = None if ns is None else validation.text("ns", ns)
-        name = validation.thread_id(thread_id, may_be_empty=True)
+        name = validation.thread_id(thread_id)
         if not sweep and (not (space or "").startswith(OWN_NS)):
             raise invalid("sweep", sweep, f"Use True, or a namespace that begins with {OWN_NS}.")
         return await self._store.arun(
@@ -91,7 +91,7 @@ class AwaitedMaintenance:
 
     async def aclear_cache(self, thread: str | None = None) -> None:
         """Async variant of `clear_cache`."""
-        name = None if thread is None else validation.thread_id(thread, may_be_empty=True)
+        name = None if thread is None else validation.thread_id(thread)
         await self._store.arun(self._store.clear_cache(name))
 
     async def aflush(self) -> None:

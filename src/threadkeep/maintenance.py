@@ -47,7 +47,7 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
         Raises:
             InvalidArgumentError: it is neither.
         """
-        name = validation.thread_id(thread_id, may_be_empty=True)
+        name = validation.thread_id(thread_id)
         self._store.run(lazy.apply.delete_thread(self._engine, name))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
@@ -91,7 +91,7 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
         """
         ids = validation.ids("checkpoint_ids", checkpoint_ids)
         space = None if ns is None else validation.text("ns", ns)
-        name = validation.thread_id(thread_id, may_be_empty=True)
+        name = validation.thread_id(thread_id)
         if not sweep and not (space or "").startswith(OWN_NS):
             raise invalid("sweep", sweep, f"Use True, or a namespace that begins with {OWN_NS}.")
         return self._store.run(
@@ -175,7 +175,7 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
         Raises:
             ThreadkeepError: the hot store could not be reached, and was not cleared.
         """
-        name = None if thread is None else validation.thread_id(thread, may_be_empty=True)
+        name = None if thread is None else validation.thread_id(thread)
         self._store.run(self._store.clear_cache(name))
 
     # -- life ------------------------------------------------------------------------

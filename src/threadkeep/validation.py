@@ -107,18 +107,15 @@ def threads_in(values: object) -> list[object]:
     return [thread_in(each) for each in _several("thread_ids", values)]
 
 
-def thread_id(value: object, *, may_be_empty: bool = False) -> str:
-    """Return the id of a thread as text. See `thread_in`."""
+def thread_id(value: object) -> str:
+    """Return the id of a thread as text, which may be empty as in LangGraph. See `thread_in`."""
     found = thread_in(value)
-    name = text("thread", found if isinstance(found, str) else str(found))
-    if not name and not may_be_empty:
-        raise invalid("thread", value, _THREAD)
-    return name
+    return text("thread", found if isinstance(found, str) else str(found))
 
 
 def place(thread: object, ns: object = "", checkpoint: object = None) -> CheckpointRef:
     """Return the place that arguments name: a thread, a namespace and a checkpoint's id."""
-    name = thread_id(thread, may_be_empty=True)
+    name = thread_id(thread)
     return CheckpointRef(name, text("ns", ns), checkpoint_id(checkpoint))
 
 
@@ -155,7 +152,7 @@ def ids(what: str, values: object) -> list[str]:
 
 def each_thread(what: str, values: object) -> list[str]:
     """Return the ids of several threads. See `thread_id`."""
-    return [thread_id(each, may_be_empty=True) for each in _several(what, values)]
+    return [thread_id(each) for each in _several(what, values)]
 
 
 def thread_ids(threads: object) -> list[str] | None:

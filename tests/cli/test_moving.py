@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pty
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -117,7 +119,7 @@ def test_which_threads_are_exported(told, options, want):
     done = told("export", *options, "some.tkb", "--json")
     size = Path("some.tkb").stat().st_size
     counts = {"threads": len(want), "checkpoints": 5 * len(want)}
-    assert done == {"file": "some.tkb", **counts, "bytes": size, "archived": []}
+    assert done == {"file": "some.tkb", **counts, "bytes": size, "archived": [], "skipped": {}}
     assert told("import", "some.tkb", "--url", "sqlite:///new.db", "--json")["added"] == list(want)
     assert held("new.db") == of(*want)
 
@@ -129,6 +131,19 @@ def test_which_threads_are_exported(told, options, want):
 def test_no_file_is_written_where_there_is_no_such_thread(refused, options):
     assert refused("export", *options, "some.tkb") == (1, "ThreadNotFoundError")
     assert not list(Path().glob("*.tkb"))
+
+
+def test_damaged_threads_are_skipped_and_told(capsys):
+    with closing(sqlite3.connect("threads.db")) as db, db:
+        db.execute("UPDATE tk_threads SET state = 'odd' WHERE thread = 'b'")
+    reason = "Its entry in the registry is damaged: state."
+    for command in (("export", "--all", "all.tkb"), ("backup", "threads.db", "all.tkb")):
+        assert main([*command]) == 1
+        assert capsys.readouterr().out.splitlines()[1] == f"Skipped b: {reason}"
+    assert main(["mirror", "threads.db", "sqlite:///new.db"]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == "Threads: 3 added, 1 skipped"
+    assert said[-2].split(maxsplit=2) == ["b", "skipped", reason]
 
 
 def test_an_import_under_another_name_and_over_another_thread(told, refused):

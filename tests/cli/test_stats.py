@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 import pytest
 from kit.cli import SECONDS, command, threadkeep
 from kit.engine import Chain
-from rich.cells import cell_len
 
 from threadkeep import SqliteSaver
 
@@ -83,9 +82,22 @@ def test_each_thread_has_one_line_whatever_its_id(store, told):
         for thread in ("two\nlines", "x" * 300, "线" * 99):
             Chain(saver, thread).put(text="y")
     lines = told("stats", store)
-    assert max(map(cell_len, lines)) <= 100
+    assert [len([line for line in lines if name in line]) for name in ("x" * 300, "线" * 99)] == [
+        1,
+        1,
+    ]
     assert len([line for line in lines if r"'two\nlines'" in line]) == 1
     assert not any(line.startswith("lines") for line in lines)
+
+
+def test_no_id_is_cut_or_broken_on_a_terminal(store):
+    with SqliteSaver(store) as saver:
+        Chain(saver, "x" * 300).put(text="y")
+    screen = Screen(80, "stats", store)
+    try:
+        screen.until("largest threads\\S*  \\S*x{300}")
+    finally:
+        screen.close()
 
 
 def test_watching_needs_a_terminal(store):

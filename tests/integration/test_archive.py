@@ -14,6 +14,7 @@ from langgraph.types import Command, interrupt
 
 from threadkeep import (
     GroupCommit,
+    MemorySaver,
     Retention,
     WriteBehind,
     open_saver,
@@ -24,6 +25,7 @@ from threadkeep.cold import archive
 from threadkeep.cold.store import ColdStore
 from threadkeep.engine import registration
 from threadkeep.engine.model import Batch, CopyThread, DropThread
+from threadkeep.engine.operation import commit, fetch
 from threadkeep.engine.thread_entry import ReadEntry
 from threadkeep.errors import (
     BackendError,
@@ -122,6 +124,29 @@ def test_a_thread_goes_and_comes_back_as_it_was(saver: Any, cold: Path) -> None:
     assert saver.check().ok
     saver.delete_thread("t")
     assert archives(cold) == []
+
+
+def test_an_empty_id_is_one_like_any_other(saver: Any, tmp_path: Path) -> None:
+    """As in LangGraph's savers."""
+    say(saver, "one")
+    saver.copy_thread("t", "")
+    after = shown(saver, "")
+    assert len(after) == len(shown(saver))
+    saver.threads.tag("", "x")
+    assert [one.id for one in saver.threads.scan(tags=["x"])] == [""]
+    saver.threads.archive("")
+    assert shown(saver, "") == after
+    assert saver.threads.fork("", new_thread_id="fork").forked_from[0] == ""
+    assert saver.threads.search(forked_from="").threads[0].id == "fork"
+    with MemorySaver() as other:
+        assert sorted(saver.threads.mirror(other).added) == ["", "fork", "t"]
+        assert shown(other, "") == after
+    assert saver.threads.export_bundle([""], tmp_path / "a.tkb").threads == 1
+    assert [one.thread for one in saver.threads.erase("").threads] == [""]
+    saver.threads.fork("t", new_thread_id="")
+    assert saver.threads.discard_fork("", delete=True).state == "deleted"
+    assert sorted(one.id for one in saver.threads.scan()) == ["fork", "t"]
+    assert saver.check().threads == 2
 
 
 def test_what_stays_is_found(saver: Any) -> None:
@@ -331,6 +356,29 @@ def test_looking_after_the_store_brings_nothing_back(saver: Any, tmp_path: Path)
         assert state_of(saver) == "archived"
         assert saver.threads.mirror(other, "t").added == ["t"]
         assert shown(other) == shown(saver)
+
+
+@pytest.mark.parametrize("state", ["active", "suspended", "forked"])
+def test_an_archived_thread_in_another_state_is_put_right(
+    saver: Any, state: str, tmp_path: Path
+) -> None:
+    say(saver, "one")
+    before = shown(saver)
+    saver.threads.archive("t")
+    archived = saver._store.run(fetch(ReadEntry("t")))
+    saver._store.run(commit(Batch("t", 0, entry=archived._replace(state=state))))
+    (note,) = saver.check().notes
+    assert (note.thread, note.kind) == ("t", "registry")
+    done = saver.threads.repair(file=tmp_path / "out.tkq")
+    assert (done.ok, done.file) == (True, None)
+    found = saver._store.run(fetch(ReadEntry("t")))
+    assert found._replace(revision=0) == archived._replace(revision=0)
+    assert saver.check().notes == ()
+    assert shown(saver) == before
+    saver.delete_checkpoints(
+        "t", [one.config["configurable"]["checkpoint_id"] for one in saver.list(T)], None
+    )
+    assert saver.check().notes == ()
 
 
 def test_a_name_that_is_archived_is_not_free(saver: Any, tmp_path: Path) -> None:

@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 from kit.damage import damaging
+from kit.engine import Chain
 
-from threadkeep import Retention
+from threadkeep import MemorySaver, Retention
 from threadkeep.backends.redis.rows import keys_of
+from threadkeep.engine.operation import no_progress
 from threadkeep.errors import CorruptionError
 from threadkeep.repair.check import Kind
+from threadkeep.transfer import backup
 
-from .backends import open_backend
+from .backends import open_backend, url_of
 from .places import at
 from .test_damaged_cells import graph
 
@@ -96,6 +99,36 @@ def test_a_damaged_entry(name: str, case: str, tmp_path: Path) -> None:
         assert len(graph(saver).get_state(at("bad")).values["log"]) == 2
 
 
+REASON = {"bad": "Its entry in the registry is damaged: state."}
+
+
+@pytest.mark.parametrize("name", ["sqlite", "postgres", "redis"])
+def test_a_walk_over_the_whole_store_skips_a_damaged_entry(name: str, tmp_path: Path) -> None:
+    with open_backend(name, tmp_path) as saver, MemorySaver() as other:
+        for thread in ("alike", "bad", "good"):
+            graph(saver).invoke({"log": ["in"]}, at(thread))
+        damage(name, "state", tmp_path)
+        file = tmp_path / "threads.tkb"
+        exported = saver.threads.export_bundle(None, file)
+        assert (exported.threads, exported.skipped) == (2, REASON)
+        assert other.threads.import_bundle(file).added == ("alike", "good")
+        other.delete_thread("good")
+        done = saver.threads.mirror(other, replace=True)
+        assert (done.unchanged, done.replaced, done.skipped) == (1, ["good"], REASON)
+        back = other.threads.mirror(saver)
+        assert (back.unchanged, back.skipped) == (2, {})
+        graph(other).invoke({"log": ["in"]}, at("bad"))
+        assert other.threads.mirror(saver).skipped == REASON
+        for named in (
+            lambda: saver.threads.export_bundle(["bad"], file),
+            lambda: saver.threads.mirror(other, ["bad"]),
+        ):
+            with pytest.raises(CorruptionError, match="'bad'"):
+                named()
+    taken = backup.back_up(url_of(name, tmp_path), file, no_progress, form="bundle")
+    assert (taken.threads, taken.skipped) == (2, REASON)
+
+
 ARCHIVED = [("sqlite", case) for case in SQLITE] + CASES
 
 
@@ -144,6 +177,24 @@ def test_an_archived_thread_without_the_record_of_its_archive(case: str, tmp_pat
         assert done.unrepaired == found
         assert saver.threads.gc(Retention(ttl=0.000001)).deleted == ()
         assert key.exists()
+
+
+@pytest.mark.parametrize("number", ["77", "NULL", "'odd'", "2"])  # (2: that of `other`)
+def test_a_fork_whose_values_are_not_found_stays(number: str, tmp_path: Path) -> None:
+    with open_backend("sqlite", tmp_path) as saver:
+        graph(saver).invoke({"log": ["in"]}, at("origin"))
+        Chain(saver, "other").put(n=1)
+        saver.threads.fork("origin", new_thread_id="fork")
+        expected = graph(saver).get_state(at("fork")).values
+        saver.delete_thread("origin")
+        harm = damaging("sqlite", None, tmp_path)
+        harm.execute(f"UPDATE tk_threads SET heap = {number} WHERE thread = ?", "fork")
+        done = saver.threads.repair("fork", file=tmp_path / "out.tkq")
+        assert (done.repaired, done.file) == ((), None)
+        assert [(one.thread, one.kind) for one in done.unrepaired] == [("fork", Kind.VALUE)]
+        harm.execute("UPDATE tk_threads SET heap = 1 WHERE thread = ?", "fork")
+        assert saver.check().ok
+        assert graph(saver).get_state(at("fork")).values == expected
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ async def test_what_has_no_meaning_is_refused(saver: Any) -> None:
         (("thread",), {"metadata": {"a": 1}}),
         ((), {"metadata": {}}),
         ((), {"metadata": "a=1"}),
-        (("",), {}),
+        ((True,), {}),
         ((), {"metadata": {"a": object()}}),
         (("thread",), {"forks": 1}),
         (("thread",), {"rewrite": "yes"}),

@@ -454,7 +454,7 @@ def test_a_config_without_a_thread(memory: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="Invalid thread: None"):
         memory.streaming(None)
     with pytest.raises(InvalidArgumentError):
-        memory.partial("")
+        memory.partial(True)
 
 
 def test_a_stream_that_is_not_running(memory: Any) -> None:

@@ -17,7 +17,6 @@ from threadkeep.engine.model import ReadSegments, ReadThread, Span
 from threadkeep.engine.operation import fetch
 from threadkeep.errors import (
     CheckpointNotFoundError,
-    InvalidArgumentError,
     ThreadExistsError,
     ThreadNotFoundError,
 )
@@ -293,8 +292,6 @@ def test_forks_of_what_is_not_there(saver: Any) -> None:
         saver.threads.fork("one", "00000000-0000-0000-0000-000000000000")
     with pytest.raises(ThreadExistsError):
         saver.threads.fork("one", new_thread_id="one")
-    with pytest.raises(InvalidArgumentError):
-        saver.threads.fork("one", new_thread_id="")
     saver.threads.create("two", tags=["waiting"])
     assert saver.threads.fork("one", new_thread_id="two").state == "forked"
 

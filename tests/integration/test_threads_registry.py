@@ -351,7 +351,7 @@ def _known_tags(found: ThreadInfo | None) -> tuple[str, ...]:
         ("pinned", "yes"),
         ("min_bytes", -1),
         ("min_bytes", 1.5),
-        ("forked_from", ""),
+        ("forked_from", True),
         ("order", "size"),
         ("limit", 0),
         ("limit", 1001),
@@ -372,7 +372,7 @@ def test_wrong_threads_are_refused(saver: Any) -> None:
         with pytest.raises(InvalidArgumentError, match="ttl"):
             saver.threads.create("one", ttl=ttl)
     with pytest.raises(InvalidArgumentError, match="thread"):
-        saver.threads.create("")
+        saver.threads.create(True)
     with pytest.raises(InvalidArgumentError, match="at most 200"):
         saver.threads.create("one", tags=[f"tag {n}" for n in range(201)])
     assert saver.threads.get("one") is None

@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TextIO, TypeAlias
@@ -120,6 +120,14 @@ class Output:
             raise InvalidArgumentError(f"Nothing was {done}.")
 
 
+def skipped_lines(skipped: Mapping[str, str]) -> Iterator[str]:
+    """Return lines for threads that could not be read."""
+    for thread, reason in skipped.items():
+        yield f"Skipped {thread}: {reason}"
+    if skipped:
+        yield "`threadkeep check` says what is damaged, `threadkeep repair` puts it right."
+
+
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
     """End on SIGTERM as on Ctrl-C, which leaves everything in order."""
@@ -199,7 +207,8 @@ def _draw(items: Iterable[Drawn], stream: TextIO) -> None:
         if item is not None:
             is_plain = isinstance(item, str)
             with console.capture() as captured:
-                console.print(clean(item) if isinstance(item, str) else item, soft_wrap=is_plain)
+                shown = clean(item) if isinstance(item, str) else item
+                console.print(shown, soft_wrap=is_plain, crop=False)
             lines = captured.get().removesuffix("\n").split("\n")
             _write("".join(f"{line.rstrip()}\n" for line in lines), stream, "")
 
@@ -266,7 +275,9 @@ class _Fitting:
             yield Text("")
             for name, cell in zip(self._columns, row, strict=True):
                 if cell.plain:
-                    yield Text.assemble((name.removesuffix(">"), "bold"), "  ", cell)
+                    title = (name.removesuffix(">"), "bold")
+                    # (the terminal wraps what is too wide, without a line break)
+                    yield Text.assemble(title, "  ", cell, no_wrap=True, overflow="ignore")
 
 
 def table(

@@ -17,7 +17,7 @@ import ormsgpack
 from threadkeep.codec.frame import ELSEWHERE, MAGIC, VERSION, elsewhere, pack_elsewhere
 from threadkeep.engine import thread_entry
 from threadkeep.engine.model import Segment
-from threadkeep.engine.thread_entry import ThreadEntry, is_archived
+from threadkeep.engine.thread_entry import WITH_CHECKPOINTS, ThreadEntry, is_archived
 from threadkeep.errors import CorruptionError
 
 STUB = bytes((MAGIC, VERSION << 4 | ELSEWHERE))
@@ -100,6 +100,17 @@ def lost_archive(entry: ThreadEntry | None) -> str:
         "it is archived, and the record of where is lost:"
         f" its archive is under {home_of('*', entry.thread)} in the cold store"
     )
+
+
+def says_active(entry: ThreadEntry | None) -> bool:
+    """Return True if an entry names an archive that never came back, but is not archived."""
+    if entry is None or entry.state not in WITH_CHECKPOINTS:
+        return False
+    try:
+        archive = archive_of(entry)
+    except CorruptionError:
+        return False
+    return archive is not None and bool(archive.name) and not archive.back_at
 
 
 def with_archive(entry: ThreadEntry, archive: Archive) -> ThreadEntry:

@@ -10,6 +10,7 @@ from threadkeep.engine.model import OWN_NS, Batch
 from threadkeep.engine.operation import CheckpointRef, Operation, commit, fetch, fetch_checkpoint
 from threadkeep.engine.optimistic import retry
 from threadkeep.engine.thread_entry import (
+    ARCHIVE_RECORD,
     CountThreads,
     EntryFence,
     Order,
@@ -18,6 +19,7 @@ from threadkeep.engine.thread_entry import (
     ThreadEntry,
     ThreadQuery,
     ThreadStatus,
+    find_record,
     is_archived,
     is_there,
     sound,
@@ -103,11 +105,15 @@ def search(query: SearchThreads) -> Operation[list[ThreadEntry]]:
 
 
 def damaged_or_archived() -> Operation[list[str]]:
-    """Return the names of all threads whose entries are damaged, or say that they are archived."""
+    """Return the names of all threads whose entries are damaged, or name an archive."""
     names: list[str] = []
     after: tuple[str, str] | None = None
     while page := (yield from page_of("thread", after)):
-        names += [entry.thread for entry in page if entry.damage or is_archived(entry)]
+        names += [
+            entry.thread
+            for entry in page
+            if entry.damage or is_archived(entry) or find_record(entry.labels, ARCHIVE_RECORD)
+        ]
         after = page[-1].thread, page[-1].thread
     return names
 

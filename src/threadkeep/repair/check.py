@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from threadkeep.codec.frame import unpack
 from threadkeep.engine import registration, thread_summary
-from threadkeep.engine.cold_references import STUB, lost_archive
+from threadkeep.engine.cold_references import STUB, lost_archive, says_active
 from threadkeep.engine.context import NO_CODEC, Engine
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.lineage import (
@@ -479,7 +479,7 @@ def _registry_problem(rows: ThreadRows, entry: ThreadEntry | None) -> str:
     one of them.
     """
     if not rows.checkpoints:
-        return ""
+        return "its rows are archived, and its state is another" if says_active(entry) else ""
     if entry is None or not entry.state:
         return "the registry does not know it"
     size = thread_summary.of_thread(rows).size

@@ -82,6 +82,12 @@ HINTS = {
 """Advice for a finding that is left, by its kind."""
 
 
+_ELSEWHERE = (
+    "values are missing, no segment is damaged, and all of it stays: the number of its heap may be"
+    " wrong; restore a backup, or delete the thread if nobody needs it"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class NewHead:
     """A namespace whose newest checkpoint was broken: its id, and the newest sound one."""
@@ -239,20 +245,34 @@ def plan(engine: Engine, thread: str) -> Operation[Repair | None]:
         # A newer release, a key or a cold store may be able to read something. Whoever finds the
         # archive of a thread needs the entry as it is.
         return Repair(report, unrepaired=report.findings)
+    if _is_elsewhere(found):
+        left = Finding(_ELSEWHERE, thread, kind=Kind.VALUE)
+        return Repair(report, unrepaired=(left,))
     if kinds <= NOTES:
         return Repair(report, _registering(engine, snapshot))
     return _removing(engine, found, snapshot, report)
 
 
+def _is_elsewhere(found: Examined) -> bool:
+    """Return True if values are missing and no segment is damaged.
+
+    Then the number of a fork's heap may be wrong, or that of a thread without any segment.
+    """
+    is_fork = found.entry is not None and found.entry.origin is not None
+    is_missing = any(one.kind in (Kind.KEYFRAME, Kind.VALUE) for one in found.findings)
+    return is_missing and not found.damaged and (is_fork or not found.rows.segments)
+
+
 def _registering(engine: Engine, snapshot: Snapshot) -> Batch:
     """The change that puts the entry of a sound thread right."""
-    rows, entry, now = snapshot.rows, snapshot.entry, engine.now()
+    rows, entry, now, new = snapshot.rows, snapshot.entry, engine.now(), None
     touch = thread_summary.of_thread(rows)
     if rows.family or (entry is not None and entry.origin is not None):
         touch = touch._replace(size=0, whole=False)  # (what is shared counts for one of them)
-    new = None
     if entry is None or entry.state in ("", ThreadStatus.DELETED):
         new = thread_summary.entry_of(snapshot.thread, rows.checkpoints, rows.orphans, now)
+    elif not rows.checkpoints:
+        new, touch = entry._replace(state=ThreadStatus.ARCHIVED), None
     thread, fences = snapshot.thread, snapshot.fences
     return Batch(thread, now, rows.generation, fences=fences, entry=new, touch=touch)
 

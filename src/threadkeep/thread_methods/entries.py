@@ -196,7 +196,8 @@ class ThreadTransfers:
             ThreadNotFoundError: one of them holds no checkpoint.
             InvalidArgumentError: an id is invalid.
             OpenError, DiskFullError: the file cannot be written, or is no bundle.
-            ConflictError, CorruptionError: a thread could not be read.
+            ConflictError: a thread is written all the time.
+            CorruptionError: a thread that was named is damaged. Others are `skipped`.
         """
         return driver.run(lazy.bundles.export_bundle(self._store, threads, file, progress))
 
@@ -322,7 +323,8 @@ class ThreadTransfers:
         Raises:
             InvalidArgumentError: the other is no saver of threadkeep, or is this store.
             ThreadNotFoundError: there is no such thread here.
-            CorruptionError: a thread is damaged, or did not arrive as it is here.
+            CorruptionError: a thread that was named is damaged (others are `skipped`), or did
+                not arrive as it is here.
             ConflictError: a thread is written there all the time.
         """
         return driver.run(

@@ -39,12 +39,14 @@ class BackedUp(NamedTuple):
         size: its bytes.
         threads: how many threads it holds, if that is known.
         away: threads with values in the cold store, which the backup does not hold.
+        skipped: damaged threads that a bundle does not hold, each with the reason.
     """
 
     kind: Kind
     size: int
     threads: int | None
-    away: tuple[str, ...] = ()
+    away: tuple[str, ...]
+    skipped: dict[str, str]
 
 
 class Restored(NamedTuple):
@@ -66,10 +68,10 @@ def back_up(
     kind, path = _kind_for(store, file, form), file_of(store)
     if path is not None and file.exists() and Path(path).exists() and file.samefile(path):
         raise InvalidArgumentError(f"{file} is the store itself.", hint="Use another file.")
-    threads: int | None = None
+    threads, skipped = None, dict[str, str]()
     if kind is Kind.BUNDLE:
         with _readable(store, file.parent, progress) as backend:
-            threads = driver.run(bundles.back_up(LayeredStore(backend), file, progress))
+            threads = driver.run(bundles.back_up(LayeredStore(backend), file, progress, skipped))
     else:
         with replacing(file) as beside:
             if path is None:
@@ -78,7 +80,7 @@ def back_up(
                 threads = maintenance.back_up(path, beside, partial(progress, "pages copied"))
     away = _away(store)
     with file_errors(file):
-        return BackedUp(kind, file.stat().st_size, threads, away)
+        return BackedUp(kind, file.stat().st_size, threads, away, skipped)
 
 
 def _away(store: str) -> tuple[str, ...]:

@@ -54,12 +54,14 @@ class Exported(NamedTuple):
         checkpoints: how many these have, hidden ones included.
         size: bytes of the bundle.
         archived: threads that were not written: they are in the cold store, and were not named.
+        skipped: damaged threads that were not named, each with the reason; not written.
     """
 
     threads: int
     checkpoints: int
     size: int
-    archived: tuple[str, ...] = ()
+    archived: tuple[str, ...]
+    skipped: dict[str, str]
 
 
 class Imported(NamedTuple):
@@ -166,25 +168,40 @@ def export_bundle(
     names, path, progress = validation.thread_ids(threads), Path(file), progress or no_progress
     yield from aside(partial(check_may_be_replaced, path))
     source = store.beneath()
-    archived: list[str] = []
+    archived, skipped = list[str](), dict[str, str]()
     add = partial(_add_digested, source, archived=None if names is not None else archived)
+    may_skip = skipped if names is None else None
     if names is None:
         names = yield from on(source, whole_thread.all_threads())
-    counts = yield from _write(path, names, add, progress, check=True)
+    counts = yield from _write(path, names, add, progress, may_skip, check=True)
     size = yield from aside(lambda: path.stat().st_size)
-    return Exported(sum(map(bool, counts)), sum(counts), size, tuple(archived))
+    return Exported(sum(map(bool, counts)), sum(counts), size, tuple(archived), skipped)
 
 
-def back_up(store: Runner, file: Path, progress: Progress) -> Workflow[int]:
-    """Write all threads to a bundle, damaged ones too; return how many there are."""
+def back_up(
+    store: Runner, file: Path, progress: Progress, skipped: dict[str, str]
+) -> Workflow[int]:
+    """Write all threads to a bundle; return how many there are.
+
+    Damaged checkpoints are written as they are. Threads that cannot be read are added to `skipped`.
+    """
     names = yield from on(store, whole_thread.all_threads())
-    return sum((yield from _write(file, names, partial(_add_as_it_is, store), progress)))
+    return sum((yield from _write(file, names, partial(_add_as_it_is, store), progress, skipped)))
 
 
 def _write(
-    file: Path, names: Sequence[str], add: AddThread, progress: Progress, *, check: bool = False
+    file: Path,
+    names: Sequence[str],
+    add: AddThread,
+    progress: Progress,
+    skipped: dict[str, str] | None,
+    *,
+    check: bool = False,
 ) -> Workflow[list[int]]:
-    """Write a bundle; return the counts that `add` returns."""
+    """Write a bundle; return the counts that `add` returns.
+
+    Damaged threads are added to `skipped`, each with the reason; without it they raise.
+    """
     stack = ExitStack()
 
     def write() -> Workflow[list[int]]:
@@ -193,7 +210,12 @@ def _write(
         opened = stack.enter_context((yield from aside(lambda: part.open("wb"))))
         bundle = yield from aside(partial(BundleWriter, opened))
         for done, name in enumerate(names, 1):
-            counts.append((yield from add(bundle, name)))
+            try:
+                counts.append((yield from add(bundle, name)))
+            except CorruptionError as error:
+                if skipped is None:
+                    raise
+                skipped[name] = error.message
             progress("threads read", done, len(names))
         yield from aside(bundle.end)
         yield from aside(opened.close)

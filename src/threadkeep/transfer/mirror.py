@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from threadkeep import validation
 from threadkeep.engine.model import DropThread
@@ -19,15 +19,26 @@ from threadkeep.engine.operation import Operation, Progress, commit, no_progress
 from threadkeep.engine.optimistic import retry
 from threadkeep.engine.rows import created_at
 from threadkeep.engine.thread_entry import is_archived, is_there
-from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadNotFoundError
-from threadkeep.layered_store import (
-    LayeredStore,
-    store_of,
+from threadkeep.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    ThreadExistsError,
+    ThreadNotFoundError,
 )
+from threadkeep.layered_store import LayeredStore, store_of
 from threadkeep.layers.driver import Runner, Workflow, aside, on
 from threadkeep.transfer import digest, putting, whole_thread
 from threadkeep.transfer.bundles import compare
-from threadkeep.transfer.whole_thread import WholeThread, marks_of, read_rows, rows_of, whole_of
+from threadkeep.transfer.whole_thread import (
+    CheckpointKey,
+    WholeThread,
+    marks_of,
+    read_rows,
+    rows_of,
+    whole_of,
+)
+
+Digests: TypeAlias = dict[CheckpointKey, bytes]
 
 
 @dataclass(slots=True)
@@ -42,6 +53,7 @@ class Mirrored:
         newer: threads that have more there, and nothing less; left alone.
         conflicts: reasons why others were left alone, by thread.
         archived: threads that are archived here, and were not named; left where they are.
+        skipped: damaged threads that were not named, each with the reason.
         unchanged: how many were the same.
     """
 
@@ -52,6 +64,7 @@ class Mirrored:
     newer: list[str] = field(default_factory=list)
     conflicts: dict[str, str] = field(default_factory=dict)
     archived: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
     unchanged: int = 0
 
 
@@ -101,23 +114,36 @@ class _Mirror:
             raise ThreadNotFoundError(hint="Correct the ids of threads.", thread=name)
         names = known if names is None else names
         for done, name in enumerate(names, 1):
-            yield from retry(name, partial(self._thread, name), (_GoneError, ThreadExistsError))
+            yield from self._visit(name)
             progress("threads compared", done, len(names))
         return self.result
 
-    def _thread(self, name: str) -> Workflow[None]:
+    def _visit(self, name: str) -> Workflow[None]:
+        step = partial(self._thread, name)
+        try:
+            copied = yield from retry(name, step, (_GoneError, ThreadExistsError))
+        except CorruptionError as error:
+            if self.is_named:
+                raise
+            self.result.skipped[name] = error.message
+            return
+        if copied is not None:  # (a difference is a fault of the other store: it ends the mirror)
+            compare(name, copied, (yield from self._digests_there(name)))
+
+    def _thread(self, name: str) -> Workflow[Digests | None]:
+        """Compare a thread; copy it if the options say so, and return the copy's digests."""
         own = yield from on(self.here, _read_rows(name, stub=not self.is_named))
         if is_archived(own.entry):
             self.result.archived.append(name)
-            return
+            return None
         other = yield from on(self.there, _read_rows(name))
         step = step_for(own, other)
         if step == "diverged" and (yield from self._are_equal(own)):
             step = "unchanged"
-        step = self._allowed(step)
+        step, copied = self._allowed(step), None
         if not self.options.dry_run:
             if step in ("added", "extended", "replaced"):
-                yield from self._copy(own, replace=step == "replaced")
+                copied = yield from self._copy(own, replace=step == "replaced")
             elif step == "deleted":
                 yield from on(self.there, commit(DropThread(name, own.deleted_at)))
         if step in _CONFLICTS:
@@ -126,6 +152,7 @@ class _Mirror:
             self.result.unchanged += 1
         else:
             getattr(self.result, step).append(name)
+        return copied
 
     def _allowed(self, step: str) -> str:
         """Return what the options say to do instead, if anything."""
@@ -142,7 +169,7 @@ class _Mirror:
             raise _GoneError
         return whole
 
-    def _digests_there(self, name: str) -> Workflow[dict[whole_thread.CheckpointKey, bytes]]:
+    def _digests_there(self, name: str) -> Workflow[Digests]:
         whole = yield from on(self.there, whole_thread.read_thread(name, stub=False))
         return (yield from aside(partial(digest.of_checkpoints, whole)))
 
@@ -152,14 +179,14 @@ class _Mirror:
         digests = yield from aside(partial(digest.of_checkpoints, whole))
         return digests == (yield from self._digests_there(own.thread))
 
-    def _copy(self, own: WholeThread, *, replace: bool) -> Workflow[None]:
-        """Copy a thread as it is now, all of it or what is missing, and compare the digests."""
+    def _copy(self, own: WholeThread, *, replace: bool) -> Workflow[Digests]:
+        """Copy a thread as it is now, all of it or what is missing; return its digests."""
         whole = yield from self._read(own)
         expected = yield from aside(partial(digest.of_checkpoints, whole))
         now = time.time_ns() // 1000
         put = putting.put_thread(whole, now, replace=replace, marks=True)
         yield from on(self.there, put)
-        compare(own.thread, expected, (yield from self._digests_there(own.thread)))
+        return expected
 
 
 _CONFLICTS = {

@@ -28,7 +28,7 @@ from threadkeep.cli.stores import (
     open_target,
     public_name,
 )
-from threadkeep.cli.terminal import Drawn, plural, table, text
+from threadkeep.cli.terminal import Drawn, plural, skipped_lines, table, text
 from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, WrongKeyError
 from threadkeep.threads import Adopted, Filters, Mirrored
@@ -53,8 +53,11 @@ def export(
     all_threads: bool = flag("--all", "Export all threads."),
     tag: list[str] | None = WITH_TAGS,
     metadata: list[str] | None = WITH_METADATA,
-) -> None:
-    """Export threads to a bundle, a file for any kind of store. Programs may keep running."""
+) -> int:
+    """Export threads to a bundle, a file for any kind of store. Programs may keep running.
+
+    Exit code 1: damaged threads were skipped.
+    """
     *threads, file = places
     filters: Filters = {
         "state": _SAVED,
@@ -82,7 +85,9 @@ def export(
         skipped = plural(len(archived), "archived thread")
         lines.append(f"Skipped {skipped} (use threadkeep restore --thread first)")
     counted = {"threads": done.threads, "checkpoints": done.checkpoints, "bytes": done.size}
-    session.print({"file": file, **counted, "archived": archived}, *lines)
+    lines += skipped_lines(done.skipped)
+    session.print({"file": file, **counted, "archived": archived, "skipped": done.skipped}, *lines)
+    return 1 if done.skipped else 0
 
 
 @command("threadkeep import refunds.tkb --url redis://localhost:6379/0")
@@ -210,7 +215,7 @@ def mirror(
     dry_run: bool = DRY_RUN,
     full: bool = FULL,
 ) -> int:
-    """Copy to B what it lacks of A's threads. Exit code 1: there are conflicts.
+    """Copy to B what it lacks of A's threads. Exit code 1: conflicts, or damaged threads.
 
     Run it again to copy what came since, or to finish an interrupted run.
     """
@@ -228,7 +233,7 @@ def mirror(
         )
     document = {"from": public_name(a), "to": public_name(b), "dry_run": dry_run, **asdict(done)}
     session.print(document, *_mirror_lines(done, dry_run=dry_run, full=full))
-    return 1 if done.conflicts else 0
+    return 1 if done.conflicts or done.skipped else 0
 
 
 _NOTES = {
@@ -245,12 +250,14 @@ def _mirror_lines(done: Mirrored, *, dry_run: bool, full: bool) -> Iterator[Draw
     hidden = len(rows) - len(shown)
     conflict = text("conflict", "bold red")
     conflicts = [(name, conflict, reason) for name, reason in done.conflicts.items()]
+    conflicts += [(name, text("skipped", "bold red"), why) for name, why in done.skipped.items()]
     yield table(("thread", "in B", ""), shown + conflicts)
     if hidden:
         yield f"... {plural(hidden, 'more thread')} (--full)"
     counts = [f"{len(ids):,} {name}" for name, ids in groups.items() if ids]
     counts += [f"{done.unchanged:,} unchanged"] if done.unchanged else []
     counts += [plural(len(done.conflicts), "conflict")] if done.conflicts else []
+    counts += [f"{len(done.skipped):,} skipped"] if done.skipped else []
     yield f"{'Dry run' if dry_run else 'Threads'}: {', '.join(counts) or 'nothing to mirror'}"
     if done.conflicts:
         yield "Conflicts were not changed in B. To copy A's threads, add their ids and --replace."

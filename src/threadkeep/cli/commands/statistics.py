@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 
 from threadkeep.backends.open import file_of
 from threadkeep.cli.app import command
@@ -31,7 +31,7 @@ _LABELS = {
 }
 _AXIS = "".join([f"{f'-{hours} h':<18}" for hours in (24, 18, 12, 6)]).rstrip()
 _TABLES, _OTHER_LINES = 3, 31
-_NUMBERS, _LEAST_NAME = 44, 16  # columns
+_NUMBERS = 44  # columns
 _BARS = (24, 8)  # their longest, where there is room
 
 
@@ -153,9 +153,9 @@ def _channels(found: Stats, top: int) -> Drawn:
 def _sizes(
     columns: Sequence[str], rows: Sequence[tuple[str, int, str, str]], total: int = 0
 ) -> Drawn:
-    """Return a table of names and bytes, each in one line; with bars, if there is room for them."""
-    room = max(width() - _NUMBERS, _LEAST_NAME)
-    names = [_cut(name, room) for name, *_ in rows]
+    """Return a table of names and bytes, with bars if there is room for them."""
+    room = width() - _NUMBERS
+    names = [shown(name) for name, *_ in rows]
     most = max([count for _, count, *_ in rows], default=0)
     longest = next((n for n in _BARS if n + max(map(cell_len, names), default=0) <= room), 0)
     cells: list[Any] = [
@@ -165,14 +165,6 @@ def _sizes(
     if total:
         cells.append(("total", "", "", size(total), text("")))
     return table((*columns, "bytes>", ""), cells)
-
-
-def _cut(name: str, room: int) -> str:
-    """Return a name without its middle, where it is too wide."""
-    name, half = shown(name), room // 2
-    if cell_len(name) <= room:
-        return name
-    return f"{set_cell_size(name, half - 3)}...{set_cell_size(name[::-1], half)[::-1]}"
 
 
 # -- advise ------------------------------------------------------------------------------

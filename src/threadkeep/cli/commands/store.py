@@ -23,7 +23,7 @@ from threadkeep.cli.parameters import (
     thread_ids,
 )
 from threadkeep.cli.stores import Session, open_target, public_name
-from threadkeep.cli.terminal import plural, print_thread
+from threadkeep.cli.terminal import plural, print_thread, skipped_lines
 from threadkeep.engine.operation import Progress
 from threadkeep.errors import CorruptionError, InvalidArgumentError, NotSetUpError
 from threadkeep.repair.check import CheckReport, Finding
@@ -173,7 +173,7 @@ def backup(
 ) -> int:
     """Back up all threads of a store to a file. Programs may keep running.
 
-    Exit code 1: values in the cold store are not included.
+    Exit code 1: values in the cold store, or damaged threads, are not included.
     """
     *store, file = places
     if len(store) > 1:
@@ -187,14 +187,16 @@ def backup(
         "bytes": taken.size,
         "threads": taken.threads,
         "away": taken.away,
+        "skipped": taken.skipped,
     }
     threads = "" if taken.threads is None else f"{plural(taken.threads, 'thread')} "
     summary = f"Backed up {threads}to {file} ({taken.kind.value}, {plural(taken.size, 'byte')})"
     session.print(document, summary, *_missing_lines(taken))
-    return 1 if taken.away else 0
+    return 1 if taken.away or taken.skipped else 0
 
 
 def _missing_lines(taken: backups.BackedUp) -> Iterator[str]:
+    yield from skipped_lines(taken.skipped)
     if taken.away:
         names = ", ".join(taken.away[:_NAMES]) + (", ..." if len(taken.away) > _NAMES else "")
         yield f"Not included: values of {plural(len(taken.away), 'thread')} in the cold store"
