@@ -7,13 +7,13 @@ import random
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from kit import redis as redis_kit
+from kit.forked import python
 from kit.postgres import url_for
 from kit.selection import SEED, some
 from langgraph.checkpoint.base import CheckpointTuple
@@ -31,7 +31,7 @@ class Nursery:
     """The program in `nursery.py`, and what its children told."""
 
     def __init__(self, *options: str) -> None:
-        command = [sys.executable, "-m", "tests.crash.nursery", *options]
+        command = [*python(), "-m", "tests.crash.nursery", *options]
         self.program = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )

@@ -8,13 +8,13 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 from contextlib import closing
 from typing import Any
 
 import pytest
 from kit.conversations import Chat, originals, talk
+from kit.forked import python
 from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep import MemorySaver, SqliteSaver
@@ -267,7 +267,7 @@ started.wait(20)
 
 def test_a_program_that_ends_waits_for_the_call_under_way_alone() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", ENDING], capture_output=True, text=True, check=True, timeout=60
+        [*python(), "-c", ENDING], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.split() == ["50", "50"]
     assert done.stderr == ""

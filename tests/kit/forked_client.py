@@ -36,7 +36,8 @@ def main():
         os.close(one)  # (whoever reads them waits for the process alone)
     code = number(link)
     if code < 0:
-        _signal.signal(-code, _signal.SIG_DFL)
+        if code != -_signal.SIGKILL:
+            _signal.signal(-code, _signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
 
