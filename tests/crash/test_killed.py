@@ -22,7 +22,7 @@ from tests.crash.nursery import COLLECTING, CONVERSATIONS, KEPT, RELAXED, digest
 from threadkeep import Retention, open_saver
 from threadkeep.saver import Saver
 
-KILLS = {"sqlite": some(16, 180), "postgres": some(8, 60), "redis": some(8, 40)}
+KILLS = {"sqlite": some(10, 180), "postgres": some(6, 60), "redis": some(6, 40)}
 KILLS_A_STORE = some(6, 20)
 ROOT = Path(__file__).parents[2]
 
