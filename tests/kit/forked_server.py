@@ -30,6 +30,7 @@ MODULES = (
     "langgraph.graph",
     "langgraph.prebuilt",
     "langgraph.checkpoint.sqlite",
+    "pytest",
     "rich.live",
     "rich.progress",
 )
