@@ -7,6 +7,9 @@ VENV ?= .venv
 export VENV PYTHON
 python := $(VENV)/bin/python
 
+# The processes of tests and benchmarks would compile all that they import, each of them again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-lowest lint format bench lock clean
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from kit.forked import python
 from kit.redis_servers import Server
 from kit.selection import FULL
 from langgraph.checkpoint.memory import InMemorySaver
@@ -37,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(*arguments):
-    command = [sys.executable, "-m", "bench", *map(str, arguments)]
+    command = [*python(), "-m", "bench", *map(str, arguments)]
     return subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
 
 

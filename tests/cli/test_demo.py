@@ -7,12 +7,12 @@ import shlex
 import signal
 import sqlite3
 import subprocess
-import sys
 from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from kit.forked import python
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from demo.__main__ import main
@@ -38,7 +38,7 @@ def folder(tmp_path):
 
 
 def command(*arguments):
-    return [sys.executable, "-m", "demo", *map(str, arguments)]
+    return [*python(), "-m", "demo", *map(str, arguments)]
 
 
 def run(*arguments):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from kit.cli import SECONDS, command
 from kit.engine import Chain
+from kit.forked import python
 
 from threadkeep import SqliteSaver
 from threadkeep.__main__ import main
@@ -123,7 +124,7 @@ def test_a_place_that_is_not_cleared_is_told(capsys: pytest.CaptureFixture[str])
             "Session.open = lambda self, **_: SqliteSaver(self.url(), busy_timeout=0.05)\n"
             "sys.exit(main(['erase', 'beta', '--yes']))"
         )
-        run = [command()[0], "-c", program]
+        run = [*python(), "-c", program]
         done = subprocess.run(
             run, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
         )

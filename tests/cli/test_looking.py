@@ -15,6 +15,7 @@ import pytest
 from kit import cli as cli_kit
 from kit.cli import SECONDS, command, threadkeep
 from kit.engine import Chain, everything
+from kit.forked import python
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
@@ -176,7 +177,7 @@ def test_classes_of_the_program(store, tmp_path, monkeypatch, name):
     kit = Path(cli_kit.__file__).parents[1]
     places = [str(tmp_path), str(kit), str(kit.parent), *sys.path]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=SECONDS, env=environment)
+    subprocess.run([*python(), "-c", program], check=True, timeout=SECONDS, env=environment)
     code, said, wrong = threadkeep(name, "own")
     assert (code, said, len(wrong)) == (2, [], 1)
     assert "planning.Plan" in wrong[0]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from kit.cli import SECONDS, threadkeep
 from kit.engine import Chain, everything
+from kit.forked import python
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
@@ -74,7 +75,7 @@ def put(name, thread, start, **values):
 
 
 def interrupted(done, *arguments):
-    program = [sys.executable, "-c", INTERRUPTED, str(done), *arguments]
+    program = [*python(), "-c", INTERRUPTED, str(done), *arguments]
     ended = subprocess.run(program, check=False, capture_output=True, text=True, timeout=SECONDS)
     assert (ended.returncode, ended.stdout) == (130, "")
     assert ended.stderr == "threadkeep: interrupted\n"
@@ -363,7 +364,7 @@ def test_classes_of_the_program_are_named_before_an_adoption():
         "with SqliteSaver.from_conn_string('langgraph.db') as saver:\n"
         "    Chain(saver, 'own').put(plan=appstate.Plan('free'))\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=SECONDS)
+    subprocess.run([*python(), "-c", program], check=True, timeout=SECONDS)
     code, said, wrong = threadkeep("adopt", "langgraph.db", "threads.db")
     assert (code, said, len(wrong)) == (2, [], 1)
     assert "thread 'own', checkpoint '00000001'" in wrong[0]

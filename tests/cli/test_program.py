@@ -146,10 +146,11 @@ def test_what_goes_to_no_terminal_is_plain(name, folder, capsys):
 
 
 def test_the_help_of_the_program_names_the_commands():
-    code, said, wrong = threadkeep("--help")
-    assert (code, wrong) == (0, [])
-    assert set(COMMANDS) <= {word for line in said for word in line.split()}
-    assert "\n".join(said).isascii()
+    program = [sys.executable, "-m", "threadkeep", "--help"]
+    done = subprocess.run(program, check=True, capture_output=True, text=True, timeout=SECONDS)
+    assert done.stderr == ""
+    assert set(COMMANDS) <= set(done.stdout.split())
+    assert done.stdout.isascii()
 
 
 def on_a_terminal(*arguments, **environment):

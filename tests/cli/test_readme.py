@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from kit.forked import python
 
 ROOT = Path(__file__).parents[2]
 BOTH = pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
@@ -17,10 +17,10 @@ BOTH = pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
 def test_its_examples_run_in_an_empty_folder(name, tmp_path):
     text = (ROOT / name).read_text(encoding="utf-8")
     program = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
-    command = [sys.executable, "-W", "error", "-c", program]
+    command = [*python(), "-W", "error", "-c", program]
     subprocess.run(command, check=True, cwd=tmp_path, capture_output=True)
     for line in re.findall(r"`threadkeep ([^`]* threads\.db)`", text):
-        shell = [sys.executable, "-m", "threadkeep", *line.split()]
+        shell = [*python(), "-m", "threadkeep", *line.split()]
         subprocess.run(shell, check=True, cwd=tmp_path, capture_output=True)
 
 

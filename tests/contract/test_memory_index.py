@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from contextlib import closing
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit import postgres
+from kit.forked import python
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
@@ -356,7 +356,7 @@ index.close()
 
 
 def test_two_processes_add_at_once(file):
-    command = [sys.executable, "-c", ADD, str(file)]
+    command = [*python(), "-c", ADD, str(file)]
     children = [
         subprocess.Popen([*command, str(n)], stdin=subprocess.PIPE, text=True) for n in range(2)
     ]

@@ -23,7 +23,7 @@ class TestPostgres(BackendContract):
         return self.new_backend(folder)
 
 
-class TestAsyncPostgres(BackendContract):
+class TestAsyncPostgres(Variant):
     def new_backend(self, folder):
         async def make():
             return PostgresBackend(url_for(folder), max_size=8).asynchronous

@@ -13,6 +13,7 @@ import pytest
 from integration.places import at
 from integration.rows import aput, place, put, value_at
 from integration.runs import story, told
+from kit.forked import python
 from kit.postgres import empty_schema, url
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from psycopg.rows import dict_row
@@ -452,7 +453,7 @@ saver.close()
 """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
+        [*python(), "-W", "error", "-c", program],
         check=False,
         capture_output=True,
         text=True,

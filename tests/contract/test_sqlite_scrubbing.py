@@ -2,12 +2,12 @@
 
 import sqlite3
 import subprocess
-import sys
 import threading
 from contextlib import closing
 
 import pytest
 from kit.engine import Chain, everything
+from kit.forked import python
 from kit.remnants import remnants
 
 from threadkeep import Cache, GroupCommit, Retention, SqliteSaver, WriteBehind
@@ -109,7 +109,7 @@ def test_others_have_it_open(path):
     with SqliteSaver(path, **OPTIONS) as saver, closing(sqlite3.connect(path)) as other:
         fill(saver)
         assert other.execute("SELECT count(*) FROM checkpoints").fetchone() == (40,)
-        command = [sys.executable, "-c", ERASE, str(path), "x"]
+        command = [*python(), "-c", ERASE, str(path), "x"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         assert done.stdout == "True\n"
         assert remnants(path.parent, MARKER) == {}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from kit.forked import python
 
 # In a process of its own: the extension is given to every connection of the process.
 _PROGRAM = """
@@ -45,7 +45,7 @@ else:
 
 
 def test_sqlite_vec_and_numpy_find_the_same(tmp_path):
-    command = [sys.executable, "-c", _PROGRAM, str(tmp_path / "items.db")]
+    command = [*python(), "-c", _PROGRAM, str(tmp_path / "items.db")]
     root = Path(__file__).parents[2]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

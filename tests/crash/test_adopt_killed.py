@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kit import redis as redis_kit
 from kit.engine import everything
+from kit.forked import python
 from kit.postgres import url_for
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -61,7 +61,7 @@ def test_killed_and_done_again(store: str, tmp_path: Path) -> None:
         fill(saver)
     known = []
     for done in (5, 12, CHECKPOINTS):
-        command = [sys.executable, "-c", PROGRAM, str(source), url, str(done)]
+        command = [*python(), "-c", PROGRAM, str(source), url, str(done)]
         killed = subprocess.run(command, check=False, timeout=SECONDS)
         assert killed.returncode == -signal.SIGKILL
         with open_saver(url) as saver:

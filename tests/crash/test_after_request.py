@@ -360,32 +360,43 @@ def archive_again(saver: Saver, scene: Scene) -> None:
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("operation", [archive, archive_again, read], ids=lambda op: op.__name__)
-def test_an_archived_thread_is_whole_at_every_request(stores, operation, tmp_path):
-    for at in itertools.count():
-        for after in (False, True):
-            for error in (errors.BackendError, Death):
-                cold = tmp_path / f"{at} {after} {error.__name__}"
-                scene = Scene(stores(), "fork", operation, cold.as_uri())
-                before = everything(scene.saver)
-                if operation is not archive:
-                    scene.saver.threads.archive("t")
-                scene.backend.arm(at, after=after, error=error)
-                with suppress(errors.BackendError, Death):
-                    operation(scene.saver, scene)
-                done, scene.backend.at = scene.backend.asked <= at, None
-                reader = Saver(scene.backend, cold=cold.as_uri())
-                assert reader.get_tuple(config()) is not None
-                assert everything(reader) == before, (at, after, error)
-                assert reader.check().ok
-                archive(reader, scene)
-                assert reader.get_tuple(config()) is not None
-                assert everything(reader) == before
-                reader.delete_thread("t")
-                assert not [*cold.rglob("*.tkb")], (at, after, error)
-                scene.backend.close()
-        if done:
-            assert at > 2
-            return
+def test_an_archived_thread_is_whole_at_every_request(stores, operation, tmp_path, cases):
+    def begin(cold):
+        scene = Scene(stores(), "fork", operation, cold.as_uri())
+        before = everything(scene.saver)
+        if operation is not archive:
+            scene.saver.threads.archive("t")
+        return scene, before
+
+    scene, _ = begin(tmp_path / "alone")
+    requests = asked(scene, operation)
+    assert requests > 2
+    failures = itertools.product(range(requests), (False, True), (errors.BackendError, Death))
+    for at, after, error in cases(failures, 4):
+        cold = tmp_path / f"{at} {after} {error.__name__}"
+        scene, before = begin(cold)
+        scene.backend.arm(at, after=after, error=error)
+        with suppress(errors.BackendError, Death):
+            operation(scene.saver, scene)
+        scene.backend.at = None
+        reader = Saver(scene.backend, cold=cold.as_uri())
+        assert reader.get_tuple(config()) is not None
+        assert everything(reader) == before, (at, after, error)
+        assert reader.check().ok
+        archive(reader, scene)
+        assert reader.get_tuple(config()) is not None
+        assert everything(reader) == before
+        reader.delete_thread("t")
+        assert not [*cold.rglob("*.tkb")], (at, after, error)
+        scene.backend.close()
+
+
+def asked(scene, operation):
+    """Carry it out; how many requests it takes."""
+    scene.backend.asked = 0
+    operation(scene.saver, scene)
+    scene.backend.close()
+    return scene.backend.asked
 
 
 # -- parts of threads ------------------------------------------------------------------
@@ -430,40 +441,44 @@ def archive_rest(saver: Saver, scene: Scene) -> None:
     [offload, bring_back, fork, copy_thread, offload_less, archive_rest],
     ids=lambda op: op.__name__,
 )
-def test_parts_of_a_thread_are_whole_at_every_request(stores, operation, tmp_path):
+def test_parts_of_a_thread_are_whole_at_every_request(stores, operation, tmp_path, cases):
     """Each is in the store, or in an object that is there."""
-    for at in itertools.count():
-        for after in (False, True):
-            cold = tmp_path / f"{at} {after}"
-            scene = Scene(stores(), "fork", operation, cold.as_uri())
-            replace_pages(scene)
-            before = everything(scene.saver)
-            if operation is not offload:
-                offload(scene.saver, scene)
-                assert objects(cold)
-            scene.backend.arm(at, after=after, error=Death)
-            with suppress(Death):
-                operation(scene.saver, scene)
-            done, scene.backend.at = scene.backend.asked <= at, None
-            reader = Saver(scene.backend, cold=cold.as_uri())
-            assert reader.get_tuple(config()) is not None
-            found = everything(reader)
-            assert reader.check().ok
-            if operation is not offload_less:
-                assert {place: found[place] for place in before} == before, (at, after)
-            operation(reader, scene)
-            assert reader.get_tuple(config()) is not None
-            assert everything(reader).keys() >= before.keys()
-            reader.delete_thread("t")
-            assert not objects(cold), (at, after)
-            assert reader.check().ok
-            if operation is copy_thread:
-                copied = {(*place[1:],) for place in everything(reader) if place[0] == "copy"}
-                assert copied == {(*place[1:],) for place in before if place[0] == "t"}
-            scene.backend.close()
-        if done:
-            assert at > 2
-            return
+
+    def begin(cold):
+        scene = Scene(stores(), "fork", operation, cold.as_uri())
+        replace_pages(scene)
+        before = everything(scene.saver)
+        if operation is not offload:
+            offload(scene.saver, scene)
+            assert objects(cold)
+        return scene, before
+
+    scene, _ = begin(tmp_path / "alone")
+    requests = asked(scene, operation)
+    assert requests > 2
+    for at, after in cases(itertools.product(range(requests), (False, True)), 4):
+        cold = tmp_path / f"{at} {after}"
+        scene, before = begin(cold)
+        scene.backend.arm(at, after=after, error=Death)
+        with suppress(Death):
+            operation(scene.saver, scene)
+        scene.backend.at = None
+        reader = Saver(scene.backend, cold=cold.as_uri())
+        assert reader.get_tuple(config()) is not None
+        found = everything(reader)
+        assert reader.check().ok
+        if operation is not offload_less:
+            assert {place: found[place] for place in before} == before, (at, after)
+        operation(reader, scene)
+        assert reader.get_tuple(config()) is not None
+        assert everything(reader).keys() >= before.keys()
+        reader.delete_thread("t")
+        assert not objects(cold), (at, after)
+        assert reader.check().ok
+        if operation is copy_thread:
+            copied = {(*place[1:],) for place in everything(reader) if place[0] == "copy"}
+            assert copied == {(*place[1:],) for place in before if place[0] == "t"}
+        scene.backend.close()
 
 
 def objects(cold):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from kit.engine import Chain, everything
+from kit.forked import python
 
 from threadkeep import SqliteSaver
 from threadkeep.codec.frame import Compression
@@ -74,7 +74,7 @@ def test_killed_and_done_again(when: str, tmp_path: Path) -> None:
         for number in range(30):
             fork.put(said=[f"{n} {MARKER}" for n in range(number)], long=MARKER * 300)
         killed = subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(path), when], check=False, timeout=SECONDS
+            [*python(), "-c", PROGRAM, str(path), when], check=False, timeout=SECONDS
         )
         assert killed.returncode == -signal.SIGKILL
         # (the one that was killed has left its rows or its files, never nothing to do)

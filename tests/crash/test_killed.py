@@ -7,13 +7,13 @@ import random
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from kit import redis as redis_kit
+from kit.forked import python
 from kit.postgres import url_for
 from kit.selection import SEED, some
 from langgraph.checkpoint.base import CheckpointTuple
@@ -22,7 +22,7 @@ from tests.crash.nursery import COLLECTING, CONVERSATIONS, KEPT, RELAXED, digest
 from threadkeep import Retention, open_saver
 from threadkeep.saver import Saver
 
-KILLS = {"sqlite": some(16, 180), "postgres": some(8, 60), "redis": some(8, 40)}
+KILLS = {"sqlite": some(10, 180), "postgres": some(6, 60), "redis": some(6, 40)}
 KILLS_A_STORE = some(6, 20)
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +31,7 @@ class Nursery:
     """The program in `nursery.py`, and what its children told."""
 
     def __init__(self, *options: str) -> None:
-        command = [sys.executable, "-m", "tests.crash.nursery", *options]
+        command = [*python(), "-m", "tests.crash.nursery", *options]
         self.program = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )

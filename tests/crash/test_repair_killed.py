@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from kit import redis as redis_kit
 from kit.damage import damaging, rows_of
 from kit.engine import Chain, everything
+from kit.forked import python
 from kit.postgres import url_for
 
 from threadkeep import open_saver
@@ -78,7 +78,7 @@ def test_killed_and_done_again(store: str, when: str, tmp_path: Path) -> None:
         for thread in THREADS:
             harm.manifest(thread, "00000003")
     files = [tmp_path / "first.tkq", tmp_path / "second.tkq"]
-    command = [sys.executable, "-c", PROGRAM, url, str(files[0]), "2", when]
+    command = [*python(), "-c", PROGRAM, url, str(files[0]), "2", when]
     killed = subprocess.run(command, check=False, timeout=SECONDS)
     assert killed.returncode == -signal.SIGKILL
     with open_saver(url) as saver:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.forked import python
 from kit.selection import drawn
 
 from tests.crash.streamer import CONFIG, graph
@@ -25,7 +25,7 @@ SLOW = 0.3  # seconds that a save may take longer than the one before, on a busy
 
 def kill_after(url: str, seconds: float) -> tuple[float, list[tuple[float, str]]]:
     """Let a run stream for so long; when it was killed, and the tokens that its caller saw."""
-    command = [sys.executable, "-m", "tests.crash.streamer", url, str(INTERVAL)]
+    command = [*python(), "-m", "tests.crash.streamer", url, str(INTERVAL)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as run:
         assert run.stdout is not None
         first = run.stdout.readline()

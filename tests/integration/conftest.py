@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kit.selection import stores_left_out
 
 from .backends import BACKENDS, SHARED, open_backend
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+HERE = os.path.dirname(__file__)  # noqa: PTH120
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run each case on a store in this process and on a server, in a full run on all of them."""
+    own = [item for item in items if str(item.path).startswith(HERE)]
+    if left_out := stores_left_out(own, ("memory", "sqlite"), ("postgres", "redis")):
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import json
 import operator
 import random
 import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from kit.forked import python
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
@@ -454,7 +454,7 @@ with open_saver(url, conflicts="raise") as saver:
 def process(url: str, who: str) -> subprocess.Popen[str]:
     """A process that is ready to run: a line sent lets it begin, another one go on."""
     return subprocess.Popen(
-        [sys.executable, "-c", RUN_IN_A_PROCESS, url, who],
+        [*python(), "-c", RUN_IN_A_PROCESS, url, who],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

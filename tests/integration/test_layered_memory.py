@@ -300,7 +300,7 @@ def test_usage(plain: Any) -> None:
 # -- time travel ---------------------------------------------------------------------------
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 def test_older_checkpoints_keep_what_they_had(memory: Any) -> None:
     chat, said = Chat(memory), talk(30)
     seen: dict[str, Any] = {}

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kit.conversations import Chat, originals, talk
+from kit.forked import python
 from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep import MemorySaver, SqliteSaver
@@ -267,7 +267,7 @@ started.wait(20)
 
 def test_a_program_that_ends_waits_for_the_call_under_way_alone() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", ENDING], capture_output=True, text=True, check=True, timeout=60
+        [*python(), "-c", ENDING], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.split() == ["50", "50"]
     assert done.stderr == ""
@@ -431,11 +431,13 @@ def test_killed_between_a_record_and_the_checkpoint(
     tmp_path: Any, call: str, number: int, is_long: bool
 ) -> None:
     path = str(tmp_path / "killed.db")
-    context = multiprocessing.get_context("spawn")
-    child = context.Process(target=_killed_behind, args=(path, call, number, is_long))
-    child.start()
-    child.join(60)
-    assert child.exitcode == -signal.SIGKILL
+    name = Path(__file__).stem
+    program = (
+        f"from integration.{name} import _killed_behind as run; run{path, call, number, is_long}"
+    )
+    folder = Path(__file__).parents[1]
+    done = subprocess.run([*python(), "-c", program], cwd=folder, check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
     with closing(layered(SqliteSaver(path), lambda messages, previous: "a summary")) as memory:
         assert memory.check().ok
         found = memory.full_messages("t")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import subprocess
-import sys
 from contextlib import suppress
 from operator import add
 from time import monotonic
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from kit.forked import python
 from langchain_core.messages import AIMessage
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
@@ -202,7 +202,7 @@ with open_cache(sys.argv[1], lease=30) as cache:
 @pytest.mark.parametrize("name", SHARED)
 def test_of_two_processes_one_computes_a_key(name, tmp_path):
     url = url_of(name, tmp_path)
-    command = [sys.executable, "-c", PROGRAM, url]
+    command = [*python(), "-c", PROGRAM, url]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with (
         subprocess.Popen(command, **pipes) as one,

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import operator
 import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from kit import postgres as postgres_kit
 from kit.engine import Chain, checkpoint, config, run_config
+from kit.forked import python
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.graph import END, START, StateGraph
@@ -566,7 +566,7 @@ def test_the_end_of_the_program_stores_it(backend: str, tmp_path: Path) -> None:
     with open_saver(url):
         pass
     folder = Path(__file__).parents[1]
-    subprocess.run([sys.executable, "-c", AT_EXIT, url], cwd=folder, check=True, timeout=60)
+    subprocess.run([*python(), "-c", AT_EXIT, url], cwd=folder, check=True, timeout=60)
     with open_saver(url) as saver:
         assert saver.get_tuple(config()).checkpoint["channel_values"]["m"] == ["kept"]
 

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import os
 import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from kit.conversations import Chat, talk
 from kit.engine import config
+from kit.forked import python
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -420,7 +420,7 @@ put(saver, a=["kept"])
 
 def test_the_end_of_the_program_stores_it(tmp_path: Path) -> None:
     file, folder = str(tmp_path / "exit.db"), Path(__file__).parents[1]
-    subprocess.run([sys.executable, "-c", AT_EXIT, file], cwd=folder, check=True, timeout=60)
+    subprocess.run([*python(), "-c", AT_EXIT, file], cwd=folder, check=True, timeout=60)
     with SqliteSaver.from_conn_string(file) as inner:
         assert values(inner) == {"a": ["kept"]}
 

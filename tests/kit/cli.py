@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from typing import Any
+
+from kit.forked import python
 
 SECONDS = 60  # for a program that hangs
 
 
 def command(*arguments: Any) -> list[str]:
     """The words that start it."""
-    return [sys.executable, "-m", "threadkeep", *map(str, arguments)]
+    return [*python(), "-m", "threadkeep", *map(str, arguments)]
 
 
 def threadkeep(*arguments: Any, **options: Any) -> tuple[int, list[str], list[str]]:

@@ -8,7 +8,7 @@ really differs:
 
     memory                       tests/contract/test_memory.py
     SQLite, a file               tests/contract/test_sqlite.py
-    PostgreSQL, sync and async   tests/contract/test_postgres.py
+    PostgreSQL, sync             tests/contract/test_postgres.py
     Redis, async                 tests/contract/test_redis.py
     a Redis cluster, sync        tests/contract/test_redis_cluster.py
     the cache layer              tests/contract/test_layers.py

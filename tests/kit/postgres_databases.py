@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import subprocess
-import sys
 import threading
 
 import psycopg
 from integration.rows import checkpoint, metadata, place, put, value_at
 
+from kit.forked import python
 from kit.postgres_server import SECONDS
 from threadkeep import PostgresSaver
 
@@ -22,7 +22,7 @@ def execute(database, text, *values):
 
 def migrate(url):
     """`threadkeep migrate` as a process."""
-    command = [sys.executable, "-m", "threadkeep", "migrate", url]
+    command = [*python(), "-m", "threadkeep", "migrate", url]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
     return done.returncode, done.stdout, done.stderr
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import random
+from collections import defaultdict
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, Phase, settings
 
@@ -35,6 +36,27 @@ def drawn(cases: Iterable[T], count: int, about: object = "") -> list[T]:
         return every
     chosen = sorted(random.Random(f"{SEED} {about}").sample(range(len(every)), count))
     return [every[number] for number in chosen]
+
+
+def stores_left_out(items: Iterable[Any], *kinds: Iterable[str]) -> set[Any]:
+    """Return the cases that a quick run leaves out of tests that run on three stores or more.
+
+    Of each kind of stores a case runs on one, which is drawn.
+    """
+    groups: dict[Any, list[Any]] = defaultdict(list)
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        named = [n for n in parameters if any(parameters[n] in kind for kind in map(list, kinds))]
+        if len(named) == 1:
+            test, _, case = item.nodeid.partition("[")
+            rest = test + case.replace(parameters[named[0]], "", 1)
+            groups[rest, named[0]].append(item)
+    left_out: set[Any] = set()
+    for (rest, name), cases in groups.items():
+        for kind in kinds if len(cases) > 2 else ():
+            own = [item for item in cases if item.callspec.params[name] in kind]
+            left_out.update(set(own) - set(drawn(own, 1, rest)))
+    return left_out
 
 
 def some(quick: int, full: int) -> int:

@@ -354,7 +354,7 @@ def _count(messages: Sequence[BaseMessage]) -> int:
 
 TestConversations = Conversations.TestCase
 TestConversations.settings = settings_of(
-    quick=7,
+    quick=5,
     full=400,
     stateful_step_count=25,
     report_multiple_bugs=False,

@@ -25,7 +25,7 @@ from threadkeep.saver import Saver
 
 LONG = "x" * 60
 WORKERS = 6
-ROUNDS = some(8, 25)
+ROUNDS = some(5, 25)
 
 
 @pytest.fixture(autouse=True)

@@ -33,7 +33,7 @@ def sealed(head: bytes, rest: bytes) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=300), max_size=40), st.sampled_from([OFF, ON, Compression()]))
-@settings_of(quick=60, full=300)
+@settings_of(quick=30, full=300)
 def test_what_is_packed_comes_back(elements, compression) -> None:
     frame = pack(elements, compression)
     assert unpack(frame) == elements

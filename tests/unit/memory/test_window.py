@@ -194,7 +194,7 @@ def test_of_an_exchange_all_stays() -> None:
     assert kept == ["calls", "result a", "result b"]
 
 
-@settings_of(quick=100, full=10_000)
+@settings_of(quick=50, full=10_000)
 @given(st.integers(0, 10**9), st.integers(1, 12), st.integers(1, 5), st.booleans())
 def test_no_tool_call_is_ever_separated(seed: int, size: int, batch: int, tokens: bool) -> None:
     speaker = Speaker(seed)
