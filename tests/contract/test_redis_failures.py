@@ -10,7 +10,7 @@ import redis
 from kit.redis_servers import PATIENCE, Server, cluster, free_port, until
 from redis._parsers import BaseParser
 
-from threadkeep.backends import failures
+from threadkeep.backends import retries
 from threadkeep.backends.redis import RedisBackend, clients
 from threadkeep.backends.redis.failures import mapped, passes
 from threadkeep.engine.model import (
@@ -56,7 +56,7 @@ def backend_of(where, **options):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(failures, "_PATIENCE", 0.05)
+    monkeypatch.setattr(retries, "_PATIENCE", 0.05)
 
 
 def batch(number):
