@@ -20,7 +20,7 @@ from threadkeep.codec import DEFAULT_REGISTRY
 from threadkeep.codec.registry import LocalClasses
 from threadkeep.memory import LayeredCheckpointSaver
 from threadkeep.sessions import CheckpointManager
-from threadkeep.store import Store
+from threadkeep.store import InMemoryStore, Store
 
 URL = ("--url", "threads.db")
 
@@ -137,6 +137,10 @@ def test_a_file_without_items_is_left_as_it_is(here):
     with SqliteSaver("threads.db"):
         pass
     assert here("items", *URL) == (0, ["No items"], [])
+    exported = ["Exported 0 items to items.jsonl"]
+    assert here("items", "--export", "items.jsonl", *URL) == (0, exported, [])
+    with InMemoryStore() as store:
+        assert store.import_items("items.jsonl") == 0
     with SqliteSaver("threads.db") as saver, saver.backend.connections.reading() as db:
         tables = db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'tk_items'")
         assert tables.fetchone() == (0,)
@@ -177,7 +181,7 @@ def test_migrate_says_what_it_made(here):
         (("gc", "--keep", "no"), "--keep"),
         (("gc", "--max-age", "0s"), "--max-age"),
         (("threads", "--order", "up"), "--order"),
-        (("create", ""), "THREAD"),
+        (("create", "\udcff"), "THREAD"),
         (("monitor", "--max-error-rate", "2", "--once"), "--max-error-rate"),
     ],
 )

@@ -55,9 +55,10 @@ class Screen:
         self._seen = self._seen[found.end() :]
         return found
 
-    def close(self):
-        self.process.send_signal(signal.SIGINT)
-        assert self.process.wait(SECONDS) == 130
+    def close(self, code=130):
+        if code:
+            self.process.send_signal(signal.SIGINT)
+        assert self.process.wait(SECONDS) == code
         os.close(self._primary)
 
 
@@ -82,11 +83,8 @@ def test_each_thread_has_one_line_whatever_its_id(store, told):
         for thread in ("two\nlines", "x" * 300, "线" * 99):
             Chain(saver, thread).put(text="y")
     lines = told("stats", store)
-    assert [len([line for line in lines if name in line]) for name in ("x" * 300, "线" * 99)] == [
-        1,
-        1,
-    ]
-    assert len([line for line in lines if r"'two\nlines'" in line]) == 1
+    for name in ("x" * 300, "线" * 99, r"'two\nlines'"):
+        assert len([line for line in lines if name in line]) == 1
     assert not any(line.startswith("lines") for line in lines)
 
 
@@ -94,10 +92,8 @@ def test_no_id_is_cut_or_broken_on_a_terminal(store):
     with SqliteSaver(store) as saver:
         Chain(saver, "x" * 300).put(text="y")
     screen = Screen(80, "stats", store)
-    try:
-        screen.until("largest threads\\S*  \\S*x{300}")
-    finally:
-        screen.close()
+    screen.until("largest threads  x{300}")
+    screen.close(0)
 
 
 def test_watching_needs_a_terminal(store):

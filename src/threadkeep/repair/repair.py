@@ -48,6 +48,7 @@ from threadkeep.engine.thread_entry import (
     ARCHIVE_RECORD,
     ThreadEntry,
     ThreadStatus,
+    Touch,
     find_record,
     is_archived,
     is_time,
@@ -272,7 +273,7 @@ def _registering(engine: Engine, snapshot: Snapshot) -> Batch:
     if entry is None or entry.state in ("", ThreadStatus.DELETED):
         new = thread_summary.entry_of(snapshot.thread, rows.checkpoints, rows.orphans, now)
     elif not rows.checkpoints:
-        new, touch = entry._replace(state=ThreadStatus.ARCHIVED), None
+        new, touch = entry._replace(state=ThreadStatus.ARCHIVED), Touch()
     thread, fences = snapshot.thread, snapshot.fences
     return Batch(thread, now, rows.generation, fences=fences, entry=new, touch=touch)
 

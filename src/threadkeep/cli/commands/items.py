@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import time
@@ -23,7 +23,7 @@ from threadkeep.diff.records import plain
 from threadkeep.engine.operation import call
 from threadkeep.errors import InvalidArgumentError, NotFoundError, NotSetUpError
 from threadkeep.layered_store import store_of
-from threadkeep.store import Store
+from threadkeep.store import InMemoryStore, Store
 from threadkeep.store.values import Packer
 from threadkeep.texts import size
 
@@ -69,7 +69,8 @@ def items(
         raise InvalidArgumentError("Nothing was exported.", hint="Leave out KEY.")
     with _opened(session, read_only=not delete) as store:
         if export:
-            count = 0 if store is None else store.export_items(export, labels)
+            with nullcontext(store) if store is not None else InMemoryStore() as found:
+                count = found.export_items(export, labels)
             document = {"file": str(export), "items": count}
             session.print(document, f"Exported {plural(count, 'item')} to {export}")
         elif key is not None:
