@@ -441,8 +441,9 @@ def test_commands_are_completed():
     code, said, wrong = threadkeep(env={**os.environ, **request("threadkeep ch")})
     assert (code, wrong) == (0, [])
     assert "check" in said
-    # (typer asks which shell it runs in)
-    typed = f"{shlex.join(command('--show-completion'))}; exit $?"
+    # (typer asks which shell it runs in: one that has started it)
+    program = [sys.executable, "-m", "threadkeep", "--show-completion"]
+    typed = f"{shlex.join(program)}; exit $?"
     done = subprocess.run(["bash", "-c", typed], capture_output=True, check=True, timeout=SECONDS)
     assert b"complete" in done.stdout
 
