@@ -196,5 +196,9 @@ def test_hints_speak_of_commands_and_options(told, here):
         "It may have been pruned. threadkeep history lists the others."
     )
     assert here("create", "long", *URL)[2][0].endswith("Use another id.")
+    said = here("export", "absent", "some.tkb", *URL)[2][0]
+    assert said.endswith("Find its id: threadkeep threads.")
+    SqliteSaver("backup.db").close()
+    assert here("import", "backup.db", *URL)[2][0].count("threadkeep export") == 1
     for shell in _IN_SHELL.values():
         assert in_shell(shell) == shell

@@ -31,6 +31,14 @@ _IN_SHELL = {
         "--strategy theirs, or --strategy ours."
     ),
     'Use strategy="theirs" or "ours", which': "Use --strategy theirs or --strategy ours, which",
+    "Save one with them first: LayeredCheckpointSaver(saver).save(thread, [...]).": (
+        "Save one with them in your program first."
+    ),
+    "Use a file of export_bundle(); restore others: `threadkeep restore`.": (
+        "Use a file of threadkeep export. Restore others with threadkeep restore."
+    ),
+    "saver.threads.search(), or `threadkeep threads`.": "threadkeep threads.",
+    ", or one of these savers, or an InMemorySaver.": ".",
     ", or a function.": ".",
     ", or None.": ".",
     "saver.threads.erase(thread)": "threadkeep erase THREAD",
