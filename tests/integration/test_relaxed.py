@@ -509,6 +509,8 @@ def test_a_store_that_is_down_is_asked_once() -> None:
     with pytest.raises(UnreachableError):
         saver.flush()
     assert len(asked) == 1
+    del store._look  # (else the end of the tests would wait for it)
+    saver.close()
 
 
 def test_what_is_refused_for_a_moment_is_kept() -> None:
