@@ -315,6 +315,32 @@ async def test_in_the_background_of_an_event_loop(tmp_path: Any) -> None:
         assert len(await again.aload(at("t"))) == 5
 
 
+@pytest.mark.parametrize("is_done", [False, True])
+async def test_close_in_the_event_loop_cancels_what_is_under_way(
+    is_done: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def summarized(messages: Any, previous: Any) -> str:
+        asked.set()
+        await answer.wait()
+        return "a summary"
+
+    memory = LayeredCheckpointSaver(
+        MemorySaver(), Layers(full_window=4, batch=1), summarizer=summarized, background=True
+    )
+    await memory.asave(at("t"), talk(12))
+    await asyncio.wait_for(asked.wait(), WAIT)
+    (task,) = memory._background._running.values()
+    if is_done:
+        answer.set()  # (and the task would go on with the store at its next step)
+    memory.close()
+    answer.set()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert caplog.text == ""
+
+
 def test_a_summary_under_way_is_not_asked_for_again(another: Any) -> None:
     """Two savers, as of two processes: one waits for its model, the other one sees all."""
     gate, other = Gate(), Summarizer()

@@ -39,7 +39,8 @@ _LOOK_EVERY = 1.0  # seconds, after the event loop that a thread waits for
 # -- worker threads --------------------------------------------------------------------
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread, if one does."""
     with suppress(RuntimeError):
         return asyncio.get_running_loop()
     return None
@@ -86,7 +87,7 @@ class BackendPair:
         self.instant = backend.instant
         self._blocking = backend if isinstance(backend, Backend) else None
         self.awaited = backend.asynchronous if isinstance(backend, Backend) else backend
-        self._loop = None if isinstance(backend, Backend) else _running_loop()
+        self._loop = None if isinstance(backend, Backend) else running_loop()
 
     @property
     def blocking(self) -> Backend:
@@ -104,7 +105,7 @@ class BackendPair:
     def in_loop(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Call an async function in the event loop of an async backend, from another thread."""
         loop = self._loop
-        if loop is None or not loop.is_running() or loop is _running_loop():
+        if loop is None or not loop.is_running() or loop is running_loop():
             raise self._refusal()
         future = asyncio.run_coroutine_threadsafe(call(), loop)
         while not wait([future], _LOOK_EVERY).done and loop.is_running():

@@ -13,6 +13,7 @@ from typing import Any
 
 from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.engine.operation import Aside
+from threadkeep.errors import ClosedError
 from threadkeep.layers import driver
 from threadkeep.layers.driver import Workflow
 
@@ -61,8 +62,9 @@ class Background(ResetInChild):
     def _done(self, thread: str, running: Future[Any] | asyncio.Task[Any]) -> None:
         with self._lock:
             self._running.pop(thread, None)
-        if not running.cancelled() and running.exception() is not None:
-            _log.error("Summary of thread %r failed.", thread, exc_info=running.exception())
+        error = None if running.cancelled() else running.exception()
+        if error is not None and not (self._is_ended and isinstance(error, ClosedError)):
+            _log.error("Summary of thread %r failed.", thread, exc_info=error)
 
     def end(self) -> Workflow[None]:
         """Wait for the calls that are under way; further ones are not begun.
@@ -76,7 +78,11 @@ class Background(ResetInChild):
         tasks = [one for one in running if isinstance(one, asyncio.Task)]
 
         def end() -> None:
+            here = driver.running_loop()
             for task in tasks:
+                if task.get_loop() is here:
+                    task.cancel()
+                    continue
                 with suppress(RuntimeError):  # its loop is closed
                     task.get_loop().call_soon_threadsafe(task.cancel)
             wait(futures)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from threadkeep.errors import SummaryError, invalid
@@ -285,7 +286,10 @@ class CallableSummarizer:
     async def asummarize(self, messages: Messages, previous: Summary | None) -> Summary:
         """Async variant of `summarize`; a sync function runs in a worker thread."""
         with failures():
-            answer = await asyncio.to_thread(self._function, messages, previous)
+            if iscoroutinefunction(self._function):
+                answer = self._function(messages, previous)
+            else:
+                answer = await asyncio.to_thread(self._function, messages, previous)
             if isinstance(answer, Awaitable):
                 answer = await answer
             return finished(answer, messages, previous, self._max_chars)
