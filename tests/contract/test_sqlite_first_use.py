@@ -170,7 +170,7 @@ async def test_files_are_left_elsewhere(error):
     stack, left = contextlib.ExitStack(), []
 
     def leave(kind: Any, *_: Any) -> None:
-        assert not driver._running_loop()
+        assert not driver.running_loop()
         left.append(kind)
 
     def work() -> driver.Workflow[int]:
