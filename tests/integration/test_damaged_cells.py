@@ -180,7 +180,8 @@ def test_a_damaged_cell(
     done = saver.threads.repair(file=tmp_path / "out.tkq")
     after = opened().check()
     left = {finding.kind for finding in after.findings}
-    assert left <= {Kind.STORE}, after.findings
+    stay = {finding.kind for finding in done.unrepaired}  # (nothing that may be sound is removed)
+    assert left <= {Kind.STORE} | stay, after.findings
     assert done.ok == after.ok
     use(opened())
     attempt(lambda: opened().threads.erase("bad"))
