@@ -24,7 +24,7 @@ demo: ## Run an agent over a folder, kill it, resume it: DIR=path MODEL=provider
 
 test: ## Run the tests, in six minutes: ARGS='-k name' passes options to pytest
 	@scripts/setup test
-	@scripts/services --quick $(python) -m pytest -n 2 --dist worksteal $(ARGS)
+	@scripts/services --quick $(python) -m pytest -n 3 --dist worksteal $(ARGS)
 
 test-lowest: ## Run a part of the tests on the lowest versions that pyproject.toml allows
 	@scripts/lowest $(ARGS)
