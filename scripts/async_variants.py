@@ -36,10 +36,10 @@ TARGETS = (
         ("maintenance.py",),
     ),
     Target(
-        "thread_methods/awaited.py",
+        "threads/awaited.py",
         "AwaitedThreads",
         "Async variants of the methods of `Threads`.",
-        ("thread_methods/entries.py", "thread_methods/threads.py"),
+        ("threads/entries.py", "threads/facade.py"),
     ),
 )
 RENAMED = {"run": "arun", "Iterator": "AsyncIterator"}

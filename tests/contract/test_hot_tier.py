@@ -13,18 +13,18 @@ from kit.layers import Awaited, Layered, awaiting, stack_of
 from kit.redis import url as redis_url
 
 from threadkeep import Cache
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.backends.open import open_hot
-from threadkeep.codec.frame import Compression, pack
-from threadkeep.cold.policy import Tiering
-from threadkeep.engine.model import Batch, DropThread, ReadCheckpoint, ReadSegments, Segment, Span
-from threadkeep.layered_store import LayeredStore
-from threadkeep.layers.driver import BackendPair
-from threadkeep.segment_cache import (
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.open import open_hot
+from threadkeep._core.codec.frame import Compression, pack
+from threadkeep._core.policies.tiering import Tiering
+from threadkeep._core.engine.model import Batch, DropThread, ReadCheckpoint, ReadSegments, Segment, Span
+from threadkeep._run.layered_store import LayeredStore
+from threadkeep._run.layers.driver import BackendPair
+from threadkeep._run.segment_cache import (
     CacheLayer,
     HotTier,
 )
-from threadkeep.segment_cache.layer import Hot
+from threadkeep._run.segment_cache.layer import Hot
 from threadkeep.testing import Blocking
 from threadkeep.testing.records import NOW, THREAD, checkpoint
 

@@ -9,13 +9,13 @@ import pytest
 from kit.postgres import empty_schema, hashed, monthly, plain, url
 from kit.postgres_proxy import proxy
 
-from threadkeep.backends.group_commit import LoopWriter
-from threadkeep.backends.postgres import (
+from threadkeep._run.group_commit import LoopWriter
+from threadkeep._stores.postgres import (
     AsyncPostgresBackend,
     PostgresBackend,
     changes,
 )
-from threadkeep.engine.model import (
+from threadkeep._core.engine.model import (
     Batch,
     CopyThread,
     DropThread,
@@ -24,7 +24,7 @@ from threadkeep.engine.model import (
     HeadFence,
     ReadThread,
 )
-from threadkeep.engine.thread_entry import (
+from threadkeep._core.engine.thread_entry import (
     Cause,
     ThreadEntry,
     ThreadStatus,

@@ -7,14 +7,14 @@ import psycopg
 import pytest
 from kit.postgres import empty_schema, hashed, monthly, plain, url
 
-from threadkeep.backends.postgres import (
+from threadkeep._stores.postgres import (
     PostgresBackend,
     changes,
     reads,
 )
-from threadkeep.backends.postgres.partitions import ahead
-from threadkeep.backends.postgres.statement import register_arrays
-from threadkeep.engine.model import (
+from threadkeep._stores.postgres.partitions import ahead
+from threadkeep._stores.postgres.statement import register_arrays
+from threadkeep._core.engine.model import (
     Batch,
     FindThreads,
     ReadCheckpoint,
@@ -24,7 +24,7 @@ from threadkeep.engine.model import (
     ScanCheckpoints,
     Span,
 )
-from threadkeep.engine.thread_entry import (
+from threadkeep._core.engine.thread_entry import (
     Cause,
     Touch,
     move,

@@ -15,8 +15,8 @@ from redis.asyncio.connection import AbstractConnection as AsyncConnection
 from redis.connection import AbstractConnection as BlockingConnection
 
 import threadkeep
-from threadkeep.backends.redis import AsyncRedisBackend, RedisBackend, opened
-from threadkeep.engine.model import (
+from threadkeep._stores.redis import AsyncRedisBackend, RedisBackend, opened
+from threadkeep._core.engine.model import (
     Batch,
     HeadFence,
     ReadCheckpoint,

@@ -10,10 +10,10 @@ import redis
 from kit.redis_servers import PATIENCE, Server, cluster, free_port, until
 from redis._parsers import BaseParser
 
-from threadkeep.backends import retries
-from threadkeep.backends.redis import RedisBackend, clients
-from threadkeep.backends.redis.failures import mapped, passes
-from threadkeep.engine.model import (
+from threadkeep._stores import retries
+from threadkeep._stores.redis import RedisBackend, clients
+from threadkeep._stores.redis.failures import mapped, passes
+from threadkeep._core.engine.model import (
     Batch,
     CopyThread,
     DropThread,

@@ -4,12 +4,12 @@ import pytest
 import redis
 from kit.redis import empty_prefix, url
 
-from threadkeep.backends.redis import RedisBackend
-from threadkeep.backends.redis.rows import (
+from threadkeep._stores.redis import RedisBackend
+from threadkeep._stores.redis.rows import (
     index_of,
     keys_of,
 )
-from threadkeep.engine.model import (
+from threadkeep._core.engine.model import (
     Batch,
     CopyThread,
     DropThread,

@@ -4,18 +4,18 @@ import sqlite3
 
 import pytest
 
-from threadkeep.backends.sqlite import (
+from threadkeep._stores.sqlite import (
     SqliteBackend,
     changes,
 )
-from threadkeep.engine.model import (
+from threadkeep._core.engine.model import (
     Batch,
     DropThread,
     HeadFence,
     ReadSizes,
     ReadThread,
 )
-from threadkeep.engine.thread_entry import (
+from threadkeep._core.engine.thread_entry import (
     Cause,
     ReadEntry,
     Touch,

@@ -6,8 +6,8 @@ import pytest
 import sqlite_children as children
 from kit.selection import SEED, some
 
-from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.engine.model import (
+from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._core.engine.model import (
     Batch,
     FindThreads,
     ReadCheckpoint,

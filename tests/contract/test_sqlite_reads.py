@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.engine.model import (
+from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._core.engine.model import (
     HIDDEN,
     Batch,
     Child,

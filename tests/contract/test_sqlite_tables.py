@@ -7,8 +7,8 @@ import uuid
 
 import pytest
 
-from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.engine.model import (
+from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._core.engine.model import (
     HIDDEN,
     Batch,
     DropThread,
@@ -20,7 +20,7 @@ from threadkeep.engine.model import (
     Span,
     WritesFence,
 )
-from threadkeep.engine.thread_entry import (
+from threadkeep._core.engine.thread_entry import (
     Cause,
     ThreadEntry,
     Touch,

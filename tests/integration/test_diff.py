@@ -21,7 +21,7 @@ from threadkeep.errors import (
     InvalidConfigError,
     ThreadNotFoundError,
 )
-from threadkeep.langgraph_internals import DELTA_COUNTERS
+from threadkeep._core.langgraph_internals import DELTA_COUNTERS
 
 from . import delta_spec
 from .places import THREAD, at

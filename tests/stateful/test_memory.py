@@ -18,7 +18,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep import MemorySaver, Retention, SqliteSaver, Tiering, WarmTier
 from threadkeep.memory import LayeredCheckpointSaver, Layers
-from threadkeep.words import tokens
+from threadkeep._core.words import tokens
 
 PLACES = st.floats(0, 1, exclude_max=True)
 

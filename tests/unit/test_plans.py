@@ -10,16 +10,16 @@ import pytest
 from kit.engine import memory_saver
 
 from threadkeep.errors import BackendError
-from threadkeep.layers import (
+from threadkeep._run.layers import (
     driver,
     layer,
 )
-from threadkeep.layers.driver import (
+from threadkeep._run.layers.driver import (
     aside,
     either,
     on,
 )
-from threadkeep.transfer import whole_thread
+from threadkeep.threads.transfer import whole_thread
 
 
 def names(saver: Any, where: list[Any]) -> Any:

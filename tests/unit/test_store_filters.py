@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.store.filters import Filter, parse
+from threadkeep._stores.items.filters import Filter, parse
 
 VALUE = {
     "n": 5,

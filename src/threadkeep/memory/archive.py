@@ -15,12 +15,12 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
-from threadkeep.backends.first_use import FirstUse
-from threadkeep.delegate import Delegate
-from threadkeep.layers import driver
-from threadkeep.layers.driver import Workflow
+from threadkeep._stores.first_use import FirstUse
+from threadkeep._run.delegate import Delegate
+from threadkeep._run.layers import driver
+from threadkeep._run.layers.driver import Workflow
 from threadkeep.memory import records
-from threadkeep.memory.index import (
+from threadkeep._stores.message_index import (
     ArchiveIndex,
     Hit,
     ScanIndex,

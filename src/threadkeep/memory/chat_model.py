@@ -23,7 +23,7 @@ from threadkeep.memory.summaries import (
     valid_max_chars,
     version,
 )
-from threadkeep.validation import is_count, is_time
+from threadkeep._core.validation import is_count, is_time
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage

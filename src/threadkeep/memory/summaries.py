@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 from threadkeep.errors import SummaryError, invalid
 from threadkeep.memory import answers, extract
 from threadkeep.memory.times import time_of
-from threadkeep.validation import is_count
+from threadkeep._core.validation import is_count
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage

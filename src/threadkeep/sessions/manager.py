@@ -15,8 +15,8 @@ from threadkeep.errors import (
     InvalidArgumentError,
     invalid,
 )
-from threadkeep.layers.driver import Closing, Workflow, both
-from threadkeep.savers import open_saver
+from threadkeep._run.layers.driver import Closing, Workflow, both
+from threadkeep.savers.savers import open_saver
 from threadkeep.sessions import checkpoint as valid
 from threadkeep.sessions.checkpoint import Checkpoint, as_type
 from threadkeep.sessions.config import CheckpointConfig

@@ -16,7 +16,7 @@ from langgraph.store.base import (
     PutOp,
 )
 
-from threadkeep.engine.operation import Aside, Commit, Fetch, Requests
+from threadkeep._core.engine.operation import Aside, Commit, Fetch, Requests
 from threadkeep.errors import ConflictError, CorruptionError, EmbeddingError, invalid
 from threadkeep.store.embedding import Index, Text
 from threadkeep.store.items import (
@@ -29,7 +29,7 @@ from threadkeep.store.items import (
     time_of,
     value_of,
 )
-from threadkeep.store.records import (
+from threadkeep._stores.items.records import (
     Earlier,
     EmbedItem,
     EmbedItems,
@@ -43,8 +43,8 @@ from threadkeep.store.records import (
     Vector,
     VersionRow,
 )
-from threadkeep.store.values import patch, patched, seal, unseal
-from threadkeep.words import tokens
+from threadkeep._stores.items.values import patch, patched, seal, unseal
+from threadkeep._core.words import tokens
 
 _MINUTE = 60_000_000
 _TRIES = 100  # of a put that others overtake, each with a pause

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from threadkeep.backends.base import Backend
-from threadkeep.engine.model import (
+from threadkeep._stores.base import Backend
+from threadkeep._core.engine.model import (
     Batch,
     CheckpointRow,
     DropThread,
@@ -26,14 +26,14 @@ from threadkeep.engine.model import (
     ThreadState,
     WriteRow,
 )
-from threadkeep.engine.thread_entry import CountThreads, ReadEntry, ThreadEntry, ThreadQuery
+from threadkeep._core.engine.thread_entry import CountThreads, ReadEntry, ThreadEntry, ThreadQuery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from threadkeep.backends.base import AsyncBackend, Backend, Scrubbed
-    from threadkeep.engine.model import Change, Read
+    from threadkeep._stores.base import AsyncBackend, Backend, Scrubbed
+    from threadkeep._core.engine.model import Change, Read
     from threadkeep.errors import ThreadkeepError
 
 

@@ -24,10 +24,10 @@ from threadkeep.cli.parameters import (
 )
 from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import Drawn, plural, print_thread, table, thread_table
-from threadkeep.engine.thread_entry import ThreadStatus
+from threadkeep._core.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, UnfinishedErasureError
-from threadkeep.registry.filters import MOST
-from threadkeep.saver import Saver
+from threadkeep.threads.registry.filters import MOST
+from threadkeep.savers.saver import Saver
 from threadkeep.threads import EraseReport, ThreadInfo, ThreadPage
 
 _WHEN = "Use an ISO time (UTC), or a time ago such as 7d, 12h or 30m."
