@@ -10,7 +10,9 @@ import sysconfig
 from setuptools import Extension, setup
 
 PARTS = [
-    Extension(f"threadkeep._core.engine.{name}", [f"src/threadkeep/_core/engine/{name}.c"], optional=True)
+    Extension(
+        f"threadkeep._core.engine.{name}", [f"src/threadkeep/_core/engine/{name}.c"], optional=True
+    )
     for name in ("_identity", "_wire")
 ]
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING as _CHECKING
 from typing import Any as _Any
 
 from threadkeep._core.arguments import compare_versions
-from threadkeep._run.group_commit import GroupCommit
 from threadkeep._core.codec import Compression, register, register_module
+from threadkeep._run.group_commit import GroupCommit
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.savers import (
     AsyncPostgresSaver,
@@ -22,15 +22,15 @@ from threadkeep.savers.savers import (
 )
 
 if _CHECKING:
-    from threadkeep._stores.base import AsyncBackend, Backend
-    from threadkeep._core.policies.tiering import ColdTier, Tiering, WarmTier
     from threadkeep._core.policies.retention import Retention
+    from threadkeep._core.policies.tiering import ColdTier, Tiering, WarmTier
     from threadkeep._run.segment_cache import (
         Cache,
         HotTier,
     )
-    from threadkeep.savers.wrap_langgraph import wrap
     from threadkeep._run.write_behind import WriteBehind
+    from threadkeep._stores.base import AsyncBackend, Backend
+    from threadkeep.savers.wrap_langgraph import wrap
 
     __version__: str
 

@@ -4,8 +4,8 @@ import multiprocessing
 import os
 import threading
 
-from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep._core.engine.model import Batch, ReadThread, Segment
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import ThreadkeepError
 from threadkeep.testing.records import checkpoint, segment, write
 

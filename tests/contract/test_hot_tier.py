@@ -13,11 +13,16 @@ from kit.layers import Awaited, Layered, awaiting, stack_of
 from kit.redis import url as redis_url
 
 from threadkeep import Cache
-from threadkeep._stores.memory import MemoryBackend
-from threadkeep._stores.open import open_hot
 from threadkeep._core.codec.frame import Compression, pack
+from threadkeep._core.engine.model import (
+    Batch,
+    DropThread,
+    ReadCheckpoint,
+    ReadSegments,
+    Segment,
+    Span,
+)
 from threadkeep._core.policies.tiering import Tiering
-from threadkeep._core.engine.model import Batch, DropThread, ReadCheckpoint, ReadSegments, Segment, Span
 from threadkeep._run.layered_store import LayeredStore
 from threadkeep._run.layers.driver import BackendPair
 from threadkeep._run.segment_cache import (
@@ -25,6 +30,8 @@ from threadkeep._run.segment_cache import (
     HotTier,
 )
 from threadkeep._run.segment_cache.layer import Hot
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.open import open_hot
 from threadkeep.testing import Blocking
 from threadkeep.testing.records import NOW, THREAD, checkpoint
 

@@ -15,15 +15,7 @@ from kit import postgres
 from kit import redis as redis_server
 from kit.postgres_server import SECONDS
 
-from threadkeep._stores.memory import MemoryBackend
-from threadkeep._stores.postgres import PostgresBackend
-from threadkeep._stores.postgres.backend import opened
-from threadkeep._stores.redis import RedisBackend
-from threadkeep._stores.sqlite import SqliteBackend
-from threadkeep.errors import ConflictError, InvalidArgumentError, OpenError
-from threadkeep._stores.postgres import item_queries as postgres_queries
 from threadkeep._stores.items.backend import SearchOptions
-from threadkeep.store.backends import items_over
 from threadkeep._stores.items.filters import parse
 from threadkeep._stores.items.records import (
     Earlier,
@@ -42,6 +34,14 @@ from threadkeep._stores.items.records import (
     Vector,
     VersionRow,
 )
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.postgres import PostgresBackend
+from threadkeep._stores.postgres import item_queries as postgres_queries
+from threadkeep._stores.postgres.backend import opened
+from threadkeep._stores.redis import RedisBackend
+from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep.errors import ConflictError, InvalidArgumentError, OpenError
+from threadkeep.store.backends import items_over
 
 OPTIONS = SearchOptions(dims=2, text=True)
 METRICS = ("cosine", "l2", "inner_product")

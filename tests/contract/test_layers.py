@@ -18,12 +18,6 @@ from threadkeep import (
     GroupCommit,
     WriteBehind,
 )
-from threadkeep._stores.base import Backend
-from threadkeep._stores.memory import MemoryBackend
-from threadkeep._stores.postgres import PostgresBackend
-from threadkeep._stores.sqlite import SqliteBackend
-from threadkeep.threads.archives.layer import TierLayer
-from threadkeep._stores.cold_store import ColdStore
 from threadkeep._core.engine.model import (
     Batch,
     CopyThread,
@@ -42,19 +36,25 @@ from threadkeep._core.engine.operation import (
     commit,
     fetch,
 )
-from threadkeep.errors import InvalidArgumentError, StaleThreadError, ThreadkeepError
 from threadkeep._run.layered_store import LayeredStore
 from threadkeep._run.layers import layer as bulk
 from threadkeep._run.layers.layer import CHANGES
-from threadkeep.savers.saver import Saver
 from threadkeep._run.segment_cache import CacheLayer
+from threadkeep._run.write_behind.layer import WriteBehindLayer
+from threadkeep._stores.base import Backend
+from threadkeep._stores.cold_store import ColdStore
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.postgres import PostgresBackend
+from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep.errors import InvalidArgumentError, StaleThreadError, ThreadkeepError
+from threadkeep.savers.saver import Saver
 from threadkeep.testing import BackendContract
 from threadkeep.testing.groups import ConcurrencyContract
 from threadkeep.testing.reads import ReadContract
 from threadkeep.testing.records import NOW, checkpoint, write
 from threadkeep.testing.registry import RegistryContract
 from threadkeep.testing.threads import ScanContract
-from threadkeep._run.write_behind.layer import WriteBehindLayer
+from threadkeep.threads.archives.layer import TierLayer
 
 # -- the contract ------------------------------------------------------------------------
 

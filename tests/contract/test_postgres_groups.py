@@ -9,12 +9,6 @@ import pytest
 from kit.postgres import empty_schema, hashed, monthly, plain, url
 from kit.postgres_proxy import proxy
 
-from threadkeep._run.group_commit import LoopWriter
-from threadkeep._stores.postgres import (
-    AsyncPostgresBackend,
-    PostgresBackend,
-    changes,
-)
 from threadkeep._core.engine.model import (
     Batch,
     CopyThread,
@@ -31,6 +25,12 @@ from threadkeep._core.engine.thread_entry import (
     Touch,
     metadata_label,
     move,
+)
+from threadkeep._run.group_commit import LoopWriter
+from threadkeep._stores.postgres import (
+    AsyncPostgresBackend,
+    PostgresBackend,
+    changes,
 )
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write

@@ -7,13 +7,6 @@ import psycopg
 import pytest
 from kit.postgres import empty_schema, hashed, monthly, plain, url
 
-from threadkeep._stores.postgres import (
-    PostgresBackend,
-    changes,
-    reads,
-)
-from threadkeep._stores.postgres.partitions import ahead
-from threadkeep._stores.postgres.statement import register_arrays
 from threadkeep._core.engine.model import (
     Batch,
     FindThreads,
@@ -29,6 +22,13 @@ from threadkeep._core.engine.thread_entry import (
     Touch,
     move,
 )
+from threadkeep._stores.postgres import (
+    PostgresBackend,
+    changes,
+    reads,
+)
+from threadkeep._stores.postgres.partitions import ahead
+from threadkeep._stores.postgres.statement import register_arrays
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
 THREADS, STEPS, MORE = 10, 8, 3000

@@ -8,15 +8,6 @@ import random
 import pytest
 from kit.redis import empty_prefix, url
 
-from threadkeep._stores.memory import MemoryBackend
-from threadkeep._stores.redis import RedisBackend
-from threadkeep._stores.redis.rows import (
-    pack_number,
-    pack_text,
-    place,
-    unpack_number,
-    unpack_text,
-)
 from threadkeep._core.engine.model import (
     Batch,
     CheckpointRow,
@@ -34,6 +25,15 @@ from threadkeep._core.engine.model import (
     Span,
     WriteRow,
     WritesFence,
+)
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.redis import RedisBackend
+from threadkeep._stores.redis.rows import (
+    pack_number,
+    pack_text,
+    place,
+    unpack_number,
+    unpack_text,
 )
 from threadkeep.errors import ThreadkeepError
 

@@ -4,10 +4,6 @@ import sqlite3
 
 import pytest
 
-from threadkeep._stores.sqlite import (
-    SqliteBackend,
-    changes,
-)
 from threadkeep._core.engine.model import (
     Batch,
     DropThread,
@@ -20,6 +16,10 @@ from threadkeep._core.engine.thread_entry import (
     ReadEntry,
     Touch,
     move,
+)
+from threadkeep._stores.sqlite import (
+    SqliteBackend,
+    changes,
 )
 from threadkeep.errors import (
     BackendError,

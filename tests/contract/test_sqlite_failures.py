@@ -6,7 +6,6 @@ import pytest
 import sqlite_children as children
 from kit.selection import SEED, some
 
-from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep._core.engine.model import (
     Batch,
     FindThreads,
@@ -17,6 +16,7 @@ from threadkeep._core.engine.model import (
     ScanCheckpoints,
     Span,
 )
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import (
     CorruptionError,
     DiskFullError,

@@ -5,13 +5,6 @@ from contextlib import closing
 
 import pytest
 
-from threadkeep._stores.memory import MemoryBackend
-from threadkeep._stores.sqlite import (
-    SqliteBackend,
-    additions,
-    known,
-)
-from threadkeep._stores.sqlite.reads import checkpoint as answer
 from threadkeep._core.engine.model import (
     HIDDEN,
     Batch,
@@ -27,6 +20,13 @@ from threadkeep._core.engine.thread_entry import (
     Touch,
     move,
 )
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.sqlite import (
+    SqliteBackend,
+    additions,
+    known,
+)
+from threadkeep._stores.sqlite.reads import checkpoint as answer
 from threadkeep.errors import SegmentTakenError, ThreadDeletedError
 from threadkeep.testing.records import checkpoint, segment, uid, write
 

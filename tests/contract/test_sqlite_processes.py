@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import sqlite_children as children
 
+from threadkeep._core.engine.model import ReadDamage, ReadThread
 from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep._stores.sqlite.maintenance import back_up
-from threadkeep._core.engine.model import ReadDamage, ReadThread
 from threadkeep.errors import OpenError
 from threadkeep.threads.transfer.bundles import (
     check_may_be_replaced,

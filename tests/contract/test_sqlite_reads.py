@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep._core.engine.model import (
     HIDDEN,
     Batch,
@@ -15,6 +14,7 @@ from threadkeep._core.engine.model import (
     ScanCheckpoints,
     Span,
 )
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import CorruptionError
 from threadkeep.testing.records import checkpoint, segment, uid, write
 

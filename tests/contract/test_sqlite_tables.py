@@ -7,7 +7,6 @@ import uuid
 
 import pytest
 
-from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep._core.engine.model import (
     HIDDEN,
     Batch,
@@ -28,6 +27,7 @@ from threadkeep._core.engine.thread_entry import (
     move,
     tag_label,
 )
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
 COUNTS = ("checkpoints", "writes", "segment_bytes", "deleted_at")

@@ -36,13 +36,13 @@ from kit.selection import drawn
 from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep import Retention, errors
+from threadkeep._core.engine import logs
+from threadkeep._core.engine.cold_references import LEAST
 from threadkeep._stores.base import Backend
 from threadkeep._stores.memory import MemoryBackend
 from threadkeep._stores.postgres import PostgresBackend
 from threadkeep._stores.redis import RedisBackend
 from threadkeep._stores.sqlite import SqliteBackend
-from threadkeep._core.engine import logs
-from threadkeep._core.engine.cold_references import LEAST
 from threadkeep.savers.saver import Saver
 
 LONG = "x" * 90

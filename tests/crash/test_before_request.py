@@ -23,15 +23,15 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
 from threadkeep import ColdTier, Retention, Tiering, WarmTier, WriteBehind
-from threadkeep._stores.base import Backend
-from threadkeep._stores.postgres import PostgresBackend
-from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep._core.engine.cold_references import LEAST
 from threadkeep._core.engine.operation import (
     Commit,
     Fetch,
 )
 from threadkeep._run.layers.layer import CHANGES
+from threadkeep._stores.base import Backend
+from threadkeep._stores.postgres import PostgresBackend
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.savers.saver import Saver
 
 LONG = "x" * 1200

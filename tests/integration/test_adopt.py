@@ -39,6 +39,7 @@ from threadkeep import (
 )
 from threadkeep._core.engine.logs import SEAL_BYTES
 from threadkeep._core.engine.model import ReadThread
+from threadkeep._run.layers import driver
 from threadkeep.errors import (
     BackendError,
     CorruptionError,
@@ -49,7 +50,6 @@ from threadkeep.errors import (
     UnknownTypeError,
     WrongKeyError,
 )
-from threadkeep._run.layers import driver
 
 from . import backends
 from .backends import BACKENDS, open_backend

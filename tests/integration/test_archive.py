@@ -19,14 +19,13 @@ from threadkeep import (
     WriteBehind,
     open_saver,
 )
-from threadkeep._stores.base import Backend
-from threadkeep._stores.sqlite import SqliteBackend
-from threadkeep.threads.archives import archive
-from threadkeep._stores.cold_store import ColdStore
 from threadkeep._core.engine import registration
 from threadkeep._core.engine.model import Batch, CopyThread, DropThread
 from threadkeep._core.engine.operation import commit, fetch
 from threadkeep._core.engine.thread_entry import ReadEntry
+from threadkeep._stores.base import Backend
+from threadkeep._stores.cold_store import ColdStore
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import (
     BackendError,
     ConflictError,
@@ -40,6 +39,7 @@ from threadkeep.errors import (
     UnreachableError,
 )
 from threadkeep.savers.saver import Saver
+from threadkeep.threads.archives import archive
 from threadkeep.threads.transfer import backup
 
 from .backends import open_backend, url_of

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from threadkeep import Retention, open_saver
+from threadkeep._core.engine.operation import call
 from threadkeep._stores.memory import MemoryBackend
 from threadkeep._stores.sqlite import SqliteBackend
-from threadkeep._core.engine.operation import call
 from threadkeep.errors import CorruptionError, InvalidArgumentError, ReadOnlyError
 from threadkeep.savers.saver import Saver
 

@@ -12,8 +12,8 @@ from kit.damage import damaging
 from kit.engine import Chain
 
 from threadkeep import MemorySaver, Retention
-from threadkeep._stores.redis.rows import keys_of
 from threadkeep._core.engine.operation import no_progress
+from threadkeep._stores.redis.rows import keys_of
 from threadkeep.errors import CorruptionError
 from threadkeep.threads.repair.check import Kind
 from threadkeep.threads.transfer import backup

@@ -11,13 +11,12 @@ import pytest
 from kit.engine import Chain, everything, fresh
 
 from threadkeep import Cache, SqliteSaver, WriteBehind
-from threadkeep._stores.base import Backend
-from threadkeep._stores.memory import MemoryBackend
-from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep._core.codec.frame import Compression
 from threadkeep._core.engine.model import Batch, ReadSegments, ReadThread, Span
 from threadkeep._core.engine.operation import fetch
-from threadkeep.threads.erasure.erase import EraseReport
+from threadkeep._stores.base import Backend
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -27,6 +26,7 @@ from threadkeep.errors import (
     UnfinishedErasureError,
 )
 from threadkeep.savers.saver import Saver
+from threadkeep.threads.erasure.erase import EraseReport
 
 from .places import at
 from .runs import Gate, Run

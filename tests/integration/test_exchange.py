@@ -13,6 +13,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep import MemorySaver
 from threadkeep._core.engine.model import OWN_NS, Batch
+from threadkeep._run.layers import driver
 from threadkeep.errors import (
     BackendError,
     CorruptionError,
@@ -22,7 +23,6 @@ from threadkeep.errors import (
     ThreadExistsError,
     ThreadNotFoundError,
 )
-from threadkeep._run.layers import driver
 from threadkeep.threads.transfer import (
     digest,
     whole_thread,

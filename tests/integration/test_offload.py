@@ -24,17 +24,12 @@ from threadkeep import (
     WriteBehind,
     open_saver,
 )
-from threadkeep._stores.sqlite import SqliteBackend
-from threadkeep.threads.archives import (
-    archive,
-    offload,
-)
-from threadkeep.threads.archives import offload as offloads
-from threadkeep._stores.cold_store import ColdStore
 from threadkeep._core.engine import thread_sizes
 from threadkeep._core.engine.model import Batch, CopyThread, DropThread, ForkThread
 from threadkeep._core.engine.operation import Commit
 from threadkeep._core.engine.thread_entry import Touch
+from threadkeep._stores.cold_store import ColdStore
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -44,6 +39,11 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 from threadkeep.savers.saver import Saver
+from threadkeep.threads.archives import (
+    archive,
+    offload,
+)
+from threadkeep.threads.archives import offload as offloads
 from threadkeep.threads.transfer import backup
 
 from .backends import open_backend, url_of

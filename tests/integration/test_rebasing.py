@@ -15,9 +15,9 @@ from kit.engine import Chain, checkpoint, config, exactly, run_config
 from langchain_core.messages import HumanMessage
 
 from threadkeep import Retention, WriteBehind, errors
-from threadkeep._stores.memory import MemoryBackend
 from threadkeep._core.engine import logs
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS
+from threadkeep._stores.memory import MemoryBackend
 from threadkeep.savers.saver import Saver
 
 SELDOM = WriteBehind(flush_interval=60)

@@ -23,6 +23,7 @@ from langgraph.graph import END, START, StateGraph
 from psycopg_pool import AsyncConnectionPool
 
 from threadkeep import AsyncPostgresSaver, GroupCommit, MemorySaver, WriteBehind, open_saver
+from threadkeep._run.write_behind.commit_queue import _nonempty
 from threadkeep._stores.memory import MemoryBackend
 from threadkeep.errors import (
     ClosedError,
@@ -34,7 +35,6 @@ from threadkeep.errors import (
     UnreachableError,
 )
 from threadkeep.savers.saver import Saver
-from threadkeep._run.write_behind.commit_queue import _nonempty
 
 from .backends import BACKENDS, SHARED, open_backend, url_of
 

@@ -22,8 +22,8 @@ from threadkeep._core.engine import thread_summary
 from threadkeep._core.engine.model import ReadThread
 from threadkeep._core.engine.operation import fetch
 from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError, ThreadNotFoundError
-from threadkeep.threads.retention import gc
 from threadkeep.threads import GcReport, Mark
+from threadkeep.threads.retention import gc
 
 from .places import at
 from .rows import checkpoint, metadata

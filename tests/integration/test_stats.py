@@ -18,13 +18,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
 from threadkeep import MemorySaver, monitor, open_saver, wrap
-from threadkeep.threads import statistics
-from threadkeep._stores.sqlite import usage
-from threadkeep._stores.sqlite.opening import create
 from threadkeep._core.engine import thread_sizes
 from threadkeep._core.engine.model import Batch
+from threadkeep._stores.sqlite import usage
+from threadkeep._stores.sqlite.opening import create
 from threadkeep.errors import CorruptionError, InvalidArgumentError
 from threadkeep.memory import LayeredCheckpointSaver
+from threadkeep.threads import statistics
 from threadkeep.threads.transfer import whole_thread
 
 from .driver import play

@@ -10,12 +10,12 @@ from langgraph.store.base import PutOp
 
 from integration.backends import BACKENDS, url_of
 from threadkeep import open_all
+from threadkeep._core.engine.usage import Counters
 from threadkeep._stores.postgres import usage as postgres_module
 from threadkeep._stores.redis import backend as redis_module
 from threadkeep._stores.sqlite import usage as sqlite_module
 from threadkeep.cache import cache as cache_module
 from threadkeep.cache import open_cache
-from threadkeep._core.engine.usage import Counters
 from threadkeep.monitor import Monitor, advise
 from threadkeep.threads.statistics import Stats
 

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from threadkeep import ColdTier, SqliteSaver, Tiering, WarmTier, open_saver
-from threadkeep.threads.archives import (
-    archive,
-    offload,
-)
-from threadkeep._stores.cold_store import ColdStore
 from threadkeep._core.engine.thread_summary import LAG
+from threadkeep._stores.cold_store import ColdStore
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
     ThreadNotFoundError,
     UnreachableError,
+)
+from threadkeep.threads.archives import (
+    archive,
+    offload,
 )
 
 from .test_archive import archives, shown, state_of

@@ -16,8 +16,6 @@ from pydantic import BaseModel
 
 from threadkeep import MemorySaver
 from threadkeep._core import arguments
-from threadkeep._stores.base import Backend
-from threadkeep._stores.memory import MemoryBackend
 from threadkeep._core.codec import NativeCodec
 from threadkeep._core.engine import put
 from threadkeep._core.engine.model import Batch, Change, Read, ReadThread
@@ -27,11 +25,13 @@ from threadkeep._core.engine.operation import (
     Operation,
     Requests,
 )
-from threadkeep.errors import BackendError, ThreadkeepError
 from threadkeep._run.layers.driver import (
     Stack,
     Store,
 )
+from threadkeep._stores.base import Backend
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep.errors import BackendError, ThreadkeepError
 from threadkeep.savers.saver import Saver
 
 # -- backends --------------------------------------------------------------------------

@@ -6,7 +6,6 @@ from collections.abc import Generator, Sequence
 from itertools import groupby
 from typing import Any
 
-from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._core.engine.model import Batch, Change, Read, ReadSegments, Span
 from threadkeep._core.engine.operation import (
     Commit,
@@ -14,12 +13,13 @@ from threadkeep._core.engine.operation import (
     Fetch,
     Request,
 )
-from threadkeep.errors import ThreadkeepError
 from threadkeep._run.layers.driver import (
     BackendPair,
     Stack,
     Store,
 )
+from threadkeep._stores.base import AsyncBackend, Backend
+from threadkeep.errors import ThreadkeepError
 from threadkeep.testing import Blocking
 from threadkeep.testing.records import THREAD
 

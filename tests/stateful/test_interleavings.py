@@ -30,10 +30,8 @@ from kit.engine import (
 from kit.selection import drawn
 from langchain_core.messages import AIMessage, HumanMessage
 
-from threadkeep._core import arguments
 from threadkeep import errors
-from threadkeep.threads import statistics
-from threadkeep._stores.memory import MemoryBackend
+from threadkeep._core import arguments
 from threadkeep._core.engine import (
     listing,
     logs,
@@ -43,10 +41,12 @@ from threadkeep._core.engine import (
 )
 from threadkeep._core.engine.listing import delta_history
 from threadkeep._core.engine.operation import CheckpointRef
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep.savers.saver import Saver
+from threadkeep.threads import statistics
 from threadkeep.threads.forks import fork as copying
 from threadkeep.threads.repair import check as checking
 from threadkeep.threads.retention import apply as housekeeping
-from threadkeep.savers.saver import Saver
 
 LONG = "x" * 90
 ORDERS = 3

@@ -43,10 +43,6 @@ from threadkeep import (
     WriteBehind,
     errors,
 )
-from threadkeep._stores.memory import MemoryBackend
-from threadkeep.threads.archives import offload
-from threadkeep.threads.archives.layer import TierLayer
-from threadkeep._stores.cold_store import ColdStore
 from threadkeep._core.engine.model import HIDDEN, ReadThread
 from threadkeep._core.engine.working_set import WorkingSet
 from threadkeep._run.layers import driver
@@ -54,9 +50,13 @@ from threadkeep._run.layers.driver import (
     Stack,
     Store,
 )
-from threadkeep.threads.retention import choose
-from threadkeep.savers.saver import Saver
 from threadkeep._run.write_behind.layer import WriteBehindLayer
+from threadkeep._stores.cold_store import ColdStore
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep.savers.saver import Saver
+from threadkeep.threads.archives import offload
+from threadkeep.threads.archives.layer import TierLayer
+from threadkeep.threads.retention import choose
 
 from .model import EMPTY, Conflict, Model, load_of
 

@@ -22,13 +22,13 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 from threadkeep import ColdTier, Retention, Tiering, WarmTier
-from threadkeep._stores.base import Backend
-from threadkeep._stores.memory import MemoryBackend
-from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep._core.engine.cold_references import LEAST
 from threadkeep._core.engine.model import HIDDEN, FindThreads, ReadThread, ThreadRows
 from threadkeep._core.engine.rows import unpack_writes
 from threadkeep._core.engine.thread_entry import ReadEntry, ThreadEntry
+from threadkeep._stores.base import Backend
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import ThreadDeletedError
 from threadkeep.memory import LayeredCheckpointSaver, Layers
 from threadkeep.savers.saver import Saver

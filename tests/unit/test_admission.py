@@ -6,7 +6,6 @@ from datetime import timedelta
 import pytest
 
 from threadkeep._core.engine.model import Batch, Segment
-from threadkeep.errors import InvalidArgumentError
 from threadkeep._run.segment_cache import (
     HotTier,
     admission,
@@ -15,6 +14,7 @@ from threadkeep._run.segment_cache.admission import (
     Admission,
     Verdict,
 )
+from threadkeep.errors import InvalidArgumentError
 from threadkeep.testing.records import NOW, checkpoint, write
 
 SECOND = 1_000_000

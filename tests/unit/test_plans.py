@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from kit.engine import memory_saver
 
-from threadkeep.errors import BackendError
 from threadkeep._run.layers import (
     driver,
     layer,
@@ -19,6 +18,7 @@ from threadkeep._run.layers.driver import (
     either,
     on,
 )
+from threadkeep.errors import BackendError
 from threadkeep.threads.transfer import whole_thread
 
 

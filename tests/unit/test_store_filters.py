@@ -7,8 +7,8 @@ from datetime import date
 import numpy as np
 import pytest
 
-from threadkeep.errors import InvalidArgumentError
 from threadkeep._stores.items.filters import Filter, parse
+from threadkeep.errors import InvalidArgumentError
 
 VALUE = {
     "n": 5,

@@ -8,6 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from threadkeep._core.engine.model import Batch, FindThreads, HeadFence
+from threadkeep._core.engine.thread_entry import (
+    Cause,
+    Touch,
+    move,
+)
 from threadkeep._run.group_commit import (
     AT_ONCE,
     GroupCommit,
@@ -15,12 +21,6 @@ from threadkeep._run.group_commit import (
     Writer,
 )
 from threadkeep._stores.memory import MemoryBackend
-from threadkeep._core.engine.model import Batch, FindThreads, HeadFence
-from threadkeep._core.engine.thread_entry import (
-    Cause,
-    Touch,
-    move,
-)
 from threadkeep.errors import BackendError, ConflictError, UnreachableError
 from threadkeep.testing.records import checkpoint, write
 

@@ -30,8 +30,8 @@ from threadkeep._core.engine.listing import Listing
 from threadkeep._core.engine.load import Load, Loaded
 from threadkeep._core.engine.operation import CheckpointRef
 from threadkeep._core.engine.put import Put, PutWrites
-from threadkeep.errors import InvalidArgumentError, InvalidConfigError, invalid
 from threadkeep._core.langgraph_internals import RUNTIME, TASK_ID, TASK_NS
+from threadkeep.errors import InvalidArgumentError, InvalidConfigError, invalid
 
 
 def place(config: RunnableConfig) -> CheckpointRef:

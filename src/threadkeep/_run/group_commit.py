@@ -20,11 +20,11 @@ from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
+from threadkeep._core.engine.model import Batch, Change
+from threadkeep._core.validation import is_count, is_time
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep._stores.sync_bridge import finish, sleep
-from threadkeep._core.engine.model import Batch, Change
 from threadkeep.errors import BackendError, ClosedError, ThreadkeepError, UnreachableError, invalid
-from threadkeep._core.validation import is_count, is_time
 
 if TYPE_CHECKING:
     from threadkeep._stores.base import AsyncBackend, Backend

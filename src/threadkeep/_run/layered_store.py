@@ -10,27 +10,27 @@ from functools import partial
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
-from threadkeep._stores import process_forks
-from threadkeep._stores.base import Scrubbed
-from threadkeep._run.group_commit import AT_ONCE, GroupCommit
-from threadkeep._stores.open import open_hot
-from threadkeep.threads.archives.layer import TierLayer
 from threadkeep._core.engine.operation import Aside, Requests, call
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.engine.working_set import WorkingSet
-from threadkeep.errors import InvalidArgumentError, ThreadkeepError
+from threadkeep._run.group_commit import AT_ONCE, GroupCommit
 from threadkeep._run.layers.driver import BackendPair, Stack, Store, Workflow, either, on
 from threadkeep._run.layers.layer import Layer
+from threadkeep._stores import process_forks
+from threadkeep._stores.base import Scrubbed
+from threadkeep._stores.open import open_hot
+from threadkeep.errors import InvalidArgumentError, ThreadkeepError
+from threadkeep.threads.archives.layer import TierLayer
 
 if TYPE_CHECKING:
-    from threadkeep._stores.base import AsyncBackend, Backend
-    from threadkeep._core.policies.tiering import Tiering
-    from threadkeep._stores.cold_store import ColdStore
     from threadkeep._core.policies.retention import Retention
+    from threadkeep._core.policies.tiering import Tiering
     from threadkeep._run.segment_cache import Cache
     from threadkeep._run.segment_cache.layer import CacheLayer
     from threadkeep._run.write_behind import WriteBehind
     from threadkeep._run.write_behind.layer import WriteBehindLayer
+    from threadkeep._stores.base import AsyncBackend, Backend
+    from threadkeep._stores.cold_store import ColdStore
 
 RANDOM = SystemRandom()  # tokens must differ even where a program seeds its random numbers
 

@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
-from threadkeep._stores.base import AsyncBackend, Backend
-from threadkeep._stores.sync_bridge import BlockingFace, finish
 from threadkeep._core.engine.operation import Call, Fetch
 from threadkeep._run.layers.driver import Store
+from threadkeep._stores.base import AsyncBackend, Backend
+from threadkeep._stores.sync_bridge import BlockingFace, finish
 
 PAGE = 1000
 """Entries of each kind (expired, or least recently used) that one `TrimEntries` removes at most."""

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from threadkeep._stores.open import extra
 from threadkeep._core.engine.cold_references import home_of
-from threadkeep.errors import BackendError, CorruptionError, OpenError, UnreachableError
 from threadkeep._stores.files import file_errors, sync, sync_folder
+from threadkeep._stores.open import extra
+from threadkeep.errors import BackendError, CorruptionError, OpenError, UnreachableError
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

@@ -8,10 +8,10 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import CoroutineType
 from typing import Any, Generic, TypeVar
 
-from threadkeep._stores.base import AsyncBackend, Backend, Scrubbed
-from threadkeep._stores.process_forks import LoopConnections
 from threadkeep._core.engine.model import Change, Read
 from threadkeep._core.engine.usage import ItemUsage
+from threadkeep._stores.base import AsyncBackend, Backend, Scrubbed
+from threadkeep._stores.process_forks import LoopConnections
 from threadkeep.errors import ThreadkeepError
 
 T = TypeVar("T")

@@ -17,11 +17,11 @@ import orjson
 from langgraph.cache.base import BaseCache, FullKey, Namespace
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from threadkeep._core.codec import Codec, Compression, NativeCodec, SerdeCodec, pack, unpack
+from threadkeep._core.engine.usage import Counters
+from threadkeep._core.validation import LONGEST, duration, is_count, micros
+from threadkeep._run.layers.driver import BackendPair, Closing, Store, Workflow, both, either
 from threadkeep._stores.base import AsyncBackend, Backend
-from threadkeep._stores.memory import MemoryBackend
-from threadkeep._stores.open import server_of
-from threadkeep._stores.sqlite import SqliteBackend
-from threadkeep._stores.sync_bridge import BlockingFace, finish
 from threadkeep._stores.caches import (
     PAGE,
     AsyncCacheBackend,
@@ -35,11 +35,13 @@ from threadkeep._stores.caches import (
     TrimEntries,
     UseEntries,
 )
-from threadkeep.cache.leases import Found, Leases
+from threadkeep._stores.memory import MemoryBackend
 from threadkeep._stores.memory.cache import MemoryEntries
+from threadkeep._stores.open import server_of
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep._stores.sqlite.cache import SqliteEntries
-from threadkeep._core.codec import Codec, Compression, NativeCodec, SerdeCodec, pack, unpack
-from threadkeep._core.engine.usage import Counters
+from threadkeep._stores.sync_bridge import BlockingFace, finish
+from threadkeep.cache.leases import Found, Leases
 from threadkeep.errors import (
     ClosedError,
     CodecError,
@@ -49,8 +51,6 @@ from threadkeep.errors import (
     ThreadkeepError,
     invalid,
 )
-from threadkeep._run.layers.driver import BackendPair, Closing, Store, Workflow, both, either
-from threadkeep._core.validation import LONGEST, duration, is_count, micros
 
 T = TypeVar("T")
 
@@ -408,7 +408,7 @@ def entries_over(backend: Backend | AsyncBackend) -> Backend | AsyncCacheBackend
 
 def _awaited(backend: Any) -> AsyncCacheBackend:
     if (server := server_of(backend)) is not None:
-        module: Any = import_module(f"threadkeep.cache.{server}")
+        module: Any = import_module(f"threadkeep._stores.{server}.cache")
         found: AsyncCacheBackend = module.entries_over(backend)
         return found
     raise InvalidArgumentError(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from threadkeep._core.validation import is_count, is_time
 from threadkeep.errors import invalid
 from threadkeep.memory.extract import middle_cut
 from threadkeep.memory.summaries import (
@@ -23,7 +24,6 @@ from threadkeep.memory.summaries import (
     valid_max_chars,
     version,
 )
-from threadkeep._core.validation import is_count, is_time
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage

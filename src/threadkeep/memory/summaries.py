@@ -17,10 +17,10 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
+from threadkeep._core.validation import is_count
 from threadkeep.errors import SummaryError, invalid
 from threadkeep.memory import answers, extract
 from threadkeep.memory.times import time_of
-from threadkeep._core.validation import is_count
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage

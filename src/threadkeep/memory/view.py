@@ -20,9 +20,9 @@ from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep._core import arguments
 from threadkeep._core.engine.operation import CheckpointRef
-from threadkeep.errors import CorruptionError
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow, both
+from threadkeep.errors import CorruptionError
 from threadkeep.memory import records, window
 from threadkeep.memory.archiving import Archiving, Seen
 from threadkeep.memory.lru import Recent

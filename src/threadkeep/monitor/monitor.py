@@ -18,14 +18,14 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core import validation
 from threadkeep._core.engine.operation import Aside
-from threadkeep.errors import invalid
+from threadkeep._core.texts import plural, shown
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow, both
+from threadkeep.errors import invalid
 from threadkeep.monitor.alerts import Alert, Alerts, Reading, Thresholds, channels, is_callback
 from threadkeep.monitor.observe import ObservedSaver, observe
 from threadkeep.monitor.probes import Canary, Storage, StorageHistory
 from threadkeep.monitor.window import Rates, Window
-from threadkeep._core.texts import plural, shown
 
 _WINDOW = 10  # intervals that the window of operations covers
 _STORAGE_EVERY = 10  # intervals between two measurements of sizes

@@ -15,15 +15,15 @@ from typing import Any, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 
-from threadkeep._run.delegate import behind
 from threadkeep._core.engine.model import OWN_NS, DropThread, ReadSizes, Sizes
 from threadkeep._core.engine.operation import Aside, Fetch, Requests, call, commit
 from threadkeep._core.engine.registration import ALL
 from threadkeep._core.engine.thread_entry import SearchThreads, ThreadEntry
 from threadkeep._core.engine.usage import ItemUsage
-from threadkeep.errors import ConflictError, CorruptionError
+from threadkeep._run.delegate import behind
 from threadkeep._run.layered_store import LayeredStore
 from threadkeep._run.layers.driver import Workflow, on
+from threadkeep.errors import ConflictError, CorruptionError
 from threadkeep.monitor.window import SAMPLES, days_until, growth_per_day
 
 NS = f"{OWN_NS}canary"

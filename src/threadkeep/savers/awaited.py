@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from threadkeep.threads import lazy
 from threadkeep._core import validation
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import OWN_NS
-from threadkeep.errors import invalid
 from threadkeep._run.layered_store import LayeredStore
 from threadkeep._run.layers import driver
+from threadkeep.errors import invalid
+from threadkeep.threads import lazy
 
 if TYPE_CHECKING:
     from threadkeep._core.engine.operation import Progress
+    from threadkeep.streaming import PartialStream
     from threadkeep.threads.repair.check import CheckReport
     from threadkeep.threads.retention.background import Collector
     from threadkeep.threads.statistics import Stats
-    from threadkeep.streaming import PartialStream
 
 
 class AwaitedMaintenance:

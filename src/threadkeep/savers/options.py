@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any
 
 from threadkeep._core.codec import SerdeCodec
-from threadkeep.errors import InvalidArgumentError, invalid
 from threadkeep._core.validation import duration, is_count
+from threadkeep.errors import InvalidArgumentError, invalid
 
 
 def _is_text(value: object) -> bool:
@@ -24,12 +24,12 @@ def _is_serde(value: Any) -> bool:
 
 
 _CLASSES = {  # (imported where a value is given)
-    "compression": ("codec", "Compression(level=3)"),
-    "group_commit": ("backends.group_commit", "GroupCommit()"),
-    "write_behind": ("write_behind", "WriteBehind()"),
-    "cache": ("segment_cache", "Cache(threads=1000)"),
-    "tiering": ("cold.policy", "Tiering()"),
-    "retention": ("retention.policy", "Retention(keep_last=10)"),
+    "compression": ("_core.codec", "Compression(level=3)"),
+    "group_commit": ("_run.group_commit", "GroupCommit()"),
+    "write_behind": ("_run.write_behind", "WriteBehind()"),
+    "cache": ("_run.segment_cache", "Cache(threads=1000)"),
+    "tiering": ("_core.policies.tiering", "Tiering()"),
+    "retention": ("_core.policies.retention", "Retention(keep_last=10)"),
 }
 _OTHERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "conflicts": (lambda value: value in ("fork", "raise"), 'Use "fork" or "raise".'),
@@ -70,7 +70,7 @@ def check_options(given: Mapping[str, Any]) -> None:
             )
         elif not _OTHERS[name][0](value):
             raise invalid(name, value, _OTHERS[name][1])
-    if given.get("write_behind") is not None and given.get("conflicts") == "raise":
+    if given.get("_run.write_behind") is not None and given.get("conflicts") == "raise":
         raise InvalidArgumentError(
             'write_behind= and conflicts="raise" exclude each other: a save that has returned'
             " cannot raise a conflict.",

@@ -31,24 +31,24 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 import threadkeep
 from threadkeep._core import arguments, validation
-from threadkeep.threads import lazy
-from threadkeep._stores.process_forks import ResetInChild
 from threadkeep._core.codec import Compression, NativeCodec, SerdeCodec
 from threadkeep._core.engine import listing, load, put
 from threadkeep._core.engine.context import Engine, remember, to_commit
 from threadkeep._core.engine.operation import Operation
 from threadkeep._core.engine.put import Call, Put
-from threadkeep.errors import ThreadkeepError
 from threadkeep._run.layered_store import (
     RANDOM,
     LayeredStore,
 )
 from threadkeep._run.layers import driver, layer
+from threadkeep._stores.process_forks import ResetInChild
+from threadkeep.errors import ThreadkeepError
 from threadkeep.savers.maintenance import Maintenance
 from threadkeep.savers.options import NAMES, check_options
-from threadkeep.threads.retention.background import Collector, Gained, quietly
 from threadkeep.savers.serializing import Serializing
+from threadkeep.threads import lazy
 from threadkeep.threads.facade import Threads
+from threadkeep.threads.retention.background import Collector, Gained, quietly
 
 if TYPE_CHECKING:
     from threadkeep._core.engine.operation import Progress

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep._stores.open import open_backend, open_postgres, open_redis
-from threadkeep._stores.sqlite import Database, SqliteBackend
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow, either
+from threadkeep._stores.open import open_backend, open_postgres, open_redis
+from threadkeep._stores.sqlite import Database, SqliteBackend
 from threadkeep.savers.options import check_options, pop_options
 from threadkeep.savers.saver import Saver
 

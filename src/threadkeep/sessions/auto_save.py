@@ -12,8 +12,8 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 
 from threadkeep._core.engine.operation import Aside
-from threadkeep.errors import invalid
 from threadkeep._run.layers.driver import Workflow, both
+from threadkeep.errors import invalid
 from threadkeep.sessions import checkpoint as valid
 from threadkeep.sessions.checkpoint import as_type
 from threadkeep.sessions.manager import CheckpointManager

@@ -13,8 +13,8 @@ from typing import Any, Protocol, runtime_checkable
 from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep._core.engine.operation import Aside
-from threadkeep.errors import BackendError, InvalidArgumentError
 from threadkeep._run.layers.driver import Closing, Workflow, both
+from threadkeep.errors import BackendError, InvalidArgumentError
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.savers import MemorySaver, SqliteSaver
 from threadkeep.sessions.checkpoint import Checkpoint, count, now, text

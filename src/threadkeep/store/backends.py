@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from threadkeep._stores.items.backend import AsyncItemBackend, ItemBackend, SearchOptions
 from threadkeep._stores.memory import MemoryBackend
 from threadkeep._stores.open import server_of
 from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import InvalidArgumentError
-from threadkeep._stores.items.backend import AsyncItemBackend, ItemBackend, SearchOptions
 
 if TYPE_CHECKING:
     from threadkeep._stores.base import AsyncBackend, Backend
@@ -36,7 +36,7 @@ def items_over(
 
         return SqliteItems(backend.connections, search)
     if (server := server_of(backend)) is not None:
-        opener: Any = import_module(f"threadkeep.store.{server}").items_over
+        opener: Any = import_module(f"threadkeep._stores.{server}.items").items_over
         found: ItemBackend | AsyncItemBackend = opener(backend, search)
         return found
     raise InvalidArgumentError(

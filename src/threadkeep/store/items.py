@@ -16,10 +16,10 @@ from langgraph.store.base import (
 
 from threadkeep._core.engine.operation import Fetch, Request
 from threadkeep._core.engine.thread_entry import is_time
-from threadkeep.errors import CodecError, CorruptionError
-from threadkeep.store.embedding import Index
 from threadkeep._stores.items.records import ItemRow
 from threadkeep._stores.items.values import Packer, unseal
+from threadkeep.errors import CodecError, CorruptionError
+from threadkeep.store.embedding import Index
 
 _log = logging.getLogger("threadkeep")
 

@@ -6,10 +6,10 @@ import asyncio
 from functools import partial
 from typing import Any, Literal, Self
 
+from threadkeep._run.layers.driver import in_thread
 from threadkeep._stores.open import open_backend, open_postgres, open_redis
 from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep._stores.sqlite.opening import Database
-from threadkeep._run.layers.driver import in_thread
 from threadkeep.savers.options import pop_named
 from threadkeep.store.store import Store
 

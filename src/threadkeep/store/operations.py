@@ -21,19 +21,9 @@ from langgraph.store.base import (
 )
 
 from threadkeep._core.engine.operation import Fetch, Request, Requests, call
-from threadkeep.errors import BackendError, EmbeddingError, invalid
+from threadkeep._core.validation import is_count
+from threadkeep._core.words import tokens
 from threadkeep._stores.items import filters
-from threadkeep.store import puts as putting
-from threadkeep.store.embedding import Index
-from threadkeep.store.items import (
-    Engine,
-    FoundItem,
-    StoredItem,
-    ask,
-    readable,
-    time_of,
-    value_of,
-)
 from threadkeep._stores.items.ranking import fuse
 from threadkeep._stores.items.records import (
     FindItems,
@@ -47,8 +37,18 @@ from threadkeep._stores.items.records import (
     RefreshItems,
     Scored,
 )
-from threadkeep._core.validation import is_count
-from threadkeep._core.words import tokens
+from threadkeep.errors import BackendError, EmbeddingError, invalid
+from threadkeep.store import puts as putting
+from threadkeep.store.embedding import Index
+from threadkeep.store.items import (
+    Engine,
+    FoundItem,
+    StoredItem,
+    ask,
+    readable,
+    time_of,
+    value_of,
+)
 
 T = TypeVar("T")
 

@@ -17,18 +17,7 @@ from langgraph.store.base import (
 )
 
 from threadkeep._core.engine.operation import Aside, Commit, Fetch, Requests
-from threadkeep.errors import ConflictError, CorruptionError, EmbeddingError, invalid
-from threadkeep.store.embedding import Index, Text
-from threadkeep.store.items import (
-    Engine,
-    ItemVersion,
-    ask,
-    has_expired,
-    is_sound,
-    readable,
-    time_of,
-    value_of,
-)
+from threadkeep._core.words import tokens
 from threadkeep._stores.items.records import (
     Earlier,
     EmbedItem,
@@ -44,7 +33,18 @@ from threadkeep._stores.items.records import (
     VersionRow,
 )
 from threadkeep._stores.items.values import patch, patched, seal, unseal
-from threadkeep._core.words import tokens
+from threadkeep.errors import ConflictError, CorruptionError, EmbeddingError, invalid
+from threadkeep.store.embedding import Index, Text
+from threadkeep.store.items import (
+    Engine,
+    ItemVersion,
+    ask,
+    has_expired,
+    is_sound,
+    readable,
+    time_of,
+    value_of,
+)
 
 _MINUTE = 60_000_000
 _TRIES = 100  # of a put that others overtake, each with a pause

@@ -24,24 +24,24 @@ from langgraph.store.base import (
     TTLConfig,
 )
 
-from threadkeep._stores.base import Backend
-from threadkeep._run.group_commit import GroupCommit
-from threadkeep._stores.process_forks import PerLoop
 from threadkeep._core.engine.operation import Progress, Requests, call
 from threadkeep._core.engine.usage import Counters
-from threadkeep.errors import ClosedError, InvalidArgumentError, invalid
+from threadkeep._core.validation import is_count
+from threadkeep._run.group_commit import GroupCommit
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow
+from threadkeep._stores.base import Backend
+from threadkeep._stores.items.values import Packer
+from threadkeep._stores.process_forks import PerLoop
+from threadkeep.errors import ClosedError, InvalidArgumentError, invalid
 from threadkeep.savers.maintenance import Done
-from threadkeep.threads.retention.background import Collector
 from threadkeep.store import operations, puts, transfer
 from threadkeep.store.backends import items_over
 from threadkeep.store.calls import Calls
 from threadkeep.store.embedding import Index
 from threadkeep.store.items import Engine, ItemVersion
 from threadkeep.store.transfer import ErasedItems
-from threadkeep._stores.items.values import Packer
-from threadkeep._core.validation import is_count
+from threadkeep.threads.retention.background import Collector
 
 if TYPE_CHECKING:
     from threadkeep._stores.base import AsyncBackend

@@ -1,8 +1,13 @@
 """Streaming saves: what a run has produced so far, saved every few seconds."""
 
 from threadkeep.streaming.graphs import astream_saved, stream_saved
-from threadkeep.threads.streams.parts import PartialMessage, PartialStream, PartialValues, StreamStatus
 from threadkeep.streaming.saver import StreamingCheckpointSaver
+from threadkeep.threads.streams.parts import (
+    PartialMessage,
+    PartialStream,
+    PartialValues,
+    StreamStatus,
+)
 from threadkeep.threads.streams.stream import Stream
 
 __all__ = [

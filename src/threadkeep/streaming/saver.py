@@ -9,8 +9,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._run.delegate import Delegate
-from threadkeep.errors import InvalidArgumentError, StateError
 from threadkeep._run.layers.driver import Workflow, both
+from threadkeep.errors import InvalidArgumentError, StateError
 from threadkeep.threads.streams.parts import PartialStream, StreamStatus
 from threadkeep.threads.streams.rows import discard_of, partial_of, thread_of
 from threadkeep.threads.streams.stream import INTERVAL, MAX_BYTES, MAX_PENDING, Stream

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
-from threadkeep._stores.base import Scrubbed
 from threadkeep._core.engine.model import (
     Batch,
     CopyThread,
@@ -19,6 +18,7 @@ from threadkeep._core.engine.model import (
     Segment,
 )
 from threadkeep._core.engine.thread_entry import Cause, Touch, metadata_label, move
+from threadkeep._stores.base import Scrubbed
 from threadkeep.errors import (
     ConflictError,
     SegmentTakenError,

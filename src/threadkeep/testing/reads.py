@@ -27,8 +27,8 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.thread_entry import ThreadEntry, Touch
 from threadkeep._core.engine.usage import DAY, HOUR, ReadUsage, ThreadUsage
-from threadkeep.errors import SegmentTakenError
 from threadkeep._run.layers.driver import Stack, Store
+from threadkeep.errors import SegmentTakenError
 from threadkeep.testing.records import (
     NOW,
     THREAD,

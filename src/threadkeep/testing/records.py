@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from threadkeep._stores.base import Backend
 from threadkeep._core.engine.model import (
     Batch,
     CheckpointRow,
@@ -27,13 +26,14 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.thread_entry import CountThreads, ReadEntry, ThreadEntry, ThreadQuery
+from threadkeep._stores.base import Backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from threadkeep._stores.base import AsyncBackend, Backend, Scrubbed
     from threadkeep._core.engine.model import Change, Read
+    from threadkeep._stores.base import AsyncBackend, Backend, Scrubbed
     from threadkeep.errors import ThreadkeepError
 
 

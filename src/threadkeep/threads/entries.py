@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from threadkeep.threads import lazy
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.operation import Progress
 from threadkeep._run.layered_store import LayeredStore
 from threadkeep._run.layers import driver
+from threadkeep.threads import lazy
 
 if TYPE_CHECKING:
+    from threadkeep.savers.saver import Saver
     from threadkeep.threads.registry.filters import Filters, OrderName
     from threadkeep.threads.registry.info import ThreadInfo, ThreadPage
-    from threadkeep.savers.saver import Saver
     from threadkeep.threads.transfer.adopt import Adopted
     from threadkeep.threads.transfer.bundles import Exported, Imported
     from threadkeep.threads.transfer.mirror import Mirrored

@@ -11,19 +11,20 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.threads import lazy
 from threadkeep._core import validation
 from threadkeep._core.engine.cold_references import OFFLOAD_OVER
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.operation import Progress
 from threadkeep._run.layered_store import LayeredStore
 from threadkeep._run.layers import driver
+from threadkeep.threads import lazy
 from threadkeep.threads.awaited import AwaitedThreads
 from threadkeep.threads.entries import ThreadEntries, ThreadTransfers
 
 if TYPE_CHECKING:
-    from threadkeep.threads.archives.offload import Offloaded
+    from threadkeep._core.policies.retention import Retention
     from threadkeep._core.policies.tiering import Tiering
+    from threadkeep.threads.archives.offload import Offloaded
     from threadkeep.threads.archives.tiering import TierReport
     from threadkeep.threads.diff import StateDiff
     from threadkeep.threads.diff.checkpoints import ChannelVersion, ConfigOrPair
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from threadkeep.threads.registry.info import ThreadInfo
     from threadkeep.threads.repair.repair import RepairReport
     from threadkeep.threads.retention.gc import GcReport
-    from threadkeep._core.policies.retention import Retention
 
 
 class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):

@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
-from threadkeep._run.delegate import behind
 from threadkeep._core.engine import thread_sizes
 from threadkeep._core.engine.model import OWN_NS
 from threadkeep._core.engine.operation import Requests, call
@@ -26,13 +25,14 @@ from threadkeep._core.engine.usage import (
     Usage,
     usage_of,
 )
-from threadkeep.errors import CorruptionError, invalid
-from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow
-from threadkeep.savers.maintenance import Maintenance
-from threadkeep.threads.registry.info import EPOCH
 from threadkeep._core.texts import plural, shown, size
 from threadkeep._core.validation import MICROSECOND
+from threadkeep._run.delegate import behind
+from threadkeep._run.layers import driver
+from threadkeep._run.layers.driver import Workflow
+from threadkeep.errors import CorruptionError, invalid
+from threadkeep.savers.maintenance import Maintenance
+from threadkeep.threads.registry.info import EPOCH
 
 MOST = 10
 IDLE_DAYS = 30

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from kit.selection import settings_of
 
 from threadkeep._core.codec import Compression, pack, unpack
-from threadkeep._core.codec.frame import COMPRESSED, MAGIC, MAX_BODY, VERSION, elsewhere, pack_elsewhere
+from threadkeep._core.codec.frame import (
+    COMPRESSED,
+    MAGIC,
+    MAX_BODY,
+    VERSION,
+    elsewhere,
+    pack_elsewhere,
+)
 from threadkeep.errors import (
     CodecError,
     CorruptionError,

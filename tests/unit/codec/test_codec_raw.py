@@ -11,9 +11,9 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep._core.codec import NativeCodec, Registry
 from threadkeep._core.codec.raw import Raw, RawCodec
+from threadkeep.errors import CorruptionError, UnknownTypeError, UnserializableError
 from threadkeep.threads.diff.records import plain
 from threadkeep.threads.diff.values import differences
-from threadkeep.errors import CorruptionError, UnknownTypeError, UnserializableError
 
 SHOWN = {
     "Model": {"a": 1, "key": "**********", "b": 2},

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from kit.engine import Chain, Counted, checkpoint, config, counted_saver
 
 from threadkeep._core.engine.model import Batch
+from threadkeep.savers.saver import Saver
 from threadkeep.threads.forks.branches import (
     BranchCheckpoint,
     tree,
 )
-from threadkeep.savers.saver import Saver
 
 IDS = st.integers(0, 14).map(lambda n: f"{n:02}")
 PARENTS = st.dictionaries(IDS, st.none() | IDS | st.just("absent"), min_size=1)

@@ -20,7 +20,6 @@ from kit.engine import (
     until_commit,
 )
 
-from threadkeep._stores.memory import MemoryBackend
 from threadkeep._core.codec.frame import Compression, pack
 from threadkeep._core.engine.model import (
     Batch,
@@ -33,9 +32,10 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.operation import Fetch
 from threadkeep._core.engine.rows import manifest_of, unpack_writes
+from threadkeep._stores.memory import MemoryBackend
 from threadkeep.errors import ConflictError, ThreadDeletedError, ThreadExistsError
-from threadkeep.threads.retention import apply
 from threadkeep.savers.saver import Saver
+from threadkeep.threads.retention import apply
 from threadkeep.threads.transfer import putting, whole_thread
 
 LONG = "x" * 90

@@ -20,8 +20,8 @@ from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep._core.engine.model import ReadSizes, ReadThread
 from threadkeep.errors import ConflictError
-from threadkeep.threads.retention import apply
 from threadkeep.savers.saver import Saver
+from threadkeep.threads.retention import apply
 
 LONG = "x" * 90
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadkeep._core.codec.frame import Compression, pack, pack_elsewhere
-from threadkeep.threads.archives.offload import _piece
 from threadkeep._core.engine.cold_references import (
     MOST,
     STUB,
@@ -21,6 +20,7 @@ from threadkeep._core.engine.cold_references import (
 from threadkeep._core.engine.model import Segment, SegmentInfo, Span
 from threadkeep._core.engine.refs import covering
 from threadkeep.errors import CorruptionError
+from threadkeep.threads.archives.offload import _piece
 
 KEY = f"threads/{'0' * 40}/{'1' * 16}/{'2' * 16}.tkp"
 

@@ -23,7 +23,6 @@ from kit.engine import (
 from kit.selection import settings_of
 
 from threadkeep import Retention
-from threadkeep._stores.base import Backend
 from threadkeep._core.engine import (
     logs,
     registration,
@@ -33,6 +32,7 @@ from threadkeep._core.engine.lineage import overlap
 from threadkeep._core.engine.model import Batch, DropThread, ReadThread, SegmentInfo, Span
 from threadkeep._core.engine.refs import covering
 from threadkeep._core.engine.thread_entry import Touch
+from threadkeep._stores.base import Backend
 from threadkeep.errors import NewerFormatError
 from threadkeep.threads.retention import (
     apply,

@@ -27,7 +27,13 @@ from threadkeep._core.codec import data_classes, numpy_pandas, subclasses
 from threadkeep._core.codec.codecs import NativeCodec
 from threadkeep._core.codec.decoder import Decoder
 from threadkeep._core.codec.format import CODES, Decode, Tag, describe
-from threadkeep._core.codec.introspection import ADDRESSES, PATHS, rebuild, set_attributes, solid_base
+from threadkeep._core.codec.introspection import (
+    ADDRESSES,
+    PATHS,
+    rebuild,
+    set_attributes,
+    solid_base,
+)
 from threadkeep._core.codec.langchain_types import MODELS
 from threadkeep._core.codec.registry import Finder, name_of, unknown
 from threadkeep._core.codec.values import make_path, make_pattern, make_zone_info

@@ -18,7 +18,14 @@ from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch_se
 from threadkeep._core.engine.refs import Cell, Inline, Ref, Run
 from threadkeep._core.engine.rows import manifest_of
 from threadkeep._core.engine.shadow import Shadow
-from threadkeep._core.engine.snapshots import ChannelValue, Keyframe, Raw, RunValue, Snapshot, cell_value
+from threadkeep._core.engine.snapshots import (
+    ChannelValue,
+    Keyframe,
+    Raw,
+    RunValue,
+    Snapshot,
+    cell_value,
+)
 from threadkeep._core.engine.thread_summary import Reported
 from threadkeep._core.engine.working_set import ThreadMemory, WorkingSet
 from threadkeep.errors import (

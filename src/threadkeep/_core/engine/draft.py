@@ -13,7 +13,14 @@ from typing import Any, TypeAlias
 from threadkeep._core.codec import Codec
 from threadkeep._core.engine import elements, refs
 from threadkeep._core.engine.capture import is_state
-from threadkeep._core.engine.differences import Comparison, Seen, compare, is_fragment, shadows, whole
+from threadkeep._core.engine.differences import (
+    Comparison,
+    Seen,
+    compare,
+    is_fragment,
+    shadows,
+    whole,
+)
 from threadkeep._core.engine.logs import (
     NO_KEY,
     SPANS_FREE,
@@ -39,8 +46,8 @@ from threadkeep._core.engine.snapshots import (
     cell_value,
 )
 from threadkeep._core.engine.working_set import ThreadMemory
-from threadkeep.errors import ThreadkeepError, UnserializableError
 from threadkeep._core.langgraph_internals import START
+from threadkeep.errors import ThreadkeepError, UnserializableError
 
 _PASSING = "passing"  # the log of values that no channel will hold as they are
 INLINE_MAX = 64  # bytes up to which a value is kept in the manifest itself

@@ -29,8 +29,8 @@ from threadkeep._core.engine.operation import Operation, fetch_segments
 from threadkeep._core.engine.refs import Cell, Inline, Ref, Run, covering
 from threadkeep._core.engine.rows import counting, unpack_metadata, unpack_writes
 from threadkeep._core.engine.snapshots import Keyframe
-from threadkeep.errors import ThreadkeepError, UnknownTypeError
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS, is_internal
+from threadkeep.errors import ThreadkeepError, UnknownTypeError
 
 CheckpointKey: TypeAlias = tuple[str, str]  # namespace, checkpoint id
 WriteKey: TypeAlias = tuple[str, str, int]  # namespace, checkpoint id, seq

@@ -24,7 +24,13 @@ from threadkeep._core.engine.model import (
     StoredCheckpoint,
     ThreadState,
 )
-from threadkeep._core.engine.operation import CheckpointRef, Fetch, Operation, fetch, fetch_checkpoint
+from threadkeep._core.engine.operation import (
+    CheckpointRef,
+    Fetch,
+    Operation,
+    fetch,
+    fetch_checkpoint,
+)
 from threadkeep._core.engine.refs import Ref
 from threadkeep._core.engine.rows import Write, counting, unpack_metadata
 from threadkeep.errors import CorruptionError, StaleThreadError

@@ -43,11 +43,24 @@ from threadkeep._core.engine.model import (
     WriteRow,
     WritesFence,
 )
-from threadkeep._core.engine.operation import CheckpointRef, Operation, commit, fetch, fetch_checkpoint
+from threadkeep._core.engine.operation import (
+    CheckpointRef,
+    Operation,
+    commit,
+    fetch,
+    fetch_checkpoint,
+)
 from threadkeep._core.engine.refs import Inline, Ref
 from threadkeep._core.engine.rows import created_at, pack_metadata, pack_time, pack_writes, seal
 from threadkeep._core.engine.shadow import copy_and_watch
-from threadkeep._core.engine.snapshots import LOADS, ChannelValue, Keyframe, LoadEntry, Snapshot, own_copy
+from threadkeep._core.engine.snapshots import (
+    LOADS,
+    ChannelValue,
+    Keyframe,
+    LoadEntry,
+    Snapshot,
+    own_copy,
+)
 from threadkeep._core.engine.working_set import ThreadMemory
 from threadkeep.errors import (
     BackendError,

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from threadkeep._core.engine.context import Engine, not_found, unless_hidden
 from threadkeep._core.engine.model import OWN_NS, Batch
-from threadkeep._core.engine.operation import CheckpointRef, Operation, commit, fetch, fetch_checkpoint
+from threadkeep._core.engine.operation import (
+    CheckpointRef,
+    Operation,
+    commit,
+    fetch,
+    fetch_checkpoint,
+)
 from threadkeep._core.engine.optimistic import retry
 from threadkeep._core.engine.thread_entry import (
     ARCHIVE_RECORD,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
-from threadkeep.errors import CorruptionError, InvalidArgumentError, NewerFormatError, invalid
 from threadkeep._core.langgraph_internals import is_internal
 from threadkeep._core.validation import LONGEST, duration
+from threadkeep.errors import CorruptionError, InvalidArgumentError, NewerFormatError, invalid
 
 Ends = Literal["all", "run_ends", "turn_ends"]
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from threadkeep._core.engine.cold_references import LEAST, OFFLOAD_OVER
-from threadkeep.errors import invalid
-from threadkeep._run.segment_cache import HotTier
 from threadkeep._core.validation import LONGEST, duration, is_count
+from threadkeep._run.segment_cache import HotTier
+from threadkeep.errors import invalid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

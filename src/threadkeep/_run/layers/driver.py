@@ -18,15 +18,23 @@ from functools import partial, wraps
 from inspect import signature
 from typing import Any, ParamSpec, Protocol, Self, TypeAlias, TypeVar
 
-from threadkeep._stores.base import AsyncBackend, Backend
+from threadkeep._core.engine.model import Change
+from threadkeep._core.engine.operation import (
+    Aside,
+    Call,
+    Commit,
+    CommitMany,
+    Fetch,
+    Request,
+    Requests,
+)
+from threadkeep._core.engine.operation import commit as committing
 from threadkeep._run.group_commit import AT_ONCE, GroupCommit, LoopWriter, Writer
+from threadkeep._run.layers.layer import Layer, drive, through
+from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.process_forks import PerLoop, ResetInChild
 from threadkeep._stores.sync_bridge import finish
-from threadkeep._core.engine.model import Change
-from threadkeep._core.engine.operation import Aside, Call, Commit, CommitMany, Fetch, Request, Requests
-from threadkeep._core.engine.operation import commit as committing
 from threadkeep.errors import ClosedError, InvalidArgumentError
-from threadkeep._run.layers.layer import Layer, drive, through
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -14,7 +14,14 @@ from types import coroutine
 from typing import Any, Protocol, TypeVar, cast, get_args
 
 from threadkeep._core.engine.model import Batch, Change
-from threadkeep._core.engine.operation import Commit, Fetch, Operation, Request, Requests, commit_many
+from threadkeep._core.engine.operation import (
+    Commit,
+    Fetch,
+    Operation,
+    Request,
+    Requests,
+    commit_many,
+)
 from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
 
 T = TypeVar("T")

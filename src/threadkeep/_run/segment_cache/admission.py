@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
 
-from threadkeep._stores.process_forks import ResetInChild
 from threadkeep._core.engine.model import Batch, Segment
-from threadkeep.errors import invalid
+from threadkeep._core.validation import duration, is_count, micros
 from threadkeep._run.segment_cache.lru import (
     Cache,
     LruCache,
 )
-from threadkeep._core.validation import duration, is_count, micros
+from threadkeep._stores.process_forks import ResetInChild
+from threadkeep.errors import invalid
 
 _THREADS = 10_000  # that are remembered
 

@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from threadkeep._stores.base import Scrubbed
-from threadkeep._stores.records import Log, add, between, missing
 from threadkeep._core.codec.frame import is_intact
 from threadkeep._core.engine.cold_references import STUB
 from threadkeep._core.engine.model import (
@@ -30,7 +28,6 @@ from threadkeep._core.engine.model import (
     Span,
 )
 from threadkeep._core.engine.operation import Commit, CommitMany, Fetch, Requests, call, fetch
-from threadkeep.errors import SegmentTakenError, ThreadkeepError
 from threadkeep._run.layers.driver import BackendPair
 from threadkeep._run.layers.layer import CHANGES
 from threadkeep._run.segment_cache.admission import (
@@ -43,6 +40,9 @@ from threadkeep._run.segment_cache.lru import (
     Fresh,
     SegmentCache,
 )
+from threadkeep._stores.base import Scrubbed
+from threadkeep._stores.records import Log, add, between, missing
+from threadkeep.errors import SegmentTakenError, ThreadkeepError
 
 
 class CacheLayer:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
+from threadkeep._core.engine.model import ReadSegments, Segment
+from threadkeep._core.validation import is_count, is_time
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep._stores.records import Log, between
-from threadkeep._core.engine.model import ReadSegments, Segment
 from threadkeep.errors import invalid
-from threadkeep._core.validation import is_count, is_time
 
 T = TypeVar("T")
 _OVERHEAD = 200  # bytes that a segment takes beside its data, about

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from threadkeep.errors import invalid
 from threadkeep._core.validation import is_count, is_time
+from threadkeep.errors import invalid
 
 _MAX_INTERVAL = 60.0  # seconds
 

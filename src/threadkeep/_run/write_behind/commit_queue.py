@@ -21,6 +21,8 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from threadkeep._run.ending import End
+from threadkeep._run.layers import driver
+from threadkeep._run.write_behind import WriteBehind
 from threadkeep._stores.process_forks import PerLoop, ResetInChild
 from threadkeep.errors import (
     ClosedError,
@@ -28,8 +30,6 @@ from threadkeep.errors import (
     ThreadDeletedError,
     ThreadkeepError,
 )
-from threadkeep._run.layers import driver
-from threadkeep._run.write_behind import WriteBehind
 
 Item = TypeVar("Item")
 T = TypeVar("T")

@@ -18,8 +18,6 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeAlias
 
-from threadkeep._run.group_commit import AT_ONCE, OF_THE_STORE, GroupCommit, commit_together
-from threadkeep._stores.sync_bridge import finish
 from threadkeep._core.engine.context import BatchSource
 from threadkeep._core.engine.model import (
     Batch,
@@ -44,17 +42,19 @@ from threadkeep._core.engine.operation import (
     fetch,
 )
 from threadkeep._core.engine.thread_summary import row_size
+from threadkeep._run.group_commit import AT_ONCE, OF_THE_STORE, GroupCommit, commit_together
+from threadkeep._run.layers.driver import Stack
+from threadkeep._run.layers.layer import CHANGES
+from threadkeep._run.write_behind import WriteBehind
+from threadkeep._run.write_behind.commit_queue import CommitQueue, Outcome, Threads
+from threadkeep._run.write_behind.rebase import joined, only_adds, rebase
+from threadkeep._stores.sync_bridge import finish
 from threadkeep.errors import (
     SegmentTakenError,
     StaleThreadError,
     ThreadDeletedError,
     ThreadkeepError,
 )
-from threadkeep._run.layers.driver import Stack
-from threadkeep._run.layers.layer import CHANGES
-from threadkeep._run.write_behind import WriteBehind
-from threadkeep._run.write_behind.commit_queue import CommitQueue, Outcome, Threads
-from threadkeep._run.write_behind.rebase import joined, only_adds, rebase
 
 _RENAMED = 2**70  # between the names of a generation; no generation is as large
 _RENAMED_COUNT = 4096

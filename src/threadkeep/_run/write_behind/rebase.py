@@ -39,13 +39,13 @@ from threadkeep._core.engine.refs import Cell, Inline, Ref, Run, span_of
 from threadkeep._core.engine.rows import pack_writes, with_body, with_manifest
 from threadkeep._core.engine.shadow import Shadow, copy_and_watch
 from threadkeep._core.engine.snapshots import CellValue, ChannelValue, RunValue
+from threadkeep._core.langgraph_internals import DELTA_COUNTERS
 from threadkeep.errors import (
     SegmentTakenError,
     StaleThreadError,
     ThreadDeletedError,
     ThreadkeepError,
 )
-from threadkeep._core.langgraph_internals import DELTA_COUNTERS
 
 _Place = tuple[int, int, int]  # log, start, count
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from threadkeep._stores.base import AsyncBackend, Backend
-from threadkeep.errors import InvalidArgumentError
 from threadkeep._stores.items.records import (
     GetItems,
     ItemChange,
@@ -16,6 +15,7 @@ from threadkeep._stores.items.records import (
     Namespace,
     PutItems,
 )
+from threadkeep.errors import InvalidArgumentError
 
 
 class SearchOptions(NamedTuple):

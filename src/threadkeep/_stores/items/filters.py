@@ -13,9 +13,9 @@ from operator import eq, ge, gt, le, lt, ne
 from typing import Any, TypeAlias
 
 from threadkeep._core.engine.fields import field, is_path
-from threadkeep.errors import InvalidArgumentError, invalid
-from threadkeep._stores.items.records import Condition
 from threadkeep._core.validation import is_unicode
+from threadkeep._stores.items.records import Condition
+from threadkeep.errors import InvalidArgumentError, invalid
 
 Test: TypeAlias = Callable[[Any], bool]
 

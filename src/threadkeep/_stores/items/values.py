@@ -12,8 +12,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep._core.codec import Codec, NativeCodec, SerdeCodec
 from threadkeep._core.codec.frame import MAX_BODY
-from threadkeep.errors import CorruptionError, invalid
 from threadkeep._stores.items.records import Namespace, Packed
+from threadkeep.errors import CorruptionError, invalid
 
 _EXACT = (
     orjson.OPT_PASSTHROUGH_DATACLASS

@@ -14,18 +14,6 @@ from itertools import islice
 from operator import attrgetter, gt, lt
 from typing import TYPE_CHECKING, Any, Protocol
 
-from threadkeep._stores import process_forks
-from threadkeep._stores.base import Backend, Scrubbed
-from threadkeep._stores.memory.changes import carry_out
-from threadkeep._stores.memory.rows import (
-    EMPTY,
-    EMPTY_NAMESPACE,
-    Namespace,
-    Thread,
-    Threads,
-    entry_of,
-)
-from threadkeep._stores.records import between, matches
 from threadkeep._core.engine.model import (
     OWN_NS,
     CheckpointRow,
@@ -56,6 +44,18 @@ from threadkeep._core.engine.thread_entry import (
     ThreadQuery,
 )
 from threadkeep._core.engine.usage import DAY, ItemUsage, ReadUsage, ThreadUsage, Usage, usage_of
+from threadkeep._stores import process_forks
+from threadkeep._stores.base import Backend, Scrubbed
+from threadkeep._stores.memory.changes import carry_out
+from threadkeep._stores.memory.rows import (
+    EMPTY,
+    EMPTY_NAMESPACE,
+    Namespace,
+    Thread,
+    Threads,
+    entry_of,
+)
+from threadkeep._stores.records import between, matches
 from threadkeep.errors import ClosedError, ThreadkeepError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from threading import Lock
 from typing import Any
 
-from threadkeep._stores.process_forks import ResetInChild
+from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._stores.caches import (
     CacheBackend,
     Change,
@@ -19,7 +19,7 @@ from threadkeep._stores.caches import (
     TrimEntries,
     UseEntries,
 )
-from threadkeep._core.engine.usage import ItemUsage
+from threadkeep._stores.process_forks import ResetInChild
 
 
 class MemoryEntries(CacheBackend, ResetInChild):

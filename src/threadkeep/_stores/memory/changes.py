@@ -9,16 +9,6 @@ from bisect import bisect_right
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from threadkeep._stores.memory.rows import (
-    EMPTY,
-    EMPTY_NAMESPACE,
-    Thread,
-    Threads,
-    bury,
-    copy_entry,
-    replace_entry,
-    touch,
-)
 from threadkeep._core.engine.model import (
     NESTED,
     Batch,
@@ -33,6 +23,16 @@ from threadkeep._core.engine.model import (
     WritesFence,
 )
 from threadkeep._core.engine.thread_entry import EntryFence
+from threadkeep._stores.memory.rows import (
+    EMPTY,
+    EMPTY_NAMESPACE,
+    Thread,
+    Threads,
+    bury,
+    copy_entry,
+    replace_entry,
+    touch,
+)
 from threadkeep.errors import (
     ConflictError,
     SegmentTakenError,

@@ -7,9 +7,7 @@ from itertools import count, islice
 from threading import Lock
 from typing import Any, NamedTuple
 
-from threadkeep._stores.process_forks import ResetInChild
 from threadkeep._core.engine.usage import ItemUsage
-from threadkeep.errors import ConflictError
 from threadkeep._stores.items.backend import ItemBackend, SearchOptions
 from threadkeep._stores.items.ranking import best, nearest, numpy, word_scores
 from threadkeep._stores.items.records import (
@@ -36,6 +34,8 @@ from threadkeep._stores.items.records import (
     Vector,
     VersionRow,
 )
+from threadkeep._stores.process_forks import ResetInChild
+from threadkeep.errors import ConflictError
 
 
 class _Item(NamedTuple):

@@ -6,7 +6,6 @@ from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
-from threadkeep._stores.records import Log
 from threadkeep._core.engine.model import (
     HIDDEN,
     CheckpointRow,
@@ -22,6 +21,7 @@ from threadkeep._core.engine.thread_entry import (
     Touch,
     label_prefix,
 )
+from threadkeep._stores.records import Log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

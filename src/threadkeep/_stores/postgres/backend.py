@@ -11,6 +11,8 @@ from psycopg import AsyncConnection, Connection
 from psycopg.errors import Diagnostic
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
+from threadkeep._core.engine.model import Batch, Change, CopyThread, Read, ReadThread
+from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._stores.base import AsyncBackend, Scrubbed
 from threadkeep._stores.postgres import changes, maintenance, migrations, partitions, reads
 from threadkeep._stores.postgres.connections import (
@@ -30,8 +32,6 @@ from threadkeep._stores.postgres.statement import Rows, Statement
 from threadkeep._stores.postgres.threads import make_sound
 from threadkeep._stores.postgres.usage import item_usage
 from threadkeep._stores.sync_bridge import BlockingFace, finish
-from threadkeep._core.engine.model import Batch, Change, CopyThread, Read, ReadThread
-from threadkeep._core.engine.usage import ItemUsage
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
 
 # (A replica that takes over has the same; a copy by pg_dump has not.)

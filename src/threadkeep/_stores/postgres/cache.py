@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from threadkeep._stores.postgres.backend import AsyncPostgresBackend
-from threadkeep._stores.postgres.connections import NEWEST_STATE, ONE_STATE
-from threadkeep._stores.postgres.statement import Rows, Statement, array
 from threadkeep._stores.caches import (
     PAGE,
     AsyncCacheBackend,
@@ -20,6 +17,9 @@ from threadkeep._stores.caches import (
     UseEntries,
     end_of,
 )
+from threadkeep._stores.postgres.backend import AsyncPostgresBackend
+from threadkeep._stores.postgres.connections import NEWEST_STATE, ONE_STATE
+from threadkeep._stores.postgres.statement import Rows, Statement, array
 from threadkeep.errors import ThreadkeepError
 
 # (Arrays come first: see `connections.send`. A `set` and a claim lock rows in the order of ids.)

@@ -2,7 +2,6 @@
 
 The text of a statement depends only on the kinds of rows of a batch, so that few are prepared.
 """
-# ruff: noqa: S608 - texts are put together from constants of this module only
 
 from __future__ import annotations
 
@@ -14,15 +13,6 @@ from typing import Any, TypeAlias, TypeGuard
 
 from psycopg.types.numeric import Int8
 
-from threadkeep._stores.postgres.statement import (
-    Array,
-    Statement,
-    array,
-    pack_metadata,
-    pack_optional,
-    pack_text,
-)
-from threadkeep._stores.records import only_adds
 from threadkeep._core.engine.model import (
     Batch,
     Change,
@@ -37,6 +27,15 @@ from threadkeep._core.engine.model import (
     WritesFence,
 )
 from threadkeep._core.engine.thread_entry import EntryFence, ThreadEntry, Touch, label_prefix
+from threadkeep._stores.postgres.statement import (
+    Array,
+    Statement,
+    array,
+    pack_metadata,
+    pack_optional,
+    pack_text,
+)
+from threadkeep._stores.records import only_adds
 from threadkeep.errors import InvalidArgumentError
 
 _Row: TypeAlias = tuple[Any, ...]

@@ -21,13 +21,13 @@ from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import errors
+from threadkeep._core.validation import is_count, is_time
 from threadkeep._stores import sync_bridge
 from threadkeep._stores.base import without
 from threadkeep._stores.postgres.failures import mapped_errors
 from threadkeep._stores.postgres.statement import Array, Rows, Statement, register_arrays
 from threadkeep._stores.process_forks import LoopConnections, PerProcess
 from threadkeep._stores.sync_bridge import entered, result
-from threadkeep._core.validation import is_count, is_time
 
 _QUOTED = re.compile(r'".*"', re.DOTALL)  # what libpq quotes of a conninfo may be its password
 _LONGEST_TIMEOUT = 2**31 - 1  # milliseconds, as the server counts

@@ -12,9 +12,9 @@ import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout
 
 from threadkeep import errors
+from threadkeep._core.engine.model import Change
 from threadkeep._stores.failures import REFUSALS, Meaning, store_error
 from threadkeep._stores.postgres.statement import Rows, unpack_text
-from threadkeep._core.engine.model import Change
 
 DRIVER_ERRORS = (psycopg.Error, UnicodeError)
 NO_RIGHT = "42501"

@@ -11,16 +11,6 @@ from typing import Any, TypeAlias
 
 from psycopg.types.numeric import Int8
 
-from threadkeep._stores.postgres.statement import (
-    Array,
-    Query,
-    Rows,
-    Statement,
-    array,
-    pack_text,
-    unpack_optional,
-    unpack_text,
-)
 from threadkeep._stores.items.records import (
     Condition,
     FindItems,
@@ -36,6 +26,16 @@ from threadkeep._stores.items.records import (
     Namespace,
     Scored,
     VersionRow,
+)
+from threadkeep._stores.postgres.statement import (
+    Array,
+    Query,
+    Rows,
+    Statement,
+    array,
+    pack_text,
+    unpack_optional,
+    unpack_text,
 )
 
 _Source: TypeAlias = tuple[list[str], list[Any]]  # conditions as SQL, and their parameters

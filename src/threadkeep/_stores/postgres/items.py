@@ -13,9 +13,26 @@ from typing import Any
 import psycopg
 from psycopg.types.numeric import Int8
 
+from threadkeep._stores.items.backend import (
+    AsyncItemBackend,
+    ItemBackend,
+    SearchOptions,
+    merged,
+    other_dims,
+)
+from threadkeep._stores.items.records import (
+    EmbedItem,
+    EmbedItems,
+    ItemChange,
+    ItemPut,
+    Namespace,
+    PutItems,
+    RefreshItems,
+)
 from threadkeep._stores.postgres import migrations
 from threadkeep._stores.postgres.backend import AsyncPostgresBackend, PostgresBackend
 from threadkeep._stores.postgres.connections import NEWEST_STATE, ONE_STATE
+from threadkeep._stores.postgres.item_queries import big_endian, bounds_of, path_of, query, quoted
 from threadkeep._stores.postgres.statement import (
     Array,
     Rows,
@@ -31,23 +48,6 @@ from threadkeep.errors import (
     NotSetUpError,
     OpenError,
     ThreadkeepError,
-)
-from threadkeep._stores.items.backend import (
-    AsyncItemBackend,
-    ItemBackend,
-    SearchOptions,
-    merged,
-    other_dims,
-)
-from threadkeep._stores.postgres.item_queries import big_endian, bounds_of, path_of, query, quoted
-from threadkeep._stores.items.records import (
-    EmbedItem,
-    EmbedItems,
-    ItemChange,
-    ItemPut,
-    Namespace,
-    PutItems,
-    RefreshItems,
 )
 
 _MOST_WORDS = 500_000  # bytes of the words of an item; a tsvector takes 1 MB

@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from threadkeep._stores.postgres.migrations import KEY, Plan, locked, said
 from threadkeep._core.engine.rows import UUID6_OFFSET
+from threadkeep._stores.postgres.migrations import KEY, Plan, locked, said
 from threadkeep.errors import InvalidArgumentError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -1,5 +1,4 @@
 """Reads of threads as SQL, and rows as records. Several statements of a query see one state."""
-# ruff: noqa: S608 - texts are put together from constants of this module only
 
 from __future__ import annotations
 
@@ -9,6 +8,8 @@ from typing import Any, TypeAlias
 
 from psycopg.types.numeric import Int8
 
+from threadkeep._core.engine import model, thread_entry
+from threadkeep._core.engine.usage import ReadUsage
 from threadkeep._stores.postgres import threads
 from threadkeep._stores.postgres.statement import (
     Query,
@@ -23,8 +24,6 @@ from threadkeep._stores.postgres.statement import (
 from threadkeep._stores.postgres.threads import MICROSECONDS
 from threadkeep._stores.postgres.usage import usage
 from threadkeep._stores.records import with_writes
-from threadkeep._core.engine import model, thread_entry
-from threadkeep._core.engine.usage import ReadUsage
 
 _LARGEST_EXACT = 2**53  # floats and integers up to here are equal in SQL where they are in Python
 

@@ -1,5 +1,4 @@
 """Reads of the registry and reads that span threads, as SQL."""
-# ruff: noqa: S608 - texts are put together from constants of this module only
 
 from __future__ import annotations
 
@@ -8,14 +7,6 @@ from typing import Any
 
 from psycopg.types.numeric import Int8
 
-from threadkeep._stores.postgres.statement import (
-    Query,
-    Rows,
-    Statement,
-    pack_text,
-    unpack_optional,
-    unpack_text,
-)
 from threadkeep._core.engine import thread_entry
 from threadkeep._core.engine.model import (
     THREADS,
@@ -35,6 +26,14 @@ from threadkeep._core.engine.thread_entry import (
     ThreadStatus,
     checked,
     is_count,
+)
+from threadkeep._stores.postgres.statement import (
+    Query,
+    Rows,
+    Statement,
+    pack_text,
+    unpack_optional,
+    unpack_text,
 )
 
 MICROSECONDS = """(CASE WHEN isfinite({0}) THEN (extract(epoch from {0}) * 1000000)::bigint

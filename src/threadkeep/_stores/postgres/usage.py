@@ -1,5 +1,4 @@
 """Counts of the whole store as SQL: rows of entries and keys, and no segment."""
-# ruff: noqa: S608 - texts are put together from constants of this package only
 
 from __future__ import annotations
 
@@ -9,9 +8,6 @@ from typing import TypeAlias
 
 from psycopg.types.numeric import Float4, Int8
 
-from threadkeep._stores.postgres import migrations
-from threadkeep._stores.postgres.statement import Query, Rows, Statement, unpack_text
-from threadkeep._stores.postgres.threads import MICROSECONDS, TOTAL
 from threadkeep._core.engine.model import OWN_NS
 from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS
 from threadkeep._core.engine.usage import (
@@ -23,6 +19,9 @@ from threadkeep._core.engine.usage import (
     Usage,
     hours_of,
 )
+from threadkeep._stores.postgres import migrations
+from threadkeep._stores.postgres.statement import Query, Rows, Statement, unpack_text
+from threadkeep._stores.postgres.threads import MICROSECONDS, TOTAL
 
 _IS_USED = f"t.state IN {WITH_CHECKPOINTS} AND NOT starts_with(t.thread_id, '{OWN_NS}')"
 _TOTALS = f"""

@@ -11,6 +11,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
+from threadkeep._core.engine.model import (
+    THREADS,
+    Batch,
+    Change,
+    CopyThread,
+    DropThread,
+    ForkThread,
+    Read,
+    ReadCheckpoint,
+    ReadSegments,
+    ReadThread,
+)
+from threadkeep._core.engine.usage import SAMPLED_ITEMS, ItemUsage
 from threadkeep._stores.base import AsyncBackend, Scrubbed, without
 from threadkeep._stores.redis import threads
 from threadkeep._stores.redis.clients import (
@@ -44,19 +57,6 @@ from threadkeep._stores.redis.server import (
     scrub,
 )
 from threadkeep._stores.sync_bridge import BlockingFace, finish
-from threadkeep._core.engine.model import (
-    THREADS,
-    Batch,
-    Change,
-    CopyThread,
-    DropThread,
-    ForkThread,
-    Read,
-    ReadCheckpoint,
-    ReadSegments,
-    ReadThread,
-)
-from threadkeep._core.engine.usage import SAMPLED_ITEMS, ItemUsage
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,

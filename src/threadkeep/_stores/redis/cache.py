@@ -11,9 +11,6 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from threadkeep._stores.redis.rows import Word, cache_base
-from threadkeep._stores.redis.scripts import Call
-from threadkeep._stores.redis.server import Server
 from threadkeep._stores.caches import (
     PAGE,
     AsyncCacheBackend,
@@ -27,6 +24,9 @@ from threadkeep._stores.caches import (
     TrimEntries,
     UseEntries,
 )
+from threadkeep._stores.redis.rows import Word, cache_base
+from threadkeep._stores.redis.scripts import Call
+from threadkeep._stores.redis.server import Server
 from threadkeep.errors import ThreadkeepError
 
 _SET = """

@@ -23,12 +23,12 @@ from redis.connection import parse_url
 from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
+from threadkeep._core.validation import is_count, is_time
 from threadkeep._stores import sync_bridge
 from threadkeep._stores.process_forks import LoopConnections, PerProcess
 from threadkeep._stores.redis.scripts import Call
 from threadkeep._stores.sync_bridge import entered, result
 from threadkeep.errors import ClosedError, InvalidArgumentError, OpenError, invalid
-from threadkeep._core.validation import is_count, is_time
 
 CLUSTER_SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 BLOCKING = (redis.Redis, redis.cluster.RedisCluster)

@@ -24,8 +24,6 @@ from struct import Struct
 
 from ormsgpack import packb, unpackb
 
-from threadkeep._stores.redis.rows import Word, pack_number, pack_text, unpack_number, unpack_text
-from threadkeep.errors import CorruptionError
 from threadkeep._stores.items.records import (
     EmbedItems,
     ItemChange,
@@ -36,6 +34,8 @@ from threadkeep._stores.items.records import (
     RefreshItems,
     VersionRow,
 )
+from threadkeep._stores.redis.rows import Word, pack_number, pack_text, unpack_number, unpack_text
+from threadkeep.errors import CorruptionError
 
 KINDS = (
     *("counter", "namespaces", "items", "order", "expiring", "waiting"),

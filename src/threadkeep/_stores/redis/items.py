@@ -12,11 +12,6 @@ from bisect import bisect_right
 from collections.abc import Generator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from threadkeep._stores.redis.backend import AsyncRedisBackend, RedisBackend
-from threadkeep._stores.redis.rows import Word, item_key, pack_number
-from threadkeep._stores.redis.scripts import Call, call
-from threadkeep._stores.sync_bridge import BlockingFace, finish
-from threadkeep.errors import ConflictError, CorruptionError, ThreadkeepError
 from threadkeep._stores.items.backend import (
     AsyncItemBackend,
     ItemBackend,
@@ -40,6 +35,7 @@ from threadkeep._stores.items.records import (
     Scored,
     VersionRow,
 )
+from threadkeep._stores.redis.backend import AsyncRedisBackend, RedisBackend
 from threadkeep._stores.redis.item_rows import (
     KINDS,
     change_words,
@@ -51,6 +47,10 @@ from threadkeep._stores.redis.item_rows import (
     unpack_item,
     unpack_version,
 )
+from threadkeep._stores.redis.rows import Word, item_key, pack_number
+from threadkeep._stores.redis.scripts import Call, call
+from threadkeep._stores.sync_bridge import BlockingFace, finish
+from threadkeep.errors import ConflictError, CorruptionError, ThreadkeepError
 
 T = TypeVar("T")
 _log = logging.getLogger("threadkeep")

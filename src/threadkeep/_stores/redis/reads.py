@@ -10,6 +10,21 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
+from threadkeep._core.engine.model import (
+    Read,
+    ReadCheckpoint,
+    ReadPath,
+    ReadSegments,
+    ReadThread,
+    ScanCheckpoints,
+    Segment,
+    SegmentInfo,
+    ThreadRows,
+    ThreadState,
+    UnreadableRow,
+    WriteRow,
+)
+from threadkeep._core.engine.thread_entry import ReadEntry
 from threadkeep._stores.records import with_writes
 from threadkeep._stores.redis.rows import (
     Word,
@@ -29,21 +44,6 @@ from threadkeep._stores.redis.rows import (
     unpack_place,
     unpack_write,
 )
-from threadkeep._core.engine.model import (
-    Read,
-    ReadCheckpoint,
-    ReadPath,
-    ReadSegments,
-    ReadThread,
-    ScanCheckpoints,
-    Segment,
-    SegmentInfo,
-    ThreadRows,
-    ThreadState,
-    UnreadableRow,
-    WriteRow,
-)
-from threadkeep._core.engine.thread_entry import ReadEntry
 
 T = TypeVar("T")
 

@@ -13,6 +13,18 @@ from itertools import pairwise
 from pkgutil import get_data
 from typing import Any, NamedTuple
 
+from threadkeep._core.engine.model import (
+    THREADS,
+    Batch,
+    DropThread,
+    Fence,
+    ForkThread,
+    HeadFence,
+    RowsFence,
+    Segment,
+    WritesFence,
+)
+from threadkeep._core.engine.thread_entry import EntryFence
 from threadkeep._stores.redis.rows import (
     Word,
     entry_words,
@@ -27,18 +39,6 @@ from threadkeep._stores.redis.rows import (
     unpack_checkpoint,
     unpack_write,
 )
-from threadkeep._core.engine.model import (
-    THREADS,
-    Batch,
-    DropThread,
-    Fence,
-    ForkThread,
-    HeadFence,
-    RowsFence,
-    Segment,
-    WritesFence,
-)
-from threadkeep._core.engine.thread_entry import EntryFence
 
 # -- calls of scripts ------------------------------------------------------------------
 

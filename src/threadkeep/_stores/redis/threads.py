@@ -14,22 +14,6 @@ from heapq import nlargest, nsmallest
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
-from threadkeep._stores.records import matches
-from threadkeep._stores.redis.reads import Question, before, bounds, filter_texts
-from threadkeep._stores.redis.rows import (
-    Word,
-    keys_of,
-    pack_text,
-    place,
-    stored_rows,
-    term_of,
-    times_of,
-    unpack_checkpoint,
-    unpack_entry,
-    unpack_text,
-)
-from threadkeep._stores.redis.scripts import Call
-from threadkeep._stores.redis.server import Server
 from threadkeep._core.engine.model import (
     Batch,
     Change,
@@ -53,6 +37,22 @@ from threadkeep._core.engine.thread_entry import (
     Touch,
     is_record_label,
 )
+from threadkeep._stores.records import matches
+from threadkeep._stores.redis.reads import Question, before, bounds, filter_texts
+from threadkeep._stores.redis.rows import (
+    Word,
+    keys_of,
+    pack_text,
+    place,
+    stored_rows,
+    term_of,
+    times_of,
+    unpack_checkpoint,
+    unpack_entry,
+    unpack_text,
+)
+from threadkeep._stores.redis.scripts import Call
+from threadkeep._stores.redis.server import Server
 
 _TIMES = ("created_at", "updated_at")
 _MANY = 64  # threads that are asked together

@@ -2,7 +2,6 @@
 
 Each batch sees what those before it left; one that is refused adds nothing.
 """
-# ruff: noqa: S608 - texts are put together from constants of this module only
 
 from __future__ import annotations
 
@@ -11,6 +10,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadkeep import errors
+from threadkeep._core.engine.thread_entry import label_prefix
 from threadkeep._stores.sqlite.known import (
     ENTRY,
     NEW,
@@ -29,7 +29,6 @@ from threadkeep._stores.sqlite.records import (
     unpack_id,
     wrong_types,
 )
-from threadkeep._core.engine.thread_entry import label_prefix
 
 if TYPE_CHECKING:
     import sqlite3

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from threadkeep._core.engine.model import ReadCheckpoint
+from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._stores.base import Backend
 from threadkeep._stores.sqlite import salvage
 from threadkeep._stores.sqlite.changes import commit_many
@@ -12,16 +14,14 @@ from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, ma
 from threadkeep._stores.sqlite.opening import Location, finder
 from threadkeep._stores.sqlite.reads import checkpoint, needs_transaction, reply
 from threadkeep._stores.sqlite.usage import item_usage
-from threadkeep._core.engine.model import ReadCheckpoint
-from threadkeep._core.engine.usage import ItemUsage
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from threadkeep._core.engine.model import Change, Read, ThreadState
     from threadkeep._stores.base import Scrubbed
     from threadkeep._stores.sqlite.opening import Database
-    from threadkeep._core.engine.model import Change, Read, ThreadState
 
 
 class SqliteBackend(Backend):

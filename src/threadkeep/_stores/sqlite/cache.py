@@ -6,8 +6,6 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from threadkeep._stores.sqlite.connections import Connections, MadeTables
-from threadkeep._stores.sqlite.salvage import lenient
 from threadkeep._stores.caches import (
     PAGE,
     CacheBackend,
@@ -22,6 +20,8 @@ from threadkeep._stores.caches import (
     UseEntries,
     end_of,
 )
+from threadkeep._stores.sqlite.connections import Connections, MadeTables
+from threadkeep._stores.sqlite.salvage import lenient
 from threadkeep.errors import OpenError, ThreadkeepError
 
 _TABLES = (

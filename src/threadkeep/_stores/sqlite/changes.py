@@ -6,12 +6,6 @@ from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from threadkeep._stores.records import only_adds
-from threadkeep._stores.sqlite import additions, entries, salvage
-from threadkeep._stores.sqlite.entries import read_thread_head
-from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, mapped
-from threadkeep._stores.sqlite.known import Known
-from threadkeep._stores.sqlite.records import pack_id, unpack_id
 from threadkeep._core.engine.model import (
     HIDDEN,
     NESTED,
@@ -27,6 +21,12 @@ from threadkeep._core.engine.model import (
     WritesFence,
 )
 from threadkeep._core.engine.thread_entry import EntryFence
+from threadkeep._stores.records import only_adds
+from threadkeep._stores.sqlite import additions, entries, salvage
+from threadkeep._stores.sqlite.entries import read_thread_head
+from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, mapped
+from threadkeep._stores.sqlite.known import Known
+from threadkeep._stores.sqlite.records import pack_id, unpack_id
 from threadkeep.errors import (
     ConflictError,
     StaleThreadError,
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from threadkeep._stores.sqlite.connections import Connections
-
-
-# ruff: noqa: S608 - texts are put together from constants of this package only
 
 
 # -- batches -------------------------------------------------------------------------

@@ -1,11 +1,9 @@
 """The registry as SQL; a thread has an entry where its row has a state."""
-# ruff: noqa: S608 - texts are put together from constants of this package only
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threadkeep._stores.sqlite.records import pack_id, unpack_any, wrong_types
 from threadkeep._core.engine.thread_entry import (
     ThreadEntry,
     ThreadStatus,
@@ -14,13 +12,19 @@ from threadkeep._core.engine.thread_entry import (
     is_time,
     label_prefix,
 )
+from threadkeep._stores.sqlite.records import pack_id, unpack_any, wrong_types
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator, Sequence
 
     from threadkeep._core.engine.model import CopyThread
-    from threadkeep._core.engine.thread_entry import CountThreads, ReadEntry, SearchThreads, ThreadQuery
+    from threadkeep._core.engine.thread_entry import (
+        CountThreads,
+        ReadEntry,
+        SearchThreads,
+        ThreadQuery,
+    )
 
 _RARE = 5000  # threads with a label; so few are looked at one by one
 

@@ -11,10 +11,6 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from threadkeep._stores.sqlite.connections import Connections, MadeTables
-from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, mapped
-from threadkeep._stores.sqlite.salvage import lenient
-from threadkeep.errors import ConflictError, NotSetUpError, ThreadkeepError
 from threadkeep._stores.items.backend import ItemBackend, SearchOptions, merged, other_dims
 from threadkeep._stores.items.ranking import best, nearest
 from threadkeep._stores.items.records import (
@@ -36,6 +32,8 @@ from threadkeep._stores.items.records import (
     Scored,
     VersionRow,
 )
+from threadkeep._stores.sqlite.connections import Connections, MadeTables
+from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, mapped
 from threadkeep._stores.sqlite.item_queries import (
     GET,
     UNDER,
@@ -50,6 +48,8 @@ from threadkeep._stores.sqlite.item_queries import (
     scored_items,
     vectors_under,
 )
+from threadkeep._stores.sqlite.salvage import lenient
+from threadkeep.errors import ConflictError, NotSetUpError, ThreadkeepError
 
 # A namespace's path is its labels, each with a period behind it. An item's number is its place.
 # Triggers remove vectors and words, also where a store without an index deletes an item.

@@ -8,9 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from threadkeep._stores.sqlite.opening import MEMORY
-from threadkeep._stores.sqlite.records import pack_id, unpack_id
-from threadkeep._stores.sqlite.wal_index import find
 from threadkeep._core.engine.model import (
     HIDDEN,
     ReadCheckpoint,
@@ -19,14 +16,17 @@ from threadkeep._core.engine.model import (
     ThreadState,
 )
 from threadkeep._core.engine.thread_entry import ThreadStatus
+from threadkeep._stores.sqlite.opening import MEMORY
+from threadkeep._stores.sqlite.records import pack_id, unpack_id
+from threadkeep._stores.sqlite.wal_index import find
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable
 
-    from threadkeep._stores.sqlite.wal_index import WalIndex
     from threadkeep._core.engine.model import Batch, CheckpointRow, WriteRow
     from threadkeep._core.engine.thread_entry import Move, Touch
+    from threadkeep._stores.sqlite.wal_index import WalIndex
 
 NOTHING, SIZE, TIME, ENTRY, NEW = range(5)
 """Changes of a thread's row: each includes those before it."""

@@ -186,8 +186,8 @@ def restore(file: Path, path: str, now: int, *, replace: bool) -> int:
             db.execute(_REMEMBER)
             db.execute(_REMEMBER_BY_ID)
             for table in _TABLES:
-                db.execute(f"DELETE FROM main.{table}")  # noqa: S608 - a constant
-                db.execute(f"INSERT INTO main.{table} SELECT * FROM backup.{table}")  # noqa: S608
+                db.execute(f"DELETE FROM main.{table}")
+                db.execute(f"INSERT INTO main.{table} SELECT * FROM backup.{table}")
             db.execute(_BURY, (now,))
             db.execute(_RAISE)
             copy_items(db)

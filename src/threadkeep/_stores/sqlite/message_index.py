@@ -6,10 +6,10 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 
+from threadkeep._stores.message_index import NO_EDITS, Edits, Hit, indexed, wanted
 from threadkeep._stores.sqlite.connections import Connections
 from threadkeep._stores.sqlite.opening import Location
 from threadkeep.errors import NewerDatabaseError, StateError
-from threadkeep._stores.message_index import NO_EDITS, Edits, Hit, indexed, wanted
 from threadkeep.memory.summaries import Messages
 
 # A message's key is the number of its thread (from bit 40), its position (28 bits) and a lane
@@ -55,7 +55,7 @@ _CONTENTLESS_SINCE = (3, 43)
 _LANES = 1 << 12
 _TABLE = "SELECT sql FROM sqlite_master WHERE name = 'threadkeep_memory_text'"
 _NUMBER = "SELECT number FROM threadkeep_memory_threads WHERE thread = ?"
-_HAS = f"SELECT 1 FROM threadkeep_memory_records WHERE thread = ({_NUMBER}) AND record = ?"  # noqa: S608
+_HAS = f"SELECT 1 FROM threadkeep_memory_records WHERE thread = ({_NUMBER}) AND record = ?"
 _LANE = """
 SELECT coalesce(max(key & 0xFFF) + 1, 0) FROM threadkeep_memory_messages
 WHERE key >= ? AND key < ?

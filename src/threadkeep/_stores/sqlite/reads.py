@@ -9,20 +9,17 @@ from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from threadkeep._core.engine import model, thread_entry
+from threadkeep._core.engine.usage import ReadUsage
 from threadkeep._stores.records import with_writes
 from threadkeep._stores.sqlite import entries, records, salvage
 from threadkeep._stores.sqlite.records import ManyRows, pack_id
 from threadkeep._stores.sqlite.usage import usage
-from threadkeep._core.engine import model, thread_entry
-from threadkeep._core.engine.usage import ReadUsage
 from threadkeep.errors import CorruptionError
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-
-# ruff: noqa: S608 - texts are put together from constants of this package only
 
 
 T = TypeVar("T")

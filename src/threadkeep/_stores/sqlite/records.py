@@ -16,8 +16,15 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from threadkeep._core.engine.model import (
+    HIDDEN,
+    CheckpointRow,
+    Child,
+    Segment,
+    SegmentInfo,
+    WriteRow,
+)
 from threadkeep._stores.sqlite.failures import DAMAGED
-from threadkeep._core.engine.model import HIDDEN, CheckpointRow, Child, Segment, SegmentInfo, WriteRow
 from threadkeep.errors import CorruptionError
 
 if TYPE_CHECKING:

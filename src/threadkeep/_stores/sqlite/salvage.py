@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from threadkeep._core.engine.model import THREADS, UnreadableRow
+from threadkeep._core.engine.thread_entry import LARGEST, LATEST, ReadEntry
 from threadkeep._stores.sqlite import entries
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, tells_of_damage
 from threadkeep._stores.sqlite.records import pack_id, unpack_id
-from threadkeep._core.engine.model import THREADS, UnreadableRow
-from threadkeep._core.engine.thread_entry import LARGEST, LATEST, ReadEntry
 from threadkeep.errors import ConflictError, CorruptionError
 
 if TYPE_CHECKING:
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from threadkeep._core.engine.model import Batch, ReadDamage
-
-
-# ruff: noqa: S608 - texts are put together from constants of this module only
 
 
 T = TypeVar("T")

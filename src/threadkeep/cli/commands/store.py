@@ -9,6 +9,7 @@ from pathlib import Path
 
 import typer
 
+from threadkeep._core.engine.operation import Progress
 from threadkeep._stores.open import file_of
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import (
@@ -24,12 +25,11 @@ from threadkeep.cli.parameters import (
 )
 from threadkeep.cli.stores import Session, open_target, public_name
 from threadkeep.cli.terminal import plural, print_thread, skipped_lines
-from threadkeep._core.engine.operation import Progress
 from threadkeep.errors import CorruptionError, InvalidArgumentError, NotSetUpError
-from threadkeep.threads.repair.check import CheckReport, Finding
-from threadkeep.threads.repair.repair import HINTS
 from threadkeep.savers.saver import Saver
 from threadkeep.threads import RepairedThread, RepairReport
+from threadkeep.threads.repair.check import CheckReport, Finding
+from threadkeep.threads.repair.repair import HINTS
 from threadkeep.threads.transfer import backup as backups
 
 # -- check -------------------------------------------------------------------------------

@@ -20,10 +20,10 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep._core import arguments
 from threadkeep._core.engine.operation import Aside
-from threadkeep.errors import BackendError, InvalidArgumentError, ThreadkeepError
 from threadkeep._run.layers.driver import Workflow
 from threadkeep._run.write_behind import WriteBehind
 from threadkeep._run.write_behind.commit_queue import CommitQueue, Outcome, Threads
+from threadkeep.errors import BackendError, InvalidArgumentError, ThreadkeepError
 
 AnySaver: TypeAlias = BaseCheckpointSaver[Any]
 Typed: TypeAlias = tuple[str, bytes]

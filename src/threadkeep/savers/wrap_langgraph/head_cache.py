@@ -16,13 +16,13 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep._stores.process_forks import ResetInChild
 from threadkeep._run.segment_cache.lru import (
     Cache,
     LruCache,
 )
-from threadkeep.savers.wrap_langgraph.calls import Frozen, freeze, thaw
 from threadkeep._run.write_behind.commit_queue import Threads
+from threadkeep._stores.process_forks import ResetInChild
+from threadkeep.savers.wrap_langgraph.calls import Frozen, freeze, thaw
 
 _MAX_DOUBTS = 10_000  # threads that are not cached any more, before none is
 _COUNTERS = 1024  # of changes; threads share them

@@ -9,19 +9,19 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from threadkeep._core import validation
-from threadkeep._run.delegate import Delegate
 from threadkeep._core.engine.usage import Counters
-from threadkeep.errors import InvalidArgumentError
+from threadkeep._run.delegate import Delegate
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow, both
+from threadkeep._run.segment_cache import Cache
+from threadkeep._run.write_behind import WriteBehind
+from threadkeep._run.write_behind.commit_queue import Threads
+from threadkeep.errors import InvalidArgumentError
 from threadkeep.savers.options import check_options
 from threadkeep.savers.saver import Saver
-from threadkeep._run.segment_cache import Cache
 from threadkeep.savers.wrap_langgraph import calls
 from threadkeep.savers.wrap_langgraph.calls import AnySaver, CallQueue
 from threadkeep.savers.wrap_langgraph.head_cache import HeadCache, head_key
-from threadkeep._run.write_behind import WriteBehind
-from threadkeep._run.write_behind.commit_queue import Threads
 
 
 class Wrapped(Delegate):

@@ -28,8 +28,8 @@ from threadkeep._core.engine.thread_entry import (
     ThreadStatus,
     is_archived,
 )
-from threadkeep.errors import CorruptionError, StateError, ThreadNotFoundError
 from threadkeep._run.layers.driver import Runner, Workflow, aside, on
+from threadkeep.errors import CorruptionError, StateError, ThreadNotFoundError
 from threadkeep.threads.transfer import digest
 from threadkeep.threads.transfer.bundle_format import ARCHIVE, BundleWriter, read_threads
 from threadkeep.threads.transfer.whole_thread import (

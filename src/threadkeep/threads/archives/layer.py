@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from threadkeep.threads import lazy
 from threadkeep._core.engine.cold_references import (
     STUB,
     WITH_COLD,
@@ -40,7 +39,14 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.operation import Commit, Fetch, Requests, aside, call, commit, fetch
 from threadkeep._core.engine.optimistic import retry
-from threadkeep._core.engine.thread_entry import EntryFence, ReadEntry, ThreadEntry, is_archived, sound
+from threadkeep._core.engine.thread_entry import (
+    EntryFence,
+    ReadEntry,
+    ThreadEntry,
+    is_archived,
+    sound,
+)
+from threadkeep._run.layers.layer import through
 from threadkeep.errors import (
     BackendError,
     ConflictError,
@@ -50,7 +56,7 @@ from threadkeep.errors import (
     ThreadExistsError,
     ThreadkeepError,
 )
-from threadkeep._run.layers.layer import through
+from threadkeep.threads import lazy
 
 if TYPE_CHECKING:
     from threadkeep._stores.cold_store import ColdStore

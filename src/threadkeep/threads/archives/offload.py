@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from threadkeep.threads.archives.archive import GRACE, announce, put
 from threadkeep._core.engine import cold_references, registration, thread_summary
 from threadkeep._core.engine.cold_references import (
     Archive,
@@ -53,7 +52,13 @@ from threadkeep._core.engine.model import (
     Span,
     ThreadRows,
 )
-from threadkeep._core.engine.operation import Operation, commit, fetch, fetch_checkpoint, fetch_segments
+from threadkeep._core.engine.operation import (
+    Operation,
+    commit,
+    fetch,
+    fetch_checkpoint,
+    fetch_segments,
+)
 from threadkeep._core.engine.optimistic import OVERTAKEN, Snapshot, read_snapshot, retry
 from threadkeep._core.engine.refs import covering, span_of
 from threadkeep._core.engine.rows import heads, unpack_writes
@@ -64,6 +69,7 @@ from threadkeep._core.engine.thread_entry import (
     is_archived,
     is_there,
 )
+from threadkeep._run.layers.driver import Runner, Workflow, aside, on
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -71,7 +77,7 @@ from threadkeep.errors import (
     StateError,
     ThreadNotFoundError,
 )
-from threadkeep._run.layers.driver import Runner, Workflow, aside, on
+from threadkeep.threads.archives.archive import GRACE, announce, put
 from threadkeep.threads.retention.apply import SEGMENT_ROW
 from threadkeep.threads.transfer.whole_thread import parts_of
 

@@ -8,11 +8,6 @@ from datetime import timedelta
 from functools import partial
 
 from threadkeep._core import validation
-from threadkeep.threads.archives import archive as archiving
-from threadkeep.threads.archives import offload as offloading
-from threadkeep.threads.archives.offload import Offloaded, move_out, tidy
-from threadkeep._core.policies.tiering import Tiering, check_over
-from threadkeep._stores.cold_store import ColdStore
 from threadkeep._core.engine import registration, thread_summary
 from threadkeep._core.engine.cold_references import archive_of
 from threadkeep._core.engine.context import Engine
@@ -20,6 +15,11 @@ from threadkeep._core.engine.model import DropThread, ThreadRows
 from threadkeep._core.engine.operation import Operation, Progress, commit
 from threadkeep._core.engine.optimistic import retry
 from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS, EntryFence, ThreadEntry
+from threadkeep._core.policies.tiering import Tiering, check_over
+from threadkeep._core.validation import MICROSECOND, duration, micros
+from threadkeep._run.layered_store import LayeredStore
+from threadkeep._run.layers.driver import Runner, Workflow, on
+from threadkeep._stores.cold_store import ColdStore
 from threadkeep.errors import (
     CodecError,
     ConflictError,
@@ -28,10 +28,10 @@ from threadkeep.errors import (
     ThreadNotFoundError,
     invalid,
 )
-from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers.driver import Runner, Workflow, on
+from threadkeep.threads.archives import archive as archiving
+from threadkeep.threads.archives import offload as offloading
+from threadkeep.threads.archives.offload import Offloaded, move_out, tidy
 from threadkeep.threads.registry.info import ThreadInfo, info
-from threadkeep._core.validation import MICROSECOND, duration, micros
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,6 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep._core import arguments, validation
-from threadkeep.threads.diff.records import Change, ChannelDiff, DiffSide, StateDiff
-from threadkeep.threads.diff.values import Effort, differences
 from threadkeep._core.engine import listing
 from threadkeep._core.engine.context import (
     Engine,
@@ -39,9 +37,11 @@ from threadkeep._core.engine.model import (
 from threadkeep._core.engine.operation import CheckpointRef, Fetch, Operation
 from threadkeep._core.engine.refs import Inline, Ref
 from threadkeep._core.engine.rows import unpack_metadata, unpack_time
-from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError, invalid
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS, is_internal
 from threadkeep._run.layers.driver import Runner, Workflow, aside, on
+from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError, invalid
+from threadkeep.threads.diff.records import Change, ChannelDiff, DiffSide, StateDiff
+from threadkeep.threads.diff.values import Effort, differences
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from itertools import takewhile
 from typing import Any, NamedTuple, TypeAlias
 
-from threadkeep.threads.diff.records import Change, Path, TextEdit, fields, items
 from threadkeep._core.engine.differences import same
 from threadkeep.errors import ThreadkeepError
+from threadkeep.threads.diff.records import Change, Path, TextEdit, fields, items
 
 Keys: TypeAlias = Sequence[Hashable]
 Pair: TypeAlias = tuple[int, int]

@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from threadkeep._core import validation
-from threadkeep._stores.base import Scrubbed
 from threadkeep._core.engine import registration, thread_summary
 from threadkeep._core.engine.cold_references import archive_of
 from threadkeep._core.engine.context import Engine
@@ -46,6 +45,9 @@ from threadkeep._core.engine.thread_entry import (
     is_there,
     sound,
 )
+from threadkeep._run.layered_store import LayeredStore
+from threadkeep._run.layers.driver import Runner, Workflow, aside, on
+from threadkeep._stores.base import Scrubbed
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -56,8 +58,6 @@ from threadkeep.errors import (
     UnfinishedErasureError,
     invalid,
 )
-from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers.driver import Runner, Workflow, aside, on
 from threadkeep.threads.registry.filters import metadata_labels
 from threadkeep.threads.retention.apply import shortened, thinning
 

@@ -30,7 +30,6 @@ from threadkeep._core.engine.operation import Operation, commit
 from threadkeep._core.engine.optimistic import Snapshot, optimistic, read_snapshot
 from threadkeep._core.engine.rows import of_the_graph, unpack_metadata
 from threadkeep._core.engine.thread_entry import ThreadEntry, ThreadStatus
-from threadkeep.threads.erasure.erase import sweep
 from threadkeep.errors import (
     CheckpointNotFoundError,
     ConflictError,
@@ -38,6 +37,7 @@ from threadkeep.errors import (
     InvalidArgumentError,
     ThreadNotFoundError,
 )
+from threadkeep.threads.erasure.erase import sweep
 from threadkeep.threads.registry.info import ThreadInfo, info
 
 _READ = partial(read_snapshot, stub=False, alone=True)

@@ -26,6 +26,7 @@ from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch, f
 from threadkeep._core.engine.optimistic import retry
 from threadkeep._core.engine.refs import covering
 from threadkeep._core.engine.rows import Write, counting
+from threadkeep._core.langgraph_internals import DELTA_COUNTERS, is_internal
 from threadkeep.errors import (
     CheckpointNotFoundError,
     ConflictError,
@@ -35,7 +36,6 @@ from threadkeep.errors import (
     invalid,
 )
 from threadkeep.threads.forks import layers
-from threadkeep._core.langgraph_internals import DELTA_COUNTERS, is_internal
 
 _NOTHING: Any = object()  # in place of the value of a channel without one
 _Written: TypeAlias = Mapping[str, Sequence[Sequence[Any]]]  # by channel, of each superstep

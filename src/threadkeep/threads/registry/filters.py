@@ -23,10 +23,10 @@ from threadkeep._core.engine.thread_entry import (
     ThreadStatus,
     label_prefix,
 )
-from threadkeep.errors import InvalidArgumentError, ThreadExistsError, invalid
-from threadkeep.threads.registry.info import EPOCH, ThreadInfo, ThreadPage, info
 from threadkeep._core.policies.retention import RECORD, Retention, check_policy
 from threadkeep._core.validation import LONGEST, MICROSECOND, duration
+from threadkeep.errors import InvalidArgumentError, ThreadExistsError, invalid
+from threadkeep.threads.registry.info import EPOCH, ThreadInfo, ThreadPage, info
 
 _log = logging.getLogger("threadkeep")
 

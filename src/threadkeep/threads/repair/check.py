@@ -51,6 +51,7 @@ from threadkeep._core.engine.thread_sizes import (
     EVERYTHING,
     all_sizes,
 )
+from threadkeep._run.layers.driver import Runner, Workflow, on
 from threadkeep.errors import (
     CodecError,
     CorruptionError,
@@ -58,7 +59,6 @@ from threadkeep.errors import (
     ThreadArchivedError,
     ThreadkeepError,
 )
-from threadkeep._run.layers.driver import Runner, Workflow, on
 from threadkeep.threads.repair.layers import lost_records
 
 UNREADABLE = (CodecError, InvalidArgumentError)

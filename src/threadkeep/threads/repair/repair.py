@@ -53,9 +53,9 @@ from threadkeep._core.engine.thread_entry import (
     is_archived,
     is_time,
 )
-from threadkeep.errors import CodecError, InvalidArgumentError, ThreadNotFoundError
 from threadkeep._run.layered_store import LayeredStore
 from threadkeep._run.layers.driver import Runner, Workflow, aside, on
+from threadkeep.errors import CodecError, InvalidArgumentError, ThreadNotFoundError
 from threadkeep.threads.repair.check import (
     NOTES,
     UNREADABLE,

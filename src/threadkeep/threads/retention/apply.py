@@ -43,7 +43,13 @@ from threadkeep._core.engine.model import (
     StoredCheckpoint,
     WriteRow,
 )
-from threadkeep._core.engine.operation import Operation, commit, fetch, fetch_checkpoint, fetch_segments
+from threadkeep._core.engine.operation import (
+    Operation,
+    commit,
+    fetch,
+    fetch_checkpoint,
+    fetch_segments,
+)
 from threadkeep._core.engine.optimistic import Snapshot, optimistic, read_snapshot
 from threadkeep._core.engine.refs import Ref, covering, length, span_of
 from threadkeep._core.engine.rows import (

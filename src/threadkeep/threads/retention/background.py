@@ -13,9 +13,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 
-from threadkeep._stores import process_forks
-from threadkeep._run.ending import End
 from threadkeep._core.engine.operation import Operation, Progress
+from threadkeep._run.ending import End
+from threadkeep._stores import process_forks
 from threadkeep.errors import ThreadkeepError
 
 _MOST_COUNTED = 10_000  # threads whose checkpoints are counted; of others the count begins again

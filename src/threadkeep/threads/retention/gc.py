@@ -16,7 +16,13 @@ from typing import NamedTuple, cast
 from threadkeep._core import validation
 from threadkeep._core.engine import registration, thread_entry, thread_summary
 from threadkeep._core.engine.context import Engine
-from threadkeep._core.engine.lineage import CheckpointKey, Lineage, checkpoint_key, needed, positions
+from threadkeep._core.engine.lineage import (
+    CheckpointKey,
+    Lineage,
+    checkpoint_key,
+    needed,
+    positions,
+)
 from threadkeep._core.engine.model import Batch, DropThread, ThreadRows
 from threadkeep._core.engine.operation import Operation, Progress
 from threadkeep._core.engine.optimistic import Snapshot, optimistic
@@ -30,8 +36,10 @@ from threadkeep._core.engine.thread_entry import (
     is_archived,
     is_there,
 )
-from threadkeep.errors import CodecError, ConflictError
 from threadkeep._core.policies import retention as policies
+from threadkeep._core.policies.retention import Retention, check_policy
+from threadkeep._core.validation import micros
+from threadkeep.errors import CodecError, ConflictError
 from threadkeep.threads.retention.apply import (
     Emptied,
     droppable_channels,
@@ -41,8 +49,6 @@ from threadkeep.threads.retention.apply import (
     young,
 )
 from threadkeep.threads.retention.choose import GRACE, choose
-from threadkeep._core.policies.retention import Retention, check_policy
-from threadkeep._core.validation import micros
 
 _SETTLED = "kept"  # the record of the state and policy that a thread was last collected under
 _DIGEST = 8  # bytes

@@ -19,9 +19,16 @@ from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 
 from threadkeep._core import arguments, validation
 from threadkeep._core.engine.model import OWN_NS
-from threadkeep.errors import CodecError, NotFoundError, ThreadkeepError
 from threadkeep._run.layers.driver import Workflow, either
-from threadkeep.threads.streams.parts import Part, PartialStream, StreamStatus, as_text, fold, merged
+from threadkeep.errors import CodecError, NotFoundError, ThreadkeepError
+from threadkeep.threads.streams.parts import (
+    Part,
+    PartialStream,
+    StreamStatus,
+    as_text,
+    fold,
+    merged,
+)
 
 NAMESPACE = f"{OWN_NS}partial"
 KEPT = 20  # ended streams of a thread

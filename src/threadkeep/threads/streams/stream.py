@@ -17,9 +17,9 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core import validation
 from threadkeep._core.engine.operation import Aside
-from threadkeep.errors import InvalidArgumentError, StateError, invalid
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow, both, either
+from threadkeep.errors import InvalidArgumentError, StateError, invalid
 from threadkeep.threads.streams.parts import Buffer, Part, StreamStatus, of_event, of_message
 from threadkeep.threads.streams.rows import LIVE, StreamRows
 

@@ -42,6 +42,9 @@ from threadkeep._core.engine.rows import (
     unpack_time,
     unpack_writes,
 )
+from threadkeep._run.layered_store import LayeredStore
+from threadkeep._run.layers import layer
+from threadkeep._run.layers.driver import Runner, Workflow, aside, on
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -49,9 +52,6 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 from threadkeep.threads.forks import fork as forking
-from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers import layer
-from threadkeep._run.layers.driver import Runner, Workflow, aside, on
 from threadkeep.threads.transfer.sources import Source, SourceCheckpoint, SourceWrite, open_source
 from threadkeep.threads.transfer.whole_thread import CheckpointKey, parts_of
 

@@ -14,17 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from threadkeep._stores.base import AsyncBackend, Backend
-from threadkeep._stores.open import file_of, is_postgres, open_backend, postgres_dumps
-from threadkeep._stores.sqlite import SqliteBackend, maintenance
 from threadkeep._core.engine.operation import Progress
-from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
 from threadkeep._run.layered_store import LayeredStore
 from threadkeep._run.layers import driver
+from threadkeep._stores.base import AsyncBackend, Backend
+from threadkeep._stores.files import file_errors, replacing
+from threadkeep._stores.open import file_of, is_postgres, open_backend, postgres_dumps
+from threadkeep._stores.sqlite import SqliteBackend, maintenance
+from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.transfer import bundles
 from threadkeep.threads.transfer.bundles import ImportOptions, Kind, check_may_be_replaced, kind_of
-from threadkeep._stores.files import file_errors, replacing
 
 Format = Literal["native", "bundle"]
 

@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from threadkeep._core import validation
-from threadkeep._stores.sqlite.opening import wal_of
 from threadkeep._core.engine.cold_references import STUB
 from threadkeep._core.engine.operation import Progress, no_progress
 from threadkeep._core.engine.thread_entry import is_archived
+from threadkeep._run.layered_store import LayeredStore
+from threadkeep._run.layers.driver import Runner, Workflow, aside, on, within
+from threadkeep._stores.files import file_errors, replacing
+from threadkeep._stores.sqlite.opening import wal_of
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -29,11 +32,8 @@ from threadkeep.errors import (
     ThreadkeepError,
     ThreadNotFoundError,
 )
-from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers.driver import Runner, Workflow, aside, on, within
 from threadkeep.threads.transfer import digest, whole_thread
 from threadkeep.threads.transfer.bundle_format import MAGIC, BundleWriter, read_bundle
-from threadkeep._stores.files import file_errors, replacing
 from threadkeep.threads.transfer.putting import Outcome, put_thread
 from threadkeep.threads.transfer.whole_thread import CheckpointKey, WholeThread
 

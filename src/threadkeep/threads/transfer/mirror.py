@@ -19,14 +19,14 @@ from threadkeep._core.engine.operation import Operation, Progress, commit, no_pr
 from threadkeep._core.engine.optimistic import retry
 from threadkeep._core.engine.rows import created_at
 from threadkeep._core.engine.thread_entry import is_archived, is_there
+from threadkeep._run.layered_store import LayeredStore, store_of
+from threadkeep._run.layers.driver import Runner, Workflow, aside, on
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
     ThreadExistsError,
     ThreadNotFoundError,
 )
-from threadkeep._run.layered_store import LayeredStore, store_of
-from threadkeep._run.layers.driver import Runner, Workflow, aside, on
 from threadkeep.threads.transfer import digest, putting, whole_thread
 from threadkeep.threads.transfer.bundles import compare
 from threadkeep.threads.transfer.whole_thread import (

@@ -17,10 +17,10 @@ import psycopg
 from langgraph.checkpoint.base import BaseCheckpointSaver, writes_sort_key
 from psycopg.rows import dict_row
 
+from threadkeep._core.langgraph_internals import TASKS
 from threadkeep._stores.postgres.connections import settings_of
 from threadkeep._stores.postgres.failures import mapped_errors
 from threadkeep.errors import NotLangGraphError, OpenError
-from threadkeep._core.langgraph_internals import TASKS
 from threadkeep.threads.transfer.sources.base import (
     Payloads,
     Source,

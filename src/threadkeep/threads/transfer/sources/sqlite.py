@@ -16,10 +16,10 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from threadkeep._core.langgraph_internals import HAS_TASK_PATH
 from threadkeep._stores.sqlite.failures import named as mapped
 from threadkeep._stores.sqlite.opening import APPLICATION_ID, MEMORY, Location
 from threadkeep.errors import NotLangGraphError, OpenError
-from threadkeep._core.langgraph_internals import HAS_TASK_PATH
 from threadkeep.threads.transfer.sources.base import (
     Payloads,
     Source,
