@@ -1,8 +1,8 @@
 """The two parts that are compiled; all else is in pyproject.toml.
 
 Where they cannot be compiled (no compiler, an interpreter without a global lock), the
-installation goes on without them: the same is there in Python (`threadkeep/_core/engine/capture.py`,
-`shadow.py`, `manifest.py`, `threadkeep/_core/validation.py`).
+installation goes on without them: the same is there in Python (in
+`threadkeep/_core`: `engine/capture.py`, `shadow.py` and `manifest.py`, `validation.py`).
 """
 
 import sysconfig

@@ -30,10 +30,10 @@ class Target(NamedTuple):
 
 TARGETS = (
     Target(
-        "awaited.py",
+        "savers/awaited.py",
         "AwaitedMaintenance",
         "Async variants of the methods of `Maintenance`.",
-        ("maintenance.py",),
+        ("savers/maintenance.py",),
     ),
     Target(
         "threads/awaited.py",

@@ -17,19 +17,18 @@ from threadkeep.savers.savers import (
     PostgresSaver,
     RedisSaver,
     SqliteSaver,
-    open_all,
     open_saver,
 )
 
 if _CHECKING:
     from threadkeep._core.policies.retention import Retention
-    from threadkeep._core.policies.tiering import ColdTier, Tiering, WarmTier
+    from threadkeep._core.policies.tiering import ColdTier, HotTier, Tiering, WarmTier
     from threadkeep._run.segment_cache import (
         Cache,
-        HotTier,
     )
     from threadkeep._run.write_behind import WriteBehind
     from threadkeep._stores.base import AsyncBackend, Backend
+    from threadkeep.opening import open_all
     from threadkeep.savers.wrap_langgraph import wrap
 
     __version__: str
@@ -69,10 +68,11 @@ _SELDOM = {  # what is imported when it is needed, and where it is
     "Backend": "threadkeep._stores.base",
     "Cache": "threadkeep._run.segment_cache",
     "ColdTier": "threadkeep._core.policies.tiering",
-    "HotTier": "threadkeep._run.segment_cache",
+    "HotTier": "threadkeep._core.policies.tiering",
     "Retention": "threadkeep._core.policies.retention",
     "Tiering": "threadkeep._core.policies.tiering",
     "WarmTier": "threadkeep._core.policies.tiering",
+    "open_all": "threadkeep.opening",
     "WriteBehind": "threadkeep._run.write_behind",
     "wrap": "threadkeep.savers.wrap_langgraph",
 }

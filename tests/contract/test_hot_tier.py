@@ -34,6 +34,7 @@ from threadkeep._stores.memory import MemoryBackend
 from threadkeep._stores.open import open_hot
 from threadkeep.testing import Blocking
 from threadkeep.testing.records import NOW, THREAD, checkpoint
+from threadkeep.threads.archives.layer import TierLayer
 
 SECOND = 1_000_000
 SMALL = HotTier(max_bytes=1000, max_age=60, min_reads=2)
@@ -317,7 +318,7 @@ def test_clearing_forgets_how_often_a_thread_was_read(process):
 def test_an_open_store_passes_it_on():
     for tier, expected in ((None, 0), (HotTier(max_bytes=1, max_age=None, min_reads=None), 1)):
         store = Store()
-        front = Layered(LayeredStore(store, cache=Cache(), tiering=Tiering(hot=tier)))
+        front = Layered(LayeredStore(store, TierLayer(), cache=Cache(), tiering=Tiering(hot=tier)))
         front.commit(Batch(THREAD, NOW, 0, segments=(Segment(1, 0, 1, b"12"),)))
         front.fetch([ReadSegments(THREAD, (Span(1, 0, 1),), 0)])
         assert store.asked == expected

@@ -1,4 +1,4 @@
-"""Contract of the backends of items: each read and change of `_stores/items/records.py`, on all of them."""
+"""Contract of the backends of items: each read and change of `_stores.items.records`, on all."""
 
 import asyncio
 import os

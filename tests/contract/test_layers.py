@@ -388,9 +388,9 @@ class Plain(Backend):
 
 def test_a_store_that_cannot_commit_in_groups():
     with pytest.raises(InvalidArgumentError, match="Plain cannot commit in groups"):
-        LayeredStore(Plain(), group_commit=GroupCommit())
+        LayeredStore(Plain(), TierLayer(), group_commit=GroupCommit())
     batches = [BATCH, REFUSED, Batch("u", NOW, writes=(write(1),))]
-    store = LayeredStore(Plain())
+    store = LayeredStore(Plain(), TierLayer())
     refusals = store.run(one(CommitMany(batches)))
     assert [type(error) for error in refusals] == [type(None), StaleThreadError, type(None)]
     assert store.run(fetch(ReadThread("u"))).orphans

@@ -38,9 +38,9 @@ from threadkeep.errors import (
     ThreadNotFoundError,
     UnreachableError,
 )
+from threadkeep.savers import backup
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.archives import archive
-from threadkeep.threads.transfer import backup
 
 from .backends import open_backend, url_of
 from .rows import checkpoint, metadata

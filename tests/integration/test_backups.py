@@ -18,7 +18,7 @@ from kit.redis_servers import Server, cluster
 from threadkeep import open_saver
 from threadkeep._stores.sqlite import maintenance
 from threadkeep.errors import CorruptionError, ThreadDeletedError, ThreadExistsError
-from threadkeep.threads.transfer import backup
+from threadkeep.savers import backup
 from threadkeep.threads.transfer.bundle_format import read_bundle
 
 from .backends import SHARED, open_backend, url_of

@@ -15,8 +15,8 @@ from threadkeep import MemorySaver, Retention
 from threadkeep._core.engine.operation import no_progress
 from threadkeep._stores.redis.rows import keys_of
 from threadkeep.errors import CorruptionError
+from threadkeep.savers import backup
 from threadkeep.threads.repair.check import Kind
-from threadkeep.threads.transfer import backup
 
 from .backends import open_backend, url_of
 from .places import at

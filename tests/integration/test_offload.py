@@ -38,13 +38,13 @@ from threadkeep.errors import (
     ThreadArchivedError,
     ThreadNotFoundError,
 )
+from threadkeep.savers import backup
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.archives import (
     archive,
     offload,
 )
 from threadkeep.threads.archives import offload as offloads
-from threadkeep.threads.transfer import backup
 
 from .backends import open_backend, url_of
 from .rows import checkpoint, metadata

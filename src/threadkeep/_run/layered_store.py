@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from functools import partial
 from random import SystemRandom
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from threadkeep._core.engine.operation import Aside, Requests, call
 from threadkeep._core.engine.usage import Counters
@@ -20,7 +20,6 @@ from threadkeep._stores import process_forks
 from threadkeep._stores.base import Scrubbed
 from threadkeep._stores.open import open_hot
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
-from threadkeep.threads.archives.layer import TierLayer
 
 if TYPE_CHECKING:
     from threadkeep._core.policies.retention import Retention
@@ -35,33 +34,35 @@ if TYPE_CHECKING:
 RANDOM = SystemRandom()  # tokens must differ even where a program seeds its random numbers
 
 
+class ColdLayer(Layer, Protocol):
+    """The layer that brings back what is in the cold store, if there is one."""
+
+    cold: ColdStore | None
+
+
 class LayeredStore(Stack):
     """A backend, the layers in front of it, and the working set of its threads."""
 
     def __init__(
         self,
         backend: Backend | AsyncBackend,
+        tier: ColdLayer,
         *,
         group_commit: GroupCommit | None = None,
         write_behind: WriteBehind | None = None,
         cache: Cache | None = None,
         hot: str | None = None,
-        cold: str | None = None,
         tiering: Tiering | None = None,
         working_set_bytes: int = 0,
     ) -> None:
         # (what is seldom needed is imported where it is)
         store = Store(backend, group_commit or AT_ONCE)
-        self.cold: ColdStore | None = None
+        self.cold = tier.cold
         self.tiering = tiering
         self.retention: Retention | None = None  # of threads without a policy of their own
         self._hot = None if hot is None else BackendPair(open_hot(hot))
         self._cache: CacheLayer | None = None
         self._write_behind: WriteBehindLayer | None = None
-        if cold is not None:
-            from threadkeep._stores.cold_store import ColdStore  # noqa: PLC0415
-
-            self.cold = ColdStore(cold)
         self._check(store, group_commit, write_behind)
         layers: list[Layer] = []
         if cache is not None or self._hot is not None:
@@ -70,10 +71,10 @@ class LayeredStore(Stack):
                 Hot,
             )
 
-            tier = None if tiering is None else tiering.hot
-            self._cache = CacheLayer(cache, None if self._hot is None else Hot(self._hot), tier)
+            hot_tier = None if tiering is None else tiering.hot
+            self._cache = CacheLayer(cache, None if self._hot is None else Hot(self._hot), hot_tier)
             layers.insert(0, self._cache)
-        layers.insert(0, TierLayer(self.cold))
+        layers.insert(0, tier)
         self._beneath = Stack(store, layers)
         if write_behind is not None:
             from threadkeep._run.write_behind.layer import WriteBehindLayer  # noqa: PLC0415
@@ -196,6 +197,12 @@ class LayeredStore(Stack):
                 yield from either(pair.close, pair.aclose)
         if failure is not None:
             raise failure
+
+
+class OfAStore(Protocol):
+    """A saver of threadkeep."""
+
+    _store: LayeredStore
 
 
 def store_of(saver: object) -> LayeredStore:

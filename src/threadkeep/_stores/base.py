@@ -1,7 +1,7 @@
 """The backend protocol: where rows are stored.
 
-A backend is dumb: it stores, finds and removes the records of `_core.engine.model` and knows nothing of
-values or runs. The contract, tested for every backend by `threadkeep.testing`:
+A backend is dumb: it stores, finds and removes the records of `_core.engine.model` and knows
+nothing of values or runs. The contract, tested for every backend by `threadkeep.testing`:
 
 1. Replies come in request order. Calls are thread-safe. No lock outlives a call.
 2. A commit is atomic, and durable as the backend's options say: one that raised changed nothing,

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
+from threadkeep._core.messages import Messages, text_of
 from threadkeep._core.words import tokens
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import invalid
-from threadkeep.memory.summaries import Messages, text_of
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage

@@ -25,8 +25,6 @@ from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.caches import (
     PAGE,
     AsyncCacheBackend,
-    Awaited,
-    Blocking,
     BlockingCache,
     ClearEntries,
     Entry,
@@ -42,6 +40,7 @@ from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep._stores.sqlite.cache import SqliteEntries
 from threadkeep._stores.sync_bridge import BlockingFace, finish
 from threadkeep.cache.leases import Found, Leases
+from threadkeep.cache.rows import Awaited, Blocking
 from threadkeep.errors import (
     ClosedError,
     CodecError,

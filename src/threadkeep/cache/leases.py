@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 from langgraph.cache.base import FullKey
 
 from threadkeep._core.engine.snapshots import own_copy
-from threadkeep._stores.caches import Blocking, Claim, RemoveEntries
+from threadkeep._stores.caches import Claim, RemoveEntries
 from threadkeep._stores.process_forks import ResetInChild
+from threadkeep.cache.rows import Blocking
 
 _MOST = 1000
 _COLLECTIONS = 3  # for one lease: an event loop closes generators between them

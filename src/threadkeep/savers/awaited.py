@@ -18,10 +18,10 @@ from threadkeep.threads import lazy
 
 if TYPE_CHECKING:
     from threadkeep._core.engine.operation import Progress
-    from threadkeep.streaming import PartialStream
     from threadkeep.threads.repair.check import CheckReport
     from threadkeep.threads.retention.background import Collector
     from threadkeep.threads.statistics import Stats
+    from threadkeep.threads.streams.parts import PartialStream
 
 
 class AwaitedMaintenance:

@@ -29,7 +29,6 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-import threadkeep
 from threadkeep._core import arguments, validation
 from threadkeep._core.codec import Compression, NativeCodec, SerdeCodec
 from threadkeep._core.engine import listing, load, put
@@ -47,13 +46,20 @@ from threadkeep.savers.maintenance import Maintenance
 from threadkeep.savers.options import NAMES, check_options
 from threadkeep.savers.serializing import Serializing
 from threadkeep.threads import lazy
+from threadkeep.threads.archives.layer import TierLayer
 from threadkeep.threads.facade import Threads
 from threadkeep.threads.retention.background import Collector, Gained, quietly
 
 if TYPE_CHECKING:
     from threadkeep._core.engine.operation import Progress
     from threadkeep._core.engine.usage import Counters
-    from threadkeep.streaming import Stream
+    from threadkeep._core.policies.retention import Retention
+    from threadkeep._core.policies.tiering import Tiering
+    from threadkeep._run.group_commit import GroupCommit
+    from threadkeep._run.segment_cache import Cache
+    from threadkeep._run.write_behind import WriteBehind
+    from threadkeep._stores.base import AsyncBackend, Backend
+    from threadkeep.threads.streams.stream import Stream
 
 PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
 
@@ -119,20 +125,20 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
 
     def __init__(  # noqa: PLR0913 - they are given by name
         self,
-        backend: threadkeep.Backend | threadkeep.AsyncBackend,
+        backend: Backend | AsyncBackend,
         *,
         conflicts: Literal["fork", "raise"] = "fork",
         serde: SerializerProtocol | None = None,
-        compression: threadkeep.Compression | None = None,
+        compression: Compression | None = None,
         pickle_fallback: bool = False,
         working_set_bytes: int = WORKING_SET_BYTES,
-        group_commit: threadkeep.GroupCommit | None = None,
-        write_behind: threadkeep.WriteBehind | None = None,
-        cache: threadkeep.Cache | None = None,
+        group_commit: GroupCommit | None = None,
+        write_behind: WriteBehind | None = None,
+        cache: Cache | None = None,
         hot: str | None = None,
         cold: str | None = None,
-        tiering: threadkeep.Tiering | None = None,
-        retention: threadkeep.Retention | None = None,
+        tiering: Tiering | None = None,
+        retention: Retention | None = None,
         gc_every: timedelta | float | None = None,
         gc_on_put: int | None = None,
     ) -> None:
@@ -144,11 +150,11 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         codec = NativeCodec(pickle_fallback=pickle_fallback) if serde is None else SerdeCodec(serde)
         self._store = LayeredStore(
             backend,
+            _tier(cold),
             group_commit=group_commit,
             write_behind=write_behind,
             cache=cache,
             hot=hot,
-            cold=cold,
             tiering=tiering,
             working_set_bytes=working_set_bytes,
         )
@@ -172,7 +178,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             self._collector = Collector(self._collect, every.total_seconds())
 
     @property
-    def backend(self) -> threadkeep.Backend | threadkeep.AsyncBackend:
+    def backend(self) -> Backend | AsyncBackend:
         """The backend that stores the rows."""
         return self._store.backend
 
@@ -474,6 +480,14 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
                 self._clones.clear()
             self._clones[allowed] = clone
         return clone
+
+
+def _tier(cold: str | None) -> TierLayer:
+    if cold is None:
+        return TierLayer()
+    from threadkeep._stores.cold_store import ColdStore  # noqa: PLC0415 - seldom needed
+
+    return TierLayer(ColdStore(cold))
 
 
 def _now() -> int:

@@ -16,7 +16,7 @@ from threadkeep._run.layers import driver
 from threadkeep.threads import lazy
 
 if TYPE_CHECKING:
-    from threadkeep.savers.saver import Saver
+    from threadkeep._run.layered_store import OfAStore
     from threadkeep.threads.registry.filters import Filters, OrderName
     from threadkeep.threads.registry.info import ThreadInfo, ThreadPage
     from threadkeep.threads.transfer.adopt import Adopted
@@ -298,7 +298,7 @@ class ThreadTransfers:
 
     def mirror(
         self,
-        other: Saver,
+        other: OfAStore,
         threads: str | Iterable[str] | None = None,
         *,
         replace: bool = False,

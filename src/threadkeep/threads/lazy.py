@@ -1,6 +1,6 @@
 """Modules that a save or a load does not need, imported when an operation of theirs first runs.
 
-`lazy.gc` is `threadkeep.threads.retention.gc`. Until that is imported, its functions return operations that
+`lazy.gc` is `threads.retention.gc`. Until that is imported, its functions return operations that
 import it first, which is a request like any other: an event loop leaves it to a worker thread.
 """
 

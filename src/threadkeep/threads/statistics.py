@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
@@ -31,7 +31,6 @@ from threadkeep._run.delegate import behind
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow
 from threadkeep.errors import CorruptionError, invalid
-from threadkeep.savers.maintenance import Maintenance
 from threadkeep.threads.registry.info import EPOCH
 
 MOST = 10
@@ -338,6 +337,17 @@ def _merged(found: Iterable[tuple[ChannelStats, float]]) -> list[ChannelStats]:
 # -- any saver ---------------------------------------------------------------------------
 
 
+@runtime_checkable
+class Counting(Protocol):
+    """A saver that gives statistics of its own."""
+
+    def stats(self, *, exact: bool = False) -> Stats:
+        """See `Saver.stats`."""
+
+    async def astats(self, *, exact: bool = False) -> Stats:
+        """See `Saver.stats`."""
+
+
 def of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Workflow[Stats]:
     """Return the statistics of any saver.
 
@@ -354,7 +364,7 @@ def of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Workflo
     if not isinstance(saver, BaseCheckpointSaver):
         raise invalid("saver", saver, "Use a LangGraph saver, such as SqliteSaver(path).")
     inner = behind(saver)
-    if isinstance(inner, Maintenance):
+    if isinstance(inner, Counting):
         own = partial(inner.stats, exact=exact), partial(inner.astats, exact=exact)
         return (yield from driver.either(*own))
 

@@ -1,7 +1,7 @@
 """References into the cold store: archives that entries name, and stubs of segments.
 
 A stub stands at the segment's own place, and is a segment as every store knows them. Its data is a
-frame (see `_core.codec.frame`) with a location in MessagePack: `[object, first byte, bytes, SHA-256]`.
+frame (see `codec.frame`) with a location in MessagePack: `[object, first byte, bytes, SHA-256]`.
 Bytes with another digest are never taken for the segment's: the stub is left, and fails alone
 where it is opened.
 """

@@ -4,8 +4,7 @@ Segments never change under a thread's generation, so that the cache is never st
 just read from the store which segments it needs, and under which generation.
 """
 
-from threadkeep._run.segment_cache.admission import HotTier
 from threadkeep._run.segment_cache.layer import CacheLayer
 from threadkeep._run.segment_cache.lru import Cache
 
-__all__ = ["Cache", "CacheLayer", "HotTier"]
+__all__ = ["Cache", "CacheLayer"]

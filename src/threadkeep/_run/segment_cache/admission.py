@@ -7,52 +7,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import Enum, auto
 
 from threadkeep._core.engine.model import Batch, Segment
-from threadkeep._core.validation import duration, is_count, micros
+from threadkeep._core.policies.tiering import HotTier
+from threadkeep._core.validation import micros
 from threadkeep._run.segment_cache.lru import (
     Cache,
     LruCache,
 )
 from threadkeep._stores.process_forks import ResetInChild
-from threadkeep.errors import invalid
 
 _THREADS = 10_000  # that are remembered
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HotTier:
-    """Limits on the threads to cache: small ones, written recently, and read often.
-
-    Only threads that meet all limits are cached. One that has become too large or too old is
-    evicted when that is noticed: at the next read or save of it in this process.
-
-    Args:
-        max_bytes: size of the thread at most, in bytes of its values as they are stored: what a
-            read needs and what is saved after it, as this process sees them.
-        max_age: seconds, or a timedelta, since the thread was written last, by the time in its
-            newest checkpoint. One whose time cannot be read is not cached.
-        min_reads: how often this process must have read values of the thread within `max_age`.
-
-    None means no limit.
-
-    Raises:
-        InvalidArgumentError: a value is invalid.
-    """
-
-    max_bytes: int | None = 10_000
-    max_age: timedelta | float | None = timedelta(hours=1)
-    min_reads: int | None = 3
-
-    def __post_init__(self) -> None:
-        if self.max_bytes is not None and not is_count(self.max_bytes, 1):
-            raise invalid("max_bytes", self.max_bytes, "Use a number of bytes, 1 or more, or None.")
-        if self.min_reads is not None and not is_count(self.min_reads, 0):
-            raise invalid("min_reads", self.min_reads, "Use a whole number, 0 or more, or None.")
-        if self.max_age is not None:
-            object.__setattr__(self, "max_age", duration("max_age", self.max_age))
 
 
 class Verdict(Enum):

@@ -36,7 +36,7 @@ _NAMES = ", ".join([f"{{schema}}.{table}" for table in _TABLES])
 # ANALYZE: what the planner notes of columns (in pg_statistic) are values from the rows.
 _VACUUM = Statement(f"VACUUM (ANALYZE) {_NAMES}", keep=False)
 _REWRITE = Statement(f"VACUUM (FULL, ANALYZE) {_NAMES}", keep=False)
-# Of archived messages (_stores/postgres/message_index.py), and of vectors (_stores/postgres/items.py), if there is.
+# Of archived messages (message_index.py), and of vectors (items.py), if there is.
 _REWRITE_INDEXES = tuple(
     [
         Statement(f"VACUUM (FULL, ANALYZE) {{schema}}.{table}", keep=False)

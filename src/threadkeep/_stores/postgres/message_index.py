@@ -10,12 +10,12 @@ import psycopg
 import psycopg.errors
 from psycopg_pool import ConnectionPool
 
+from threadkeep._core.messages import Messages
 from threadkeep._stores.message_index import NO_EDITS, Edits, Hit, indexed, wanted
 from threadkeep._stores.postgres.connections import open_pool, settings_of
 from threadkeep._stores.postgres.failures import mapped_errors
 from threadkeep._stores.postgres.migrations import KEY
 from threadkeep._stores.process_forks import PerProcess
-from threadkeep.memory.summaries import Messages
 
 # Two processes may make them at once: the lock is that of migrations. The trigger removes threads
 # with those of the saver, whoever deletes them.

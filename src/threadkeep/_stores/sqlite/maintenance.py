@@ -61,7 +61,7 @@ _COPIES = (
     " freed blocks): remove them, or let them expire."
 )
 
-# Full-text indexes (_stores/sqlite/message_index.py, _stores/sqlite/items.py) keep words of removed rows until then.
+# Full-text indexes (message_index.py, items.py) keep words of removed rows until then.
 _INDEXES = """
 SELECT name FROM sqlite_master WHERE name IN ('threadkeep_memory_text', 'tk_item_words')
 """

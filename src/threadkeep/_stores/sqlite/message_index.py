@@ -6,11 +6,11 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 
+from threadkeep._core.messages import Messages
 from threadkeep._stores.message_index import NO_EDITS, Edits, Hit, indexed, wanted
 from threadkeep._stores.sqlite.connections import Connections
 from threadkeep._stores.sqlite.opening import Location
 from threadkeep.errors import NewerDatabaseError, StateError
-from threadkeep.memory.summaries import Messages
 
 # A message's key is the number of its thread (from bit 40), its position (28 bits) and a lane
 # (12 bits): keys are in the order of hits. Records of one lane do not overlap. Those of branches

@@ -26,11 +26,11 @@ from threadkeep.cli.parameters import (
 from threadkeep.cli.stores import Session, open_target, public_name
 from threadkeep.cli.terminal import plural, print_thread, skipped_lines
 from threadkeep.errors import CorruptionError, InvalidArgumentError, NotSetUpError
+from threadkeep.savers import backup as backups
 from threadkeep.savers.saver import Saver
 from threadkeep.threads import RepairedThread, RepairReport
 from threadkeep.threads.repair.check import CheckReport, Finding
 from threadkeep.threads.repair.repair import HINTS
-from threadkeep.threads.transfer import backup as backups
 
 # -- check -------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Layer that brings archived threads and offloaded values back where they are read.
 
 A stub stands in the place of a segment whose bytes are in the cold store. Its data is a frame (see
-`_core.codec.frame`) with the location of these, in MessagePack: `[object, first byte, bytes, SHA-256]`.
+`codec.frame`) with the location of these, in MessagePack: `[object, first byte, bytes, SHA-256]`.
 Bytes with another digest are never taken for the segment's: the stub is left, and fails where it
 is opened. A thread that is in the store costs nothing more.
 """
@@ -107,8 +107,8 @@ class TierLayer:
 
     handles = frozenset({Fetch, CopyThread, ForkThread, DropThread})
 
-    def __init__(self, cold: ColdStore | None) -> None:
-        self._cold = cold
+    def __init__(self, cold: ColdStore | None = None) -> None:
+        self.cold = cold
 
     def answer(self, request: Fetch | Commit) -> Requests[Any]:
         """See `Layer.answer`."""
@@ -136,7 +136,7 @@ class TierLayer:
                 found = replies[number]
                 for segment in found:
                     if segment.data.startswith(STUB):
-                        replies[number] = yield from aside(whole, self._cold, read.thread, found)
+                        replies[number] = yield from aside(whole, self.cold, read.thread, found)
                         break
         return replies
 
@@ -161,10 +161,10 @@ class TierLayer:
     def _bring_back(self, entry: ThreadEntry) -> Requests[None]:
         """Bring a thread back, if no other process has done so meanwhile."""
         archive, thread = archive_of(entry), entry.thread
-        if self._cold is None or archive is None:
+        if self.cold is None or archive is None:
             raise ThreadArchivedError(hint=WITH_COLD, thread=thread)
         try:
-            data = yield from aside(self._cold.get, archive.key)
+            data = yield from aside(self.cold.get, archive.key)
             found = yield from lazy.archive.opened(thread, data, archive)
         except CorruptionError:
             now = yield from fetch(ReadEntry(thread))
@@ -232,14 +232,14 @@ class TierLayer:
 
     def _remove(self, thread: str, archive: Archive) -> Requests[None]:
         """Remove the archives of a thread that is gone; a new one will have another folder."""
-        if self._cold is None:
+        if self.cold is None:
             _log.warning("A thread was deleted without its cold store: %s stays.", archive.folder)
             return
-        home = self._cold.of((yield from call("identity"))).home(thread)
+        home = self.cold.of((yield from call("identity"))).home(thread)
         if not archive.folder.startswith(home):
             return  # another store put it there, of which this one is a copy
         try:
-            yield from aside(self._cold.clear, archive.folder)
+            yield from aside(self.cold.clear, archive.folder)
         except ThreadkeepError as error:
             raise BackendError(
                 f"The thread is deleted, but its archive is not: {error.message}",

@@ -12,8 +12,8 @@ A bundle that was read to its end is complete; anything else ends in a typed err
 All numbers are little endian.
 The end is the last record, and nothing follows it. A thread is the array `[id, deleted_at,
 segments, checkpoints, writes, more]`, each of the three in the middle an array of arrays: the
-fields of `_core.engine.model`'s records in their order. `more` maps names to optional parts: a later
-release adds names there.
+fields of the records in `_core.engine.model`, in their order. `more` maps names to optional parts:
+a later release adds names there.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from threadkeep._stores.open import file_of, is_postgres, open_backend, postgres
 from threadkeep._stores.sqlite import SqliteBackend, maintenance
 from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
 from threadkeep.savers.saver import Saver
+from threadkeep.threads.archives.layer import TierLayer
 from threadkeep.threads.transfer import bundles
 from threadkeep.threads.transfer.bundles import ImportOptions, Kind, check_may_be_replaced, kind_of
 
@@ -71,7 +72,9 @@ def back_up(
     threads, skipped = None, dict[str, str]()
     if kind is Kind.BUNDLE:
         with _readable(store, file.parent, progress) as backend:
-            threads = driver.run(bundles.back_up(LayeredStore(backend), file, progress, skipped))
+            threads = driver.run(
+                bundles.back_up(LayeredStore(backend, TierLayer()), file, progress, skipped)
+            )
     else:
         with replacing(file) as beside:
             if path is None:
@@ -108,7 +111,7 @@ def restore(
             backend.migrate()
             # (without the cold store: what is restored may name objects there)
             fill = bundles.fill(
-                LayeredStore(backend), file, names, ImportOptions(replace), progress
+                LayeredStore(backend, TierLayer()), file, names, ImportOptions(replace), progress
             )
             done = driver.run(fill)
         return Restored(len(done.added), len(done.unchanged))
