@@ -1,8 +1,8 @@
 """The two parts that are compiled; all else is in pyproject.toml.
 
 Where they cannot be compiled (no compiler, an interpreter without a global lock), the
-installation goes on without them: the same is there in Python (`threadkeep/engine/capture.py`,
-`shadow.py`, `manifest.py`, `threadkeep/validation.py`).
+installation goes on without them: the same is there in Python (in
+`threadkeep/_core`: `engine/capture.py`, `shadow.py` and `manifest.py`, `validation.py`).
 """
 
 import sysconfig
@@ -10,7 +10,9 @@ import sysconfig
 from setuptools import Extension, setup
 
 PARTS = [
-    Extension(f"threadkeep.engine.{name}", [f"src/threadkeep/engine/{name}.c"], optional=True)
+    Extension(
+        f"threadkeep._core.engine.{name}", [f"src/threadkeep/_core/engine/{name}.c"], optional=True
+    )
     for name in ("_identity", "_wire")
 ]
 

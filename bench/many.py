@@ -24,7 +24,7 @@ from rich.table import Table
 
 from bench.savers import KINDS, Kind
 from threadkeep import Retention
-from threadkeep.saver import Saver
+from threadkeep.savers.saver import Saver
 
 PAGE = 50
 USERS = 1000

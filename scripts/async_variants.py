@@ -30,16 +30,16 @@ class Target(NamedTuple):
 
 TARGETS = (
     Target(
-        "awaited.py",
+        "savers/awaited.py",
         "AwaitedMaintenance",
         "Async variants of the methods of `Maintenance`.",
-        ("maintenance.py",),
+        ("savers/maintenance.py",),
     ),
     Target(
-        "thread_methods/awaited.py",
+        "threads/awaited.py",
         "AwaitedThreads",
         "Async variants of the methods of `Threads`.",
-        ("thread_methods/entries.py", "thread_methods/threads.py"),
+        ("threads/entries.py", "threads/facade.py"),
     ),
 )
 RENAMED = {"run": "arun", "Iterator": "AsyncIterator"}

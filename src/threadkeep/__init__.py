@@ -4,11 +4,11 @@ from importlib import import_module as _import
 from typing import TYPE_CHECKING as _CHECKING
 from typing import Any as _Any
 
-from threadkeep.arguments import compare_versions
-from threadkeep.backends.group_commit import GroupCommit
-from threadkeep.codec import Compression, register, register_module
-from threadkeep.saver import Saver
-from threadkeep.savers import (
+from threadkeep._core.arguments import compare_versions
+from threadkeep._core.codec import Compression, register, register_module
+from threadkeep._run.group_commit import GroupCommit
+from threadkeep.savers.saver import Saver
+from threadkeep.savers.savers import (
     AsyncPostgresSaver,
     AsyncRedisSaver,
     AsyncSqliteSaver,
@@ -17,20 +17,19 @@ from threadkeep.savers import (
     PostgresSaver,
     RedisSaver,
     SqliteSaver,
-    open_all,
     open_saver,
 )
 
 if _CHECKING:
-    from threadkeep.backends.base import AsyncBackend, Backend
-    from threadkeep.cold.policy import ColdTier, Tiering, WarmTier
-    from threadkeep.retention.policy import Retention
-    from threadkeep.segment_cache import (
+    from threadkeep._core.policies.retention import Retention
+    from threadkeep._core.policies.tiering import ColdTier, HotTier, Tiering, WarmTier
+    from threadkeep._run.segment_cache import (
         Cache,
-        HotTier,
     )
-    from threadkeep.wrap_langgraph import wrap
-    from threadkeep.write_behind import WriteBehind
+    from threadkeep._run.write_behind import WriteBehind
+    from threadkeep._stores.base import AsyncBackend, Backend
+    from threadkeep.opening import open_all
+    from threadkeep.savers.wrap_langgraph import wrap
 
     __version__: str
 
@@ -65,16 +64,17 @@ __all__ = [
 ]
 
 _SELDOM = {  # what is imported when it is needed, and where it is
-    "AsyncBackend": "threadkeep.backends.base",
-    "Backend": "threadkeep.backends.base",
-    "Cache": "threadkeep.segment_cache",
-    "ColdTier": "threadkeep.cold.policy",
-    "HotTier": "threadkeep.segment_cache",
-    "Retention": "threadkeep.retention.policy",
-    "Tiering": "threadkeep.cold.policy",
-    "WarmTier": "threadkeep.cold.policy",
-    "WriteBehind": "threadkeep.write_behind",
-    "wrap": "threadkeep.wrap_langgraph",
+    "AsyncBackend": "threadkeep._stores.base",
+    "Backend": "threadkeep._stores.base",
+    "Cache": "threadkeep._run.segment_cache",
+    "ColdTier": "threadkeep._core.policies.tiering",
+    "HotTier": "threadkeep._core.policies.tiering",
+    "Retention": "threadkeep._core.policies.retention",
+    "Tiering": "threadkeep._core.policies.tiering",
+    "WarmTier": "threadkeep._core.policies.tiering",
+    "open_all": "threadkeep.opening",
+    "WriteBehind": "threadkeep._run.write_behind",
+    "wrap": "threadkeep.savers.wrap_langgraph",
 }
 
 

@@ -13,11 +13,11 @@ from langchain_core.messages import HumanMessage
 from rich.console import Console
 
 from threadkeep import SqliteSaver
+from threadkeep._core.codec import DEFAULT_REGISTRY
+from threadkeep._core.codec.registry import LocalClasses
 from threadkeep.cache import Cache
 from threadkeep.cli.hints import _IN_SHELL, in_shell
 from threadkeep.cli.terminal import table
-from threadkeep.codec import DEFAULT_REGISTRY
-from threadkeep.codec.registry import LocalClasses
 from threadkeep.memory import LayeredCheckpointSaver
 from threadkeep.sessions import CheckpointManager
 from threadkeep.store import InMemoryStore, Store

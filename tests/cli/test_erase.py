@@ -17,7 +17,7 @@ from kit.forked import python
 
 from threadkeep import SqliteSaver
 from threadkeep.__main__ import main
-from threadkeep.codec.frame import Compression
+from threadkeep._core.codec.frame import Compression
 
 STORE = "threads.db"
 MARKER = "marker-94ab1c7730"

@@ -4,14 +4,14 @@ import multiprocessing
 import os
 import threading
 
-from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.engine.model import Batch, ReadThread, Segment
+from threadkeep._core.engine.model import Batch, ReadThread, Segment
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import ThreadkeepError
 from threadkeep.testing.records import checkpoint, segment, write
 
 # A fork server: children start fast, and none inherits this process's threads.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["threadkeep.backends.sqlite", "threadkeep.testing"])
+CONTEXT.set_forkserver_preload(["threadkeep._stores.sqlite", "threadkeep.testing"])
 SECONDS = 60  # for a child that hangs
 
 

@@ -21,11 +21,11 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 import threadkeep
 from threadkeep import cache as caches
-from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep._core.engine.snapshots import own_copy
+from threadkeep._stores.caches import Claim
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.cache import Cache, open_cache
 from threadkeep.cache import cache as module
-from threadkeep.cache.backend import Claim
-from threadkeep.engine.snapshots import own_copy
 from threadkeep.errors import (
     ClosedError,
     InvalidArgumentError,

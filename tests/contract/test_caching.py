@@ -18,22 +18,22 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, StateGraph
 
 from threadkeep import AsyncPostgresSaver, Cache, PostgresSaver, RedisSaver, SqliteSaver, open_saver
-from threadkeep.backends.base import Backend
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.backends.open import open_hot
-from threadkeep.backends.postgres import PostgresBackend
-from threadkeep.backends.postgres import backend as postgres_backend
-from threadkeep.engine.model import Batch, ReadSegments, Segment, Span
-from threadkeep.errors import InvalidArgumentError, OpenError, UnreachableError
-from threadkeep.layers.driver import BackendPair
-from threadkeep.saver import Saver
-from threadkeep.segment_cache import CacheLayer
-from threadkeep.segment_cache import layer as hot_module
-from threadkeep.segment_cache.layer import Hot
-from threadkeep.segment_cache.lru import (
+from threadkeep._core.engine.model import Batch, ReadSegments, Segment, Span
+from threadkeep._run.layers.driver import BackendPair
+from threadkeep._run.segment_cache import CacheLayer
+from threadkeep._run.segment_cache import layer as hot_module
+from threadkeep._run.segment_cache.layer import Hot
+from threadkeep._run.segment_cache.lru import (
     Fresh,
     SegmentCache,
 )
+from threadkeep._stores.base import Backend
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.open import open_hot
+from threadkeep._stores.postgres import PostgresBackend
+from threadkeep._stores.postgres import backend as postgres_backend
+from threadkeep.errors import InvalidArgumentError, OpenError, UnreachableError
+from threadkeep.savers.saver import Saver
 from threadkeep.testing.records import NOW, THREAD, segment
 
 SMALL = Cache(threads=2, bytes=100_000)

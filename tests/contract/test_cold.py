@@ -14,8 +14,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from threadkeep import open_saver
-from threadkeep.cold import store as colds
-from threadkeep.cold.store import ColdStore
+from threadkeep._stores import cold_store as colds
+from threadkeep._stores.cold_store import ColdStore
 from threadkeep.errors import BackendError, CorruptionError, OpenError, UnreachableError
 
 BUCKET = "threads"

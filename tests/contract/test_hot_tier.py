@@ -13,20 +13,28 @@ from kit.layers import Awaited, Layered, awaiting, stack_of
 from kit.redis import url as redis_url
 
 from threadkeep import Cache
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.backends.open import open_hot
-from threadkeep.codec.frame import Compression, pack
-from threadkeep.cold.policy import Tiering
-from threadkeep.engine.model import Batch, DropThread, ReadCheckpoint, ReadSegments, Segment, Span
-from threadkeep.layered_store import LayeredStore
-from threadkeep.layers.driver import BackendPair
-from threadkeep.segment_cache import (
+from threadkeep._core.codec.frame import Compression, pack
+from threadkeep._core.engine.model import (
+    Batch,
+    DropThread,
+    ReadCheckpoint,
+    ReadSegments,
+    Segment,
+    Span,
+)
+from threadkeep._core.policies.tiering import Tiering
+from threadkeep._run.layered_store import LayeredStore
+from threadkeep._run.layers.driver import BackendPair
+from threadkeep._run.segment_cache import (
     CacheLayer,
     HotTier,
 )
-from threadkeep.segment_cache.layer import Hot
+from threadkeep._run.segment_cache.layer import Hot
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.open import open_hot
 from threadkeep.testing import Blocking
 from threadkeep.testing.records import NOW, THREAD, checkpoint
+from threadkeep.threads.archives.layer import TierLayer
 
 SECOND = 1_000_000
 SMALL = HotTier(max_bytes=1000, max_age=60, min_reads=2)
@@ -310,7 +318,7 @@ def test_clearing_forgets_how_often_a_thread_was_read(process):
 def test_an_open_store_passes_it_on():
     for tier, expected in ((None, 0), (HotTier(max_bytes=1, max_age=None, min_reads=None), 1)):
         store = Store()
-        front = Layered(LayeredStore(store, cache=Cache(), tiering=Tiering(hot=tier)))
+        front = Layered(LayeredStore(store, TierLayer(), cache=Cache(), tiering=Tiering(hot=tier)))
         front.commit(Batch(THREAD, NOW, 0, segments=(Segment(1, 0, 1, b"12"),)))
         front.fetch([ReadSegments(THREAD, (Span(1, 0, 1),), 0)])
         assert store.asked == expected

@@ -1,4 +1,4 @@
-"""Contract of the backends of items: each read and change of `store/records.py`, on all of them."""
+"""Contract of the backends of items: each read and change of `_stores.items.records`, on all."""
 
 import asyncio
 import os
@@ -15,17 +15,9 @@ from kit import postgres
 from kit import redis as redis_server
 from kit.postgres_server import SECONDS
 
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.backends.postgres import PostgresBackend
-from threadkeep.backends.postgres.backend import opened
-from threadkeep.backends.redis import RedisBackend
-from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.errors import ConflictError, InvalidArgumentError, OpenError
-from threadkeep.store import postgres_queries
-from threadkeep.store.backend import SearchOptions
-from threadkeep.store.backends import items_over
-from threadkeep.store.filters import parse
-from threadkeep.store.records import (
+from threadkeep._stores.items.backend import SearchOptions
+from threadkeep._stores.items.filters import parse
+from threadkeep._stores.items.records import (
     Earlier,
     EmbedItem,
     EmbedItems,
@@ -42,6 +34,14 @@ from threadkeep.store.records import (
     Vector,
     VersionRow,
 )
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.postgres import PostgresBackend
+from threadkeep._stores.postgres import item_queries as postgres_queries
+from threadkeep._stores.postgres.backend import opened
+from threadkeep._stores.redis import RedisBackend
+from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep.errors import ConflictError, InvalidArgumentError, OpenError
+from threadkeep.store.backends import items_over
 
 OPTIONS = SearchOptions(dims=2, text=True)
 METRICS = ("cosine", "l2", "inner_product")

@@ -18,20 +18,14 @@ from threadkeep import (
     GroupCommit,
     WriteBehind,
 )
-from threadkeep.backends.base import Backend
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.backends.postgres import PostgresBackend
-from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.cold.layer import TierLayer
-from threadkeep.cold.store import ColdStore
-from threadkeep.engine.model import (
+from threadkeep._core.engine.model import (
     Batch,
     CopyThread,
     DropThread,
     ReadCheckpoint,
     ReadThread,
 )
-from threadkeep.engine.operation import (
+from threadkeep._core.engine.operation import (
     Aside,
     Call,
     Commit,
@@ -42,19 +36,25 @@ from threadkeep.engine.operation import (
     commit,
     fetch,
 )
+from threadkeep._run.layered_store import LayeredStore
+from threadkeep._run.layers import layer as bulk
+from threadkeep._run.layers.layer import CHANGES
+from threadkeep._run.segment_cache import CacheLayer
+from threadkeep._run.write_behind.layer import WriteBehindLayer
+from threadkeep._stores.base import Backend
+from threadkeep._stores.cold_store import ColdStore
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.postgres import PostgresBackend
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import InvalidArgumentError, StaleThreadError, ThreadkeepError
-from threadkeep.layered_store import LayeredStore
-from threadkeep.layers import layer as bulk
-from threadkeep.layers.layer import CHANGES
-from threadkeep.saver import Saver
-from threadkeep.segment_cache import CacheLayer
+from threadkeep.savers.saver import Saver
 from threadkeep.testing import BackendContract
 from threadkeep.testing.groups import ConcurrencyContract
 from threadkeep.testing.reads import ReadContract
 from threadkeep.testing.records import NOW, checkpoint, write
 from threadkeep.testing.registry import RegistryContract
 from threadkeep.testing.threads import ScanContract
-from threadkeep.write_behind.layer import WriteBehindLayer
+from threadkeep.threads.archives.layer import TierLayer
 
 # -- the contract ------------------------------------------------------------------------
 
@@ -388,9 +388,9 @@ class Plain(Backend):
 
 def test_a_store_that_cannot_commit_in_groups():
     with pytest.raises(InvalidArgumentError, match="Plain cannot commit in groups"):
-        LayeredStore(Plain(), group_commit=GroupCommit())
+        LayeredStore(Plain(), TierLayer(), group_commit=GroupCommit())
     batches = [BATCH, REFUSED, Batch("u", NOW, writes=(write(1),))]
-    store = LayeredStore(Plain())
+    store = LayeredStore(Plain(), TierLayer())
     refusals = store.run(one(CommitMany(batches)))
     assert [type(error) for error in refusals] == [type(None), StaleThreadError, type(None)]
     assert store.run(fetch(ReadThread("u"))).orphans

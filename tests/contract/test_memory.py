@@ -2,8 +2,8 @@
 
 from kit.contract import Variant
 
-from threadkeep.backends.base import AsyncBackend
-from threadkeep.backends.memory import MemoryBackend
+from threadkeep._stores.base import AsyncBackend
+from threadkeep._stores.memory import MemoryBackend
 from threadkeep.testing import BackendContract, Blocking
 
 

@@ -20,12 +20,12 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from threadkeep import MemorySaver, PostgresSaver, SqliteSaver, open_saver
-from threadkeep.backends.sqlite.maintenance import back_up, restore
+from threadkeep._stores.message_index import Hit, ScanIndex, open_index, tokens
+from threadkeep._stores.postgres.message_index import PostgresIndex
+from threadkeep._stores.sqlite import message_index as sqlite_index
+from threadkeep._stores.sqlite.maintenance import back_up, restore
+from threadkeep._stores.sqlite.message_index import SqliteIndex
 from threadkeep.errors import ClosedError, InvalidArgumentError, NotOursError, StateError
-from threadkeep.memory import sqlite_index
-from threadkeep.memory.index import Hit, ScanIndex, open_index, tokens
-from threadkeep.memory.postgres_index import PostgresIndex
-from threadkeep.memory.sqlite_index import SqliteIndex
 
 CONFIG = {"configurable": {"thread_id": "saved", "checkpoint_ns": ""}}
 KINDS = ("sqlite", "postgres", "scan")
@@ -345,7 +345,7 @@ def test_words_of_an_erased_thread_leave_the_file(file):
 ADD = """
 import sys
 from langchain_core.messages import HumanMessage
-from threadkeep.memory.sqlite_index import SqliteIndex
+from threadkeep._stores.sqlite.message_index import SqliteIndex
 index = SqliteIndex(sys.argv[1])
 sys.stdin.readline()
 for n in range(30):

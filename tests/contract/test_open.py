@@ -4,12 +4,12 @@ import traceback
 
 import pytest
 
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.backends.open import open_backend, open_hot
-from threadkeep.backends.postgres import PostgresBackend
-from threadkeep.backends.redis import RedisBackend
-from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.engine.model import Batch
+from threadkeep._core.engine.model import Batch
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.open import open_backend, open_hot
+from threadkeep._stores.postgres import PostgresBackend
+from threadkeep._stores.redis import RedisBackend
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import InvalidArgumentError, OpenError
 
 

@@ -8,8 +8,8 @@ from kit.contract import Variant
 from kit.postgres import empty_schema, hashed, monthly, url, url_for
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from threadkeep.backends.postgres import PostgresBackend, opened
-from threadkeep.engine.model import Batch, CopyThread, DropThread, HeadFence, ReadThread
+from threadkeep._core.engine.model import Batch, CopyThread, DropThread, HeadFence, ReadThread
+from threadkeep._stores.postgres import PostgresBackend, opened
 from threadkeep.errors import BackendError, ConflictError
 from threadkeep.testing import BackendContract, Blocking
 from threadkeep.testing.records import checkpoint, uid

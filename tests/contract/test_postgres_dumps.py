@@ -15,7 +15,7 @@ from kit.engine import Chain, everything
 from kit.postgres import hashed, make, monthly, plain, url
 
 from threadkeep import open_saver
-from threadkeep.backends.postgres.maintenance import Dumps
+from threadkeep._stores.postgres.maintenance import Dumps
 from threadkeep.errors import (
     BackendError,
     InvalidArgumentError,

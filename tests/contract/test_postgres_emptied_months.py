@@ -18,9 +18,9 @@ from kit.postgres_databases import (
 from kit.postgres_server import SECONDS
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver, Retention
-from threadkeep.backends.postgres import backend as backends
-from threadkeep.backends.postgres import partitions as module
-from threadkeep.backends.postgres.partitions import Month
+from threadkeep._stores.postgres import backend as backends
+from threadkeep._stores.postgres import partitions as module
+from threadkeep._stores.postgres.partitions import Month
 from threadkeep.errors import BackendError
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

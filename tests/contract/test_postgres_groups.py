@@ -9,13 +9,7 @@ import pytest
 from kit.postgres import empty_schema, hashed, monthly, plain, url
 from kit.postgres_proxy import proxy
 
-from threadkeep.backends.group_commit import LoopWriter
-from threadkeep.backends.postgres import (
-    AsyncPostgresBackend,
-    PostgresBackend,
-    changes,
-)
-from threadkeep.engine.model import (
+from threadkeep._core.engine.model import (
     Batch,
     CopyThread,
     DropThread,
@@ -24,13 +18,19 @@ from threadkeep.engine.model import (
     HeadFence,
     ReadThread,
 )
-from threadkeep.engine.thread_entry import (
+from threadkeep._core.engine.thread_entry import (
     Cause,
     ThreadEntry,
     ThreadStatus,
     Touch,
     metadata_label,
     move,
+)
+from threadkeep._run.group_commit import LoopWriter
+from threadkeep._stores.postgres import (
+    AsyncPostgresBackend,
+    PostgresBackend,
+    changes,
 )
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write

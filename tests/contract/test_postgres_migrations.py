@@ -15,7 +15,7 @@ from langgraph.checkpoint.postgres import PostgresSaver as LangGraphSaver
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep.__main__ import main
-from threadkeep.backends.postgres import migrations
+from threadkeep._stores.postgres import migrations
 from threadkeep.errors import NewerDatabaseError, NotOursError, NotSetUpError, ReadOnlyError
 from threadkeep.store import Store
 

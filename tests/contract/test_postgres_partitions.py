@@ -21,8 +21,8 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver, open_saver
 from threadkeep.__main__ import main
-from threadkeep.backends.postgres import backend as backends
-from threadkeep.backends.postgres.partitions import (
+from threadkeep._stores.postgres import backend as backends
+from threadkeep._stores.postgres.partitions import (
     Month,
     ahead,
 )

@@ -14,7 +14,7 @@ from kit.postgres import empty_schema, make, url, url_for
 from kit.postgres_server import SECONDS, bouncer
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
-from threadkeep.backends.postgres import PostgresBackend
+from threadkeep._stores.postgres import PostgresBackend
 from threadkeep.errors import StatementTimeoutError
 from threadkeep.testing import Blocking
 

@@ -7,14 +7,7 @@ import psycopg
 import pytest
 from kit.postgres import empty_schema, hashed, monthly, plain, url
 
-from threadkeep.backends.postgres import (
-    PostgresBackend,
-    changes,
-    reads,
-)
-from threadkeep.backends.postgres.partitions import ahead
-from threadkeep.backends.postgres.statement import register_arrays
-from threadkeep.engine.model import (
+from threadkeep._core.engine.model import (
     Batch,
     FindThreads,
     ReadCheckpoint,
@@ -24,11 +17,18 @@ from threadkeep.engine.model import (
     ScanCheckpoints,
     Span,
 )
-from threadkeep.engine.thread_entry import (
+from threadkeep._core.engine.thread_entry import (
     Cause,
     Touch,
     move,
 )
+from threadkeep._stores.postgres import (
+    PostgresBackend,
+    changes,
+    reads,
+)
+from threadkeep._stores.postgres.partitions import ahead
+from threadkeep._stores.postgres.statement import register_arrays
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
 THREADS, STEPS, MORE = 10, 8, 3000

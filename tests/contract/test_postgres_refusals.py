@@ -14,8 +14,8 @@ from kit.postgres import empty_schema, url
 from kit.postgres_server import SECONDS, free_port, server
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
-from threadkeep.backends.postgres import PostgresBackend
-from threadkeep.engine.model import CopyThread
+from threadkeep._core.engine.model import CopyThread
+from threadkeep._stores.postgres import PostgresBackend
 from threadkeep.errors import (
     BackendError,
     DiskFullError,

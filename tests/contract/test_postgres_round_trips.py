@@ -9,10 +9,17 @@ from kit.postgres import empty_schema, url
 from kit.postgres_proxy import proxy
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
-from threadkeep.backends.postgres import PostgresBackend
-from threadkeep.engine.model import Batch, ReadCheckpoint, ReadSegments, ReadSizes, ReadThread, Span
-from threadkeep.engine.usage import ReadUsage
-from threadkeep.langgraph_internals import RUNTIME
+from threadkeep._core.engine.model import (
+    Batch,
+    ReadCheckpoint,
+    ReadSegments,
+    ReadSizes,
+    ReadThread,
+    Span,
+)
+from threadkeep._core.engine.usage import ReadUsage
+from threadkeep._core.langgraph_internals import RUNTIME
+from threadkeep._stores.postgres import PostgresBackend
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
 WARM = 12  # rounds until each statement has been prepared

@@ -10,8 +10,8 @@ from kit.remnants import remnants
 from psycopg_pool import AsyncConnectionPool
 
 from threadkeep import PostgresSaver, open_saver
-from threadkeep.backends.postgres import maintenance
-from threadkeep.codec.frame import Compression
+from threadkeep._core.codec.frame import Compression
+from threadkeep._stores.postgres import maintenance
 from threadkeep.errors import UnfinishedErasureError
 
 PLAIN = Compression(level=0)

@@ -8,8 +8,8 @@ from integration.rows import checkpoint, metadata, place, put, value_at
 from kit.postgres import empty_schema, url
 
 from threadkeep import PostgresSaver
-from threadkeep.backends.postgres import PostgresBackend
-from threadkeep.engine.model import Batch, FindThreads, ScanCheckpoints
+from threadkeep._core.engine.model import Batch, FindThreads, ScanCheckpoints
+from threadkeep._stores.postgres import PostgresBackend
 from threadkeep.testing import records
 
 ODD = [

@@ -15,8 +15,7 @@ from redis.asyncio.connection import AbstractConnection as AsyncConnection
 from redis.connection import AbstractConnection as BlockingConnection
 
 import threadkeep
-from threadkeep.backends.redis import AsyncRedisBackend, RedisBackend, opened
-from threadkeep.engine.model import (
+from threadkeep._core.engine.model import (
     Batch,
     HeadFence,
     ReadCheckpoint,
@@ -25,6 +24,7 @@ from threadkeep.engine.model import (
     Segment,
     Span,
 )
+from threadkeep._stores.redis import AsyncRedisBackend, RedisBackend, opened
 from threadkeep.errors import InvalidArgumentError, OpenError, StaleThreadError
 from threadkeep.testing.records import NOW, THREAD, checkpoint, segment, uid, write
 

@@ -15,15 +15,15 @@ from kit.redis_servers import cluster
 from langgraph.graph import START, StateGraph
 
 import threadkeep
-from threadkeep.backends.redis import RedisBackend, opened
-from threadkeep.backends.redis.rows import (
+from threadkeep._core.engine.model import Batch, FindThreads, HeadFence, ReadCheckpoint, ReadThread
+from threadkeep._stores.redis import RedisBackend, opened
+from threadkeep._stores.redis.rows import (
     index_of,
     keys_of,
 )
-from threadkeep.backends.redis.scripts import Call
-from threadkeep.backends.sync_bridge import finish
+from threadkeep._stores.redis.scripts import Call
+from threadkeep._stores.sync_bridge import finish
 from threadkeep.cache import open_cache
-from threadkeep.engine.model import Batch, FindThreads, HeadFence, ReadCheckpoint, ReadThread
 from threadkeep.errors import StaleThreadError
 from threadkeep.testing import BackendContract, Blocking
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write

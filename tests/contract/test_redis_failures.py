@@ -10,10 +10,7 @@ import redis
 from kit.redis_servers import PATIENCE, Server, cluster, free_port, until
 from redis._parsers import BaseParser
 
-from threadkeep.backends import retries
-from threadkeep.backends.redis import RedisBackend, clients
-from threadkeep.backends.redis.failures import mapped, passes
-from threadkeep.engine.model import (
+from threadkeep._core.engine.model import (
     Batch,
     CopyThread,
     DropThread,
@@ -25,6 +22,9 @@ from threadkeep.engine.model import (
     ReadThread,
     Segment,
 )
+from threadkeep._stores import retries
+from threadkeep._stores.redis import RedisBackend, clients
+from threadkeep._stores.redis.failures import mapped, passes
 from threadkeep.errors import (
     BackendError,
     DiskFullError,

@@ -9,16 +9,8 @@ import redis.asyncio
 from kit.redis import empty_prefix, url
 from kit.redis_servers import Server, cluster
 
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.backends.redis import RedisBackend
-from threadkeep.backends.redis.scripts import Call
-from threadkeep.backends.sync_bridge import finish
-from threadkeep.errors import ConflictError, DiskFullError, InvalidArgumentError
-from threadkeep.store import RedisStore
-from threadkeep.store import redis as redis_items
-from threadkeep.store.backend import SearchOptions
-from threadkeep.store.backends import items_over
-from threadkeep.store.records import (
+from threadkeep._stores.items.backend import SearchOptions
+from threadkeep._stores.items.records import (
     Earlier,
     EmbedItem,
     EmbedItems,
@@ -35,6 +27,14 @@ from threadkeep.store.records import (
     Vector,
     VersionRow,
 )
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.redis import RedisBackend
+from threadkeep._stores.redis import items as redis_items
+from threadkeep._stores.redis.scripts import Call
+from threadkeep._stores.sync_bridge import finish
+from threadkeep.errors import ConflictError, DiskFullError, InvalidArgumentError
+from threadkeep.store import RedisStore
+from threadkeep.store.backends import items_over
 
 OPTIONS = SearchOptions(dims=2, text=True)
 NAMESPACES = [("a",), ("a", "b"), ("ab",), ("a", "b", "c"), ("a\0",), ("a", "\1"), ("b",)]

@@ -8,16 +8,7 @@ import random
 import pytest
 from kit.redis import empty_prefix, url
 
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.backends.redis import RedisBackend
-from threadkeep.backends.redis.rows import (
-    pack_number,
-    pack_text,
-    place,
-    unpack_number,
-    unpack_text,
-)
-from threadkeep.engine.model import (
+from threadkeep._core.engine.model import (
     Batch,
     CheckpointRow,
     CopyThread,
@@ -34,6 +25,15 @@ from threadkeep.engine.model import (
     Span,
     WriteRow,
     WritesFence,
+)
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.redis import RedisBackend
+from threadkeep._stores.redis.rows import (
+    pack_number,
+    pack_text,
+    place,
+    unpack_number,
+    unpack_text,
 )
 from threadkeep.errors import ThreadkeepError
 

@@ -9,8 +9,8 @@ from kit.redis_servers import Server, cluster
 from kit.remnants import remnants
 
 from threadkeep import open_saver
-from threadkeep.backends.redis import server as redis_server
-from threadkeep.codec.frame import Compression
+from threadkeep._core.codec.frame import Compression
+from threadkeep._stores.redis import server as redis_server
 from threadkeep.errors import UnfinishedErasureError
 
 MARKER = "marker-2b96d5c071"

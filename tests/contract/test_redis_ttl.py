@@ -4,12 +4,7 @@ import pytest
 import redis
 from kit.redis import empty_prefix, url
 
-from threadkeep.backends.redis import RedisBackend
-from threadkeep.backends.redis.rows import (
-    index_of,
-    keys_of,
-)
-from threadkeep.engine.model import (
+from threadkeep._core.engine.model import (
     Batch,
     CopyThread,
     DropThread,
@@ -19,6 +14,11 @@ from threadkeep.engine.model import (
     ReadThread,
     ScanCheckpoints,
     ThreadState,
+)
+from threadkeep._stores.redis import RedisBackend
+from threadkeep._stores.redis.rows import (
+    index_of,
+    keys_of,
 )
 from threadkeep.errors import ThreadDeletedError
 from threadkeep.testing.records import NOW, THREAD, checkpoint, segment, write

@@ -9,8 +9,8 @@ from kit.redis import empty_prefix, url
 from langgraph.graph import START, StateGraph
 
 from threadkeep import RedisSaver
-from threadkeep.backends.redis import RedisBackend, server
-from threadkeep.engine.model import Batch, ReadCheckpoint, ReadThread
+from threadkeep._core.engine.model import Batch, ReadCheckpoint, ReadThread
+from threadkeep._stores.redis import RedisBackend, server
 from threadkeep.errors import StaleThreadError
 from threadkeep.testing.records import NOW, THREAD, checkpoint, segment
 

@@ -4,22 +4,22 @@ import sqlite3
 
 import pytest
 
-from threadkeep.backends.sqlite import (
-    SqliteBackend,
-    changes,
-)
-from threadkeep.engine.model import (
+from threadkeep._core.engine.model import (
     Batch,
     DropThread,
     HeadFence,
     ReadSizes,
     ReadThread,
 )
-from threadkeep.engine.thread_entry import (
+from threadkeep._core.engine.thread_entry import (
     Cause,
     ReadEntry,
     Touch,
     move,
+)
+from threadkeep._stores.sqlite import (
+    SqliteBackend,
+    changes,
 )
 from threadkeep.errors import (
     BackendError,

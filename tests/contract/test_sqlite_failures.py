@@ -6,8 +6,7 @@ import pytest
 import sqlite_children as children
 from kit.selection import SEED, some
 
-from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.engine.model import (
+from threadkeep._core.engine.model import (
     Batch,
     FindThreads,
     ReadCheckpoint,
@@ -17,6 +16,7 @@ from threadkeep.engine.model import (
     ScanCheckpoints,
     Span,
 )
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import (
     CorruptionError,
     DiskFullError,

@@ -11,9 +11,9 @@ import aiosqlite
 import pytest
 
 from threadkeep import SqliteSaver, open_all
+from threadkeep._run.layers import driver
 from threadkeep.cache import SqliteCache
 from threadkeep.errors import ClosedError, InvalidArgumentError, OpenError
-from threadkeep.layers import driver
 from threadkeep.store import SqliteStore
 
 AT: Any = {"configurable": {"thread_id": "a", "checkpoint_ns": ""}}

@@ -6,7 +6,7 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadkeep.backends.sqlite.records import (
+from threadkeep._stores.sqlite.records import (
     pack_id,
     unpack_id,
 )

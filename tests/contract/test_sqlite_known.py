@@ -5,14 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.backends.sqlite import (
-    SqliteBackend,
-    additions,
-    known,
-)
-from threadkeep.backends.sqlite.reads import checkpoint as answer
-from threadkeep.engine.model import (
+from threadkeep._core.engine.model import (
     HIDDEN,
     Batch,
     CopyThread,
@@ -21,12 +14,19 @@ from threadkeep.engine.model import (
     ReadCheckpoint,
     ReadThread,
 )
-from threadkeep.engine.thread_entry import (
+from threadkeep._core.engine.thread_entry import (
     Cause,
     ThreadEntry,
     Touch,
     move,
 )
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.sqlite import (
+    SqliteBackend,
+    additions,
+    known,
+)
+from threadkeep._stores.sqlite.reads import checkpoint as answer
 from threadkeep.errors import SegmentTakenError, ThreadDeletedError
 from threadkeep.testing.records import checkpoint, segment, uid, write
 

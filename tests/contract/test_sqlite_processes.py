@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import sqlite_children as children
 
-from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.backends.sqlite.maintenance import back_up
-from threadkeep.engine.model import ReadDamage, ReadThread
+from threadkeep._core.engine.model import ReadDamage, ReadThread
+from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.sqlite.maintenance import back_up
 from threadkeep.errors import OpenError
-from threadkeep.transfer.bundles import (
+from threadkeep.threads.transfer.bundles import (
     check_may_be_replaced,
     kind_of,
 )

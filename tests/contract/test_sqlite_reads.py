@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.engine.model import (
+from threadkeep._core.engine.model import (
     HIDDEN,
     Batch,
     Child,
@@ -15,6 +14,7 @@ from threadkeep.engine.model import (
     ScanCheckpoints,
     Span,
 )
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import CorruptionError
 from threadkeep.testing.records import checkpoint, segment, uid, write
 

@@ -11,7 +11,7 @@ from kit.forked import python
 from kit.remnants import remnants
 
 from threadkeep import Cache, GroupCommit, Retention, SqliteSaver, WriteBehind
-from threadkeep.codec.frame import Compression
+from threadkeep._core.codec.frame import Compression
 from threadkeep.errors import LockedError, ThreadkeepError, UnfinishedErasureError
 
 MARKER = "marker-8d30b1e6f4"

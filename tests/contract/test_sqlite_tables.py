@@ -7,8 +7,7 @@ import uuid
 
 import pytest
 
-from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.engine.model import (
+from threadkeep._core.engine.model import (
     HIDDEN,
     Batch,
     DropThread,
@@ -20,7 +19,7 @@ from threadkeep.engine.model import (
     Span,
     WritesFence,
 )
-from threadkeep.engine.thread_entry import (
+from threadkeep._core.engine.thread_entry import (
     Cause,
     ThreadEntry,
     Touch,
@@ -28,6 +27,7 @@ from threadkeep.engine.thread_entry import (
     move,
     tag_label,
 )
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
 COUNTS = ("checkpoints", "writes", "segment_bytes", "deleted_at")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from threadkeep.backends.sqlite import SqliteBackend, wal_index
-from threadkeep.backends.sqlite.known import Known
-from threadkeep.engine.model import Batch, ReadCheckpoint
+from threadkeep._core.engine.model import Batch, ReadCheckpoint
+from threadkeep._stores.sqlite import SqliteBackend, wal_index
+from threadkeep._stores.sqlite.known import Known
 from threadkeep.testing.records import checkpoint, segment, uid, write
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="memory is shared in other ways")

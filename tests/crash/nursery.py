@@ -24,7 +24,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Send
 
 from threadkeep import MemorySaver, Retention, WriteBehind, open_saver
-from threadkeep.saver import Saver
+from threadkeep.savers.saver import Saver
 
 RELAXED = "--relaxed"  # saves return before they are durable
 COLLECTING = "--collecting"  # all but the newest checkpoints are removed meanwhile
@@ -115,7 +115,7 @@ def converse(url: str, seed: int) -> None:
 def warm_up() -> None:
     """Import what is imported where it is first used: once, not in every child."""
     for backend in ("sqlite", "postgres", "redis"):
-        importlib.import_module(f"threadkeep.backends.{backend}")
+        importlib.import_module(f"threadkeep._stores.{backend}")
     with MemorySaver() as saver:
         talking = graph(saver, random.Random(0))
         talking.invoke({"messages": [HumanMessage("hello")]}, {"configurable": {"thread_id": "t"}})

@@ -22,7 +22,7 @@ CHECKPOINTS = 24
 PROGRAM = """
 import os, signal, sys
 from threadkeep import open_saver
-from threadkeep.transfer import adopt
+from threadkeep.threads.transfer import adopt
 
 adopt._MOST_CHECKPOINTS = 5
 

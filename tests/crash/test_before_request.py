@@ -23,16 +23,16 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
 from threadkeep import ColdTier, Retention, Tiering, WarmTier, WriteBehind
-from threadkeep.backends.base import Backend
-from threadkeep.backends.postgres import PostgresBackend
-from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.engine.cold_references import LEAST
-from threadkeep.engine.operation import (
+from threadkeep._core.engine.cold_references import LEAST
+from threadkeep._core.engine.operation import (
     Commit,
     Fetch,
 )
-from threadkeep.layers.layer import CHANGES
-from threadkeep.saver import Saver
+from threadkeep._run.layers.layer import CHANGES
+from threadkeep._stores.base import Backend
+from threadkeep._stores.postgres import PostgresBackend
+from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep.savers.saver import Saver
 
 LONG = "x" * 1200
 FIRST = "run 0"

@@ -11,15 +11,15 @@ from kit.engine import Chain, everything
 from kit.forked import python
 
 from threadkeep import SqliteSaver
-from threadkeep.codec.frame import Compression
+from threadkeep._core.codec.frame import Compression
 
 SECONDS = 60  # for a program that hangs
 MARKER = "marker-e2f6075d93"
 PROGRAM = """
 import os, signal, sys
 from threadkeep import SqliteSaver
-from threadkeep.backends.sqlite import connections, maintenance as scrubbing
-from threadkeep.erasure import erase as erasing
+from threadkeep._stores.sqlite import connections, maintenance as scrubbing
+from threadkeep.threads.erasure import erase as erasing
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -20,7 +20,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from tests.crash.nursery import COLLECTING, CONVERSATIONS, KEPT, RELAXED, digest
 from threadkeep import Retention, open_saver
-from threadkeep.saver import Saver
+from threadkeep.savers.saver import Saver
 
 KILLS = {"sqlite": some(10, 180), "postgres": some(6, 60), "redis": some(6, 40)}
 KILLS_A_STORE = some(6, 20)

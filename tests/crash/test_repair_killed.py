@@ -16,14 +16,14 @@ from kit.postgres import url_for
 
 from threadkeep import open_saver
 from threadkeep.errors import CorruptionError
-from threadkeep.repair.quarantine import read_quarantine
+from threadkeep.threads.repair.quarantine import read_quarantine
 
 SECONDS = 60  # for a program that hangs
 THREADS = [f"t{number}" for number in range(5)]
 PROGRAM = """
 import os, signal, sys
 from threadkeep import open_saver
-from threadkeep.repair import repair as repairing
+from threadkeep.threads.repair import repair as repairing
 
 inner, left = repairing.carry_out, [int(sys.argv[3])]
 

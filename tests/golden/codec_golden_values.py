@@ -40,8 +40,8 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, Send, TimeoutPolicy
 
-from threadkeep.engine.model import CheckpointRow, Segment, WriteRow
-from threadkeep.transfer.whole_thread import WholeThread
+from threadkeep._core.engine.model import CheckpointRow, Segment, WriteRow
+from threadkeep.threads.transfer.whole_thread import WholeThread
 
 
 class Colour(enum.Enum):

@@ -17,9 +17,9 @@ from codec_golden_values import FILES, ROWS
 from kit.engine import Chain, memory_saver
 
 from threadkeep import SqliteSaver
-from threadkeep.codec import Compression, NativeCodec, pack
-from threadkeep.saver import Saver
-from threadkeep.transfer.bundle_format import BundleWriter
+from threadkeep._core.codec import Compression, NativeCodec, pack
+from threadkeep.savers.saver import Saver
+from threadkeep.threads.transfer.bundle_format import BundleWriter
 
 FOLDER = Path(__file__).parent
 

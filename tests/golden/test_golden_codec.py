@@ -8,7 +8,7 @@ import make_golden
 import pytest
 from codec_golden_values import FILES
 
-from threadkeep.codec import NativeCodec, unpack
+from threadkeep._core.codec import NativeCodec, unpack
 
 CODEC = NativeCodec()
 

@@ -12,7 +12,7 @@ from kit.engine import Chain, config, memory_saver
 from make_golden import FOLDER
 
 from threadkeep import SqliteSaver
-from threadkeep.transfer.bundle_format import read_bundle
+from threadkeep.threads.transfer.bundle_format import read_bundle
 
 
 def check_thread(saver: Any) -> None:

@@ -37,8 +37,9 @@ from threadkeep import (
     MemorySaver,
     WriteBehind,
 )
-from threadkeep.engine.logs import SEAL_BYTES
-from threadkeep.engine.model import ReadThread
+from threadkeep._core.engine.logs import SEAL_BYTES
+from threadkeep._core.engine.model import ReadThread
+from threadkeep._run.layers import driver
 from threadkeep.errors import (
     BackendError,
     CorruptionError,
@@ -49,7 +50,6 @@ from threadkeep.errors import (
     UnknownTypeError,
     WrongKeyError,
 )
-from threadkeep.layers import driver
 
 from . import backends
 from .backends import BACKENDS, open_backend
@@ -307,7 +307,7 @@ def test_done_again_it_brings_the_rest(source: str, tmp_path: Path, saver: Any) 
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_source_that_is_written_meanwhile(source: str, tmp_path: Path, monkeypatch: Any) -> None:
     """Of each thread one state is read; doing it again brings the rest."""
-    monkeypatch.setattr("threadkeep.transfer.adopt._MOST_CHECKPOINTS", 3)
+    monkeypatch.setattr("threadkeep.threads.transfer.adopt._MOST_CHECKPOINTS", 3)
     with official(source, tmp_path) as (inner, name), MemorySaver() as ours:
         for thread in ("t", "u"):
             story(inner).invoke({"log": ["a"]}, at(thread))
@@ -413,7 +413,7 @@ async def test_cancelled_it_goes_on(saver: Any, filled: Any) -> None:
 
 
 def test_large_threads_are_read_in_parts(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("threadkeep.transfer.adopt._MOST_BYTES", 3000)
+    monkeypatch.setattr("threadkeep.threads.transfer.adopt._MOST_BYTES", 3000)
     with official("postgres", tmp_path) as (inner, name), MemorySaver() as ours:
         for number in range(30):
             story(inner).invoke({"log": [f"{number}{'x' * 100}"]}, at("t"))

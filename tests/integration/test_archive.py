@@ -19,14 +19,13 @@ from threadkeep import (
     WriteBehind,
     open_saver,
 )
-from threadkeep.backends.base import Backend
-from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.cold import archive
-from threadkeep.cold.store import ColdStore
-from threadkeep.engine import registration
-from threadkeep.engine.model import Batch, CopyThread, DropThread
-from threadkeep.engine.operation import commit, fetch
-from threadkeep.engine.thread_entry import ReadEntry
+from threadkeep._core.engine import registration
+from threadkeep._core.engine.model import Batch, CopyThread, DropThread
+from threadkeep._core.engine.operation import commit, fetch
+from threadkeep._core.engine.thread_entry import ReadEntry
+from threadkeep._stores.base import Backend
+from threadkeep._stores.cold_store import ColdStore
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import (
     BackendError,
     ConflictError,
@@ -39,8 +38,9 @@ from threadkeep.errors import (
     ThreadNotFoundError,
     UnreachableError,
 )
-from threadkeep.saver import Saver
-from threadkeep.transfer import backup
+from threadkeep.savers import backup
+from threadkeep.savers.saver import Saver
+from threadkeep.threads.archives import archive
 
 from .backends import open_backend, url_of
 from .rows import checkpoint, metadata

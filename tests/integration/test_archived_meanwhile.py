@@ -10,10 +10,10 @@ import pytest
 from kit.engine import Chain, checkpoint, config
 from langchain_core.messages import HumanMessage
 
-from threadkeep.backends.base import Backend
-from threadkeep.backends.memory import MemoryBackend
+from threadkeep._stores.base import Backend
+from threadkeep._stores.memory import MemoryBackend
 from threadkeep.errors import StateError
-from threadkeep.saver import Saver
+from threadkeep.savers.saver import Saver
 
 LONG = "x" * 90
 

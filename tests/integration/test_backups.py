@@ -16,10 +16,10 @@ from kit.postgres import url as postgres_url
 from kit.redis_servers import Server, cluster
 
 from threadkeep import open_saver
-from threadkeep.backends.sqlite import maintenance
+from threadkeep._stores.sqlite import maintenance
 from threadkeep.errors import CorruptionError, ThreadDeletedError, ThreadExistsError
-from threadkeep.transfer import backup
-from threadkeep.transfer.bundle_format import read_bundle
+from threadkeep.savers import backup
+from threadkeep.threads.transfer.bundle_format import read_bundle
 
 from .backends import SHARED, open_backend, url_of
 from .driver import play

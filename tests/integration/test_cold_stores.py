@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from threadkeep import Retention, open_saver
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.engine.operation import call
+from threadkeep._core.engine.operation import call
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import CorruptionError, InvalidArgumentError, ReadOnlyError
-from threadkeep.saver import Saver
+from threadkeep.savers.saver import Saver
 
 from .backends import BACKENDS, SHARED, open_backend, url_of
 from .test_archive import archives, say, shown, state_of

@@ -15,11 +15,11 @@ import pytest
 
 import threadkeep
 from threadkeep import Cache, GroupCommit, Retention, SqliteSaver, WriteBehind
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.engine.model import Batch
+from threadkeep._core.engine.model import Batch
+from threadkeep._stores.memory import MemoryBackend
 from threadkeep.errors import BackendError, InvalidArgumentError
-from threadkeep.retention.background import Gained
-from threadkeep.saver import Saver
+from threadkeep.savers.saver import Saver
+from threadkeep.threads.retention.background import Gained
 
 from .backends import BACKENDS, open_backend
 from .places import at

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from threadkeep import Retention
-from threadkeep.engine.model import ReadThread
-from threadkeep.engine.operation import fetch
+from threadkeep._core.engine.model import ReadThread
+from threadkeep._core.engine.operation import fetch
 
 from .test_threads_forks import HELLO, _chat, _config, _shown
 

@@ -17,8 +17,8 @@ from typing_extensions import TypedDict
 
 from threadkeep import Retention, SqliteSaver
 from threadkeep.errors import CorruptionError, ThreadkeepError
-from threadkeep.repair.check import Kind
-from threadkeep.retention.gc import GcReport
+from threadkeep.threads.repair.check import Kind
+from threadkeep.threads.retention.gc import GcReport
 
 from .places import at
 

@@ -12,11 +12,11 @@ from kit.damage import damaging
 from kit.engine import Chain
 
 from threadkeep import MemorySaver, Retention
-from threadkeep.backends.redis.rows import keys_of
-from threadkeep.engine.operation import no_progress
+from threadkeep._core.engine.operation import no_progress
+from threadkeep._stores.redis.rows import keys_of
 from threadkeep.errors import CorruptionError
-from threadkeep.repair.check import Kind
-from threadkeep.transfer import backup
+from threadkeep.savers import backup
+from threadkeep.threads.repair.check import Kind
 
 from .backends import open_backend, url_of
 from .places import at

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from threadkeep import errors
+from threadkeep._core.codec import Compression, NativeCodec, pack
+from threadkeep._stores.items.values import seal, unseal, without_checksum
 from threadkeep.cache import open_cache
-from threadkeep.codec import Compression, NativeCodec, pack
 from threadkeep.store import open_store
-from threadkeep.store.values import seal, unseal, without_checksum
 
 from .test_damaged_cells import VALUES
 

@@ -15,13 +15,13 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, Overwrite, interrupt
 from typing_extensions import TypedDict
 
+from threadkeep._core.langgraph_internals import DELTA_COUNTERS
 from threadkeep.errors import (
     CheckpointNotFoundError,
     InvalidArgumentError,
     InvalidConfigError,
     ThreadNotFoundError,
 )
-from threadkeep.langgraph_internals import DELTA_COUNTERS
 
 from . import delta_spec
 from .places import THREAD, at

@@ -11,13 +11,12 @@ import pytest
 from kit.engine import Chain, everything, fresh
 
 from threadkeep import Cache, SqliteSaver, WriteBehind
-from threadkeep.backends.base import Backend
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.codec.frame import Compression
-from threadkeep.engine.model import Batch, ReadSegments, ReadThread, Span
-from threadkeep.engine.operation import fetch
-from threadkeep.erasure.erase import EraseReport
+from threadkeep._core.codec.frame import Compression
+from threadkeep._core.engine.model import Batch, ReadSegments, ReadThread, Span
+from threadkeep._core.engine.operation import fetch
+from threadkeep._stores.base import Backend
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -26,7 +25,8 @@ from threadkeep.errors import (
     ThreadNotFoundError,
     UnfinishedErasureError,
 )
-from threadkeep.saver import Saver
+from threadkeep.savers.saver import Saver
+from threadkeep.threads.erasure.erase import EraseReport
 
 from .places import at
 from .runs import Gate, Run
@@ -135,7 +135,7 @@ def test_progress_is_told(saver: Any) -> None:
 
 
 def test_more_threads_than_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("threadkeep.engine.registration.PAGE", 3)
+    monkeypatch.setattr("threadkeep._core.engine.registration.PAGE", 3)
     saver = Saver(MemoryBackend())
     for number in range(10):
         saver.threads.create(f"t{number}", metadata={"k": number % 5 > 0})
@@ -221,7 +221,7 @@ async def test_forks_are_erased_with_their_origin(saver: Any) -> None:
 
 def test_of_sealed_segments_what_others_need_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that both have gone on with lies in segments of both; only the elements go."""
-    monkeypatch.setattr("threadkeep.engine.logs.SEAL_COUNT", 4)
+    monkeypatch.setattr("threadkeep._core.engine.logs.SEAL_COUNT", 4)
     saver = Saver(MemoryBackend(), compression=PLAIN)
     chain = Chain(saver, "origin")
     for number in range(6):

@@ -12,7 +12,8 @@ from kit.engine import Chain, everything, run_on
 from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep import MemorySaver
-from threadkeep.engine.model import OWN_NS, Batch
+from threadkeep._core.engine.model import OWN_NS, Batch
+from threadkeep._run.layers import driver
 from threadkeep.errors import (
     BackendError,
     CorruptionError,
@@ -22,12 +23,11 @@ from threadkeep.errors import (
     ThreadExistsError,
     ThreadNotFoundError,
 )
-from threadkeep.layers import driver
-from threadkeep.transfer import (
+from threadkeep.threads.transfer import (
     digest,
     whole_thread,
 )
-from threadkeep.transfer.bundle_format import (
+from threadkeep.threads.transfer.bundle_format import (
     BundleWriter,
     read_bundle,
 )

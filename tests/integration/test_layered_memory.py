@@ -21,7 +21,8 @@ from typing_extensions import TypedDict
 
 from threadkeep import MemorySaver, Retention, Saver
 from threadkeep import SqliteSaver as OurSqliteSaver
-from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep._stores.message_index import ScanIndex
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import InvalidArgumentError, StateError, ThreadNotFoundError
 from threadkeep.memory import (
     ArchiveSuggestion,
@@ -30,7 +31,6 @@ from threadkeep.memory import (
     Layers,
     SplitSuggestion,
 )
-from threadkeep.memory.index import ScanIndex
 from threadkeep.memory.records import NS
 from threadkeep.memory.window import DETAILS, is_marker, marked
 

@@ -19,7 +19,7 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from threadkeep.engine.usage import Counters
+from threadkeep._core.engine.usage import Counters
 from threadkeep.monitor.counters import METRICS
 
 PROGRAM = Path(__file__).parents[1] / "kit" / "workers.py"

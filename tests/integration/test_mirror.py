@@ -11,9 +11,10 @@ from kit.engine import Chain, Dying, config, everything, fresh, run_on, use_back
 from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep import MemorySaver
-from threadkeep.backends.base import AsyncBackend
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.engine.model import Batch, ReadThread
+from threadkeep._core.engine.model import Batch, ReadThread
+from threadkeep._run.layers import driver
+from threadkeep._stores.base import AsyncBackend
+from threadkeep._stores.memory import MemoryBackend
 from threadkeep.errors import (
     BackendError,
     ConflictError,
@@ -21,9 +22,8 @@ from threadkeep.errors import (
     InvalidArgumentError,
     ThreadNotFoundError,
 )
-from threadkeep.layers import driver
-from threadkeep.saver import Saver
-from threadkeep.transfer import whole_thread
+from threadkeep.savers.saver import Saver
+from threadkeep.threads.transfer import whole_thread
 
 from .backends import BACKENDS, open_backend
 from .places import at

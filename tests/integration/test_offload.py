@@ -24,17 +24,12 @@ from threadkeep import (
     WriteBehind,
     open_saver,
 )
-from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.cold import (
-    archive,
-    offload,
-)
-from threadkeep.cold import offload as offloads
-from threadkeep.cold.store import ColdStore
-from threadkeep.engine import thread_sizes
-from threadkeep.engine.model import Batch, CopyThread, DropThread, ForkThread
-from threadkeep.engine.operation import Commit
-from threadkeep.engine.thread_entry import Touch
+from threadkeep._core.engine import thread_sizes
+from threadkeep._core.engine.model import Batch, CopyThread, DropThread, ForkThread
+from threadkeep._core.engine.operation import Commit
+from threadkeep._core.engine.thread_entry import Touch
+from threadkeep._stores.cold_store import ColdStore
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -43,8 +38,13 @@ from threadkeep.errors import (
     ThreadArchivedError,
     ThreadNotFoundError,
 )
-from threadkeep.saver import Saver
-from threadkeep.transfer import backup
+from threadkeep.savers import backup
+from threadkeep.savers.saver import Saver
+from threadkeep.threads.archives import (
+    archive,
+    offload,
+)
+from threadkeep.threads.archives import offload as offloads
 
 from .backends import open_backend, url_of
 from .rows import checkpoint, metadata
@@ -156,7 +156,7 @@ def test_what_is_young_stays(saver: Any) -> None:
 
 
 def test_much_goes_object_by_object(ours: Any, cold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("threadkeep.transfer.whole_thread._MOST_BYTES", 50_000)
+    monkeypatch.setattr("threadkeep.threads.transfer.whole_thread._MOST_BYTES", 50_000)
     say(ours, *map(str, range(12)))
     before = shown(ours)
     assert ours.threads.offload("t", over=OVER).bytes > 11 * 20_000

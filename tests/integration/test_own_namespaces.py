@@ -9,9 +9,9 @@ import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep import Retention
-from threadkeep.engine.model import OWN_NS
+from threadkeep._core.engine.model import OWN_NS
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.repair.check import CheckReport
+from threadkeep.threads.repair.check import CheckReport
 
 from .places import at
 from .runs import story

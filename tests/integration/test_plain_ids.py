@@ -18,7 +18,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
 from threadkeep import Cache, WriteBehind
-from threadkeep.engine.snapshots import LOADS
+from threadkeep._core.engine.snapshots import LOADS
 
 from .backends import BACKENDS, open_backend
 from .places import at

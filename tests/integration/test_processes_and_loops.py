@@ -14,10 +14,10 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Send
 
 import threadkeep
-from threadkeep.backends.base import AsyncBackend
-from threadkeep.backends.memory import MemoryBackend
+from threadkeep._stores.base import AsyncBackend
+from threadkeep._stores.memory import MemoryBackend
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.saver import Saver
+from threadkeep.savers.saver import Saver
 
 from .places import at
 from .rows import aput, place, put, value_at

@@ -9,10 +9,10 @@ from kit.engine import checkpoint
 from langchain_core.messages import HumanMessage
 
 from threadkeep import GroupCommit, MemorySaver
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.engine.model import DropThread
+from threadkeep._core.engine.model import DropThread
+from threadkeep._stores.memory import MemoryBackend
 from threadkeep.errors import InvalidArgumentError, InvalidConfigError, UnserializableError
-from threadkeep.saver import Saver
+from threadkeep.savers.saver import Saver
 
 
 def at(thread: str, checkpoint_id: str | None = None) -> Any:

@@ -15,10 +15,10 @@ from kit.engine import Chain, checkpoint, config, exactly, run_config
 from langchain_core.messages import HumanMessage
 
 from threadkeep import Retention, WriteBehind, errors
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.engine import logs
-from threadkeep.langgraph_internals import DELTA_COUNTERS
-from threadkeep.saver import Saver
+from threadkeep._core.engine import logs
+from threadkeep._core.langgraph_internals import DELTA_COUNTERS
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep.savers.saver import Saver
 
 SELDOM = WriteBehind(flush_interval=60)
 LONG = "x" * 90

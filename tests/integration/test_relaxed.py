@@ -23,7 +23,8 @@ from langgraph.graph import END, START, StateGraph
 from psycopg_pool import AsyncConnectionPool
 
 from threadkeep import AsyncPostgresSaver, GroupCommit, MemorySaver, WriteBehind, open_saver
-from threadkeep.backends.memory import MemoryBackend
+from threadkeep._run.write_behind.commit_queue import _nonempty
+from threadkeep._stores.memory import MemoryBackend
 from threadkeep.errors import (
     ClosedError,
     DiskFullError,
@@ -33,8 +34,7 @@ from threadkeep.errors import (
     ThreadDeletedError,
     UnreachableError,
 )
-from threadkeep.saver import Saver
-from threadkeep.write_behind.commit_queue import _nonempty
+from threadkeep.savers.saver import Saver
 
 from .backends import BACKENDS, SHARED, open_backend, url_of
 

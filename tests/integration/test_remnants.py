@@ -16,10 +16,10 @@ from kit.engine import Chain, everything, fresh
 from kit.remnants import remnants
 
 from threadkeep import MemorySaver, Retention, SqliteSaver
-from threadkeep.codec.frame import Compression
-from threadkeep.engine.model import ReadSegments, ReadThread, Span
-from threadkeep.engine.operation import fetch
-from threadkeep.saver import Saver
+from threadkeep._core.codec.frame import Compression
+from threadkeep._core.engine.model import ReadSegments, ReadThread, Span
+from threadkeep._core.engine.operation import fetch
+from threadkeep.savers.saver import Saver
 
 from .backends import open_backend
 
@@ -30,7 +30,7 @@ LATER = "later-3f6ab8d215"
 @pytest.fixture(params=[0, 3], ids=["plain", "compressed"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: Any) -> Any:
     """A saver on SQLite whose segments are sealed early, so that threads share large ones."""
-    monkeypatch.setattr("threadkeep.engine.logs.SEAL_COUNT", 8)
+    monkeypatch.setattr("threadkeep._core.engine.logs.SEAL_COUNT", 8)
     level = Compression(level=request.param, over=64, ratio=1)
     cold = (tmp_path / "cold").as_uri()
     with SqliteSaver(
@@ -112,7 +112,7 @@ def test_where_forks_are_copies_a_fork_of_a_fork_holds_none_of_it(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     """On Redis each fork has segments of its own: with what it refers to, and nothing else."""
-    monkeypatch.setattr("threadkeep.engine.logs.SEAL_COUNT", 8)
+    monkeypatch.setattr("threadkeep._core.engine.logs.SEAL_COUNT", 8)
     with open_backend("redis", tmp_path, compression=Compression(level=0)) as saver:
         chain = talk(saver, "origin", "before", 3)
         at = chain.at["configurable"]["checkpoint_id"]

@@ -15,13 +15,13 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
-from threadkeep.backends.redis.rows import keys_of
-from threadkeep.backends.sqlite.records import unpack_id
-from threadkeep.engine.context import read_manifest
-from threadkeep.repair.check import Kind
-from threadkeep.repair.quarantine import read_quarantine
-from threadkeep.saver import Saver
+from threadkeep._core.engine.context import read_manifest
+from threadkeep._stores.redis.rows import keys_of
+from threadkeep._stores.sqlite.records import unpack_id
+from threadkeep.savers.saver import Saver
 from threadkeep.threads import RepairReport
+from threadkeep.threads.repair.check import Kind
+from threadkeep.threads.repair.quarantine import read_quarantine
 
 from .backends import BACKENDS, SHARED, open_backend
 from .places import at

@@ -18,12 +18,12 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
 from threadkeep import MemorySaver, Retention
-from threadkeep.engine import thread_summary
-from threadkeep.engine.model import ReadThread
-from threadkeep.engine.operation import fetch
+from threadkeep._core.engine import thread_summary
+from threadkeep._core.engine.model import ReadThread
+from threadkeep._core.engine.operation import fetch
 from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError, ThreadNotFoundError
-from threadkeep.retention import gc
 from threadkeep.threads import GcReport, Mark
+from threadkeep.threads.retention import gc
 
 from .places import at
 from .rows import checkpoint, metadata

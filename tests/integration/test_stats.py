@@ -17,20 +17,21 @@ from kit.postgres import url_for
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
-from threadkeep import MemorySaver, monitor, open_saver, statistics, wrap
-from threadkeep.backends.sqlite import usage
-from threadkeep.backends.sqlite.opening import create
-from threadkeep.engine import thread_sizes
-from threadkeep.engine.model import Batch
+from threadkeep import MemorySaver, monitor, open_saver, wrap
+from threadkeep._core.engine import thread_sizes
+from threadkeep._core.engine.model import Batch
+from threadkeep._stores.sqlite import usage
+from threadkeep._stores.sqlite.opening import create
 from threadkeep.errors import CorruptionError, InvalidArgumentError
 from threadkeep.memory import LayeredCheckpointSaver
-from threadkeep.transfer import whole_thread
+from threadkeep.threads import statistics
+from threadkeep.threads.transfer import whole_thread
 
 from .driver import play
 from .scenarios import SCENARIOS
 
 if TYPE_CHECKING:
-    from threadkeep.engine.thread_sizes import ThreadStats
+    from threadkeep._core.engine.thread_sizes import ThreadStats
 
 LONG = "all work and no play " * 20
 PARTS = ("manifests", "pending_writes", "metadata", "unreferenced")

@@ -10,14 +10,14 @@ from langgraph.store.base import PutOp
 
 from integration.backends import BACKENDS, url_of
 from threadkeep import open_all
-from threadkeep.backends.postgres import usage as postgres_module
-from threadkeep.backends.redis import backend as redis_module
-from threadkeep.backends.sqlite import usage as sqlite_module
+from threadkeep._core.engine.usage import Counters
+from threadkeep._stores.postgres import usage as postgres_module
+from threadkeep._stores.redis import backend as redis_module
+from threadkeep._stores.sqlite import usage as sqlite_module
 from threadkeep.cache import cache as cache_module
 from threadkeep.cache import open_cache
-from threadkeep.engine.usage import Counters
 from threadkeep.monitor import Monitor, advise
-from threadkeep.statistics import Stats
+from threadkeep.threads.statistics import Stats
 
 NS = ("users", "1")
 BODY = "x" * 990  # (with quotes and the key, about 1,000 bytes of JSON)

@@ -22,8 +22,8 @@ from psycopg_pool import AsyncConnectionPool
 
 from integration.backends import BACKENDS, SHARED, url_of
 from threadkeep import open_all
-from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.backends.sqlite.maintenance import back_up, restore
+from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.sqlite.maintenance import back_up, restore
 from threadkeep.errors import (
     ClosedError,
     CodecError,

@@ -25,7 +25,7 @@ from threadkeep.errors import (
     UnknownTypeError,
 )
 from threadkeep.streaming import PartialStream, Stream, StreamingCheckpointSaver
-from threadkeep.streaming.rows import KEPT, LIVE, NAMESPACE
+from threadkeep.threads.streams.rows import KEPT, LIVE, NAMESPACE
 
 from .places import at
 from .runs import Gate, Run, story, told

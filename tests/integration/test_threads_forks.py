@@ -12,9 +12,9 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 from threadkeep import WriteBehind
-from threadkeep.engine import thread_summary
-from threadkeep.engine.model import ReadSegments, ReadThread, Span
-from threadkeep.engine.operation import fetch
+from threadkeep._core.engine import thread_summary
+from threadkeep._core.engine.model import ReadSegments, ReadThread, Span
+from threadkeep._core.engine.operation import fetch
 from threadkeep.errors import (
     CheckpointNotFoundError,
     ThreadExistsError,

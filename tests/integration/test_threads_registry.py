@@ -13,9 +13,9 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 from threadkeep import MemorySaver
-from threadkeep.engine import thread_summary
-from threadkeep.engine.model import ReadThread
-from threadkeep.engine.operation import fetch
+from threadkeep._core.engine import thread_summary
+from threadkeep._core.engine.model import ReadThread
+from threadkeep._core.engine.operation import fetch
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadNotFoundError
 from threadkeep.threads import ThreadInfo
 

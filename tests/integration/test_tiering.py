@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from threadkeep import ColdTier, SqliteSaver, Tiering, WarmTier, open_saver
-from threadkeep.cold import (
-    archive,
-    offload,
-)
-from threadkeep.cold.store import ColdStore
-from threadkeep.engine.thread_summary import LAG
+from threadkeep._core.engine.thread_summary import LAG
+from threadkeep._stores.cold_store import ColdStore
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
     ThreadNotFoundError,
     UnreachableError,
+)
+from threadkeep.threads.archives import (
+    archive,
+    offload,
 )
 
 from .test_archive import archives, shown, state_of
@@ -90,7 +90,7 @@ def test_what_came_back_stays_for_a_day(saver: Any, monkeypatch: pytest.MonkeyPa
     now = time.time_ns() // 1000
     at(saver, now + 2 * DAY)
     saver.threads.tier()
-    monkeypatch.setattr("threadkeep.cold.layer._now", lambda: now + 2 * DAY)
+    monkeypatch.setattr("threadkeep.threads.archives.layer._now", lambda: now + 2 * DAY)
     assert saver.get_tuple(T) is not None
     at(saver, now + 3 * DAY - 10)
     assert saver.threads.tier().archived == ()

@@ -18,7 +18,7 @@ from langgraph.graph import START, MessagesState, StateGraph, add_messages
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from threadkeep import register
-from threadkeep.layers import driver
+from threadkeep._run.layers import driver
 
 from .places import at
 from .rows import checkpoint, metadata, place, put, value_at

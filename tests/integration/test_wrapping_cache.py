@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from threadkeep import Cache, wrap
-from threadkeep.wrap_langgraph.head_cache import HeadCache, head_key
+from threadkeep.savers.wrap_langgraph.head_cache import HeadCache, head_key
 
 from .foreign import SELDOM
 from .inner import Inner, arguments, avalues, put, values

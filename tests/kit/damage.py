@@ -16,9 +16,9 @@ import redis
 from kit import redis as redis_kit
 from kit.engine import rows_in_memory
 from kit.postgres import url_for
-from threadkeep.backends.redis.rows import keys_of, pack_place, place
-from threadkeep.backends.sqlite.records import pack_id
-from threadkeep.engine.model import ReadThread
+from threadkeep._core.engine.model import ReadThread
+from threadkeep._stores.redis.rows import keys_of, pack_place, place
+from threadkeep._stores.sqlite.records import pack_id
 
 
 def flipped(data: bytes) -> bytes:

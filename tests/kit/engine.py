@@ -14,24 +14,25 @@ from typing import Any
 import attrs
 from pydantic import BaseModel
 
-from threadkeep import MemorySaver, arguments
-from threadkeep.backends.base import Backend
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.codec import NativeCodec
-from threadkeep.engine import put
-from threadkeep.engine.model import Batch, Change, Read, ReadThread
-from threadkeep.engine.operation import (
+from threadkeep import MemorySaver
+from threadkeep._core import arguments
+from threadkeep._core.codec import NativeCodec
+from threadkeep._core.engine import put
+from threadkeep._core.engine.model import Batch, Change, Read, ReadThread
+from threadkeep._core.engine.operation import (
     Call,
     Fetch,
     Operation,
     Requests,
 )
-from threadkeep.errors import BackendError, ThreadkeepError
-from threadkeep.layers.driver import (
+from threadkeep._run.layers.driver import (
     Stack,
     Store,
 )
-from threadkeep.saver import Saver
+from threadkeep._stores.base import Backend
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep.errors import BackendError, ThreadkeepError
+from threadkeep.savers.saver import Saver
 
 # -- backends --------------------------------------------------------------------------
 

@@ -22,10 +22,10 @@ from contextlib import suppress
 
 MODULES = (
     "threadkeep.cli",
-    "threadkeep.backends.memory",
-    "threadkeep.backends.postgres",
-    "threadkeep.backends.redis",
-    "threadkeep.backends.sqlite",
+    "threadkeep._stores.memory",
+    "threadkeep._stores.postgres",
+    "threadkeep._stores.redis",
+    "threadkeep._stores.sqlite",
     "threadkeep.memory",
     "threadkeep.testing",
     "langgraph.graph",

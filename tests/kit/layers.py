@@ -6,20 +6,20 @@ from collections.abc import Generator, Sequence
 from itertools import groupby
 from typing import Any
 
-from threadkeep.backends.base import AsyncBackend, Backend
-from threadkeep.engine.model import Batch, Change, Read, ReadSegments, Span
-from threadkeep.engine.operation import (
+from threadkeep._core.engine.model import Batch, Change, Read, ReadSegments, Span
+from threadkeep._core.engine.operation import (
     Commit,
     CommitMany,
     Fetch,
     Request,
 )
-from threadkeep.errors import ThreadkeepError
-from threadkeep.layers.driver import (
+from threadkeep._run.layers.driver import (
     BackendPair,
     Stack,
     Store,
 )
+from threadkeep._stores.base import AsyncBackend, Backend
+from threadkeep.errors import ThreadkeepError
 from threadkeep.testing import Blocking
 from threadkeep.testing.records import THREAD
 

@@ -22,7 +22,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from threadkeep import MemorySaver, WriteBehind, open_all
-from threadkeep.engine.usage import Counters
+from threadkeep._core.engine.usage import Counters
 from threadkeep.monitor import observe, prometheus
 
 WORKERS = 5

@@ -12,8 +12,8 @@ from typing import Any
 from kit.engine import exactly, rest_of
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 
-from threadkeep.engine.model import FREE, NESTED
-from threadkeep.engine.snapshots import LOADS
+from threadkeep._core.engine.model import FREE, NESTED
+from threadkeep._core.engine.snapshots import LOADS
 
 EMPTY = ("no value",)
 

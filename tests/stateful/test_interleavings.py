@@ -30,25 +30,23 @@ from kit.engine import (
 from kit.selection import drawn
 from langchain_core.messages import AIMessage, HumanMessage
 
-from threadkeep import (
-    arguments,
-    errors,
-    statistics,
-)
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.engine import (
+from threadkeep import errors
+from threadkeep._core import arguments
+from threadkeep._core.engine import (
     listing,
     logs,
 )
-from threadkeep.engine import (
+from threadkeep._core.engine import (
     put as write,
 )
-from threadkeep.engine.listing import delta_history
-from threadkeep.engine.operation import CheckpointRef
-from threadkeep.forks import fork as copying
-from threadkeep.repair import check as checking
-from threadkeep.retention import apply as housekeeping
-from threadkeep.saver import Saver
+from threadkeep._core.engine.listing import delta_history
+from threadkeep._core.engine.operation import CheckpointRef
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep.savers.saver import Saver
+from threadkeep.threads import statistics
+from threadkeep.threads.forks import fork as copying
+from threadkeep.threads.repair import check as checking
+from threadkeep.threads.retention import apply as housekeeping
 
 LONG = "x" * 90
 ORDERS = 3

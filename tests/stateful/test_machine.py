@@ -43,20 +43,20 @@ from threadkeep import (
     WriteBehind,
     errors,
 )
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.cold import offload
-from threadkeep.cold.layer import TierLayer
-from threadkeep.cold.store import ColdStore
-from threadkeep.engine.model import HIDDEN, ReadThread
-from threadkeep.engine.working_set import WorkingSet
-from threadkeep.layers import driver
-from threadkeep.layers.driver import (
+from threadkeep._core.engine.model import HIDDEN, ReadThread
+from threadkeep._core.engine.working_set import WorkingSet
+from threadkeep._run.layers import driver
+from threadkeep._run.layers.driver import (
     Stack,
     Store,
 )
-from threadkeep.retention import choose
-from threadkeep.saver import Saver
-from threadkeep.write_behind.layer import WriteBehindLayer
+from threadkeep._run.write_behind.layer import WriteBehindLayer
+from threadkeep._stores.cold_store import ColdStore
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep.savers.saver import Saver
+from threadkeep.threads.archives import offload
+from threadkeep.threads.archives.layer import TierLayer
+from threadkeep.threads.retention import choose
 
 from .model import EMPTY, Conflict, Model, load_of
 

@@ -22,16 +22,16 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 from threadkeep import ColdTier, Retention, Tiering, WarmTier
-from threadkeep.backends.base import Backend
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.engine.cold_references import LEAST
-from threadkeep.engine.model import HIDDEN, FindThreads, ReadThread, ThreadRows
-from threadkeep.engine.rows import unpack_writes
-from threadkeep.engine.thread_entry import ReadEntry, ThreadEntry
+from threadkeep._core.engine.cold_references import LEAST
+from threadkeep._core.engine.model import HIDDEN, FindThreads, ReadThread, ThreadRows
+from threadkeep._core.engine.rows import unpack_writes
+from threadkeep._core.engine.thread_entry import ReadEntry, ThreadEntry
+from threadkeep._stores.base import Backend
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import ThreadDeletedError
 from threadkeep.memory import LayeredCheckpointSaver, Layers
-from threadkeep.saver import Saver
+from threadkeep.savers.saver import Saver
 from threadkeep.streaming import stream_saved
 
 LONG = "x" * 1200

@@ -16,12 +16,12 @@ from kit.selection import some
 from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep import errors
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.backends.postgres import PostgresBackend
-from threadkeep.backends.redis import RedisBackend
-from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.engine import logs
-from threadkeep.saver import Saver
+from threadkeep._core.engine import logs
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.postgres import PostgresBackend
+from threadkeep._stores.redis import RedisBackend
+from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep.savers.saver import Saver
 
 LONG = "x" * 60
 WORKERS = 6

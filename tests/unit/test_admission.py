@@ -5,16 +5,16 @@ from datetime import timedelta
 
 import pytest
 
-from threadkeep.engine.model import Batch, Segment
-from threadkeep.errors import InvalidArgumentError
-from threadkeep.segment_cache import (
+from threadkeep._core.engine.model import Batch, Segment
+from threadkeep._run.segment_cache import (
     HotTier,
     admission,
 )
-from threadkeep.segment_cache.admission import (
+from threadkeep._run.segment_cache.admission import (
     Admission,
     Verdict,
 )
+from threadkeep.errors import InvalidArgumentError
 from threadkeep.testing.records import NOW, checkpoint, write
 
 SECOND = 1_000_000

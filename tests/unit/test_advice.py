@@ -12,12 +12,13 @@ from kit.engine import Chain
 from langgraph import channels
 from langgraph.graph import START, StateGraph
 
-from threadkeep import MemorySaver, Retention, SqliteSaver, statistics
+from threadkeep import MemorySaver, Retention, SqliteSaver
 from threadkeep.__main__ import main
-from threadkeep.engine.usage import Hour
+from threadkeep._core.engine.usage import Hour
 from threadkeep.monitor import Advice, ChannelStats, Stats, advise
 from threadkeep.monitor.advice import propose
 from threadkeep.store import Store
+from threadkeep.threads import statistics
 
 MB = 1_000_000
 

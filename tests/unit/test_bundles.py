@@ -12,14 +12,14 @@ import ormsgpack
 import pytest
 import zstandard
 
-from threadkeep.codec.format import Tag
-from threadkeep.codec.frame import Compression, pack, uncompressed
-from threadkeep.engine.elements import make_patch
-from threadkeep.engine.model import CheckpointRow, Segment, WriteRow
-from threadkeep.engine.rows import with_manifest
+from threadkeep._core.codec.format import Tag
+from threadkeep._core.codec.frame import Compression, pack, uncompressed
+from threadkeep._core.engine.elements import make_patch
+from threadkeep._core.engine.model import CheckpointRow, Segment, WriteRow
+from threadkeep._core.engine.rows import with_manifest
 from threadkeep.errors import CorruptionError, NewerFormatError, NotOursError, ThreadkeepError
-from threadkeep.transfer import digest
-from threadkeep.transfer.bundle_format import (
+from threadkeep.threads.transfer import digest
+from threadkeep.threads.transfer.bundle_format import (
     ARCHIVE,
     BUNDLE,
     MAGIC,
@@ -27,7 +27,7 @@ from threadkeep.transfer.bundle_format import (
     read_bundle,
     read_threads,
 )
-from threadkeep.transfer.whole_thread import WholeThread
+from threadkeep.threads.transfer.whole_thread import WholeThread
 
 MANY = WholeThread(
     "thread \0 é 😀",

@@ -6,7 +6,7 @@ import gc
 import threading
 import weakref
 
-from threadkeep.backends.ending import End
+from threadkeep._run.ending import End
 
 WAIT = 10
 

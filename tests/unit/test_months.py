@@ -6,12 +6,12 @@ from uuid import UUID
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 
-from threadkeep.backends.postgres.partitions import (
+from threadkeep._core.engine.rows import created_at
+from threadkeep._stores.postgres.partitions import (
     Month,
     ahead,
     months_of,
 )
-from threadkeep.engine.rows import created_at
 
 EPOCH_OF_UUIDS = datetime(1582, 10, 15, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

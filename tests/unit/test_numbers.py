@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from threadkeep import MemorySaver
-from threadkeep.backends.group_commit import GroupCommit
+from threadkeep._core.validation import is_count, is_time
+from threadkeep._run.group_commit import GroupCommit
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.validation import is_count, is_time
 
 
 @pytest.mark.parametrize("value", [1, 0.5, 10**300, sys.float_info.max, sys.float_info.min])

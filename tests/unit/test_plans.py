@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from kit.engine import memory_saver
 
-from threadkeep.errors import BackendError
-from threadkeep.layers import (
+from threadkeep._run.layers import (
     driver,
     layer,
 )
-from threadkeep.layers.driver import (
+from threadkeep._run.layers.driver import (
     aside,
     either,
     on,
 )
-from threadkeep.transfer import whole_thread
+from threadkeep.errors import BackendError
+from threadkeep.threads.transfer import whole_thread
 
 
 def names(saver: Any, where: list[Any]) -> Any:

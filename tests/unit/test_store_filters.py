@@ -7,8 +7,8 @@ from datetime import date
 import numpy as np
 import pytest
 
+from threadkeep._stores.items.filters import Filter, parse
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.store.filters import Filter, parse
 
 VALUE = {
     "n": 5,

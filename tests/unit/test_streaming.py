@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 
-from threadkeep.streaming.parts import (
+from threadkeep.threads.streams.parts import (
     Buffer,
     Part,
     as_text,

@@ -8,19 +8,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from threadkeep.backends.group_commit import (
+from threadkeep._core.engine.model import Batch, FindThreads, HeadFence
+from threadkeep._core.engine.thread_entry import (
+    Cause,
+    Touch,
+    move,
+)
+from threadkeep._run.group_commit import (
     AT_ONCE,
     GroupCommit,
     LoopWriter,
     Writer,
 )
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.engine.model import Batch, FindThreads, HeadFence
-from threadkeep.engine.thread_entry import (
-    Cause,
-    Touch,
-    move,
-)
+from threadkeep._stores.memory import MemoryBackend
 from threadkeep.errors import BackendError, ConflictError, UnreachableError
 from threadkeep.testing.records import checkpoint, write
 
@@ -241,7 +241,7 @@ def test_several_event_loops_meet_in_one_queue():
 
 
 def test_pending_writes_wait_for_the_checkpoint_that_follows(monkeypatch):
-    monkeypatch.setattr("threadkeep.backends.group_commit._LINGER_SECONDS", 10)
+    monkeypatch.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 10)
     store = Gate()
     store.opened.set()
     writer = Writer(store)
@@ -254,7 +254,7 @@ def test_pending_writes_wait_for_the_checkpoint_that_follows(monkeypatch):
 
 
 def test_awaited_pending_writes_wait_for_the_checkpoint_that_follows(monkeypatch):
-    monkeypatch.setattr("threadkeep.backends.group_commit._LINGER_SECONDS", 10)
+    monkeypatch.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 10)
     store = Gate()
     store.opened.set()
 
@@ -322,19 +322,19 @@ def test_a_thread_that_ends_by_an_interrupt_is_followed_by_another():
 
 
 def test_waits_in_vain_are_left_out_for_a_while(monkeypatch):
-    monkeypatch.setattr("threadkeep.backends.group_commit._LINGER_SECONDS", 0)
+    monkeypatch.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 0)
     store = Gate()
     store.opened.set()
     writer = Writer(store)
     writer.commit(writes(1))  # in vain
-    monkeypatch.setattr("threadkeep.backends.group_commit._LINGER_SECONDS", 1000)
+    monkeypatch.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 1000)
     for number in range(10):
         writer.commit(writes(number))
     assert len(store.groups) == 11
 
 
 def test_waits_in_vain_become_ever_rarer(monkeypatch):
-    monkeypatch.setattr("threadkeep.backends.group_commit._LINGER_SECONDS", 0)
+    monkeypatch.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 0)
     store = Gate()
     store.opened.set()
     writer, waits = Writer(store), []
@@ -346,7 +346,7 @@ def test_waits_in_vain_become_ever_rarer(monkeypatch):
 
 
 def test_interrupts_wait_for_nobody(monkeypatch):
-    monkeypatch.setattr("threadkeep.backends.group_commit._LINGER_SECONDS", 1000)
+    monkeypatch.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 1000)
     store = Gate()
     store.opened.set()
     waits = Touch(moves=(move(Cause.INTERRUPT, "1"),))

@@ -17,16 +17,14 @@ import orjson
 from langgraph.cache.base import BaseCache, FullKey, Namespace
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep.backends.base import AsyncBackend, Backend
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.backends.open import server_of
-from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.backends.sync_bridge import BlockingFace, finish
-from threadkeep.cache.backend import (
+from threadkeep._core.codec import Codec, Compression, NativeCodec, SerdeCodec, pack, unpack
+from threadkeep._core.engine.usage import Counters
+from threadkeep._core.validation import LONGEST, duration, is_count, micros
+from threadkeep._run.layers.driver import BackendPair, Closing, Store, Workflow, both, either
+from threadkeep._stores.base import AsyncBackend, Backend
+from threadkeep._stores.caches import (
     PAGE,
     AsyncCacheBackend,
-    Awaited,
-    Blocking,
     BlockingCache,
     ClearEntries,
     Entry,
@@ -35,11 +33,14 @@ from threadkeep.cache.backend import (
     TrimEntries,
     UseEntries,
 )
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.memory.cache import MemoryEntries
+from threadkeep._stores.open import server_of
+from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.sqlite.cache import SqliteEntries
+from threadkeep._stores.sync_bridge import BlockingFace, finish
 from threadkeep.cache.leases import Found, Leases
-from threadkeep.cache.memory import MemoryEntries
-from threadkeep.cache.sqlite import SqliteEntries
-from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec, pack, unpack
-from threadkeep.engine.usage import Counters
+from threadkeep.cache.rows import Awaited, Blocking
 from threadkeep.errors import (
     ClosedError,
     CodecError,
@@ -49,8 +50,6 @@ from threadkeep.errors import (
     ThreadkeepError,
     invalid,
 )
-from threadkeep.layers.driver import BackendPair, Closing, Store, Workflow, both, either
-from threadkeep.validation import LONGEST, duration, is_count, micros
 
 T = TypeVar("T")
 
@@ -408,7 +407,7 @@ def entries_over(backend: Backend | AsyncBackend) -> Backend | AsyncCacheBackend
 
 def _awaited(backend: Any) -> AsyncCacheBackend:
     if (server := server_of(backend)) is not None:
-        module: Any = import_module(f"threadkeep.cache.{server}")
+        module: Any = import_module(f"threadkeep._stores.{server}.cache")
         found: AsyncCacheBackend = module.entries_over(backend)
         return found
     raise InvalidArgumentError(

@@ -14,9 +14,10 @@ from typing import Any, TypeAlias
 
 from langgraph.cache.base import FullKey
 
-from threadkeep.backends.process_forks import ResetInChild
-from threadkeep.cache.backend import Blocking, Claim, RemoveEntries
-from threadkeep.engine.snapshots import own_copy
+from threadkeep._core.engine.snapshots import own_copy
+from threadkeep._stores.caches import Claim, RemoveEntries
+from threadkeep._stores.process_forks import ResetInChild
+from threadkeep.cache.rows import Blocking
 
 _MOST = 1000
 _COLLECTIONS = 3  # for one lease: an event loop closes generators between them

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from threadkeep.backends.open import open_backend, open_postgres, open_redis
-from threadkeep.backends.sqlite import Database, SqliteBackend
+from threadkeep._stores.open import open_backend, open_postgres, open_redis
+from threadkeep._stores.sqlite import Database, SqliteBackend
 from threadkeep.cache.cache import Cache
-from threadkeep.options import pop_named
+from threadkeep.savers.options import pop_named
 
 _OWN = ("serde", "lease", "max_bytes", "max_entries")
 

@@ -6,13 +6,13 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from importlib import metadata
 from inspect import Parameter, Signature, signature
 from typing import Any, NamedTuple, TypeVar
 
 import typer
 from typer.main import get_command
 
-from threadkeep import __version__
 from threadkeep.cli.hints import with_flags
 from threadkeep.cli.parameters import AS_JSON, COLD, IMPORTS, RAW, URL, option
 from threadkeep.cli.stores import Session
@@ -163,7 +163,7 @@ def _import(modules: Iterable[str] | None) -> None:
 
 def _print_version(requested: bool) -> None:  # noqa: FBT001 - typer calls it
     if requested:
-        sys.stdout.write(f"threadkeep {__version__}\n")
+        sys.stdout.write(f"threadkeep {metadata.version('threadkeep')}\n")
         raise typer.Exit
 
 

@@ -14,12 +14,12 @@ from typing import Any, NoReturn
 import typer
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
-from threadkeep.backends.open import file_of
+from threadkeep._core.engine.model import FindThreads
+from threadkeep._core.engine.operation import fetch
+from threadkeep._run.layered_store import store_of
+from threadkeep._stores.open import file_of
 from threadkeep.cli.stores import open_existing, url_of
-from threadkeep.engine.model import FindThreads
-from threadkeep.engine.operation import fetch
 from threadkeep.errors import invalid
-from threadkeep.layered_store import store_of
 
 _MAX_COMPLETIONS = 50
 

@@ -15,10 +15,10 @@ from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
-from threadkeep.codec.raw import CLASS, Raw
-from threadkeep.diff.records import plain
-from threadkeep.engine.thread_summary import following, tasks
-from threadkeep.langgraph_internals import TASKS
+from threadkeep._core.codec.raw import CLASS, Raw
+from threadkeep._core.engine.thread_summary import following, tasks
+from threadkeep._core.langgraph_internals import TASKS
+from threadkeep.threads.diff.records import plain
 
 # -- values ------------------------------------------------------------------------------
 

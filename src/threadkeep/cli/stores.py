@@ -18,13 +18,13 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from threadkeep.backends.open import file_of
-from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep._stores.open import file_of
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.cli.terminal import Output
 from threadkeep.errors import InvalidArgumentError, OpenError
-from threadkeep.saver import Saver
-from threadkeep.savers import MemorySaver, SqliteSaver, open_saver
-from threadkeep.serializing import show_raw
+from threadkeep.savers.saver import Saver
+from threadkeep.savers.savers import MemorySaver, SqliteSaver, open_saver
+from threadkeep.savers.serializing import show_raw
 
 _NAME = "threadkeep.toml"
 _PREFIX = "TK_"

@@ -30,11 +30,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from threadkeep._core.engine.operation import Progress
+from threadkeep._core.engine.thread_entry import ThreadStatus
+from threadkeep._core.texts import plural as plural  # noqa: PLC0414 - for commands
 from threadkeep.cli.hints import in_shell
-from threadkeep.engine.operation import Progress
-from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
-from threadkeep.texts import plural as plural  # noqa: PLC0414 - for commands
 from threadkeep.threads import ThreadInfo
 
 Drawn: TypeAlias = RenderableType | None

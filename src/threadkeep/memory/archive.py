@@ -15,12 +15,11 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
-from threadkeep.backends.first_use import FirstUse
-from threadkeep.delegate import Delegate
-from threadkeep.layers import driver
-from threadkeep.layers.driver import Workflow
-from threadkeep.memory import records
-from threadkeep.memory.index import (
+from threadkeep._run.delegate import Delegate
+from threadkeep._run.layers import driver
+from threadkeep._run.layers.driver import Workflow
+from threadkeep._stores.first_use import FirstUse
+from threadkeep._stores.message_index import (
     ArchiveIndex,
     Hit,
     ScanIndex,
@@ -29,6 +28,7 @@ from threadkeep.memory.index import (
     open_index,
     wanted,
 )
+from threadkeep.memory import records
 from threadkeep.memory.lru import Recent
 from threadkeep.memory.policy import ArchivedMessage
 from threadkeep.memory.records import Record

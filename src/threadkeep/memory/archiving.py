@@ -17,14 +17,14 @@ from uuid import uuid4
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
-from threadkeep.engine.operation import Aside
+from threadkeep._core.engine.operation import Aside
+from threadkeep._run.layers import driver
+from threadkeep._run.layers.driver import Workflow
+from threadkeep._stores.message_index import ArchiveIndex
 from threadkeep.errors import SummaryError
-from threadkeep.layers import driver
-from threadkeep.layers.driver import Workflow
 from threadkeep.memory import records, window
 from threadkeep.memory.archive import Archive
 from threadkeep.memory.background import Background
-from threadkeep.memory.index import ArchiveIndex
 from threadkeep.memory.policy import (
     ArchiveSuggestion,
     Layers,

@@ -11,11 +11,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from threadkeep.backends.process_forks import ResetInChild
-from threadkeep.engine.operation import Aside
+from threadkeep._core.engine.operation import Aside
+from threadkeep._run.layers import driver
+from threadkeep._run.layers.driver import Workflow
+from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import ClosedError
-from threadkeep.layers import driver
-from threadkeep.layers.driver import Workflow
 
 _WORKERS = 4
 _MAX_QUEUED = 64  # threads whose summary is under way in the background

@@ -14,10 +14,10 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
-from threadkeep import arguments, validation
+from threadkeep._core import arguments, validation
+from threadkeep._run.layers import driver
+from threadkeep._run.layers.driver import Workflow, both
 from threadkeep.errors import StateError, ThreadNotFoundError, invalid
-from threadkeep.layers import driver
-from threadkeep.layers.driver import Workflow, both
 from threadkeep.memory import window
 from threadkeep.memory.archiving import CHUNK, Seen
 from threadkeep.memory.records import POINTER, Record

@@ -9,21 +9,20 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from threadkeep._core.messages import Messages, text_of
+from threadkeep._core.validation import is_count, is_time
 from threadkeep.errors import invalid
 from threadkeep.memory.extract import middle_cut
 from threadkeep.memory.summaries import (
     LISTS,
     MAX_CHARS,
-    Messages,
     Summary,
     failures,
     finished,
     in_thread,
-    text_of,
     valid_max_chars,
     version,
 )
-from threadkeep.validation import is_count, is_time
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage

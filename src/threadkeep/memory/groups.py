@@ -10,9 +10,9 @@ from uuid import uuid4
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
-from threadkeep import arguments, validation
+from threadkeep._core import arguments, validation
+from threadkeep._run.layers.driver import Workflow, both
 from threadkeep.errors import invalid
-from threadkeep.layers.driver import Workflow, both
 from threadkeep.memory import records, window
 from threadkeep.memory.archiving import Seen, effective_count
 from threadkeep.memory.policy import LayerName

@@ -10,10 +10,10 @@ from typing import Literal, TypeAlias
 from langchain_core.messages import BaseMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
-from threadkeep.engine.thread_entry import ARCHIVE_SUGGESTED, SPLIT_SUGGESTED
+from threadkeep._core.engine.thread_entry import ARCHIVE_SUGGESTED, SPLIT_SUGGESTED
+from threadkeep._core.validation import is_count
 from threadkeep.errors import invalid
 from threadkeep.memory.times import time_of
-from threadkeep.validation import is_count
 
 Counter: TypeAlias = Callable[[Sequence[BaseMessage]], int]
 LayerName: TypeAlias = Literal["full", "summary", "archive"]

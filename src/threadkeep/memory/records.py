@@ -18,7 +18,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
-from threadkeep.engine.model import LAYERS_KEY, LAYERS_NS
+from threadkeep._core.engine.model import LAYERS_KEY, LAYERS_NS
 from threadkeep.memory import window
 from threadkeep.memory.summaries import Summary
 

@@ -13,15 +13,15 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from threadkeep import arguments, validation
+from threadkeep._core import arguments, validation
+from threadkeep._run.layers import driver
+from threadkeep._run.layers.driver import Workflow, both
+from threadkeep._stores.message_index import ArchiveIndex
 from threadkeep.errors import InvalidArgumentError, invalid
-from threadkeep.layers import driver
-from threadkeep.layers.driver import Workflow, both
 from threadkeep.memory import records, window
 from threadkeep.memory.archive import as_archived
 from threadkeep.memory.changes import LayeredChanges, Place, config_of, ids_of, messages_of
 from threadkeep.memory.groups import MessageGroups, groups_of
-from threadkeep.memory.index import ArchiveIndex
 from threadkeep.memory.policy import ArchivedMessage, Layer, LayerName, Layers, Suggestion, Usage
 from threadkeep.memory.records import Record
 from threadkeep.memory.summaries import Summary, as_summarizer

@@ -15,17 +15,16 @@ from contextvars import copy_context
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from threadkeep._core.messages import Messages, text_of
+from threadkeep._core.validation import is_count
 from threadkeep.errors import SummaryError, invalid
 from threadkeep.memory import answers, extract
 from threadkeep.memory.times import time_of
-from threadkeep.validation import is_count
 
 if TYPE_CHECKING:
-    from langchain_core.messages import BaseMessage
-
-Messages: TypeAlias = "Sequence[BaseMessage]"
+    pass
 
 MAX_CHARS = 200
 LISTS = ("key_topics", "decisions", "entities", "open_questions")
@@ -110,15 +109,6 @@ class Summarizer(Protocol):
 
         `message_count` of the result counts both. Raises `SummaryError` where it fails.
         """
-
-
-def text_of(message: BaseMessage) -> str:
-    """Return the text of a message's content, be that a str or a list of blocks."""
-    content: Any = message.content
-    if isinstance(content, str):
-        return content
-    texts = [block.get("text") if isinstance(block, Mapping) else block for block in content]
-    return "\n".join(text for text in texts if isinstance(text, str) and text)
 
 
 # -- answers of models and functions ---------------------------------------------------

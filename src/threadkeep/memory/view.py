@@ -18,11 +18,11 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
-from threadkeep import arguments
-from threadkeep.engine.operation import CheckpointRef
+from threadkeep._core import arguments
+from threadkeep._core.engine.operation import CheckpointRef
+from threadkeep._run.layers import driver
+from threadkeep._run.layers.driver import Workflow, both
 from threadkeep.errors import CorruptionError
-from threadkeep.layers import driver
-from threadkeep.layers.driver import Workflow, both
 from threadkeep.memory import records, window
 from threadkeep.memory.archiving import Archiving, Seen
 from threadkeep.memory.lru import Recent

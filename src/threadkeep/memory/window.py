@@ -19,8 +19,9 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
+from threadkeep._core.messages import text_of
 from threadkeep.memory.policy import Layers
-from threadkeep.memory.summaries import Summary, text_of
+from threadkeep.memory.summaries import Summary
 
 if TYPE_CHECKING:
     from langgraph.graph.message import Messages

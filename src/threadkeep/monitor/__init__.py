@@ -1,7 +1,7 @@
 """Monitoring: metrics, spans, logs, canaries, alerts, statistics and advice."""
 
-from threadkeep.engine.thread_sizes import ChannelStats, ThreadStats
-from threadkeep.engine.usage import Counters, Hour, ThreadUsage
+from threadkeep._core.engine.thread_sizes import ChannelStats, ThreadStats
+from threadkeep._core.engine.usage import Counters, Hour, ThreadUsage
 from threadkeep.monitor.advice import Advice, aadvise, advise
 from threadkeep.monitor.alerts import Alert, Thresholds
 from threadkeep.monitor.exports import Sink
@@ -10,7 +10,7 @@ from threadkeep.monitor.observe import ObservedSaver, observe
 from threadkeep.monitor.observe_items import ObservedCache, ObservedStore
 from threadkeep.monitor.probes import Storage, ThreadSize
 from threadkeep.monitor.window import Rates
-from threadkeep.statistics import Stats, astats, stats
+from threadkeep.threads.statistics import Stats, astats, stats
 
 __all__ = [
     "Advice",

@@ -10,16 +10,16 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from threadkeep.delegate import behind
-from threadkeep.engine.thread_sizes import ChannelStats
+from threadkeep._core.engine.thread_sizes import ChannelStats
+from threadkeep._core.langgraph_internals import is_internal
+from threadkeep._core.policies.retention import Retention
+from threadkeep._core.texts import plural, size
+from threadkeep._run.delegate import behind
+from threadkeep._run.layers import driver
+from threadkeep._run.layers.driver import Workflow
 from threadkeep.errors import NotFoundError
-from threadkeep.langgraph_internals import is_internal
-from threadkeep.layers import driver
-from threadkeep.layers.driver import Workflow
-from threadkeep.maintenance import Maintenance
-from threadkeep.retention.policy import Retention
-from threadkeep.statistics import IDLE_DAYS, Stats, of_saver
-from threadkeep.texts import plural, size
+from threadkeep.savers.maintenance import Maintenance
+from threadkeep.threads.statistics import IDLE_DAYS, Stats, of_saver
 
 KEEP_LAST = 10
 _LEAST_BYTES = 1 << 20  # that a proposal is about

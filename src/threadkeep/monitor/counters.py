@@ -8,8 +8,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from threadkeep.backends.process_forks import ResetInChild
-from threadkeep.engine.usage import Counters
+from threadkeep._core.engine.usage import Counters
+from threadkeep._stores.process_forks import ResetInChild
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

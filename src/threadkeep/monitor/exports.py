@@ -8,8 +8,8 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from threadkeep._core.texts import shown
 from threadkeep.errors import invalid
-from threadkeep.texts import shown
 
 if TYPE_CHECKING:
     from threadkeep.monitor import opentelemetry, prometheus

@@ -16,16 +16,16 @@ from typing import Any, Self
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from threadkeep import validation
-from threadkeep.engine.operation import Aside
+from threadkeep._core import validation
+from threadkeep._core.engine.operation import Aside
+from threadkeep._core.texts import plural, shown
+from threadkeep._run.layers import driver
+from threadkeep._run.layers.driver import Workflow, both
 from threadkeep.errors import invalid
-from threadkeep.layers import driver
-from threadkeep.layers.driver import Workflow, both
 from threadkeep.monitor.alerts import Alert, Alerts, Reading, Thresholds, channels, is_callback
 from threadkeep.monitor.observe import ObservedSaver, observe
 from threadkeep.monitor.probes import Canary, Storage, StorageHistory
 from threadkeep.monitor.window import Rates, Window
-from threadkeep.texts import plural, shown
 
 _WINDOW = 10  # intervals that the window of operations covers
 _STORAGE_EVERY = 10  # intervals between two measurements of sizes

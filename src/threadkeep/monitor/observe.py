@@ -11,8 +11,8 @@ from langgraph.cache.base import BaseCache
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.store.base import BaseStore
 
-from threadkeep import validation
-from threadkeep.delegate import Delegate, behind
+from threadkeep._core import validation
+from threadkeep._run.delegate import Delegate, behind
 from threadkeep.errors import invalid
 from threadkeep.monitor.exports import Exports, Logs, Observed, Operation, Sink
 from threadkeep.monitor.observe_items import ObservedCache, ObservedStore

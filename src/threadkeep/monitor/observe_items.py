@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from langgraph.cache.base import BaseCache
 from langgraph.store.base import BaseStore
 
-from threadkeep.layers.driver import Closing
+from threadkeep._run.layers.driver import Closing
 from threadkeep.monitor.exports import Exports, Observed, Operation
 
 P = ParamSpec("P")

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextvars import Token
 from functools import cache, partial
+from importlib import metadata
 
-import threadkeep
-from threadkeep.backends.open import extra
+from threadkeep._stores.open import extra
 from threadkeep.errors import invalid
 from threadkeep.monitor import counters
 from threadkeep.monitor.counters import METRICS, Totals, made_once
@@ -30,7 +30,7 @@ SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
 @cache
 def tracer_and_meter() -> tuple[Tracer, Meter]:
     """Return those of the program's own providers."""
-    name, version = "threadkeep", threadkeep.__version__
+    name, version = "threadkeep", metadata.version("threadkeep")
     return (
         trace.get_tracer(name, version, schema_url=SCHEMA),
         metrics.get_meter(name, version, schema_url=SCHEMA),

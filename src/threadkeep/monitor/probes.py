@@ -15,15 +15,15 @@ from typing import Any, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 
-from threadkeep.delegate import behind
-from threadkeep.engine.model import OWN_NS, DropThread, ReadSizes, Sizes
-from threadkeep.engine.operation import Aside, Fetch, Requests, call, commit
-from threadkeep.engine.registration import ALL
-from threadkeep.engine.thread_entry import SearchThreads, ThreadEntry
-from threadkeep.engine.usage import ItemUsage
+from threadkeep._core.engine.model import OWN_NS, DropThread, ReadSizes, Sizes
+from threadkeep._core.engine.operation import Aside, Fetch, Requests, call, commit
+from threadkeep._core.engine.registration import ALL
+from threadkeep._core.engine.thread_entry import SearchThreads, ThreadEntry
+from threadkeep._core.engine.usage import ItemUsage
+from threadkeep._run.delegate import behind
+from threadkeep._run.layered_store import LayeredStore
+from threadkeep._run.layers.driver import Workflow, on
 from threadkeep.errors import ConflictError, CorruptionError
-from threadkeep.layered_store import LayeredStore
-from threadkeep.layers.driver import Workflow, on
 from threadkeep.monitor.window import SAMPLES, days_until, growth_per_day
 
 NS = f"{OWN_NS}canary"

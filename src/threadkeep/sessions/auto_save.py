@@ -11,9 +11,9 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, TypeVar
 
-from threadkeep.engine.operation import Aside
+from threadkeep._core.engine.operation import Aside
+from threadkeep._run.layers.driver import Workflow, both
 from threadkeep.errors import invalid
-from threadkeep.layers.driver import Workflow, both
 from threadkeep.sessions import checkpoint as valid
 from threadkeep.sessions.checkpoint import as_type
 from threadkeep.sessions.manager import CheckpointManager

@@ -15,8 +15,8 @@ from langgraph.checkpoint.base.id import uuid6
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from typing_extensions import TypedDict, is_typeddict
 
-from threadkeep import validation
-from threadkeep.engine.model import OWN_NS
+from threadkeep._core import validation
+from threadkeep._core.engine.model import OWN_NS
 from threadkeep.errors import InvalidArgumentError, invalid
 
 _REQUIRED = ("session_id", "workflow_id", "state_data")

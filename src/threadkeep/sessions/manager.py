@@ -9,14 +9,14 @@ from typing import Any, TypeAlias
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from threadkeep._run.layers.driver import Closing, Workflow, both
 from threadkeep.errors import (
     CheckpointNotFoundError,
     ClosedError,
     InvalidArgumentError,
     invalid,
 )
-from threadkeep.layers.driver import Closing, Workflow, both
-from threadkeep.savers import open_saver
+from threadkeep.savers.savers import open_saver
 from threadkeep.sessions import checkpoint as valid
 from threadkeep.sessions.checkpoint import Checkpoint, as_type
 from threadkeep.sessions.config import CheckpointConfig

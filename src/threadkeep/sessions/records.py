@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.base.id import uuid6
 
-from threadkeep.backends.process_forks import ResetInChild
-from threadkeep.engine.operation import Aside
-from threadkeep.errors import CodecError, InvalidArgumentError, NotFoundError, ThreadkeepError
-from threadkeep.layers.driver import Workflow
-from threadkeep.segment_cache.lru import (
+from threadkeep._core.engine.operation import Aside
+from threadkeep._run.layers.driver import Workflow
+from threadkeep._run.segment_cache.lru import (
     Cache,
     LruCache,
 )
+from threadkeep._stores.process_forks import ResetInChild
+from threadkeep.errors import CodecError, InvalidArgumentError, NotFoundError, ThreadkeepError
 from threadkeep.sessions.checkpoint import Checkpoint, as_dict, now
 
 _MOST_REMEMBERED = 20_000  # workflows and sessions; some 400 bytes each

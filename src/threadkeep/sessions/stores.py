@@ -12,11 +12,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from langgraph.checkpoint.base.id import uuid6
 
-from threadkeep.engine.operation import Aside
+from threadkeep._core.engine.operation import Aside
+from threadkeep._run.layers.driver import Closing, Workflow, both
 from threadkeep.errors import BackendError, InvalidArgumentError
-from threadkeep.layers.driver import Closing, Workflow, both
-from threadkeep.saver import Saver
-from threadkeep.savers import MemorySaver, SqliteSaver
+from threadkeep.savers.saver import Saver
+from threadkeep.savers.savers import MemorySaver, SqliteSaver
 from threadkeep.sessions.checkpoint import Checkpoint, count, now, text
 from threadkeep.sessions.checkpoint import session as session_of
 from threadkeep.sessions.records import (

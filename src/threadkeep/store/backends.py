@@ -5,14 +5,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.backends.open import server_of
-from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep._stores.items.backend import AsyncItemBackend, ItemBackend, SearchOptions
+from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.open import server_of
+from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.store.backend import AsyncItemBackend, ItemBackend, SearchOptions
 
 if TYPE_CHECKING:
-    from threadkeep.backends.base import AsyncBackend, Backend
+    from threadkeep._stores.base import AsyncBackend, Backend
 
 
 def items_over(
@@ -26,17 +26,17 @@ def items_over(
     """
     search = options or SearchOptions()
     if isinstance(backend, MemoryBackend):
-        from threadkeep.store.memory import MemoryItems  # noqa: PLC0415 - one of them is needed
+        from threadkeep._stores.memory.items import MemoryItems  # noqa: PLC0415 - one of them is needed
 
         items = MemoryItems(search)
         backend.beside.add(items)
         return items
     if isinstance(backend, SqliteBackend):
-        from threadkeep.store.sqlite import SqliteItems  # noqa: PLC0415 - one of them is needed
+        from threadkeep._stores.sqlite.items import SqliteItems  # noqa: PLC0415 - one of them is needed
 
         return SqliteItems(backend.connections, search)
     if (server := server_of(backend)) is not None:
-        opener: Any = import_module(f"threadkeep.store.{server}").items_over
+        opener: Any = import_module(f"threadkeep._stores.{server}.items").items_over
         found: ItemBackend | AsyncItemBackend = opener(backend, search)
         return found
     raise InvalidArgumentError(

@@ -19,14 +19,14 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from langgraph.store.base import Embeddings, ensure_embeddings, get_text_at_path, tokenize_path
 from langgraph.store.base.embed import EmbeddingsLambda
 
-from threadkeep.backends.open import extra
-from threadkeep.backends.process_forks import ResetInChild
-from threadkeep.engine.operation import Aside, Requests
-from threadkeep.engine.usage import Counters
+from threadkeep._core.engine.operation import Aside, Requests
+from threadkeep._core.engine.usage import Counters
+from threadkeep._core.validation import is_count
+from threadkeep._stores.items.backend import SearchOptions
+from threadkeep._stores.items.records import Metric
+from threadkeep._stores.open import extra
+from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import EmbeddingError, InvalidArgumentError, invalid
-from threadkeep.store.backend import SearchOptions
-from threadkeep.store.records import Metric
-from threadkeep.validation import is_count
 
 Search: TypeAlias = Literal["semantic", "hybrid", "text"]
 

@@ -14,12 +14,12 @@ from langgraph.store.base import (
     SearchItem,
 )
 
-from threadkeep.engine.operation import Fetch, Request
-from threadkeep.engine.thread_entry import is_time
+from threadkeep._core.engine.operation import Fetch, Request
+from threadkeep._core.engine.thread_entry import is_time
+from threadkeep._stores.items.records import ItemRow
+from threadkeep._stores.items.values import Packer, unseal
 from threadkeep.errors import CodecError, CorruptionError
 from threadkeep.store.embedding import Index
-from threadkeep.store.records import ItemRow
-from threadkeep.store.values import Packer, unseal
 
 _log = logging.getLogger("threadkeep")
 

@@ -6,11 +6,11 @@ import asyncio
 from functools import partial
 from typing import Any, Literal, Self
 
-from threadkeep.backends.open import open_backend, open_postgres, open_redis
-from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.backends.sqlite.opening import Database
-from threadkeep.layers.driver import in_thread
-from threadkeep.options import pop_named
+from threadkeep._run.layers.driver import in_thread
+from threadkeep._stores.open import open_backend, open_postgres, open_redis
+from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.sqlite.opening import Database
+from threadkeep.savers.options import pop_named
 from threadkeep.store.store import Store
 
 _OWN = ("index", "ttl", "serde", "history", "group_commit")

@@ -1,6 +1,6 @@
 """Operations of a store of items: what LangGraph's `batch` asks, as reads and changes.
 
-No I/O and no clock: they yield requests, as those of the engine do (`engine.operation`).
+No I/O and no clock: they yield requests, as those of the engine do (`_core.engine.operation`).
 """
 
 from __future__ import annotations
@@ -20,22 +20,12 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
-from threadkeep.engine.operation import Fetch, Request, Requests, call
-from threadkeep.errors import BackendError, EmbeddingError, invalid
-from threadkeep.store import filters
-from threadkeep.store import puts as putting
-from threadkeep.store.embedding import Index
-from threadkeep.store.items import (
-    Engine,
-    FoundItem,
-    StoredItem,
-    ask,
-    readable,
-    time_of,
-    value_of,
-)
-from threadkeep.store.ranking import fuse
-from threadkeep.store.records import (
+from threadkeep._core.engine.operation import Fetch, Request, Requests, call
+from threadkeep._core.validation import is_count
+from threadkeep._core.words import tokens
+from threadkeep._stores.items import filters
+from threadkeep._stores.items.ranking import fuse
+from threadkeep._stores.items.records import (
     FindItems,
     FindNamespaces,
     FindNearest,
@@ -47,8 +37,18 @@ from threadkeep.store.records import (
     RefreshItems,
     Scored,
 )
-from threadkeep.validation import is_count
-from threadkeep.words import tokens
+from threadkeep.errors import BackendError, EmbeddingError, invalid
+from threadkeep.store import puts as putting
+from threadkeep.store.embedding import Index
+from threadkeep.store.items import (
+    Engine,
+    FoundItem,
+    StoredItem,
+    ask,
+    readable,
+    time_of,
+    value_of,
+)
 
 T = TypeVar("T")
 

@@ -16,20 +16,9 @@ from langgraph.store.base import (
     PutOp,
 )
 
-from threadkeep.engine.operation import Aside, Commit, Fetch, Requests
-from threadkeep.errors import ConflictError, CorruptionError, EmbeddingError, invalid
-from threadkeep.store.embedding import Index, Text
-from threadkeep.store.items import (
-    Engine,
-    ItemVersion,
-    ask,
-    has_expired,
-    is_sound,
-    readable,
-    time_of,
-    value_of,
-)
-from threadkeep.store.records import (
+from threadkeep._core.engine.operation import Aside, Commit, Fetch, Requests
+from threadkeep._core.words import tokens
+from threadkeep._stores.items.records import (
     Earlier,
     EmbedItem,
     EmbedItems,
@@ -43,8 +32,19 @@ from threadkeep.store.records import (
     Vector,
     VersionRow,
 )
-from threadkeep.store.values import patch, patched, seal, unseal
-from threadkeep.words import tokens
+from threadkeep._stores.items.values import patch, patched, seal, unseal
+from threadkeep.errors import ConflictError, CorruptionError, EmbeddingError, invalid
+from threadkeep.store.embedding import Index, Text
+from threadkeep.store.items import (
+    Engine,
+    ItemVersion,
+    ask,
+    has_expired,
+    is_sound,
+    readable,
+    time_of,
+    value_of,
+)
 
 _MINUTE = 60_000_000
 _TRIES = 100  # of a put that others overtake, each with a pause

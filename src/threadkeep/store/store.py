@@ -24,28 +24,28 @@ from langgraph.store.base import (
     TTLConfig,
 )
 
-from threadkeep.backends.base import Backend
-from threadkeep.backends.group_commit import GroupCommit
-from threadkeep.backends.process_forks import PerLoop
-from threadkeep.engine.operation import Progress, Requests, call
-from threadkeep.engine.usage import Counters
+from threadkeep._core.engine.operation import Progress, Requests, call
+from threadkeep._core.engine.usage import Counters
+from threadkeep._core.validation import is_count
+from threadkeep._run.group_commit import GroupCommit
+from threadkeep._run.layers import driver
+from threadkeep._run.layers.driver import Workflow
+from threadkeep._stores.base import Backend
+from threadkeep._stores.items.values import Packer
+from threadkeep._stores.process_forks import PerLoop
 from threadkeep.errors import ClosedError, InvalidArgumentError, invalid
-from threadkeep.layers import driver
-from threadkeep.layers.driver import Workflow
-from threadkeep.maintenance import Done
-from threadkeep.retention.background import Collector
+from threadkeep.savers.maintenance import Done
 from threadkeep.store import operations, puts, transfer
 from threadkeep.store.backends import items_over
 from threadkeep.store.calls import Calls
 from threadkeep.store.embedding import Index
 from threadkeep.store.items import Engine, ItemVersion
 from threadkeep.store.transfer import ErasedItems
-from threadkeep.store.values import Packer
-from threadkeep.validation import is_count
+from threadkeep.threads.retention.background import Collector
 
 if TYPE_CHECKING:
-    from threadkeep.backends.base import AsyncBackend
-    from threadkeep.store.records import Namespace
+    from threadkeep._stores.base import AsyncBackend
+    from threadkeep._stores.items.records import Namespace
 
 _TOGETHER = GroupCommit(max_batch=1000, max_wait=0)
 _LAST_SECONDS = 5.0  # in which a sweeper ends that may wait for a model

@@ -19,16 +19,16 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
-from threadkeep.backends.base import Scrubbed
-from threadkeep.engine.operation import call, fetch
+from threadkeep._core.engine.operation import call, fetch
+from threadkeep._run.layers.driver import BackendPair, Stack, Workflow, aside, either, on, within
+from threadkeep._stores.base import Scrubbed
+from threadkeep._stores.files import file_errors, replacing
+from threadkeep._stores.items.records import FindItems, ItemPut, ItemRow, Namespace
+from threadkeep._stores.items.values import without_checksum
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.layers.driver import BackendPair, Stack, Workflow, aside, either, on, within
 from threadkeep.store import puts as putting
 from threadkeep.store.items import Engine, readable
 from threadkeep.store.operations import labels
-from threadkeep.store.records import FindItems, ItemPut, ItemRow, Namespace
-from threadkeep.store.values import without_checksum
-from threadkeep.transfer.files import file_errors, replacing
 
 _FORMAT = {"format": "threadkeep-items", "version": 1}
 _PAGE = 500

@@ -1,9 +1,14 @@
 """Streaming saves: what a run has produced so far, saved every few seconds."""
 
 from threadkeep.streaming.graphs import astream_saved, stream_saved
-from threadkeep.streaming.parts import PartialMessage, PartialStream, PartialValues, StreamStatus
 from threadkeep.streaming.saver import StreamingCheckpointSaver
-from threadkeep.streaming.stream import Stream
+from threadkeep.threads.streams.parts import (
+    PartialMessage,
+    PartialStream,
+    PartialValues,
+    StreamStatus,
+)
+from threadkeep.threads.streams.stream import Stream
 
 __all__ = [
     "PartialMessage",

@@ -11,10 +11,10 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from threadkeep._core.langgraph_internals import TASK_ID, TASK_NS
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.langgraph_internals import TASK_ID, TASK_NS
-from threadkeep.streaming.parts import Part, of_event, of_message
-from threadkeep.streaming.stream import Stream
+from threadkeep.threads.streams.parts import Part, of_event, of_message
+from threadkeep.threads.streams.stream import Stream
 
 _RECORDED = ("messages", "custom", "updates", "checkpoints")
 _INTERRUPT = "__interrupt__"

@@ -8,12 +8,12 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from threadkeep.delegate import Delegate
+from threadkeep._run.delegate import Delegate
+from threadkeep._run.layers.driver import Workflow, both
 from threadkeep.errors import InvalidArgumentError, StateError
-from threadkeep.layers.driver import Workflow, both
-from threadkeep.streaming.parts import PartialStream, StreamStatus
-from threadkeep.streaming.rows import discard_of, partial_of, thread_of
-from threadkeep.streaming.stream import INTERVAL, MAX_BYTES, MAX_PENDING, Stream
+from threadkeep.threads.streams.parts import PartialStream, StreamStatus
+from threadkeep.threads.streams.rows import discard_of, partial_of, thread_of
+from threadkeep.threads.streams.stream import INTERVAL, MAX_BYTES, MAX_PENDING, Stream
 
 
 class StreamingCheckpointSaver(Delegate):

@@ -9,7 +9,7 @@
         def reopen(self, folder):  # only where what is stored outlives `close`
             return MyBackend(folder / "store")
 
-The docstring of each test is the sentence of `engine.model` or `backends.base` that it
+The docstring of each test is the sentence of `_core.engine.model` or `_stores.base` that it
 checks. A backend with a native async driver is wrapped in `Blocking`. Importing this
 package needs pytest; nothing else in threadkeep does. See docs/writing-a-backend.md.
 """

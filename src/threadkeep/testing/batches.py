@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from threadkeep.engine.model import (
+from threadkeep._core.engine.model import (
     FREE,
     HIDDEN,
     NESTED,

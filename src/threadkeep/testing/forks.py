@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from threadkeep.engine.model import (
+from threadkeep._core.engine.model import (
     Batch,
     CopyThread,
     DropThread,
@@ -17,7 +17,7 @@ from threadkeep.engine.model import (
     ScanCheckpoints,
     Span,
 )
-from threadkeep.engine.thread_entry import ThreadEntry
+from threadkeep._core.engine.thread_entry import ThreadEntry
 from threadkeep.errors import (
     ConflictError,
     SegmentTakenError,

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.backends.base import Scrubbed
-from threadkeep.engine.model import (
+from threadkeep._core.engine.model import (
     Batch,
     CopyThread,
     DropThread,
@@ -18,7 +17,8 @@ from threadkeep.engine.model import (
     ReadThread,
     Segment,
 )
-from threadkeep.engine.thread_entry import Cause, Touch, metadata_label, move
+from threadkeep._core.engine.thread_entry import Cause, Touch, metadata_label, move
+from threadkeep._stores.base import Scrubbed
 from threadkeep.errors import (
     ConflictError,
     SegmentTakenError,
@@ -40,7 +40,7 @@ from threadkeep.testing.records import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from threadkeep.engine.model import Change
+    from threadkeep._core.engine.model import Change
 
 WORKERS = 4
 ROUNDS = 25

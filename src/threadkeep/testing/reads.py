@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from threadkeep.engine import thread_sizes
-from threadkeep.engine.model import (
+from threadkeep._core.engine import thread_sizes
+from threadkeep._core.engine.model import (
     FREE,
     HIDDEN,
     NESTED,
@@ -25,10 +25,10 @@ from threadkeep.engine.model import (
     ThreadRows,
     ThreadState,
 )
-from threadkeep.engine.thread_entry import ThreadEntry, Touch
-from threadkeep.engine.usage import DAY, HOUR, ReadUsage, ThreadUsage
+from threadkeep._core.engine.thread_entry import ThreadEntry, Touch
+from threadkeep._core.engine.usage import DAY, HOUR, ReadUsage, ThreadUsage
+from threadkeep._run.layers.driver import Stack, Store
 from threadkeep.errors import SegmentTakenError
-from threadkeep.layers.driver import Stack, Store
 from threadkeep.testing.records import (
     NOW,
     THREAD,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from threadkeep.backends.base import Backend
-from threadkeep.engine.model import (
+from threadkeep._core.engine.model import (
     Batch,
     CheckpointRow,
     DropThread,
@@ -26,14 +25,15 @@ from threadkeep.engine.model import (
     ThreadState,
     WriteRow,
 )
-from threadkeep.engine.thread_entry import CountThreads, ReadEntry, ThreadEntry, ThreadQuery
+from threadkeep._core.engine.thread_entry import CountThreads, ReadEntry, ThreadEntry, ThreadQuery
+from threadkeep._stores.base import Backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from threadkeep.backends.base import AsyncBackend, Backend, Scrubbed
-    from threadkeep.engine.model import Change, Read
+    from threadkeep._core.engine.model import Change, Read
+    from threadkeep._stores.base import AsyncBackend, Backend, Scrubbed
     from threadkeep.errors import ThreadkeepError
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from threadkeep.engine.model import Batch, CopyThread
-from threadkeep.engine.thread_entry import (
+from threadkeep._core.engine.model import Batch, CopyThread
+from threadkeep._core.engine.thread_entry import (
     Cause,
     EntryFence,
     Move,
@@ -27,7 +27,7 @@ from threadkeep.errors import ConflictError
 from threadkeep.testing.records import NOW, THREAD, Contract, checkpoint, segment, uid, write
 
 if TYPE_CHECKING:
-    from threadkeep.engine.thread_entry import Order
+    from threadkeep._core.engine.thread_entry import Order
 
 SECOND = 1_000_000
 USER = metadata_label("user_id", "u1")

@@ -7,7 +7,7 @@ import json
 from itertools import product
 from typing import Any
 
-from threadkeep.engine.model import (
+from threadkeep._core.engine.model import (
     HIDDEN,
     Batch,
     CopyThread,
@@ -19,7 +19,7 @@ from threadkeep.engine.model import (
     ThreadRows,
     ThreadState,
 )
-from threadkeep.engine.thread_entry import EntryFence, ThreadEntry, Touch
+from threadkeep._core.engine.thread_entry import EntryFence, ThreadEntry, Touch
 from threadkeep.errors import ConflictError, StaleThreadError, ThreadExistsError
 from threadkeep.testing.records import (
     NOW,

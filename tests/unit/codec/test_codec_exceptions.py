@@ -14,8 +14,8 @@ import pytest
 from codec_same import same
 from langgraph.checkpoint.serde import _msgpack as langgraph_msgpack
 
-from threadkeep.codec import NativeCodec, Registry
-from threadkeep.codec.format import OBJECT, Tag
+from threadkeep._core.codec import NativeCodec, Registry
+from threadkeep._core.codec.format import OBJECT, Tag
 from threadkeep.errors import CodecError, CorruptionError, UnknownTypeError, UnserializableError
 
 CODEC = NativeCodec()

@@ -13,8 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.selection import settings_of
 
-from threadkeep.codec import Compression, pack, unpack
-from threadkeep.codec.frame import COMPRESSED, MAGIC, MAX_BODY, VERSION, elsewhere, pack_elsewhere
+from threadkeep._core.codec import Compression, pack, unpack
+from threadkeep._core.codec.frame import (
+    COMPRESSED,
+    MAGIC,
+    MAX_BODY,
+    VERSION,
+    elsewhere,
+    pack_elsewhere,
+)
 from threadkeep.errors import (
     CodecError,
     CorruptionError,
@@ -174,7 +181,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked() -> None:
 
 
 def test_a_segment_over_the_limit_is_refused(monkeypatch) -> None:
-    monkeypatch.setattr("threadkeep.codec.frame.MAX_BODY", 1000)
+    monkeypatch.setattr("threadkeep._core.codec.frame.MAX_BODY", 1000)
     with pytest.raises(UnserializableError, match="limit"):
         pack([b"x" * 1000], OFF)
 

@@ -9,7 +9,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.types import Command
 
-from threadkeep.codec import NativeCodec
+from threadkeep._core.codec import NativeCodec
 from threadkeep.errors import CorruptionError
 
 CODEC = NativeCodec()

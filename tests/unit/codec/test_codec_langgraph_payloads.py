@@ -33,8 +33,8 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, Send, TimeoutPolicy
 
-from threadkeep.codec import NativeCodec, Registry
-from threadkeep.codec.langgraph_payloads import Shared, decode_langgraph
+from threadkeep._core.codec import NativeCodec, Registry
+from threadkeep._core.codec.langgraph_payloads import Shared, decode_langgraph
 from threadkeep.errors import CodecError, CorruptionError, UnknownTypeError
 
 CODEC = NativeCodec()

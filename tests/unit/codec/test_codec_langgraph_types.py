@@ -46,7 +46,7 @@ from langgraph.types import (
     TimeoutPolicy,
 )
 
-from threadkeep.codec import NativeCodec
+from threadkeep._core.codec import NativeCodec
 
 CODEC = NativeCodec()
 LANGGRAPH = JsonPlusSerializer()

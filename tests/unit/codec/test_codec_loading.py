@@ -22,9 +22,9 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde import _msgpack as langgraph_msgpack
 from langgraph.types import Send
 
-from threadkeep.codec import NativeCodec, Registry, register, register_module
-from threadkeep.codec import registry as registry_module
-from threadkeep.codec.format import HOMES, OBJECT, Tag
+from threadkeep._core.codec import NativeCodec, Registry, register, register_module
+from threadkeep._core.codec import registry as registry_module
+from threadkeep._core.codec.format import HOMES, OBJECT, Tag
 from threadkeep.errors import (
     CodecError,
     CorruptionError,
@@ -205,7 +205,7 @@ def test_paths_of_another_system_say_so() -> None:
 
 
 def test_importing_the_codec_imports_no_library_that_it_can_do_without() -> None:
-    code = "import sys, threadkeep.codec; print(*sys.modules)"
+    code = "import sys, threadkeep._core.codec; print(*sys.modules)"
     found = subprocess.run(  # in a process of its own: this one has imported everything
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )

@@ -12,8 +12,8 @@ import pytest
 from codec_local_classes import instances, make_classes
 from langgraph.checkpoint.serde import _msgpack as langgraph_msgpack
 
-from threadkeep.codec import NativeCodec, Registry
-from threadkeep.codec.registry import LocalClasses
+from threadkeep._core.codec import NativeCodec, Registry
+from threadkeep._core.codec.registry import LocalClasses
 from threadkeep.errors import UnknownTypeError
 
 

@@ -27,9 +27,9 @@ from langchain_core.messages import (
 )
 from langgraph.types import Send
 
-from threadkeep.codec import NativeCodec
-from threadkeep.codec.format import CODES, HOMES
-from threadkeep.codec.langchain_types import FIELD_CODECS, MODELS, FieldCodec
+from threadkeep._core.codec import NativeCodec
+from threadkeep._core.codec.format import CODES, HOMES
+from threadkeep._core.codec.langchain_types import FIELD_CODECS, MODELS, FieldCodec
 from threadkeep.errors import NewerFormatError
 
 CODEC = NativeCodec()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kit.selection import settings_of
 from langchain_core.messages import AIMessage, HumanMessage
 
-from threadkeep.codec import (
+from threadkeep._core.codec import (
     NativeCodec,
     introspection,
 )

@@ -9,11 +9,11 @@ import pytest
 from codec_local_classes import HERE, instances, make_classes
 from langchain_core.messages import AIMessage, HumanMessage
 
-from threadkeep.codec import NativeCodec, Registry
-from threadkeep.codec.raw import Raw, RawCodec
-from threadkeep.diff.records import plain
-from threadkeep.diff.values import differences
+from threadkeep._core.codec import NativeCodec, Registry
+from threadkeep._core.codec.raw import Raw, RawCodec
 from threadkeep.errors import CorruptionError, UnknownTypeError, UnserializableError
+from threadkeep.threads.diff.records import plain
+from threadkeep.threads.diff.values import differences
 
 SHOWN = {
     "Model": {"a": 1, "key": "**********", "b": 2},

@@ -20,8 +20,8 @@ import pydantic.v1
 import pytest
 from langchain_core.messages import HumanMessage
 
-from threadkeep.codec import NativeCodec, Registry
-from threadkeep.codec.format import MAX_DEPTH
+from threadkeep._core.codec import NativeCodec, Registry
+from threadkeep._core.codec.format import MAX_DEPTH
 from threadkeep.errors import UnserializableError
 
 CODEC = NativeCodec()

@@ -12,7 +12,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from threadkeep.codec import NativeCodec, SerdeCodec
+from threadkeep._core.codec import NativeCodec, SerdeCodec
 from threadkeep.errors import CorruptionError, InvalidArgumentError, UnserializableError
 
 

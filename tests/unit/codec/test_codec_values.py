@@ -23,7 +23,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.store.base import Item, SearchItem
 from langgraph.types import Command, Interrupt, Overwrite, Send, TimeoutPolicy
 
-from threadkeep.codec import NativeCodec
+from threadkeep._core.codec import NativeCodec
 
 CODEC = NativeCodec()
 PARIS = ZoneInfo("Europe/Paris")

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadkeep.diff.values import (
+from threadkeep.threads.diff.values import (
     Effort,
     align,
     gaps,

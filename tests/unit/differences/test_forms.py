@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage
 
-from threadkeep.codec import NativeCodec
-from threadkeep.diff import (
+from threadkeep._core.codec import NativeCodec
+from threadkeep.threads.diff import (
     Change,
     ChannelDiff,
     DiffSide,
     StateDiff,
     differences,
 )
-from threadkeep.diff.records import brief
+from threadkeep.threads.diff.records import brief
 
 
 def side(**more: Any) -> DiffSide:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from threadkeep.diff.values import LONG, Effort, text_edits
+from threadkeep.threads.diff.values import LONG, Effort, text_edits
 
 TEXT = st.text(st.sampled_from("ab \n,x\r"), max_size=120)
 

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from kit.engine import exactly
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
-from threadkeep.codec import NativeCodec
-from threadkeep.diff import (
+from threadkeep._core.codec import NativeCodec
+from threadkeep.threads.diff import (
     Change,
     differences,
 )
-from threadkeep.diff.values import Effort
+from threadkeep.threads.diff.values import Effort
 
 CODEC = NativeCodec()
 

@@ -6,12 +6,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kit.engine import Chain, Counted, checkpoint, config, counted_saver
 
-from threadkeep.engine.model import Batch
-from threadkeep.forks.branches import (
+from threadkeep._core.engine.model import Batch
+from threadkeep.savers.saver import Saver
+from threadkeep.threads.forks.branches import (
     BranchCheckpoint,
     tree,
 )
-from threadkeep.saver import Saver
 
 IDS = st.integers(0, 14).map(lambda n: f"{n:02}")
 PARENTS = st.dictionaries(IDS, st.none() | IDS | st.just("absent"), min_size=1)

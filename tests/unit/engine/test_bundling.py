@@ -20,9 +20,8 @@ from kit.engine import (
     until_commit,
 )
 
-from threadkeep.backends.memory import MemoryBackend
-from threadkeep.codec.frame import Compression, pack
-from threadkeep.engine.model import (
+from threadkeep._core.codec.frame import Compression, pack
+from threadkeep._core.engine.model import (
     Batch,
     CopyThread,
     DropThread,
@@ -31,12 +30,13 @@ from threadkeep.engine.model import (
     Segment,
     WriteRow,
 )
-from threadkeep.engine.operation import Fetch
-from threadkeep.engine.rows import manifest_of, unpack_writes
+from threadkeep._core.engine.operation import Fetch
+from threadkeep._core.engine.rows import manifest_of, unpack_writes
+from threadkeep._stores.memory import MemoryBackend
 from threadkeep.errors import ConflictError, ThreadDeletedError, ThreadExistsError
-from threadkeep.retention import apply
-from threadkeep.saver import Saver
-from threadkeep.transfer import putting, whole_thread
+from threadkeep.savers.saver import Saver
+from threadkeep.threads.retention import apply
+from threadkeep.threads.transfer import putting, whole_thread
 
 LONG = "x" * 90
 NOW = 1_763_000_000_000_000

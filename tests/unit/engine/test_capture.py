@@ -16,9 +16,9 @@ from kit.engine import exactly
 from langchain_core.messages import HumanMessage
 from pydantic import BaseModel
 
-from threadkeep.engine import capture as captures
-from threadkeep.engine import shadow as shadows
-from threadkeep.engine.capture import is_state
+from threadkeep._core.engine import capture as captures
+from threadkeep._core.engine import shadow as shadows
+from threadkeep._core.engine.capture import is_state
 
 from .values import VALUES, Mixed, Model, Pair, Slotted, changes
 

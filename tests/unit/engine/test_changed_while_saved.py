@@ -19,12 +19,12 @@ import pytest
 from kit.engine import Chain, exactly, fresh, memory_saver, values_of
 from langchain_core.messages import AIMessage
 
-from threadkeep.engine import shadow as shadows
+from threadkeep._core.engine import shadow as shadows
 
 from .values import Attrs, Mixed, Model, Plain, Slotted
 
 LONG = "x" * 70
-ENGINE = "threadkeep.engine."
+ENGINE = "threadkeep._core.engine."
 PUTS = 200
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadkeep.engine import rows
-from threadkeep.engine.model import FREE, HIDDEN, CheckpointRow, WriteRow
+from threadkeep._core.engine import rows
+from threadkeep._core.engine.model import FREE, HIDDEN, CheckpointRow, WriteRow
 from threadkeep.errors import CorruptionError
 
 ROW = CheckpointRow("", "1", None, 0, 0, 0, 17, "{}", None, 1, 0, b"")

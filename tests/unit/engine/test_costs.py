@@ -26,9 +26,9 @@ from langgraph.graph.message import add_messages
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from threadkeep.engine import manifest, rows
+from threadkeep._core.engine import manifest, rows
 from threadkeep.errors import UnserializableError
-from threadkeep.saver import Saver
+from threadkeep.savers.saver import Saver
 
 from .values import Plain
 

@@ -8,10 +8,10 @@ import pytest
 from kit.engine import Chain, config, fresh, memory_saver, run_on
 from langchain_core.messages import HumanMessage
 
-from threadkeep.codec.frame import Compression, pack, unpack
-from threadkeep.engine.model import CopyThread, Segment
+from threadkeep._core.codec.frame import Compression, pack, unpack
+from threadkeep._core.engine.model import CopyThread, Segment
 from threadkeep.errors import CorruptionError
-from threadkeep.transfer import (
+from threadkeep.threads.transfer import (
     digest,
     whole_thread,
 )

@@ -9,15 +9,15 @@ import pytest
 from kit.engine import Chain, CountedCodec, config, exactly, fresh, memory_saver, values_of
 from langchain_core.messages import AIMessage
 
-from threadkeep.codec import Compression, NativeCodec, frame, pack
-from threadkeep.engine import (
+from threadkeep._core.codec import Compression, NativeCodec, frame, pack
+from threadkeep._core.engine import (
     elements,
     refs,
 )
-from threadkeep.engine.elements import Elements
-from threadkeep.engine.model import Segment, Span
-from threadkeep.engine.refs import Cell, Inline, Run
-from threadkeep.engine.snapshots import Raw
+from threadkeep._core.engine.elements import Elements
+from threadkeep._core.engine.model import Segment, Span
+from threadkeep._core.engine.refs import Cell, Inline, Run
+from threadkeep._core.engine.snapshots import Raw
 from threadkeep.errors import CorruptionError
 
 CODEC = NativeCodec()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from threadkeep.engine.thread_entry import ThreadEntry, checked, sound
+from threadkeep._core.engine.thread_entry import ThreadEntry, checked, sound
 from threadkeep.errors import CorruptionError
 
 SOUND = ThreadEntry(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kit.engine import exactly
 from langchain_core.messages import HumanMessage
 
-from threadkeep.codec import NativeCodec
-from threadkeep.engine.differences import same
+from threadkeep._core.codec import NativeCodec
+from threadkeep._core.engine.differences import same
 
 from .values import VALUES, Model, Slotted, changes
 

@@ -15,10 +15,10 @@ from langgraph.graph.message import add_messages
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
-from threadkeep import arguments
-from threadkeep.engine import put
-from threadkeep.engine.draft import Draft
-from threadkeep.saver import Saver
+from threadkeep._core import arguments
+from threadkeep._core.engine import put
+from threadkeep._core.engine.draft import Draft
+from threadkeep.savers.saver import Saver
 
 LONG = "a text that is too long to be kept in the manifest itself, as most of what people say is"
 

@@ -11,7 +11,7 @@ from kit.engine import Chain, Counted, exactly, fresh, values_of
 from kit.selection import some
 from langchain_core.messages import HumanMessage
 
-from threadkeep.saver import Saver
+from threadkeep.savers.saver import Saver
 
 STEPS = some(500, 1000)
 LONG = "some text that a message may well have, not very long and not very short "

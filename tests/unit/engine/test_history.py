@@ -10,8 +10,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from threadkeep.engine.model import ReadThread
-from threadkeep.saver import Saver
+from threadkeep._core.engine.model import ReadThread
+from threadkeep.savers.saver import Saver
 
 
 def tell(saver, count, seed_at=0):

@@ -18,10 +18,10 @@ from kit.engine import (
 )
 from langgraph.checkpoint.base import empty_checkpoint
 
-from threadkeep.engine.model import ReadSizes, ReadThread
+from threadkeep._core.engine.model import ReadSizes, ReadThread
 from threadkeep.errors import ConflictError
-from threadkeep.retention import apply
-from threadkeep.saver import Saver
+from threadkeep.savers.saver import Saver
+from threadkeep.threads.retention import apply
 
 LONG = "x" * 90
 

@@ -7,7 +7,7 @@ import time
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 
-from threadkeep.engine.rows import created_at
+from threadkeep._core.engine.rows import created_at
 
 TEXT = "1ef4f797-8335-6428-8001-8a1503f9b875"
 

@@ -19,10 +19,10 @@ from kit.engine import (
 )
 from langchain_core.messages import HumanMessage
 
-from threadkeep import arguments
-from threadkeep.engine import put as write
-from threadkeep.engine.model import DropThread
-from threadkeep.retention import apply as housekeeping
+from threadkeep._core import arguments
+from threadkeep._core.engine import put as write
+from threadkeep._core.engine.model import DropThread
+from threadkeep.threads.retention import apply as housekeeping
 
 LONG = "x" * 90
 BIG = 400_000

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadkeep import Retention
-from threadkeep.engine.model import HIDDEN, CheckpointRow, Child, StoredCheckpoint, WriteRow
-from threadkeep.engine.refs import Inline
-from threadkeep.engine.rows import pack_writes, with_body
+from threadkeep._core.engine.model import HIDDEN, CheckpointRow, Child, StoredCheckpoint, WriteRow
+from threadkeep._core.engine.refs import Inline
+from threadkeep._core.engine.rows import pack_writes, with_body
+from threadkeep._core.policies import retention as policy
 from threadkeep.errors import CorruptionError, InvalidArgumentError, NewerFormatError
-from threadkeep.retention import policy
-from threadkeep.retention.choose import (
+from threadkeep.threads.retention.choose import (
     GRACE,
     choose,
 )

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from threadkeep.engine.snapshots import (
+from threadkeep._core.engine.snapshots import (
     LoadEntry,
     Loads,
     own_copy,

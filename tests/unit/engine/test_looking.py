@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from kit.engine import Chain, Counted, Steps
 
-from threadkeep.diff import checkpoints
-from threadkeep.engine.model import Batch
-from threadkeep.engine.operation import CheckpointRef
+from threadkeep._core.engine.model import Batch
+from threadkeep._core.engine.operation import CheckpointRef
 from threadkeep.errors import CheckpointNotFoundError, CorruptionError, ThreadNotFoundError
-from threadkeep.forks import branches
-from threadkeep.saver import Saver
+from threadkeep.savers.saver import Saver
+from threadkeep.threads.diff import checkpoints
+from threadkeep.threads.forks import branches
 
 
 @pytest.fixture

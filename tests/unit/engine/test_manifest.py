@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.engine import exactly
 
-from threadkeep.engine import manifest
-from threadkeep.engine.manifest import ChannelEntry, Manifest
-from threadkeep.engine.model import Span
-from threadkeep.engine.refs import Cell, Inline, Run
+from threadkeep._core.engine import manifest
+from threadkeep._core.engine.manifest import ChannelEntry, Manifest
+from threadkeep._core.engine.model import Span
+from threadkeep._core.engine.refs import Cell, Inline, Run
 from threadkeep.errors import CorruptionError
 
 from .test_refs import REFS

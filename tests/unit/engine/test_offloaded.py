@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadkeep.codec.frame import Compression, pack, pack_elsewhere
-from threadkeep.cold.offload import _piece
-from threadkeep.engine.cold_references import (
+from threadkeep._core.codec.frame import Compression, pack, pack_elsewhere
+from threadkeep._core.engine.cold_references import (
     MOST,
     STUB,
     Location,
     location_of,
     stubs_for,
 )
-from threadkeep.engine.model import Segment, SegmentInfo, Span
-from threadkeep.engine.refs import covering
+from threadkeep._core.engine.model import Segment, SegmentInfo, Span
+from threadkeep._core.engine.refs import covering
 from threadkeep.errors import CorruptionError
+from threadkeep.threads.archives.offload import _piece
 
 KEY = f"threads/{'0' * 40}/{'1' * 16}/{'2' * 16}.tkp"
 

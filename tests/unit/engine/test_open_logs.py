@@ -7,7 +7,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadkeep.engine.logs import (
+from threadkeep._core.engine.logs import (
     OpenLogs,
     TailSegment,
 )

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadkeep.codec import NativeCodec
-from threadkeep.codec.frame import pack_varint, read_varint
-from threadkeep.engine import elements
+from threadkeep._core.codec import NativeCodec
+from threadkeep._core.codec.frame import pack_varint, read_varint
+from threadkeep._core.engine import elements
 from threadkeep.errors import CorruptionError
 
 PIECES = st.one_of(

@@ -8,9 +8,9 @@ import ormsgpack
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadkeep.engine import refs
-from threadkeep.engine.model import Span
-from threadkeep.engine.refs import Cell, Inline, Run
+from threadkeep._core.engine import refs
+from threadkeep._core.engine.model import Span
+from threadkeep._core.engine.refs import Cell, Inline, Run
 
 SPAN = st.builds(lambda log, start, size: Span(log, start, start + size), *[st.integers(0, 12)] * 3)
 SPANS = st.lists(SPAN, max_size=8)

@@ -23,18 +23,18 @@ from kit.engine import (
 from kit.selection import settings_of
 
 from threadkeep import Retention
-from threadkeep.backends.base import Backend
-from threadkeep.engine import (
+from threadkeep._core.engine import (
     logs,
     registration,
     thread_entry,
 )
-from threadkeep.engine.lineage import overlap
-from threadkeep.engine.model import Batch, DropThread, ReadThread, SegmentInfo, Span
-from threadkeep.engine.refs import covering
-from threadkeep.engine.thread_entry import Touch
+from threadkeep._core.engine.lineage import overlap
+from threadkeep._core.engine.model import Batch, DropThread, ReadThread, SegmentInfo, Span
+from threadkeep._core.engine.refs import covering
+from threadkeep._core.engine.thread_entry import Touch
+from threadkeep._stores.base import Backend
 from threadkeep.errors import NewerFormatError
-from threadkeep.retention import (
+from threadkeep.threads.retention import (
     apply,
     gc,
 )

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from kit.engine import exactly
 from langgraph.checkpoint.base import empty_checkpoint
 
-from threadkeep.codec import NativeCodec
-from threadkeep.engine import rows
-from threadkeep.engine.model import Child, WriteRow
-from threadkeep.engine.refs import Inline
+from threadkeep._core.codec import NativeCodec
+from threadkeep._core.engine import rows
+from threadkeep._core.engine.model import Child, WriteRow
+from threadkeep._core.engine.refs import Inline
 from threadkeep.errors import CorruptionError, UnserializableError
 
 from .values import VALUES

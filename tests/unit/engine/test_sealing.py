@@ -18,9 +18,9 @@ from kit.engine import (
 )
 from langchain_core.messages import AIMessage
 
-from threadkeep.engine import logs
-from threadkeep.engine.model import ReadThread
-from threadkeep.saver import Saver
+from threadkeep._core.engine import logs
+from threadkeep._core.engine.model import ReadThread
+from threadkeep.savers.saver import Saver
 
 LONG = "some text that a message may well have, not very long and not very short "
 

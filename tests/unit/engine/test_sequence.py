@@ -10,14 +10,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kit.engine import exactly
 
-from threadkeep.engine import capture
-from threadkeep.engine.differences import (
+from threadkeep._core.engine import capture
+from threadkeep._core.engine.differences import (
     Piece,
     Seen,
     compare,
     to_watch,
 )
-from threadkeep.engine.shadow import Shadow
+from threadkeep._core.engine.shadow import Shadow
 
 from .values import VALUES, Plain, changes
 

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from kit.engine import exactly
 from langchain_core.messages import AIMessage, HumanMessage
 
-from threadkeep.codec.introspection import layout
-from threadkeep.engine import capture as captures
-from threadkeep.engine import shadow as shadows
-from threadkeep.engine.shadow import PortableShadow
+from threadkeep._core.codec.introspection import layout
+from threadkeep._core.engine import capture as captures
+from threadkeep._core.engine import shadow as shadows
+from threadkeep._core.engine.shadow import PortableShadow
 
 from .values import VALUES, Attrs, Mixed, Model, Pair, Plain, Slotted, changes
 

@@ -8,10 +8,10 @@ import pytest
 from kit.engine import Chain, checkpoint, config, fresh, memory_saver
 from langchain_core.messages import AIMessage, HumanMessage
 
-from threadkeep.codec import NativeCodec
-from threadkeep.codec.introspection import references
-from threadkeep.engine import thread_sizes
-from threadkeep.engine.model import Span
+from threadkeep._core.codec import NativeCodec
+from threadkeep._core.codec.introspection import references
+from threadkeep._core.engine import thread_sizes
+from threadkeep._core.engine.model import Span
 
 from .values import Plain
 

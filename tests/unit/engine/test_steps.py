@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from langgraph._internal import _constants
 from langgraph.pregel._task_status import read_task_statuses
 
-from threadkeep.engine.thread_summary import (
+from threadkeep._core.engine.thread_summary import (
     following,
     own,
     tasks,
 )
-from threadkeep.langgraph_internals import (
+from threadkeep._core.langgraph_internals import (
     ERROR_SOURCE,
     NO_TASK,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kit.engine import Chain, counted_saver
 
-from threadkeep.engine.model import Batch
+from threadkeep._core.engine.model import Batch
 
 
 def test_a_long_path_is_read_in_stretches_and_no_value_is_decoded():

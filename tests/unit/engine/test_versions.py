@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kit.engine import exactly
 from langgraph.checkpoint.memory import InMemorySaver
 
-from threadkeep.arguments import (
+from threadkeep._core.arguments import (
     compare_versions,
     next_version,
 )

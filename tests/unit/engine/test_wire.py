@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.engine import exactly
 
-from threadkeep import validation
-from threadkeep.engine import manifest
-from threadkeep.engine.capture import (
+from threadkeep._core import validation
+from threadkeep._core.engine import manifest
+from threadkeep._core.engine.capture import (
     behind,
     portable_behind,
 )
-from threadkeep.engine.manifest import ChannelEntry, Manifest, numbers, portable_difference
-from threadkeep.engine.model import Span
-from threadkeep.engine.refs import Cell, Inline, Run, to_wire
+from threadkeep._core.engine.manifest import ChannelEntry, Manifest, numbers, portable_difference
+from threadkeep._core.engine.model import Span
+from threadkeep._core.engine.refs import Cell, Inline, Run, to_wire
 
 from .test_manifest import ENTRY, MANIFESTS, NAMES, SEEN, VERSIONS
 

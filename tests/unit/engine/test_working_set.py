@@ -11,9 +11,9 @@ from kit.engine import Chain, config, counted_saver, exactly, fresh, run_config,
 from langchain_core.messages import HumanMessage
 
 from threadkeep import MemorySaver
-from threadkeep.engine.model import HeadFence
-from threadkeep.engine.snapshots import Snapshot
-from threadkeep.engine.working_set import ThreadMemory, WorkingSet
+from threadkeep._core.engine.model import HeadFence
+from threadkeep._core.engine.snapshots import Snapshot
+from threadkeep._core.engine.working_set import ThreadMemory, WorkingSet
 
 LONG = "x" * 90
 

@@ -11,20 +11,20 @@ from langgraph.checkpoint.base import CheckpointTuple
 from rich.console import RenderableType
 from rich.text import Text
 
+from threadkeep._core.engine.context import not_found
+from threadkeep._core.engine.operation import CheckpointRef
+from threadkeep._stores.message_index import ScanIndex
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import FULL, THREAD, flag, option
 from threadkeep.cli.readable import message
 from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import Drawn, line, moment, plural, text
 from threadkeep.cli.texts import cut, message_lines
-from threadkeep.diff.records import plain
-from threadkeep.engine.context import not_found
-from threadkeep.engine.operation import CheckpointRef
 from threadkeep.errors import InvalidArgumentError, NotFoundError
 from threadkeep.memory import ArchivedMessage, Layer, LayeredCheckpointSaver
-from threadkeep.memory.index import ScanIndex
-from threadkeep.saver import Saver
+from threadkeep.savers.saver import Saver
 from threadkeep.streaming import PartialStream
+from threadkeep.threads.diff.records import plain
 
 CHANNEL = "messages"
 

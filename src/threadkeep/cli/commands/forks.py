@@ -15,9 +15,9 @@ from threadkeep.cli.parameters import DRY_RUN, THREAD, argument, option, thread_
 from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import Drawn, line, made_by, moment, plural, print_thread, table, text
 from threadkeep.errors import MergeConflictError
-from threadkeep.forks.branches import BranchCheckpoint, Branches
-from threadkeep.saver import Saver
+from threadkeep.savers.saver import Saver
 from threadkeep.threads import Merge
+from threadkeep.threads.forks.branches import BranchCheckpoint, Branches
 
 
 @command("threadkeep fork 42 --as 'what if' --url threads.db", cold=True)

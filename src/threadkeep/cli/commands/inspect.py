@@ -15,6 +15,10 @@ from langgraph.checkpoint.base import CheckpointTuple
 from rich.console import RenderableType
 from rich.text import Text
 
+from threadkeep._core.engine.context import not_found
+from threadkeep._core.engine.model import OWN_NS
+from threadkeep._core.engine.operation import CheckpointRef
+from threadkeep._core.engine.thread_summary import own
 from threadkeep.cli.app import command
 from threadkeep.cli.commands.beside import (
     older_layers,
@@ -42,17 +46,13 @@ from threadkeep.cli.readable import (
 from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import compact, line, made_by, moment, plural, table, text, thread_line
 from threadkeep.cli.texts import cut, indented, message_lines
-from threadkeep.diff import StateDiff
-from threadkeep.diff.records import plain
-from threadkeep.engine.context import not_found
-from threadkeep.engine.model import OWN_NS
-from threadkeep.engine.operation import CheckpointRef
-from threadkeep.engine.thread_summary import own
 from threadkeep.errors import InvalidArgumentError, NotFoundError
 from threadkeep.memory import Layer
-from threadkeep.saver import Saver
+from threadkeep.savers.saver import Saver
 from threadkeep.streaming import PartialStream
 from threadkeep.threads import ChannelVersion
+from threadkeep.threads.diff import StateDiff
+from threadkeep.threads.diff.records import plain
 
 _NAMED = 10  # namespaces that an error names
 

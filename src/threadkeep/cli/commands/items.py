@@ -12,20 +12,20 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from threadkeep._core.codec.raw import RawCodec
+from threadkeep._core.engine.operation import call
+from threadkeep._core.texts import size
+from threadkeep._run.layered_store import store_of
+from threadkeep._stores.items.values import Packer
 from threadkeep.cache import Cache
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import FULL, YES, argument, flag, option
 from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import compact, line, moment, plural, table
 from threadkeep.cli.texts import cut
-from threadkeep.codec.raw import RawCodec
-from threadkeep.diff.records import plain
-from threadkeep.engine.operation import call
 from threadkeep.errors import InvalidArgumentError, NotFoundError, NotSetUpError
-from threadkeep.layered_store import store_of
 from threadkeep.store import InMemoryStore, Store
-from threadkeep.store.values import Packer
-from threadkeep.texts import size
+from threadkeep.threads.diff.records import plain
 
 _SEPARATOR = "."  # (LangGraph allows it in no label)
 _WIDTH = 60  # characters of a value in a list

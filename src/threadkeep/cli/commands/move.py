@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from threadkeep._core.engine.thread_entry import ThreadStatus
+from threadkeep._stores.files import file_errors
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import (
     DRY_RUN,
@@ -29,12 +31,10 @@ from threadkeep.cli.stores import (
     public_name,
 )
 from threadkeep.cli.terminal import Drawn, plural, skipped_lines, table, text
-from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, WrongKeyError
 from threadkeep.threads import Adopted, Filters, Mirrored
-from threadkeep.transfer.bundles import check_is_bundle
-from threadkeep.transfer.files import file_errors
-from threadkeep.transfer.sources.base import KEY_SIZES
+from threadkeep.threads.transfer.bundles import check_is_bundle
+from threadkeep.threads.transfer.sources.base import KEY_SIZES
 
 _SAVED = [
     state for state in ThreadStatus if state not in (ThreadStatus.CREATED, ThreadStatus.DELETED)

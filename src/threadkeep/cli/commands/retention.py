@@ -7,6 +7,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
+from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS, ThreadStatus
+from threadkeep._core.policies.retention import Retention
+from threadkeep._core.policies.tiering import ColdTier, Tiering, WarmTier
+from threadkeep._core.validation import duration
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import (
     DRY_RUN,
@@ -21,8 +25,6 @@ from threadkeep.cli.parameters import (
 )
 from threadkeep.cli.stores import Session, settings
 from threadkeep.cli.terminal import Drawn, plural, print_error, table, thread_table
-from threadkeep.cold.policy import ColdTier, Tiering, WarmTier
-from threadkeep.engine.thread_entry import WITH_CHECKPOINTS, ThreadStatus
 from threadkeep.errors import (
     BackendError,
     InvalidArgumentError,
@@ -30,10 +32,8 @@ from threadkeep.errors import (
     ThreadNotFoundError,
     invalid,
 )
-from threadkeep.retention.policy import Retention
-from threadkeep.saver import Saver
+from threadkeep.savers.saver import Saver
 from threadkeep.threads import Collected, GcReport, ThreadInfo, TierReport
-from threadkeep.validation import duration
 
 _TIMES = {"max_age", "ttl", "warm"}
 EVERY = option("--every TIME", "Repeat at this interval, such as 10m.")

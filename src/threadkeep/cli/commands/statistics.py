@@ -11,16 +11,16 @@ from typing import Any
 
 from rich.cells import cell_len
 
-from threadkeep.backends.open import file_of
+from threadkeep._core.engine.usage import ThreadUsage
+from threadkeep._core.texts import shown, size
+from threadkeep._stores.open import file_of
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import URL_ARGUMENT, flag, option, parse_positive
 from threadkeep.cli.stores import Session, public_name
 from threadkeep.cli.terminal import Drawn, bar, columns, plural, table, text, width
-from threadkeep.engine.usage import ThreadUsage
 from threadkeep.monitor.advice import Advice
 from threadkeep.monitor.advice import advise as advise_on
-from threadkeep.statistics import Stats
-from threadkeep.texts import shown, size
+from threadkeep.threads.statistics import Stats
 
 _LABELS = {
     "manifests": "(manifests)",

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import typer
 
-from threadkeep.backends.open import file_of
+from threadkeep._core.engine.operation import Progress
+from threadkeep._stores.open import file_of
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import (
     DRY_RUN,
@@ -24,13 +25,12 @@ from threadkeep.cli.parameters import (
 )
 from threadkeep.cli.stores import Session, open_target, public_name
 from threadkeep.cli.terminal import plural, print_thread, skipped_lines
-from threadkeep.engine.operation import Progress
 from threadkeep.errors import CorruptionError, InvalidArgumentError, NotSetUpError
-from threadkeep.repair.check import CheckReport, Finding
-from threadkeep.repair.repair import HINTS
-from threadkeep.saver import Saver
+from threadkeep.savers import backup as backups
+from threadkeep.savers.saver import Saver
 from threadkeep.threads import RepairedThread, RepairReport
-from threadkeep.transfer import backup as backups
+from threadkeep.threads.repair.check import CheckReport, Finding
+from threadkeep.threads.repair.repair import HINTS
 
 # -- check -------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from threadkeep._core.engine.thread_entry import ThreadStatus
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import (
     DRY_RUN,
@@ -24,11 +25,10 @@ from threadkeep.cli.parameters import (
 )
 from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import Drawn, plural, print_thread, table, thread_table
-from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, UnfinishedErasureError
-from threadkeep.registry.filters import MOST
-from threadkeep.saver import Saver
+from threadkeep.savers.saver import Saver
 from threadkeep.threads import EraseReport, ThreadInfo, ThreadPage
+from threadkeep.threads.registry.filters import MOST
 
 _WHEN = "Use an ISO time (UTC), or a time ago such as 7d, 12h or 30m."
 _STATES = ", ".join(ThreadStatus)

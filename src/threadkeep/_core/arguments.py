@@ -1,0 +1,264 @@
+"""LangGraph's configs and checkpoints, validated and copied into the engine's records, and back.
+
+Pure functions. Containers that the caller owns are copied here.
+
+Channel versions of whatever kind a thread already uses: the next one, and their order.
+
+Invariant: what `next_version` gives is greater, by `compare_versions` and
+by LangGraph's own comparison, than the version that it was given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from random import SystemRandom
+from typing import Any, Literal
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    get_checkpoint_metadata,
+)
+
+from threadkeep._core import validation
+from threadkeep._core.engine.listing import Listing
+from threadkeep._core.engine.load import Load, Loaded
+from threadkeep._core.engine.operation import CheckpointRef
+from threadkeep._core.engine.put import Put, PutWrites
+from threadkeep._core.langgraph_internals import RUNTIME, TASK_ID, TASK_NS
+from threadkeep.errors import InvalidArgumentError, InvalidConfigError, invalid
+
+
+def place(config: RunnableConfig) -> CheckpointRef:
+    """Return the thread, namespace and checkpoint that a config names."""
+    configurable = _configurable(config)
+    get = configurable.get
+    thread, ns, own_id = get("thread_id"), get("checkpoint_ns", ""), get("checkpoint_id")
+    if type(thread) is type(ns) is str and thread.isascii() and ns.isascii():  # as most are
+        return CheckpointRef(thread, ns, validation.checkpoint_id(own_id))
+    if thread is None:
+        raise InvalidConfigError(
+            "The config has no thread_id.",
+            hint='Pass {"configurable": {"thread_id": "..."}}.',
+        )
+    return CheckpointRef(
+        validation.text("thread_id", str(thread)),
+        validation.text("checkpoint_ns", str(ns or "")),
+        validation.checkpoint_id(own_id),
+    )
+
+
+def head(thread: str) -> RunnableConfig:
+    """Return the config of a thread's head."""
+    return {"configurable": {"thread_id": validation.thread_id(thread), "checkpoint_ns": ""}}
+
+
+def _configurable(config: RunnableConfig | None) -> Mapping[str, Any]:
+    configurable = config.get("configurable") if validation.is_mapping(config) else None
+    if not validation.is_mapping(configurable):
+        raise InvalidConfigError(
+            'The config has no "configurable" part.',
+            hint='Pass {"configurable": {"thread_id": "..."}}.',
+        )
+    return configurable
+
+
+def load(config: RunnableConfig) -> Load:
+    """Return the arguments of `get_tuple` as a record."""
+    configurable = _configurable(config)
+    inside = TASK_ID in configurable or TASK_NS in (config.get("metadata") or {})
+    return Load(place(config), RUNTIME in configurable and not inside, inside)
+
+
+def put(
+    config: RunnableConfig,
+    checkpoint: Checkpoint,
+    metadata: CheckpointMetadata,
+    new_versions: ChannelVersions,
+) -> Put:
+    """Return the arguments of `put` as a record. The checkpoint's own versions count.
+
+    A channel that `new_versions` names is new, even if its version is its parent's.
+    """
+    parent = place(config)
+    copied = dict(validation.mapping("checkpoint", checkpoint, parent))
+    if not isinstance(copied.get("id"), str) or not copied["id"]:
+        raise InvalidConfigError(
+            "The checkpoint has no id.",
+            hint="Each has one: see langgraph.checkpoint.base.empty_checkpoint().",
+            thread=parent.thread,
+            namespace=parent.ns or None,
+        )
+    own_id = validation.text("checkpoint['id']", copied["id"], parent)
+    target = CheckpointRef(parent.thread, parent.ns, own_id)
+    values = validation.mapping(
+        "checkpoint['channel_values']", copied.get("channel_values") or {}, target
+    )
+    copied["channel_values"] = dict(values)
+    versions = copied.get("channel_versions") or {}
+    copied["channel_versions"] = dict(
+        validation.mapping("checkpoint['channel_versions']", versions, target)
+    )
+    validation.checkpoint(copied, target)
+    validation.mapping("metadata", metadata, target)
+    new = frozenset(validation.mapping("new_versions", new_versions or {}, target))
+    merged: Any = get_checkpoint_metadata(_with_plain_metadata(config), metadata)
+    run = RUNTIME in config["configurable"]
+    return Put(target, parent.id, copied, merged, new, False, run)  # noqa: FBT003 - `complete`
+
+
+_PUT = ("config", "checkpoint", "metadata", "new_versions")
+
+
+def puts(many: Sequence[Sequence[Any]]) -> list[Put]:
+    """Return the arguments of `put_many` as records."""
+    calls = []
+    for number, one in enumerate(many):
+        if not isinstance(one, tuple | list) or len(one) != len(_PUT):
+            found = f" of {len(one)}" if isinstance(one, tuple | list) else ""
+            raise InvalidArgumentError(
+                f"puts[{number}] is a {type(one).__name__}{found}.",
+                hint=f"Use a tuple of {len(_PUT)}: {', '.join(_PUT)}.",
+            )
+        calls.append(put(one[0], one[1], one[2], one[3]))
+    return calls
+
+
+def _with_plain_metadata(config: RunnableConfig) -> RunnableConfig:
+    """Return the config with a dict for LangGraph's `ChainMap`, which is slow to iterate."""
+    found: object = config.get("metadata")
+    if type(found) is not ChainMap:
+        return config
+    plain: dict[str, Any] = {}
+    for each in reversed(found.maps):
+        plain.update(each)
+    return {**config, "metadata": plain}
+
+
+def stored(call: Put) -> RunnableConfig:
+    """Return the config that `put` returns."""
+    return _config(call.place.thread, call.place.ns, call.place.id)
+
+
+def put_writes(
+    config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str | None
+) -> PutWrites:
+    """Return the arguments of `put_writes` as a record. No task path is an empty one."""
+    target = place(config)
+    if target.id is None:
+        raise InvalidConfigError(
+            "The config has no checkpoint_id: writes belong to a checkpoint.",
+            hint="Pass the config that put() or get_tuple() returned.",
+            thread=target.thread,
+        )
+    return PutWrites(
+        target,
+        validation.writes(writes, target),
+        validation.text("task_id", task_id, target),
+        validation.text("task_path", "" if task_path is None else task_path, target),
+    )
+
+
+def listing(
+    config: RunnableConfig | None,
+    filter: Mapping[str, Any] | None,
+    before: RunnableConfig | None,
+    limit: int | None,
+) -> Listing:
+    """Return the arguments of `list` as a record."""
+    limit = validation.limit(limit)
+    older = validation.checkpoint_id(_configurable(before).get("checkpoint_id")) if before else None
+    at = CheckpointRef("") if config is None else place(config)
+    wanted = dict(validation.mapping("filter", filter or {}, at))
+    if config is None:
+        return Listing(None, before=older, filter=wanted, limit=limit)
+    ns = _configurable(config).get("checkpoint_ns")
+    return Listing(at.thread, None if ns is None else str(ns), at.id, older, wanted, limit)
+
+
+def checkpoint_tuple(loaded: Loaded, config: RunnableConfig | None = None) -> CheckpointTuple:
+    """Return LangGraph's tuple, with the caller's own config where it named the checkpoint."""
+    own = _config(loaded.thread, loaded.ns, loaded.id)
+    if config is not None and config["configurable"].get("checkpoint_id"):
+        configurable = {**config["configurable"], "checkpoint_id": loaded.id}
+        own = {**config, "configurable": configurable}
+    parent = None if loaded.parent is None else _config(loaded.thread, loaded.ns, loaded.parent)
+    return CheckpointTuple(
+        config=own,
+        checkpoint=loaded.checkpoint,  # type: ignore[arg-type]  # the engine knows no TypedDict
+        metadata=loaded.metadata,  # type: ignore[arg-type]  # likewise
+        parent_config=parent,
+        pending_writes=loaded.writes,
+    )
+
+
+def _config(thread: str, ns: str, checkpoint_id: str | None) -> RunnableConfig:
+    return {
+        "configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint_id}
+    }
+
+
+# The hash tells apart what two branches made of one version, whatever seed the program sets.
+_RANDOM = SystemRandom()
+
+
+def next_version(current: float | str | None) -> float | str:
+    """Return the version after `current`, of the same kind: int, float, digits, or "<seq>.<hash>".
+
+    A new channel begins with 1: small numbers, as threadkeep keeps each branch's values
+    apart itself. The hash of LangGraph's own savers only told branches apart, and is
+    continued with a new random number. Safe from any thread.
+
+    Raises:
+        InvalidArgumentError: the version is of none of these kinds.
+    """
+    if current is None:
+        return 1
+    if isinstance(current, int | float):
+        return current + 1
+    sequence, dot, _ = current.partition(".") if isinstance(current, str) else ("", "", "")
+    if not sequence.isdecimal():
+        raise _unknown(current)
+    following = str(int(sequence) + 1).zfill(len(sequence))
+    return f"{following}.{_RANDOM.random():016}" if dot else following
+
+
+def compare_versions(a: float | str, b: float | str) -> Literal[-1, 0, 1]:
+    """Return -1 if the version `a` comes before `b`, 1 if it comes after, 0 if neither.
+
+    Numbers (int, float) are ordered as numbers. Texts ("<seq>" or "<seq>.<hash>") are
+    ordered by sequence, as a number, then by hash, as text; none comes before any. Where
+    sequences are padded to one width, as LangGraph pads them, this is the order in which
+    LangGraph compares them. A hash only tells branches apart: which comes first means nothing.
+
+    Raises:
+        InvalidArgumentError: a version is of no known kind, or one is a number and one a text.
+    """
+    if isinstance(a, str) != isinstance(b, str):
+        raise InvalidArgumentError(
+            f"The channel versions {a!r} and {b!r} are of two kinds, which have no order.",
+            hint="Those of one channel in one thread are of one kind: compare these.",
+        )
+    x, y = _order(a), _order(b)
+    return 0 if x == y else -1 if x < y else 1
+
+
+def _order(version: float | str) -> tuple[float, str, str]:
+    """Return the sort key of versions of one kind."""
+    if isinstance(version, str):
+        sequence, _, branch = version.partition(".")
+        if sequence.isascii() and sequence.isdecimal():
+            digits = sequence.lstrip("0")  # (not as an int: that refuses very long ones)
+            return len(digits), digits, branch
+    elif type(version) is int or (isinstance(version, float) and not math.isnan(version)):
+        return version, "", ""
+    raise _unknown(version)
+
+
+def _unknown(version: object) -> InvalidArgumentError:
+    return invalid("channel version", version, 'Use a number, digits or "<number>.<hash>".')

@@ -1,0 +1,210 @@
+"""The two codecs: threadkeep's own, and one over a LangGraph serializer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar
+
+from langgraph.checkpoint.serde.base import (
+    SerializerProtocol,
+    UntypedSerializerProtocol,
+    maybe_add_typed_methods,
+)
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from threadkeep._core.codec.decoder import Decoder
+from threadkeep._core.codec.encoder import Encoder, PlainPacker
+from threadkeep._core.codec.format import OBJECT, OWN, Codec, Intern, Resolve, Tag, describe
+from threadkeep._core.codec.registry import DEFAULT_REGISTRY, Finder, Registry
+from threadkeep.errors import (
+    CorruptionError,
+    ThreadkeepError,
+    UnserializableError,
+    invalid,
+)
+
+_KNOWN = Tag.KNOWN
+_KNOWN_OBJECT = bytes((OBJECT, _KNOWN))
+_PLAIN = PlainPacker()
+_SCALARS = frozenset({type(None), bool, int, float, str})
+
+
+class NativeCodec:
+    """Codec that stores values exactly: msgpack with exact types. Immutable.
+
+    Args:
+        registry: registry of the program's classes.
+        pickle_fallback: pickle values that cannot be stored otherwise, and load pickles.
+            Loading a pickle runs whatever code it names: only for trusted data.
+        allowed: (module, name) of classes that may be loaded even where LangGraph's strict
+            mode is on; their modules must have been imported.
+    """
+
+    decoder: ClassVar[type[Decoder]] = Decoder
+
+    def __init__(
+        self,
+        registry: Registry = DEFAULT_REGISTRY,
+        pickle_fallback: bool = False,  # noqa: FBT001, FBT002 - the name says it where it is used
+        allowed: Collection[tuple[str, ...]] | None = None,
+    ) -> None:
+        self.registry = registry
+        self.finder = Finder(registry, frozenset(allowed or ()))
+        self.pickle_fallback = pickle_fallback
+
+    def encode(self, value: Any, intern: Intern | None = None) -> bytes:
+        """See `Codec.encode`. Scalars and messages of plain values are packed at once."""
+        kind = type(value)
+        rule = self.registry.rules.get(kind)
+        try:
+            if kind in _SCALARS and (rule is None or kind is int):
+                return _PLAIN.pack(value)
+            if rule is not None and rule.tag is _KNOWN:
+                payload = rule.encode(value, _PLAIN)
+                if payload is not None:
+                    return _KNOWN_OBJECT + payload
+        except TypeError:  # (`suppress` would take as long as a scalar)
+            pass
+        return Encoder(self.registry, self.pickle_fallback, intern).encode(value)
+
+    def decode(self, data: bytes, resolve: Resolve | None = None) -> Any:
+        """See `Codec.decode`."""
+        return self.decoder(self.finder, self.pickle_fallback, resolve).decode(data)
+
+    def decode_many(self, items: Sequence[bytes], resolve: Resolve | None = None) -> list[Any]:
+        """See `Codec.decode_many`."""
+        return self.decoder(self.finder, self.pickle_fallback, resolve).decode_many(items)
+
+    def divides(self, value: Any) -> bool:  # noqa: ARG002 - anything comes back exactly
+        """See `Codec.divides`."""
+        return True
+
+    def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> NativeCodec:
+        """See `Codec.with_allowlist`."""
+        allowed = self.finder.allowed.union(extra)
+        return type(self)(self.registry, self.pickle_fallback, allowed)
+
+
+_MARK = bytes((OBJECT, Tag.SERDE))
+_MAX_TAG = 255  # bytes: its length is stored in one
+
+
+class SerdeCodec:
+    """Codec over a serializer of LangGraph or of the program, stored with its type tag.
+
+    Args:
+        serde: object with `dumps_typed` and `loads_typed`, or `dumps` and `loads`.
+        native: reads the values that threadkeep's own codec wrote before; None refuses them.
+
+    Raises:
+        InvalidArgumentError: it has neither pair.
+    """
+
+    def __init__(
+        self,
+        serde: SerializerProtocol | UntypedSerializerProtocol,
+        native: NativeCodec | None = None,
+    ) -> None:
+        if not (_has(serde, "dumps_typed", "loads_typed") or _has(serde, "dumps", "loads")):
+            raise invalid(
+                "serde",
+                serde,
+                "Use an object with dumps_typed and loads_typed, or dumps and loads.",
+            )
+        self.serde = maybe_add_typed_methods(serde)
+        self.native = native
+
+    def encode(self, value: Any, intern: Intern | None = None) -> bytes:  # noqa: ARG002 - as the docstring says
+        """See `Codec.encode`; serializers have no references: nothing is interned."""
+        try:
+            kind, data = self.serde.dumps_typed(value)
+            return _framed(kind, data)
+        except ThreadkeepError:
+            raise
+        except Exception as error:
+            raise UnserializableError(
+                f"{type(self.serde).__name__} cannot store a {type(value).__qualname__}: "
+                f"{describe(error)}.",
+                hint="dumps_typed gives a type tag, which is a str, and bytes.",
+            ) from error
+
+    def decode(self, data: bytes, resolve: Resolve | None = None) -> Any:
+        """See `Codec.decode`."""
+        if self.native is not None and data[:2] != _MARK:
+            return self.native.decode(data, resolve)
+        if data[:2] != _MARK or len(data) < 3 + (data[2:] or b"\0")[0]:
+            raise CorruptionError(
+                f"The value was not written by {type(self.serde).__name__}.",
+                hint="Open the store with the serde= (or none) that it was written with. If it was"
+                " written in part before `saver.serde = ...`, assign the serializer again.",
+            )
+        end = 3 + data[2]
+        try:
+            return self.serde.loads_typed((data[3:end].decode(), data[end:]))
+        except OWN:
+            raise
+        except Exception as error:
+            raise CorruptionError(
+                f"{type(self.serde).__name__} cannot read the stored value: {describe(error)}."
+            ) from error
+
+    def decode_many(self, items: Sequence[bytes], resolve: Resolve | None = None) -> list[Any]:
+        """See `Codec.decode_many`."""
+        return [self.decode(item, resolve) for item in items]
+
+    def divides(self, value: Any) -> bool:
+        """See `Codec.divides`. A serializer may change keys that are not str."""
+        return type(value) is not dict or all(type(key) is str for key in value)
+
+    def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> SerdeCodec:
+        """See `Codec.with_allowlist`; the list is the serializer's own."""
+        serde = _extended(self.serde, extra)
+        if self.native is not None:
+            return SerdeCodec(serde, self.native.with_allowlist(extra))
+        return self if serde is self.serde else SerdeCodec(serde)
+
+
+def with_serde(codec: Codec, serde: SerializerProtocol) -> SerdeCodec:
+    """Return the codec that replaces another one of a saver when it is assigned a serializer.
+
+    It reads what threadkeep's own codec wrote before, and has its allowlist.
+
+    Raises:
+        InvalidArgumentError: it is no serializer.
+    """
+    native = codec if isinstance(codec, NativeCodec) else getattr(codec, "native", None)
+    found = SerdeCodec(serde, native)
+    return found if native is None else found.with_allowlist(native.finder.allowed)
+
+
+def comparable(codec: Codec, value: Any) -> bytes:
+    """Return bytes that are equal for equal values.
+
+    What a serializer stores may not be: encryption gives other bytes each time.
+    """
+    if not isinstance(codec, SerdeCodec):
+        return codec.encode(value)
+    try:
+        return (codec.native or NativeCodec()).encode(value)
+    except UnserializableError:
+        serde = codec.serde
+        return SerdeCodec(getattr(serde, "serde", serde)).encode(value)
+
+
+def _framed(kind: str, data: bytes) -> bytes:
+    tag = kind.encode()
+    if len(tag) > _MAX_TAG:
+        raise UnserializableError(f"The serializer's type tag {kind[:40]!r}... is too long.")
+    return b"".join((_MARK, bytes((len(tag),)), tag, data))
+
+
+def _extended(serde: SerializerProtocol, extra: Collection[tuple[str, ...]]) -> SerializerProtocol:
+    if isinstance(serde, EncryptedSerializer):
+        inner = _extended(serde.serde, extra)
+        return serde if inner is serde.serde else EncryptedSerializer(serde.cipher, inner)
+    return serde.with_msgpack_allowlist(extra) if isinstance(serde, JsonPlusSerializer) else serde
+
+
+def _has(serde: object, *methods: str) -> bool:
+    return all(callable(getattr(serde, name, None)) for name in methods)

@@ -1,0 +1,301 @@
+"""LangGraph's own payloads, read only: the formats of `JsonPlusSerializer`.
+
+Nothing that the data names is imported, and nothing is called but the closed list below and the
+validation of models that this program has allowed. A value comes back as LangGraph would return it,
+but for a class that cannot be found: that is an `UnknownTypeError`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections import deque
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Flag
+from functools import partial
+from typing import Any, ClassVar
+from uuid import UUID
+
+import ormsgpack
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from pydantic import SecretBytes, SecretStr, ValidationError
+
+from threadkeep._core.codec import data_classes, numpy_pandas, subclasses
+from threadkeep._core.codec.codecs import NativeCodec
+from threadkeep._core.codec.decoder import Decoder
+from threadkeep._core.codec.format import CODES, Decode, Tag, describe
+from threadkeep._core.codec.introspection import (
+    ADDRESSES,
+    PATHS,
+    rebuild,
+    set_attributes,
+    solid_base,
+)
+from threadkeep._core.codec.langchain_types import MODELS
+from threadkeep._core.codec.registry import Finder, name_of, unknown
+from threadkeep._core.codec.values import make_path, make_pattern, make_zone_info
+from threadkeep.errors import CorruptionError, ThreadkeepError, UnknownTypeError
+
+
+class Shared:
+    """Cache of the latest decoded objects by their bytes, up to `most` bytes as stored.
+
+    Neighbouring checkpoints hold mostly the same messages. Within one payload no object is used
+    twice.
+    """
+
+    def __init__(self, most: int = 32 << 20) -> None:
+        self._most = most
+        self._bytes = 0
+        self._objects: dict[tuple[int, bytes, int], Any] = {}
+        self._met: dict[tuple[int, bytes], int] = {}
+
+    def begin(self) -> None:
+        """Start another payload."""
+        self._met = {}
+
+    def object(self, tag: int, data: bytes, make: Callable[[int, bytes], Any]) -> Any:
+        """Return the cached object of these bytes, or make it."""
+        count = self._met[tag, data] = self._met.get((tag, data), -1) + 1
+        key = tag, data, count
+        if key in self._objects:
+            value = self._objects.pop(key)
+        else:
+            value = make(tag, data)
+            self._bytes += len(data)
+        self._objects[key] = value
+        while self._bytes > self._most:
+            oldest = next(iter(self._objects))
+            del self._objects[oldest]
+            self._bytes -= len(oldest[1])
+        return value
+
+
+def decode_langgraph(
+    type_: str, data: bytes, codec: NativeCodec, shared: Shared | None = None
+) -> Any:
+    """Return the value of a payload of this type tag as `JsonPlusSerializer.dumps_typed` wrote it.
+
+    Objects in a `shared` cache must not be changed.
+    """
+    if type_ == "null":
+        return None
+    if type_ in ("bytes", "bytearray"):
+        return bytes(data) if type_ == "bytes" else bytearray(data)
+    if shared is not None:
+        shared.begin()
+    decoder = LangGraphDecoder(codec, shared)
+    if type_ == "msgpack":
+        return decoder.unpack(data)
+    if type_ == "pickle":
+        return decoder.unpickle(data)
+    if type_ == "json":
+        return _read_json(data, codec.finder)
+    raise UnknownTypeError(
+        f"The payload has the type {type_!r}, which LangGraph's plain serializer does not write.",
+        hint="Decrypt or decode it with the serializer that wrote it: serde.loads_typed.",
+    )
+
+
+class LangGraphDecoder(Decoder):
+    """Decoder of LangGraph's msgpack: plain values, and its extension codes 0 to 7."""
+
+    __slots__ = ("shared",)
+
+    options: ClassVar[int | None] = ormsgpack.OPT_NON_STR_KEYS
+
+    def __init__(self, codec: NativeCodec, shared: Shared | None) -> None:
+        super().__init__(codec.finder, codec.pickle_fallback)
+        self.shared = shared
+
+    def on_extension(self, tag: int, data: bytes) -> Any:
+        """See `Decoder.on_extension`. Objects within objects are those objects' own."""
+        if self.shared is None or self.depth:
+            return super().on_extension(tag, data)
+        return self.shared.object(tag, data, super().on_extension)
+
+
+def _reader(arguments: Callable[[Any], tuple[list[Any], Any]]) -> Decode:
+    """Return the decoder of a class and what it is made of, given how that is spread."""
+
+    def read(data: bytes, decoder: Decoder) -> Any:
+        module, name, stored = decoder.unpack(data)[:3]
+        return construct(decoder.finder, module, name, *arguments(stored))
+
+    return read
+
+
+_read_fields = _reader(lambda fields: ([], fields))  # the method that made a dump may follow
+
+
+def _read_method(data: bytes, decoder: Decoder) -> Any:
+    """A call of a method: LangGraph writes only this one."""
+    module, name, arg, method = decoder.unpack(data)
+    if (module, name, method) != ("datetime", "datetime", "fromisoformat"):
+        raise UnknownTypeError(f"The payload asks to call {module}.{name}.{method}.")
+    return datetime.fromisoformat(arg)
+
+
+LangGraphDecoder.decoders = {
+    0: _reader(lambda argument: ([argument], {})),
+    1: _reader(lambda arguments: (arguments, {})),
+    2: _read_fields,
+    3: _read_method,
+    4: _read_fields,
+    5: _read_fields,
+    6: lambda data, decoder: numpy_pandas.make_array(*decoder.unpack(data)),
+    7: lambda data, decoder: _DeltaSnapshot(decoder.unpack(data)),
+}
+
+
+def construct(finder: Finder, module: str, name: str, args: list[Any], fields: Any) -> Any:
+    """Return the value that a payload describes by a class and its arguments."""
+    known = _CLOSED.get((module, name))
+    if known is not None:
+        return known(*args, **fields)
+    v1 = sys.modules.get("pydantic.v1.types")
+    if v1 is not None and module == v1.__name__ and name in ("SecretStr", "SecretBytes"):
+        return vars(v1)[name](*args)
+    path = f"{module}:{name}"
+    cls, kind = finder.look_up(path)
+    if kind is Tag.PLAIN and path not in CODES and finder.registry.named.get(path) is None:
+        raise unknown(path, "is stored as a dump of which only the class knows how to read it")
+    return _FILLERS[kind](cls, args, fields)
+
+
+_CLOSED: dict[tuple[str, str], Callable[..., Any]] = {
+    ("builtins", "set"): set,
+    ("builtins", "frozenset"): frozenset,
+    ("collections", "deque"): deque,
+    ("uuid", "UUID"): UUID,
+    ("decimal", "Decimal"): Decimal,
+    ("datetime", "date"): date,
+    ("datetime", "time"): time,
+    ("datetime", "timedelta"): timedelta,
+    ("datetime", "timezone"): timezone,
+    ("zoneinfo", "ZoneInfo"): make_zone_info,
+    ("re", "compile"): make_pattern,
+    ("pydantic.types", "SecretStr"): SecretStr,
+    ("pydantic.types", "SecretBytes"): SecretBytes,
+    **{("ipaddress", cls.__name__): cls for cls in ADDRESSES},
+    # Python 3.13 moved the classes: payloads have either name.
+    **{
+        (home, cls.__name__): partial(make_path, cls)
+        for cls in PATHS
+        for home in ("pathlib", "pathlib._local")
+    },
+}
+
+
+def _fill_enum(cls: Any, args: list[Any], _: Any) -> Any:
+    """LangGraph writes members by value: find it, or combine flags, without calling the class."""
+    (value,) = args
+    for member in vars(cls)["_member_map_"].values():
+        if type(member.value) is type(value) and member.value == value:
+            return member
+    if issubclass(cls, Flag):
+        return data_classes.combine_flags(cls, value)
+    if isinstance(value, list):  # it was a tuple once
+        return _fill_enum(cls, [tuple(value)], {})
+    raise unknown(name_of(cls), f"has no member with value {value!r}")
+
+
+def _fill_subclass(cls: Any, args: list[Any], _: Any) -> Any:
+    base = solid_base(cls)
+    build = _CLOSED.get((base.__module__, base.__name__))
+    plain = args[0] if build is None else subclasses.plain_value(build(*args))
+    return subclasses.make_subclass(cls, plain)
+
+
+def _fill_exception(cls: Any, args: list[Any], fields: Any) -> Any:
+    """LangGraph writes only data classes as exceptions, of others the `repr`."""
+    if not dataclasses.is_dataclass(cls):
+        raise unknown(name_of(cls), "is not a data class")
+    value = subclasses.make_exception(cls, tuple(args))
+    set_attributes(value, dict(fields))
+    return value
+
+
+def _fill_record(cls: type, args: list[Any], fields: Any) -> Any:
+    """Set the fields; LangGraph writes `Send` and `Item` in forms of their own."""
+    own = dict(fields)
+    if cls.__name__ == "Send" and args:
+        own = dict(zip(("node", "arg", "timeout"), args, strict=False))
+    elif cls.__name__ in ("Item", "SearchItem"):
+        own["namespace"] = tuple(own["namespace"])
+        for name in ("created_at", "updated_at"):
+            if isinstance(own[name], str):
+                own[name] = datetime.fromisoformat(own[name])
+    value = rebuild(cls, own)
+    data_classes.add_defaults(value, own.keys())
+    return value
+
+
+def _fill_model(cls: Any, _: list[Any], fields: Any) -> Any:
+    """Validate, as LangGraph does: a dump has lost the types inside the model.
+
+    That runs code of the class, which was allowed for loading, never code that the data brings.
+    """
+    try:
+        return cls.model_validate(fields)
+    except ValidationError:
+        return cls.model_construct(**fields)
+
+
+def _fill_model_v1(cls: Any, _: list[Any], fields: Any) -> Any:
+    """As `_fill_model`; its ValidationError is a ValueError."""
+    try:
+        return cls(**fields)
+    except ValueError:
+        return cls.construct(**fields)
+
+
+_FILLERS: dict[Tag, Callable[[Any, list[Any], Any], Any]] = {
+    Tag.ENUM: _fill_enum,
+    Tag.FLAG: _fill_enum,
+    Tag.NAMEDTUPLE: lambda cls, _, fields: data_classes.make_namedtuple(cls, fields),
+    Tag.SUBCLASS: _fill_subclass,
+    Tag.EXCEPTION: _fill_exception,
+    Tag.DATACLASS: _fill_record,
+    Tag.ATTRS: _fill_record,
+    Tag.PLAIN: _fill_record,
+    Tag.PYDANTIC: _fill_model,
+    Tag.PYDANTIC_V1: _fill_model_v1,
+}
+
+
+_BY_NAME = {model.cls.__name__: model.cls for model in MODELS.values()}
+
+
+def _read_json(data: bytes, finder: Finder) -> Any:
+    try:
+        return json.loads(data, object_hook=lambda value: _revive(value, finder))
+    except (ThreadkeepError, MemoryError):
+        raise
+    except Exception as error:
+        raise CorruptionError(f"The JSON payload cannot be read: {describe(error)}.") from error
+
+
+def _revive(value: dict[str, Any], finder: Finder) -> Any:
+    """Return what an envelope describes; any other object is a dict."""
+    version, kind, path = value.get("lc"), value.get("type"), value.get("id")
+    if version not in (1, 2) or kind is None or not isinstance(path, list) or not path:
+        return value
+    if kind != "constructor":
+        raise UnknownTypeError(f"The payload stands for a LangChain {kind}: {'.'.join(path)}.")
+    args, fields = value.get("args") or [], value.get("kwargs") or {}
+    if version == 1:  # LangChain's own envelopes name classes by a path of its own
+        cls = _BY_NAME.get(path[-1])
+        if cls is None or path[0] not in ("langchain", "langchain_core"):
+            raise UnknownTypeError(
+                f"The payload holds a LangChain object that cannot be read: {'.'.join(path)}.",
+                hint="Messages and documents can; load others with langchain_core.load.",
+            )
+        return _fill_model(cls, [], fields)
+    module, name = ".".join(path[:-1]), path[-1]
+    if (module, name) == ("datetime", "datetime"):
+        return datetime.fromisoformat(*args)
+    return construct(finder, module, name, args, fields)

@@ -1,0 +1,242 @@
+"""Parts that operations share: options, working set, and reading a stored checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from threadkeep._core.codec import Codec
+from threadkeep._core.codec.frame import Compression
+from threadkeep._core.engine import manifest, refs
+from threadkeep._core.engine.differences import Seen, to_watch
+from threadkeep._core.engine.elements import Elements
+from threadkeep._core.engine.logs import FULL_COUNT, KEYFRAMES, Appender, TailSegment
+from threadkeep._core.engine.manifest import Manifest
+from threadkeep._core.engine.model import HIDDEN, Batch, HeadFence, Segment, Span, StoredCheckpoint
+from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch_segments
+from threadkeep._core.engine.refs import Cell, Inline, Ref, Run
+from threadkeep._core.engine.rows import manifest_of
+from threadkeep._core.engine.shadow import Shadow
+from threadkeep._core.engine.snapshots import (
+    ChannelValue,
+    Keyframe,
+    Raw,
+    RunValue,
+    Snapshot,
+    cell_value,
+)
+from threadkeep._core.engine.thread_summary import Reported
+from threadkeep._core.engine.working_set import ThreadMemory, WorkingSet
+from threadkeep.errors import (
+    CheckpointNotFoundError,
+    CorruptionError,
+    ThreadkeepError,
+    ThreadNotFoundError,
+)
+
+TOKEN_BITS = 31
+_KEYFRAME_ROW = 64  # bytes that a keyframe takes as a row of its own, about
+KEYFRAME_EVERY = 16  # checkpoints written against one keyframe
+Keyframes: TypeAlias = dict[tuple[int, int], tuple[Manifest, int]]  # each with its size in bytes
+ATTEMPTS = 8  # times a change of maintenance is built again when others came in between
+RUN_ATTEMPTS = 100  # of a run's reads and saves: others may archive its thread again and again
+
+
+class Engine(NamedTuple):
+    """The engine's parts."""
+
+    codec: Codec
+    compression: Compression
+    working_set: WorkingSet
+    conflicts: Literal["fork", "raise"]
+    token: Callable[[int], int]  # a random number of so many bits
+    now: Callable[[], int]  # microseconds since 1970
+    forked: Callable[[str, str, str], None]  # (thread, head left behind, checkpoint), once a run
+    holds_all: bool = False  # saves return before they are stored, and may be made again
+
+    def memory(self, thread: str) -> ThreadMemory:
+        """Return what is remembered of the thread."""
+        return self.working_set.thread(thread)
+
+    def apart(self) -> Engine:
+        """Return an engine that remembers for itself: what others must not build on yet."""
+        return self._replace(working_set=self.working_set.apart())
+
+
+def read_manifest(
+    stored: StoredCheckpoint, known: Keyframes | None = None
+) -> tuple[Manifest, Keyframe]:
+    """Return a checkpoint's manifest, and the keyframe it was written against."""
+    row = stored.row
+    if stored.keyframe is None:
+        raise CorruptionError("The keyframe of a checkpoint is missing.")
+    known, place = {} if known is None else known, (row.key_log, row.key_pos)
+    if place not in known:
+        whole = Elements(NO_CODEC, (stored.keyframe,)).raw(*place)
+        known[place] = manifest.decode(whole), len(whole)
+    key, size = known[place]
+    data = manifest_of(row)
+    # A process that comes and goes cannot count: large differences tell as much.
+    used = KEYFRAME_EVERY if 2 * len(data) > size + _KEYFRAME_ROW else 1
+    return manifest.decode(data, key), Keyframe(
+        key, row.key_log, row.key_pos, used, manifest.numbers(key)
+    )
+
+
+NO_CODEC: Any = None  # for readers of bytes alone
+
+
+def unless_hidden(stored: StoredCheckpoint | None) -> StoredCheckpoint | None:
+    """Return None for a checkpoint that was pruned and is kept for others alone."""
+    return None if stored is None or stored.row.flags & HIDDEN else stored
+
+
+def not_found(place: CheckpointRef) -> ThreadNotFoundError | CheckpointNotFoundError:
+    """Return the error for a thread or checkpoint that is not there."""
+    if place.id is None:
+        return ThreadNotFoundError(
+            "There is no such thread, or it holds no checkpoints in this namespace.",
+            thread=place.thread,
+            namespace=place.ns or None,
+        )
+    return CheckpointNotFoundError(
+        thread=place.thread,
+        namespace=place.ns or None,
+        checkpoint=place.id,
+        hint="It may have been pruned. list() and get_state_history() tell which are there.",
+    )
+
+
+@contextmanager
+def named(stored: StoredCheckpoint) -> Iterator[None]:
+    """Name the checkpoint in every error raised inside."""
+    try:
+        yield
+    except ThreadkeepError as exc:
+        row = stored.row
+        exc.at(thread=stored.thread, namespace=row.ns or None, checkpoint=row.id)
+        raise
+
+
+def read_elements(
+    engine: Engine, thread: str, spans: Iterable[Span], generation: int | None = None
+) -> Operation[tuple[Elements, list[Segment]]]:
+    """Return the elements of the spans, and the segments they came in."""
+    segments = yield from fetch_segments(thread, refs.covering(spans), generation)
+    return Elements(engine.codec, segments), segments
+
+
+def watched_value(ref: Ref, found: Elements, value: Any) -> ChannelValue:
+    """Return a value that was read, watched from now on."""
+    if isinstance(ref, Inline):
+        return cell_value(value, Shadow.of([value]), ref.data, ref.uses)
+    if isinstance(ref, Cell):
+        data, depth = found.raw(ref.log, ref.pos), found.depth(ref.log, ref.pos)
+        raw = Raw(data, ref.log, ref.pos, depth, ref.uses)
+        return cell_value(value, Shadow.of([value]), data, ref.uses, raw)
+    weight = sum([found.size(span) for span in ref.spans])
+    keys = list(value) if ref.kind == refs.DICT else None
+    items = list(value) if keys is None else list(value.values())
+    shadow = Shadow.of(to_watch(keys, items))
+    raws = {i: found.raw(*refs.cut(ref.spans, i, i + 1)[0][:2]) for i in shadow.opaque}
+    return RunValue(ref.kind, ref.spans, Seen(keys, items, shadow), weight, raws)
+
+
+def resume_logs(
+    memory: ThreadMemory,
+    ns: str,
+    read: Manifest,
+    key: Keyframe,
+    segments: list[Segment],
+    found: Elements,
+) -> None:
+    """Continue the logs that a checkpoint ends in."""
+    ends: dict[int, int] = {}
+    for segment in segments:
+        ends[segment.log] = max(ends.get(segment.log, 0), segment.stop)
+    for channel, entry in read.entries.items():
+        ref = entry.ref
+        if ref is None or isinstance(ref, Inline):
+            continue
+        for log, _, _ in ref.spans[-1:] if isinstance(ref, Run) else ref.needs[:1]:
+            if log in ends:
+                memory.logs.resume(ns, channel, log, ends[log])
+    memory.logs.resume(ns, KEYFRAMES, key.log, key.pos + 1)
+    small = [segment for segment in segments if segment.count < FULL_COUNT]
+    parts = [(s.log, s.start, found.opened(s), len(s.data)) for s in small]
+    memory.logs.note_tails(
+        [(log, at, TailSegment(raws, sum(map(len, raws)), size)) for log, at, raws, size in parts]
+    )
+
+
+def keyframe_of(stored: StoredCheckpoint, state: Snapshot | None) -> tuple[Manifest, Keyframe]:
+    """Return the manifest, from the working set where it is the very one stored."""
+    row = stored.row
+    if (
+        state is not None
+        and state.data == row.manifest
+        and (state.keyframe.log, state.keyframe.pos) == (row.key_log, row.key_pos)
+    ):
+        manifest_of(row)  # (checks it)
+        return state.manifest, state.keyframe
+    return read_manifest(stored)
+
+
+class Built(NamedTuple):
+    """A batch ready to commit, and what to remember in `memory` once it is."""
+
+    memory: ThreadMemory
+    batch: Batch
+    appender: Appender
+    state: Snapshot | None = None
+    reported: Reported | None = None
+    beside: str | None = None  # the checkpoint whose values it was compared with
+    writes: tuple[tuple[int, str, Ref, ChannelValue], ...] = ()  # with their indexes
+    fence: HeadFence | None = None  # what the run expects of the head
+    begins: bool = False  # the checkpoint is its run's first
+
+
+Failed: TypeAlias = tuple[Built, ThreadkeepError]
+"""A batch whose commit failed, and the failure."""
+
+
+class BatchSource(NamedTuple):
+    """The values of a batch, to make it again later; see `_run.write_behind.rebase`."""
+
+    engine: Engine
+    ns: str
+    beside: str | None
+    state: Snapshot | None
+    writes: tuple[tuple[int, str, Ref, ChannelValue], ...]
+
+    @property
+    def size(self) -> int:
+        """About how many encoded bytes the values stand for that nothing else holds."""
+        return (self.state.fresh if self.state else 0) + sum([h.weight for *_, h in self.writes])
+
+
+def to_commit(engine: Engine, place: CheckpointRef, built: Built) -> Batch:
+    """Return the batch to commit, with its source where it may have to be made again."""
+    if not engine.holds_all:
+        return built.batch
+    made = BatchSource(engine, place.ns, built.beside, built.state, built.writes)
+    return built.batch._replace(made=made)
+
+
+def remember(engine: Engine, place: CheckpointRef, built: Built) -> None:
+    """Remember what is committed."""
+    built.appender.committed()
+    memory, state = built.memory, built.state
+    counts, touch = engine.working_set.counts, built.batch.touch
+    size = 0 if touch is None else touch.size
+    counts.written += size
+    if state is not None:
+        left = memory.publish(
+            state, built.batch.generation, built.fence, built.reported, begins=built.begins
+        )
+        if memory.newest_bytes > size:
+            counts.saved += memory.newest_bytes - size
+        if left is not None:
+            engine.forked(place.thread, left, state.id)
+    engine.working_set.settle(place.thread, memory)

@@ -1,0 +1,343 @@
+"""Differences between two versions of a list, tuple or dict: ranges that are kept or new.
+
+A range is kept only if each of its elements is the same value as before: by identity and an
+unchanged shadow, or by exact comparison of a copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from threadkeep._core.codec import Codec, NativeCodec
+from threadkeep._core.codec.introspection import layout
+from threadkeep._core.engine import capture
+from threadkeep._core.engine.capture import is_state
+from threadkeep._core.engine.shadow import Shadow, WatchedCopies, copy_and_watch
+from threadkeep.errors import UnserializableError
+
+
+class Piece(NamedTuple):
+    """The new elements `start <= i < stop`; kept ones begin at `old` of the old version."""
+
+    old: int | None
+    start: int
+    stop: int
+
+
+class Seen:
+    """A sequence as last seen: `keys` for a dict, `items` (values), and their shadow. Immutable.
+
+    A version that only adds to the one before shares its list, which is then longer than the older
+    version is: copying would touch every element.
+    """
+
+    __slots__ = ("_items", "keys", "shadow", "size")
+
+    def __init__(self, keys: list[Any] | None, items: list[Any], shadow: Shadow) -> None:
+        """Take the lists over: nobody else may change them."""
+        self.keys = keys
+        self.shadow = shadow
+        self.size = len(items)
+        self._items = items
+
+    @property
+    def items(self) -> list[Any]:
+        """The elements, or a dict's values, in a fresh list."""
+        return self._items[: self.size]
+
+    def item(self, number: int) -> Any:
+        """The element, or a dict's value, of this number, 0 to `size - 1`."""
+        return self._items[number]
+
+    def is_now(self, value: list[Any] | tuple[Any, ...] | dict[Any, Any], *others: Shadow) -> bool:
+        """Return True if this is what the value is, and `others` hold, at this instant."""
+        shadow = self.shadow.extended(*others) if others else self.shadow
+        return shadow.holds_in(value, self.keys, self._items, self.size)
+
+    def same_front(self, items: list[Any]) -> int:
+        """Count the elements at the beginning of `items` that are the very ones seen here."""
+        return min(capture.same_front(self._items, items), self.size)
+
+    def behind(self, value: list[Any]) -> list[Any] | None:
+        """Return what a list has behind these elements; None if it does not begin with them."""
+        return capture.behind(self._items, self.size, value)
+
+    def followed(self, new: list[Any], shadow: Shadow) -> Seen:
+        """Return this list with new elements behind it. Called by one thread at a time."""
+        # Where another version has gone on already, this one is copied.
+        items = self._items if len(self._items) == self.size else self.items
+        items += new
+        return Seen(None, items, shadow)
+
+
+class Comparison(NamedTuple):
+    """A sequence as it is now, beside its last version."""
+
+    keys: list[Any] | None
+    items: list[Any]  # from number `first` on
+    pieces: list[Piece]
+    watched: WatchedCopies  # from number `start` on; others are the last version's, unchanged
+    start: int = 0
+    first: int = 0
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.first + len(self.items)
+
+
+_CONSTANT = {str, int, bool, float, bytes, type(None)}
+
+
+def to_watch(keys: list[Any] | None, items: list[Any]) -> list[Any]:
+    """Return the elements to watch: a dict's keys too, where one may change."""
+    if keys is None or set(map(type, keys)) <= _CONSTANT:
+        return items
+    return list(zip(keys, items, strict=True))
+
+
+def compare(
+    value: list[Any] | tuple[Any, ...] | dict[Any, Any], old: Seen | None, *, trust: bool = False
+) -> Comparison:
+    """Compare a value, which may keep changing, with its last version.
+
+    With `trust`, that one's elements are taken to be unchanged: the caller asks their shadow.
+    """
+    if old is not None and old.keys is None and type(value) is list:
+        new = old.behind(value)
+        if new is not None and (old.shadow.holds() if not trust else not old.shadow.is_opaque):
+            kept = [Piece(0, 0, old.size)] if old.size else []
+            added = [Piece(None, old.size, old.size + len(new))] if new else []
+            return Comparison(None, new, kept + added, copy_and_watch(new), old.size, old.size)
+    keys, items = _copied(value)
+    if old is None or (old.keys is None) != (keys is None) or is_fragment(old, items):
+        return whole(keys, items)
+    changed = old.shadow.opaque if trust else old.shadow.changed()
+    return _Comparer(old, keys, items, changed).cut()
+
+
+def whole(keys: list[Any] | None, items: list[Any]) -> Comparison:
+    """Return a comparison in which all elements are new."""
+    return Comparison(keys, items, [Piece(None, 0, len(items))], _copies(keys, items))
+
+
+def _copies(keys: list[Any] | None, items: list[Any]) -> WatchedCopies:
+    elements = to_watch(keys, items)
+    found = copy_and_watch(elements)
+    return found if elements is items else found._replace(copies=[v for _, v in found.copies])
+
+
+def _copied(
+    value: list[Any] | tuple[Any, ...] | dict[Any, Any],
+) -> tuple[list[Any] | None, list[Any]]:
+    if type(value) is dict:
+        value = value.copy()
+        return list(value), list(value.values())
+    return None, list(value)
+
+
+def is_fragment(old: Seen, items: list[Any]) -> bool:
+    """Return True if these are a few elements of their own beside a long list, as a write is."""
+    if not items or 4 * len(items) >= old.size:
+        return False
+    return items[0] is not old.item(0) and items[-1] is not old.item(old.size - 1)
+
+
+def shadows(
+    now: Comparison, old: Seen | None, found: Mapping[int, Shadow]
+) -> tuple[Shadow, list[Shadow]]:
+    """Return the shadow of a sequence, each element's as it is stored; `found` are known ones.
+
+    With those of the last version's elements that others, equal to them, have replaced: what is
+    stored is right as long as these hold too.
+    """
+    stop = now.start + len(now.watched.copies)
+    if old is None or now.first:
+        middle = _joined(now, found, stop)
+        return (old.shadow.extended(middle) if old else middle), []
+    parts, others = dict(found), []
+    for piece in now.pieces:
+        start, end = max(piece.start, now.start), min(piece.stop, stop)
+        if piece.old is None or start >= end:
+            continue
+        shift = piece.old - piece.start
+        same = [i for i in range(start, end) if old.item(i + shift) is now.items[i]]
+        parts |= {i: old.shadow.part(i + shift, i + shift + 1) for i in same}
+        if len(same) < end - start:
+            others.append(old.shadow.part(start + shift, end + shift))
+    before = old.shadow.part(0, now.start)
+    behind = old.shadow.part(old.size - (now.size - stop), old.size)
+    return before.extended(_joined(now, parts, stop), behind), others
+
+
+def _joined(now: Comparison, parts: Mapping[int, Shadow], stop: int) -> Shadow:
+    taken = now.watched.shadow
+    if not parts:
+        return taken
+    numbers = [(i, i - now.start) for i in range(now.start, stop)]
+    return Shadow.joined([parts.get(i) or taken.part(n, n + 1) for i, n in numbers])
+
+
+class _Comparer:
+    """Compares a sequence with its last version, of which the elements `changed` have changed."""
+
+    def __init__(
+        self, old: Seen, keys: list[Any] | None, items: list[Any], changed: AbstractSet[int]
+    ) -> None:
+        self.old, self.keys, self.items, self.changed = old, keys, items, changed
+        self.start = self._same_front()
+        self.behind = self._same_back()
+        stop = len(items) - self.behind
+        middle = None if keys is None else keys[self.start : stop]
+        self.watched = _copies(middle, items[self.start : stop])
+
+    def cut(self) -> Comparison:
+        back, size = len(self.items) - self.behind, len(self.items)
+        pieces = [Piece(0, 0, self.start)] if self.start else []
+        kept = len(pieces)
+        for j, source in enumerate(self._found(), self.start):
+            last = pieces[-1] if len(pieces) > kept else None
+            follows = None if last is None or last.old is None else last.old + j - last.start
+            if last is not None and source == follows:
+                pieces[-1] = last._replace(stop=j + 1)
+            else:
+                pieces.append(Piece(source, j, j + 1))
+        if self.behind:
+            pieces.append(Piece(self.old.size - self.behind, back, size))
+        return Comparison(self.keys, self.items, pieces, self.watched, self.start)
+
+    def _same_front(self) -> int:
+        at = self.old.same_front(self.items)
+        if self.keys is not None and self.old.keys is not None:
+            at = min(at, capture.same_front(self.old.keys, self.keys))
+        return min(at, min(self.changed, default=at))
+
+    def _same_back(self) -> int:
+        most = min(self.old.size, len(self.items)) - self.start
+        most = min(most, self.old.size - 1 - max(self.changed, default=-1))
+        if most <= 0:
+            return 0
+        at = capture.same_front(self.old.items[: -most - 1 : -1], self.items[: -most - 1 : -1])
+        if self.keys is not None and self.old.keys is not None:
+            keys = self.old.keys[: -most - 1 : -1], self.keys[: -most - 1 : -1]
+            at = min(at, capture.same_front(*keys))
+        return at
+
+    def _found(self) -> list[int | None]:
+        """Return the numbers that the elements in the middle have in the last version, or None."""
+        stop, old_stop = len(self.items) - self.behind, self.old.size - self.behind
+        start, last = self.start, min(stop, old_stop)
+        while start < last and self._is(start, start):
+            start += 1
+        back, most = 0, last - start
+        while back < most and self._is(old_stop - 1 - back, stop - 1 - back):
+            back += 1
+        found = self._anywhere(start, old_stop - back, stop - back)
+        return [*range(self.start, start), *found, *range(old_stop - back, old_stop)]
+
+    def _anywhere(self, start: int, old_stop: int, stop: int) -> list[int | None]:
+        if start == old_stop:  # nothing left to find
+            return [None] * (stop - start)
+        names: Sequence[Any] = self.old.items if self.old.keys is None else self.old.keys
+        where = {_name(names[i], self.old): i for i in range(start, old_stop)}
+        found: list[int | None] = []
+        for j in range(start, stop):
+            name = _name(self.items[j] if self.keys is None else self.keys[j], self.old)
+            i = where.pop(name, None)
+            if i is None and self.keys is None and j < old_stop:
+                i = j  # other objects, as after an edit of a list that is built again each time
+            found.append(i if i is not None and self._is(i, j) else None)
+        return found
+
+    def _is(self, i: int, j: int) -> bool:
+        """Return True if element `j` is what element `i` of the last version was."""
+        if i in self.changed:
+            return False
+        if self.keys is not None and self.old.keys is not None:
+            a, b = self.old.keys[i], self.keys[j]
+            if a is not b and not same(a, b):
+                return False
+        kept = self.old.item(i)
+        return kept is self.items[j] or same(kept, self.watched.copies[j - self.start])
+
+
+def _name(value: Any, old: Seen) -> Any:
+    return id(value) if old.keys is None else (type(value), value)
+
+
+_PLAIN = (str, bytes, int, bool, type(None))
+_STATE_PARTS = ("__dict__", "__pydantic_extra__", "__pydantic_private__")
+_PYDANTIC_SLOTS = {*_STATE_PARTS, "__pydantic_fields_set__"}
+
+
+def same(a: Any, b: Any) -> bool:
+    """Return True if both are the same value, types and order included; both encode alike then.
+
+    For values rebuilt at every step. Cyclic values, and kinds not known here, are never the same
+    (which costs an encoding, not correctness).
+    """
+    try:
+        return _same(a, b)
+    except RecursionError:
+        return False
+
+
+def _same(a: Any, b: Any) -> bool:
+    cls = type(a)
+    if cls is not type(b):
+        return False
+    if cls in _PLAIN:
+        return bool(a == b)
+    if a is b:
+        return True
+    compare = _BY_TYPE.get(cls)
+    if compare is not None:
+        return compare(a, b)
+    return is_state(a) and _same_state(a, b)
+
+
+def _same_items(a: Any, b: Any) -> bool:
+    return len(a) == len(b) and all(map(_same, list(a), list(b)))
+
+
+@lru_cache(maxsize=1024)
+def _has_slots(cls: type) -> bool:
+    """Return True if instances keep attributes where `_same_state` does not look."""
+    where = layout(cls)
+    return not where.has_dict or not where.slots.keys() <= _PYDANTIC_SLOTS
+
+
+def _same_state(a: object, b: object) -> bool:
+    cls: type = type(a)
+    if _has_slots(cls):
+        return False
+    if getattr(a, "__pydantic_fields_set__", None) != getattr(b, "__pydantic_fields_set__", None):
+        return False
+    return all(_same(getattr(a, p, None), getattr(b, p, None)) for p in _STATE_PARTS)
+
+
+_BY_TYPE: dict[type, Callable[[Any, Any], bool]] = {
+    float: lambda a, b: a == b and math.copysign(1, a) == math.copysign(1, b),
+    list: _same_items,
+    tuple: _same_items,
+    dict: lambda a, b: _same_items(a, b) and _same_items(a.values(), b.values()),
+    # The order of equal sets may differ, and with it their bytes: order counts.
+    set: _same_items,
+    frozenset: _same_items,
+}
+
+
+def alike(codec: Codec, a: Any, b: Any) -> bool:
+    """Return True if both have the same bytes in our own codec.
+
+    A serializer's bytes, with which the store's codec may encode, may differ each time.
+    """
+    native = codec if isinstance(codec, NativeCodec) else NativeCodec()
+    try:
+        return native.encode(a) == native.encode(b)
+    except UnserializableError:  # then a serializer of the program's own stores it
+        return type(a) is type(b) and bool(a == b)

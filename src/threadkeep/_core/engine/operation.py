@@ -1,0 +1,134 @@
+"""Operations, the requests that they yield, and helpers to make them.
+
+An operation is a generator: it yields requests and is sent their replies; errors are thrown in at
+the yield. Those of the engine yield a `Fetch` or a `Commit`, the other requests are for layers.
+`yield` is typed `Any`, so operations use only the helpers here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+
+from threadkeep._core.engine.model import (
+    Batch,
+    Change,
+    Read,
+    ReadCheckpoint,
+    ReadSegments,
+    Segment,
+    Span,
+    ThreadState,
+)
+from threadkeep.errors import ThreadkeepError
+
+T = TypeVar("T")
+
+
+class Fetch(NamedTuple):
+    """Answer these reads in one round trip. Reply: a list, in order."""
+
+    reads: Sequence[Read]
+    hot: bool = False  # this process has just used the rows: a local disk has them in memory
+
+
+class Commit(NamedTuple):
+    """Carry out this change. Reply: None."""
+
+    change: Change
+
+
+class CommitMany(NamedTuple):
+    """Carry out these batches together. Reply: for each None, or the error that refused it."""
+
+    changes: Sequence[Batch]
+
+
+class Call(NamedTuple):
+    """Call a method of the backend, or of its async variant. Reply: its result."""
+
+    method: str
+    args: tuple[Any, ...] = ()
+    options: Mapping[str, Any] = MappingProxyType({})
+
+
+class Aside(NamedTuple):
+    """Do something beside the backend. Reply: its result."""
+
+    call: Callable[[], Any]  # may block
+    acall: Callable[[], Awaitable[Any]] | None = None  # None: `call` in a worker thread
+
+
+Request: TypeAlias = Fetch | Commit | CommitMany | Call | Aside
+Operation: TypeAlias = Generator[Fetch | Commit, Any, T]
+Requests: TypeAlias = Generator[Request, Any, T]
+
+
+def fetch(read: Read, *, hot: bool = False) -> Operation[Any]:
+    """Return the reply to one read."""
+    replies = yield Fetch((read,), hot)
+    return replies[0]
+
+
+def fetch_checkpoint(
+    thread: str, ns: str, checkpoint_id: str | None, *, hot: bool = False
+) -> Operation[ThreadState]:
+    """Return the thread's generation and one of its checkpoints, or its head."""
+    reply = yield from fetch(ReadCheckpoint(thread, ns, checkpoint_id), hot=hot)
+    return cast("ThreadState", reply)
+
+
+def fetch_segments(
+    thread: str, spans: tuple[Span, ...], generation: int | None = None
+) -> Operation[list[Segment]]:
+    """Return the segments that hold the spans; no round trip for no spans."""
+    if not spans:
+        return []
+    reply = yield from fetch(ReadSegments(thread, spans, generation))
+    return cast("list[Segment]", reply)
+
+
+def commit(change: Change) -> Operation[None]:
+    """Carry out a change."""
+    yield Commit(change)
+
+
+def commit_many(changes: Sequence[Batch]) -> Requests[Sequence[ThreadkeepError | None]]:
+    """Carry out batches together; the reply is that of `CommitMany`."""
+    if not changes:
+        return ()
+    refusals: Sequence[ThreadkeepError | None] = yield CommitMany(changes)
+    return refusals
+
+
+def call(method: str, *args: Any, **options: Any) -> Requests[Any]:
+    """Call a method of the backend; see `Call`."""
+    return (yield Call(method, args, options))
+
+
+def aside(function: Callable[..., T], *args: Any) -> Requests[T]:
+    """Call a function that blocks; see `Aside`."""
+    result: T = yield Aside(partial(function, *args))
+    return result
+
+
+class CheckpointRef(NamedTuple):
+    """The checkpoint that a call is about: the head where `id` is None."""
+
+    thread: str
+    ns: str = ""
+    id: str | None = None
+
+    def named(self) -> dict[str, str | None]:
+        """Return it as an error's keyword arguments."""
+        return {"thread": self.thread, "namespace": self.ns or None, "checkpoint": self.id}
+
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with the stage ("threads read"), how much of it is done, and the total (0: unknown)."""
+
+
+def no_progress(stage: str, done: int, total: int) -> None:
+    """Show nothing."""

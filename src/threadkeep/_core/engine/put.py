@@ -1,0 +1,476 @@
+"""Saving a checkpoint, and a task's pending writes: what changed, in one commit.
+
+A channel with the parent's version has the parent's value, unread, unless the caller names it as
+new. Writes may come before their checkpoint, after it, or for one that never comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeAlias, cast
+
+from langgraph.checkpoint.base import WRITES_IDX_MAP
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
+
+from threadkeep._core.codec import Codec
+from threadkeep._core.engine import manifest as manifests
+from threadkeep._core.engine import thread_summary
+from threadkeep._core.engine.context import (
+    KEYFRAME_EVERY,
+    RUN_ATTEMPTS,
+    Built,
+    Engine,
+    Failed,
+    read_elements,
+    read_manifest,
+    remember,
+    resume_logs,
+    to_commit,
+    watched_value,
+)
+from threadkeep._core.engine.draft import Draft
+from threadkeep._core.engine.logs import KEYFRAMES, Appender
+from threadkeep._core.engine.manifest import ChannelEntry, Manifest, Version
+from threadkeep._core.engine.model import (
+    FREE,
+    NESTED,
+    Batch,
+    CheckpointRow,
+    HeadFence,
+    ReadThread,
+    ThreadRows,
+    WriteRow,
+    WritesFence,
+)
+from threadkeep._core.engine.operation import (
+    CheckpointRef,
+    Operation,
+    commit,
+    fetch,
+    fetch_checkpoint,
+)
+from threadkeep._core.engine.refs import Inline, Ref
+from threadkeep._core.engine.rows import created_at, pack_metadata, pack_time, pack_writes, seal
+from threadkeep._core.engine.shadow import copy_and_watch
+from threadkeep._core.engine.snapshots import (
+    LOADS,
+    ChannelValue,
+    Keyframe,
+    LoadEntry,
+    Snapshot,
+    own_copy,
+)
+from threadkeep._core.engine.working_set import ThreadMemory
+from threadkeep.errors import (
+    BackendError,
+    CodecError,
+    ConflictError,
+    SegmentTakenError,
+    StaleThreadError,
+    ThreadkeepError,
+)
+
+_NO_VALUES: Mapping[str, ChannelValue] = {}
+_KNOWN_KEYS = frozenset(
+    {*("v", "id", "ts", "channel_values", "channel_versions", "versions_seen"), "updated_channels"}
+)
+
+
+class Put(NamedTuple):
+    """A `put` call: the checkpoint, its parent's id, its metadata merged."""
+
+    place: CheckpointRef
+    parent: str | None
+    checkpoint: dict[str, Any]
+    metadata: dict[str, Any]
+    new: frozenset[str] = frozenset()  # channels with a new value, whatever their version
+    complete: bool = False  # channels that it leaves out are empty, whatever their version
+    run: bool = False  # of a graph's run
+
+    @property
+    def loaded(self) -> LoadEntry | None:
+        """The load that the run began with; None for a run that continues."""
+        return LOADS.of(self.parent)
+
+    def with_copies(self) -> Put:
+        """Return the call with copies of its values, as they are now."""
+        values = self.checkpoint["channel_values"]
+        copies = dict(zip(values, copy_and_watch([*values.values()]).copies, strict=True))
+        return self._replace(checkpoint={**self.checkpoint, "channel_values": copies})
+
+
+Writes: TypeAlias = Sequence[tuple[str, Any]]  # channel and value
+
+
+class PutWrites(NamedTuple):
+    """A `put_writes` call; `indexes` are the writes' own, where another saver has given them."""
+
+    place: CheckpointRef
+    writes: Writes
+    task_id: str
+    task_path: str
+    indexes: Sequence[int] | None = None
+
+    def with_copies(self) -> PutWrites:
+        """Return the call with copies of its values, as they are now."""
+        copies = copy_and_watch([value for _, value in self.writes]).copies
+        channels = [channel for channel, _ in self.writes]
+        return self._replace(writes=list(zip(channels, copies, strict=True)))
+
+
+Call: TypeAlias = Put | PutWrites
+
+
+def build(engine: Engine, call: Call) -> Built | None:
+    """Build the batch of a call; None where the store must be read first."""
+    memory = engine.memory(call.place.thread)
+    generation = memory.generation
+    if generation is None:
+        return None
+    if isinstance(call, PutWrites):
+        with memory.encoding:
+            return _writes_batch(engine, memory, call, generation)
+    parent, values = _known_parent(memory, call), _NO_VALUES
+    if parent is not None:
+        if _lost(engine, parent, call):
+            return None
+        values = parent.values
+    elif call.parent is not None:
+        return None
+    with memory.encoding:
+        return _put_batch(engine, memory, call, generation, parent, values, join=True)
+
+
+def save(engine: Engine, call: Call, failed: Failed | None = None) -> Operation[None]:
+    """Build the batch of a call and commit it, again where its log positions were taken.
+
+    `failed`: the batch of a first attempt, and its error. Raises ConflictError where another run
+    was faster and `conflicts="raise"`, or others kept taking the positions.
+    """
+    place, counts = call.place, engine.working_set.counts
+    for attempt in range(RUN_ATTEMPTS):
+        built, failure = failed or ((yield from _attempt(engine, call, attempt)), None)
+        failed, done = None, False
+        try:
+            if failure is not None:
+                raise failure
+            yield from commit(to_commit(engine, place, built))
+            done = True
+        except SegmentTakenError:
+            counts.retries += 1
+            engine.memory(place.thread).abandon()
+        except StaleThreadError:
+            counts.retries += 1
+            engine.working_set.forget(place.thread)
+        except ThreadkeepError as exc:
+            if isinstance(exc, ConflictError):
+                counts.conflicts += 1
+                if isinstance(call, Put):
+                    with suppress(BackendError):  # the conflict is what the caller must hear of
+                        yield from _sweep(engine, call)
+            exc.at(**place.named())
+            raise
+        finally:  # (also where it was interrupted, and nobody knows whether it is there)
+            if not done:
+                built.appender.failed()
+        if done:
+            remember(engine, place, built)
+            return
+    raise ConflictError(
+        "Others keep taking the log positions of this thread.",
+        hint="Try the call again.",
+        **place.named(),
+    )
+
+
+def _attempt(engine: Engine, call: Call, attempt: int) -> Operation[Built]:
+    memory = engine.memory(call.place.thread)
+    generation = memory.generation
+    if isinstance(call, PutWrites):
+        if generation is None:  # nobody has looked whether the thread is there, and not archived
+            call = call.with_copies()  # the program continues while the store is read
+            generation = (yield from fetch_checkpoint(*call.place)).generation
+        with memory.encoding:
+            return _writes_batch(engine, memory, call, generation)
+    parent = _known_parent(memory, call)
+    if generation is None or (parent is None and call.parent is not None):
+        call = call.with_copies()
+        generation, parent = yield from _read_parent(engine, memory, call)
+    values = _NO_VALUES
+    if parent is not None:
+        values = yield from _recall(engine, memory, parent, call, generation, resume=attempt == 0)
+    with memory.encoding:
+        return _put_batch(engine, memory, call, generation, parent, values, join=attempt == 0)
+
+
+def _sweep(engine: Engine, call: Put) -> Operation[None]:
+    """Remove the pending writes of a run that has lost: nothing will ever read them."""
+    loaded = call.loaded
+    if loaded is None:
+        return
+    reply = yield from fetch(ReadThread(call.place.thread))
+    rows = cast("ThreadRows", reply)
+    own = [r for r in rows.orphans if (r.ns, r.checkpoint_id) == (call.place.ns, call.place.id)]
+    for stored in rows.checkpoints:
+        if (stored.row.ns, stored.row.id) == (call.place.ns, call.parent):
+            own += [r for r in stored.writes if r.run == loaded.run]
+    drops = tuple((r.ns, r.checkpoint_id, r.seq) for r in own)
+    if drops:
+        yield from commit(Batch(call.place.thread, engine.now(), drop_writes=drops))
+
+
+def _known_parent(memory: ThreadMemory, call: Put) -> Snapshot | None:
+    return None if call.parent is None else memory.state(call.place.ns, call.parent)
+
+
+def _read_parent(
+    engine: Engine, memory: ThreadMemory, call: Put
+) -> Operation[tuple[int, Snapshot | None]]:
+    place = call.place
+    reply = yield from fetch_checkpoint(place.thread, place.ns, call.parent)
+    is_new = reply.found is None and not place.ns and call.parent is None
+    memory.meet(reply.generation, is_new=is_new)
+    if call.parent is None or reply.found is None:
+        return reply.generation, None
+    read, key = read_manifest(reply.found)
+    row = reply.found.row
+    data, codec = row.manifest, engine.codec
+    return reply.generation, Snapshot(place.ns, row.id, row.flags, read, key, {}, data, codec)
+
+
+def _recall(
+    engine: Engine,
+    memory: ThreadMemory,
+    parent: Snapshot,
+    call: Put,
+    generation: int,
+    *,
+    resume: bool,
+) -> Operation[Mapping[str, ChannelValue]]:
+    """Return the parent's values of the channels that changed, read where they are not known."""
+    lost = _lost(engine, parent, call)
+    if not lost:
+        return parent.values
+    held = dict(parent.values)
+    spans = [span for ref in lost.values() for span in ref.needs]
+    # An old value that cannot be read is no base: the new one is stored whole then.
+    with suppress(CodecError):
+        found, segments = yield from read_elements(engine, call.place.thread, spans, generation)
+        if resume:
+            resume_logs(memory, parent.ns, parent.manifest, parent.keyframe, segments, found)
+        for channel, ref in lost.items():
+            with suppress(CodecError):
+                held[channel] = watched_value(ref, found, found.value(ref))
+    return held
+
+
+def _lost(engine: Engine, parent: Snapshot, call: Put) -> dict[str, Ref]:
+    """Return the channels whose value at the parent is needed and not known."""
+    held, values = parent.values, call.checkpoint["channel_values"]
+    versions = call.checkpoint["channel_versions"]
+    lost: dict[str, Ref] = {}
+    for channel, entry in parent.manifest.entries.items():
+        ref = entry.ref
+        if ref is None or channel in held or not ref.needs:
+            continue
+        is_kept = channel not in values or _is_kept(call, entry, channel, versions.get(channel))
+        if engine.holds_all or not (is_kept or isinstance(ref, Inline)):
+            lost[channel] = ref
+    return lost
+
+
+def _is_kept(call: Put, entry: ChannelEntry, channel: str, version: Version) -> bool:
+    before = entry.version
+    if version is None or version != before or type(version) is not type(before) or call.complete:
+        return False
+    return channel not in call.new or channel not in call.checkpoint["channel_values"]
+
+
+def _put_batch(
+    engine: Engine,
+    memory: ThreadMemory,
+    call: Put,
+    generation: int,
+    parent: Snapshot | None,
+    known: Mapping[str, ChannelValue],
+    *,
+    join: bool,
+) -> Built:
+    place, ns, now, codec = call.place, call.place.ns, engine.now(), engine.codec
+    appender = Appender(memory.logs, ns, engine.compression)
+    draft = Draft(memory, codec, appender)
+    try:
+        written, held = _manifest(codec, draft, call, parent, known)
+        metadata, exact = pack_metadata(call.metadata, codec)
+    except ThreadkeepError as exc:
+        exc.at(**place.named())
+        raise
+    key, data = _encoded(parent, written, appender)
+    if join:
+        appender.seal()
+    segments = appender.segments()
+    draft.settle(generation)
+    reported, loaded, owner = memory.reported, call.loaded, None
+    flags = FREE if call.metadata.get("source") == "fork" else 0
+    if loaded is not None:  # a run begins: others may have said something else meanwhile
+        reported, flags, owner = reported._replace(metadata={}), flags | loaded.flags, loaded
+    elif parent is not None:  # a run continues, and if it chose its checkpoint, it still has
+        flags, owner = flags | parent.flags & FREE, parent.owner
+    row = _row(call, loaded, flags, metadata, exact, key, data)
+    # What a run that named no checkpoint expects: that it continues from the head.
+    fence = None if ns or flags & FREE else HeadFence(ns, row.parent)
+    touch = thread_summary.of_checkpoint(row, call.metadata, appender.stored, now, reported)
+    batch = Batch(
+        thread=place.thread,
+        now=now,
+        generation=generation,
+        born=born(place.id, call.parent),
+        fences=(fence,) if fence is not None and engine.conflicts == "raise" else (),
+        segments=segments,
+        checkpoints=(row,),
+        drop_segments=appender.dropped,
+        touch=touch,
+    )
+    state = Snapshot(ns, row.id, flags, written, key, held, row.manifest, codec, owner, draft.fresh)
+    reported = thread_summary.report_of(reported, touch, call.metadata)
+    begins = loaded is not None
+    fence = fence if call.run or begins else None
+    return Built(memory, batch, appender, state, reported, row.parent, (), fence, begins)
+
+
+def _row(
+    call: Put,
+    loaded: LoadEntry | None,
+    flags: int,
+    metadata: str,
+    exact: bytes | None,
+    key: Keyframe,
+    data: bytes,
+) -> CheckpointRow:
+    _, ns, own_id = call.place
+    run, seen = (0, 0) if loaded is None else (loaded.run, loaded.seen)
+    above = None if call.parent is None else own_copy(call.parent)
+    ts = pack_time(call.checkpoint.get("ts", ""))
+    # (what the checksum covers, and the columns of the row, in their order)
+    at = (ns, own_copy(str(own_id)), above, run, seen, flags, ts)
+    fields = (*at, metadata, exact, key.log, key.pos)
+    return CheckpointRow(*fields, seal(data, fields))
+
+
+def born(*ids: str | None) -> int | None:
+    """Return when the oldest of the ids was made, of those that tell."""
+    times = [time for i in ids if (time := created_at(i)) is not None]
+    return min(times) if times else None
+
+
+def _manifest(
+    codec: Codec,
+    draft: Draft,
+    call: Put,
+    parent: Snapshot | None,
+    known: Mapping[str, ChannelValue],
+) -> tuple[Manifest, dict[str, ChannelValue]]:
+    """Store the changed values; the manifest, and the values that are known now."""
+    checkpoint = call.checkpoint
+    values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+    before = parent.manifest if parent is not None else manifests.EMPTY
+    old_entries, new, complete = before.entries, call.new, call.complete
+    entries: dict[str, ChannelEntry] = {}
+    held: dict[str, ChannelValue] = {}
+    for channel, version in versions.items():
+        old = old_entries.get(channel)
+        if (  # as `_is_kept`, for all channels of every save
+            old is not None
+            and version == old.version
+            and type(version) is type(old.version)
+            and version is not None
+            and not complete
+            and (channel not in new or channel not in values)
+        ):
+            entries[channel] = old
+            if channel in known:
+                held[channel] = known[channel]
+        elif channel in values:
+            ref, held[channel] = draft.value(channel, values[channel], known.get(channel))
+            entries[channel] = ChannelEntry(version, ref)
+        else:
+            entries[channel] = ChannelEntry(version, None)
+    if not values.keys() <= versions.keys():
+        for channel, value in values.items():  # (given without a version)
+            if channel not in versions:
+                ref, held[channel] = draft.value(channel, value, known.get(channel))
+                entries[channel] = ChannelEntry(None, ref)
+    extra = None
+    if not checkpoint.keys() <= _KNOWN_KEYS:
+        extra = codec.encode({k: v for k, v in checkpoint.items() if k not in _KNOWN_KEYS})
+    updated = checkpoint.get("updated_channels", False)
+    if updated is not None and updated is not False:
+        updated = list(updated)
+    seen = manifests.sharing(checkpoint.get("versions_seen", {}), before.seen)
+    return Manifest(checkpoint.get("v", 1), entries, seen, updated, extra), held
+
+
+def _encoded(
+    parent: Snapshot | None, written: Manifest, appender: Appender
+) -> tuple[Keyframe, bytes]:
+    """Encode a manifest against the parent's keyframe, or a new one when that is used up."""
+    key = parent.keyframe if parent is not None else None
+    if key is not None and key.used < KEYFRAME_EVERY:
+        key = Keyframe(key.manifest, key.log, key.pos, key.used + 1, key.numbers)
+    else:
+        log, pos = appender.append(KEYFRAMES, [manifests.encode(written)])
+        key = Keyframe(written, log, pos, 1, manifests.numbers(written))
+    return key, manifests.encode(written, key.manifest, key.numbers)
+
+
+def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generation: int) -> Built:
+    place, now, indexes = call.place, engine.now(), call.indexes
+    thread, ns, own_id = place
+    appender = Appender(memory.logs, ns, engine.compression)
+    draft = Draft(memory, engine.codec, appender, writes=True)
+    # A write may come before its checkpoint is stored: then the one before shows what is there.
+    state = memory.state(ns, str(own_id)) or memory.newest(ns)
+    held = state.values if state is not None else {}
+    made = []
+    try:
+        for number, (channel, value) in enumerate(call.writes):
+            # A failed task's exception is stored as its repr, as by LangGraph's savers: else
+            # a value that cannot be stored would mask the node's own error.
+            failed = channel == ERROR and isinstance(value, BaseException)
+            stored = repr(value) if failed else value
+            ref, seen = draft.value(channel, stored, held.get(channel))
+            own = WRITES_IDX_MAP.get(channel, number) if indexes is None else indexes[number]
+            made.append((own, channel, ref, seen))
+    except ThreadkeepError as exc:
+        exc.at(**place.named())
+        raise
+    segments = appender.segments()
+    draft.settle(generation)
+    loaded = LOADS.of(own_id)
+    run, since = (0, 0) if loaded is None else (loaded.run, loaded.seen)
+    # (what the checksum covers, and the columns of the row, in their order)
+    fields = (ns, own_copy(str(own_id)), run, since, call.task_id, call.task_path)
+    row = WriteRow(*fields, seal(pack_writes([one[:3] for one in made]), fields))
+    waits = False  # a task of the thread's head
+    if not ns and INTERRUPT in [channel for channel, _ in call.writes]:
+        latest = memory.newest("")
+        waits = latest is None or latest.id <= row.checkpoint_id
+    # With `conflicts="raise"`, a run loses that meets another live run's writes.
+    is_fenced = (
+        engine.conflicts == "raise"
+        and not ns
+        and loaded is not None
+        and not loaded.flags & (FREE | NESTED)
+    )
+    batch = Batch(
+        thread=thread,
+        now=now,
+        generation=generation,
+        born=born(own_id),
+        fences=(WritesFence(ns, row.checkpoint_id, run, since),) if is_fenced else (),
+        segments=segments,
+        writes=(row,),
+        touch=thread_summary.of_writes(row, appender.stored, now, waits=waits),
+    )
+    return Built(memory, batch, appender, beside=state and state.id, writes=tuple(made))

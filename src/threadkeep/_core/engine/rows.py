@@ -1,0 +1,264 @@
+"""Rows of checkpoints and pending writes: checksums, metadata, times, and which writes count.
+
+A row's checksum (CRC-16/XMODEM) covers its payload and every column that reading relies on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from binascii import crc_hqx
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import ormsgpack
+from langgraph.checkpoint.base import writes_sort_key
+
+from threadkeep._core.codec import Codec
+from threadkeep._core.engine.model import HIDDEN, CheckpointRow, Child, StoredCheckpoint, WriteRow
+from threadkeep._core.engine.refs import Ref, from_wire, to_wire
+from threadkeep.errors import CorruptionError
+
+_CHECKSUM = 2  # bytes
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_AS_LANGGRAPH = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", re.ASCII).fullmatch
+_MICROSECOND = timedelta(microseconds=1)
+_MAX_LEVELS = 300  # more than any codec takes
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+# Microseconds between 1582-10-15 (the epoch of UUID version 6) and 1970-01-01.
+UUID6_OFFSET = 0x01B21DD213814000 // 10
+_VERSION_AT = 14
+_UUID_LENGTH = 36
+
+
+def seal(payload: bytes, fields: tuple[object, ...]) -> bytes:
+    """Append the checksum of a payload and of other fields of its row."""
+    # `repr` would not do: which characters it escapes grows with Python's Unicode tables.
+    crc = crc_hqx(ascii(fields).encode(), crc_hqx(payload, 0))
+    return payload + crc.to_bytes(_CHECKSUM, "big")
+
+
+def unseal(sealed: bytes, fields: tuple[object, ...]) -> bytes:
+    """Check and remove the checksum that `seal` has appended."""
+    payload = sealed[:-_CHECKSUM]
+    if len(sealed) < _CHECKSUM or seal(payload, fields) != sealed:
+        raise CorruptionError("A stored row is damaged: its checksum does not match.")
+    return payload
+
+
+def checkpoint_fields(row: CheckpointRow) -> tuple[object, ...]:
+    """All columns but the manifest. A checkpoint may be hidden later."""
+    return (*row[:5], row.flags & ~HIDDEN, *row[6:-1])
+
+
+def write_fields(row: WriteRow) -> tuple[object, ...]:
+    """All columns but the body and `seq`, which the backend assigns."""
+    return row[:6]
+
+
+def manifest_of(row: CheckpointRow) -> bytes:
+    """Return the manifest without its checksum. Raises `CorruptionError`."""
+    return unseal(row.manifest, checkpoint_fields(row))
+
+
+def with_manifest(row: CheckpointRow, manifest: bytes) -> CheckpointRow:
+    """Return the row with another manifest, and its checksum."""
+    return row._replace(manifest=seal(manifest, checkpoint_fields(row)))
+
+
+def body_of(row: WriteRow) -> bytes:
+    """Return the body without its checksum. Raises `CorruptionError`."""
+    return unseal(row.body, write_fields(row))
+
+
+def with_body(row: WriteRow, body: bytes) -> WriteRow:
+    """Return the row with another body, and its checksum."""
+    return row._replace(body=seal(body, write_fields(row)))
+
+
+def visible(checkpoints: Iterable[StoredCheckpoint]) -> list[StoredCheckpoint]:
+    """Return the checkpoints that are not hidden, in their order."""
+    return [stored for stored in checkpoints if not stored.row.flags & HIDDEN]
+
+
+def of_the_graph(checkpoints: Iterable[StoredCheckpoint]) -> list[StoredCheckpoint]:
+    """Return the visible checkpoints of the root namespace, in their order."""
+    return [stored for stored in visible(checkpoints) if not stored.row.ns]
+
+
+def heads(checkpoints: Iterable[StoredCheckpoint]) -> dict[str, str]:
+    """Return the newest visible checkpoint of each namespace, of checkpoints in ascending order."""
+    return {stored.row.ns: stored.row.id for stored in visible(checkpoints)}
+
+
+def pack_metadata(metadata: dict[str, Any], codec: Codec) -> tuple[str, bytes | None]:
+    """Return metadata as JSON text, and as the codec's bytes where JSON cannot hold it.
+
+    It comes back as JSON gives it, as from LangGraph's savers; where those of SQLite and PostgreSQL
+    refuse a value (a UUID, NaN), as from its saver in memory.
+    """
+    try:
+        text = _plain_text(metadata)
+        if text is None:
+            text = _COMPACT.encode(metadata)
+            text.encode()
+    except (TypeError, ValueError, RecursionError):
+        exact = codec.encode(_with_json_containers(metadata))  # first: it refuses the same
+        return _readable(metadata), exact
+    return text, None
+
+
+def _plain_text(metadata: dict[str, Any]) -> str | None:
+    """Return the JSON of words and numbers, in half the time; None for other metadata."""
+    parts = []
+    for key, value in metadata.items():
+        if type(key) is not str or not key.isidentifier():
+            return None
+        if type(value) is int:
+            parts.append(f'"{key}":{value}')
+        elif type(value) is str and value.isidentifier():
+            parts.append(f'"{key}":"{value}"')
+        elif type(value) is dict and not value:
+            parts.append(f'"{key}":{{}}')
+        else:
+            return None
+    return "{" + ",".join(parts) + "}"
+
+
+def _with_json_containers(value: Any, level: int = 0) -> Any:
+    if level > _MAX_LEVELS:
+        return value  # the codec refuses it
+    if isinstance(value, dict):
+        return {key: _with_json_containers(part, level + 1) for key, part in dict.items(value)}
+    if isinstance(value, (list, tuple)):
+        return [_with_json_containers(part, level + 1) for part in value]
+    return value
+
+
+def _readable(metadata: dict[str, Any]) -> str:
+    """Return the parts of metadata that JSON can hold, and the others as text, as JSON."""
+    plain = {}
+    for key, value in metadata.items():
+        try:
+            json.dumps({key: value}, ensure_ascii=False, allow_nan=False).encode()
+            plain[key] = value
+        except (TypeError, ValueError, RecursionError):
+            name = str(key).encode(errors="backslashreplace").decode()
+            try:
+                plain[name] = ascii(value)
+            except Exception:  # noqa: BLE001 - it is the program's own code
+                plain[name] = f"<{type(value).__qualname__}>"
+    return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+
+
+def unpack_metadata(text: str, exact: bytes | None, codec: Codec) -> dict[str, Any]:
+    """Return the metadata that `pack_metadata` packed."""
+    try:
+        metadata = json.loads(text) if exact is None else codec.decode(exact)
+    except ValueError as exc:
+        raise CorruptionError("A checkpoint's metadata is damaged.") from exc
+    if not isinstance(metadata, dict):
+        raise CorruptionError("A checkpoint's metadata is damaged.")
+    return metadata
+
+
+def pack_time(text: str) -> int | str:
+    """Return microseconds since 1970 for an ISO time as LangGraph writes it, else the text."""
+    try:
+        time = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return text
+    # (Matching LangGraph's form is much quicker than formatting the time again.)
+    if not (time.microsecond and _AS_LANGGRAPH(text)) and (
+        time.tzinfo is not UTC or time.isoformat() != text
+    ):
+        return text
+    return (time - _EPOCH) // _MICROSECOND
+
+
+def unpack_time(packed: int | str) -> str:
+    """Return the text that `pack_time` packed."""
+    if isinstance(packed, str):
+        return packed
+    return (_EPOCH + packed * _MICROSECOND).isoformat()
+
+
+@lru_cache(maxsize=4096)  # (called for each checkpoint, and again for its first child)
+def created_at(checkpoint_id: str | None) -> int | None:
+    """Return when a UUID of version 6 was made, in microseconds since 1970; None for other ids."""
+    if (
+        checkpoint_id is None
+        or len(checkpoint_id) != _UUID_LENGTH
+        or checkpoint_id[_VERSION_AT] != "6"
+    ):
+        return None
+    digits = checkpoint_id[:8] + checkpoint_id[9:13] + checkpoint_id[15:18]
+    try:
+        return int(digits, 16) // 10 - UUID6_OFFSET
+    except ValueError:
+        return None
+
+
+def time_of(row: CheckpointRow) -> int | None:
+    """Return when a checkpoint was made, in microseconds since 1970; None if nothing tells."""
+    return row.ts if isinstance(row.ts, int) else created_at(row.id)
+
+
+class Write(NamedTuple):
+    """One pending write: `idx` is negative for LangGraph's special channels."""
+
+    task_id: str
+    task_path: str
+    idx: int
+    channel: str
+    ref: Ref
+
+
+def pack_writes(writes: Iterable[tuple[int, str, Ref]]) -> bytes:
+    """Pack the body of a write row, without its checksum."""
+    return ormsgpack.packb([[idx, channel, to_wire(ref)] for idx, channel, ref in writes])
+
+
+def unpack_writes(row: WriteRow) -> list[Write]:
+    """Return the writes of one row, in the order in which they were packed."""
+    try:
+        return [
+            Write(row.task_id, row.task_path, idx, channel, ref)
+            for idx, channel, wire in ormsgpack.unpackb(body_of(row))
+            if (ref := from_wire(wire)) is not None
+        ]
+    except (ValueError, TypeError, IndexError) as exc:
+        raise CorruptionError(
+            "A pending write is damaged.", namespace=row.ns, checkpoint=row.checkpoint_id
+        ) from exc
+
+
+def counts_for(row: WriteRow, child: Child | CheckpointRow) -> bool:
+    """Return True if the writes led to the child: its run made them, or had loaded them."""
+    return row.run == child.run or row.seq <= child.seen
+
+
+def counting(rows: Sequence[WriteRow], child: Child | None) -> list[Write]:
+    """Return the writes of a checkpoint that count, in the order LangGraph applies them.
+
+    With a child: those that the child's run made, or had loaded when it began. Without one: all,
+    the first run's of each task. Of a task's writes with the same index the first counts, of the
+    special ones (negative index) the last.
+    """
+    chosen: dict[tuple[str, int], Write] = {}
+    began: dict[str, list[WriteRow]] = {}
+    for row in rows:
+        if child is not None and not counts_for(row, child):
+            continue
+        writes = unpack_writes(row)
+        torn = any(r.run != row.run and r.seq > row.seen for r in began.get(row.task_id, ()))
+        for write in writes:
+            key = (write.task_id, write.idx)
+            if write.idx < 0 or (not torn and key not in chosen):
+                chosen[key] = write
+        if not torn and any(write.idx >= 0 for write in writes):
+            began.setdefault(row.task_id, []).append(row)
+    return sorted(chosen.values(), key=lambda w: writes_sort_key(w.task_path, w.task_id, w.idx))

@@ -1,0 +1,363 @@
+"""Working set: what this process last saw of its threads. Never needed for correctness.
+
+Invariant: what is remembered as stored is stored, under the generation remembered. No lock is held
+while an operation waits.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from threadkeep._core.engine.logs import Lock, OpenLogs
+from threadkeep._core.engine.model import NESTED, HeadFence
+from threadkeep._core.engine.snapshots import Snapshot, StoredObject, StoredValue
+from threadkeep._core.engine.thread_summary import NOTHING_REPORTED, Reported
+
+
+class Counts:
+    """Counts of an engine. Approximate, as several threads may count at the same time.
+
+    Attributes:
+        written: bytes that saves have stored.
+        saved: bytes that whole copies of the states would have taken beyond that.
+        loads: loads of runs.
+        hits: those that were lent values of the working set.
+        conflicts: saves that were refused as another run was faster.
+        retries: saves that were built again as others had come in between.
+    """
+
+    __slots__ = ("conflicts", "hits", "loads", "retries", "saved", "written")
+
+    def __init__(self) -> None:
+        self.written = self.saved = self.loads = self.hits = self.conflicts = self.retries = 0
+
+
+_STATES = 6  # checkpoints remembered per thread: a run's last ones and a fork's
+_STATE_BYTES = 4 * 1024 * 1024  # what they may hold that the one before did not
+_STATES_LEAST = 2
+_FORKED = 64  # runs per thread that are remembered to have left a head behind
+_BASE_WEIGHT = 4096  # bytes that a thread takes before its values
+_STATE_WEIGHT = 2500  # bytes of a checkpoint that is remembered, beside its values
+_ENTRY_WEIGHT = 200  # the same of an object that is remembered by identity
+_OBJECT_FACTOR = 6  # a decoded value with its shadow takes about this many times its bytes
+
+
+class ThreadMemory:
+    """The part of the working set that is of one thread."""
+
+    def __init__(
+        self, locks: Callable[[], Lock], token: Callable[[int], int], *, exclusive: bool = False
+    ) -> None:
+        self._lock = locks()
+        # Held while a call's values are encoded, so that two calls that store the same
+        # message at the same time store it once.
+        self.encoding = locks()
+        self.generation: int | None = None
+        self.logs = OpenLogs(self._lock, token, exclusive=exclusive)
+        self.recent = Recent(self._lock, self.logs)
+        self._states: OrderedDict[tuple[str, str], Snapshot] = OrderedDict()
+        self._states_bytes = 0  # what each holds that the one before did not
+        self.newest_bytes = 0  # the values of the one that was remembered last
+        self._head: str | None = None  # the greatest checkpoint id that a `HeadFence` counts
+        # The last checkpoints of the runs that left a head behind, the oldest first. They outlive
+        # the states and the generation: a run is reported once.
+        self._forked: dict[str, None] = {}
+        self.reported = NOTHING_REPORTED
+        self.weighed = _BASE_WEIGHT  # as the working set last weighed it
+
+    def meet(self, generation: int, *, is_new: bool = False) -> None:
+        """Forget everything if segments were removed since; `is_new`: nothing is stored yet."""
+        with self._lock:
+            if generation != self.generation:
+                self.logs.clear()
+                self.recent.clear()
+                self._states.clear()
+                self._states_bytes = self.newest_bytes = 0
+                self._head = None
+                self.reported = NOTHING_REPORTED
+                self.generation = generation
+                if is_new:
+                    self.logs.count_up()
+
+    def abandon(self) -> None:
+        """Forget what was not known to be committed: other bytes took its place."""
+        with self._lock:
+            self.logs.abandon()
+            self.recent.clear()
+
+    def remember(
+        self,
+        placed: list[StoredObject],
+        known: list[tuple[str, StoredValue]],
+        generation: int | None,
+    ) -> None:
+        """Remember what was put where, under `generation`; nothing under an unknown one."""
+        if generation is None or not (placed or known):
+            return
+        with self._lock:
+            if generation == self.generation:
+                self.recent.remember(placed, known)
+
+    def state(self, ns: str, checkpoint_id: str) -> Snapshot | None:
+        """Return the snapshot of a checkpoint, if it is remembered."""
+        return self._states.get((ns, checkpoint_id))
+
+    def newest(self, ns: str) -> Snapshot | None:
+        """Return the snapshot that was remembered last in the namespace."""
+        with self._lock:
+            for state in reversed(self._states.values()):
+                if state.ns == ns:
+                    return state
+            return None
+
+    def publish(
+        self,
+        state: Snapshot,
+        generation: int | None,
+        fence: HeadFence | None = None,
+        reported: Reported | None = None,
+        *,
+        begins: bool = False,
+    ) -> str | None:
+        """Remember a checkpoint that was committed (or read) under `generation`.
+
+        Returns the head that the run leaves behind, None if none or if it left one behind before.
+        """
+        with self._lock:
+            if generation != self.generation:
+                return None
+            if reported is not None:
+                self.reported = reported
+            left = None if fence is None else self._left(state, fence, begins=begins)
+            is_counted = not state.ns and not state.flags & NESTED
+            if is_counted and (self._head is None or self._head < state.id):
+                self._head = state.id
+            key = (state.ns, state.id)
+            before = self._states.pop(key, None)
+            self._states[key] = state
+            self._states_bytes += state.fresh - (before.fresh if before is not None else 0)
+            self.newest_bytes = state.weight
+            states = self._states
+            while len(states) > _STATES or (
+                self._states_bytes > _STATE_BYTES and len(states) > _STATES_LEAST
+            ):
+                _, evicted = states.popitem(last=False)
+                self._states_bytes -= evicted.fresh
+            return left
+
+    def _left(self, state: Snapshot, fence: HeadFence, *, begins: bool) -> str | None:
+        head, expected = self._head, fence.expected
+        is_known = state.id in self._forked or (not begins and expected in self._forked)
+        is_newer = head is not None and (expected is None or head > expected)
+        if not is_known and (not is_newer or head == state.id):
+            return None
+        if expected is not None and not begins:
+            self._forked.pop(expected, None)
+        self._forked[state.id] = None
+        if len(self._forked) > _FORKED:
+            del self._forked[next(iter(self._forked))]
+        return None if is_known else head
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes this takes."""
+        values = self.newest_bytes + self._states_bytes + self.recent.weight
+        records = len(self._states) * _STATE_WEIGHT + len(self.recent) * _ENTRY_WEIGHT
+        return _BASE_WEIGHT + records + values * _OBJECT_FACTOR + self.logs.tails
+
+
+class WorkingSet:
+    """LRU cache of threads of about `limit` bytes; `exclusive`: with logs of its own alone."""
+
+    def __init__(
+        self,
+        limit: int,
+        locks: Callable[[], Lock],
+        token: Callable[[int], int],
+        *,
+        exclusive: bool = False,
+    ) -> None:
+        self._limit = limit
+        self._exclusive = exclusive
+        self._locks = locks
+        self._token = token
+        self._start()
+
+    def _start(self) -> None:
+        self._lock = self._locks()
+        self._threads: OrderedDict[str, ThreadMemory] = OrderedDict()
+        self._total = 0
+        self.counts = Counts()
+
+    def apart(self) -> WorkingSet:
+        """Return an empty one of the same size, which appends to exclusive logs."""
+        other = WorkingSet(self._limit, self._locks, self._token, exclusive=True)
+        other.counts = self.counts
+        return other
+
+    def before_fork(self) -> None:
+        """Do nothing: what another thread has locked, the child lets go of."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Forget everything in the child: the parent's next log positions are not its own."""
+        if in_child:
+            self._start()
+
+    def thread(self, thread: str) -> ThreadMemory:
+        """Return what is remembered of the thread."""
+        with self._lock:
+            memory = self._threads.get(thread)
+            if memory is None:
+                memory = ThreadMemory(self._locks, self._token, exclusive=self._exclusive)
+                self._threads[thread] = memory
+                self._total += memory.weighed
+                self._make_room()
+            self._threads.move_to_end(thread)
+            return memory
+
+    def forget(self, thread: str | None) -> None:
+        """Forget the thread, or (None) all."""
+        with self._lock:
+            for name in [*self._threads] if thread is None else [thread]:
+                self._drop(name)
+
+    def settle(self, thread: str, memory: ThreadMemory) -> None:
+        """Weigh the thread again and make room for it."""
+        weight = memory.weight
+        with self._lock:
+            if self._threads.get(thread) is memory:
+                self._total += weight - memory.weighed
+                memory.weighed = weight
+            if self._total > self._limit:
+                self._make_room()
+
+    def _make_room(self) -> None:
+        while self._total > self._limit and len(self._threads) > 1:
+            self._drop(next(iter(self._threads)))
+
+    def _drop(self, thread: str) -> None:
+        memory = self._threads.pop(thread, None)
+        if memory is not None:
+            self._total -= memory.weighed
+
+    def __len__(self) -> int:
+        return len(self._threads)
+
+
+_PLACED = 512  # objects remembered by identity
+_KNOWN = 64  # whole values remembered by identity
+_BYTES = 1024 * 1024  # what either may take, but for the newest of them
+_LEAST = 2
+_RESERVED = 64  # positions reserved for objects that are not final yet
+
+
+class Recent:
+    """The values of one thread that were stored last, found again by identity."""
+
+    def __init__(self, lock: Lock, logs: OpenLogs) -> None:
+        self._lock = lock
+        self._logs = logs
+        self._placed: OrderedDict[int, StoredObject] = OrderedDict()
+        self._known: OrderedDict[tuple[str, int], StoredValue] = OrderedDict()
+        self._parts: OrderedDict[tuple[str, int], tuple[StoredValue, int]] = OrderedDict()
+        self._reserved: OrderedDict[int, tuple[Any, int, int]] = OrderedDict()
+        self._placed_bytes = self._known_bytes = 0
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes the values stand for."""
+        return self._placed_bytes + self._known_bytes
+
+    def __len__(self) -> int:
+        return len(self._placed) + len(self._known) + len(self._parts)
+
+    def clear(self) -> None:
+        """Forget all of them. The caller holds the lock."""
+        for values in (self._placed, self._known, self._parts, self._reserved):
+            values.clear()
+        self._placed_bytes = self._known_bytes = 0
+
+    def placed(self, value: Any) -> StoredObject | None:
+        """Return where this very object is stored, if it has not changed since."""
+        found = self._placed.get(id(value))
+        return found if found and found.value is value and found.shadow.holds() else None
+
+    def all_placed(self, values: list[Any]) -> list[StoredObject] | None:
+        """Return where these very objects are stored, changed or not; None if one is not."""
+        found = []
+        for value in values:
+            one = self._placed.get(id(value))
+            if one is None or one.value is not value:
+                return None
+            found.append(one)
+        return found
+
+    def has_any(self, values: list[Any]) -> bool:
+        """Return True if one of these objects was stored, or has a position reserved."""
+        placed, reserved = self._placed, self._reserved
+        for value in values:
+            name = id(value)
+            if name in placed or name in reserved:
+                return True
+        return False
+
+    def is_known(self, channel: str, value: Any) -> bool:
+        """Return True if this very value of the channel was stored, changed or not."""
+        found = self._known.get((channel, id(value)))
+        return found is not None and found.value is value
+
+    def known(self, channel: str, value: Any) -> StoredValue | None:
+        """Return how this very value of the channel was stored, if it has not changed since."""
+        found = self._known.get((channel, id(value)))
+        return found if found and found.value is value and found.holds(value) else None
+
+    def known_part(self, channel: str, item: Any) -> tuple[StoredValue, int] | None:
+        """Return a stored value of the channel that holds `item`, and where it is in it."""
+        return self._parts.get((channel, id(item)))
+
+    def remember(self, placed: list[StoredObject], known: list[tuple[str, StoredValue]]) -> None:
+        """Remember the last few values. The caller holds the lock."""
+        for item in placed:
+            name = id(item.value)
+            before = self._placed.pop(name, None)
+            self._placed[name] = item
+            self._placed_bytes += item.size - (before.size if before is not None else 0)
+        for channel, value in known:
+            self._forget_known(channel, self._known.pop((channel, id(value.value)), None))
+            self._known[channel, id(value.value)] = value
+            self._known_bytes += value.size
+            for offset, item in value.parts():
+                self._parts[channel, id(item)] = (value, offset)
+        while len(self._placed) > _PLACED or (
+            self._placed_bytes > _BYTES and len(self._placed) > _LEAST
+        ):
+            self._placed_bytes -= self._placed.popitem(last=False)[1].size
+        while len(self._known) > _KNOWN or (
+            self._known_bytes > _BYTES and len(self._known) > _LEAST
+        ):
+            (channel, _), evicted = self._known.popitem(last=False)
+            self._forget_known(channel, evicted)
+
+    def _forget_known(self, channel: str, value: StoredValue | None) -> None:
+        if value is None:
+            return
+        self._known_bytes -= value.size
+        for _, item in value.parts():
+            if self._parts.get((channel, id(item)), (None,))[0] is value:
+                del self._parts[channel, id(item)]
+
+    def reserve(self, ns: str, channel: str, value: Any) -> None:
+        """Reserve the next position of the channel's log for an object that is not final."""
+        place = self._logs.reserve(ns, channel, 1)
+        with self._lock:
+            self._reserved[id(value)] = (value, *place)
+            while len(self._reserved) > _RESERVED:
+                self._reserved.popitem(last=False)
+
+    def take_reserved(self, value: Any) -> tuple[int, int] | None:
+        """Release the log and position that were reserved for the object, if any were."""
+        with self._lock:
+            reserved = self._reserved.pop(id(value), None)
+        return reserved[1:] if reserved is not None and reserved[0] is value else None

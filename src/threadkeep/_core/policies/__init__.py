@@ -1,0 +1,1 @@
+"""Limits that programs give: what retention keeps, what is moved to the cold store."""

@@ -1,0 +1,134 @@
+"""Retention policy: `Retention`, and its form as JSON. Equal ones come back equal from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from typing import Any, Literal, get_args
+
+from threadkeep._core.langgraph_internals import is_internal
+from threadkeep._core.validation import LONGEST, duration
+from threadkeep.errors import CorruptionError, InvalidArgumentError, NewerFormatError, invalid
+
+Ends = Literal["all", "run_ends", "turn_ends"]
+
+_VERSION = 1
+RECORD = "retention"
+"""Kind of the record of a thread's own policy; see `thread_entry.find_record`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """Retention policy: which checkpoints of each thread, and which threads of a store, stay.
+
+    A checkpoint is removed if any limit says so and nothing protects it. Limits apply to each
+    checkpoint namespace, in this order: `keep` selects checkpoints, `keep_last` and `max_age`
+    remove from those, then `max_bytes` removes the oldest of the whole thread. Protected are
+
+    - the head of each namespace,
+    - a checkpoint that is pinned, or tagged (with `keep_tagged`), and the checkpoints that a
+      protected subgraph's one was made under,
+    - a checkpoint at which an interrupt waits,
+    - the tip of a branch that is younger than an hour, and its parent: a run may continue there,
+    - everything of a pinned thread.
+
+    Checkpoints that DeltaChannels of kept ones are rebuilt through stay too, hidden. A
+    subgraph's checkpoints without tag or pin are removed with the checkpoint of the task that
+    ran it, unless it has its own checkpointer (`checkpointer=True`).
+
+    A thread is deleted as `ttl` and `max_count` say, never if it is pinned, tagged (with
+    `keep_tagged`) or suspended (an interrupt waits in it). A ttl of the thread's own
+    (`threads.create(ttl=)`) counts before this one, and only a pin protects from it.
+
+    Args:
+        keep_last: how many of the newest checkpoints stay.
+        max_age: younger checkpoints stay; in seconds or as a timedelta. A checkpoint whose time
+            cannot be read is never too old.
+        keep: "all" checkpoints, or only "run_ends", the last one of each run (by the metadata's
+            `run_id`, and without one of each turn), or "turn_ends", the last one of each turn:
+            the one before the next of source "input", or before a gap where some were removed.
+        keep_tagged: whether a tag protects, as a pin does.
+        ttl: how long a thread may be idle, in seconds or as a timedelta, before it is deleted.
+        max_bytes: how much a thread may hold. More stays if protected checkpoints take more.
+        max_count: how many threads a store may hold; the least recently updated go.
+        channels: channels of which only the "latest" value is kept: `{"scratch": "latest"}`. Older
+            checkpoints that nothing protects stay without a value of them. A DeltaChannel, whose
+            values are rebuilt through older ones, is left whole, which the report says.
+
+    Raises:
+        InvalidArgumentError: a limit is invalid.
+    """
+
+    keep_last: int | None = None
+    max_age: timedelta | float | None = None
+    keep: Ends = "all"
+    keep_tagged: bool = True
+    ttl: timedelta | float | None = None
+    max_bytes: int | None = None
+    max_count: int | None = None
+    channels: Mapping[str, Literal["latest"]] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        for name, least in (("keep_last", 1), ("max_bytes", 0), ("max_count", 0)):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or not least <= value < LONGEST):
+                raise invalid(name, value, f"Use a whole number, {least} or more, or leave it out.")
+        for name in ("max_age", "ttl"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, duration(name, value))
+        if self.keep not in get_args(Ends):
+            raise invalid("keep", self.keep, f"Use one of {', '.join(get_args(Ends))}.")
+        if type(self.keep_tagged) is not bool:
+            raise invalid("keep_tagged", self.keep_tagged, "Use True or False.")
+        object.__setattr__(self, "channels", _channels(self.channels))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return its version and all that is not the default, as JSON values; times in seconds."""
+        found: dict[str, Any] = {"v": _VERSION}
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if value != getattr(EVERYTHING, one.name):
+                is_time = isinstance(value, timedelta)
+                found[one.name] = value.total_seconds() if is_time else value
+        return found
+
+
+def read(found: Any) -> Retention:
+    """Return the policy of its JSON."""
+    if not isinstance(found, dict) or not isinstance(found.get("v"), int):
+        raise CorruptionError("The retention of a thread cannot be read.")
+    if found["v"] > _VERSION:
+        raise NewerFormatError(
+            "The retention of a thread was written by a newer release of threadkeep.",
+            hint="Install that release, or set it again with threads.retain.",
+        )
+    try:
+        return Retention(**{name: value for name, value in found.items() if name != "v"})
+    except (TypeError, InvalidArgumentError) as error:
+        raise CorruptionError("The retention of a thread cannot be read.") from error
+
+
+def _channels(value: object) -> dict[str, Literal["latest"]]:
+    hint = 'Use a dict of names, each with "latest", such as {"scratch": "latest"}.'
+    if not isinstance(value, Mapping):
+        raise invalid("channels", value, hint)
+    for name, what in value.items():
+        if not isinstance(name, str) or what != "latest":
+            raise invalid(f"channels[{name!r}]", what, hint)
+        if is_internal(name):
+            raise invalid("channels", name, "LangGraph needs this one, to know what runs next.")
+    return dict(sorted(value.items()))
+
+
+def check_policy(value: object) -> Retention:
+    """Return the value, which is a Retention."""
+    if not isinstance(value, Retention):
+        hint = "Use a threadkeep.Retention, such as Retention(keep_last=10)."
+        raise invalid("policy", value, hint)
+    return value
+
+
+EVERYTHING = Retention()
+"""The policy that removes nothing."""

@@ -1,0 +1,1 @@
+"""How an operation runs: layers, groups of commits, for blocking and awaiting callers."""

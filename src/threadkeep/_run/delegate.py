@@ -1,0 +1,271 @@
+"""A saver in front of another one; the base of those that change what some calls do."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from functools import partial
+from inspect import isawaitable
+from itertools import islice
+from typing import Any, Self
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+
+from threadkeep._core import validation
+from threadkeep._core.engine.model import OWN_NS
+from threadkeep._core.engine.operation import Aside
+from threadkeep._run.layers import driver
+from threadkeep._run.layers.driver import Workflow, both
+
+_BASE: Any = BaseCheckpointSaver
+
+
+class Delegate(BaseCheckpointSaver[Any]):
+    """A saver that passes each call on to another one.
+
+    Its other attributes (`setup`, `threads`, ...) are those of the other saver, `serde` included.
+    Subclasses override the methods that they change, and `_end`.
+    """
+
+    def __init__(self, saver: BaseCheckpointSaver[Any]) -> None:
+        self._inner: Any = saver  # (and no serde of its own)
+        self.__class__ = _offering(type(self), _lacking(saver))
+
+    @property
+    def serde(self) -> Any:
+        """The serializer of the other saver."""
+        return self._inner.serde
+
+    @serde.setter
+    def serde(self, serde: Any) -> None:
+        self._inner.serde = serde
+        self._forget_decoded()
+
+    def _forget_decoded(self) -> None:
+        """Evict values that the serializer of before has decoded."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+    def _call(self, name: str, *args: Any, **options: Any) -> Workflow[Any]:
+        """Call a method of the wrapped saver, or its async variant."""
+        method, variant = getattr(self._inner, name), getattr(self._inner, f"a{name}")
+        return (yield Aside(partial(method, *args, **options), partial(variant, *args, **options)))
+
+    # -- life ------------------------------------------------------------------------
+
+    def _end(self) -> Workflow[None]:
+        """Finish what is under way, before the other saver is closed."""
+        yield from ()
+
+    def close(self) -> None:
+        """Close the wrapped saver, if it can be closed."""
+        try:
+            driver.run(self._end())
+        finally:
+            if hasattr(self._inner, "close"):
+                self._inner.close()
+
+    async def aclose(self) -> None:
+        """Async variant of `close`."""
+        try:
+            await driver.arun(self._end())
+        finally:
+            close = getattr(self._inner, "aclose", getattr(self._inner, "close", None))
+            closed = None if close is None else close()
+            if isawaitable(closed):
+                await closed
+
+    def __enter__(self) -> Self:
+        if hasattr(self._inner, "__enter__"):
+            self._inner.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> bool | None:
+        if not hasattr(self._inner, "__exit__"):
+            self.close()
+            return None
+        try:
+            driver.run(self._end())
+        finally:
+            left: bool | None = self._inner.__exit__(*error)
+        return left
+
+    async def __aenter__(self) -> Self:
+        if hasattr(self._inner, "__aenter__"):
+            await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> bool | None:
+        if not hasattr(self._inner, "__aexit__"):
+            await self.aclose()
+            return None
+        try:
+            await driver.arun(self._end())
+        finally:
+            left: bool | None = await self._inner.__aexit__(*error)
+        return left
+
+    # -- reading ---------------------------------------------------------------------
+
+    def _get_tuple(self, config: RunnableConfig) -> Workflow[CheckpointTuple | None]:
+        """See `BaseCheckpointSaver`."""
+        found: CheckpointTuple | None = yield from self._call("get_tuple", config)
+        return found
+
+    get_tuple, aget_tuple = both(_get_tuple)
+
+    def list(
+        self, config: RunnableConfig | None, *, limit: int | None = None, **options: Any
+    ) -> Iterator[CheckpointTuple]:
+        """See `BaseCheckpointSaver`. Namespaces of threadkeep's own are listed only by name.
+
+        Savers of other makers list them with all others: here they are left out.
+        """
+        if _names_namespace(config) or hasattr(self._inner, "delete_checkpoints"):
+            yield from self._inner.list(config, limit=limit, **options)
+            return
+        found = self._inner.list(config, **options)
+        yield from islice((one for one in found if not _is_own(one)), limit)
+
+    async def alist(
+        self, config: RunnableConfig | None, *, limit: int | None = None, **options: Any
+    ) -> AsyncIterator[CheckpointTuple]:
+        """Async variant of `list`."""
+        named = _names_namespace(config) or hasattr(self._inner, "delete_checkpoints")
+        left = limit
+        if left == 0:
+            return
+        async for one in self._inner.alist(config, limit=limit if named else None, **options):
+            if named or not _is_own(one):
+                yield one
+                left = None if left is None else left - 1
+                if left == 0:
+                    return
+
+    def _get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Workflow[Any]:
+        """See `BaseCheckpointSaver`."""
+        name = "get_delta_channel_history"
+        return (yield from self._call(name, config=config, channels=channels))
+
+    get_delta_channel_history, aget_delta_channel_history = both(_get_delta_channel_history)
+
+    # -- writing ---------------------------------------------------------------------
+
+    def _put(
+        self, config: RunnableConfig, checkpoint: Any, metadata: Any, new_versions: Any
+    ) -> Workflow[Any]:
+        """See `BaseCheckpointSaver`."""
+        return (yield from self._call("put", config, checkpoint, metadata, new_versions))
+
+    put, aput = both(_put)
+
+    def _put_writes(
+        self, config: RunnableConfig, writes: Any, task_id: str, task_path: str = ""
+    ) -> Workflow[None]:
+        """See `BaseCheckpointSaver`."""
+        yield from self._call("put_writes", config, writes, task_id, task_path)
+
+    put_writes, aput_writes = both(_put_writes)
+
+    # -- housekeeping ----------------------------------------------------------------
+
+    def _delete_thread(self, thread_id: str) -> Workflow[None]:
+        """See `BaseCheckpointSaver`."""
+        yield from self._call("delete_thread", validation.thread_in(thread_id))
+
+    delete_thread, adelete_thread = both(_delete_thread)
+
+    def _delete_for_runs(self, run_ids: Sequence[str]) -> Workflow[None]:
+        """See `BaseCheckpointSaver`."""
+        yield from self._call("delete_for_runs", run_ids)
+
+    delete_for_runs, adelete_for_runs = both(_delete_for_runs)
+
+    def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Workflow[None]:
+        """See `BaseCheckpointSaver`."""
+        threads = map(validation.thread_in, (source_thread_id, target_thread_id))
+        yield from self._call("copy_thread", *threads)
+
+    copy_thread, acopy_thread = both(_copy_thread)
+
+    def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> Workflow[None]:
+        """See `BaseCheckpointSaver`."""
+        threads = validation.threads_in(thread_ids)
+        yield from self._call("prune", threads, strategy=strategy)
+
+    prune, aprune = both(_prune)
+
+    # -- the rest of the contract ----------------------------------------------------
+
+    @property
+    def config_specs(self) -> Any:
+        """See `BaseCheckpointSaver`."""
+        return self._inner.config_specs
+
+    def get_next_version(self, current: Any, channel: None) -> Any:
+        """See `BaseCheckpointSaver`."""
+        return self._inner.get_next_version(current, channel)
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
+        """Put the same in front of the saver's clone."""
+        inner = self._inner.with_allowlist(extra_allowlist)
+        if inner is self._inner:
+            return self
+        clone = copy.copy(self)
+        clone._inner = inner  # noqa: SLF001 - a clone
+        return clone
+
+
+_OPTIONAL = [
+    f"{variant}{name}"
+    for name in ("delete_thread", "delete_for_runs", "copy_thread", "prune")
+    for variant in ("", "a")
+]
+
+
+_offerings: dict[tuple[type[Delegate], tuple[str, ...]], type[Delegate]] = {}
+
+
+def _lacking(saver: BaseCheckpointSaver[Any]) -> tuple[str, ...]:
+    """Return the optional methods of the contract that a saver does not override."""
+    own = type(saver)
+    return tuple([name for name in _OPTIONAL if getattr(own, name) is getattr(_BASE, name)])
+
+
+def _offering(kind: type[Delegate], lacking: tuple[str, ...]) -> type[Delegate]:
+    """Return the class of delegates to savers that do not override these methods: nor does it.
+
+    LangGraph's server looks at the class, and has fallbacks for methods that are not overridden.
+    """
+    if lacking and (kind, lacking) not in _offerings:
+        own = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+        base = {name: getattr(_BASE, name) for name in lacking if _is_ours(kind, name)}
+        _offerings[kind, lacking] = type(kind.__name__, (kind,), own | base)
+    return _offerings.get((kind, lacking), kind)
+
+
+def _is_ours(kind: type, name: str) -> bool:
+    """Return True for a method that a program's subclass has not overridden."""
+    owner = next(each for each in kind.__mro__ if name in vars(each))
+    return owner.__module__.startswith("threadkeep.")
+
+
+def behind(saver: Any, kind: type[Delegate] = Delegate) -> Any:
+    """Return the saver behind those of a kind that stand in front of it."""
+    while isinstance(saver, kind):
+        saver = saver._inner  # noqa: SLF001 - a delegate's own
+    return saver
+
+
+def _names_namespace(config: RunnableConfig | None) -> bool:
+    return "checkpoint_ns" in ((config or {}).get("configurable") or {})
+
+
+def _is_own(found: CheckpointTuple) -> bool:
+    return str(found.config["configurable"].get("checkpoint_ns") or "").startswith(OWN_NS)

@@ -1,0 +1,266 @@
+"""Cache layer: segments in memory and in a hot store, in front of a backend.
+
+Invariants: the head, and what is pending on it, always comes from the backend; only what was read
+or committed under a generation is cached; a read that cannot be put together goes to the backend
+whole.
+
+The hot store is a Redis that all processes share. It may be flushed, restarted, full or down, and
+may evict any key by itself. What it lacks, or has of another generation, is not there; only
+`clear` and `scrub` raise errors for it. After a failure it is not used for a while.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from threadkeep._core.codec.frame import is_intact
+from threadkeep._core.engine.cold_references import STUB
+from threadkeep._core.engine.model import (
+    Batch,
+    Change,
+    DropThread,
+    ReadCheckpoint,
+    ReadSegments,
+    Segment,
+    Span,
+)
+from threadkeep._core.engine.operation import Commit, CommitMany, Fetch, Requests, call, fetch
+from threadkeep._core.policies.tiering import HotTier
+from threadkeep._run.layers.driver import BackendPair
+from threadkeep._run.layers.layer import CHANGES
+from threadkeep._run.segment_cache.admission import (
+    Admission,
+    Verdict,
+)
+from threadkeep._run.segment_cache.lru import (
+    Cache,
+    Fresh,
+    SegmentCache,
+)
+from threadkeep._stores.base import Scrubbed
+from threadkeep._stores.records import Log, add, between, missing
+from threadkeep.errors import SegmentTakenError, ThreadkeepError
+
+
+class CacheLayer:
+    """Cache of segments in front of a store: memory first, then the hot store."""
+
+    handles = CHANGES | {Fetch, CommitMany}
+
+    def __init__(
+        self,
+        cache: Cache | None,
+        hot: Hot | None = None,
+        hot_tier: HotTier | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._memory = None if cache is None else SegmentCache(cache)
+        self._hot = hot
+        self._admission = None if hot_tier is None else Admission(hot_tier, clock)
+        self.hits = self.misses = 0  # reads that the store had no part in, and the others
+
+    def answer(self, request: Fetch | Commit | CommitMany) -> Requests[Any]:
+        """See `Layer.answer`."""
+        if isinstance(request, Fetch):
+            return (yield from self._fetch(request))
+        if isinstance(request, Commit):
+            yield request
+            yield from self._note(request.change)
+            return None
+        refusals: Sequence[ThreadkeepError | None] = yield request
+        for change, refusal in zip(request.changes, refusals, strict=True):
+            if refusal is None:
+                yield from self._note(change)
+        return refusals
+
+    def _fetch(self, request: Fetch) -> Requests[Sequence[Any]]:
+        reads = request.reads
+        if len(reads) == 1 and isinstance(reads[0], ReadSegments):
+            read = reads[0]
+            if read.generation is not None:
+                return [(yield from self._segments(read, read.generation))]
+        replies: Sequence[Any] = yield request
+        if self._admission is not None:
+            for one, reply in zip(reads, replies, strict=True):
+                if isinstance(one, ReadCheckpoint) and reply.found is not None:
+                    self._admission.note_checkpoint(one.thread, reply.found.row.ts)
+        return replies
+
+    def _segments(self, read: ReadSegments, generation: int) -> Requests[list[Segment]]:
+        logs: dict[int, Log] = {}
+        from_hot: Sequence[Segment] = ()
+        fetched: Sequence[Segment] = ()
+        add(logs, self._memory.find(read) if self._memory is not None else ())
+        rest = missing(logs, read.spans)
+        rule = self._admission
+        if rest and self._hot is not None and (rule is None or rule.may_be_shared(read.thread)):
+            from_hot = yield from self._hot.find(read._replace(spans=rest))
+            add(logs, from_hot)
+            rest = missing(logs, read.spans)
+        if not rest:
+            self.hits += 1
+        else:
+            self.misses += 1
+            fetched = yield from fetch(read._replace(spans=rest))
+            add(logs, fetched)
+        whole = between(logs, read.spans)
+        if missing(logs, read.spans):
+            whole = yield from fetch(read)
+        verdict = Verdict.CACHE if rule is None else rule.read(read.thread, whole, fetched)
+        fresh = Fresh(read.thread, generation, [*from_hot, *fetched])
+        yield from self._keep(verdict, fresh, fetched)
+        return list(whole)
+
+    def _note(self, change: Change) -> Requests[None]:
+        """Cache what was just stored; evict what is gone."""
+        # (nobody knows what of it is cached, if it is dropped under no generation)
+        rule = self._admission
+        drops_unknown = isinstance(change, Batch) and (
+            change.bump or (change.drop_segments and change.generation is None)
+        )
+        if not isinstance(change, Batch) or drops_unknown:
+            if rule is not None:
+                (rule.forget if isinstance(change, DropThread) else rule.evicted)(change.thread)
+            yield from self._evict(change.thread)
+            return
+        verdict = Verdict.CACHE if rule is None else rule.stored(change)
+        fresh = Fresh(change.thread, 0, ())
+        if change.generation is not None:
+            fresh = Fresh(change.thread, change.generation, change.segments, change.drop_segments)
+        yield from self._keep(verdict, fresh, fresh.segments)
+
+    def _keep(self, verdict: Verdict, near: Fresh, shared: Sequence[Segment]) -> Requests[None]:
+        """Apply the verdict to segments for memory and for the hot store."""
+        if verdict is Verdict.EVICT:
+            yield from self._evict(near.thread)
+        if verdict is not Verdict.CACHE:
+            return
+        near, shared = near._replace(segments=_without_stubs(near.segments)), _without_stubs(shared)
+        if self._memory is not None and (near.segments or near.drops):
+            self._memory.keep(near)
+        if self._hot is not None and (shared or near.drops):
+            yield from self._hot.keep(near._replace(segments=shared))
+
+    def _evict(self, thread: str) -> Requests[None]:
+        if self._memory is not None:
+            self._memory.clear(thread)
+        if self._hot is not None:
+            yield from self._hot.evict(thread)
+
+    def clear(self, thread: str | None = None) -> Requests[None]:
+        """Evict a thread, or all. Raises if the hot store fails."""
+        if self._admission is not None:
+            self._admission.forget(thread)
+        if self._memory is not None:
+            self._memory.clear(thread)
+        if self._hot is not None:
+            yield from self._hot.clear(thread)
+
+    def scrub_hot(self) -> Requests[Scrubbed]:
+        """Scrub the hot store, if there is one. Raises as it does."""
+        return Scrubbed() if self._hot is None else (yield from self._hot.scrub())
+
+
+def _without_stubs(segments: Sequence[Segment]) -> Sequence[Segment]:
+    """Return the segments that hold their own bytes: what a stub names may go when it does."""
+    return [segment for segment in segments if not segment.data.startswith(STUB)]
+
+
+_PAUSE = 5.0  # seconds that a server which failed is left alone
+_MARK_LOG = 2**62  # no log of a thread has this number
+_MARK = Span(_MARK_LOG, 0, 1)
+_log = logging.getLogger("threadkeep")
+
+
+class Hot:
+    """Segments by thread, each thread under a mark that names their generation.
+
+    The mark is a segment too, stored together with others: where one of another generation
+    is there, the store refuses them all. A thread's id begins with the name of the store that
+    it is of, as others may use the same server.
+    """
+
+    def __init__(self, store: BackendPair, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        self._again_at = 0.0
+        self._known = ""
+
+    def _name(self, thread: str = "") -> Requests[str]:
+        """Return the name of the thread in the hot store."""
+        self._known = self._known or (yield from call("identity"))
+        return f"{self._known}/{thread}"
+
+    def find(self, read: ReadSegments) -> Requests[list[Segment]]:
+        """Return the segments that overlap the spans; none if any of them is damaged."""
+        found: list[Segment] = (yield from self._reply(self._fetch(read))) or []
+        if _mark(read.generation) not in found:
+            return []
+        # (a server that is short of memory may have dropped the bytes and not the place)
+        segments = [segment for segment in found if segment.data and segment.log != _MARK_LOG]
+        if not all(is_intact(segment.data) for segment in segments):
+            yield from self.evict(read.thread)
+            return []
+        return segments
+
+    def _fetch(self, read: ReadSegments) -> Requests[list[Segment]]:
+        name = yield from self._name(read.thread)
+        (found,) = yield self._store.aside("fetch", [ReadSegments(name, (_MARK, *read.spans))])
+        return list(found)
+
+    def keep(self, fresh: Fresh) -> Requests[None]:
+        """Store segments, and evict those that are gone."""
+        if (yield from self._reply(self._commit(fresh))) is False:
+            yield from self.evict(fresh.thread)
+            yield from self._reply(self._commit(fresh))
+
+    def _commit(self, fresh: Fresh) -> Requests[bool]:
+        """Return False if something else is in their place."""
+        marked = (_mark(fresh.generation), *fresh.segments)
+        name = yield from self._name(fresh.thread)
+        batch = Batch(name, 0, segments=marked, drop_segments=tuple(fresh.drops))
+        try:
+            yield self._store.aside("commit", batch)
+        except SegmentTakenError:
+            return False
+        return True
+
+    def evict(self, thread: str) -> Requests[None]:
+        """Evict a thread, if the server can be reached; if not, its mark makes it stale."""
+        yield from self._reply(self.clear(thread))
+
+    def clear(self, thread: str | None = None) -> Requests[None]:
+        """Evict a thread, or all."""
+        name = yield from self._name(thread or "")
+        if thread is None:
+            yield self._store.aside("clear", name)
+        else:
+            yield self._store.aside("commit", DropThread(name, 0))
+
+    def scrub(self) -> Requests[Scrubbed]:
+        """Scrub the files of the server. Raises as it does."""
+        found = yield self._store.aside("scrub", rewrite=False)
+        return Scrubbed(
+            tuple([f"the hot store: {one}" for one in found.cleared]),
+            tuple([f"The hot store: {one}" for one in found.remains]),
+        )
+
+    def _reply(self, requests: Requests[Any]) -> Requests[Any]:
+        """Return the server's reply; None if it failed, or is not used for now."""
+        if self._clock() < self._again_at:
+            return None
+        try:
+            return (yield from requests)
+        except ThreadkeepError as error:
+            is_first = self._clock() >= self._again_at  # of those that were under way
+            self._again_at = self._clock() + _PAUSE  # (before it is logged, which takes time)
+            if is_first:
+                _log.warning("The hot store is not used for %g seconds: %s", _PAUSE, error)
+            return None
+
+
+def _mark(generation: int | None) -> Segment:
+    return Segment(_MARK_LOG, 0, 1, str(generation).encode())

@@ -1,0 +1,140 @@
+"""Records of a cache, and its backend over the connections of a saver's backend.
+
+An entry's id is 24 bytes: a digest of its namespace, 8, then one of namespace and key. Times are
+microseconds since 1970. A row holds a value, or a lease: its owner is computing the value.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+from threadkeep._stores.base import AsyncBackend, Backend
+from threadkeep._stores.sync_bridge import BlockingFace, finish
+
+PAGE = 1000
+"""Entries of each kind (expired, or least recently used) that one `TrimEntries` removes at most."""
+
+Entry: TypeAlias = tuple[bytes, bytes, int | None]
+"""An id, the value to store, and the time at which it expires."""
+
+Row: TypeAlias = tuple[bytes | None, bytes | None]
+"""A value and None, or None and the owner of a lease."""
+
+
+class GetEntries(NamedTuple):
+    """Read entries. Reply: a dict of ids to `Row`s, of those that are there and not expired."""
+
+    ids: tuple[bytes, ...]
+    now: int
+
+
+class SetEntries(NamedTuple):
+    """Store values, in place of values and leases."""
+
+    entries: tuple[Entry, ...]
+    now: int
+
+
+class UseEntries(NamedTuple):
+    """Note that entries were used."""
+
+    ids: tuple[bytes, ...]
+    now: int
+
+
+class RemoveEntries(NamedTuple):
+    """Remove values and leases; with `owner`, only the leases of that one."""
+
+    ids: tuple[bytes, ...]
+    owner: bytes | None = None
+
+
+class ClearEntries(NamedTuple):
+    """Remove the entries of namespaces, by their digests, or (None) all."""
+
+    spaces: tuple[bytes, ...] | None
+
+
+class TrimEntries(NamedTuple):
+    """Remove expired entries, and the least recently used ones beyond the limits. See `PAGE`.
+
+    Not a change: `CacheBackend.trim` answers it.
+    """
+
+    now: int
+    max_entries: int
+    max_bytes: int
+
+
+Change: TypeAlias = SetEntries | UseEntries | RemoveEntries | ClearEntries
+
+
+class Claim(NamedTuple):
+    """Lease the ids that have neither a value nor a lease."""
+
+    ids: tuple[bytes, ...]
+    owner: bytes
+    now: int
+    until: int
+
+
+class CacheBackend(Backend):
+    """A backend whose `fetch` answers `GetEntries`, and whose changes are `Change`.
+
+    The connections are those of another backend, which closes them.
+    """
+
+    def commit(self, change: Any) -> None:
+        """Carry out one change."""
+        self.commit_many([change])
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def claim(self, claim: Claim) -> list[bytes]:
+        """Lease entries, each atomically; return the ids that were leased."""
+        raise NotImplementedError
+
+    def trim(self, trim: TrimEntries) -> int:
+        """Remove entries; return how many were removed that had not expired."""
+        raise NotImplementedError
+
+
+class AsyncCacheBackend(AsyncBackend):
+    """A `CacheBackend` that is awaited."""
+
+    async def commit(self, change: Any) -> None:
+        """Carry out one change."""
+        await self.commit_many([change])
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+    async def claim(self, claim: Claim) -> list[bytes]:
+        """See `CacheBackend.claim`."""
+        raise NotImplementedError
+
+    async def trim(self, trim: TrimEntries) -> int:
+        """See `CacheBackend.trim`."""
+        raise NotImplementedError
+
+
+class BlockingCache(BlockingFace[AsyncCacheBackend]):
+    """An `AsyncCacheBackend` over connections that never suspend."""
+
+    def claim(self, claim: Claim) -> list[bytes]:
+        """See `CacheBackend.claim`."""
+        return finish(self.face.claim(claim))
+
+    def trim(self, trim: TrimEntries) -> int:
+        """See `CacheBackend.trim`."""
+        return finish(self.face.trim(trim))
+
+    def migrate(self) -> None:
+        """See `Backend.migrate`."""
+        finish(self.face.migrate())
+
+
+def end_of(space: bytes) -> bytes:
+    """Return what is greater than all ids of a namespace, and no greater than others."""
+    return space + b"\xff" * 17

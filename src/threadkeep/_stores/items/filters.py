@@ -1,0 +1,179 @@
+"""Filters of a search: parsed once, tested on values in Python, and hinted to databases.
+
+The rules are those of LangGraph's `InMemoryStore`, where it answers: a dict without operators is
+compared key by key, a list element by element, a missing field is None. Beyond it there are `$and`
+and `$or`, paths ("user.name", as in LangGraph's `SqliteStore`), and an ordering of values that
+cannot be compared is false, not an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import eq, ge, gt, le, lt, ne
+from typing import Any, TypeAlias
+
+from threadkeep._core.engine.fields import field, is_path
+from threadkeep._core.validation import is_unicode
+from threadkeep._stores.items.records import Condition
+from threadkeep.errors import InvalidArgumentError, invalid
+
+Test: TypeAlias = Callable[[Any], bool]
+
+_EQUALITY: dict[str, Callable[[Any, Any], Any]] = {"$eq": eq, "$ne": ne}
+_ORDER: dict[str, Callable[[Any, Any], Any]] = {"$gt": gt, "$gte": ge, "$lt": lt, "$lte": le}
+_LOGIC: dict[str, Callable[[Any], bool]] = {"$and": all, "$or": any}
+_KNOWN = ", ".join((*_EQUALITY, *_ORDER, *_LOGIC))
+_NUMBERS = (int, float)
+_DEEP = 32
+
+
+class Filter:
+    """A parsed filter.
+
+    Attributes:
+        holds: returns True if a value passes.
+        hints: conditions that each value which passes fulfils.
+    """
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        if not isinstance(given, Mapping):
+            raise invalid("filter", given, "Use a dict of fields and what they are compared with.")
+        self.holds = _fields(given, 0)
+        self.hints = tuple(_hints(given, ()))
+
+
+def parse(given: Mapping[str, Any] | None) -> Filter | None:
+    """Parse a filter; None for none.
+
+    Raises:
+        InvalidArgumentError: an operator is unknown, or is given no value that it can use.
+    """
+    return Filter(given) if given else None
+
+
+# -- tests -------------------------------------------------------------------------------
+
+
+def _fields(given: Mapping[str, Any], depth: int) -> Test:
+    """Return the test of a value, or a dict in it, by its fields."""
+    tests = [_field(name, wanted, depth) for name, wanted in given.items()]
+    return lambda value: isinstance(value, dict) and all(test(value) for test in tests)
+
+
+def _field(name: str, wanted: Any, depth: int) -> Test:
+    if name in _LOGIC:
+        return _logic(name, wanted, _fields, depth)
+    if isinstance(name, str) and name.startswith("$"):
+        raise _unknown(name)
+    test = _value(wanted, depth + 1)
+    return lambda value: test(field(value, name))
+
+
+def _value(wanted: Any, depth: int) -> Test:
+    """Return the test of a field."""
+    if depth > _DEEP:
+        raise InvalidArgumentError(
+            f"The filter is nested more than {_DEEP} levels deep.", hint="Use fewer levels."
+        )
+    if isinstance(wanted, Mapping):
+        if any(isinstance(key, str) and key.startswith("$") for key in wanted):
+            tests = [_operator(name, operand, depth) for name, operand in wanted.items()]
+            return lambda value: all(test(value) for test in tests)
+        return _fields(wanted, depth)
+    if isinstance(wanted, list | tuple):
+        elements = [_value(one, depth + 1) for one in wanted]
+        return lambda value: (
+            isinstance(value, list | tuple)
+            and len(value) == len(elements)
+            and all(test(one) for test, one in zip(elements, value, strict=True))
+        )
+    return lambda value: _compared(eq, value, wanted)
+
+
+def _operator(name: str, operand: Any, depth: int) -> Test:
+    if name in _EQUALITY:
+        compare = _EQUALITY[name]
+        return lambda value: _compared(compare, value, operand)
+    if name in _ORDER:
+        if operand is None or (isinstance(operand, Iterable) and not isinstance(operand, str)):
+            raise invalid(name, operand, "Use a number, a text or a date.")
+        order = _ORDER[name]
+        return lambda value: _ordered(order, value, operand)
+    if name in _LOGIC:
+        return _logic(name, operand, _value, depth)
+    raise _unknown(name)
+
+
+def _logic(name: str, operands: Any, parts: Callable[[Any, int], Test], depth: int) -> Test:
+    if isinstance(operands, str) or not isinstance(operands, Sequence) or not operands:
+        raise invalid(name, operands, "Use a list of filters, with one or more.")
+    if depth > _DEEP or not all(isinstance(one, Mapping) for one in operands):
+        raise invalid(name, operands, f"Use a list of filters, at most {_DEEP} levels deep.")
+    tests = [parts(one, depth + 1) for one in operands]
+    combine = _LOGIC[name]
+    return lambda value: combine([test(value) for test in tests])
+
+
+def _ordered(order: Callable[[Any, Any], Any], value: Any, operand: Any) -> bool:
+    """Compare numbers and texts that are numbers as numbers, others as Python does."""
+    a, b = _number(value), _number(operand)
+    if a is not None and b is not None:
+        return _compared(order, a, b)
+    return _compared(order, value, operand)
+
+
+def _compared(compare: Callable[[Any, Any], Any], value: Any, operand: Any) -> bool:
+    try:
+        return bool(compare(value, operand))
+    except (TypeError, ValueError):  # (values of types that have no order, or arrays)
+        return compare is ne
+
+
+def _number(value: Any) -> float | int | None:
+    if isinstance(value, _NUMBERS):
+        return value
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return None
+    return None
+
+
+def _unknown(name: object) -> InvalidArgumentError:
+    return InvalidArgumentError(f"Unknown operator: {name!s:.60}.", hint=f"Known are {_KNOWN}.")
+
+
+# -- hints -------------------------------------------------------------------------------
+
+
+def _hints(given: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Condition]:
+    for name, wanted in given.items():
+        if name == "$and":
+            for one in wanted:
+                yield from _hints(one, path)
+        elif isinstance(name, str) and not name.startswith("$") and not is_path(name):
+            yield from _hints_of((*path, name), wanted)
+
+
+def _hints_of(path: tuple[str, ...], wanted: Any) -> Iterator[Condition]:
+    if isinstance(wanted, Mapping):
+        if any(isinstance(key, str) and key.startswith("$") for key in wanted):
+            for name, operand in wanted.items():
+                if name == "$eq" or name in _ORDER:
+                    yield from _hint(path, name, operand)
+        else:
+            yield from _hints(wanted, path)
+    else:
+        yield from _hint(path, "$eq", wanted)
+
+
+def _hint(path: tuple[str, ...], name: str, operand: Any) -> Iterator[Condition]:
+    """Yield a condition that databases test as Python does, or nothing."""
+    if not all(label.isprintable() for label in path):  # (JSON escapes such keys)
+        return
+    if type(operand) is str:
+        if is_unicode(operand) and (name == "$eq" or _number(operand) is None):
+            yield Condition(path, name, operand)
+    elif type(operand) in (bool, int, float) and abs(operand) <= 2**53:  # (nan: false)
+        yield Condition(path, name, operand)

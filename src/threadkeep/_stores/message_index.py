@@ -1,0 +1,259 @@
+"""Full-text search over archived messages: what all indexes share, and the one in memory.
+
+An index is derived data: it can be removed, and made again from the records that hold the messages.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import insort
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Lock
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+
+from threadkeep._core.messages import Messages, text_of
+from threadkeep._core.words import tokens
+from threadkeep._stores.process_forks import ResetInChild
+from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep.errors import invalid
+
+if TYPE_CHECKING:
+    from langchain_core.messages import BaseMessage
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+
+_TEXT_CHARS = 100_000  # of one message: its words must fit into a tsvector, which has 1 MB
+_QUERY_TOKENS = 1000
+
+Edits: TypeAlias = "Mapping[int, BaseMessage]"
+NO_EDITS: Edits = MappingProxyType({})
+
+
+def indexed(message: BaseMessage) -> str:
+    """Return the distinct tokens of a message and its tool calls, with spaces between them."""
+    text = text_of(message)[:_TEXT_CHARS]
+    for call in getattr(message, "tool_calls", ()):
+        arguments = json.dumps(call["args"], ensure_ascii=False, default=str)
+        text = f"{text} {call['name']} {arguments}"[:_TEXT_CHARS]
+    return " ".join(dict.fromkeys(tokens(text)))
+
+
+def wanted(query: str) -> list[str]:
+    """Return the distinct tokens of a query.
+
+    Raises:
+        InvalidArgumentError: there are too many.
+    """
+    found = list(dict.fromkeys(tokens(query)))
+    if len(found) > _QUERY_TOKENS:
+        raise invalid("query", query, f"Use at most {_QUERY_TOKENS} different words.")
+    return found
+
+
+class Hit(NamedTuple):
+    """A message as a record archives or changes it: the record, the message's position and id."""
+
+    record: str
+    position: int
+    id: str | None
+
+
+class ArchiveIndex(Protocol):
+    """An index of the messages in a thread's archive records. Its methods block.
+
+    Any number of threads of the program may use it. Hits come with the highest position first; of
+    those at one position, the one that was added last.
+    """
+
+    def add(
+        self,
+        thread: str,
+        record: str,
+        start: int,
+        messages: Messages,
+        *,
+        edits: Edits = NO_EDITS,
+        after: str | None = None,
+    ) -> bool:
+        """Add a record: its messages, of which the first is at `start`, and edits by position.
+
+        Idempotent, and atomic: all of a record is there, or nothing.
+
+        With `after`, the record that this one continues, nothing is added unless that one is there.
+        So each record of an index comes with all that it continues, even if another process removes
+        the thread meanwhile.
+
+        Returns:
+            True if the record is there now.
+        """
+
+    def has(self, thread: str, record: str) -> bool:
+        """Return True if a record was added, and the thread not removed since."""
+
+    def search(
+        self, thread: str, query: str, *, after: int | None = None, limit: int | None = None
+    ) -> list[Hit]:
+        """Return the messages that have all words of a query, which knows no operators.
+
+        With `after`, a position, those below it. A query without words finds nothing.
+
+        Raises:
+            InvalidArgumentError: the query has too many words.
+        """
+
+    def find(self, thread: str, ids: Iterable[str]) -> dict[str, list[Hit]]:
+        """Return the messages with these ids; an id that no message has is left out."""
+
+    def remove(self, *threads: str) -> None:
+        """Remove threads. Indexes in a database also remove those that a saver deletes."""
+
+    def threads(self) -> set[str]:
+        """Return the threads of which records were added."""
+
+    def close(self) -> None:
+        """Close connections. Idempotent."""
+
+
+def is_encrypted(saver: BaseCheckpointSaver[Any]) -> bool:
+    """Return True if the saver encrypts values."""
+    return isinstance(saver.serde, EncryptedSerializer)
+
+
+def open_index(saver: BaseCheckpointSaver[Any]) -> ArchiveIndex:
+    """Return the index of a saver's threads.
+
+    It is in the saver's own SQLite file or PostgreSQL schema. For other stores, and where the saver
+    encrypts or its connections are the program's own, it is in this process's memory.
+    """
+    backend = getattr(saver, "backend", None)
+    if is_encrypted(saver):
+        return ScanIndex()
+    if isinstance(backend, SqliteBackend):
+        from threadkeep._stores.sqlite import message_index as sqlite_index  # noqa: PLC0415 - one of the two is needed
+
+        location = backend.location
+        if not location.in_memory and not location.is_read_only and sqlite_index.has_fts5():
+            return sqlite_index.SqliteIndex(location.path, busy_timeout=location.busy_timeout)
+    elif settings := getattr(backend, "settings", None):
+        from threadkeep._stores.postgres.message_index import PostgresIndex  # noqa: PLC0415 - an extra
+
+        return PostgresIndex(settings.conninfo, schema=settings.schema)
+    return ScanIndex()
+
+
+# -- in memory -------------------------------------------------------------------------
+
+_SCAN_CHARS = 64 << 20
+
+
+class _Message(NamedTuple):
+    position: int
+    added: int
+    hit: Hit
+    words: str  # with a space before and after each
+
+
+class _Thread:
+    def __init__(self) -> None:
+        self.records: set[str] = set()
+        self.messages: list[_Message] = []  # in order
+        self.ids: dict[str, list[_Message]] = {}
+        self.chars = 0
+
+
+class ScanIndex(ResetInChild):
+    """An index in this process's memory: it looks through all messages of a thread.
+
+    While it holds more than `max_chars`, it drops the threads that were not used for the longest
+    time, all but the last one.
+    """
+
+    def __init__(self, max_chars: int = _SCAN_CHARS) -> None:
+        self._max_chars = max_chars
+        super().__init__()
+
+    def _reset(self) -> None:
+        self._lock = Lock()
+        self._threads: OrderedDict[str, _Thread] = OrderedDict()
+
+    @contextmanager
+    def _thread(self, thread: str) -> Iterator[_Thread]:
+        with self._lock:
+            yield self._threads.get(thread) or _Thread()
+            if thread in self._threads:
+                self._threads.move_to_end(thread)
+
+    def add(
+        self,
+        thread: str,
+        record: str,
+        start: int,
+        messages: Messages,
+        *,
+        edits: Edits = NO_EDITS,
+        after: str | None = None,
+    ) -> bool:
+        """See `ArchiveIndex.add`."""
+        placed = [*enumerate(messages, start), *edits.items()]
+        words = [f" {indexed(message)} " for _, message in placed]
+        with self._thread(thread) as known:
+            if record in known.records or (after is not None and after not in known.records):
+                return record in known.records
+            self._threads[thread] = known
+            for (position, message), text in zip(placed, words, strict=True):
+                hit = Hit(record, position, message.id)
+                one = _Message(position, len(known.records), hit, text)
+                insort(known.messages, one)
+                if message.id is not None:
+                    known.ids.setdefault(message.id, []).append(one)
+            known.records.add(record)
+            known.chars += sum(map(len, words))
+            self._threads.move_to_end(thread)
+            total = sum(each.chars for each in self._threads.values())
+            while total > self._max_chars and len(self._threads) > 1:
+                total -= self._threads.popitem(last=False)[1].chars
+        return True
+
+    def has(self, thread: str, record: str) -> bool:
+        """See `ArchiveIndex.has`."""
+        with self._thread(thread) as known:
+            return record in known.records
+
+    def search(
+        self, thread: str, query: str, *, after: int | None = None, limit: int | None = None
+    ) -> list[Hit]:
+        """See `ArchiveIndex.search`."""
+        words = [f" {word} " for word in wanted(query)]
+        with self._thread(thread) as known:
+            messages = known.messages[:] if words else []
+        found = [
+            each.hit
+            for each in reversed(messages)
+            if (after is None or each.position < after) and all(map(each.words.__contains__, words))
+        ]
+        return found[:limit]
+
+    def find(self, thread: str, ids: Iterable[str]) -> dict[str, list[Hit]]:
+        """See `ArchiveIndex.find`."""
+        with self._thread(thread) as known:
+            found = {id: sorted(known.ids[id], reverse=True) for id in ids if id in known.ids}
+        return {id: [message.hit for message in messages] for id, messages in found.items()}
+
+    def remove(self, *threads: str) -> None:
+        """See `ArchiveIndex.remove`."""
+        with self._lock:
+            for thread in threads:
+                self._threads.pop(thread, None)
+
+    def threads(self) -> set[str]:
+        """See `ArchiveIndex.threads`."""
+        with self._lock:
+            return set(self._threads)
+
+    def close(self) -> None:
+        """See `ArchiveIndex.close`."""
+        self._reset()

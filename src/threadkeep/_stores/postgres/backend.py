@@ -1,0 +1,244 @@
+"""PostgreSQL backend: statements sent to the server, retried, and their answers understood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from psycopg import AsyncConnection, Connection
+from psycopg.errors import Diagnostic
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from threadkeep._core.engine.model import Batch, Change, CopyThread, Read, ReadThread
+from threadkeep._core.engine.usage import ItemUsage
+from threadkeep._stores.base import AsyncBackend, Scrubbed
+from threadkeep._stores.postgres import changes, maintenance, migrations, partitions, reads
+from threadkeep._stores.postgres.connections import (
+    NEWEST_STATE,
+    ONE_STATE,
+    Given,
+    OwnAsyncPools,
+    OwnPool,
+    Settings,
+    Source,
+    send,
+    settings_of,
+)
+from threadkeep._stores.postgres.database import Database
+from threadkeep._stores.postgres.failures import DRIVER_ERRORS, refusal
+from threadkeep._stores.postgres.statement import Rows, Statement
+from threadkeep._stores.postgres.threads import make_sound
+from threadkeep._stores.postgres.usage import item_usage
+from threadkeep._stores.sync_bridge import BlockingFace, finish
+from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
+
+# (A replica that takes over has the same; a copy by pg_dump has not.)
+_IDENTITY = """
+SELECT s.system_identifier, d.oid, %s::regnamespace::oid FROM pg_control_system() s, pg_database d
+WHERE d.datname = current_database()
+"""
+
+
+class AsyncPostgresBackend(Database, AsyncBackend):
+    """Rows in a PostgreSQL database, over connections that are awaited."""
+
+    counts_for_all = True
+    has_identity = True
+    counts_usage = True
+    commits_groups = True
+
+    def __init__(self, source: Source, settings: Settings) -> None:
+        super().__init__(source, settings)
+        self._partition_by = settings.partition_by
+
+    async def fetch(self, reads_: Sequence[Read]) -> list[Any]:
+        """Answer each read, in order, all from one state. See `Backend.fetch`."""
+        queries = [reads.query(read) for read in reads_]
+        statements = [statement for query in queries for statement in query.statements]
+        with self.mapped_errors():
+            rows = iter(await self.answered(statements, ONE_STATE) if statements else ())
+        return [query.reply([next(rows) for _ in query.statements]) for query in queries]
+
+    async def commit(self, change: Change) -> None:
+        """Make the change, all or nothing. See `Backend.commit`."""
+        (refused,) = await self._each([change])
+        if refused is not None:
+            raise refused
+
+    async def commit_many(self, many: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """Make several changes in one transaction. See `Backend.commit_many`."""
+        if len(many) > 1 and await self._together(many):
+            return [None] * len(many)
+        return await self._each(many) if many else []
+
+    async def _together(self, many: Sequence[Change]) -> bool:
+        """Make all changes in one call, if that can be done and none would be refused."""
+        statement = changes.together(many)
+        if statement is None:
+            return False
+        with self.mapped_errors():
+            ((row,),) = await self.answered([statement], NEWEST_STATE)
+        return bool(row[0])
+
+    async def _each(self, many: Sequence[Change]) -> list[ThreadkeepError | None]:
+        statements = [changes.statement(change) for change in many]
+        if len(many) > 1:
+            threads = {thread for change in many for thread in changes.locked(change)}
+            if len(threads) > 1:
+                # All are locked first, in one order: so no two groups wait for each other.
+                statements = [*changes.locking(threads), *statements]
+        batches = [change for change in many if isinstance(change, Batch)]
+        damaged = [batch.thread for batch in batches if batch.drop_unreadable]
+        statements = [*map(make_sound, damaged), *statements]
+        losses: list[Exception] = []
+        with self.mapped_errors():
+            answers = await self.answered(statements, NEWEST_STATE, losses)
+        results: list[ThreadkeepError | None] = []
+        for change, rows in zip(many, answers[-len(many) :], strict=True):
+            refused = refusal(rows, change)
+            done = losses and isinstance(refused, ThreadExistsError)
+            results.append(None if done and await self._is_copied(change) else refused)
+        return results
+
+    async def _is_copied(self, change: Change) -> bool:
+        """Return True if the target of a copy, whose answer was lost, is that copy."""
+        if not isinstance(change, CopyThread):
+            return False
+        source, target = await self.fetch([ReadThread(change.source), ReadThread(change.target)])
+        found = {stored.row for stored in target.checkpoints}
+        return found <= {stored.row for stored in source.checkpoints}
+
+    async def migrate(self) -> None:
+        """Migrate the tables to this release's version, and make and drop partitions.
+
+        Any number of processes may do so at once. Needs the right to create tables.
+        """
+        await self.carry_out(self._migration)
+
+    async def carry_out(self, begin: Callable[[], migrations.Plan]) -> None:
+        """Run the statements of a plan; `begin` makes one, and another for each retry."""
+        with self.mapped_errors(migrating=True):
+            await self.retried(partial(self._carry_out, begin))
+
+    async def _carry_out(self, begin: Callable[[], migrations.Plan]) -> None:
+        plan = begin()
+        answer: Any = None
+        error: Exception | None = None
+        async with self._source.lend() as conn:
+            while True:
+                try:
+                    step = plan.send(answer) if error is None else plan.throw(error)
+                except StopIteration:
+                    return
+                answer = error = None
+                try:
+                    (answer,) = await send(conn, self.ready([step]), NEWEST_STATE)
+                except DRIVER_ERRORS as failure:
+                    error = failure
+
+    def _migration(self) -> migrations.Plan:
+        yield from migrations.plan(self._schema)
+        if self._partition_by == "month":
+            yield from partitions.plan(self._schema, now())
+
+    async def identity(self) -> str:
+        """Name the schema among those of all servers. See `Backend.identity`."""
+        statement = Statement(_IDENTITY, (self._schema,))
+        with self.mapped_errors():
+            ((row,),) = await self.answered([statement], ONE_STATE)
+        return "-".join(map(str, row))
+
+    async def item_usage(self, now: int) -> ItemUsage:
+        """See `Backend.item_usage`."""
+        with self.mapped_errors():
+            return await item_usage(partial(self.answered, isolation=ONE_STATE), now)
+
+    async def scrub(self, *, rewrite: bool) -> Scrubbed:
+        """VACUUM the schema's tables, or rewrite them. See `Backend.scrub`.
+
+        Needs the rights of the tables' owner; a given connection must be in autocommit.
+        """
+        call = partial(maintenance.scrub, self._send_alone, self._source.pause, rewrite=rewrite)
+        with self.mapped_errors():
+            return await self.retried(call)
+
+    async def _send_alone(self, statement: Statement) -> tuple[Rows, Sequence[str]]:
+        """Return the rows of a statement that is sent by itself, and the server's warnings."""
+        warnings: list[str] = []
+
+        def note(notice: Diagnostic) -> None:
+            if notice.severity_nonlocalized == "WARNING":
+                warnings.append(str(notice.message_primary))
+
+        async with self._source.lend() as conn:
+            conn.add_notice_handler(note)
+            try:
+                (rows,) = await send(conn, self.ready([statement]), NEWEST_STATE)
+            finally:
+                conn.remove_notice_handler(note)
+        return rows, warnings
+
+    async def close(self) -> None:
+        """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
+        await self._source.close()
+
+
+class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
+    """Rows in a PostgreSQL database, for blocking calls; `asynchronous` serves awaiting ones."""
+
+    counts_for_all = True
+    settings: Settings | None = None
+    """Settings, unless the connections are the program's own."""
+
+    def __init__(
+        self, database: str | ConnectionPool[Any] | Connection[Any], **options: Any
+    ) -> None:
+        if not isinstance(database, str):
+            super().__init__(_backend_over(database, ConnectionPool, Connection, options))
+            return
+        self.settings = settings = settings_of(database, **options)
+        loops = OwnAsyncPools(settings)
+        native = AsyncPostgresBackend(loops, settings)
+        super().__init__(AsyncPostgresBackend(OwnPool(settings), settings), native, loops)
+
+    def migrate(self) -> None:
+        """See `AsyncPostgresBackend.migrate`."""
+        finish(self.face.migrate())
+
+
+def now() -> datetime:
+    """Return the time by which partitions are made ahead."""
+    return datetime.now(UTC)
+
+
+def opened(
+    database: Any, pipe: Any = None, **options: Any
+) -> PostgresBackend | AsyncPostgresBackend:
+    """Open the backend of a database: see `PostgresBackend`.
+
+    An async pool or connection of psycopg gives a backend that only awaiting calls can use.
+    A pipeline (`pipe`) may be open on a connection: what is committed is synced there.
+    """
+    if pipe is not None and not isinstance(database, Connection | AsyncConnection):
+        raise InvalidArgumentError(
+            "A pipeline belongs to one connection.", hint="Use that connection, or no pipe."
+        )
+    if isinstance(database, AsyncConnectionPool | AsyncConnection):
+        return _backend_over(database, AsyncConnectionPool, AsyncConnection, options)
+    return PostgresBackend(database, **options)
+
+
+def _backend_over(
+    given: Any, pool: type, connection: type, options: dict[str, Any]
+) -> AsyncPostgresBackend:
+    if not isinstance(given, (pool, connection)):
+        raise InvalidArgumentError(
+            f"{type(given).__name__} is no PostgreSQL database.",
+            hint="Use a URL, or a ConnectionPool or a Connection of psycopg.",
+        )
+    info = getattr(given, "info", None)
+    conninfo = getattr(info, "dsn", None) or getattr(given, "conninfo", "")  # (for errors)
+    settings = Settings(conninfo if isinstance(conninfo, str) else "", **options)
+    return AsyncPostgresBackend(Given(given), settings)

@@ -1,0 +1,143 @@
+"""Cache in a PostgreSQL schema, over the connections of a saver's backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from threadkeep._stores.caches import (
+    PAGE,
+    AsyncCacheBackend,
+    Change,
+    Claim,
+    ClearEntries,
+    RemoveEntries,
+    SetEntries,
+    TrimEntries,
+    UseEntries,
+    end_of,
+)
+from threadkeep._stores.postgres.backend import AsyncPostgresBackend
+from threadkeep._stores.postgres.connections import NEWEST_STATE, ONE_STATE
+from threadkeep._stores.postgres.statement import Rows, Statement, array
+from threadkeep.errors import ThreadkeepError
+
+# (Arrays come first: see `connections.send`. A `set` and a claim lock rows in the order of ids.)
+_GET = """
+SELECT id, value, owner FROM {schema}.cache
+WHERE id = ANY (%s::bytea[]) AND (expires IS NULL OR expires > %s)
+"""
+_SET = """
+WITH e AS (
+    SELECT * FROM unnest(%s::bytea[], %s::bigint[], %s::bytea[]) o (id, expires, value))
+INSERT INTO {schema}.cache (id, used, expires, size, value)
+SELECT e.id, %s, e.expires, octet_length(e.value), e.value FROM e ORDER BY e.id
+ON CONFLICT (id) DO UPDATE SET used = excluded.used, expires = excluded.expires,
+    size = excluded.size, owner = NULL, value = excluded.value
+"""
+_USE = """
+UPDATE {schema}.cache SET used = %s WHERE id IN (
+    SELECT id FROM {schema}.cache WHERE id = ANY (%s::bytea[]) FOR UPDATE SKIP LOCKED)
+"""
+_REMOVE = """
+DELETE FROM {schema}.cache
+WHERE id = ANY (%s::bytea[]) AND (%s::bytea IS NULL OR owner = %s::bytea)
+"""
+_CLEAR = """
+DELETE FROM {schema}.cache c USING unnest(%s::bytea[], %s::bytea[]) o (first, stop)
+WHERE c.id >= o.first AND c.id < o.stop
+"""
+# (the claim may have been made already, and its answer lost)
+_CLAIM = """
+INSERT INTO {schema}.cache AS c (id, used, expires, size, owner)
+SELECT o.id, %s, %s, 0, %s::bytea FROM unnest(%s::bytea[]) o (id) ORDER BY o.id
+ON CONFLICT (id) DO UPDATE SET used = excluded.used, expires = excluded.expires, size = 0,
+    owner = excluded.owner, value = NULL
+    WHERE c.expires <= excluded.used OR c.owner = excluded.owner
+RETURNING id
+"""
+_EXPIRED = """
+DELETE FROM {schema}.cache WHERE id IN (
+    SELECT id FROM {schema}.cache WHERE expires <= %s LIMIT %s FOR UPDATE SKIP LOCKED)
+"""
+_OLDEST = """
+WITH total (entries, bytes) AS (SELECT count(*), sum(size) FROM {schema}.cache),
+    oldest (id, size, entries, bytes) AS (
+        SELECT id, size, row_number() OVER older, sum(size) OVER older
+        FROM (SELECT id, used, size FROM {schema}.cache ORDER BY used LIMIT %s) o
+        WINDOW older AS (ORDER BY used ROWS UNBOUNDED PRECEDING)),
+    surplus (id) AS (
+        SELECT id FROM oldest, total
+        WHERE oldest.entries <= total.entries - %s OR oldest.bytes - size < total.bytes - %s),
+    gone AS (
+        DELETE FROM {schema}.cache WHERE id IN (
+            SELECT id FROM {schema}.cache JOIN surplus USING (id) FOR UPDATE OF cache SKIP LOCKED)
+        RETURNING 1)
+SELECT count(*) FROM gone
+"""
+
+
+class PostgresEntries(AsyncCacheBackend):
+    """Rows in the table `cache`, which migrations make."""
+
+    commits_groups = True
+
+    def __init__(self, database: AsyncPostgresBackend) -> None:
+        self._database = database
+
+    async def _send(
+        self, statements: Sequence[Statement], isolation: str = NEWEST_STATE
+    ) -> list[Rows]:
+        with self._database.mapped_errors():
+            return await self._database.answered(statements, isolation)
+
+    async def fetch(self, reads: Sequence[Any]) -> list[Any]:
+        """See `CacheBackend`."""
+        statements = [Statement(_GET, (_array(read.ids), read.now)) for read in reads]
+        answers = await self._send(statements, ONE_STATE)
+        return [{id_: (value, owner) for id_, value, owner in rows} for rows in answers]
+
+    async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
+        """See `CacheBackend`."""
+        await self._send([one for change in changes for one in _statements(change)])
+        return [None] * len(changes)
+
+    async def claim(self, claim: Claim) -> list[bytes]:
+        """See `CacheBackend.claim`."""
+        values = (claim.now, claim.until, claim.owner, list(claim.ids))
+        (rows,) = await self._send([Statement(_CLAIM, values)])
+        return [id_ for (id_,) in rows]
+
+    async def trim(self, trim: TrimEntries) -> int:
+        """See `CacheBackend.trim`."""
+        oldest = Statement(_OLDEST, (PAGE, trim.max_entries, trim.max_bytes))
+        *_, ((removed,),) = await self._send([Statement(_EXPIRED, (trim.now, PAGE)), oldest])
+        return int(removed)
+
+    async def migrate(self) -> None:
+        """See `Backend.migrate`."""
+        await self._database.migrate()
+
+
+def _array(ids: Sequence[bytes]) -> Any:
+    return array("bytea", ids)
+
+
+def _statements(change: Change) -> list[Statement]:
+    match change:
+        case SetEntries(entries, now):
+            ids, values, ends = zip(*entries, strict=True)
+            columns = (_array(ids), array("bigint", ends), _array(values))
+            return [Statement(_SET, (*columns, now))]
+        case UseEntries(ids, now):
+            return [Statement(_USE, (now, list(ids)))]
+        case RemoveEntries(ids, owner):
+            return [Statement(_REMOVE, (_array(ids), owner, owner))]
+        case ClearEntries(None):
+            return [Statement("DELETE FROM {schema}.cache")]
+        case ClearEntries(spaces):
+            stops = _array([end_of(space) for space in spaces or ()])
+            return [Statement(_CLEAR, (_array(spaces or ()), stops))]
+
+
+entries_over = PostgresEntries

@@ -1,0 +1,91 @@
+"""PostgreSQL database: statements sent to it, and retried where a failure passes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import TypeVar
+
+from threadkeep._stores.postgres.connections import Settings, Source, send
+from threadkeep._stores.postgres.failures import (
+    DRIVER_ERRORS,
+    lost_connection,
+    mapped_errors,
+    passes,
+)
+from threadkeep._stores.postgres.statement import Rows, Statement
+from threadkeep._stores.retries import again
+
+T = TypeVar("T")
+
+
+class Database:
+    """A database over one source of connections."""
+
+    def __init__(self, source: Source, settings: Settings) -> None:
+        self._source = source
+        self._retries = 0
+        self._schema = settings.quoted_schema
+        self._server = settings.server
+        limit = settings.statement_timeout
+        # (0 would be no limit at all)
+        text = f"SET LOCAL statement_timeout = {max(1, round(1000 * limit))}" if limit else ""
+        self._before = (Statement(text),) if text else ()
+
+    @property
+    def retries(self) -> int:
+        """Number of calls that were made again, since the store was opened."""
+        return self._retries
+
+    @property
+    def schema(self) -> str:
+        """The quoted name of the schema."""
+        return self._schema
+
+    def mapped_errors(self, *, migrating: bool = False) -> AbstractContextManager[None]:
+        """Raise the driver's errors as threadkeep's."""
+        return mapped_errors(self._server, migrating=migrating)
+
+    def ready(self, statements: Sequence[Statement]) -> list[Statement]:
+        """Return the statements with the schema's name in them."""
+        return [
+            Statement(sql.replace("{schema}", self._schema), values, keep)
+            for sql, values, keep in statements
+        ]
+
+    async def answered(
+        self,
+        statements: Sequence[Statement],
+        isolation: str,
+        losses: list[Exception] | None = None,
+    ) -> list[Rows]:
+        """Return the rows of each statement, after retries where a failure passes.
+
+        Lost connections are added to `losses`: what was sent over them may have been done.
+        """
+        call = partial(self._send, self.ready(statements), isolation)
+        return await self.retried(call, losses)
+
+    async def retried(
+        self, call: Callable[[], Awaitable[T]], losses: list[Exception] | None = None
+    ) -> T:
+        """Return the result of a call, after retries where a failure passes. See `answered`."""
+        try:
+            return await call()
+        except DRIVER_ERRORS as error:
+            if not passes(error):
+                raise
+            lost = [error] if lost_connection(error) else []
+        if lost:
+            await self._source.mend()
+        if losses is not None:
+            losses += lost
+        return await again(call, passes, self._source.pause, self._count_retry)
+
+    def _count_retry(self) -> None:
+        self._retries += 1
+
+    async def _send(self, statements: Sequence[Statement], isolation: str) -> list[Rows]:
+        async with self._source.lend() as conn:
+            return await send(conn, statements, isolation, self._before)

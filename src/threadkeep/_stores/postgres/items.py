@@ -1,0 +1,457 @@
+"""Items in a PostgreSQL database, over the connections of a saver's backend."""
+
+from __future__ import annotations
+
+import re
+import sys
+from array import array as numbers_of
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import psycopg
+from psycopg.types.numeric import Int8
+
+from threadkeep._stores.items.backend import (
+    AsyncItemBackend,
+    ItemBackend,
+    SearchOptions,
+    merged,
+    other_dims,
+)
+from threadkeep._stores.items.records import (
+    EmbedItem,
+    EmbedItems,
+    ItemChange,
+    ItemPut,
+    Namespace,
+    PutItems,
+    RefreshItems,
+)
+from threadkeep._stores.postgres import migrations
+from threadkeep._stores.postgres.backend import AsyncPostgresBackend, PostgresBackend
+from threadkeep._stores.postgres.connections import NEWEST_STATE, ONE_STATE
+from threadkeep._stores.postgres.item_queries import big_endian, bounds_of, path_of, query, quoted
+from threadkeep._stores.postgres.statement import (
+    Array,
+    Rows,
+    Statement,
+    array,
+    pack_optional,
+    pack_text,
+)
+from threadkeep._stores.sync_bridge import BlockingFace, finish
+from threadkeep.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    NotSetUpError,
+    OpenError,
+    ThreadkeepError,
+)
+
+_MOST_WORDS = 500_000  # bytes of the words of an item; a tsvector takes 1 MB
+_MOST_BYTES = 1_000_000_000  # of one message to the server, with room for the rest of it
+_OTHER_DIMS = r"expected (\d+) dimensions|vector dimensions (\d+) and"  # as pgvector says it
+_INDEX_NAMES = ("store_distance", "store_order", "store_item_vectors")
+_MOST_DIMS, _MOST_INDEXED, _MOST_HALVES = 16_000, 2000, 4000  # of `vector`, and of indexes
+_OPERATORS_OF = {"cosine": ("<=>", "cosine"), "l2": ("<->", "l2"), "inner_product": ("<#>", "ip")}
+
+
+def items_over(
+    backend: PostgresBackend | AsyncPostgresBackend, options: SearchOptions
+) -> PostgresItems | AsyncPostgresItems:
+    """Return the items in the database of a saver's backend."""
+    if isinstance(backend, AsyncPostgresBackend):
+        return AsyncPostgresItems(backend, options)
+    return PostgresItems(backend, options)
+
+
+class AsyncPostgresItems(AsyncItemBackend):
+    """Rows in tables of a saver's schema, over connections that are awaited."""
+
+    commits_groups = True
+
+    def __init__(self, database: AsyncPostgresBackend, options: SearchOptions) -> None:
+        self._database = database
+        self._options = options
+
+    # -- reads ---------------------------------------------------------------------------
+
+    async def fetch(self, reads: Sequence[Any]) -> list[Any]:
+        """See `ItemBackend`."""
+        queries = [query(read, self._options.metric) for read in reads]
+        statements = [statement for each in queries for statement in each.statements]
+        with self._mapped_errors():
+            answers = await self._database.answered(statements, ONE_STATE) if statements else []
+        rows = iter(answers)
+        return [each.reply([next(rows) for _ in each.statements]) for each in queries]
+
+    # -- changes -------------------------------------------------------------------------
+
+    async def commit(self, change: Any) -> None:
+        """See `ItemBackend`."""
+        losses: list[Exception] = []
+        with self._mapped_errors():
+            statement = _CHANGES[type(change)](change)
+            (rows,) = await self._database.answered([statement], NEWEST_STATE, losses)
+        is_refused = isinstance(change, PutItems) and not rows[0][0]
+        if is_refused and not (losses and await self.is_put(change)):
+            raise ConflictError("The item has another version.")
+
+    async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
+        """See `ItemBackend`: puts that cannot be refused are one transaction."""
+        together = merged(changes) if len(changes) > 1 else None
+        if together is not None:
+            await self.commit(together)
+            return [None] * len(changes)
+        return [await self._refusal(change) for change in changes]
+
+    async def _refusal(self, change: ItemChange) -> ThreadkeepError | None:
+        try:
+            await self.commit(change)
+        except ThreadkeepError as error:
+            return error
+        return None
+
+    async def sweep(self, now: int, limit: int) -> int:
+        """See `ItemBackend.sweep`."""
+        return await self._drop("", "", Int8(now), Int8(limit))
+
+    async def erase(self, prefix: Namespace) -> int:
+        """See `ItemBackend.erase`."""
+        return await self._drop(*bounds_of(prefix), None, None)
+
+    async def _drop(self, *values: Any) -> int:
+        text = "SELECT * FROM {schema}.drop_items(%s, %s, %s::bigint, %s::bigint)"
+        remove = "SELECT {schema}.drop_namespaces(%s::bigint[])"
+        dropped: int
+        with self._mapped_errors():
+            ((row,),) = await self._database.answered([Statement(text, values)], NEWEST_STATE)
+            dropped, emptied = row
+            if emptied:
+                statement = Statement(remove, (array("bigint", emptied),))
+                await self._database.answered([statement], NEWEST_STATE)
+        return dropped
+
+    # -- tables --------------------------------------------------------------------------
+
+    async def migrate(self) -> None:
+        """Migrate the saver's tables and these, and make what searches need.
+
+        Raises:
+            OpenError: the database has no pgvector.
+            InvalidArgumentError: its vectors have other dimensions.
+        """
+        await self._database.migrate()
+        if self._options.dims or self._options.text:
+            plan = partial(_index_plan, self._database.schema, self._options)
+            await self._database.carry_out(plan)
+
+    @contextmanager
+    def _mapped_errors(self) -> Iterator[None]:
+        try:
+            with self._database.mapped_errors():
+                yield
+        except InvalidArgumentError as error:
+            if found := re.search(_OTHER_DIMS, str(error)):
+                raise other_dims(self._options.dims, int(found[1] or found[2])) from error
+            raise
+        except NotSetUpError as error:
+            if not any(name in str(error) for name in _INDEX_NAMES):
+                raise
+            raise NotSetUpError(
+                "The database is not set up for this index=.",
+                hint="Call setup() on the store that is opened with it.",
+            ) from error
+
+
+class PostgresItems(BlockingFace[AsyncPostgresItems], ItemBackend):
+    """Rows in tables of a saver's schema; `asynchronous` serves awaiting calls."""
+
+    has_identity = False
+
+    def __init__(self, backend: PostgresBackend, options: SearchOptions) -> None:
+        native = backend.asynchronous
+        awaited = None
+        if isinstance(native, AsyncPostgresBackend):
+            awaited = AsyncPostgresItems(native, options)
+        super().__init__(AsyncPostgresItems(backend.face, options), awaited)
+
+    def sweep(self, now: int, limit: int) -> int:
+        """See `ItemBackend.sweep`."""
+        return finish(self.face.sweep(now, limit))
+
+    def erase(self, prefix: Namespace) -> int:
+        """See `ItemBackend.erase`."""
+        return finish(self.face.erase(prefix))
+
+    def migrate(self) -> None:
+        """See `AsyncPostgresItems.migrate`."""
+        finish(self.face.migrate())
+
+
+# -- values as PostgreSQL takes them -----------------------------------------------------
+
+
+def _floats(data: bytes) -> Array:
+    """Return vectors, one behind the other, as a `real[]`: each element behind its length."""
+    numbers = big_endian(data)
+    length = int.from_bytes(b"\0\0\0\4", sys.byteorder)
+    elements = numbers_of("I", [length]) * (2 * len(numbers))
+    elements[1::2] = numbers
+    head = [1, 0, 700, len(numbers), 1]  # dimensions, flags, type, length, first index
+    return Array(b"".join([one.to_bytes(4, "big") for one in head]) + elements.tobytes())
+
+
+def _words(words: str | None) -> str | None:
+    """Return words as a tsvector, with their positions, so that it knows how often each is there.
+
+    Those behind the first 500 kB are left out.
+    """
+    if not words:
+        return None
+    head = words.encode()[:_MOST_WORDS].decode(errors="ignore")
+    return " ".join([f"{quoted(word)}:{at}" for at, word in enumerate(head.split(), 1)])
+
+
+# -- changes -----------------------------------------------------------------------------
+
+# The parameters of `put_items` behind the first ones, by what a put has.
+_EXPECTED = ", expected => %s::bigint[]"
+_TIMES = ", created => %s::bigint[], updated => %s::bigint[], expires => %s::bigint[]"
+_EARLIER = (
+    ", earlier_items => %s::bigint[], earlier_versions => %s::bigint[],"
+    " earlier_updates => %s::bigint[], earlier_times => %s::bigint[],"
+    " earlier_deleted => %s::boolean[], earlier_patches => %s::bytea[],"
+    " earlier_most => %s::bigint[]"
+)
+_EARLIER_KINDS = ("bigint", "bigint", "bigint", "bigint", "boolean", "bytea", "bigint")
+_VECTORS = "vector_items => %s::bigint[], vector_paths => %s::text[], vector_floats => %s::real[]"
+_PUT = (
+    "SELECT {schema}.put_items(%s::text[], %s::bigint[], %s::text[], %s::text[], %s::bytea[],"
+    " %s::bigint[], %s::text[], %s::text[], %s, %s"
+)
+
+_PUT_ONE = (
+    "SELECT {schema}.put_item(%s::text, %s::text, %s::text, %s::bytea, %s::bigint, %s::text,"
+    " %s::text, %s)"
+)
+
+
+def _put(change: PutItems) -> Statement:
+    puts = change.puts
+    if sum([len(put.value) for put in puts if put.value is not None]) > _MOST_BYTES:
+        raise InvalidArgumentError(
+            "The values of one put take more than 1 GB, which is what PostgreSQL takes.",
+            hint="Put them one by one, and keep larger values outside the store.",
+        )
+    is_plain = all(put.value is not None and put.expects is None for put in puts)
+    if is_plain and len(puts) == 1 and not (puts[0].vectors or puts[0].earlier or puts[0].times):
+        return _put_one(puts[0], change.now)
+    json = [put.value if isinstance(put.value, str) else None for put in puts]
+    bodies = [None if isinstance(put.value, str) else put.value for put in puts]
+    paths: dict[str, int] = {}
+    spaces = [paths.setdefault(path_of(put.namespace), len(paths) + 1) for put in puts]
+    text = _PUT
+    values: list[Any] = [
+        array("text", list(paths)),
+        array("bigint", spaces),
+        array("text", [pack_text(put.key) for put in puts]),
+        array("text", json),
+        array("bytea", bodies),
+        array("bigint", [put.ttl for put in puts]),
+        array("text", [pack_optional(put.pending) for put in puts]),
+        array("text", [_words(put.words) for put in puts]),
+        Int8(change.now),
+        is_plain,
+    ]
+    if not is_plain and any(put.expects is not None for put in puts):
+        text += _EXPECTED
+        values.append(array("bigint", [put.expects for put in puts]))
+    if any(put.times is not None for put in puts):
+        text += _TIMES
+        times = [put.times or (None, None, None) for put in puts]
+        values += [array("bigint", column) for column in zip(*times, strict=True)]
+    earlier = [
+        (at, *put.earlier.row, put.earlier.keep)
+        for at, put in enumerate(puts, 1)
+        if put.earlier is not None
+    ]
+    if earlier:
+        text += _EARLIER
+        values += map(array, _EARLIER_KINDS, zip(*earlier, strict=True))
+    vectors = _vector_values(puts)
+    if vectors:
+        text += ", " + _VECTORS
+    return Statement(text + ")", (*values, *vectors))
+
+
+def _put_one(put: ItemPut, now: int) -> Statement:
+    is_json = isinstance(put.value, str)
+    values = (
+        path_of(put.namespace),
+        pack_text(put.key),
+        put.value if is_json else None,
+        None if is_json else put.value,
+        None if put.ttl is None else Int8(put.ttl),
+        pack_optional(put.pending),
+        _words(put.words),
+        Int8(now),
+    )
+    return Statement(_PUT_ONE, values)
+
+
+def _vector_values(items: Sequence[ItemPut | EmbedItem]) -> tuple[Array, ...]:
+    """Return the parameters for the vectors of items; () without any."""
+    some = [(at, *vector) for at, one in enumerate(items, 1) for vector in one.vectors]
+    if not some:
+        return ()
+    places, paths, data = zip(*some, strict=True)
+    names = array("text", list(map(pack_text, paths)))
+    return array("bigint", places), names, _floats(b"".join(data))
+
+
+# (locked in the order of their keys, as all changes do)
+_REFRESH = """
+WITH chosen AS MATERIALIZED (
+    SELECT i.namespace, i.key FROM unnest(%s::text[], %s::text[]) p (path, key)
+    JOIN {schema}.store_namespaces n ON n.path = p.path COLLATE "C"
+    JOIN {schema}.store_items i ON i.namespace = n.number AND i.key = p.key
+    WHERE i.ttl IS NOT NULL ORDER BY i.namespace, i.key FOR NO KEY UPDATE OF i)
+UPDATE {schema}.store_items i SET expires_at = %s + i.ttl FROM chosen
+WHERE i.namespace = chosen.namespace AND i.key = chosen.key
+"""
+
+
+def _refresh(change: RefreshItems) -> Statement:
+    paths = array("text", [path_of(namespace) for namespace, _ in change.keys])
+    keys = array("text", [pack_text(key) for _, key in change.keys])
+    return Statement(_REFRESH, (paths, keys, Int8(change.now)))
+
+
+def _embed(change: EmbedItems) -> Statement:
+    items = change.items
+    text = "SELECT {schema}.embed_items(%s::text[], %s::text[], %s::bigint[], "
+    values = (
+        array("text", [path_of(one.namespace) for one in items]),
+        array("text", [pack_text(one.key) for one in items]),
+        array("bigint", [one.version for one in items]),
+    )
+    vectors = _vector_values(items)
+    if not vectors:
+        vectors = (array("bigint", ()), array("text", ()), _floats(b""))
+    return Statement(f"{text}{_VECTORS})", (*values, *vectors))
+
+
+_CHANGES: dict[type, Callable[[Any], Statement]] = {
+    PutItems: _put,
+    RefreshItems: _refresh,
+    EmbedItems: _embed,
+}
+
+# -- what searches need ------------------------------------------------------------------
+
+
+_LOOK = """
+SELECT (SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n
+        ON n.oid = e.extnamespace WHERE e.extname = 'vector'),
+    (SELECT format('(%%s)', a.atttypmod) FROM pg_attribute a
+     WHERE a.attrelid = to_regclass({literal} || '.store_item_vectors') AND a.attname = 'vector'),
+    ARRAY(SELECT c.relname::text FROM pg_class c
+          WHERE c.relnamespace = to_regnamespace({literal})
+              AND starts_with(c.relname, 'store_item'))
+"""
+# (Another schema's migration may make it at the same time.)
+_EXTENSION = """
+    BEGIN
+        CREATE EXTENSION IF NOT EXISTS vector;
+    EXCEPTION WHEN unique_violation THEN NULL;
+    END;
+"""
+_VECTOR_TABLE = """
+    CREATE TABLE IF NOT EXISTS {schema}.store_item_vectors (
+        namespace bigint NOT NULL,
+        item bigint NOT NULL,
+        path text COLLATE "C" NOT NULL,
+        vector {extension}.vector({dims}) NOT NULL,
+        PRIMARY KEY (namespace, item, path)
+    );
+"""
+# Whoever searches may have another search_path. (The planner puts their bodies in their places.)
+_VECTOR_FUNCTIONS = """
+    CREATE OR REPLACE FUNCTION {schema}.store_distance_{metric}(
+        a {extension}.vector, b {extension}.vector)
+    RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+        SELECT a OPERATOR({extension}.{operator}) b
+    $$;
+    CREATE OR REPLACE FUNCTION {schema}.store_order_{metric}(
+        a {extension}.vector, b {extension}.vector)
+    RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+        SELECT a{halved} OPERATOR({extension}.{operator}) b{halved}
+    $$;
+"""
+_VECTOR_INDEX = """
+    CREATE INDEX IF NOT EXISTS {name} ON {schema}.store_item_vectors
+        USING hnsw ((vector{halved}) {extension}.{kind}_{class}_ops);
+"""
+_WORD_INDEX = """
+    CREATE INDEX IF NOT EXISTS store_items_words ON {schema}.store_items USING gin (words);
+"""
+_NO_EXTENSION = ("0A000", "42501", "58P01")  # it is not installed, or this user may not create it
+
+
+def _index_plan(schema: str, options: SearchOptions) -> migrations.Plan:
+    """Make what searches need, where it is missing."""
+    ((extension, dims, names),) = yield migrations.said(_LOOK, schema)
+    body = ""
+    if options.text and "store_items_words" not in names:
+        body += _WORD_INDEX
+    if options.dims:
+        if extension is None:
+            yield from _extension(schema)
+            ((extension, *_),) = yield migrations.said(_LOOK, schema)
+        if dims not in (None, f"({options.dims})"):
+            raise other_dims(options.dims, int(dims[1:-1]))
+        body += _vector_tables(options, extension, names)
+    if body:
+        yield from migrations.locked(schema, body)
+
+
+def _extension(schema: str) -> Generator[Statement, Rows, None]:
+    try:
+        yield from migrations.locked(schema, _EXTENSION)
+    except psycopg.Error as error:
+        if error.sqlstate not in _NO_EXTENSION:
+            raise
+        raise OpenError(
+            "Semantic search in PostgreSQL needs the extension pgvector, which this database"
+            f" lacks: {error.diag.message_primary}.",
+            hint="Install it on the server (Debian: apt install postgresql-NN-pgvector, with the"
+            " version of PostgreSQL), then let an administrator run, once in this database:"
+            " CREATE EXTENSION vector. Without index= the store works as it is.",
+        ) from error
+
+
+def _vector_tables(options: SearchOptions, extension: str, names: Sequence[str]) -> str:
+    """Return the SQL for the vectors; "" where all is there."""
+    dims, (operator, class_) = options.dims, _OPERATORS_OF[options.metric]
+    if dims > _MOST_DIMS:
+        raise OpenError(
+            f"Vectors have {dims} dimensions; pgvector takes {_MOST_DIMS}.",
+            hint="Use an embedding model with fewer dimensions.",
+        )
+    is_indexed, is_halved = dims <= _MOST_HALVES, _MOST_INDEXED < dims <= _MOST_HALVES
+    name = f"store_item_vectors_{options.metric}"
+    if (name if is_indexed else "store_item_vectors") in names:
+        return ""
+    text = _VECTOR_TABLE + _VECTOR_FUNCTIONS + (_VECTOR_INDEX if is_indexed else "")
+    for field, part in (
+        *(("name", name), ("dims", str(dims)), ("metric", options.metric)),
+        *(("operator", operator), ("class", class_)),
+        ("kind", "halfvec" if is_halved else "vector"),
+        ("halved", f"::{{extension}}.halfvec({dims})" if is_halved else ""),
+        ("extension", extension),
+    ):
+        text = text.replace(f"{{{field}}}", part)
+    return text

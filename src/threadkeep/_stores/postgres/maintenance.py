@@ -1,0 +1,371 @@
+"""Maintenance of a schema: scrubbing of its files; backup and restore by pg_dump and pg_restore.
+
+VACUUM FULL takes along what an older transaction may still see: tables are reported clean only if
+none was left.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, TypeAlias
+
+import psycopg
+import psycopg.errors
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import tuple_row
+
+from threadkeep import errors
+from threadkeep._stores.base import Scrubbed
+from threadkeep._stores.postgres import migrations
+from threadkeep._stores.postgres.connections import settings_of
+from threadkeep._stores.postgres.failures import NO_RIGHT, mapped_errors
+from threadkeep._stores.postgres.statement import Rows, Statement
+
+_TABLES = (
+    *("threads", "thread_labels", "heaps", "checkpoints", "writes", "segments"),
+    *("store_namespaces", "store_items", "store_item_versions"),
+)
+_NAMES = ", ".join([f"{{schema}}.{table}" for table in _TABLES])
+# ANALYZE: what the planner notes of columns (in pg_statistic) are values from the rows.
+_VACUUM = Statement(f"VACUUM (ANALYZE) {_NAMES}", keep=False)
+_REWRITE = Statement(f"VACUUM (FULL, ANALYZE) {_NAMES}", keep=False)
+# Of archived messages (message_index.py), and of vectors (items.py), if there is.
+_REWRITE_INDEXES = tuple(
+    [
+        Statement(f"VACUUM (FULL, ANALYZE) {{schema}}.{table}", keep=False)
+        for table in ("threadkeep_memory_messages", "store_item_vectors")
+    ]
+)
+_STATISTICS = Statement("VACUUM (FULL) pg_catalog.pg_statistic", keep=False)
+_CHECKPOINT = Statement("CHECKPOINT", keep=False)
+_PAUSE = 0.1  # seconds between two looks
+_PATIENCE = 10.0  # seconds for others' transactions to end
+
+_NOW = Statement("SELECT mod(txid_current(), 4294967296)::text", keep=False)
+# Transactions of this database, but for VACUUMs, whose own rows count for nobody. (What they hold
+# of old states is not shown to every role; that they run is.)
+_RUNNING = Statement(
+    """
+    SELECT l.virtualtransaction, 'process ' || l.pid
+    FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+    WHERE l.locktype = 'virtualxid' AND l.granted AND l.pid <> pg_backend_pid()
+        AND a.datname = current_database()
+        AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum v WHERE v.pid = l.pid)
+    UNION ALL
+    SELECT 'prepared ' || gid, 'prepared transaction ' || gid
+    FROM pg_prepared_xacts WHERE database = current_database()
+    """,
+    keep=False,
+)
+_BEHIND = """
+SELECT 'replication slot ' || slot_name FROM pg_replication_slots WHERE age(xmin) > age(%s::xid)
+UNION ALL
+SELECT 'replica ' || application_name FROM pg_stat_replication
+WHERE age(backend_xmin) > age(%s::xid)
+"""
+
+_LOG = (
+    "PostgreSQL's write-ahead log (pg_wal), until its files are reused: pg_switch_wal() and"
+    " CHECKPOINT hasten that. Archived WAL, base backups and replicas: let them expire."
+)
+_PAGES = (
+    "PostgreSQL's table files, in free space that was not reused yet: erase with rewrite=True"
+    " (--rewrite), or VACUUM FULL the schema's tables in a quiet hour."
+)
+_NOT_VACUUMED = "(VACUUM could not be run, and is left to autovacuum: {})"
+_NOT_WRITTEN = "PostgreSQL's old table files are removed by its next checkpoint, in some minutes."
+_NOTES = (
+    "The PostgreSQL planner's statistics of columns: VACUUM (FULL) pg_catalog.pg_statistic, as the"
+    " database's owner."
+)
+
+
+Send: TypeAlias = Callable[[Statement], Awaitable[tuple[Rows, Sequence[str]]]]
+"""Sends a statement by itself; returns its rows and the server's warnings."""
+Pause: TypeAlias = Callable[[float], Awaitable[None]]
+
+
+async def scrub(send: Send, pause: Pause, *, rewrite: bool) -> Scrubbed:
+    """See `Backend.scrub`."""
+    if rewrite:
+        await _wait_for_older_transactions(send, pause)
+        return await _rewrite(send)
+    try:
+        _, warnings = await send(_VACUUM)
+    except psycopg.Error as error:
+        warnings = (str(error.diag.message_primary or error),)
+    reason = (_NOT_VACUUMED.format(warnings[0]),) if warnings else ()
+    return Scrubbed((), (" ".join((_PAGES, *reason)), _NOTES, _LOG))
+
+
+async def _rewrite(send: Send) -> Scrubbed:
+    try:
+        _, warnings = await send(_REWRITE)
+    except psycopg.errors.ActiveSqlTransaction as error:
+        raise errors.InvalidArgumentError(
+            "The given connection begins transactions by itself, and VACUUM must not be in one.",
+            hint="Use a URL, or connections with autocommit=True.",
+        ) from error
+    if warnings:
+        raise errors.ReadOnlyError(
+            f"PostgreSQL has not rewritten all tables: {warnings[0]}.",
+            hint="Erase as the role that owns the schema's tables.",
+        )
+    for rewrite in _REWRITE_INDEXES:
+        with suppress(psycopg.errors.UndefinedTable):
+            await send(rewrite)
+    notes = () if await _is_allowed(send, _STATISTICS) else (_NOTES,)
+    written = () if await _is_allowed(send, _CHECKPOINT) else (_NOT_WRITTEN,)
+    return Scrubbed(("PostgreSQL's tables and indexes, rewritten",), (_LOG, *written, *notes))
+
+
+async def _is_allowed(send: Send, statement: Statement) -> bool:
+    try:
+        _, warnings = await send(statement)
+    except psycopg.Error as error:
+        if error.sqlstate != NO_RIGHT:
+            raise
+        return False
+    return not warnings
+
+
+async def _wait_for_older_transactions(send: Send, pause: Pause) -> None:
+    ((now,),), _ = await send(_NOW)
+    behind = Statement(_BEHIND, (now, now), keep=False)
+    older: dict[str, str] = dict((await send(_RUNNING))[0])
+    for _ in range(round(_PATIENCE / _PAUSE)):
+        still: dict[str, str] = dict((await send(_RUNNING))[0])
+        names = [name for key, name in older.items() if key in still]
+        names += [name for (name,) in (await send(behind))[0]]
+        if not names:
+            return
+        await pause(_PAUSE)
+    raise errors.LockedError(
+        f"An older transaction may still see removed rows: {', '.join(names)}.", hint="End it."
+    )
+
+
+_SECRETS = ("sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
+_INSTALL = (
+    "Install PostgreSQL's client programs (postgresql-client), or name the folder they are in:"
+    " --pg-bin or TK_PG_BIN."
+)
+
+_THREADS = """
+SELECT t.thread_id, t.generation, t.deleted_at,
+    EXISTS (SELECT FROM {schema}.checkpoints c WHERE c.thread_id = t.thread_id)
+        OR EXISTS (SELECT FROM {schema}.writes w WHERE w.thread_id = t.thread_id)
+FROM {schema}.threads t
+"""
+_HOLDS_TABLES = "SELECT FROM pg_class WHERE relnamespace = to_regnamespace(%s) LIMIT 1"
+# Positions of logs may hold other elements from now on: see `ThreadState.generation`.
+_RAISE = "UPDATE {schema}.threads SET generation = generation + %s"
+# A thread that only stood here before is a deleted one now.
+_BURY = """
+INSERT INTO {schema}.threads (thread_id, generation, deleted_at) VALUES (%s, %s, %s)
+ON CONFLICT DO NOTHING
+"""
+
+
+_Before: TypeAlias = list[tuple[str, int, Any, bool]]  # of threads: the columns of `_THREADS`
+
+
+@contextmanager
+def _temporary_file(text: str) -> Iterator[str]:
+    """Write a temporary file, and give its name."""
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(NamedTemporaryFile("w", prefix=".threadkeep-"))
+            file.write(text)
+            file.flush()
+        except OSError as error:
+            raise errors.OpenError(
+                f"A temporary file cannot be written: {error.strerror}.",
+                hint="Name a folder that has room for one in TMPDIR.",
+            ) from error
+        yield file.name
+
+
+class Dumps:
+    """Backups of one schema of a database, by programs in a folder ("": those of the PATH)."""
+
+    def __init__(self, url: str, folder: str = "") -> None:
+        self._settings = settings_of(url)
+        self._schema = self._settings.quoted_schema
+        self._folder = folder
+        arguments, self._environment = _without_password(self._settings.conninfo)
+        self._at = f"--dbname={arguments}"
+
+    def back_up(self, file: Path) -> None:
+        """Write the schema, as it is now, to an archive."""
+        program = self._program("pg_dump")
+        with self._connected() as db:
+            if not self._is_ours(db):
+                raise errors.NotSetUpError(
+                    f"There are no tables of threadkeep in schema {self._settings.schema!r}.",
+                    hint="Name their schema in the URL: ?schema=name.",
+                )
+            self._check_version(program, db.info.server_version // 10000)
+        place = f"--schema={self._schema}", f"--file={file}", self._at
+        self._run(program, "--format=custom", *place)
+
+    def restore(self, file: Path, now: int, *, replace: bool) -> None:
+        """Make the schema again from an archive, in one transaction.
+
+        `now` is in microseconds since 1970; with `replace`, a schema that holds threads is dropped.
+        """
+        program = self._program("pg_restore")
+        contents = self._run(program, "--list", str(file))
+        self._check_archive(contents)
+        with self._connected() as db:
+            exists, before = self._before(db)
+        if any(has_rows for *_, has_rows in before) and not replace:
+            raise errors.ThreadExistsError(
+                f"The schema {self._settings.schema!r} holds threads already.",
+                hint="Restore into a database without this schema, or --replace all it holds.",
+            )
+        with _temporary_file(_restore_order(contents, self._settings.schema)) as order:
+            whole = ("--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges")
+            clean = ("--clean", "--if-exists", f"--use-list={order}") if exists else ()
+            self._run(program, *clean, *whole, self._at, str(file))
+        if before:
+            with self._connected() as db:
+                self._outdate(db, before, now)
+
+    def _check_archive(self, contents: str) -> None:
+        schema = self._settings.schema
+        # (a partitioned table is there without data)
+        tables = (f" TABLE {schema} checkpoints ", f" TABLE DATA {schema} migrations ")
+        if all(table in contents for table in tables):
+            return
+        others = ", ".join(map(repr, _SCHEMA.findall(contents))) or "none"
+        raise errors.NotOursError(
+            f"The archive holds no schema {schema!r} of threadkeep; its schemas: {others}.",
+            hint="Name the one it was taken of in the URL: ?schema=name.",
+        )
+
+    def _is_ours(self, db: psycopg.Connection[Any]) -> bool:
+        tables = migrations.tables_in(self._schema)
+        return migrations.are_ours(dict(self._rows(db, tables.sql)))
+
+    def _before(self, db: psycopg.Connection[Any]) -> tuple[bool, _Before]:
+        """Return True if the schema exists, and what is in it."""
+        exists = bool(self._rows(db, "SELECT to_regnamespace(%s) IS NOT NULL", self._schema)[0][0])
+        if self._is_ours(db):
+            return exists, self._rows(db, self._sql(_THREADS))
+        if exists and self._rows(db, _HOLDS_TABLES, self._schema):
+            raise errors.NotOursError(
+                f"The schema {self._settings.schema!r} holds tables of another program.",
+                hint="It is left as it is: restore into another database.",
+            )
+        return exists, []
+
+    def _outdate(self, db: psycopg.Connection[Any], before: _Before, now: int) -> None:
+        """Raise generations, so that no process relies on what it remembers of the schema."""
+        beyond = 1 + max(generation for _, generation, *_ in before)
+        (end,) = self._rows(db, self._sql("SELECT {schema}.time_of(%s)"), now)[0]
+        gone = [
+            (thread, generation + 1, end if has_rows else deleted_at)
+            for thread, generation, deleted_at, has_rows in before
+        ]
+        with db.transaction(), db.cursor() as cursor:
+            cursor.execute(self._sql(_RAISE).encode(), (beyond,))
+            cursor.executemany(self._sql(_BURY).encode(), gone)
+
+    def _sql(self, text: str) -> str:
+        return text.replace("{schema}", self._schema)
+
+    def _rows(self, db: psycopg.Connection[Any], text: str, *values: object) -> list[Any]:
+        return db.execute(text.encode(), values).fetchall()
+
+    @contextmanager
+    def _connected(self) -> Iterator[psycopg.Connection[Any]]:
+        conninfo, arguments = self._settings.conninfo, self._settings.arguments
+        with (
+            mapped_errors(self._settings.server),
+            closing(psycopg.connect(conninfo, row_factory=tuple_row, **arguments)) as db,
+        ):
+            yield db
+
+    # -- programs --------------------------------------------------------------------
+
+    def _program(self, name: str) -> str:
+        found = shutil.which(name, path=self._folder or None)
+        if found is None:
+            raise errors.OpenError(
+                f"There is no program {name} in {self._folder or 'the PATH'}.", hint=_INSTALL
+            )
+        return found
+
+    def _check_version(self, program: str, server: int) -> None:
+        found = re.search(r"(\d+)", self._run(program, "--version"))
+        if found is None or int(found[1]) < server:
+            version = found[1] if found else "unknown"
+            raise errors.OpenError(
+                f"{program} is of version {version}, and the server of version {server}.",
+                hint=f"pg_dump must not be older than the server. {_INSTALL}",
+            )
+
+    def _run(self, program: str, *arguments: str) -> str:
+        done = subprocess.run(  # noqa: S603 - a program of PostgreSQL, without a shell
+            [program, *arguments],
+            env=os.environ | self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode:
+            lines = done.stderr.splitlines()
+            wrong = [line.partition("error: ")[2] for line in lines if "error: " in line]
+            reason = (wrong[:1] or lines[-1:] or ["no message"])[0]
+            raise errors.BackendError(f"{Path(program).name} failed: {reason}")
+        return done.stdout
+
+
+def _without_password(conninfo: str) -> tuple[str, dict[str, str]]:
+    parts = conninfo_to_dict(conninfo)
+    for name in _SECRETS:
+        if name in parts:
+            raise errors.InvalidArgumentError(
+                f"{name} cannot be given to pg_dump without showing it to others.",
+                hint="Put it into a service file of libpq, and write ?service=name in the URL.",
+            )
+    password = parts.pop("password", None)
+    environment = {"LC_MESSAGES": "C"}  # so that errors can be told from warnings
+    if password is not None:
+        environment["PGPASSWORD"] = str(password)
+    return make_conninfo("", **parts), environment
+
+
+# -- the list of an archive, as `pg_restore --list` prints it --------------------------
+
+_SCHEMA = re.compile(r"^\d+; \d+ \d+ SCHEMA - (.+) \S+$", re.MULTILINE)
+_CONSTRAINT = re.compile(r"^\d+; \d+ \d+ CONSTRAINT ")  # a primary key or the like; no foreign key
+_DUMPED_TABLES = ("threads", "checkpoints", "writes", "segments", "thread_labels", "heaps")
+
+
+def _restore_order(contents: str, schema: str) -> str:
+    """Sort the list so that tables that are there can be dropped first, partitions too.
+
+    pg_restore drops in the opposite order. The primary key of a partition cannot be dropped
+    before that of its table, with which it goes: all keys are put next to each other, those
+    of our tables last. A key needs nothing but its table, and tables come before all keys.
+    """
+    lines = contents.splitlines(keepends=True)
+    keys = [line for line in lines if _CONSTRAINT.match(line)]
+    if not keys:
+        return contents
+    first = lines.index(keys[0])
+    rest = [line for line in lines[first:] if not _CONSTRAINT.match(line)]
+    ours = tuple(f" CONSTRAINT {schema} {table} " for table in _DUMPED_TABLES)
+    keys.sort(key=lambda line: any(one in line for one in ours))
+    return "".join([*lines[:first], *keys, *rest])

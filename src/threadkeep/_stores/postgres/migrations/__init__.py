@@ -1,0 +1,169 @@
+"""Migrations of the tables: files of SQL, each run once, in order and in one transaction.
+
+A released file never changes. Migrations hold an advisory lock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Generator, Mapping
+from importlib import resources
+from typing import NamedTuple, TypeAlias
+from urllib.parse import quote
+
+import psycopg
+
+from threadkeep._stores.postgres.statement import Rows, Statement
+from threadkeep.errors import NewerDatabaseError, NotOursError
+
+Plan: TypeAlias = Generator[Statement, Rows, None]
+"""Statements to run one by one, each answered by its rows."""
+
+_NAME = re.compile(r"(\d{4})_\w+\.sql")
+KEY = "hashtextextended('threadkeep ' || {literal}, 0)"
+"""Key of the advisory lock for changes of tables."""
+
+_PAUSE = "SELECT pg_sleep(0.05)"
+# The tables in a schema that have names of ours, and their columns.
+_TABLES = """
+SELECT c.relname::text, ARRAY(
+    SELECT a.attname::text FROM pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
+FROM pg_class c
+WHERE c.relnamespace = to_regnamespace({literal}) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+    AND c.relname IN (
+        'checkpoints', 'heaps', 'migrations', 'segments', 'thread_labels', 'threads', 'writes',
+        'store_items', 'store_namespaces', 'store_item_versions', 'store_item_vectors')
+"""
+_BUSY = "TK007"  # of our own: any other may be the database's
+# One statement, so that the lock, the look and the change are one transaction: also where a
+# program has opened a pipeline, and behind a pooler that gives each transaction another session.
+_LOCKED = f"""
+DO $threadkeep$
+{{declarations}}
+BEGIN
+    IF NOT pg_try_advisory_xact_lock({KEY}) THEN
+        RAISE EXCEPTION 'another process migrates' USING ERRCODE = '{_BUSY}';
+    END IF;
+    -- To open a table refreshes the cache of names: else to_regclass() and to_regnamespace() may
+    -- not know yet what the last holder of the lock has made.
+    PERFORM FROM pg_namespace LIMIT 1;
+    {{body}}
+END
+$threadkeep$
+"""
+# (CREATE SCHEMA IF NOT EXISTS would ask for a right even where there is nothing to do.)
+_APPLY = """
+    IF to_regnamespace({literal}) IS NULL THEN
+        CREATE SCHEMA {schema};
+    END IF;
+    IF to_regclass({literal} || '.migrations') IS NULL THEN
+        CREATE TABLE {schema}.migrations (
+            version integer PRIMARY KEY,
+            applied_at timestamptz NOT NULL DEFAULT now()
+        );
+    END IF;
+    IF NOT EXISTS (SELECT FROM {schema}.migrations WHERE version = {version}) THEN
+        EXECUTE $migration${sql}$migration$;
+        INSERT INTO {schema}.migrations (version) VALUES ({version});
+    END IF;
+"""
+
+
+class Migration(NamedTuple):
+    """One version of the tables."""
+
+    version: int
+    sql: str
+
+
+def _read() -> list[Migration]:
+    files = {file.name: file for file in resources.files(__name__).iterdir()}
+    names = [found for name in sorted(files) if (found := _NAME.fullmatch(name))]
+    return [Migration(int(name[1]), files[name[0]].read_text("utf-8")) for name in names]
+
+
+_MIGRATIONS = _read()  # (now: not in an event loop)
+
+
+def migrations() -> list[Migration]:
+    """Return all migrations in order."""
+    return list(_MIGRATIONS)
+
+
+def plan(schema: str) -> Plan:
+    """Migrate the tables to the newest version."""
+    done = yield from _done(schema)
+    known = migrations()
+    newest = max(done, default=0)
+    if newest > known[-1].version:
+        raise NewerDatabaseError(
+            f"The tables in {schema} are of version {newest}; this release knows"
+            f" version {known[-1].version}.",
+            hint="Upgrade threadkeep: pip install --upgrade threadkeep.",
+        )
+    for migration in known:
+        if migration.version not in done:
+            yield from _apply(schema, migration)
+
+
+def _done(schema: str) -> Generator[Statement, Rows, set[int]]:
+    """Return the applied versions; this takes no lock and no right but SELECT."""
+    tables: dict[str, list[str]] = dict((yield tables_in(schema)))
+    if tables and not are_ours(tables):
+        raise _not_ours(schema, tables)
+    if not tables:
+        return set()
+    return {version for (version,) in (yield Statement("SELECT version FROM {schema}.migrations"))}
+
+
+def tables_in(schema: str) -> Statement:
+    """Return the query for a schema's tables with names of ours, each with its columns."""
+    return said(_TABLES, schema)
+
+
+def are_ours(tables: Mapping[str, Collection[str]]) -> bool:
+    """Tell whether the tables are threadkeep's, which are created in one transaction."""
+    return "manifest" in tables.get("checkpoints", ()) and "version" in tables.get("migrations", ())
+
+
+def _not_ours(schema: str, tables: Mapping[str, Collection[str]]) -> NotOursError:
+    if {"checkpoint", "checkpoint_ns"} <= set(tables.get("checkpoints", ())):
+        name = quote(schema.strip('"'))
+        return NotOursError(
+            f"The tables in schema {schema} are those of LangGraph's own PostgresSaver.",
+            hint="They are left as they are. Use a schema of its own for threadkeep, and bring the"
+            f" threads there: threadkeep adopt 'URL?schema={name}' 'URL?schema=threadkeep'",
+        )
+    names = ", ".join(sorted(tables))
+    return NotOursError(
+        f"Schema {schema} has tables of another program under names of ours: {names}.",
+        hint="They are left as they are. Use a schema of its own for threadkeep: ?schema=NAME.",
+    )
+
+
+def _apply(schema: str, migration: Migration) -> Plan:
+    body = _APPLY.replace("{version}", str(migration.version)).replace("{sql}", migration.sql)
+    yield from locked(schema, body)
+
+
+def locked(schema: str, body: str, declarations: str = "") -> Plan:
+    """Run a block of PL/pgSQL as one transaction under the advisory lock.
+
+    In its body, `{literal}` stands for the schema's name as a text; `declarations` are its DECLARE.
+    """
+    text = _LOCKED.replace("{declarations}", declarations).replace("{body}", body)
+    while True:
+        try:
+            yield said(text, schema)
+        except psycopg.Error as error:
+            if error.sqlstate != _BUSY:
+                raise
+        else:
+            return
+        yield Statement(_PAUSE)
+
+
+def said(text: str, schema: str) -> Statement:
+    """Return the statement with the schema's name as a literal, which cannot be a parameter."""
+    return Statement(text.replace("{literal}", "'" + schema.replace("'", "''") + "'"))

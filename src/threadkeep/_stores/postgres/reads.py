@@ -1,0 +1,389 @@
+"""Reads of threads as SQL, and rows as records. Several statements of a query see one state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from psycopg.types.numeric import Int8
+
+from threadkeep._core.engine import model, thread_entry
+from threadkeep._core.engine.usage import ReadUsage
+from threadkeep._stores.postgres import threads
+from threadkeep._stores.postgres.statement import (
+    Query,
+    Rows,
+    Statement,
+    pack_json,
+    pack_text,
+    unpack_metadata,
+    unpack_optional,
+    unpack_text,
+)
+from threadkeep._stores.postgres.threads import MICROSECONDS
+from threadkeep._stores.postgres.usage import usage
+from threadkeep._stores.records import with_writes
+
+_LARGEST_EXACT = 2**53  # floats and integers up to here are equal in SQL where they are in Python
+
+
+def query(read: model.Read) -> Query:
+    """Return the query that answers a read."""
+    return _QUERIES[type(read)](read)
+
+
+# -- rows as records -----------------------------------------------------------------
+
+_ROW = f"""
+    c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.run, c.seen, c.flags::bigint,
+    {MICROSECONDS.format("c.ts")}, c.ts_text, c.metadata::text, c.metadata_text, c.exact,
+    c.key_log, c.key_pos, c.manifest
+"""
+_ROW_COLUMNS = 14
+# Of rows that share a keyframe, only the first one brings its bytes.
+_KEYFRAME = """
+    k.start, k.count,
+    CASE WHEN row_number() OVER (PARTITION BY c.thread_id, k.log, k.start ORDER BY {order}) = 1
+        THEN k.data END
+"""
+_KEYFRAMES = """
+    LEFT JOIN {schema}.threads o ON o.thread_id = c.thread_id
+    LEFT JOIN LATERAL (
+        SELECT s.log, s.start, s.count, s.data FROM {schema}.segments s
+        WHERE s.thread_id = coalesce(o.heap, c.thread_id) AND s.log = c.key_log
+            AND s.start <= c.key_pos
+        ORDER BY s.start DESC LIMIT 1
+    ) k ON k.start + k.count > c.key_pos
+"""
+_CHILDREN = """
+    LEFT JOIN LATERAL (
+        SELECT x.checkpoint_id, x.run, x.seen FROM {schema}.checkpoints x
+        WHERE x.thread_id = c.thread_id AND x.checkpoint_ns = c.checkpoint_ns
+            AND x.parent_checkpoint_id = c.checkpoint_id AND x.checkpoint_id > c.checkpoint_id
+        ORDER BY x.checkpoint_id LIMIT 1
+    ) x ON true
+"""
+_WRITES = """
+    LEFT JOIN LATERAL (
+        SELECT array_agg(w.run ORDER BY w.seq) AS runs, array_agg(w.seen ORDER BY w.seq) AS seens,
+            array_agg(w.task_id ORDER BY w.seq) AS tasks,
+            array_agg(w.task_path ORDER BY w.seq) AS paths,
+            array_agg(w.body ORDER BY w.seq) AS bodies, array_agg(w.seq ORDER BY w.seq) AS seqs
+        FROM {schema}.writes w
+        WHERE w.thread_id = c.thread_id AND w.checkpoint_ns = c.checkpoint_ns
+            AND w.checkpoint_id = c.checkpoint_id
+    ) w ON true
+"""
+_WHOLE = f"""{_ROW}, {_KEYFRAME}, x.checkpoint_id, x.run, x.seen,
+    w.runs, w.seens, w.tasks, w.paths, w.bodies, w.seqs"""
+_PARTS = _KEYFRAMES + _CHILDREN + _WRITES
+
+
+def _checkpoint_row(row: Sequence[Any]) -> model.CheckpointRow:
+    ns, key, parent, run, seen, flags, micros, time, stored, text, *rest = row
+    return model.CheckpointRow(
+        unpack_text(ns),
+        unpack_text(key),
+        unpack_optional(parent),
+        run,
+        seen,
+        flags,
+        unpack_text(time) if micros is None else micros,
+        unpack_metadata(stored, text),
+        *rest,
+    )
+
+
+_Keyframes: TypeAlias = dict[tuple[str, int, int], model.Segment]
+
+
+def _keyframe(
+    known: _Keyframes, thread: str, log: int, found: Sequence[Any]
+) -> model.Segment | None:
+    """Return the segment of these columns: start, count, and its bytes if it is the first."""
+    start, count, data = found
+    if data is not None:
+        known[thread, log, start] = model.Segment(log, start, count, data)
+    return known.get((thread, log, start))
+
+
+def _stored(thread: str, row: Sequence[Any], keyframes: _Keyframes) -> model.StoredCheckpoint:
+    found = _checkpoint_row(row[:_ROW_COLUMNS])
+    start, count, data, child, run, seen, *writes = row[_ROW_COLUMNS:]
+    return model.StoredCheckpoint(
+        thread,
+        found,
+        _keyframe(keyframes, thread, found.key_log, (start, count, data)),
+        tuple(_writes(found, writes)),
+        None if child is None else model.Child(unpack_text(child), run, seen),
+    )
+
+
+def _writes(
+    row: model.CheckpointRow, columns: Sequence[list[Any] | None]
+) -> Iterator[model.WriteRow]:
+    for run, seen, task, path, body, seq in zip(*[c or () for c in columns], strict=True):
+        task_id, task_path = unpack_text(task), unpack_text(path)
+        yield model.WriteRow(row.ns, row.id, run, seen, task_id, task_path, body, seq)
+
+
+def _page(rows: Rows) -> list[model.StoredCheckpoint]:
+    keyframes: _Keyframes = {}
+    return [_stored(unpack_text(thread), row, keyframes) for thread, *row in rows]
+
+
+# -- one checkpoint, and its ancestors -------------------------------------------------
+
+_VISIBLE = (
+    f"c.flags < {model.HIDDEN}"  # the greatest flag; a range is what the planner can estimate
+)
+_GENERATION = """
+    CASE WHEN t.heap IS NULL THEN coalesce(t.generation, 0) ELSE t.generation
+        + coalesce((SELECT h.generation FROM {schema}.heaps h WHERE h.heap = t.heap), 0) END
+"""
+# Of the thread that is given twice; looked up once, and not for each row.
+_HEAP = """
+    (SELECT coalesce((SELECT t.heap FROM {schema}.threads t WHERE t.thread_id = %s), %s))
+"""
+_STATE = f"{_GENERATION}, coalesce({MICROSECONDS.format('t.deleted_at')}, 0)"
+_ONE = f"""
+SELECT {_STATE}, {_WHOLE.replace("{order}", "c.checkpoint_id")}
+FROM (SELECT %s::text COLLATE "C" AS thread_id) q
+LEFT JOIN {{schema}}.threads t ON t.thread_id = q.thread_id
+LEFT JOIN LATERAL (
+    SELECT * FROM {{schema}}.checkpoints c
+    WHERE c.thread_id = q.thread_id AND c.checkpoint_ns = %s AND {{which}}
+    ORDER BY c.checkpoint_id DESC LIMIT 1
+) c ON true
+{_PARTS}
+"""
+_HEAD = _ONE.replace("{which}", _VISIBLE)
+_BY_ID = _ONE.replace("{which}", "c.checkpoint_id = %s")
+
+
+def _checkpoint(read: model.ReadCheckpoint) -> Query:
+    values = [pack_text(read.thread), pack_text(read.ns)]
+    if read.id is not None:
+        values.append(pack_text(read.id))
+
+    def reply(results: Sequence[Rows]) -> model.ThreadState:
+        ((generation, deleted_at, *row),) = results[0]
+        found = _stored(read.thread, row, {}) if row[1] is not None else None
+        return model.ThreadState(generation, deleted_at, found)
+
+    return Query((Statement(_HEAD if read.id is None else _BY_ID, tuple(values)),), reply)
+
+
+# Where a path begins is found by its id, each step from there by the parent's.
+_PATH = f"""
+WITH RECURSIVE path (thread_id, checkpoint_ns, checkpoint_id, parent_id, step) AS (
+    SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, 1
+    FROM {{schema}}.checkpoints
+    WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s
+    UNION ALL
+    SELECT c.thread_id, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, path.step + 1
+    FROM path JOIN {{schema}}.checkpoints c ON c.thread_id = path.thread_id
+        AND c.checkpoint_ns = path.checkpoint_ns AND c.checkpoint_id = path.parent_id
+    WHERE path.step < %s
+)
+SELECT c.thread_id, {_WHOLE.replace("{order}", "path.step")}
+FROM path JOIN {{schema}}.checkpoints c ON c.thread_id = path.thread_id
+    AND c.checkpoint_ns = path.checkpoint_ns AND c.checkpoint_id = path.checkpoint_id
+{_PARTS}
+ORDER BY path.step
+"""
+
+
+def _path(read: model.ReadPath) -> Query:
+    key = (pack_text(read.thread), pack_text(read.ns), pack_text(read.id), Int8(read.limit))
+    return Query((Statement(_PATH, key),), lambda results: _page(results[0]))
+
+
+# -- segments ------------------------------------------------------------------------
+
+# Stored segments never overlap: the last that starts at or before ours is the first to look at.
+_SEGMENTS = f"""
+SELECT DISTINCT ON (s.log, s.start) s.log, s.start, s.count, s.data
+FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) span (log, start, stop)
+JOIN LATERAL (
+    SELECT s.log, s.start, s.count, s.data FROM {{schema}}.segments s
+    WHERE s.thread_id = {_HEAP} AND s.log = span.log AND s.start < span.stop
+        AND s.start + s.count > span.start
+        AND s.start >= coalesce((
+            SELECT b.start FROM {{schema}}.segments b
+            WHERE b.thread_id = {_HEAP} AND b.log = span.log AND b.start <= span.start
+            ORDER BY b.start DESC LIMIT 1), 0)
+) s ON span.start < span.stop
+WHERE %s::bigint IS NULL OR %s = coalesce(
+    (SELECT {_GENERATION} FROM {{schema}}.threads t WHERE t.thread_id = %s), 0)
+ORDER BY s.log, s.start
+"""
+
+
+def _segments(read: model.ReadSegments) -> Query:
+    thread = pack_text(read.thread)
+    logs, starts, stops = ([Int8(n) for n in column] for column in _transposed(read.spans))
+    generation = None if read.generation is None else Int8(read.generation)
+    values = (logs, starts, stops, *[thread] * 4, generation, generation, thread)
+    return Query(
+        (Statement(_SEGMENTS, values),), lambda results: [model.Segment(*r) for r in results[0]]
+    )
+
+
+def _transposed(rows: Sequence[tuple[int, int, int]]) -> Sequence[Sequence[int]]:
+    return tuple(zip(*rows, strict=True)) or ((), (), ())
+
+
+# -- scans ---------------------------------------------------------------------------
+
+_SCAN = f"""
+WITH page AS MATERIALIZED (
+    SELECT c.thread_id, c.checkpoint_ns, c.checkpoint_id FROM {{schema}}.checkpoints c
+    WHERE {{conditions}}
+    ORDER BY c.checkpoint_id DESC, c.thread_id, c.checkpoint_ns LIMIT %s
+)
+SELECT c.thread_id, {_WHOLE.replace("{order}", "c.checkpoint_id DESC, c.checkpoint_ns")}
+FROM page JOIN {{schema}}.checkpoints c ON c.thread_id = page.thread_id
+    AND c.checkpoint_ns = page.checkpoint_ns AND c.checkpoint_id = page.checkpoint_id
+{_PARTS}
+ORDER BY c.checkpoint_id DESC, c.thread_id, c.checkpoint_ns
+"""
+_AFTER = """c.checkpoint_id <= %s AND (c.checkpoint_id < %s
+    OR (c.thread_id, c.checkpoint_ns) > (%s COLLATE "C", %s COLLATE "C"))"""
+_MAY_HAVE = "(c.exact IS NOT NULL OR {})"
+
+
+def _scan(read: model.ScanCheckpoints) -> Query:
+    conditions, values = _scan_conditions(read)
+    sql = _SCAN.replace("{conditions}", " AND ".join(conditions))
+    # Whether few rows match a filter or most, which only its values tell, decides how to look.
+    statement = Statement(sql, (*values, Int8(read.limit)), keep=not read.filter)
+    return Query((statement,), lambda results: _page(results[0]))
+
+
+def _scan_conditions(read: model.ScanCheckpoints) -> tuple[list[str], list[Any]]:
+    conditions, values = [_VISIBLE], []
+    for term, value in (
+        ("c.thread_id = %s", read.thread),
+        ("c.checkpoint_ns = %s", read.ns),
+        ("c.checkpoint_id = %s", read.id),
+        ("c.checkpoint_id < %s", read.before),
+    ):
+        if value is not None:
+            conditions.append(term)
+            values.append(pack_text(value))
+    if read.after is not None:
+        key, thread, ns = map(pack_text, read.after)
+        conditions.append(_AFTER)
+        values += [key, key, thread, ns]
+    for term, parameters in _filter_conditions(read.filter):
+        conditions.append(_MAY_HAVE.format(term))
+        values += parameters
+    return conditions, values
+
+
+def _filter_conditions(wanted: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """Yield a term for each metadata key whose value PostgreSQL compares as Python does."""
+    for key, value in wanted.items():
+        if not _is_unicode(key) or not _is_unicode(value):
+            # What UTF-8 cannot hold is in no jsonb: at most in a row that has `exact`.
+            if value is not None:
+                yield "false", []
+        elif value is None:  # also where the key is missing
+            yield "coalesce(c.metadata -> %s, 'null') = 'null'", [pack_text(key)]
+        else:
+            alike = list(_alike(value))
+            if alike:
+                term = " OR ".join(["c.metadata @> %s::jsonb"] * len(alike))
+                yield f"({term})", [pack_json(json.dumps({key: one})) for one in alike]
+
+
+def _is_unicode(value: object) -> bool:
+    try:
+        return not isinstance(value, str) or value.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def _alike(value: object) -> Iterator[object]:
+    """Yield the values that equal this one in Python and not in SQL; none if unsure."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (bool, int, float)) and abs(value) < _LARGEST_EXACT:
+        if value in (0, 1):
+            yield bool(value)
+        yield value if not isinstance(value, bool) else int(value)
+
+
+# -- housekeeping --------------------------------------------------------------------
+
+_THREAD = f"SELECT {_STATE} FROM {{schema}}.threads t WHERE t.thread_id = %s"
+_ALL_ROWS = f"""
+SELECT {_ROW}, {_KEYFRAME.replace("{order}", "c.checkpoint_ns, c.checkpoint_id")}
+FROM {{schema}}.checkpoints c {_KEYFRAMES}
+WHERE c.thread_id = %s ORDER BY c.checkpoint_ns, c.checkpoint_id
+"""
+_ALL_WRITES = """
+SELECT checkpoint_ns, checkpoint_id, run, seen, task_id, task_path, body, seq
+FROM {schema}.writes WHERE thread_id = %s ORDER BY checkpoint_ns, checkpoint_id, seq
+"""
+_ALL_SEGMENTS = f"""
+SELECT log, start, count, length(data)::bigint
+FROM {{schema}}.segments WHERE thread_id = {_HEAP} ORDER BY log, start
+"""
+_FAMILY = """
+SELECT o.thread_id FROM {schema}.threads t JOIN {schema}.threads o ON o.heap = t.heap
+WHERE t.thread_id = %s AND o.thread_id <> t.thread_id ORDER BY o.thread_id
+"""
+
+
+def _thread(read: model.ReadThread) -> Query:
+    key = (pack_text(read.thread),)
+    texts = [_THREAD, _ALL_ROWS, _ALL_WRITES, _ALL_SEGMENTS, _FAMILY]
+    texts += [threads.ENTRY] if read.skip else []
+
+    def reply(results: Sequence[Rows]) -> model.ThreadRows:
+        states, rows, writes, segments, others, *own = results
+        generation, deleted_at = states[0] if states else (0, 0)
+        keyframes: _Keyframes = {}
+        found = [_checkpoint_row(row[:_ROW_COLUMNS]) for row in rows]
+        checkpoints, orphans = with_writes(
+            read.thread,
+            found,
+            [
+                _keyframe(keyframes, read.thread, one.key_log, row[_ROW_COLUMNS:])
+                for one, row in zip(found, rows, strict=True)
+            ],
+            map(_write_row, writes),
+        )
+        places = tuple(model.SegmentInfo(*row) for row in segments)
+        family = tuple([unpack_text(other) for (other,) in others])
+        broken = threads.damaged(own[0], read.thread, generation) if own else ()
+        return model.ThreadRows(
+            generation, deleted_at, checkpoints, orphans, places, family, broken
+        )
+
+    return Query(tuple(Statement(text, key * text.count("%s")) for text in texts), reply)
+
+
+def _write_row(row: Sequence[Any]) -> model.WriteRow:
+    ns, checkpoint, run, seen, task, path, body, seq = row
+    ns, checkpoint, task, path = map(unpack_text, (ns, checkpoint, task, path))
+    return model.WriteRow(ns, checkpoint, run, seen, task, path, body, seq)
+
+
+_QUERIES: dict[type[model.Read], Callable[[Any], Query]] = {
+    model.ReadCheckpoint: _checkpoint,
+    model.ReadSegments: _segments,
+    model.ReadPath: _path,
+    model.ScanCheckpoints: _scan,
+    model.ReadThread: _thread,
+    model.FindThreads: threads.find,
+    model.ReadSizes: threads.sizes,
+    ReadUsage: usage,
+    thread_entry.ReadEntry: threads.entry,
+    thread_entry.SearchThreads: threads.search,
+    thread_entry.CountThreads: threads.count,
+    model.ReadDamage: threads.damage,
+}

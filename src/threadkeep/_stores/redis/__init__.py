@@ -1,0 +1,8 @@
+"""Rows in a Redis or Valkey server, or in a cluster of them.
+
+Needs the extra `threadkeep[redis]`.
+"""
+
+from threadkeep._stores.redis.backend import AsyncRedisBackend, RedisBackend, hot_store, opened
+
+__all__ = ["AsyncRedisBackend", "RedisBackend", "hot_store", "opened"]

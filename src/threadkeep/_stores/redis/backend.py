@@ -1,0 +1,420 @@
+"""Redis backend: reads and changes as calls of scripts, and their answers understood.
+
+The logic is that of `AsyncRedisBackend`. `RedisBackend` runs the same coroutines on blocking
+clients. Neither answers nor errors of the driver leave this package.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, TypeVar
+
+from threadkeep._core.engine.model import (
+    THREADS,
+    Batch,
+    Change,
+    CopyThread,
+    DropThread,
+    ForkThread,
+    Read,
+    ReadCheckpoint,
+    ReadSegments,
+    ReadThread,
+)
+from threadkeep._core.engine.usage import SAMPLED_ITEMS, ItemUsage
+from threadkeep._stores.base import AsyncBackend, Scrubbed, without
+from threadkeep._stores.redis import threads
+from threadkeep._stores.redis.clients import (
+    AWAITED,
+    BLOCKING,
+    GivenClient,
+    OwnAsyncClients,
+    OwnClient,
+    Settings,
+    Source,
+)
+from threadkeep._stores.redis.failures import DAMAGED, refusal
+from threadkeep._stores.redis.reads import Inquiry, Question, inquiry
+from threadkeep._stores.redis.rows import (
+    Word,
+    beginning_of_keys,
+    cache_base,
+    copy_words,
+    generation_of,
+    identity_of,
+    item_key,
+    keys_of,
+    sound_fields,
+    unpack_entry,
+)
+from threadkeep._stores.redis.scripts import Call, batch_words, call, drop_words, fork_words
+from threadkeep._stores.redis.server import (
+    NEVER,
+    Generations,
+    Server,
+    scrub,
+)
+from threadkeep._stores.sync_bridge import BlockingFace, finish
+from threadkeep.errors import (
+    ConflictError,
+    CorruptionError,
+    StaleThreadError,
+    ThreadExistsError,
+    ThreadkeepError,
+    invalid,
+)
+
+T = TypeVar("T", Batch, DropThread)
+
+
+class AsyncRedisBackend(Server, AsyncBackend):
+    """Rows in Redis, over clients that are awaited.
+
+    Args:
+        source: the clients.
+        settings: how threads are kept.
+        generations: the births of threads; shared by the backends of one saver.
+    """
+
+    commits_groups = True
+    has_identity = True
+
+    def __init__(
+        self, source: Source, settings: Settings, generations: Generations | None = None
+    ) -> None:
+        super().__init__(source, settings)
+        self._generations = generations or Generations()
+
+    # -- reads -----------------------------------------------------------------------
+
+    async def fetch(self, reads: Sequence[Read]) -> list[Any]:
+        """Answer each read, in order; those of one thread from one state. See `Backend.fetch`."""
+        with self.mapped_errors():
+            found = {at: inquiry(self._as_stored(read)) for at, read in enumerate(reads)}
+            replies = await self._answered({at: asked for at, asked in found.items() if asked})
+            for at, read in enumerate(reads):
+                if at not in replies:
+                    replies[at] = await threads.answer(read, self)
+        return [self._as_named(read, replies[at]) for at, read in enumerate(reads)]
+
+    def _as_named(self, read: Read, reply: Any) -> Any:
+        """Return the reply, with the generation as this process calls it."""
+        if not isinstance(read, ReadCheckpoint | ReadThread):
+            return reply
+        name = self._generations.name(read.thread, reply.generation)
+        return reply if name == reply.generation else reply._replace(generation=name)
+
+    def _as_stored(self, read: Read) -> Read:
+        """Return a read, with the generation as it is stored."""
+        if isinstance(read, ReadSegments) and read.generation is not None:
+            stored = self._generations.stored(read.thread, read.generation)
+            return read._replace(generation=NEVER if stored is None else stored)
+        return read
+
+    async def _answered(self, inquiries: dict[int, Inquiry]) -> dict[int, Any]:
+        """Return the reply to each; one run of the script for each thread."""
+        by_thread: dict[str, list[int]] = {}
+        for at, asked in inquiries.items():
+            by_thread.setdefault(asked.thread, []).append(at)
+        calls = [
+            self._reading(thread, [q for at in some for q in inquiries[at].questions])
+            for thread, some in by_thread.items()
+        ]
+        replies = {}
+        for some, answers in zip(by_thread.values(), await self.sent(calls), strict=True):
+            rest = iter(answers)
+            for at in some:
+                replies[at] = _reply(inquiries[at], [next(rest) for _ in inquiries[at].questions])
+        return replies
+
+    # -- changes ---------------------------------------------------------------------
+
+    async def commit(self, change: Change) -> None:
+        """Make the change, all or nothing. See `Backend.commit`."""
+        (refused,) = await self.commit_many([change])
+        if refused is not None:
+            raise refused
+
+    async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """Make several changes in as few round trips as can be. See `Backend.commit_many`.
+
+        Each is a transaction of its own. A batch may build on one before it of its thread
+        (see `_run.layers.layer`), so batches of a thread go in one run of the script. To make all
+        of them again is harmless.
+        """
+        results: list[ThreadkeepError | None] = []
+        with self.mapped_errors():
+            await self.sent([one for change in changes for one in self._make_sound(change)])
+            for alone, run in groupby(changes, self._goes_alone):
+                if alone:
+                    results += [await self._commit_alone(change) for change in run]
+                else:
+                    results += await self._commit_batches(list(run))
+        return results
+
+    def _goes_alone(self, change: Change) -> bool:
+        return self.is_cluster or not isinstance(change, Batch)
+
+    async def _commit_batches(self, batches: Sequence[Any]) -> list[ThreadkeepError | None]:
+        by_thread: dict[str, list[Batch]] = {}
+        for batch in batches:
+            by_thread.setdefault(batch.thread, []).append(self._expecting(batch))
+        told = [call for batch in batches for call in self._beforehand(batch)]
+        calls = [
+            self._writing("commit", batch_words(own), thread) for thread, own in by_thread.items()
+        ]
+        answers = (await self.sent([*told, *calls, *told]))[len(told) :]
+        found = {thread: iter(answer) for thread, answer in zip(by_thread, answers, strict=False)}
+        return await self._noted([(batch, next(found[batch.thread])) for batch in batches])
+
+    def _make_sound(self, change: Change) -> Iterator[Call]:
+        """Yield calls that give what is damaged in a thread's own row safe values."""
+        for row in change.drop_unreadable if isinstance(change, Batch) else ():
+            if row.table == THREADS and isinstance(change, Batch):
+                key = keys_of(self.prefix, change.thread)[0]
+                for name, value in sound_fields(change, row).items():
+                    yield Call(("HDEL", key, name) if value is None else ("HSET", key, name, value))
+
+    def _expecting(self, change: T) -> T:
+        """Return a batch or drop that expects the generation as it is stored."""
+        if change.generation is None:
+            return change
+        stored = self._generations.stored(change.thread, change.generation)
+        expecting: T = change._replace(generation=stored)
+        return expecting
+
+    def _beforehand(self, change: Change) -> list[Call]:
+        return threads.beforehand(change, self.prefix) if self._settings.indexed else []
+
+    async def _noted(
+        self, done: Sequence[tuple[Change, Sequence[bytes]]]
+    ) -> list[ThreadkeepError | None]:
+        """Tell the index what was done, note new threads, and return what was refused."""
+        if self._settings.indexed:
+            calls = [call for each in done for call in threads.afterwards(*each, self.prefix)]
+            await self.sent(calls)
+        refusals = []
+        for change, answer in done:
+            refused = refusal(answer, change.thread)
+            refusals.append(refused)
+            if answer[0] == b"created":
+                self._generations.began(change.thread, int(answer[1]))
+            elif refused is None and isinstance(change, Batch):
+                stored = int(answer[1]) - change.bump
+                self._generations.joined(change.thread, change.generation, stored)
+        return refusals
+
+    async def _commit_alone(self, change: Change) -> ThreadkeepError | None:
+        """Make a change by itself.
+
+        A thread that it would make must be in the index first. Where that is in another slot
+        the script says so, and does nothing.
+        """
+        try:
+            script = await self._script_of(change)
+        except ThreadkeepError as refused:
+            return refused
+        if script is None:
+            return None
+        done = await self._made(change, *script)
+        if done[0] == b"unknown":
+            await self.sent([self._listing(change.thread)])
+            done = await self._made(change, *script, in_index=True)
+            if done[0] == b"created":
+                await self.sent([self._listing(change.thread)])  # it may have been swept meanwhile
+        return (await self._noted([(change, done)]))[0]
+
+    async def _script_of(self, change: Change) -> tuple[str, Sequence[Word]] | None:
+        """Return the script that makes a change, and its arguments; None where nothing is to do.
+
+        Two threads are in two slots, and a script of a cluster sees one: a source is read in one
+        state, the target is checked and written in another.
+        """
+        if isinstance(change, Batch):
+            return "commit", [*batch_words([self._expecting(change)])]
+        if isinstance(change, DropThread):
+            return "drop", [*drop_words(self._expecting(change))]
+        is_fork = isinstance(change, ForkThread)
+        (found,) = await self.ask([(change.source, Question("whole" if is_fork else "dump"))])
+        mark = secrets.token_hex(16)
+        if isinstance(change, ForkThread):
+            row = found[0] if found else ()
+            stored = generation_of(row) if found else 0
+            if self._generations.name(change.source, stored) != change.generation:
+                raise StaleThreadError(thread=change.source)
+            _check_ends(change, row)
+            return "fork", (mark, *fork_words(change, found))
+        if not found:
+            return None
+        dumps, row = found
+        _check_ends(change, row)
+        return "copy", (mark, *dumps, *copy_words(change, row))
+
+    async def _made(
+        self, change: Change, name: str, words: Sequence[Word], *, in_index: bool = False
+    ) -> Sequence[bytes]:
+        """Return the answer of a script to a change."""
+        told = self._beforehand(change)
+        call = self._writing(name, words, change.thread, in_index=in_index)
+        answer = (await self.sent([*told, call, *told]))[len(told)]
+        found: Sequence[bytes] = answer[0] if name == "commit" else answer
+        return found
+
+    def _writing(
+        self, name: str, words: Iterable[Word], thread: str, *, in_index: bool = False
+    ) -> Call:
+        keys = keys_of(self.prefix, thread)
+        in_index = in_index or not self._settings.indexed
+        if self._settings.indexed and not self.is_cluster:
+            keys.append(self.index)
+        first = (thread.encode(), int(in_index), self._settings.ttl_milliseconds)
+        return call(name, keys, (*first, *words))
+
+    async def clear(self, beginning: str) -> None:
+        """Remove all threads whose id begins so, tombstones too. Not on a cluster.
+
+        Reads the names of all keys of the server.
+        """
+        cursor, pattern = 0, f"{beginning_of_keys(self.prefix, beginning)}*"
+        with self.mapped_errors():
+            while True:
+                scan = Call(("SCAN", cursor, "MATCH", pattern, "COUNT", 1000))
+                ((cursor, keys),) = await self.sent([scan])
+                if keys:
+                    await self.sent([Call(("UNLINK", *keys))])
+                if not cursor:
+                    return
+
+    async def identity(self) -> str:
+        """Name the threads under this prefix. See `Backend.identity`."""
+        key = identity_of(self.prefix)
+        with self.mapped_errors():
+            made = Call(("SET", key, secrets.token_hex(16), "NX"))
+            _, found = await self.sent([made, Call(("GET", key))])
+        return str(found.decode())
+
+    async def item_usage(self, now: int) -> ItemUsage:
+        """See `Backend.item_usage`."""
+        names = ("items", "versions", "vectors", "expiring", "waiting")
+        keys = [item_key(self.prefix, name) for name in names]
+        calls = [
+            call("item_usage", keys, (SAMPLED_ITEMS, now)),
+            call("cache_usage", [cache_base(self.prefix)], (SAMPLED_ITEMS,)),
+        ]
+        with self.mapped_errors():
+            counts, (entries, held) = await self.sent(calls)
+        items, expired, waiting, values, earlier, vectors = counts
+        is_sampled = max(items, entries) > SAMPLED_ITEMS
+        stored = (items, values + earlier, expired, waiting, vectors)
+        return ItemUsage(*stored, entries, held, items_sampled=is_sampled)
+
+    async def scrub(self, *, rewrite: bool) -> Scrubbed:
+        """Rewrite the server's files. See `Backend.scrub`."""
+        del rewrite  # (it keeps nobody out)
+        with self.mapped_errors():
+            return await scrub(self)
+
+    async def close(self) -> None:
+        """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
+        await self._source.close()
+
+
+def _reply(asked: Inquiry, answers: Sequence[Any]) -> Any:
+    """Return the reply. Raises CorruptionError where rows are not what they were."""
+    try:
+        return asked.reply(answers)
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptionError(
+            f"A row of thread {asked.thread!r} cannot be read: {error}", hint=DAMAGED
+        ) from error
+
+
+def _check_ends(change: CopyThread | ForkThread, row: Sequence[bytes]) -> None:
+    """Refuse a source whose entry has changed, and a target that is the source."""
+    entry = unpack_entry(change.source, row)
+    if change.revision not in (None, 0 if entry is None else entry.revision):
+        raise ConflictError(thread=change.source)
+    if change.source == change.target:
+        raise ThreadExistsError(thread=change.target)
+
+
+class RedisBackend(BlockingFace[AsyncRedisBackend]):
+    """Rows in Redis, for blocking calls; `asynchronous` serves awaiting ones.
+
+    Args:
+        server: a URL (which may have a parameter `prefix`), or a blocking client of redis-py,
+            which stays the program's own.
+        options: see `Settings`.
+
+    Raises:
+        OpenError: the URL cannot be read.
+        InvalidArgumentError: an option is invalid, or the client decodes answers.
+    """
+
+    def __init__(self, server: Any, **options: Any) -> None:
+        if isinstance(server, str):
+            url, prefix = without("prefix", server)
+            if prefix is not None:
+                options.setdefault("prefix", prefix)
+            super().__init__(*_over_own_clients(Settings(url, **options)))
+        else:
+            given = GivenClient(server, BLOCKING)
+            super().__init__(AsyncRedisBackend(given, Settings("", **options)))
+
+
+def _over_own_clients(
+    settings: Settings,
+) -> tuple[AsyncRedisBackend, AsyncRedisBackend, OwnAsyncClients]:
+    """Make the same store over blocking clients and over async ones."""
+    generations, loops = Generations(), OwnAsyncClients(settings)
+    blocking = AsyncRedisBackend(OwnClient(settings), settings, generations)
+    return blocking, AsyncRedisBackend(loops, settings, generations), loops
+
+
+def opened(server: Any, **options: Any) -> RedisBackend | AsyncRedisBackend:
+    """Open the backend of a server: see `RedisBackend`.
+
+    An async client of redis-py gives a backend that only awaiting calls can use.
+    """
+    if isinstance(server, AWAITED):
+        return AsyncRedisBackend(GivenClient(server, AWAITED), Settings("", **options))
+    return RedisBackend(server, **options)
+
+
+_HOT_TTL = 3600.0  # seconds that a thread stays without being written or read
+_HOT_TIMEOUT = 1.0
+
+
+class HotRedis(BlockingFace[AsyncRedisBackend]):
+    """Server that caches what another store holds."""
+
+    def clear(self, beginning: str) -> None:
+        """See `AsyncRedisBackend.clear`."""
+        finish(self.face.clear(beginning))
+
+
+def hot_store(url: Any) -> HotRedis:
+    """Open a server that caches what another store holds.
+
+    It does not retry: what fails is asked of the other store.
+
+    Raises:
+        OpenError: the URL cannot be read.
+        InvalidArgumentError: it names a cluster.
+    """
+    if not isinstance(url, str) or not url:
+        raise invalid("hot", url, "Use the URL of a Redis server.")
+    settings = Settings(
+        *(url, "tk-hot", _HOT_TTL),
+        ttl_refresh_on_read=True,
+        timeout=_HOT_TIMEOUT,
+        indexed=False,
+        patient=False,
+    )
+    if settings.is_cluster:
+        # (the rest of it could show a password)
+        scheme = url.partition("://")[0]
+        raise invalid("hot", f"{scheme}://", "Use the URL of a single server, redis://host:6379/0.")
+    return HotRedis(*_over_own_clients(settings))

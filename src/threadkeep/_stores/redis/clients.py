@@ -1,0 +1,277 @@
+"""Settings of a Redis store, its clients, and the calls that go over them.
+
+Calls that are sent together (of writes, each is another thread's, so that their order does not
+matter) take one round trip, but for a cluster, where each may be another node's. What the program
+gave is never closed. A client belongs to the process, and an async one to the event loop, that it
+was made in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import redis.asyncio.cluster
+import redis.asyncio.retry
+import redis.cluster
+from redis.backoff import NoBackoff
+from redis.connection import parse_url
+from redis.exceptions import NoScriptError
+from redis.retry import Retry
+
+from threadkeep._core.validation import is_count, is_time
+from threadkeep._stores import sync_bridge
+from threadkeep._stores.process_forks import LoopConnections, PerProcess
+from threadkeep._stores.redis.scripts import Call
+from threadkeep._stores.sync_bridge import entered, result
+from threadkeep.errors import ClosedError, InvalidArgumentError, OpenError, invalid
+
+CLUSTER_SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
+BLOCKING = (redis.Redis, redis.cluster.RedisCluster)
+AWAITED = (redis.asyncio.Redis, redis.asyncio.cluster.RedisCluster)
+_CLUSTERS = (redis.cluster.RedisCluster, redis.asyncio.cluster.RedisCluster)
+_FORM = "Use redis://user:password@host:6379/0, rediss://... or redis+cluster://host:6379."
+_LONGEST_TTL = 10**9  # seconds: some thirty years
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Checked settings of a store.
+
+    Args:
+        url: as redis-py takes it, or with the scheme `redis+cluster` (`rediss+cluster`);
+            "" for the program's own client.
+        prefix: the beginning of all keys.
+        ttl: seconds until a thread expires after each write; None for never.
+        ttl_refresh_on_read: a read puts this off as well (but not one that looks after all
+            threads: sizes, checks, searches for runs).
+        max_connections: most connections of a pool (on a cluster: of each node).
+        timeout: seconds to wait for a free connection, for a new one, and for each answer.
+        indexed: keep a list of all threads; without it, none can be searched for.
+        patient: retry for a while where a failure passes.
+
+    Raises:
+        InvalidArgumentError: a value is invalid.
+        OpenError: the URL cannot be read.
+    """
+
+    url: str = field(repr=False)  # it may have a password
+    prefix: str = "tk"
+    ttl: float | None = None
+    ttl_refresh_on_read: bool = False
+    max_connections: int = 16
+    timeout: float = 30.0
+    indexed: bool = True
+    patient: bool = True
+
+    def __post_init__(self) -> None:
+        prefix, ttl = self.prefix, self.ttl
+        valid_prefix = isinstance(prefix, str) and prefix != "" and not set(prefix) & set("{}")
+        valid_ttl = ttl is None or (is_time(ttl) and ttl <= _LONGEST_TTL)
+        is_flag = type(self.ttl_refresh_on_read) is bool
+        for name, valid, hint in (
+            ("prefix", valid_prefix, "Use a text, without { and }."),
+            ("ttl", valid_ttl, f"Use seconds, above 0, at most {_LONGEST_TTL}, or None."),
+            ("ttl_refresh_on_read", is_flag, "Use True or False."),
+            ("max_connections", is_count(self.max_connections, 1), "Use a number of 1 or more."),
+            ("timeout", is_time(self.timeout), "Use seconds, more than 0."),
+        ):
+            if not valid:
+                raise invalid(name, getattr(self, name), hint)
+        if self.url:
+            _check_url(self.redis_url)
+
+    @property
+    def is_cluster(self) -> bool:
+        """True if the URL names a cluster."""
+        return self.url.partition("://")[0].lower() in CLUSTER_SCHEMES
+
+    @property
+    def redis_url(self) -> str:
+        """The URL as redis-py takes it."""
+        scheme, _, rest = self.url.partition("://")
+        return f"{CLUSTER_SCHEMES.get(scheme.lower(), scheme.lower())}://{rest}"
+
+    @property
+    def server(self) -> str:
+        """The server's name in errors, without a password."""
+        if not self.url:
+            return "Redis"
+        parts = urlsplit(self.redis_url)
+        if parts.scheme == "unix":
+            return f"Redis at {parts.path}"
+        return f"Redis at {parts.hostname or 'localhost'}:{parts.port or 6379}"
+
+    @property
+    def ttl_milliseconds(self) -> int | str:
+        """The ttl as the scripts take it."""
+        return "" if self.ttl is None else max(round(1000 * self.ttl), 1)
+
+
+def _check_url(url: str) -> None:
+    try:
+        found = parse_url(url)  # type: ignore[no-untyped-call]
+        _ = urlsplit(url).port
+    except (ValueError, TypeError) as error:
+        # (the cause could show the password)
+        raise OpenError("Invalid Redis URL.", hint=_FORM) from (None if "@" in url else error)
+    if found.get("decode_responses"):
+        _refuse_decoding()
+
+
+def _refuse_decoding() -> None:
+    raise InvalidArgumentError(
+        "decode_responses=True turns bytes into text, and stored rows are bytes.",
+        hint="Use a client without decode_responses, or a URL.",
+    )
+
+
+class Source:
+    """Calls over a client, blocking or async.
+
+    On a cluster (`is_cluster`) a call may name keys of one slot only.
+    """
+
+    is_cluster: bool
+    awaited = False
+
+    def _client(self) -> Any:
+        raise NotImplementedError
+
+    async def send(self, calls: Sequence[Call]) -> list[Any]:
+        """Return the server's answers; of several, each may be an error.
+
+        Raises:
+            ClosedError: this was closed.
+        """
+        client = self._client()
+        if len(calls) == 1 or self.is_cluster:
+            return [await _answer(client, call) for call in calls]
+        async with entered(client.pipeline(transaction=False)) as pipeline:
+            for call in calls:
+                pipeline.execute_command(*call.words)
+            answers = list(await result(pipeline.execute(raise_on_error=False)))
+        for at, answer in enumerate(answers):
+            if isinstance(answer, NoScriptError):
+                answers[at] = await _answer(client, calls[at])
+        return answers
+
+    async def pause(self, seconds: float) -> None:
+        """Wait before a retry."""
+        await (asyncio.sleep if self.awaited else sync_bridge.sleep)(seconds)
+
+    async def close(self) -> None:
+        """Close connections of our own. Idempotent."""
+        raise NotImplementedError
+
+
+async def _answer(client: Any, call: Call) -> Any:
+    try:
+        return await result(client.execute_command(*call.words))
+    except NoScriptError:
+        if call.whole is None:
+            raise
+        return await result(client.execute_command(*call.whole))
+
+
+def _new(settings: Settings, module: Any) -> Any:
+    """Make a client of `redis` or `redis.asyncio`."""
+    arguments = {
+        "max_connections": settings.max_connections,
+        "socket_timeout": settings.timeout,
+        "socket_connect_timeout": settings.timeout,
+        "decode_responses": False,
+        "protocol": 2,
+    }
+    if settings.is_cluster:
+        return module.cluster.RedisCluster.from_url(settings.redis_url, **arguments)
+    retry = (Retry if module is redis else redis.asyncio.retry.Retry)(NoBackoff(), 0)
+    pool = module.BlockingConnectionPool.from_url(
+        settings.redis_url, timeout=settings.timeout, retry=retry, **arguments
+    )
+    return module.Redis.from_pool(pool)
+
+
+class OwnClient(Source):
+    """A client that is made when it is first needed, and again after a fork."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.is_cluster = settings.is_cluster
+        self._own = PerProcess[Any](partial(_new, settings, redis))
+
+    def _client(self) -> Any:
+        return self._own.get()
+
+    async def close(self) -> None:
+        """See `Source.close`."""
+        self._own.close()
+
+
+class _LoopClient(NamedTuple):
+    """A client, and the async generator that closes it.
+
+    An event loop that ends in an orderly way closes generators that began in it.
+    """
+
+    client: Any
+    keeper: AsyncGenerator[None, None]
+
+
+class OwnAsyncClients(LoopConnections[_LoopClient], Source):
+    """A client for each event loop, made when the loop first needs it."""
+
+    awaited = True
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.is_cluster = settings.is_cluster
+        self._settings = settings
+
+    def _client(self) -> Any:
+        return self.here().client
+
+    def _begin(self) -> _LoopClient:
+        client = _new(self._settings, redis.asyncio)
+        keeper = _keep(client)
+        sync_bridge.finish(anext(keeper))  # (it awaits nothing before its `yield`)
+        return _LoopClient(client, keeper)
+
+    async def _end(self, made: _LoopClient) -> None:
+        await made.keeper.aclose()
+
+
+async def _keep(client: Any) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        await client.aclose()
+
+
+class GivenClient(Source):
+    """A program's own client, blocking or async."""
+
+    def __init__(self, client: Any, kinds: tuple[Any, ...]) -> None:
+        if not isinstance(client, kinds):
+            raise InvalidArgumentError(
+                f"{type(client).__name__} is no Redis server.",
+                hint="Use a URL, or a Redis or RedisCluster of redis-py.",
+            )
+        if client.get_encoder().decode_responses:
+            _refuse_decoding()
+        self.is_cluster = isinstance(client, _CLUSTERS)
+        self.awaited = kinds is AWAITED
+        self._given = client
+        self._open = True
+
+    def _client(self) -> Any:
+        if not self._open:
+            raise ClosedError(hint="Open a new one.")
+        return self._given
+
+    async def close(self) -> None:
+        """Use it no more; its owner closes it."""
+        self._open = False

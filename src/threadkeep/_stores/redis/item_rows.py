@@ -1,0 +1,159 @@
+"""Items as keys, members and fields of Redis, and back.
+
+    counter     text        the last version, or number of a namespace
+    namespaces  sorted set  path NUL, number
+    items       hash        by field: the row, which is place version created updated ttl expires
+                            (0 for none), flags, and the value and `ItemPut.pending`
+    order       sorted set  place, field
+    expiring    sorted set  field, by the time of its expiry
+    waiting     sorted set  place, field, of items that wait for their vectors
+    dims        text        the dimensions of the vectors
+    vectors     hash        by place: the vectors, one behind the other
+    words       hash        by place: the tokens
+    versions    sorted set  field NUL, version, (updated, replaced, deleted, patch)
+
+A path is the labels of a namespace, each with a NUL behind it; a field is path NUL key. Texts are
+escaped and numbers have 8 bytes (see `_stores.redis.rows`); a place is two numbers.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from struct import Struct
+
+from ormsgpack import packb, unpackb
+
+from threadkeep._stores.items.records import (
+    EmbedItems,
+    ItemChange,
+    ItemPut,
+    ItemRow,
+    Namespace,
+    PutItems,
+    RefreshItems,
+    VersionRow,
+)
+from threadkeep._stores.redis.rows import Word, pack_number, pack_text, unpack_number, unpack_text
+from threadkeep.errors import CorruptionError
+
+KINDS = (
+    *("counter", "namespaces", "items", "order", "expiring", "waiting"),
+    *("dims", "vectors", "words", "versions"),
+)
+_HEAD = Struct(">7qB")
+_TIMES = Struct(">3q")
+_SIZE = Struct(">I")
+_HAS_VECTORS, _HAS_WORDS, _IS_PENDING = 1, 2, 4
+
+
+# -- rows --------------------------------------------------------------------------------
+
+
+@lru_cache(1024)
+def path_of(namespace: Namespace) -> bytes:
+    """Pack a namespace."""
+    # (an empty label is in no namespace)
+    return b"".join([(pack_text(label) or b"\x01") + b"\0" for label in namespace])
+
+
+@lru_cache(1024)
+def namespace_of(path: bytes) -> Namespace:
+    """Return the namespace that `path_of` packed."""
+    return tuple(map(unpack_text, path[:-1].split(b"\0")))
+
+
+def field_of(namespace: Namespace, key: str) -> bytes:
+    """Pack the key of an item."""
+    return path_of(namespace) + b"\0" + pack_text(key)
+
+
+def split(field: bytes) -> tuple[bytes, bytes]:
+    """Return the path and the packed key of a field."""
+    path, _, key = field.partition(b"\0\0")
+    return path + b"\0", key
+
+
+def unpack_item(field: bytes, data: bytes) -> tuple[ItemRow, str | None]:
+    """Return an item, and what it waits for.
+
+    Raises:
+        CorruptionError: the row cannot be read.
+    """
+    try:
+        ns, number, version, created, updated, ttl, expires, _ = _HEAD.unpack_from(data)
+        value, pending = unpackb(data[_HEAD.size :])
+    except (ValueError, TypeError, struct.error) as failure:
+        path, key = split(field)
+        name = f"{unpack_text(key)!r} in {namespace_of(path)}"
+        raise CorruptionError(f"Item {name} cannot be read.") from failure
+    path, key = split(field)
+    times = (created, updated, version)
+    place, ends = (ns, number), (ttl or None, expires or None)
+    return ItemRow(namespace_of(path), unpack_text(key), value, *times, place, *ends), pending
+
+
+def has_vectors(data: bytes) -> bool:
+    """Return True if an item has vectors, by its row."""
+    return bool(data[_HEAD.size - 1] & _HAS_VECTORS)
+
+
+def unpack_version(member: bytes) -> VersionRow:
+    """Return an earlier version, of what is behind the field of its member."""
+    try:
+        updated, replaced, deleted, patch = unpackb(member[8:])
+    except (ValueError, TypeError) as failure:
+        raise CorruptionError("A version of an item cannot be read.") from failure
+    return VersionRow(unpack_number(member[:8]), updated, replaced, deleted, patch)
+
+
+# -- arguments of changes ----------------------------------------------------------------
+
+
+def change_words(change: ItemChange) -> list[Word]:
+    """Return the kind of a change and its arguments, as `items.lua` takes them."""
+    match change:
+        case PutItems():
+            return ["put", "", *[_put_word(put, change.now) for put in change.puts]]
+        case RefreshItems():
+            return ["refresh", change.now, *[field_of(*key) for key in change.keys]]
+        case EmbedItems():
+            items = [
+                _joined(
+                    field_of(each.namespace, each.key),
+                    pack_number(each.version),
+                    b"%d" % (len(each.vectors[0].data) // 4) if each.vectors else b"",
+                    b"".join([vector.data for vector in each.vectors]),
+                )
+                for each in change.items
+            ]
+            return ["embed", "", *items]
+
+
+def _joined(*parts: bytes) -> bytes:
+    return b"".join([word for part in parts for word in (_SIZE.pack(len(part)), part)])
+
+
+def _put_word(put: ItemPut, now: int) -> bytes:
+    path = path_of(put.namespace)
+    field = path + b"\0" + pack_text(put.key)
+    expects = b"" if put.expects is None else pack_number(put.expects)
+    kept, keep = b"", b""
+    if put.earlier is not None:
+        version, *rest = put.earlier.row
+        kept, keep = pack_number(version) + packb(rest), b"%d" % put.earlier.keep
+    if put.value is None:
+        return _joined(field, path, *[b""] * 8, expects, kept, keep)
+    expires = None if put.ttl is None else now + put.ttl
+    created, updated, expires = put.times or (0, now, expires)
+    times = _TIMES.pack(updated, put.ttl or 0, expires or 0)
+    made = pack_number(created) if put.times else b""
+    score = b"%d" % expires if expires else b""
+    vectors = b"".join([vector.data for vector in put.vectors])
+    dims = b"%d" % (len(put.vectors[0].data) // 4) if vectors else b""
+    words = (put.words or "").encode()
+    is_pending = 0 if put.pending is None else _IS_PENDING
+    marks = b"%c" % ((_HAS_VECTORS if vectors else 0) | (_HAS_WORDS if words else 0) | is_pending)
+    tail = packb((put.value, put.pending))
+    row = (tail, made, times, score, marks, dims, vectors, words)
+    return _joined(field, path, *row, expects, kept, keep)

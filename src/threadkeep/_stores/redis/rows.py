@@ -1,0 +1,397 @@
+r"""Records as keys and members of Redis, and back.
+
+A thread has the same few keys however much it holds, all with one hash tag, so that they are on
+one node of a cluster and can expire at one time:
+
+    t  hash         the thread's own row: generation, deleted_at, ttl (milliseconds), copy, and
+                    its entry in the registry (see writing.lua)
+    c  sorted set   checkpoints: ns NUL id NUL, flags run seen key_log key_pos, 0 or 1 (has exact),
+                    parent, (ts, metadata, exact, manifest)
+    x  sorted set   children: ns NUL parent NUL id NUL, run seen
+    w  sorted set   writes: ns NUL checkpoint NUL, seq run seen, (task_id, task_path, body)
+    p  sorted set   where segments are: log, start, stop
+    s  hash         the segments' data, by log and start
+
+Redis compares members byte by byte. So a packed number has 8 bytes, those of 0 and more in their
+order; a packed text is ordered by code point and ends with a NUL: a NUL inside it becomes
+`\x01\x01`, and a `\x01` becomes `\x01\x02`. The scripts look at nothing behind `parent`
+(`common.lua`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from random import getrandbits
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+from ormsgpack import packb, unpackb
+
+from threadkeep._core.engine.model import (
+    THREADS,
+    Batch,
+    CheckpointRow,
+    Child,
+    CopyThread,
+    Segment,
+    StoredCheckpoint,
+    UnreadableRow,
+    WriteRow,
+)
+from threadkeep._core.engine.thread_entry import (
+    LARGEST,
+    LATEST,
+    ThreadEntry,
+    ThreadStatus,
+    Touch,
+    checked,
+    is_count,
+    is_time,
+    label_prefix,
+)
+
+Word: TypeAlias = bytes | str | int
+"""A word of a command."""
+
+# -- keys ----------------------------------------------------------------------------
+
+_KINDS = "tcxwps"
+
+
+def keys_of(prefix: str, thread: str) -> list[str]:
+    """Return the keys of a thread, in the order of the scripts."""
+    # Redis takes empty braces for no tag at all.
+    tag = quote(thread, safe="") or "%"
+    return [f"{prefix}:{{{tag}}}:{kind}" for kind in _KINDS]
+
+
+def beginning_of_keys(prefix: str, beginning: str) -> str:
+    """Return the beginning of the keys of threads whose id begins so."""
+    return f"{prefix}:{{{quote(beginning, safe='')}"
+
+
+def index_of(prefix: str) -> str:
+    """Return the key of the sorted set of all threads' ids."""
+    return f"{prefix}:threads"
+
+
+def item_key(prefix: str, kind: str) -> str:
+    """Return the key of a kind of rows of items."""
+    # (the braces decide on the slot: stores with other prefixes may be on other nodes)
+    return f"{prefix}:items:{{{prefix}}}:{kind}"
+
+
+def cache_base(prefix: str) -> str:
+    """Return what the keys of a cache begin with."""
+    return f"{prefix}:cache:{{entries}}:"
+
+
+def identity_of(prefix: str) -> str:
+    """Return the key of the text that names the store."""
+    return f"{prefix}:identity"
+
+
+def times_of(prefix: str, name: str) -> str:
+    """Return the key of the sorted set of registered threads by `created_at` or `updated_at`."""
+    return f"{prefix}:{{threads}}:{name}"
+
+
+def term_of(prefix: str, term: str | bytes) -> bytes:
+    """Return the key of the set of threads that have a label, a state or an origin in common."""
+    text = term.encode() if isinstance(term, str) else term
+    return f"{prefix}:{{threads}}:term:".encode() + text
+
+
+# -- texts and numbers ---------------------------------------------------------------
+
+_MASK = 2**64 - 1
+_ESCAPES = ((b"\x01", b"\x01\x02"), (b"\x00", b"\x01\x01"))
+
+
+def pack_text(text: str) -> bytes:
+    """Encode a text, escaped."""
+    packed = text.encode()
+    if b"\x00" in packed or b"\x01" in packed:
+        for raw, escaped in _ESCAPES:
+            packed = packed.replace(raw, escaped)
+    return packed
+
+
+def unpack_text(packed: bytes) -> str:
+    """Return the text that `pack_text` encoded."""
+    if b"\x01" in packed:
+        for raw, escaped in reversed(_ESCAPES):
+            packed = packed.replace(escaped, raw)
+    return packed.decode()
+
+
+def pack_number(number: int) -> bytes:
+    """Encode a signed number of 64 bits as 8 bytes."""
+    return (number & _MASK).to_bytes(8, "big")
+
+
+def unpack_number(packed: bytes) -> int:
+    """Return the number that `pack_number` encoded."""
+    return int.from_bytes(packed, "big", signed=True)
+
+
+def place(*ids: str) -> bytes:
+    """Pack ids so that they sort by the first, then the second and so on."""
+    return b"\x00".join(map(pack_text, ids))
+
+
+def pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield names and values in turn."""
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+# -- members -------------------------------------------------------------------------
+# What the scripts do not look at is MessagePack, at a member's end.
+
+
+def pack_checkpoint(row: CheckpointRow) -> bytes:
+    """Make the member of a checkpoint."""
+    numbers = (row.flags, row.run, row.seen, row.key_log, row.key_pos)
+    parent = b"\x00" if row.parent is None else b"\x01" + pack_text(row.parent) + b"\x00"
+    ts = row.ts if isinstance(row.ts, int) else row.ts.encode()
+    return b"".join(
+        (
+            place(row.ns, row.id),
+            b"\x00",
+            *map(pack_number, numbers),
+            b"0" if row.exact is None else b"1",
+            parent,
+            packb((ts, row.metadata.encode(), row.exact, row.manifest)),
+        )
+    )
+
+
+def unpack_checkpoint(member: bytes) -> CheckpointRow:
+    """Make a checkpoint of its member."""
+    ns, key, rest = member.split(b"\x00", 2)
+    flags, run, seen, key_log, key_pos = _numbers(rest, 5)
+    parent, end = None, rest[42:]
+    if rest[41]:
+        packed, end = end.split(b"\x00", 1)
+        parent = unpack_text(packed)
+    ts, metadata, exact, manifest = unpackb(end)
+    if type(manifest) is not bytes:
+        raise ValueError(manifest)
+    return CheckpointRow(
+        *(unpack_text(ns), unpack_text(key), parent, run, seen, flags),
+        *(ts.decode() if isinstance(ts, bytes) else ts, metadata.decode(), exact),
+        *(key_log, key_pos, manifest),
+    )
+
+
+def pack_child(row: CheckpointRow) -> bytes:
+    """Make the member that makes a row its parent's child; empty without a parent."""
+    if row.parent is None:
+        return b""
+    ids = place(row.ns, row.parent, row.id)
+    return ids + b"\x00" + pack_number(row.run) + pack_number(row.seen)
+
+
+def unpack_child(member: bytes) -> Child | None:
+    """Make a child of its member; None of an empty one."""
+    if not member:
+        return None
+    _, _, key, rest = member.split(b"\x00", 3)
+    return Child(unpack_text(key), *_numbers(rest, 2))
+
+
+def pack_write(row: WriteRow) -> bytes:
+    """Make the part of a write's member behind its `seq`."""
+    end = packb((row.task_id.encode(), row.task_path.encode(), row.body))
+    return pack_number(row.run) + pack_number(row.seen) + end
+
+
+def unpack_write(member: bytes) -> WriteRow:
+    """Make a write of its member."""
+    ns, key, rest = member.split(b"\x00", 2)
+    seq, run, seen = _numbers(rest, 3)
+    task, path, body = unpackb(rest[24:])
+    if type(body) is not bytes:
+        raise ValueError(body)
+    ids = (unpack_text(ns), unpack_text(key))
+    return WriteRow(*ids, run, seen, task.decode(), path.decode(), body, seq)
+
+
+def _numbers(packed: bytes, count: int) -> list[int]:
+    return [unpack_number(packed[at : at + 8]) for at in range(0, 8 * count, 8)]
+
+
+def pack_place(log: int, start: int, count: int) -> bytes:
+    """Make the member of a segment's place."""
+    return pack_number(log) + pack_number(start) + pack_number(start + count)
+
+
+def unpack_place(member: bytes) -> tuple[int, int, int]:
+    """Return log, start and count of a segment's place."""
+    log, start, stop = (int.from_bytes(member[at : at + 8], "big") for at in (0, 8, 16))
+    return log, start, stop - start
+
+
+def keyframes_of(flat: Sequence[bytes]) -> dict[bytes, Segment | None]:
+    """Return the keyframes of one reply by their places; None by an empty one."""
+    found = {at: Segment(*unpack_place(at), data) for at, data in pairs(flat)}
+    return {b"": None, **found}
+
+
+def stored_rows(thread: str, found: Any, flat: Sequence[bytes]) -> list[StoredCheckpoint]:
+    """Make checkpoints with what belongs to them of an answer of `read.lua`, and its keyframes."""
+    keyframes = keyframes_of(flat)
+    return [
+        StoredCheckpoint(
+            thread,
+            unpack_checkpoint(member),
+            keyframes[keyframe],
+            tuple(map(unpack_write, writes)),
+            unpack_child(child),
+        )
+        for member, keyframe, child, writes in found
+    ]
+
+
+# -- entries of the registry -----------------------------------------------------------
+# A value that may be None is an empty word, or one that begins with an equals sign.
+
+Row: TypeAlias = dict[bytes, bytes] | Sequence[bytes]
+"""A thread's own row: as a command gives it, or a script."""
+
+
+def registry_words(batch: Batch) -> Iterator[Word]:
+    """Yield the arguments that tell the registry of a batch."""
+    yield int(batch.entry is not None)
+    if batch.entry is not None:
+        yield from entry_words(batch.entry)
+    yield int(batch.touch is not None)
+    if batch.touch is not None:
+        yield from _touch_words(batch.touch, batch.now)
+
+
+def entry_words(entry: ThreadEntry) -> Iterator[Word]:
+    """Yield an entry as `put_entry` takes it."""
+    origin, checkpoint = entry.origin or (None, None)
+    yield from (entry.state, entry.created_at, entry.updated_at, _optional(entry.waits_at))
+    yield _optional("1" if entry.pinned else None)
+    yield from map(_optional, (entry.ttl, origin, checkpoint))
+    yield from _label_words(entry.labels)
+
+
+def _touch_words(touch: Touch, now: int) -> Iterator[Word]:
+    yield from (now, "" if touch.at is None else touch.at, int(touch.whole), touch.size)
+    yield len(touch.moves)
+    for sources, target, checkpoint, waits, same in touch.moves:
+        yield from (f"|{'|'.join(sources)}|", target, checkpoint.encode(), int(waits), int(same))
+    yield from _label_words(touch.labels)
+
+
+def _label_words(labels: Sequence[str]) -> Iterator[Word]:
+    yield len(labels)
+    for label in labels:
+        yield from (label_prefix(label), label)
+
+
+def _optional(value: str | int | None) -> Word:
+    return "" if value is None else f"={value}".encode()
+
+
+def copy_words(change: CopyThread, row: Row) -> Iterator[Word]:
+    """Yield what `copy.lua` takes of the source's own row."""
+    entry = unpack_entry(change.source, row)
+    yield from (change.now, _fields(row).get(b"size", b"0"), int(entry is not None))
+    if entry is not None:
+        yield from (entry.state, _optional(entry.waits_at), _optional(entry.ttl))
+        yield from _label_words(entry.labels)
+
+
+def _fields(row: Row) -> dict[bytes, bytes]:
+    return row if isinstance(row, dict) else dict(pairs(row))
+
+
+def generation_of(row: Row) -> int:
+    """Return the generation in a thread's own row."""
+    return int(_fields(row)[b"generation"])
+
+
+def unpack_entry(thread: str, row: Row) -> ThreadEntry | None:
+    """Make the entry in a thread's own row, as `checked`."""
+    fields = _fields(row)
+    if b"state" not in fields and b"created_at" not in fields:
+        return None
+    origin = tuple([_text(fields.get(name, b"")) for name in _ORIGIN])
+    rest, waits_at = fields.get(b"rest"), fields.get(b"waits_at")
+    entry = ThreadEntry(
+        thread=thread,
+        state=_text(fields.get(b"state", b"")),
+        created_at=_number(fields.get(b"created_at", b"")),
+        updated_at=_number(fields.get(b"updated_at", b"")),
+        size=_number(fields.get(b"size", b"0")),
+        labels=tuple(sorted(str(_text(fields[name])) for name in fields if name[:2] == b"l:")),
+        pinned=b"pinned" in fields,
+        ttl=None if rest is None else _number(rest),
+        origin=origin if b"origin" in fields else None,
+        waits_at=None if waits_at is None else _text(waits_at),
+        deleted_at=_number(fields.get(b"deleted_at", b"0")),
+        revision=_number(fields.get(b"revision", b"0")),
+    )
+    return checked(entry)
+
+
+_ORIGIN = (b"origin", b"origin_checkpoint")
+
+
+def _number(value: bytes) -> Any:
+    """Return a number, or None, which no field of an entry may be."""
+    try:
+        return int(value)
+    except ValueError:
+        return None
+
+
+def _text(value: bytes) -> Any:
+    """Return a text, or the bytes, which no field of an entry may be."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def damaged_row(thread: str, row: Row) -> tuple[UnreadableRow, ...]:
+    """The thread's own row, if its entry or its generation is damaged."""
+    entry, fields = unpack_entry(thread, row), _fields(row)
+    problem = "" if entry is None else entry.damage
+    if fields and not is_count(_number(fields.get(b"generation", b"0"))):
+        problem = "its generation is damaged"
+    if not problem:
+        return ()
+    data = packb([word for name in sorted(fields) for word in (name, fields[name])])
+    return (UnreadableRow(THREADS, data, problem, repr(fields).encode()),)
+
+
+_SAFE: dict[bytes, tuple[Callable[[Any], bool], Word | None]] = {
+    b"created_at": (is_time, "now"),
+    b"updated_at": (is_time, "now"),
+    b"size": (lambda number: number is not None and abs(number) <= LARGEST, 0),
+    b"rest": (is_count, None),
+    b"deleted_at": (lambda number: number is not None and 0 <= number <= LATEST, None),
+    b"revision": (is_count, "new"),
+    b"generation": (is_count, "new"),
+}
+
+
+def sound_fields(batch: Batch, row: UnreadableRow) -> dict[bytes, Word | None]:
+    """Return safe values for what is damaged in a thread's own row; None: the field goes."""
+    fields = dict(pairs(unpackb(row.key)))
+    safe: dict[bytes, Word | None] = {}
+    for name, (is_right, value) in _SAFE.items():
+        if name in fields and not is_right(_number(fields[name])):
+            safe[name] = {"now": batch.now, "new": getrandbits(60)}.get(str(value), value)
+    if _text(fields.get(b"state", b"")) not in set(ThreadStatus):
+        safe[b"state"] = None
+    if any(type(_text(fields.get(name, b""))) is bytes for name in _ORIGIN):
+        safe |= {b"origin": None, b"origin_checkpoint": None}
+    if type(_text(fields.get(b"waits_at", b""))) is bytes:
+        safe[b"waits_at"] = None
+    return safe

@@ -1,0 +1,417 @@
+"""Reads that span threads, and the index that they ask.
+
+An entry is in its thread's own row, which alone is right. The index, in another slot, says where
+to look: sorted sets of ids by time, and a set of ids for each *term* (a state, a label, an origin).
+It is told of a change before it is made, and once more after it; so a crash leaves ids too many,
+which are taken out when they are met. A thread's part of a reply is of one state, the whole is not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from heapq import nlargest, nsmallest
+from operator import attrgetter, itemgetter
+from typing import Any, TypeAlias
+
+from threadkeep._core.engine.model import (
+    Batch,
+    Change,
+    CopyThread,
+    DropThread,
+    FindThreads,
+    Read,
+    ReadDamage,
+    ReadSizes,
+    ScanCheckpoints,
+    Sizes,
+    StoredCheckpoint,
+    ThreadSize,
+)
+from threadkeep._core.engine.thread_entry import (
+    CountThreads,
+    SearchThreads,
+    ThreadEntry,
+    ThreadQuery,
+    ThreadStatus,
+    Touch,
+    is_record_label,
+)
+from threadkeep._stores.records import matches
+from threadkeep._stores.redis.reads import Question, before, bounds, filter_texts
+from threadkeep._stores.redis.rows import (
+    Word,
+    keys_of,
+    pack_text,
+    place,
+    stored_rows,
+    term_of,
+    times_of,
+    unpack_checkpoint,
+    unpack_entry,
+    unpack_text,
+)
+from threadkeep._stores.redis.scripts import Call
+from threadkeep._stores.redis.server import Server
+
+_TIMES = ("created_at", "updated_at")
+_MANY = 64  # threads that are asked together
+_MANY_ENTRIES = 256  # entries that are read together
+_FEW = 5000  # threads with a term; so few are all looked at
+
+
+async def answer(read: Read, server: Server) -> Any:
+    """Answer a read that spans threads."""
+    return await _ANSWERS[type(read)](read, server)
+
+
+# -- telling the index -----------------------------------------------------------------
+
+
+def beforehand(change: Change, prefix: str) -> list[Call]:
+    """Return the calls that tell the index of a change before it is made."""
+    if isinstance(change, CopyThread):
+        return []
+    thread, calls = change.thread, []
+    put = change.rows if isinstance(change, DropThread) else change
+    touch = (put.touch if isinstance(put, Batch) else None) or Touch()
+    entry = change.entry if put is None or change.entry is not None else put.entry
+    if isinstance(change, DropThread) and change.now:
+        calls.append(_added(prefix, f"state:{ThreadStatus.DELETED}", thread))
+    if entry is not None:
+        calls += _listed(prefix, thread, entry.created_at, entry.updated_at, "NX")
+        calls += [_added(prefix, term, thread) for term in _terms(entry)]
+    if touch.at is not None:
+        calls += _listed(prefix, thread, touch.at, touch.at, "GT")
+        calls += [_added(prefix, f"state:{move.target}", thread) for move in touch.moves]
+    return calls + [_added(prefix, term, thread) for term in _searched(touch.labels)]
+
+
+def _terms(entry: ThreadEntry) -> Iterator[str]:
+    yield f"state:{entry.state}"
+    yield from _searched(entry.labels)
+    if entry.origin is not None:
+        yield f"origin:{entry.origin[0]}"
+
+
+def _searched(labels: Iterable[str]) -> Iterator[str]:
+    return (f"label:{label}" for label in labels if not is_record_label(label))
+
+
+def _listed(prefix: str, thread: str, created: int, updated: int, how: str) -> list[Call]:
+    member = thread.encode()
+    return [
+        Call(("ZADD", times_of(prefix, "created_at"), "NX", created, member)),
+        Call(("ZADD", times_of(prefix, "updated_at"), how, updated, member)),
+    ]
+
+
+def _added(prefix: str, term: str, thread: str) -> Call:
+    return Call(("SADD", term_of(prefix, term), thread.encode()))
+
+
+def _removed(prefix: str, term: str | bytes, thread: str) -> Call:
+    return Call(("SREM", term_of(prefix, term), thread.encode()))
+
+
+def afterwards(change: Change, answer: Sequence[bytes], prefix: str) -> list[Call]:
+    """Return the calls that tell the index what only the script of a change knew."""
+    if len(answer) <= 2:  # noqa: PLR2004 - it was refused, or done before
+        return []
+    before, after, created_at, updated_at, *gone = answer[2:]
+    thread = change.thread
+    calls = [_removed(prefix, term, thread) for term in gone]
+    if before == after and isinstance(change, Batch):
+        return calls
+    if before and before != after:
+        calls.append(_removed(prefix, b"state:" + before, thread))
+    if after:
+        calls.append(_added(prefix, f"state:{after.decode()}", thread))
+    if after and (before in (b"", b"deleted") or not isinstance(change, Batch)):
+        for name, at in zip(_TIMES, (created_at, updated_at), strict=True):
+            calls.append(Call(("ZADD", times_of(prefix, name), at, thread.encode())))
+    if not after:
+        calls += [Call(("ZREM", times_of(prefix, name), thread.encode())) for name in _TIMES]
+    return calls
+
+
+# -- entries ---------------------------------------------------------------------------
+
+
+async def _search(read: SearchThreads, server: Server) -> list[ThreadEntry]:
+    pages = await _few(read.query, server)
+    if pages is None and read.order != "size":
+        return await _in_order(read, server)
+    best: list[ThreadEntry] = []
+    first = nlargest if read.descending else nsmallest
+    async for found in pages or _all(read.query, server):
+        best = first(
+            read.limit,
+            [*best, *[entry for entry in found if _is_behind(entry, read)]],
+            key=attrgetter(read.order, "thread"),
+        )
+    return best
+
+
+def _is_behind(entry: ThreadEntry, read: SearchThreads) -> bool:
+    if read.after is None:
+        return True
+    at = getattr(entry, read.order), entry.thread
+    return bool(at < read.after if read.descending else at > read.after)
+
+
+async def _count(read: CountThreads, server: Server) -> int:
+    total = 0
+    async for found in await _few(read.query, server) or _all(read.query, server):
+        total += len(found)
+    return total
+
+
+async def _few(query: ThreadQuery, server: Server) -> AsyncIterator[list[ThreadEntry]] | None:
+    """Return all that match, if a term of the query is so rare that they can be looked at."""
+    choices = [[f"label:{label}"] for label in query.labels]
+    choices += [[f"state:{state}" for state in query.states]] if query.states else []
+    choices += [[f"origin:{query.origin}"]] if query.origin is not None else []
+    terms = [term for choice in choices for term in choice]
+    counts = await server.sent([Call(("SCARD", term_of(server.prefix, term))) for term in terms])
+    sizes = dict(zip(terms, counts, strict=True))
+    weights = [sum(sizes[term] for term in choice) for choice in choices]
+    if not weights or min(weights) > _FEW:
+        return None
+    return _with_terms(choices[weights.index(min(weights))], query, server)
+
+
+async def _with_terms(
+    terms: Sequence[str], query: ThreadQuery, server: Server
+) -> AsyncIterator[list[ThreadEntry]]:
+    """Yield those that match among the threads of some terms; the others are taken out."""
+    keys = [term_of(server.prefix, term) for term in terms]
+    members: dict[bytes, list[bytes]] = {}
+    sets = await server.sent([Call(("SMEMBERS", key)) for key in keys])
+    for key, found in zip(keys, sets, strict=True):
+        for member in found:
+            members.setdefault(member, []).append(key)
+    names = sorted(members)
+    for at in range(0, len(names), _MANY_ENTRIES):
+        part = [name.decode() for name in names[at : at + _MANY_ENTRIES]]
+        entries = await _entries(part, server)
+        await _take_out(
+            [
+                (key, name)
+                for name, entry in zip(part, entries, strict=True)
+                for key in members[name.encode()]
+                if entry is None or key not in _places_of(entry, server)
+            ],
+            server,
+        )
+        yield _matching(entries, query)
+
+
+async def _take_out(strays: Sequence[tuple[bytes, str]], server: Server, kind: str = "S") -> None:
+    """Take threads out of sets ("Z": sorted ones) where they do not belong.
+
+    Those that another process has just put there are put back.
+    """
+    await server.sent([Call((f"{kind}REM", key, name.encode())) for key, name in strays])
+    entries = await _entries([name for _, name in strays], server)
+    for (key, _), entry in zip(strays, entries, strict=True):
+        if entry is not None and key in (places := _places_of(entry, server)):
+            await server.sent([Call((f"{kind}ADD", key, *places[key], entry.thread.encode()))])
+
+
+def _places_of(entry: ThreadEntry, server: Server) -> dict[bytes, tuple[int, ...]]:
+    """Return the keys of sets that a thread belongs to, with its score where they are sorted."""
+    prefix = server.prefix
+    times = {times_of(prefix, name).encode(): (getattr(entry, name),) for name in _TIMES}
+    return {**times, **{term_of(prefix, term): () for term in _terms(entry)}}
+
+
+def _matching(entries: Iterable[ThreadEntry | None], query: ThreadQuery) -> list[ThreadEntry]:
+    return [entry for entry in entries if entry is not None and matches(entry, query)]
+
+
+async def _all(query: ThreadQuery, server: Server) -> AsyncIterator[list[ThreadEntry]]:
+    async for names in server.pages(_MANY_ENTRIES):
+        yield _matching(await _entries(names, server), query)
+
+
+async def _in_order(read: SearchThreads, server: Server) -> list[ThreadEntry]:
+    """Return the first that match, in the order of their times or of their ids."""
+    found: list[ThreadEntry] = []
+    strays: list[tuple[bytes, str]] = []
+    key = times_of(server.prefix, read.order).encode()
+    async for names in _names(read, server):
+        entries = await _entries(names, server)
+        found += [entry for entry in _matching(entries, read.query) if _is_behind(entry, read)]
+        if read.order in _TIMES:
+            strays += [(key, name) for name, entry in zip(names, entries, strict=True) if not entry]
+        if len(found) >= read.limit:
+            break
+    await _take_out(strays, server, "Z")
+    return found[: read.limit]
+
+
+async def _names(read: SearchThreads, server: Server) -> AsyncIterator[list[str]]:
+    """Yield pages of ids in the order of a search, from about where it begins."""
+    by_name = read.order == "thread"
+    key = server.index if by_name else times_of(server.prefix, read.order)
+    lowest, highest = ("-", "+") if by_name else ("-inf", "+inf")
+    name, end = "ZRANGEBY", highest
+    begin: Word = lowest
+    if read.descending:
+        name, begin, end = "ZREVRANGEBY", highest, lowest
+    if read.after is not None:
+        begin = f"[{read.after[1]}" if by_name else str(read.after[0])
+    name += "LEX" if by_name else "SCORE"
+    offset, size = 0, max(read.limit + 1, 2)
+    while True:
+        (ids,) = await server.sent([Call((name, key, begin, end, "LIMIT", offset, size))])
+        yield [member.decode() for member in ids]
+        if len(ids) < size:
+            return
+        if by_name:  # (an offset would move where others add or remove ids)
+            begin = b"(" + ids[-1]
+        else:
+            offset += size
+        size = _MANY_ENTRIES
+
+
+async def _entries(names: Sequence[str], server: Server) -> list[ThreadEntry | None]:
+    # (no script: of this one key a command tells one state, and is three times as fast)
+    keys = [keys_of(server.prefix, name)[0] for name in names]
+    rows = await server.sent([Call(("HGETALL", key)) for key in keys])
+    return [unpack_entry(name, row) for name, row in zip(names, rows, strict=True)]
+
+
+# -- threads ---------------------------------------------------------------------------
+
+
+async def _ask_all(
+    server: Server, *questions: str, after: str | None = None
+) -> AsyncIterator[tuple[str, list[Any]]]:
+    """Yield each thread from behind `after` on, and its answers."""
+    async for names in server.pages(_MANY, after):
+        asked = [(name, Question(question)) for name in names for question in questions]
+        answers = iter(await server.ask(asked))
+        for name in names:
+            yield name, [next(answers) for _ in questions]
+
+
+async def _find(read: FindThreads, server: Server) -> list[str]:
+    found: list[str] = []
+    question = "runs" if read.run_ids else "counts"
+    async for name, ((there, rows, *_),) in _ask_all(server, question, after=read.after):
+        if len(found) == read.limit:
+            break
+        if not there:
+            await server.sweep(name)
+        elif read.run_ids:
+            found += [name] if any(_run_id(row) in read.run_ids for row in rows) else []
+        elif read.empty or rows:
+            found.append(name)
+    return found
+
+
+def _run_id(member: bytes) -> object:
+    metadata = json.loads(unpack_checkpoint(member).metadata)
+    return metadata.get("run_id") if isinstance(metadata, dict) else None
+
+
+async def _sizes(read: ReadSizes, server: Server) -> Sizes:
+    total = 0
+    found: list[ThreadSize] = []
+    async for name, ((_, *counts), (rows, segments, memory)) in _ask_all(server, "counts", "bytes"):
+        total += memory
+        wanted = read.after is None or name > read.after
+        if wanted and len(found) < read.limit and any(counts):
+            checkpoints, writes, places, _ = counts
+            sizes = (checkpoints, writes, places, rows, segments)
+            found.append(ThreadSize(name, *sizes))
+    return Sizes(total, tuple(found))
+
+
+async def _damage(_read: ReadDamage, server: Server) -> list[str]:
+    findings = []
+    async for name, ((*_, places, data),) in _ask_all(server, "counts"):
+        if places != data:
+            findings.append(
+                f"thread {name!r} has {places} places of segments and the data of {data}"
+            )
+    return findings
+
+
+# -- scans ---------------------------------------------------------------------------
+
+_Place: TypeAlias = tuple[str, str, str]  # id, thread, ns
+
+
+async def _scan(read: ScanCheckpoints, server: Server) -> list[StoredCheckpoint]:
+    found: list[StoredCheckpoint] = []
+    after = read.after
+    while len(found) < read.limit:
+        wanted = read.limit - len(found)
+        places = await _newest(read, after, wanted, server)
+        found += await _rows(places, server)
+        if len(places) < wanted:
+            break
+        # A row that was removed meanwhile must not make the page look like the last one.
+        after = places[-1]
+    return found
+
+
+async def _newest(
+    read: ScanCheckpoints, after: _Place | None, limit: int, server: Server
+) -> list[_Place]:
+    """Return the places of the first rows behind `after`: ids alone, merged thread by thread."""
+    upper, lower = bounds(read._replace(after=after))
+    which = b"" if read.ns is None else b"=" + pack_text(read.ns)
+    best: list[_Place] = []
+    last: str | None = None
+    while True:
+        names = [read.thread] if read.thread is not None else await server.threads(last, _MANY)
+        # (of each namespace one row at most has the very id of `after`, and may be left out)
+        words = (which, upper, lower, limit + 1, *filter_texts(read.filter))
+        answers = await server.ask([(name, Question("places", words)) for name in names])
+        for name, packed in zip(names, answers, strict=True):
+            best += _places_behind(after, name, packed)
+        best.sort(key=itemgetter(1, 2))
+        best.sort(key=itemgetter(0), reverse=True)  # newest first, then by thread and namespace
+        del best[limit:]
+        if read.thread is not None or len(names) < _MANY:
+            return best
+        if len(best) == limit:  # no smaller ids are wanted any more
+            lower = max(lower, before(best[-1][0]))
+        last = names[-1]
+
+
+def _places_behind(after: _Place | None, thread: str, packed: Sequence[bytes]) -> Iterator[_Place]:
+    for member in packed:
+        ns, key = map(unpack_text, member.split(b"\x00"))
+        if after is None or key < after[0] or (thread, ns) > after[1:]:
+            yield key, thread, ns
+
+
+async def _rows(places: Sequence[_Place], server: Server) -> list[StoredCheckpoint]:
+    """Return the rows of these places that are there, in the same order."""
+    by_thread: dict[str, list[bytes]] = {}
+    for key, thread, ns in places:
+        by_thread.setdefault(thread, []).append(place(ns, key))
+    answers = await server.ask(
+        [(thread, Question("rows", tuple(words))) for thread, words in by_thread.items()]
+    )
+    stored = {
+        (row.row.id, row.thread, row.row.ns): row
+        for thread, found in zip(by_thread, answers, strict=True)
+        for row in stored_rows(thread, *found)
+    }
+    return [stored[found] for found in places if found in stored]
+
+
+_ANSWERS: dict[type[Read], Callable[[Any, Server], Any]] = {
+    FindThreads: _find,
+    ReadSizes: _sizes,
+    ReadDamage: _damage,
+    ScanCheckpoints: _scan,
+    SearchThreads: _search,
+    CountThreads: _count,
+}

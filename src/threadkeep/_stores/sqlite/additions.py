@@ -1,0 +1,384 @@
+"""Batches that only add rows and replace segments: a question, checks, a statement for each table.
+
+Each batch sees what those before it left; one that is refused adds nothing.
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from threadkeep import errors
+from threadkeep._core.engine.thread_entry import label_prefix
+from threadkeep._stores.sqlite.known import (
+    ENTRY,
+    NEW,
+    NOTHING,
+    SIZE,
+    TIME,
+    Heap,
+    Known,
+    Space,
+    Thread,
+)
+from threadkeep._stores.sqlite.records import (
+    ManyRows,
+    pack_id,
+    split_metadata,
+    unpack_id,
+    wrong_types,
+)
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
+
+    from threadkeep._core.engine.model import Batch, CheckpointRow, Segment, WriteRow
+
+# -- statements ------------------------------------------------------------------------
+# A bound None or bytes takes the driver longer than a number or a bytearray, for it looks for an
+# adapter: 0 and '' are made NULL by SQLite.
+
+_QUESTIONS = ManyRows(
+    """
+    SELECT
+        (SELECT max(number) FROM tk_threads),
+        (SELECT s.start + s.count FROM tk_heap_segments s
+            WHERE s.thread = coalesce(t.heap, t.number) AND s.log = q.column2
+            ORDER BY s.start DESC LIMIT 1),
+        (SELECT max(c.id) FROM tk_checkpoints c WHERE c.thread = t.number AND c.ns = q.column3),
+        (SELECT max(w.checkpoint) FROM tk_writes w
+            WHERE w.thread = t.number AND w.ns = q.column3),
+        (SELECT max(w.seq) FROM tk_writes w
+            WHERE w.thread = t.number AND w.ns = q.column3 AND w.checkpoint = q.column4),
+        t.number, coalesce(t.heap, t.number), t.generation, t.deleted_at,
+        t.created_at, t.updated_at, t.size, t.revision, t.state, t.waits_at
+    FROM (VALUES {rows}) q LEFT JOIN tk_threads t ON t.thread = q.column1
+    """,
+    "(?, ?, ?, ?)",
+)
+_DROP_SEGMENT = (
+    "DELETE FROM tk_heap_segments WHERE thread = ? AND log = ? AND start = ? AND count = ?"
+)
+# Stored segments never overlap: the last that starts at or before ours is the first to look at.
+_OVERLAPPED = """
+SELECT start, count, data FROM tk_heap_segments s
+WHERE thread = :heap AND log = :log AND start < :stop AND start + count > :start
+    AND start >= coalesce((SELECT max(start) FROM tk_heap_segments
+        WHERE thread = :heap AND log = :log AND start <= :start), 0)
+"""
+_SEGMENTS = ManyRows(
+    "INSERT INTO tk_heap_segments (thread, log, start, count, data) VALUES {rows}",
+    "(?, ?, ?, ?, ?)",
+)
+_NO_STEP = -(2**63)  # (no step has so many digits: see `metadata`)
+_CHECKPOINTS = ManyRows(
+    """
+    INSERT OR REPLACE INTO tk_checkpoints (thread, ns, id, parent, run, seen, flags, ts,
+        source, step, metadata, exact, key_log, key_pos, manifest) VALUES {rows}
+    """,
+    "(?, ?, ?, ?, nullif(?, 0), nullif(?, 0), nullif(?, 0), ?,"
+    f" nullif(?, ''), nullif(?, {_NO_STEP}), nullif(?, ''), nullif(?, ''),"
+    " nullif(?, 0), nullif(?, 0), ?)",
+)
+_WRITES = ManyRows(
+    """
+    INSERT INTO tk_writes (thread, ns, checkpoint, seq, run, seen, task, path, body)
+    VALUES {rows}
+    """,
+    "(?, ?, ?, ?, nullif(?, 0), nullif(?, 0), ?, nullif(?, ''), ?)",
+)
+_LABELS = ManyRows(
+    "INSERT OR REPLACE INTO tk_labels (thread, beginning, label) VALUES {rows}", "(?, ?, ?)"
+)
+
+
+class _Columns:
+    """Statements that set columns of threads.
+
+    An index is written whenever one of its columns is set, changed or not: so there are statements
+    for each few columns that change together.
+    """
+
+    def __init__(self, *columns: str) -> None:
+        of_one = ", ".join([f"{name} = ?" for name in columns])
+        self._one = f"UPDATE tk_threads SET {of_one} WHERE number = ?"
+        self._of_one = attrgetter(*columns, "number")
+        names = ("number", "thread", *columns)
+        new = ", ".join([f"{name} = excluded.{name}" for name in columns])
+        self._many = ManyRows(
+            f"INSERT INTO tk_threads ({', '.join(names)}) VALUES {{rows}}"
+            f" ON CONFLICT (number) DO UPDATE SET {new}",
+            f"({', '.join('?' * len(names))})",
+        )
+        self._of_many = attrgetter(*names)
+
+    def set(self, db: sqlite3.Connection, threads: Sequence[Thread]) -> None:
+        """Set them as these threads have them, and add those that are new."""
+        if len(threads) == 1 and threads[0].changed != NEW:
+            db.execute(self._one, self._of_one(threads[0]))
+        else:
+            self._many.run(db, [self._of_many(one) for one in threads])
+
+
+_TIME = ("size", "updated_at")
+_ENTRY = _Columns(*_TIME, "state", "created_at", "waits_at", "revision")
+_THREADS = {
+    SIZE: _Columns("size"),
+    TIME: _Columns(*_TIME),
+    ENTRY: _ENTRY,
+    NEW: _ENTRY,
+}
+
+
+# -- a run of batches ------------------------------------------------------------------
+
+
+def add(
+    db: sqlite3.Connection, batches: Sequence[Batch], known: Known
+) -> list[errors.ThreadkeepError | None]:
+    """Carry out batches that only add rows, in order; return the refusal of each, or None.
+
+    What is known is brought up to date: right if this is committed.
+    """
+    questions = [question for batch in batches for question in _questions(known, batch)]
+    damaged = _learn(db, known, questions) if questions else ()
+    run = _Run(db, known)
+    refusals = [
+        wrong_types("tk_threads", batch.thread) if batch.thread in damaged else run.take(batch)
+        for batch in batches
+    ]
+    run.store()
+    return refusals
+
+
+# -- questions -------------------------------------------------------------------------
+
+# Of a thread: the end of a log, and of a namespace the writes on a checkpoint; either may be left
+# out.
+_Question: TypeAlias = tuple[str, int, str | None, str]
+_NO_LOG = -(2**63)
+_NO_KEY = (None, "")
+
+
+def _questions(known: Known, batch: Batch) -> list[_Question]:
+    name = batch.thread
+    thread, heap = known.thread(name)
+    logs = {one.log: None for one in batch.segments if heap is None or heap.end(one.log) is None}
+    keys = [(row.ns, row.checkpoint_id) for row in batch.writes]
+    keys += [(row.ns, row.id) for row in batch.checkpoints]
+    if thread is not None:
+        keys = [key for key in keys if not thread.knows(*key)]
+        if not logs and not keys:
+            return []
+    pairs = [*zip_longest(logs, keys)] or [(None, None)]
+    return [(name, _NO_LOG if log is None else log, *(key or _NO_KEY)) for log, key in pairs]
+
+
+# An answer: the greatest number of all threads, the log's end, the namespace's greatest
+# checkpoint, and greatest with writes, the last `seq` on the checkpoint that was asked for, and
+# the thread's own columns, which are None where it is new.
+_COLUMNS = 5
+_NUMBER_OR_NONE = frozenset((int, type(None)))
+_ID_OR_NONE = frozenset((bytes, str, type(None)))
+_ABOVE_ALL = "\U0010ffff"  # in place of an id that cannot be read: nothing is above it
+
+
+def _learn(db: sqlite3.Connection, known: Known, questions: Sequence[_Question]) -> set[str]:
+    """Ask, and bring what is known up to date; return the threads whose rows are damaged."""
+    rows = [(name, log, ns or "", pack_id(key)) for name, log, ns, key in questions]
+    damaged: set[str] = set()
+    for (name, log, ns, key), answer in zip(questions, _QUESTIONS.ask(db, rows), strict=True):
+        last_number, end, top, below, seq, *columns = answer
+        known.last_number = max(known.last_number, last_number or 0)
+        thread = known.threads.get(name)
+        if thread is None:
+            if not _is_sound(columns):
+                damaged.add(name)
+                continue
+            thread = known.threads[name] = _thread(name, *columns)
+        if log != _NO_LOG and thread.number:
+            known.heap_of(thread).ends[log] = end or 0
+        if ns is not None:
+            if ns not in thread.spaces:
+                thread.spaces[ns] = Space(_id(top), _id(below))
+            thread.spaces[ns].written[key] = seq or 0
+    return damaged
+
+
+def _thread(name: str, number: int | None, *columns: Any) -> Thread:
+    if number is None:
+        return Thread(name, is_whole=True)
+    heap, generation, deleted_at, created_at, updated_at, size, revision, *rest = columns
+    times = (deleted_at, created_at, updated_at)
+    return Thread(name, number, heap, generation or 0, *times, size or 0, revision or 0, *rest)
+
+
+def _id(packed: bytes | str | None) -> str:
+    try:
+        return "" if packed is None else unpack_id(packed)
+    except (TypeError, ValueError):
+        return _ABOVE_ALL
+
+
+def _is_sound(columns: Sequence[Any]) -> bool:
+    *numbers, _, waits_at = columns
+    return _NUMBER_OR_NONE.issuperset(map(type, numbers)) and type(waits_at) in _ID_OR_NONE
+
+
+# -- a run of batches ------------------------------------------------------------------
+
+
+class _Run:
+    """The rows that a run of batches adds; all that they need is known."""
+
+    def __init__(self, db: sqlite3.Connection, known: Known) -> None:
+        self._db = db
+        self._known = known
+        self._threads: dict[str, Thread] = {}
+        self._segments: list[tuple[Any, ...]] = []
+        self._checkpoints: list[tuple[Any, ...]] = []
+        self._writes: list[tuple[Any, ...]] = []
+        self._labels: dict[tuple[int, str], str] = {}
+
+    def take(self, batch: Batch) -> errors.ThreadkeepError | None:
+        """Check a batch and take its rows, or return its refusal."""
+        name, known = batch.thread, self._known
+        thread = known.threads[name]
+        deleted_at = thread.deleted_at
+        if batch.born is not None and deleted_at is not None and deleted_at >= batch.born:
+            return errors.ThreadDeletedError(thread=name)
+        if batch.generation is not None and batch.generation != thread.generation:
+            return errors.StaleThreadError(thread=name)
+        heap = known.heap_of(thread)
+        if (batch.segments or batch.drop_segments) and not self._take_segments(thread, heap, batch):
+            return errors.SegmentTakenError(thread=name)
+        if not thread.number:
+            known.last_number += 1
+            thread.number = thread.heap = known.last_number
+            thread.changed = NEW
+            known.heaps[thread.heap] = heap
+        self._threads[name] = thread
+        for row in batch.checkpoints:
+            self._checkpoints.append(_checkpoint(thread.number, row))
+            thread.add_row(heap, row, batch)
+        for write in batch.writes:
+            self._writes.append(_write(thread.number, write, thread.add_write(write)))
+        if batch.touch is not None:
+            thread.tell(batch.touch, batch.now)
+            if thread.has_entry:
+                for label in batch.touch.labels:
+                    self._labels[thread.number, label_prefix(label)] = label
+                    thread.edited()
+        return None
+
+    def _take_segments(self, thread: Thread, heap: Heap, batch: Batch) -> bool:
+        """Take a batch's drops and segments; False, and nothing is taken, if one overlaps."""
+        number = thread.heap or self._known.last_number + 1
+        ends: dict[int, int] = {}
+        append = not batch.drop_segments
+        for one in sorted(batch.segments):
+            end = ends.get(one.log, heap.end(one.log) or 0)
+            append = append and one.start >= end
+            ends[one.log] = max(end, one.start + one.count)
+        if append:
+            self._segments += [_segment(number, one) for one in batch.segments]
+        elif not self._replace(number, batch):
+            return False
+        heap.ends |= ends
+        if batch.drop_segments:
+            heap.layout = object()
+        return True
+
+    def _replace(self, number: int, batch: Batch) -> bool:
+        """Drop and add segments of a heap at once; False, and nothing is done, if one overlaps."""
+        db = self._db
+        self.store()
+        db.execute("SAVEPOINT tk_segments")
+        db.executemany(_DROP_SEGMENT, [(number, *place) for place in batch.drop_segments])
+        fits = all(self._fits(number, one) for one in batch.segments)
+        if not fits:
+            db.execute("ROLLBACK TO tk_segments")
+        db.execute("RELEASE tk_segments")
+        return fits
+
+    def _fits(self, number: int, one: Segment) -> bool:
+        """Add a segment, unless it is there; False if it overlaps others."""
+        place = {"heap": number, "log": one.log, "start": one.start, "stop": one.stop}
+        found = self._db.execute(_OVERLAPPED, place).fetchall()
+        if not found:
+            _SEGMENTS.run(self._db, [_segment(number, one)])
+        return found in ([], [(one.start, one.count, one.data)])
+
+    def store(self) -> None:
+        """Execute what was taken."""
+        db = self._db
+        if self._segments:
+            _SEGMENTS.run(db, sorted(self._segments, key=_place))
+            self._segments = []
+        changed: dict[int, list[Thread]] = {}
+        for thread in self._threads.values():
+            if thread.changed:
+                changed.setdefault(thread.changed, []).append(thread)
+        for kind, threads in changed.items():
+            _THREADS[kind].set(db, threads)
+            for thread in threads:
+                thread.changed = NOTHING
+        if self._checkpoints:
+            _CHECKPOINTS.run(db, self._checkpoints)
+            self._checkpoints = []
+        if self._writes:
+            _WRITES.run(db, self._writes)
+            self._writes = []
+        if self._labels:
+            _LABELS.run(db, [(*key, label) for key, label in self._labels.items()])
+            self._labels = {}
+
+
+_place = itemgetter(0, 1, 2)
+
+# -- rows ------------------------------------------------------------------------------
+
+
+def _blob(value: bytes | str) -> bytes | bytearray | str:
+    return bytearray(value) if type(value) is bytes else value
+
+
+def _segment(heap: int, one: Segment) -> tuple[Any, ...]:
+    return (heap, one.log, one.start, one.count, _blob(one.data))
+
+
+def _checkpoint(number: int, row: CheckpointRow) -> tuple[Any, ...]:
+    source, step, text = split_metadata(row.metadata)
+    return (
+        number,
+        row.ns,
+        _blob(pack_id(row.id)),
+        None if row.parent is None else _blob(pack_id(row.parent)),
+        row.run,
+        row.seen,
+        row.flags,
+        row.ts,
+        source,
+        step if source else _NO_STEP,
+        text,
+        "" if row.exact is None else row.exact,
+        row.key_log,
+        row.key_pos,
+        _blob(row.manifest),
+    )
+
+
+def _write(number: int, row: WriteRow, seq: int) -> tuple[Any, ...]:
+    return (
+        number,
+        row.ns,
+        _blob(pack_id(row.checkpoint_id)),
+        seq,
+        row.run,
+        row.seen,
+        _blob(pack_id(row.task_id)),
+        row.task_path,
+        _blob(row.body),
+    )

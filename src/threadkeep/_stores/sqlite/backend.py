@@ -1,0 +1,159 @@
+"""SQLite backend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from threadkeep._core.engine.model import ReadCheckpoint
+from threadkeep._core.engine.usage import ItemUsage
+from threadkeep._stores.base import Backend
+from threadkeep._stores.sqlite import salvage
+from threadkeep._stores.sqlite.changes import commit_many
+from threadkeep._stores.sqlite.connections import Connections
+from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, mapped
+from threadkeep._stores.sqlite.opening import Location, finder
+from threadkeep._stores.sqlite.reads import checkpoint, needs_transaction, reply
+from threadkeep._stores.sqlite.usage import item_usage
+from threadkeep.errors import InvalidArgumentError, ThreadkeepError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from threadkeep._core.engine.model import Change, Read, ThreadState
+    from threadkeep._stores.base import Scrubbed
+    from threadkeep._stores.sqlite.opening import Database
+
+
+class SqliteBackend(Backend):
+    """Rows in one SQLite file, for any number of threads and processes at once.
+
+    Readers are never blocked (WAL), and there is one writer at a time. The arguments are those of
+    `SqliteSaver`; with `read_only`, the file is neither made nor changed.
+    """
+
+    commits_groups = True
+    has_identity = True
+    counts_usage = True
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        synchronous: Literal["full", "normal"] = "full",
+        busy_timeout: float = 30.0,
+        read_only: bool = False,
+    ) -> None:
+        if synchronous not in ("full", "normal"):
+            raise InvalidArgumentError(
+                f"Invalid synchronous: {synchronous!r}.", hint="Use 'full' or 'normal'."
+            )
+        if not isinstance(busy_timeout, int | float) or not 0 <= busy_timeout < 2**31 / 1000:
+            raise InvalidArgumentError(
+                f"Invalid busy_timeout: {busy_timeout!r}.", hint="Use seconds, 0 or more."
+            )
+        mode = "ro" if read_only else "rwc"
+        find = finder(database)
+        self._connections = Connections(lambda: Location(find(), synchronous, busy_timeout, mode))
+
+    @property
+    def connections(self) -> Connections:
+        """The connections, for rows beside those of threads."""
+        return self._connections
+
+    @property
+    def location(self) -> Location:
+        """Path and mode of the file. Opens it."""
+        return self._connections.location
+
+    def fetch(self, reads: Sequence[Read]) -> list[Any]:
+        """Answer each read, in order, all from one state. See `Backend.fetch`."""
+        if len(reads) == 1 and isinstance(reads[0], ReadCheckpoint):
+            state = self._warm(reads[0])
+            if state is not None:
+                return [state]
+        db = self._connections.take()
+        try:
+            if needs_transaction(reads):
+                db.execute("BEGIN")
+            try:
+                replies = [reply(db, read) for read in reads]
+            except DRIVER_ERRORS as error:
+                if not is_undecodable(error):
+                    raise
+                with salvage.lenient(db):  # (so only the thread that holds it cannot be read)
+                    replies = [reply(db, read) for read in reads]
+            if db.in_transaction:
+                db.execute("COMMIT")
+        except DRIVER_ERRORS as error:
+            raise mapped(error, self._connections.location.path) from error
+        else:
+            return replies
+        finally:
+            self._connections.give(db)
+
+    def at_hand(self, read: Read) -> ThreadState | None:
+        """See `Backend`: the head of a thread that this process has lately written."""
+        known = self._connections.known
+        return known.at_hand(read) if isinstance(read, ReadCheckpoint) else None
+
+    def _warm(self, read: ReadCheckpoint) -> ThreadState | None:
+        """Read a checkpoint of a thread that was lately written; None while another writes.
+
+        The connection that writes knows it, or reads it: the others look at the file again after
+        each commit.
+        """
+        connections = self._connections
+        is_known = read.thread in connections.known.threads
+        if not is_known or not connections.write_lock.acquire(blocking=False):
+            return None
+        try:
+            db, known = connections.writer(), connections.known
+            state = known.head(read) if known.holds(db) else None
+            if state is None:
+                state = checkpoint(db, read)
+                known.remember(read, state)
+        except DRIVER_ERRORS as error:
+            raise mapped(error, connections.location.path) from error
+        else:
+            return state
+        finally:
+            connections.write_lock.release()
+
+    def commit(self, change: Change) -> None:
+        """Carry out the change, all or nothing. See `Backend.commit`."""
+        (failure,) = commit_many(self._connections, [change])
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback holds this frame: no cycle
+
+    def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """Carry out several changes in one transaction. See `Backend.commit_many`."""
+        return commit_many(self._connections, changes)
+
+    def open(self) -> None:
+        """See `Backend.open`."""
+        self._connections.open()
+
+    def identity(self) -> str:
+        """Name the file; a copy of it has another one. See `Backend.identity`."""
+        from threadkeep._stores.sqlite.maintenance import identity  # noqa: PLC0415 - seldom needed
+
+        return identity(self._connections)
+
+    def item_usage(self, now: int) -> ItemUsage:
+        """See `Backend.item_usage`."""
+        with self._connections.reading() as db:
+            return item_usage(db, now)
+
+    def scrub(self, *, rewrite: bool) -> Scrubbed:
+        """Rewrite the file, in either case. See `Backend.scrub`."""
+        del rewrite  # (readers continue meanwhile, and writers wait: nobody is kept out)
+        from threadkeep._stores.sqlite.maintenance import scrub  # noqa: PLC0415 - seldom needed
+
+        return scrub(self._connections)
+
+    def close(self) -> None:
+        """Close all connections; a read under way may end first. Idempotent."""
+        self._connections.close()

@@ -1,0 +1,140 @@
+"""Cache in a SQLite file, over the connections of a saver's backend."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from threadkeep._stores.caches import (
+    PAGE,
+    CacheBackend,
+    Change,
+    Claim,
+    ClearEntries,
+    GetEntries,
+    RemoveEntries,
+    Row,
+    SetEntries,
+    TrimEntries,
+    UseEntries,
+    end_of,
+)
+from threadkeep._stores.sqlite.connections import Connections, MadeTables
+from threadkeep._stores.sqlite.salvage import lenient
+from threadkeep.errors import OpenError, ThreadkeepError
+
+_TABLES = (
+    """
+    CREATE TABLE IF NOT EXISTS tk_cache (
+        id BLOB PRIMARY KEY, used INTEGER NOT NULL, expires INTEGER, size INTEGER NOT NULL,
+        owner BLOB, value BLOB)
+    """,
+    "CREATE INDEX IF NOT EXISTS tk_cache_used ON tk_cache (used, size)",
+    """
+    CREATE INDEX IF NOT EXISTS tk_cache_expiring ON tk_cache (expires)
+    WHERE expires IS NOT NULL
+    """,
+)
+_IS_MADE = "SELECT count(*) FROM sqlite_master WHERE name = 'tk_cache_expiring'"
+_GET = """
+SELECT id, value, owner FROM tk_cache
+WHERE id IN ({ids}) AND (expires IS NULL OR expires > ?)
+"""
+_SET = "INSERT OR REPLACE INTO tk_cache (id, used, expires, size, value) VALUES (?, ?, ?, ?, ?)"
+_CLAIM = """
+INSERT INTO tk_cache (id, used, expires, size, owner) VALUES (?1, ?2, ?3, 0, ?4)
+ON CONFLICT (id) DO UPDATE SET used = ?2, expires = ?3, size = 0, owner = ?4, value = NULL
+    WHERE expires <= ?2
+"""
+_EXPIRED = """
+DELETE FROM tk_cache WHERE rowid IN (SELECT rowid FROM tk_cache WHERE expires <= ? LIMIT ?)
+"""
+_OLDEST = """
+WITH total (entries, bytes) AS (SELECT count(*), sum(size) FROM tk_cache),
+    oldest (id, size, entries, bytes) AS (
+        SELECT rowid, size, row_number() OVER older, sum(size) OVER older
+        FROM (SELECT rowid, used, size FROM tk_cache ORDER BY used LIMIT ?)
+        WINDOW older AS (ORDER BY used ROWS UNBOUNDED PRECEDING))
+DELETE FROM tk_cache WHERE rowid IN (
+    SELECT id FROM oldest, total
+    WHERE oldest.entries <= total.entries - ? OR oldest.bytes - size < total.bytes - ?)
+RETURNING 1
+"""
+_PAGE = 500  # parameters of one query
+
+
+class SqliteEntries(MadeTables, CacheBackend):
+    """Rows in a table of a saver's file, made where there is none."""
+
+    commits_groups = True
+
+    def _make_tables(self, connections: Connections) -> None:
+        location = connections.location
+        with connections.reading() as db:
+            (is_made,) = db.execute(_IS_MADE).fetchone()
+        if not is_made and location.is_read_only:
+            raise OpenError(
+                f"{location.path} has no cache, and is read only.",
+                hint="Open it for writing once.",
+            )
+        if not is_made:
+            with connections.writing() as db:
+                for statement in _TABLES:
+                    db.execute(statement)
+
+    def fetch(self, reads: Sequence[Any]) -> list[Any]:
+        """See `CacheBackend`."""
+        with self._connections.reading() as db, lenient(db):  # (sound values are no text)
+            return [_get(db, read) for read in reads]
+
+    def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
+        """See `CacheBackend`."""
+        with self._connections.writing() as db:
+            for change in changes:
+                _carry_out(db, change)
+        return [None] * len(changes)
+
+    def claim(self, claim: Claim) -> list[bytes]:
+        """See `CacheBackend.claim`."""
+        with self._connections.writing() as db:
+            return [
+                id_
+                for id_ in claim.ids
+                if db.execute(_CLAIM, (id_, claim.now, claim.until, claim.owner)).rowcount
+            ]
+
+    def trim(self, trim: TrimEntries) -> int:
+        """See `CacheBackend.trim`."""
+        with self._connections.writing() as db:
+            db.execute(_EXPIRED, (trim.now, PAGE))
+            limits = (PAGE, trim.max_entries, trim.max_bytes)
+            return len(db.execute(_OLDEST, limits).fetchall())
+
+
+def _get(db: sqlite3.Connection, read: GetEntries) -> dict[bytes, Row]:
+    found: dict[bytes, Row] = {}
+    for first in range(0, len(read.ids), _PAGE):
+        ids = read.ids[first : first + _PAGE]
+        query = _GET.replace("{ids}", ", ".join("?" * len(ids)))
+        for id_, value, owner in db.execute(query, (*ids, read.now)):
+            found[id_] = (value, owner)
+    return found
+
+
+def _carry_out(db: sqlite3.Connection, change: Change) -> None:
+    match change:
+        case SetEntries(entries, now):
+            rows = [(id_, now, end, len(value), value) for id_, value, end in entries]
+            db.executemany(_SET, rows)
+        case UseEntries(ids, now):
+            used = [(now, id_) for id_ in ids]
+            db.executemany("UPDATE tk_cache SET used = ? WHERE id = ?", used)
+        case RemoveEntries(ids, owner):
+            query = "DELETE FROM tk_cache WHERE id = ?1 AND (?2 IS NULL OR owner = ?2)"
+            db.executemany(query, [(id_, owner) for id_ in ids])
+        case ClearEntries(None):
+            db.execute("DELETE FROM tk_cache")
+        case ClearEntries(spaces):
+            ranges = [(space, end_of(space)) for space in spaces or ()]
+            db.executemany("DELETE FROM tk_cache WHERE id >= ? AND id < ?", ranges)

@@ -1,0 +1,363 @@
+"""Commits: a group of changes in one transaction; one that fails leaves the others alone."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from threadkeep._core.engine.model import (
+    HIDDEN,
+    NESTED,
+    THREADS,
+    Batch,
+    Change,
+    CopyThread,
+    DropThread,
+    Fence,
+    ForkThread,
+    HeadFence,
+    RowsFence,
+    WritesFence,
+)
+from threadkeep._core.engine.thread_entry import EntryFence
+from threadkeep._stores.records import only_adds
+from threadkeep._stores.sqlite import additions, entries, salvage
+from threadkeep._stores.sqlite.entries import read_thread_head
+from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, mapped
+from threadkeep._stores.sqlite.known import Known
+from threadkeep._stores.sqlite.records import pack_id, unpack_id
+from threadkeep.errors import (
+    ConflictError,
+    StaleThreadError,
+    ThreadDeletedError,
+    ThreadExistsError,
+    ThreadkeepError,
+)
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Sequence
+
+    from threadkeep._stores.sqlite.connections import Connections
+
+
+# -- batches -------------------------------------------------------------------------
+
+
+def _apply(db: sqlite3.Connection, batch: Batch) -> None:
+    salvage.forget_entry(db, batch)
+    number = _checked(db, batch)
+    if batch.entry is not None:
+        entries.replace_entry(db, number, batch.entry)
+    (refusal,) = additions.add(db, [batch._replace(born=None, generation=None)], Known())
+    if refusal is not None:
+        raise refusal
+    if batch.removes:
+        _remove_rows(db, number, batch)
+    if batch.bump:
+        db.execute(_BUMP, (number, number))
+
+
+def _remove_rows(db: sqlite3.Connection, number: int, batch: Batch) -> None:
+    for ns, key in batch.drop_checkpoints:
+        db.execute(_DROP_CHECKPOINT, (number, ns, pack_id(key)))
+    for ns, key, seq in batch.drop_writes:
+        db.execute(_DROP_WRITE, (number, ns, pack_id(key), seq))
+    for ns, key in batch.hide_checkpoints:
+        db.execute(_HIDE, (number, ns, pack_id(key)))
+    if batch.drop_unreadable:
+        heap = read_thread_head(db, batch.thread).heap
+        for row in batch.drop_unreadable:
+            if row.table != THREADS:
+                salvage.drop(db, number, heap, row)
+    entries.raise_revision(db, number)
+
+
+def _checked(db: sqlite3.Connection, batch: Batch) -> int:
+    """Return the number of a batch's thread, if all that the batch expects holds."""
+    head = read_thread_head(db, batch.thread)
+    if batch.born is not None and head.deleted_at and head.deleted_at >= batch.born:
+        raise ThreadDeletedError(thread=batch.thread)
+    if batch.generation is not None and head.generation != batch.generation:
+        raise StaleThreadError(thread=batch.thread)
+    number = _number(db, batch.thread)
+    for fence in batch.fences:
+        _check(db, batch, number, fence)
+    return number
+
+
+_NEW_THREAD = "INSERT INTO tk_threads (thread) VALUES (?)"
+_FAMILY = "number = ? OR heap = (SELECT heap FROM tk_threads WHERE number = ?)"
+_BUMP = f"UPDATE tk_threads SET generation = coalesce(generation, 0) + 1 WHERE {_FAMILY}"
+
+
+def _number(db: sqlite3.Connection, thread: str) -> int:
+    """The thread's number, given now where it has none."""
+    number = read_thread_head(db, thread).number
+    return number or int(db.execute(_NEW_THREAD, (thread,)).lastrowid or 0)
+
+
+_NEWER_HEADS = f"""
+SELECT id FROM tk_checkpoints
+WHERE thread = ? AND ns = ? AND id > ? AND (flags & {NESTED}) IS NOT {NESTED}
+ORDER BY id DESC LIMIT ?
+"""
+_BEFORE_ALL = 0  # a number sorts before every text and blob
+_OTHERS_WRITE = """
+SELECT 1 FROM tk_writes
+WHERE thread = ? AND ns = ? AND checkpoint = ? AND seq > ? AND run IS NOT ? LIMIT 1
+"""
+_COUNT_ROWS = f"""
+WITH family AS (SELECT number FROM tk_threads WHERE {_FAMILY})
+SELECT (SELECT count(*) FROM tk_checkpoints WHERE thread IN family),
+       (SELECT count(*) FROM tk_writes WHERE thread IN family)
+"""
+
+
+def _check(db: sqlite3.Connection, batch: Batch, number: int, fence: Fence) -> None:
+    thread = batch.thread
+    match fence:
+        case HeadFence(ns, expected):
+            after = _BEFORE_ALL if expected is None else pack_id(expected)
+            # One more than the batch's own that are there already is one too many.
+            most = len(batch.checkpoints) + 1
+            own = {row.id for row in batch.checkpoints if row.ns == ns}
+            for (packed,) in db.execute(_NEWER_HEADS, (number, ns, after, most)).fetchall():
+                if unpack_id(packed) not in own:
+                    raise ConflictError(thread=thread, namespace=ns, checkpoint=unpack_id(packed))
+        case WritesFence(ns, checkpoint, run, seen):
+            key = (number, ns, pack_id(checkpoint))
+            if db.execute(_OTHERS_WRITE, (*key, seen, run or None)).fetchone():
+                raise ConflictError(thread=thread, namespace=ns, checkpoint=checkpoint)
+        case RowsFence():
+            if db.execute(_COUNT_ROWS, (number, number)).fetchone() != fence:
+                raise ConflictError(thread=thread)
+        case EntryFence(revision):
+            if entries.revision(db, number) != revision:
+                raise ConflictError(thread=thread)
+
+
+# -- rows of a batch -----------------------------------------------------------------
+
+_DROP_CHECKPOINT = "DELETE FROM tk_checkpoints WHERE thread = ? AND ns = ? AND id = ?"
+_DROP_WRITE = "DELETE FROM tk_writes WHERE thread = ? AND ns = ? AND checkpoint = ? AND seq = ?"
+_HIDE = f"""
+UPDATE tk_checkpoints SET flags = coalesce(flags, 0) | {HIDDEN}
+WHERE thread = ? AND ns = ? AND id = ?
+"""
+
+
+# -- whole threads -------------------------------------------------------------------
+
+_DELETE_ALL = (
+    "DELETE FROM tk_checkpoints WHERE thread = ?",
+    "DELETE FROM tk_writes WHERE thread = ?",
+    """DELETE FROM tk_heap_segments WHERE thread = (
+        SELECT coalesce(t.heap, t.number) FROM tk_threads t WHERE t.number = ?
+            AND NOT EXISTS (
+                SELECT 1 FROM tk_threads o WHERE o.heap = t.heap AND o.number <> t.number))""",
+    # A count of what the others need must be made again.
+    """UPDATE tk_threads SET generation = coalesce(generation, 0) + 1
+        WHERE heap = (SELECT heap FROM tk_threads WHERE number = ?)""",
+    # What others share is theirs from now on: the thread continues with a heap that nobody has.
+    """UPDATE tk_threads SET heap = -abs(random() / 2) - 1 WHERE number = ? AND EXISTS (
+        SELECT 1 FROM tk_threads o WHERE o.heap = tk_threads.heap
+            AND o.number <> tk_threads.number)""",
+)
+_BURY = """
+UPDATE tk_threads SET deleted_at = ?, generation = coalesce(generation, 0) + 1 WHERE number = ?
+"""
+_HOLDS_CHECKPOINTS = "SELECT 1 FROM tk_checkpoints WHERE thread = ? LIMIT 1"
+_HOLDS_ROWS = """
+SELECT 1 FROM tk_threads t WHERE t.number = ?
+    AND (EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
+        OR EXISTS (SELECT 1 FROM tk_writes w WHERE w.thread = t.number)
+        OR EXISTS (SELECT 1 FROM tk_heap_segments s WHERE s.thread = coalesce(t.heap, t.number)))
+"""
+_COPY_ALL = (
+    """
+    INSERT INTO tk_checkpoints (thread, ns, id, parent, run, seen, flags, ts, source, step,
+        metadata, exact, key_log, key_pos, manifest)
+    SELECT ?, ns, id, parent, run, seen, flags, ts, source, step, metadata, exact, key_log,
+        key_pos, manifest
+    FROM tk_checkpoints WHERE thread = ?
+    """,
+    """
+    INSERT INTO tk_writes (thread, ns, checkpoint, seq, run, seen, task, path, body)
+    SELECT ?, ns, checkpoint, seq, run, seen, task, path, body
+    FROM tk_writes WHERE thread = ?
+    """,
+    """
+    INSERT INTO tk_heap_segments (thread, log, start, count, data)
+    SELECT (SELECT coalesce(t.heap, t.number) FROM tk_threads t WHERE t.number = ?),
+        log, start, count, data
+    FROM tk_heap_segments
+    WHERE thread = (SELECT coalesce(f.heap, f.number) FROM tk_threads f WHERE f.number = ?)
+    """,
+)
+
+
+def _drop(db: sqlite3.Connection, change: DropThread) -> None:
+    number = _checked(db, change.expected)
+    _empty(db, number)
+    db.execute(_BURY, (change.now, number))
+    entries.forget(db, number, change.now)
+    if change.entry is not None:
+        entries.replace_entry(db, number, change.entry)
+    if change.rows is not None:
+        _apply(db, change.rows)
+
+
+def _copy(db: sqlite3.Connection, change: CopyThread) -> None:
+    source = read_thread_head(db, change.source).number
+    if source is None or not db.execute(_HOLDS_ROWS, (source,)).fetchone():
+        return
+    target = _emptied_target(db, change, source)
+    for statement in _COPY_ALL:
+        db.execute(statement, (target, source))
+    db.execute(_BURY, (None, target))
+    entries.copy_entry(db, source, target, change)
+
+
+def _emptied_target(db: sqlite3.Connection, change: CopyThread | ForkThread, source: int) -> int:
+    """Return the number of the target, which holds nothing, if the change may be carried out."""
+    if change.revision not in (None, entries.revision(db, source)):
+        raise ConflictError(thread=change.source)
+    target = _number(db, change.target)
+    if source == target or db.execute(_HOLDS_CHECKPOINTS, (target,)).fetchone():
+        raise ThreadExistsError(thread=change.target)
+    _empty(db, target)
+    return target
+
+
+_SET_SIZE = "UPDATE tk_threads SET size = ? WHERE number = ?"
+_SHARE = "UPDATE tk_threads SET heap = ? WHERE number IN (?, ?)"
+_FORK_CHECKPOINT = f"{_COPY_ALL[0]} AND ns = ? AND id = ?"
+_FORK_WRITE = f"{_COPY_ALL[1]} AND ns = ? AND checkpoint = ? AND seq = ?"
+
+
+def _fork(db: sqlite3.Connection, change: ForkThread) -> None:
+    source, generation, _, heap = read_thread_head(db, change.source)
+    if generation != change.generation or source is None:
+        raise StaleThreadError(thread=change.source)
+    target = _emptied_target(db, change, source)
+    db.execute(_SHARE, (heap, source, target))
+    db.executemany(
+        _FORK_CHECKPOINT, [(target, source, ns, pack_id(key)) for ns, key in change.checkpoints]
+    )
+    db.executemany(
+        _FORK_WRITE, [(target, source, ns, pack_id(key), seq) for ns, key, seq in change.writes]
+    )
+    db.execute(_BUMP, (source, source))
+    db.execute(_BURY, (None, target))
+    entries.forget(db, target, 0)
+    entries.replace_entry(db, target, change.entry)
+    db.execute(_SET_SIZE, (change.entry.size, target))
+
+
+def _empty(db: sqlite3.Connection, number: int) -> None:
+    for statement in _DELETE_ALL:
+        db.execute(statement, (number,))
+
+
+_CHANGES: dict[type[Change], Callable[[sqlite3.Connection, Any], None]] = {
+    Batch: _apply,
+    DropThread: _drop,
+    CopyThread: _copy,
+    ForkThread: _fork,
+}
+
+_SPARE_PAGES = 16  # free pages that are kept for what comes next
+_STEP_PAGES = 256  # pages given back at a time, while other processes may commit in between
+_STEPS = 4  # at most, for one commit
+
+
+def commit_many(
+    connections: Connections, changes: Sequence[Change]
+) -> list[ThreadkeepError | None]:
+    """Carry out the changes, in order; return the refusal of each. See `Backend`."""
+    connections.open()
+    with connections.write_lock:
+        try:
+            return _commit(connections, changes) if changes else []
+        except BaseException:  # interrupted, whatever had begun
+            connections.rest_writer()
+            raise
+
+
+def _commit(connections: Connections, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+    try:
+        db, known = connections.writer(), connections.known
+        db.execute("BEGIN IMMEDIATE")
+    except DRIVER_ERRORS as error:
+        return [_mapped(error, connections) for _ in changes]
+    except ThreadkeepError as error:
+        return [error.fresh() for _ in changes]
+    try:
+        known.begin(db)
+        refusals = _carry_out(db, changes, known)
+        if all(refusals):
+            db.execute("ROLLBACK")
+        else:
+            db.execute("COMMIT")
+            known.keep(db)
+    except DRIVER_ERRORS as error:
+        connections.rest_writer()
+        if len(changes) == 1:
+            return [_mapped(error, connections)]
+        return [refusal for change in changes for refusal in _commit(connections, [change])]
+    done = [change for change, refusal in zip(changes, refusals, strict=True) if refusal is None]
+    if any(type(one) is DropThread or getattr(one, "drop_segments", ()) for one in done):
+        _give_back(db)
+    return refusals
+
+
+def _mapped(error: Exception, connections: Connections) -> ThreadkeepError:
+    failure = mapped(error, connections.location.path)
+    failure.__cause__ = error
+    return failure
+
+
+def _carry_out(
+    db: sqlite3.Connection, changes: Sequence[Change], known: Known
+) -> list[ThreadkeepError | None]:
+    """Carry out the changes, those that only add rows together with their neighbours."""
+    refusals: list[ThreadkeepError | None] = []
+    for is_plain, run in groupby(changes, only_adds):
+        if is_plain:
+            batches = [change for change in run if isinstance(change, Batch)]
+            refusals += additions.add(db, batches, known)
+        else:  # rarer: what it leaves is not followed
+            known.forget()
+            refusals += [_attempt(db, change, guarded=len(changes) > 1) for change in run]
+    return refusals
+
+
+def _attempt(db: sqlite3.Connection, change: Change, *, guarded: bool) -> ThreadkeepError | None:
+    """Carry out one change; `guarded`: so that a failure undoes this one alone."""
+    if guarded:
+        db.execute("SAVEPOINT tk")
+    failure = None
+    try:
+        _CHANGES[type(change)](db, change)
+    except ThreadkeepError as error:
+        failure = error
+        if guarded:
+            db.execute("ROLLBACK TO tk")
+    if guarded:
+        db.execute("RELEASE tk")
+    return failure
+
+
+def _give_back(db: sqlite3.Connection) -> None:
+    """Return free pages to the file system, a little at a time."""
+    # What was asked for is committed: giving back can wait for the next time.
+    with suppress(*DRIVER_ERRORS):
+        for _ in range(_STEPS):
+            (free,) = db.execute("PRAGMA freelist_count").fetchone()
+            if free <= _SPARE_PAGES:
+                return
+            pages = min(free - _SPARE_PAGES, _STEP_PAGES)
+            # Frees a page a step; `execute` would take one step only.
+            db.executescript(f"PRAGMA incremental_vacuum({pages})")

@@ -1,0 +1,261 @@
+"""Connection pool of one database: one connection that writes, some that read.
+
+Forks: while a connection of the parent is open in a child, SQLite believes that the child holds
+the parent's file locks, and takes none for new connections. The parent may then remove the WAL
+under the child, and with it the child's commits. So a fork waits until no connection is in use,
+and the child closes all inherited connections before it opens its own.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from threadkeep._stores import process_forks
+from threadkeep._stores.first_use import FirstUse
+from threadkeep._stores.sqlite import wal_index
+from threadkeep._stores.sqlite.failures import named
+from threadkeep._stores.sqlite.known import Known
+from threadkeep._stores.sqlite.opening import Location, open_first, transaction
+from threadkeep.errors import ClosedError, LockedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_IDLE_READERS = 8  # any number of threads may read at once; so many stay open after
+_FORK_SECONDS = 5.0  # how long a fork waits for calls under way
+
+
+def _at_rest(db: sqlite3.Connection) -> bool:
+    """End a transaction that an error left open. False where even that fails."""
+    if db.in_transaction:
+        with suppress(sqlite3.Error):
+            db.execute("ROLLBACK")
+    return not db.in_transaction
+
+
+class Connections:
+    """Connections of one backend.
+
+    `write_lock` must be held while `writer()` is used, and `known`: what that connection knows.
+    `take` lends a connection for reading until `give`: one that reads, else the writer where nobody
+    writes, so that a program of one thread has one connection. A database in memory has no other.
+
+    `find` names the database when it is opened: see `FirstUse`.
+    """
+
+    def __init__(self, find: Callable[[], Location]) -> None:
+        self._find = find
+        self._location: Location | None = None
+        self._writer: sqlite3.Connection | None = None
+        self._idle: list[sqlite3.Connection] = []
+        self._inherited: list[sqlite3.Connection] = []
+        self._closed: ClosedError | None = None
+        self.known = Known()
+        self._make_locks()
+        self.open = FirstUse(self._open_first)
+        process_forks.watch(self)
+
+    def _make_locks(self) -> None:
+        self.write_lock = threading.Lock()
+        self._lock = threading.Condition()  # guards the rest; held for moments only
+        self._lent = 0
+        self._forking = False
+        self._still = False  # while forking: no connection is in use
+
+    def _open_first(self) -> None:
+        with self.write_lock:
+            self._check_open()
+            location, self._writer = open_first(self._find())
+            self._location, self.known = location, Known(location.path)
+
+    @property
+    def location(self) -> Location:
+        """Path and mode of the database. Opens it: `write_lock` is not held then."""
+        if self._location is None:
+            self.open()
+            assert self._location is not None  # noqa: S101 - it was set
+        return self._location
+
+    def writer(self) -> sqlite3.Connection:
+        """The connection that writes, in no transaction, of an open database."""
+        self._check_open()
+        if self._writer is not None and self._writer.in_transaction:
+            self.rest_writer()  # an interrupted call left one open
+        if self._writer is None:
+            self._writer = self._open(self.location.connect_writer)
+        return self._writer
+
+    def rest_writer(self) -> None:
+        """End what is left of a transaction; the next one finds a connection that works."""
+        if self._writer is not None and not _at_rest(self._writer) and not self.location.in_memory:
+            self._writer.close()
+            self._forget_writer()
+
+    def _forget_writer(self) -> None:
+        self._writer = None
+        self.known = Known() if self._location is None else Known(self._location.path)
+
+    def take(self) -> sqlite3.Connection:
+        """Lend a connection for reading."""
+        if self.location.in_memory:
+            self.write_lock.acquire()
+            return self._locked_writer()
+        with self._lock:
+            self._check_open()
+            self._lent += 1
+            if self._idle:
+                return self._idle.pop()
+        try:
+            if self.write_lock.acquire(blocking=False):
+                return self._locked_writer()
+            return self._open(self.location.connect_reader)
+        except BaseException:
+            with self._lock:
+                self._give_back()
+            raise
+
+    def _locked_writer(self) -> sqlite3.Connection:
+        try:
+            return self.writer()
+        except BaseException:
+            self.write_lock.release()
+            raise
+
+    def give(self, db: sqlite3.Connection) -> None:
+        """Take back what `take` lent."""
+        if db is self._writer:
+            self.rest_writer()
+            self.write_lock.release()
+            if self.location.in_memory:
+                return
+        else:
+            usable = _at_rest(db)
+            with self._lock:
+                if not usable or self._closed or len(self._idle) >= _IDLE_READERS:
+                    db.close()
+                else:
+                    self._idle.append(db)
+        with self._lock:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        self._lent -= 1
+        if self._forking:
+            self._lock.notify_all()
+
+    @contextmanager
+    def writing(self, busy_timeout: float | None = None) -> Iterator[sqlite3.Connection]:
+        """Lend the connection that writes, in a transaction that the end of the block commits.
+
+        `busy_timeout` is that of this transaction, in seconds, also for others of this process.
+        """
+        location, lock = self.location, self.write_lock
+        if not lock.acquire(timeout=-1 if busy_timeout is None else busy_timeout):
+            raise LockedError
+        try:
+            with named(location.path):
+                db = self.writer()
+                if busy_timeout is not None:
+                    db.execute(f"PRAGMA busy_timeout = {round(1000 * busy_timeout)}")
+                try:
+                    with transaction(db):
+                        yield db
+                finally:
+                    if busy_timeout is not None:
+                        default = round(1000 * location.busy_timeout)
+                        db.execute(f"PRAGMA busy_timeout = {default}")
+        finally:
+            lock.release()
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Lend a connection for reading; all queries in the block see one state."""
+        with named(self.location.path):
+            db = self.take()
+            try:
+                db.execute("BEGIN")  # (`give` ends it)
+                yield db
+            finally:
+                self.give(db)
+
+    def close(self) -> None:
+        """Close what is not lent; the rest is closed when it is given back. Idempotent."""
+        with self.write_lock, self._lock:
+            path = "the database" if self._location is None else self._location.path
+            self._closed = ClosedError(hint=f"Open {path} again.")
+            # The writer comes last: who closes a database last tidies its WAL away.
+            for db in (*self._inherited, *self._idle, self._writer):
+                if db is not None:
+                    db.close()
+            self._inherited, self._idle = [], []
+            self._forget_writer()
+        wal_index.sweep()
+
+    # -- forks -----------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """Wait until no connection is in use, and keep it so until after the fork."""
+        self._still = self.write_lock.acquire(timeout=_FORK_SECONDS)
+        self._lock.acquire()
+        self._forking = True
+        if self._still and not self._lock.wait_for(lambda: not self._lent, _FORK_SECONDS):
+            self._still = False
+            self.write_lock.release()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Continue; a child sets its parent's aside, to close it before it opens anything."""
+        still = self._still
+        if not in_child:
+            self._forking = False
+            self._lock.release()
+            if still:
+                self.write_lock.release()
+            return
+        self._make_locks()
+        if not still:
+            self._closed = ClosedError(
+                "The process was forked while another thread used this saver.",
+                hint="Start processes by `spawn` or `forkserver`, or before threads use the saver.",
+            )
+        elif self._location is not None and not self._location.in_memory:
+            # (a database in memory has become a copy of its own)
+            self._inherited += self._idle
+            if self._writer is not None:
+                self._inherited.append(self._writer)
+            self._idle = []
+            self._forget_writer()
+
+    def _open(self, connect: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
+        with named(self.location.path):
+            with self._lock:
+                while self._inherited:
+                    self._inherited.pop().close()
+            return connect()
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed.fresh()
+
+
+class MadeTables:
+    """Part of a backend whose tables are in the file of another one, made at their first use."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._given = connections
+        self._open = FirstUse(partial(self._make_tables, connections))
+
+    def open(self) -> None:
+        """See `Backend.open`."""
+        self._open()
+
+    @property
+    def _connections(self) -> Connections:
+        self._open()
+        return self._given
+
+    def _make_tables(self, connections: Connections) -> None:
+        raise NotImplementedError

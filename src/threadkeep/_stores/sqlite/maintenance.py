@@ -1,0 +1,203 @@
+"""Maintenance of a database file: identity, scrubbing, backup and restore."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from threadkeep._stores.base import Scrubbed
+from threadkeep._stores.sqlite.failures import named
+from threadkeep._stores.sqlite.opening import MEMORY, Location, open_first, transaction
+from threadkeep.errors import InvalidArgumentError, LockedError, OpenError, ThreadExistsError
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from threadkeep._stores.sqlite.connections import Connections
+
+
+_TABLE = "CREATE TABLE IF NOT EXISTS tk_identity (identity TEXT NOT NULL, place TEXT NOT NULL)"
+_READ = "SELECT identity FROM tk_identity WHERE place = ?"
+_NAME = "INSERT INTO tk_identity (identity, place) VALUES (?, ?)"
+
+
+def identity(connections: Connections) -> str:
+    """Return the database's name, given now where it has none. Raises as a commit does."""
+    path = connections.location.path
+    with connections.write_lock, named(path):
+        db, place = connections.writer(), _place(connections)
+        with suppress(sqlite3.OperationalError):  # there is no such table yet
+            if found := db.execute(_READ, (place,)).fetchone():
+                return str(found[0])
+        if connections.location.is_read_only:
+            return secrets.token_hex(16)  # nothing is under it, and nothing will be
+        with transaction(db):
+            db.execute(_TABLE)
+            found = db.execute(_READ, (place,)).fetchone()  # another process may have been faster
+            if not found:
+                found = (secrets.token_hex(16),)
+                db.execute("DELETE FROM tk_identity")
+                db.execute(_NAME, (*found, place))
+        return str(found[0])
+
+
+def _place(connections: Connections) -> str:
+    if connections.location.in_memory:
+        return ""
+    file = Path(connections.location.path).stat()
+    system = os.statvfs(connections.location.path).f_fsid if hasattr(os, "statvfs") else file.st_dev
+    return f"{system}-{file.st_ino}"
+
+
+_RETRY_SECONDS = 0.005
+_COPIES = (
+    "Copies of the SQLite file (backups, snapshots of the disk, what the file system keeps of"
+    " freed blocks): remove them, or let them expire."
+)
+
+# Full-text indexes (message_index.py, items.py) keep words of removed rows until then.
+_INDEXES = """
+SELECT name FROM sqlite_master WHERE name IN ('threadkeep_memory_text', 'tk_item_words')
+"""
+_REWRITE_INDEX = "INSERT INTO {name} ({name}) VALUES ('optimize')"
+
+
+def scrub(connections: Connections) -> Scrubbed:
+    """Rewrite the database, and empty its WAL. See `Backend.scrub`.
+
+    Needs as much free space as the file takes, twice for a while. Others may read meanwhile,
+    and wait to write.
+    """
+    if connections.location.in_memory:
+        return Scrubbed()
+    with connections.write_lock, named(connections.location.path):
+        db = connections.writer()
+        for (name,) in db.execute(_INDEXES).fetchall():
+            db.execute(_REWRITE_INDEX.replace("{name}", name))
+        db.execute("VACUUM")
+        is_empty = _emptied(db, connections.location.busy_timeout)
+    if not is_empty:
+        raise LockedError(
+            f"{connections.location.path} was rewritten, but still holds the old pages: another"
+            " connection is reading a state from before.",
+            hint="End its transaction (a long read, a backup).",
+        )
+    return Scrubbed(("the SQLite file and its WAL, rewritten",), (_COPIES,))
+
+
+def _emptied(db: sqlite3.Connection, seconds: float) -> bool:
+    """Return True if the WAL was copied into the file and is empty.
+
+    SQLite's busy timeout covers readers and writers, but not who does the same, so we wait.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        busy, _, _ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if not busy or time.monotonic() > deadline:
+            return not busy
+        time.sleep(_RETRY_SECONDS)
+
+
+_BUSY_SECONDS = 30.0
+_STEP_PAGES = 1024  # copied between two reports
+
+_TABLES = ("tk_threads", "tk_checkpoints", "tk_writes", "tk_heap_segments", "tk_labels")
+_HOLDS_ROWS = """
+SELECT EXISTS (SELECT 1 FROM main.tk_checkpoints) OR EXISTS (SELECT 1 FROM main.tk_writes)
+    OR EXISTS (SELECT 1 FROM main.tk_heap_segments)
+"""
+_REMEMBER = """
+CREATE TEMP TABLE tk_before AS SELECT t.thread, coalesce(t.generation, 0) AS generation,
+    t.deleted_at, EXISTS (SELECT 1 FROM main.tk_checkpoints c WHERE c.thread = t.number)
+        OR EXISTS (SELECT 1 FROM main.tk_writes w WHERE w.thread = t.number) AS held
+FROM main.tk_threads t
+"""
+_REMEMBER_BY_ID = "CREATE UNIQUE INDEX temp.tk_before_by_id ON tk_before (thread)"
+# A thread that only stood here before is a deleted one now.
+_BURY = """
+INSERT INTO main.tk_threads (thread, deleted_at)
+SELECT thread, CASE WHEN held THEN max(coalesce(deleted_at, 0), ?) ELSE deleted_at END
+FROM temp.tk_before WHERE thread NOT IN (SELECT thread FROM backup.tk_threads)
+"""
+# Positions of logs may hold other elements from now on: see `ThreadState.generation`.
+_RAISE = """
+UPDATE main.tk_threads SET generation = 1 + max(coalesce(generation, 0), coalesce(
+    (SELECT b.generation FROM temp.tk_before b WHERE b.thread = main.tk_threads.thread), 0))
+"""
+_THREADS = """
+SELECT count(*) FROM tk_threads t WHERE t.state <> 'deleted'
+    OR EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
+"""
+
+
+def back_up(path: str, file: Path, progress: Callable[[int, int], None]) -> int:
+    """Copy a database, as it is now, while others write to it; return how many threads it holds.
+
+    The file is empty, and becomes a database that needs no other file beside it. `progress` is
+    called with how many pages are copied, and how many there are.
+    """
+    _check_is_file(path)
+    _, source = open_first(Location(path, "full", _BUSY_SECONDS, "rw"))
+    with closing(source), closing(sqlite3.connect(file, isolation_level=None)) as target:
+        with named(path):
+            # Within a transaction of ours, nothing that others commit makes it start again.
+            source.execute("BEGIN")
+            source.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        with named(str(file)):
+            source.backup(
+                target,
+                pages=_STEP_PAGES,
+                progress=lambda _, remaining, total: progress(total - remaining, total),
+            )
+            target.execute("PRAGMA journal_mode = DELETE")
+            (threads,) = target.execute(_THREADS).fetchone()
+    return int(threads)
+
+
+def restore(file: Path, path: str, now: int, *, replace: bool) -> int:
+    """Fill a database with what a copy holds, in one transaction; return how many threads it has.
+
+    The database is made where there is none; others may have it open. `now` is in microseconds
+    since 1970; with `replace`, what it holds is removed.
+    """
+    from threadkeep._stores.sqlite.items import copy_items, holds_items  # noqa: PLC0415 - seldom needed
+
+    _check_is_file(str(file))
+    if Path(path).exists() and file.samefile(path):
+        raise InvalidArgumentError(f"{path} is the backup itself.", hint="Name another file.")
+    found, copy = open_first(Location(str(file), "full", _BUSY_SECONDS, "ro"))
+    copy.close()
+    _, db = open_first(Location(str(Path(path).absolute()), "full", _BUSY_SECONDS))
+    with closing(db), named(path):
+        db.execute("ATTACH ? AS backup", (found.uri,))
+        with transaction(db):
+            has_threads = db.execute(_HOLDS_ROWS).fetchone() == (1,)
+            if not replace and (has_threads or holds_items(db)):
+                raise ThreadExistsError(
+                    f"{path} holds {'threads' if has_threads else 'items'} already.",
+                    hint="Restore into a file that is not there, or --replace all that it holds.",
+                )
+            db.execute(_REMEMBER)
+            db.execute(_REMEMBER_BY_ID)
+            for table in _TABLES:
+                db.execute(f"DELETE FROM main.{table}")
+                db.execute(f"INSERT INTO main.{table} SELECT * FROM backup.{table}")
+            db.execute(_BURY, (now,))
+            db.execute(_RAISE)
+            copy_items(db)
+        return int(db.execute(_THREADS).fetchone()[0])
+
+
+def _check_is_file(path: str) -> None:
+    if path == MEMORY:
+        raise InvalidArgumentError(
+            "A database in memory is another process's own.", hint="Name the file of a database."
+        )
+    if not Path(path).exists():
+        raise OpenError(f"There is no file {path}.")

@@ -1,0 +1,242 @@
+"""Full-text index in a saver's SQLite file (FTS5), over connections of its own."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+
+from threadkeep._core.messages import Messages
+from threadkeep._stores.message_index import NO_EDITS, Edits, Hit, indexed, wanted
+from threadkeep._stores.sqlite.connections import Connections
+from threadkeep._stores.sqlite.opening import Location
+from threadkeep.errors import NewerDatabaseError, StateError
+
+# A message's key is the number of its thread (from bit 40), its position (28 bits) and a lane
+# (12 bits): keys are in the order of hits. Records of one lane do not overlap. Those of branches
+# do, and are in lanes above. An edit is a record of one message, with its position in its name. A
+# record without messages is in a lane that messages never have.
+# Triggers remove threads with those of the saver, whoever deletes them.
+_TABLES = """
+CREATE TABLE threadkeep_memory_threads (number INTEGER PRIMARY KEY, thread TEXT NOT NULL UNIQUE);
+
+CREATE TABLE threadkeep_memory_records (
+    thread INTEGER NOT NULL, lane INTEGER NOT NULL, start INTEGER NOT NULL, record TEXT NOT NULL,
+    PRIMARY KEY (thread, lane, start), UNIQUE (thread, record)
+) WITHOUT ROWID;
+
+CREATE TABLE threadkeep_memory_messages (key INTEGER PRIMARY KEY, id TEXT);
+
+CREATE INDEX threadkeep_memory_ids ON threadkeep_memory_messages (id);
+
+CREATE VIRTUAL TABLE threadkeep_memory_text USING fts5(
+    words, detail = none, tokenize = "ascii tokenchars '-_.'"{option}
+);
+
+CREATE TRIGGER threadkeep_memory_removed AFTER DELETE ON threadkeep_memory_threads BEGIN
+    DELETE FROM threadkeep_memory_text WHERE rowid IN (
+        SELECT key FROM threadkeep_memory_messages
+        WHERE key >= old.number << 40 AND key < (old.number + 1) << 40);
+    DELETE FROM threadkeep_memory_messages
+        WHERE key >= old.number << 40 AND key < (old.number + 1) << 40;
+    DELETE FROM threadkeep_memory_records WHERE thread = old.number;
+END;
+
+CREATE TRIGGER threadkeep_memory_deleted AFTER UPDATE OF deleted_at ON tk_threads BEGIN
+    DELETE FROM threadkeep_memory_threads WHERE thread = old.thread;
+END;
+
+CREATE TRIGGER threadkeep_memory_replaced AFTER DELETE ON tk_threads BEGIN
+    DELETE FROM threadkeep_memory_threads WHERE thread = old.thread;
+END"""
+# No second copy of the words, in versions of SQLite that can delete without it.
+_CONTENTLESS = ", content = '', contentless_delete = 1"
+_CONTENTLESS_SINCE = (3, 43)
+_LANES = 1 << 12
+_TABLE = "SELECT sql FROM sqlite_master WHERE name = 'threadkeep_memory_text'"
+_NUMBER = "SELECT number FROM threadkeep_memory_threads WHERE thread = ?"
+_HAS = f"SELECT 1 FROM threadkeep_memory_records WHERE thread = ({_NUMBER}) AND record = ?"
+_LANE = """
+SELECT coalesce(max(key & 0xFFF) + 1, 0) FROM threadkeep_memory_messages
+WHERE key >= ? AND key < ?
+"""
+_EMPTY = """
+SELECT coalesce(max(start) + 1, 0) FROM threadkeep_memory_records WHERE thread = ? AND lane = ?
+"""
+_HITS = """
+SELECT (SELECT r.record FROM threadkeep_memory_records r
+        WHERE r.thread = m.key >> 40 AND r.lane = m.key & 0xFFF
+            AND r.start <= ((m.key >> 12) & 0xFFFFFFF)
+        ORDER BY r.start DESC LIMIT 1), (m.key >> 12) & 0xFFFFFFF, m.id
+FROM threadkeep_memory_messages m
+"""
+_MATCHING = """
+WHERE m.key IN (
+    SELECT rowid FROM threadkeep_memory_text
+    WHERE threadkeep_memory_text MATCH ? AND rowid BETWEEN ? AND ? ORDER BY rowid DESC LIMIT ?)
+ORDER BY m.key DESC
+"""
+_BY_ID = "WHERE m.key BETWEEN ? AND ? AND m.id = ? ORDER BY m.key DESC"
+
+
+def has_fts5() -> bool:
+    """Return True if this SQLite has FTS5."""
+    with closing(sqlite3.connect(":memory:")) as db:
+        (found,) = db.execute("SELECT sqlite_compileoption_used('ENABLE_FTS5')").fetchone()
+        return bool(found)
+
+
+class SqliteIndex:
+    """Index in tables `threadkeep_memory_*` of a saver's file, made where there are none.
+
+    Args:
+        path: the file.
+        busy_timeout: seconds to wait for others who write.
+
+    Raises:
+        OpenError: and its kinds, if the file cannot be opened.
+    """
+
+    def __init__(self, path: str, *, busy_timeout: float = 30.0) -> None:
+        self._connections = Connections(lambda: Location(path, "normal", busy_timeout, "rw"))
+        with self._connections.reading() as db:
+            is_made = _is_made(db)
+        if not is_made:
+            with self._connections.writing() as db:
+                _make(db)
+
+    def add(
+        self,
+        thread: str,
+        record: str,
+        start: int,
+        messages: Messages,
+        *,
+        edits: Edits = NO_EDITS,
+        after: str | None = None,
+    ) -> bool:
+        """See `ArchiveIndex.add`."""
+        parts = [(record, start, _rows(messages))]
+        parts += [(f"{record}/{at}", at, _rows([message])) for at, message in edits.items()]
+        with self._connections.writing() as db:
+            if db.execute(_HAS, (thread, record)).fetchone():
+                return True
+            if after is not None and not db.execute(_HAS, (thread, after)).fetchone():
+                return False
+            insert = "INSERT OR IGNORE INTO threadkeep_memory_threads (thread) VALUES (?)"
+            db.execute(insert, (thread,))
+            for part in parts:
+                _insert(db, thread, *part)
+        return True
+
+    def has(self, thread: str, record: str) -> bool:
+        """See `ArchiveIndex.has`."""
+        with self._connections.reading() as db:
+            return db.execute(_HAS, (thread, record)).fetchone() is not None
+
+    def search(
+        self, thread: str, query: str, *, after: int | None = None, limit: int | None = None
+    ) -> list[Hit]:
+        """See `ArchiveIndex.search`."""
+        words = " ".join(f'"{word}"' for word in wanted(query))
+        if not words:
+            return []
+        with self._connections.reading() as db:
+            first, last = _keys(db, thread)
+            if after is not None:
+                last = min(last, first + _key(0, max(after, 0)) - 1)
+            values = (words, first, last, -1 if limit is None else limit)
+            return [_hit(row) for row in db.execute(_HITS + _MATCHING, values)]
+
+    def find(self, thread: str, ids: Iterable[str]) -> dict[str, list[Hit]]:
+        """See `ArchiveIndex.find`."""
+        found: dict[str, list[Hit]] = {}
+        with self._connections.reading() as db:
+            keys = _keys(db, thread)
+            for one in ids:
+                if rows := db.execute(_HITS + _BY_ID, (*keys, one)).fetchall():
+                    found[one] = [_hit(row) for row in rows]
+        return found
+
+    def remove(self, *threads: str) -> None:
+        """See `ArchiveIndex.remove`."""
+        with self._connections.writing() as db:
+            delete = "DELETE FROM threadkeep_memory_threads WHERE thread = ?"
+            db.executemany(delete, [(thread,) for thread in threads])
+
+    def threads(self) -> set[str]:
+        """See `ArchiveIndex.threads`."""
+        with self._connections.reading() as db:
+            rows = db.execute("SELECT thread FROM threadkeep_memory_threads")
+            return {thread for (thread,) in rows}
+
+    def close(self) -> None:
+        """See `ArchiveIndex.close`."""
+        self._connections.close()
+
+
+def _is_made(db: sqlite3.Connection) -> bool:
+    found = db.execute(_TABLE).fetchone()
+    is_old = sqlite3.sqlite_version_info < _CONTENTLESS_SINCE
+    if found and is_old and "contentless_delete" in found[0]:
+        raise NewerDatabaseError(
+            "A newer SQLite has made the full-text index of this file.",
+            hint="Use SQLite 3.43 or newer.",
+        )
+    return bool(found)
+
+
+def _make(db: sqlite3.Connection) -> None:
+    """Make the tables, unless another process has just made them."""
+    if not _is_made(db):
+        option = _CONTENTLESS if sqlite3.sqlite_version_info >= _CONTENTLESS_SINCE else ""
+        for statement in _TABLES.replace("{option}", option).split(";\n\n"):
+            db.execute(statement)
+
+
+def _rows(messages: Messages) -> list[tuple[str | None, str]]:
+    """Return the id and the words of each message."""
+    return [(message.id, indexed(message)) for message in messages]
+
+
+def _insert(
+    db: sqlite3.Connection,
+    thread: str,
+    record: str,
+    start: int,
+    rows: Sequence[tuple[str | None, str]],
+) -> None:
+    """Insert a record, or an edit of one, whose first message is at a position."""
+    stop = start + len(rows)
+    (number,) = db.execute(_NUMBER, (thread,)).fetchone()
+    (lane,) = db.execute(_LANE, (_key(number, start), _key(number, stop))).fetchone()
+    if lane >= _LANES:
+        raise StateError(
+            f"Message {start} is in {_LANES} records, and no more can be indexed.", thread=thread
+        )
+    if not rows:
+        lane = _LANES
+        (start,) = db.execute(_EMPTY, (number, lane)).fetchone()
+    row = (number, lane, start, record)
+    db.execute("INSERT INTO threadkeep_memory_records VALUES (?, ?, ?, ?)", row)
+    keyed = [(_key(number, at) + lane, *row) for at, row in enumerate(rows, start)]
+    insert = "INSERT INTO threadkeep_memory_messages VALUES (?, ?)"
+    db.executemany(insert, [(key, id) for key, id, _ in keyed])
+    insert = "INSERT INTO threadkeep_memory_text (rowid, words) VALUES (?, ?)"
+    db.executemany(insert, [(key, words) for key, _, words in keyed])
+
+
+def _hit(row: tuple[str, int, str | None]) -> Hit:
+    """Return a row of the hits; of an edit the record alone, without the position in its name."""
+    record, position, id = row
+    return Hit(record.partition("/")[0], position, id)
+
+
+def _key(number: int, position: int) -> int:
+    return number << 40 | position << 12
+
+
+def _keys(db: sqlite3.Connection, thread: str) -> tuple[int, int]:
+    """Return the first and the last key that a thread's messages may have."""
+    found = db.execute(_NUMBER, (thread,)).fetchone()
+    return (_key(found[0], 0), _key(found[0] + 1, 0) - 1) if found else (0, -1)

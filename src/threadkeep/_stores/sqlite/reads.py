@@ -1,0 +1,443 @@
+"""Reads as SQL. A checkpoint with all that belongs to it is one statement, and so are segments."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import nullcontext, suppress
+from itertools import chain
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from threadkeep._core.engine import model, thread_entry
+from threadkeep._core.engine.usage import ReadUsage
+from threadkeep._stores.records import with_writes
+from threadkeep._stores.sqlite import entries, records, salvage
+from threadkeep._stores.sqlite.records import ManyRows, pack_id
+from threadkeep._stores.sqlite.usage import usage
+from threadkeep.errors import CorruptionError
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+
+T = TypeVar("T")
+_Row: TypeAlias = tuple[Any, ...]
+_Asked: TypeAlias = tuple[int, int, int, int]  # log, start, stop, and where its segments begin
+
+_MOST_SPANS = 64  # of one statement
+
+
+# -- a checkpoint --------------------------------------------------------------------
+
+
+# The first row is the thread's own, with the checkpoint (of id NULL where there is none), its
+# keyframe and its first child; one row for each write follows. Ids grow with time: the first
+# child is nearly always the next row or soon after.
+def _statement_of_one(which: str, key: str) -> str:
+    """SQL for the last of those of a namespace that `which` is true of; `key` is its id."""
+    return f"""
+SELECT * FROM (
+    SELECT 0, t.generation, t.deleted_at, {records.COLUMNS},
+        k.start, k.count, k.data, h.id, h.run, h.seen
+    FROM tk_threads t
+    LEFT JOIN tk_checkpoints c ON c.thread = t.number AND c.ns = ? AND {which}
+    LEFT JOIN tk_heap_segments k ON k.thread = coalesce(t.heap, t.number)
+        AND k.log = coalesce(c.key_log, 0)
+        AND k.start = (
+            SELECT start FROM tk_heap_segments
+            WHERE thread = coalesce(t.heap, t.number) AND log = coalesce(c.key_log, 0)
+                AND start <= coalesce(c.key_pos, 0)
+            ORDER BY start DESC LIMIT 1)
+    LEFT JOIN tk_checkpoints h ON h.thread = t.number AND h.ns = c.ns
+        AND h.id = (
+            SELECT id FROM tk_checkpoints
+            WHERE thread = t.number AND ns = c.ns AND id > c.id AND parent = c.id
+            ORDER BY id LIMIT 1)
+    WHERE t.thread = ?
+    ORDER BY c.id DESC LIMIT 1) q
+UNION ALL
+SELECT 1, w.ns, w.checkpoint, w.seq, w.run, w.seen, w.task, w.path, w.body,
+    {", ".join(["NULL"] * 12)}
+FROM tk_threads t
+CROSS JOIN tk_writes w ON w.thread = t.number AND w.ns = ? AND w.checkpoint = {key}
+WHERE t.thread = ?
+"""
+
+
+_HEAD = _statement_of_one(
+    records.VISIBLE,
+    f"""(SELECT c.id FROM tk_checkpoints c
+        WHERE c.thread = t.number AND c.ns = ? AND {records.VISIBLE} ORDER BY c.id DESC LIMIT 1)""",
+)
+_BY_ID = _statement_of_one("c.id = ?", "?")
+
+
+def checkpoint(db: sqlite3.Connection, read: model.ReadCheckpoint) -> model.ThreadState:
+    """The reply to a `ReadCheckpoint`."""
+    thread, ns = read.thread, read.ns
+    if read.id is None:
+        rows = db.execute(_HEAD, (ns, thread, ns, ns, thread)).fetchall()
+    else:
+        key = pack_id(read.id)
+        rows = db.execute(_BY_ID, (ns, key, thread, ns, key, thread)).fetchall()
+    if not rows:
+        return model.ThreadState(0, 0)
+    rows.sort(key=_part)
+    first = rows[0]
+    generation, deleted_at = first[1] or 0, first[2] or 0
+    if type(generation) is not int or type(deleted_at) is not int:
+        raise records.wrong_types("tk_threads", thread)
+    if first[4] is None:
+        return model.ThreadState(generation, deleted_at)
+    row = records.checkpoint_row(first[3:15])
+    writes = [records.write_row(other[1:9]) for other in rows[1:]]
+    keyframe = None if first[15] is None else records.keyframe(row, first[15:18])
+    child = None if first[18] is None else records.child(first[18:])
+    writes.sort(key=_seq)
+    found = model.StoredCheckpoint(thread, row, keyframe, tuple(writes), child)
+    return model.ThreadState(generation, deleted_at, found)
+
+
+_part = itemgetter(0)
+_seq = attrgetter("seq")
+
+
+# -- segments ------------------------------------------------------------------------
+
+# Stored segments never overlap: the last that starts at or before ours is the first to look at.
+_SEGMENTS = ManyRows(
+    f"""
+WITH q (log, start, stop, least) AS (VALUES {{rows}})
+SELECT s.log, s.start, s.count, s.data FROM tk_threads t CROSS JOIN q CROSS JOIN tk_heap_segments s
+WHERE t.thread = ? AND coalesce(t.generation, 0) = coalesce(?, t.generation, 0)
+    AND s.thread = {entries.HEAP} AND s.log = q.log
+    AND s.start < q.stop AND s.start + s.count > q.start
+    AND s.start >= max(q.least, coalesce(
+        (SELECT start FROM tk_heap_segments
+            WHERE thread = {entries.HEAP} AND log = q.log AND start <= q.start
+            ORDER BY start DESC LIMIT 1),
+        0))
+""",
+    "(?, ?, ?, ?)",
+)
+
+
+def segments(db: sqlite3.Connection, read: model.ReadSegments) -> list[model.Segment]:
+    """The reply to a `ReadSegments`."""
+    asked = _asked(read.spans)
+    found: list[model.Segment] = []
+    for first in range(0, len(asked), _MOST_SPANS):
+        text, values = _statement(read, asked[first : first + _MOST_SPANS])
+        rows = db.execute(text, values).fetchall()
+        found += [records.segment(row[0], row[1:]) for row in rows]
+    return sorted(found)
+
+
+def _asked(spans: Iterable[model.Span]) -> list[_Asked]:
+    """The spans in order, each from behind the one before on.
+
+    A segment that holds several of them is found for the first alone.
+    """
+    asked: list[_Asked] = []
+    log, least = -1, 0
+    for span in sorted(spans):
+        if span.log != log:
+            log, least = span.log, 0
+        if span.start < span.stop and span.stop > least:
+            asked.append((log, span.start, span.stop, least))
+            least = span.stop
+    return asked
+
+
+def _statement(read: model.ReadSegments, asked: Sequence[_Asked]) -> tuple[str, tuple[object, ...]]:
+    """The text for so many spans or a few more, which find nothing, and its values."""
+    size = 1 << (len(asked) - 1).bit_length()
+    log, start, stop, _ = asked[-1]
+    spans = [*asked, *[(log, start, stop, stop)] * (size - len(asked))]
+    return _SEGMENTS.text(size), (*chain.from_iterable(spans), read.thread, read.generation)
+
+
+def needs_transaction(reads: Sequence[model.Read]) -> bool:
+    """Return True if these reads are several statements: one alone sees one state by itself."""
+    if len(reads) == 1 and isinstance(reads[0], model.ReadSegments):
+        return len(reads[0].spans) > _MOST_SPANS
+    return len(reads) != 1 or not isinstance(reads[0], model.ReadCheckpoint)
+
+
+def reply(db: sqlite3.Connection, read: model.Read) -> Any:
+    """Answer one read as its docstring says. Raises the driver's errors."""
+    try:
+        return _REPLIES[type(read)](db, read)
+    except CorruptionError as error:
+        raise error.at(thread=getattr(read, "thread", None)) from error.__cause__
+
+
+class _Finder:
+    """Completes checkpoint rows of one thread: keyframe, writes, child.
+
+    Neighbouring checkpoints share their keyframe, which is read once.
+    """
+
+    def __init__(self, db: sqlite3.Connection, thread: str, number: int, heap: int) -> None:
+        self._db = db
+        self._thread, self._number, self._heap = thread, number, heap
+        self._keyframes: dict[tuple[int, int], model.Segment | None] = {}
+
+    def stored(self, row: model.CheckpointRow) -> model.StoredCheckpoint:
+        key = (self._number, row.ns, pack_id(row.id))
+        writes = tuple(map(records.write_row, self._db.execute(_WRITES, key)))
+        child = self._db.execute(_CHILD, (*key, key[-1])).fetchone()
+        first = records.child(child) if child else None
+        return model.StoredCheckpoint(self._thread, row, self.keyframe(row), writes, first)
+
+    def keyframe(self, row: model.CheckpointRow, *, skip: bool = False) -> model.Segment | None:
+        place = (row.key_log, row.key_pos)
+        if place not in self._keyframes:
+            found = self._db.execute(_SEGMENT_AT, (self._heap, *place)).fetchone()
+            with suppress(CorruptionError) if skip else nullcontext():
+                self._keyframes[place] = records.keyframe(row, found)
+        return self._keyframes.get(place)
+
+
+_WRITES = """
+SELECT ns, checkpoint, seq, run, seen, task, path, body FROM tk_writes
+WHERE thread = ? AND ns = ? AND checkpoint = ? ORDER BY seq
+"""
+# Ids grow with time: the first child is nearly always the next row or soon after.
+_CHILD = """
+SELECT id, run, seen FROM tk_checkpoints
+WHERE thread = ? AND ns = ? AND id > ? AND parent = ? ORDER BY id LIMIT 1
+"""
+_SEGMENT_AT = """
+SELECT start, count, data FROM tk_heap_segments
+WHERE thread = ? AND log = ? AND start <= ? ORDER BY start DESC LIMIT 1
+"""
+
+
+# -- paths ---------------------------------------------------------------------------
+
+_PATH = f"""
+WITH RECURSIVE path (thread, ns, id, parent, step) AS (
+    SELECT thread, ns, id, parent, 1 FROM tk_checkpoints WHERE thread = ? AND ns = ? AND id = ?
+    UNION ALL
+    SELECT c.thread, c.ns, c.id, c.parent, path.step + 1 FROM path JOIN tk_checkpoints c
+        ON c.thread = path.thread AND c.ns = path.ns AND c.id = path.parent
+    LIMIT ?
+)
+SELECT {records.COLUMNS} FROM path JOIN tk_checkpoints c
+    ON c.thread = path.thread AND c.ns = path.ns AND c.id = path.id
+ORDER BY path.step
+"""
+
+
+def _path(db: sqlite3.Connection, read: model.ReadPath) -> list[model.StoredCheckpoint]:
+    number, _, _, heap = entries.read_thread_head(db, read.thread)
+    if number is None:
+        return []
+    finder = _Finder(db, read.thread, number, heap)
+    rows = db.execute(_PATH, (number, read.ns, pack_id(read.id), read.limit)).fetchall()
+    return [finder.stored(records.checkpoint_row(row)) for row in rows]
+
+
+# -- scans ---------------------------------------------------------------------------
+
+_SCAN = f"""
+SELECT t.thread, t.number, coalesce(t.heap, t.number), {records.COLUMNS}
+FROM tk_threads t CROSS JOIN tk_checkpoints c
+"""
+_AFTER = "c.id <= ? AND (c.id < ? OR t.thread > ? OR (t.thread = ? AND c.ns > ?))"
+_TEXT = records.METADATA.replace("{", "{{").replace("}", "}}")  # for str.format
+_METADATA = (
+    f"(c.exact IS NOT NULL OR NOT json_valid({_TEXT})"
+    f" OR {{}}EXISTS (SELECT 1 FROM json_each({_TEXT}) WHERE key = ? AND {{}}))"
+)
+
+
+def _scan(db: sqlite3.Connection, read: model.ScanCheckpoints) -> list[model.StoredCheckpoint]:
+    conditions, values = _scan_conditions(read)
+    one_namespace = read.thread is not None and read.ns is not None
+    order = "c.id DESC" if one_namespace else "c.id DESC, t.thread, c.ns"
+    sql = f"{_SCAN} WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT ?"
+    finders: dict[int, _Finder] = {}
+    page = []
+    for thread, number, heap, *row in db.execute(sql, (*values, read.limit)).fetchall():
+        finder = finders.setdefault(number, _Finder(db, thread, number, heap))
+        page.append(finder.stored(records.checkpoint_row(tuple(row))))
+    return page
+
+
+def _scan_conditions(read: model.ScanCheckpoints) -> tuple[list[str], list[Any]]:
+    conditions, values = ["c.thread = t.number", records.VISIBLE], []
+    for term, value in (
+        ("t.thread = ?", read.thread),
+        ("c.ns = ?", read.ns),
+        ("c.id = ?", None if read.id is None else pack_id(read.id)),
+        ("c.id < ?", None if read.before is None else pack_id(read.before)),
+    ):
+        if value is not None:
+            conditions.append(term)
+            values.append(value)
+    if read.after is not None:
+        key, thread, ns = read.after
+        conditions.append(_AFTER)
+        values += [pack_id(key), pack_id(key), thread, thread, ns]
+    for term, parameters in _filter_conditions(read.filter):
+        conditions.append(term)
+        values += parameters
+    return conditions, values
+
+
+def _filter_conditions(wanted: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+    """A term for each metadata key whose value SQLite compares as Python does."""
+    for key, value in wanted.items():
+        if "\0" in key:
+            continue  # (SQLite ends a key of JSON there)
+        if value is None:  # also where the key is missing
+            yield _METADATA.format("NOT ", "type <> 'null'"), [key]
+        elif isinstance(value, str):
+            yield _METADATA.format("", "type = 'text' AND value = ?"), [key, value]
+        elif isinstance(value, (bool, int, float)) and _fits(value):
+            yield _METADATA.format("", "type <> 'text' AND value = ?"), [key, value]
+
+
+def _fits(value: float) -> bool:
+    return math.isfinite(value) if isinstance(value, float) else -(2**63) <= value < 2**63
+
+
+# -- housekeeping --------------------------------------------------------------------
+
+_ALL_ROWS = f"""
+SELECT {{key}}, {records.COLUMNS} FROM tk_checkpoints c WHERE thread = ? ORDER BY ns, id
+"""
+_ALL_WRITES = """
+SELECT {key}, ns, checkpoint, seq, run, seen, task, path, body FROM tk_writes
+WHERE thread = ? ORDER BY ns, checkpoint, seq
+"""
+_ALL_SEGMENTS = """
+SELECT {key}, log, start, count, length(data) FROM tk_heap_segments
+WHERE thread = ? ORDER BY log, start
+"""
+
+
+_FAMILY = "SELECT thread FROM tk_threads WHERE heap = ? AND number <> ? ORDER BY thread"
+
+
+def _thread(db: sqlite3.Connection, read: model.ReadThread) -> model.ThreadRows:
+    number, generation, deleted_at, heap = entries.read_thread_head(db, read.thread, skip=read.skip)
+    all_rows = salvage.rows if read.skip else _rows
+    rows, broken = all_rows(db, "checkpoints", _ALL_ROWS, number, records.checkpoint_row)
+    all_writes, more = all_rows(db, "writes", _ALL_WRITES, number, records.write_row)
+    places, others = all_rows(db, "segments", _ALL_SEGMENTS, heap, records.place)
+    finder = _Finder(db, read.thread, number or 0, heap)
+    keyframes = [finder.keyframe(row, skip=read.skip) for row in rows]
+    checkpoints, orphans = with_writes(read.thread, rows, keyframes, all_writes)
+    family = tuple([name for (name,) in db.execute(_FAMILY, (heap, number))])
+    own = salvage.thread_row(db, read.thread) if read.skip else ()
+    unreadable = (*own, *broken, *more, *others)
+    return model.ThreadRows(
+        generation, deleted_at, checkpoints, orphans, tuple(places), family, unreadable
+    )
+
+
+def _rows(
+    db: sqlite3.Connection, _table: str, sql: str, number: int | None, make: Callable[[_Row], T]
+) -> tuple[list[T], list[model.UnreadableRow]]:
+    """All rows of a table that are of a thread; see `salvage.rows`."""
+    return [make(row) for row in db.execute(sql.replace("{key}, ", ""), (number,))], []
+
+
+_FIND = """
+SELECT t.thread FROM tk_threads t
+WHERE t.thread >= coalesce(?, '') AND t.thread IS NOT ? AND typeof(t.thread) = 'text'
+    AND EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
+ORDER BY t.thread LIMIT ?
+"""
+_FIND_EMPTY = """
+SELECT thread FROM tk_threads
+WHERE thread >= coalesce(?, '') AND thread IS NOT ? AND typeof(thread) = 'text'
+ORDER BY thread LIMIT ?
+"""
+_FIND_RUNS = """
+SELECT t.thread FROM tk_threads t
+WHERE t.thread >= coalesce(?, '') AND t.thread IS NOT ? AND typeof(t.thread) = 'text'
+    AND EXISTS (
+        SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number
+            AND CASE WHEN json_valid(c.metadata) THEN json_extract(c.metadata, '$.run_id') END
+                IN (SELECT value FROM json_each(?)))
+ORDER BY t.thread LIMIT ?
+"""
+
+
+def _find(db: sqlite3.Connection, read: model.FindThreads) -> list[str]:
+    after = (read.after, read.after)
+    if read.run_ids:
+        rows = db.execute(_FIND_RUNS, (*after, json.dumps(read.run_ids), read.limit))
+    else:
+        rows = db.execute(_FIND_EMPTY if read.empty else _FIND, (*after, read.limit))
+    names = [thread for (thread,) in rows]
+    if not all(type(name) is str for name in names):
+        raise records.wrong_types("tk_threads")
+    return names
+
+
+_FIND_ANY = """
+SELECT t.thread, t.number, coalesce(t.heap, t.number),
+    t.heap IS NULL OR t.thread = (SELECT min(f.thread) FROM tk_threads f WHERE f.heap = t.heap)
+FROM tk_threads t
+WHERE t.thread >= coalesce(?, '') AND t.thread IS NOT ? AND typeof(t.thread) = 'text'
+    AND (EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
+        OR EXISTS (SELECT 1 FROM tk_writes w WHERE w.thread = t.number)
+        OR EXISTS (SELECT 1 FROM tk_heap_segments s WHERE s.thread = coalesce(t.heap, t.number)))
+ORDER BY t.thread LIMIT ?
+"""
+_CHECKPOINT_SIZES = """
+SELECT count(*), coalesce(sum(length(CAST(ns AS BLOB)) + length(id) + coalesce(length(parent), 0)
+    + coalesce(length(CAST(metadata AS BLOB)), 8) + coalesce(length(exact), 0)
+    + length(manifest)), 0)
+FROM tk_checkpoints WHERE thread = ?
+"""
+_WRITE_SIZES = """
+SELECT count(*), coalesce(sum(length(CAST(ns AS BLOB)) + length(checkpoint) + length(task)
+    + coalesce(length(CAST(path AS BLOB)), 0) + length(body)), 0)
+FROM tk_writes WHERE thread = ?
+"""
+_SEGMENT_SIZES = """
+SELECT count(*), coalesce(sum(length(data)), 0) FROM tk_heap_segments WHERE thread = ?
+"""
+_TOTAL = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+
+
+def _sizes(db: sqlite3.Connection, read: model.ReadSizes) -> model.Sizes:
+    (total,) = db.execute(_TOTAL).fetchone()
+    threads = []
+    for thread, number, heap, is_first in db.execute(
+        _FIND_ANY, (read.after, read.after, read.limit)
+    ).fetchall():
+        rows, row_bytes = db.execute(_CHECKPOINT_SIZES, (number,)).fetchone()
+        writes, write_bytes = db.execute(_WRITE_SIZES, (number,)).fetchone()
+        segments, segment_bytes = 0, 0
+        if is_first:
+            segments, segment_bytes = db.execute(_SEGMENT_SIZES, (heap,)).fetchone()
+        size = model.ThreadSize(
+            thread, rows, writes, segments, row_bytes + write_bytes, segment_bytes
+        )
+        threads.append(size)
+    return model.Sizes(total, tuple(threads))
+
+
+_REPLIES: dict[type[model.Read], Callable[[sqlite3.Connection, Any], Any]] = {
+    model.ReadCheckpoint: checkpoint,
+    model.ReadSegments: segments,
+    model.ReadPath: _path,
+    model.ScanCheckpoints: _scan,
+    model.ReadThread: _thread,
+    model.FindThreads: _find,
+    model.ReadSizes: _sizes,
+    ReadUsage: usage,
+    thread_entry.ReadEntry: entries.entry,
+    thread_entry.SearchThreads: entries.search,
+    thread_entry.CountThreads: entries.count,
+    model.ReadDamage: salvage.found,
+}

@@ -1,0 +1,246 @@
+"""Rows as records: ids, metadata, and the columns of each table.
+
+Ids are stored short and in the order of their text: a canonical lower-case UUID as its 16 bytes;
+any other text as the UUID just below it followed by the text, in one BLOB; text below every UUID
+as TEXT. SQLite sorts TEXT before BLOB and both bytewise, so the order is that of the texts.
+
+Most metadata is `{"source":"loop","step":7,"parents":{}}`: `source` and `step` have columns and
+`metadata` is NULL. Any other text is stored whole. The text read back is the text stored.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from functools import lru_cache
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from threadkeep._core.engine.model import (
+    HIDDEN,
+    CheckpointRow,
+    Child,
+    Segment,
+    SegmentInfo,
+    WriteRow,
+)
+from threadkeep._stores.sqlite.failures import DAMAGED
+from threadkeep.errors import CorruptionError
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator, Sequence
+
+
+_UUID_BYTES = 16
+_HEX = "0123456789abcdef"
+_SHAPE = "x" * 8 + "-xxxx-xxxx-xxxx-" + "x" * 12
+
+
+@lru_cache(maxsize=4096)
+def pack_id(text: str) -> bytes | str:
+    """Turn an id into what is stored."""
+    packed = _uuid_bytes(text)
+    if packed is not None:
+        return packed
+    below = _uuids_below(text)
+    return (below - 1).to_bytes(_UUID_BYTES, "big") + text.encode() if below else text
+
+
+@lru_cache(maxsize=4096)
+def unpack_id(packed: bytes | str) -> str:
+    """Turn what is stored back into the id."""
+    if isinstance(packed, str):
+        return packed
+    return packed[_UUID_BYTES:].decode() if len(packed) > _UUID_BYTES else _uuid_text(packed.hex())
+
+
+def unpack_any(value: Any) -> Any:
+    """Turn what is stored back into the id; return anything that is none as it is."""
+    try:
+        return unpack_id(value) if type(value) in _ID else value
+    except ValueError:
+        return value
+
+
+def _uuid_bytes(text: str) -> bytes | None:
+    if len(text) != len(_SHAPE) or not text[8] == text[13] == text[18] == text[23] == "-":
+        return None
+    digits = text.replace("-", "")
+    try:
+        packed = bytes.fromhex(digits)
+    except ValueError:
+        return None
+    return packed if len(packed) == _UUID_BYTES and packed.hex() == digits else None
+
+
+def _uuid_text(digits: str) -> str:
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def _uuids_below(text: str) -> int:
+    """Count the canonical UUIDs that sort before `text`, which is none itself."""
+    digits, left = 0, 32
+    for expected, found in zip(_SHAPE, text.ljust(len(_SHAPE), "\0"), strict=False):
+        if expected == "-":
+            if found != "-":
+                return (digits + (found > "-")) << 4 * left
+        else:
+            left -= 1
+            digits = digits * 16 + bisect_left(_HEX, found)
+            if found not in _HEX:
+                return digits << 4 * left
+    return digits + 1
+
+
+_PLAIN = re.compile(r'\{"source":"([a-z]{1,16})","step":(-?[1-9][0-9]{0,17}|0),"parents":\{\}\}')
+
+METADATA = """coalesce(c.metadata,
+    '{"source":"' || c.source || '","step":' || c.step || ',"parents":{}}')"""
+"""The metadata of row `c` of `tk_checkpoints`, in SQL."""
+
+
+def split_metadata(text: str) -> tuple[str, int, str]:
+    """Turn metadata into `source`, `step` and the text; no source: it is the text that counts."""
+    plain = _PLAIN.fullmatch(text)
+    return ("", 0, text) if plain is None else (plain[1], int(plain[2]), "")
+
+
+_Row: TypeAlias = tuple[Any, ...]
+
+COLUMNS = (
+    f"c.ns, c.id, c.parent, c.run, c.seen, c.flags, c.ts, {METADATA}, c.exact,"
+    " c.key_log, c.key_pos, c.manifest"
+)
+VISIBLE = f"(c.flags & {HIDDEN}) IS NOT {HIDDEN}"  # flags are NULL for 0
+
+_NOTHING = type(None)
+_ID = (bytes, str)
+_COUNT = (int, _NOTHING)
+_SEGMENT_TYPES = (int, int, bytes)
+_PLACE_KINDS = ((int,), (int,), (int,), (int,))
+_WRITE_KINDS = ((str,), _ID, (int,), _COUNT, _COUNT, _ID, (str, _NOTHING), (bytes,))
+_CHECKPOINT_KINDS = (
+    *((str,), _ID, (bytes, str, _NOTHING), _COUNT, _COUNT, _COUNT, (int, str)),
+    *((str,), (bytes, _NOTHING), _COUNT, _COUNT, (bytes,)),
+)
+
+
+def _checked(row: _Row, kinds: tuple[tuple[type, ...], ...], table: str) -> _Row:
+    if _are(tuple(map(type, row)), kinds):
+        return row
+    raise wrong_types(table)
+
+
+def wrong_types(table: str, thread: str | None = None) -> CorruptionError:
+    """The error of a row whose columns hold what they cannot."""
+    text = f"A row of {table} holds values of the wrong types."
+    return CorruptionError(text, hint=DAMAGED, thread=thread)
+
+
+@lru_cache(maxsize=256)  # rows come in few shapes
+def _are(found: tuple[type, ...], kinds: tuple[tuple[type, ...], ...]) -> bool:
+    return all(kind in allowed for kind, allowed in zip(found, kinds, strict=True))
+
+
+def checkpoint_row(row: _Row) -> CheckpointRow:
+    """The record of a row of `COLUMNS`."""
+    _checked(row, _CHECKPOINT_KINDS, "tk_checkpoints")
+    ns, key, parent, run, seen, flags, ts, text, exact, key_log, key_pos, manifest = row
+    return CheckpointRow(
+        ns,
+        unpack_id(key),
+        None if parent is None else unpack_id(parent),
+        run or 0,
+        seen or 0,
+        flags or 0,
+        ts,
+        text,
+        exact,
+        key_log or 0,
+        key_pos or 0,
+        manifest,
+    )
+
+
+def write_row(row: _Row) -> WriteRow:
+    """The record of a row of `tk_writes`."""
+    _checked(row, _WRITE_KINDS, "tk_writes")
+    ns, checkpoint, seq, run, seen, task, path, body = row
+    task_id = unpack_id(task)
+    return WriteRow(ns, unpack_id(checkpoint), run or 0, seen or 0, task_id, path or "", body, seq)
+
+
+def segment(log: int, row: _Row) -> Segment:
+    """The record of a segment of this log: its start, count and data."""
+    if tuple(map(type, row)) != _SEGMENT_TYPES:
+        raise wrong_types("tk_heap_segments")
+    return Segment(log, *row)
+
+
+def place(row: _Row) -> SegmentInfo:
+    """The record of a segment without its data."""
+    return SegmentInfo(*_checked(row, _PLACE_KINDS, "tk_heap_segments"))
+
+
+def keyframe(row: CheckpointRow, found: _Row | None) -> Segment | None:
+    """A checkpoint's keyframe, of the last segment that starts at or before its place."""
+    if found is None:
+        return None
+    last = segment(row.key_log, found)
+    return last if last.stop > row.key_pos else None
+
+
+def child(row: _Row) -> Child:
+    """The record of a child: its id, run and seen."""
+    return Child(unpack_id(row[0]), row[1] or 0, row[2] or 0)
+
+
+CACHED = 256
+"""Prepared statements that a connection which writes keeps."""
+
+_SIZES = (64, 32, 16)  # and all below: rows of one statement
+
+
+class ManyRows:
+    """A statement whose text repeats a part for each row, where `{rows}` stands.
+
+    There are few distinct texts, and the driver releases the interpreter's lock once for each.
+    """
+
+    def __init__(self, text: str, row: str) -> None:
+        self._text = text
+        self._row = row
+        self._texts: dict[int, str] = {}
+
+    def run(self, db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
+        """Execute it for the rows, some at a time."""
+        if len(rows) == 1:
+            db.execute(self.text(1), rows[0])
+            return
+        for part in _parts(rows):
+            db.execute(self.text(len(part)), tuple(chain.from_iterable(part)))
+
+    def ask(self, db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        """Execute it for the rows, some at a time; return all that it found."""
+        found: list[Any] = []
+        for part in _parts(rows):
+            values = tuple(chain.from_iterable(part))
+            found += db.execute(self.text(len(part)), values).fetchall()
+        return found
+
+    def text(self, count: int) -> str:
+        """Return the SQL for so many rows."""
+        text = self._texts.get(count)
+        if text is None:
+            rows = ", ".join([self._row] * count)
+            text = self._texts[count] = self._text.replace("{rows}", rows)
+        return text
+
+
+def _parts(rows: Sequence[Sequence[Any]]) -> Iterator[Sequence[Sequence[Any]]]:
+    start = 0
+    while left := len(rows) - start:
+        size = next((size for size in _SIZES if size <= left), left)
+        yield rows[start : start + size]
+        start += size

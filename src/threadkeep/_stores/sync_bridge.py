@@ -1,0 +1,119 @@
+"""Runs coroutines that never suspend, so that one logic serves blocking and awaiting callers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from types import CoroutineType
+from typing import Any, Generic, TypeVar
+
+from threadkeep._core.engine.model import Change, Read
+from threadkeep._core.engine.usage import ItemUsage
+from threadkeep._stores.base import AsyncBackend, Backend, Scrubbed
+from threadkeep._stores.process_forks import LoopConnections
+from threadkeep.errors import ThreadkeepError
+
+T = TypeVar("T")
+
+
+def finish(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end in the calling thread, by one step: nothing it awaits suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        coroutine.close()
+    raise AssertionError("A coroutine over a blocking driver suspended.")  # pragma: no cover
+
+
+async def sleep(seconds: float) -> None:
+    """Sleep in the calling thread."""
+    time.sleep(seconds)  # noqa: ASYNC251 - nothing else waits for this thread
+
+
+async def result(value: Any) -> Any:
+    """Return the result of a driver's method, awaited where its driver is async."""
+    return await value if isinstance(value, CoroutineType) else value
+
+
+class _Entered:
+    """Async face of a blocking context manager."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: AbstractContextManager[Any]) -> None:
+        self._context = context
+
+    async def __aenter__(self) -> Any:
+        return self._context.__enter__()
+
+    async def __aexit__(self, *error: Any) -> bool | None:  # noqa: PYI036 - passed on as it is
+        return self._context.__exit__(*error)
+
+
+def entered(context: Any) -> AbstractAsyncContextManager[Any]:
+    """Return a driver's context manager, blocking or async, for `async with`."""
+    found: AbstractAsyncContextManager[Any] = (
+        context if hasattr(context, "__aenter__") else _Entered(context)
+    )
+    return found
+
+
+A = TypeVar("A", bound=AsyncBackend)
+
+
+class BlockingFace(Backend, Generic[A]):
+    """A backend for blocking calls: an async one (`face`) over connections that never suspend.
+
+    `asynchronous` is the same store for awaiting calls, `loops` are its connections.
+    """
+
+    commits_groups = True
+    has_identity = True
+
+    def __init__(
+        self, face: A, asynchronous: A | None = None, loops: LoopConnections[Any] | None = None
+    ) -> None:
+        self.face = face
+        self._loops = loops
+        self.asynchronous = asynchronous
+        self.counts_usage = face.counts_usage
+
+    @property
+    def retries(self) -> int:
+        """See `Backend.retries`. Those of awaiting calls, too."""
+        beside = 0 if self.asynchronous is None else self.asynchronous.retries
+        return self.face.retries + beside
+
+    def fetch(self, reads: Sequence[Read]) -> list[Any]:
+        """See `Backend.fetch`."""
+        return finish(self.face.fetch(reads))
+
+    def commit(self, change: Change) -> None:
+        """See `Backend.commit`."""
+        finish(self.face.commit(change))
+
+    def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """See `Backend.commit_many`."""
+        return finish(self.face.commit_many(changes))
+
+    def identity(self) -> str:
+        """See `Backend.identity`."""
+        return finish(self.face.identity())
+
+    def item_usage(self, now: int) -> ItemUsage:
+        """See `Backend.item_usage`."""
+        return finish(self.face.item_usage(now))
+
+    def scrub(self, *, rewrite: bool) -> Scrubbed:
+        """See `Backend.scrub`."""
+        return finish(self.face.scrub(rewrite=rewrite))
+
+    def close(self) -> None:
+        """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
+        finish(self.face.close())
+        if self._loops is not None:
+            self._loops.close_elsewhere()

@@ -1,5 +1,0 @@
-"""Rows in a PostgreSQL database (needs the extra `threadkeep[postgres]`)."""
-
-from threadkeep.backends.postgres.backend import AsyncPostgresBackend, PostgresBackend, opened
-
-__all__ = ["AsyncPostgresBackend", "PostgresBackend", "opened"]

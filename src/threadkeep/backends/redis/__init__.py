@@ -1,8 +1,0 @@
-"""Rows in a Redis or Valkey server, or in a cluster of them.
-
-Needs the extra `threadkeep[redis]`.
-"""
-
-from threadkeep.backends.redis.backend import AsyncRedisBackend, RedisBackend, hot_store, opened
-
-__all__ = ["AsyncRedisBackend", "RedisBackend", "hot_store", "opened"]

@@ -1,0 +1,80 @@
+"""A saver, a store and a cache on one database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+from threadkeep._run.layers import driver
+from threadkeep._run.layers.driver import Workflow, either
+from threadkeep.cache import Cache
+from threadkeep.savers.saver import Saver
+from threadkeep.savers.savers import open_saver
+from threadkeep.store import Store
+
+
+class _Three(NamedTuple):
+    saver: Saver
+    store: Store
+    cache: Cache
+
+
+class Opened(driver.Closing, _Three):
+    """A saver, and the store and the cache that use its connections: a tuple of the three.
+
+    Use it under `with` or `async with`, which closes them.
+    """
+
+    def setup(self) -> None:
+        """Make the tables that a PostgreSQL database needs. Idempotent."""
+        self.saver.setup()
+        self.store.setup()
+
+    async def asetup(self) -> None:
+        """Async variant of `setup`."""
+        await self.saver.asetup()
+        await self.store.asetup()
+
+    def _opening(self) -> Workflow[None]:
+        for each in self:
+            yield from each._opening()  # noqa: SLF001 - each is ours
+
+    def _close(self) -> Workflow[None]:
+        """Close all three. Idempotent."""
+        for each in (self.cache, self.store, self.saver):
+            yield from either(each.close, each.aclose)
+
+    close, aclose = driver.both(_close)
+
+
+def open_all(
+    url: str,
+    *,
+    store: Mapping[str, Any] | None = None,
+    cache: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Opened:
+    """Open a saver, a store and a cache on one database, in this order.
+
+    They share its connections, and the `serde`, so that what one encrypts the others do too.
+
+    Args:
+        url: as `open_saver` takes it.
+        store: options of `threadkeep.store.Store`, such as `index`.
+        cache: options of `threadkeep.cache.Cache`.
+        **options: those of `open_saver`.
+
+    Raises:
+        OpenError: the scheme is unknown, or the store cannot be opened.
+        InvalidArgumentError, TypeError: an option is invalid or unknown.
+    """
+    saver = open_saver(url, **options)
+    serde = {"serde": options["serde"]} if options.get("serde") is not None else {}
+    with ExitStack() as stack:
+        stack.callback(saver.close)
+        items = Store(saver.backend, **{**serde, **(store or {})})
+        stack.callback(items.close)
+        opened = Opened(saver, items, Cache(saver.backend, **{**serde, **(cache or {})}))
+        stack.pop_all()
+    return opened

@@ -1,0 +1,1 @@
+"""Savers, their options and their maintenance."""

@@ -1,0 +1,178 @@
+"""Backups of a store and their restore, each in the store's own way.
+
+A backup is complete or absent. What a store holds is replaced only if the caller says so.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from threadkeep._core.engine.operation import Progress
+from threadkeep._run.layered_store import LayeredStore
+from threadkeep._run.layers import driver
+from threadkeep._stores.base import AsyncBackend, Backend
+from threadkeep._stores.files import file_errors, replacing
+from threadkeep._stores.open import file_of, is_postgres, open_backend, postgres_dumps
+from threadkeep._stores.sqlite import SqliteBackend, maintenance
+from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
+from threadkeep.savers.saver import Saver
+from threadkeep.threads.archives.layer import TierLayer
+from threadkeep.threads.transfer import bundles
+from threadkeep.threads.transfer.bundles import ImportOptions, Kind, check_may_be_replaced, kind_of
+
+Format = Literal["native", "bundle"]
+
+BUNDLE_SUFFIX = ".tkb"
+
+
+class BackedUp(NamedTuple):
+    """Result of a backup.
+
+    Attributes:
+        kind: the kind of file.
+        size: its bytes.
+        threads: how many threads it holds, if that is known.
+        away: threads with values in the cold store, which the backup does not hold.
+        skipped: damaged threads that a bundle does not hold, each with the reason.
+    """
+
+    kind: Kind
+    size: int
+    threads: int | None
+    away: tuple[str, ...]
+    skipped: dict[str, str]
+
+
+class Restored(NamedTuple):
+    """Number of threads that were written, if known, and of those that were there already."""
+
+    threads: int | None
+    unchanged: int = 0
+
+
+def back_up(
+    store: str, file: Path, progress: Progress, *, form: Format | None = None, programs: str = ""
+) -> BackedUp:
+    """Back up a store to a file, while programs use it. An older backup is replaced.
+
+    Without a `form`, it is a bundle if the file's name ends in `.tkb`, or the store has no format
+    of its own. `programs` is the folder of PostgreSQL's, "" that of TK_PG_BIN, else the PATH.
+    """
+    check_may_be_replaced(file)
+    kind, path = _kind_for(store, file, form), file_of(store)
+    if path is not None and file.exists() and Path(path).exists() and file.samefile(path):
+        raise InvalidArgumentError(f"{file} is the store itself.", hint="Use another file.")
+    threads, skipped = None, dict[str, str]()
+    if kind is Kind.BUNDLE:
+        with _readable(store, file.parent, progress) as backend:
+            threads = driver.run(
+                bundles.back_up(LayeredStore(backend, TierLayer()), file, progress, skipped)
+            )
+    else:
+        with replacing(file) as beside:
+            if path is None:
+                postgres_dumps(store, _folder(programs)).back_up(beside)
+            else:
+                threads = maintenance.back_up(path, beside, partial(progress, "pages copied"))
+    away = _away(store)
+    with file_errors(file):
+        return BackedUp(kind, file.stat().st_size, threads, away, skipped)
+
+
+def _away(store: str) -> tuple[str, ...]:
+    """Return the threads that are archived, and those with offloaded values."""
+    with Saver(_opened(store)) as saver:
+        found = saver.threads.scan()
+        return tuple([t.id for t in found if t.archived_bytes is not None or t.offloaded_bytes])
+
+
+def restore(
+    file: Path, store: str, progress: Progress, *, replace: bool = False, programs: str = ""
+) -> Restored:
+    """Restore a backup to a store of its own kind, or a bundle to any.
+
+    `replace` removes what is there: the whole store; for a bundle the threads that it has.
+
+    Raises:
+        ThreadExistsError: threads in the store would be lost.
+        InvalidArgumentError: the backup is of another kind of store.
+    """
+    kind, path = kind_of(file), file_of(store)
+    if kind is Kind.BUNDLE:
+        names = driver.run(bundles.verify(file, progress))
+        with closing(driver.BackendPair(_opened(store, read_only=False)).blocking) as backend:
+            backend.migrate()
+            # (without the cold store: what is restored may name objects there)
+            fill = bundles.fill(
+                LayeredStore(backend, TierLayer()), file, names, ImportOptions(replace), progress
+            )
+            done = driver.run(fill)
+        return Restored(len(done.added), len(done.unchanged))
+    now = time.time_ns() // 1000
+    if kind is Kind.SQLITE and path is not None:
+        _check_sound(file, progress)
+        return Restored(maintenance.restore(file, path, now, replace=replace))
+    if kind is Kind.POSTGRES and is_postgres(store):
+        postgres_dumps(store, _folder(programs)).restore(file, now, replace=replace)
+        return Restored(None)
+    raise InvalidArgumentError(
+        f"{file} is {kind.value}, and cannot be restored into another kind of store.",
+        hint="Restore it into a store of its own kind, and copy the threads with a bundle:"
+        " threadkeep backup STORE threads.tkb",
+    )
+
+
+def _kind_for(store: str, file: Path, form: Format | None) -> Kind:
+    own = Kind.POSTGRES if is_postgres(store) else Kind.BUNDLE
+    if file_of(store) is not None:
+        own = Kind.SQLITE
+    if form == "native" and own is Kind.BUNDLE:
+        raise InvalidArgumentError(
+            "This kind of store has no backup format of its own.", hint="Use --format bundle."
+        )
+    by_name = form is None and file.suffix == BUNDLE_SUFFIX
+    return Kind.BUNDLE if form == "bundle" or by_name else own
+
+
+@contextmanager
+def _readable(store: str, folder: Path, progress: Progress) -> Iterator[Backend]:
+    """Open the store for reading; of a SQLite file a copy, which is one state of all threads."""
+    path = file_of(store)
+    with ExitStack() as stack:
+        if path is not None:
+            stack.enter_context(file_errors(folder))
+            own = tempfile.TemporaryDirectory(dir=folder, prefix=".threadkeep-")
+            store = str(Path(stack.enter_context(own), "copy.db"))
+            maintenance.back_up(path, Path(store), partial(progress, "pages copied"))
+        yield stack.enter_context(closing(driver.BackendPair(_opened(store)).blocking))
+
+
+def _opened(store: str, *, read_only: bool = True) -> Backend | AsyncBackend:
+    path = file_of(store)
+    return open_backend(store) if path is None else SqliteBackend(path, read_only=read_only)
+
+
+def _check_sound(file: Path, progress: Progress) -> None:
+    with Saver(SqliteBackend(file, read_only=True)) as saver:
+        report = saver.check(progress)
+    if not report.ok:
+        raise CorruptionError(
+            f"{file} is damaged: {report.findings[0]}",
+            hint=f"See `threadkeep check {file}`, and use an older backup. If there is none: it is"
+            " a database itself, and its sound threads can be used.",
+        )
+
+
+def _folder(programs: str) -> str:
+    """Return the folder of PostgreSQL's programs; "" for the PATH."""
+    folder = programs or os.environ.get("TK_PG_BIN", "")
+    if folder and not Path(folder).is_dir():
+        raise OpenError(f"There is no folder {folder}.", hint="Correct --pg-bin or TK_PG_BIN.")
+    return folder

@@ -1,0 +1,495 @@
+"""Saver: LangGraph's `BaseCheckpointSaver`, sync and async, on any backend."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+import time
+from collections.abc import (
+    AsyncIterator,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from threadkeep._core import arguments, validation
+from threadkeep._core.codec import Compression, NativeCodec, SerdeCodec
+from threadkeep._core.engine import listing, load, put
+from threadkeep._core.engine.context import Engine, remember, to_commit
+from threadkeep._core.engine.operation import Operation
+from threadkeep._core.engine.put import Call, Put
+from threadkeep._run.layered_store import (
+    RANDOM,
+    LayeredStore,
+)
+from threadkeep._run.layers import driver, layer
+from threadkeep._stores.process_forks import ResetInChild
+from threadkeep.errors import ThreadkeepError
+from threadkeep.savers.maintenance import Maintenance
+from threadkeep.savers.options import NAMES, check_options
+from threadkeep.savers.serializing import Serializing
+from threadkeep.threads import lazy
+from threadkeep.threads.archives.layer import TierLayer
+from threadkeep.threads.facade import Threads
+from threadkeep.threads.retention.background import Collector, Gained, quietly
+
+if TYPE_CHECKING:
+    from threadkeep._core.engine.operation import Progress
+    from threadkeep._core.engine.usage import Counters
+    from threadkeep._core.policies.retention import Retention
+    from threadkeep._core.policies.tiering import Tiering
+    from threadkeep._run.group_commit import GroupCommit
+    from threadkeep._run.segment_cache import Cache
+    from threadkeep._run.write_behind import WriteBehind
+    from threadkeep._stores.base import AsyncBackend, Backend
+    from threadkeep.threads.streams.stream import Stream
+
+PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
+
+WORKING_SET_BYTES = 256 * 1024 * 1024
+_CLONES = 16  # savers with another allowlist that are kept for the next run
+_log = logging.getLogger("threadkeep")
+
+
+class _ForkedRuns(ResetInChild):
+    """Counter and log of runs that left the head of another one behind."""
+
+    def _reset(self) -> None:
+        self.count = 0
+        self._lock = threading.Lock()
+
+    def note(self, thread: str, head: str, checkpoint: str) -> None:
+        with self._lock:
+            self.count += 1
+        _log.warning(
+            "A run has left a head of thread %r behind: its checkpoint %s does not continue from"
+            " %s, which another run stored. Both are kept, as branches."
+            ' With conflicts="raise" such a run is refused.',
+            thread,
+            checkpoint,
+            head,
+        )
+
+
+class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
+    """A LangGraph checkpoint saver that stores what changed, on any backend.
+
+    Args:
+        backend: stores the rows; closed with the saver. On an async one, sync methods are for
+            other threads than that of its event loop.
+        conflicts: "fork" lets concurrent runs of a thread branch, as LangGraph does, and logs
+            it (see `forked_runs`); "raise" refuses the later one with `ConflictError`.
+        serde: a LangGraph serializer to use instead of threadkeep's own codec.
+        compression: when and how segments are compressed.
+        pickle_fallback: pickle what cannot be stored otherwise (and load pickles, which
+            runs the code they name: only for data that is trusted).
+        working_set_bytes: about how much memory to use for remembering threads.
+        group_commit: limits for several saves in one transaction. None: saves that are queued
+            together share one, and none is delayed to wait for more.
+        write_behind: saves return before they are durable, and are stored soon. Not with
+            `conflicts="raise"`, nor with an async pool or client.
+        cache: how much of the store to cache in memory, as bytes; None for nothing.
+        hot: the URL of a Redis that caches a PostgreSQL database for all processes.
+        cold: the URL of the cold store, for archived threads and old values of others:
+            `file:///folder`, `s3://bucket/path`, `gs://bucket/path` or `az://container/path`.
+        tiering: what is cached, and what `threads.tier()` moves into the cold store by default.
+        retention: what to keep of threads without a retention of their own; `threads.gc()`
+            removes the rest.
+        gc_every: seconds, or a timedelta, between two runs of `threads.gc()` (and of
+            `threads.tier()` if `tiering` and `cold` are given) in a background thread, until the
+            saver is closed; not in the child of a fork. Failures are logged.
+        gc_on_put: the number of checkpoints that this saver puts into a thread before a put
+            applies retention to it. Failures are logged.
+
+    Raises:
+        InvalidArgumentError: an option is invalid, or `gc_every` has no sync backend.
+        OpenError: `hot` or `cold` cannot be read or opened, or its library is not installed.
+    """
+
+    def __init__(  # noqa: PLR0913 - they are given by name
+        self,
+        backend: Backend | AsyncBackend,
+        *,
+        conflicts: Literal["fork", "raise"] = "fork",
+        serde: SerializerProtocol | None = None,
+        compression: Compression | None = None,
+        pickle_fallback: bool = False,
+        working_set_bytes: int = WORKING_SET_BYTES,
+        group_commit: GroupCommit | None = None,
+        write_behind: WriteBehind | None = None,
+        cache: Cache | None = None,
+        hot: str | None = None,
+        cold: str | None = None,
+        tiering: Tiering | None = None,
+        retention: Retention | None = None,
+        gc_every: timedelta | float | None = None,
+        gc_on_put: int | None = None,
+    ) -> None:
+        given = locals()
+        check_options({name: given[name] for name in NAMES})
+        if gc_every is not None:
+            driver.BackendPair(backend).blocking  # noqa: B018 - raises if there is none
+        self._begin_serde(serde)
+        codec = NativeCodec(pickle_fallback=pickle_fallback) if serde is None else SerdeCodec(serde)
+        self._store = LayeredStore(
+            backend,
+            _tier(cold),
+            group_commit=group_commit,
+            write_behind=write_behind,
+            cache=cache,
+            hot=hot,
+            tiering=tiering,
+            working_set_bytes=working_set_bytes,
+        )
+        self._store.retention = retention
+        self._forked = _ForkedRuns()
+        self._engine = Engine(
+            codec=codec,
+            compression=compression or Compression(),
+            working_set=self._store.working_set,
+            conflicts=conflicts,
+            token=RANDOM.getrandbits,
+            now=_now,
+            forked=self._forked.note,
+            holds_all=write_behind is not None,
+        )
+        self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
+        self._gained = None if gc_on_put is None else Gained(gc_on_put)
+        self._collector: Collector | None = None
+        if gc_every is not None:
+            every = validation.duration("gc_every", gc_every)
+            self._collector = Collector(self._collect, every.total_seconds())
+
+    @property
+    def backend(self) -> Backend | AsyncBackend:
+        """The backend that stores the rows."""
+        return self._store.backend
+
+    @property
+    def threads(self) -> Threads:
+        """Methods on threads beside running them: search, fork, archive and so on."""
+        threads = Threads(self._store, self._engine)
+        self._family.add(threads)
+        return threads
+
+    @property
+    def forked_runs(self) -> int:
+        """Number of runs since opening that branched off the newest checkpoint of another run.
+
+        Counts runs of this saver, and runs of other processes if one of ours had loaded their
+        checkpoint. Each is logged as a warning.
+        """
+        return self._forked.count
+
+    def counters(self) -> Counters:
+        """Return the counters of this saver since it was opened, in this process.
+
+        Reads memory alone. The counters of a closed saver stay.
+        """
+        return self._store.counters(self._forked.count)
+
+    # -- reading ---------------------------------------------------------------------
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Return the checkpoint that the config names, or the thread's head; None if there is none.
+
+        Raises:
+            InvalidConfigError: the config has no thread_id.
+            CorruptionError, UnknownTypeError: it cannot be read back as it was.
+        """
+        return self._store.run(self._get_tuple(arguments.load(config), config))
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Async variant of `get_tuple`."""
+        call = arguments.load(config)
+        # (a load that decodes much would hold up the event loop)
+        run = self._store.arun_here if load.is_hot(self._engine, call) else self._store.arun
+        return await run(self._get_tuple(call, config))
+
+    def _get_tuple(
+        self, call: load.Load, config: RunnableConfig
+    ) -> Operation[CheckpointTuple | None]:
+        loaded = yield from load.load(self._engine, call)
+        return None if loaded is None else arguments.checkpoint_tuple(loaded, config)
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Yield checkpoints, newest first, of the config's thread or (None) of all threads.
+
+        Args:
+            config: names the thread, and may name a namespace and a checkpoint.
+            filter: metadata that a checkpoint must have.
+            before: only checkpoints with a smaller id than this config's.
+            limit: the most to yield.
+
+        Raises:
+            InvalidArgumentError: the limit or an id is invalid.
+            CorruptionError: a checkpoint is damaged; nothing is left out.
+        """
+        at = listing.begin(arguments.listing(config, filter, before, limit))
+        while at is not None:
+            found, at = self._store.run(listing.page(self._engine, at))
+            yield from map(arguments.checkpoint_tuple, found)
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """Async variant of `list`."""
+        at = listing.begin(arguments.listing(config, filter, before, limit))
+        while at is not None:
+            found, at = await self._store.arun(listing.page(self._engine, at))
+            for loaded in found:
+                yield arguments.checkpoint_tuple(loaded)
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Return the writes that DeltaChannels are rebuilt from; see `BaseCheckpointSaver`."""
+        return self._store.run(self._history(config, channels))
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Async variant of `get_delta_channel_history`."""
+        return await self._store.arun(self._history(config, channels))
+
+    def _history(
+        self, config: RunnableConfig, channels: Sequence[str]
+    ) -> Operation[Mapping[str, Any]]:
+        return listing.delta_history(self._engine, arguments.place(config), list(channels))
+
+    # -- writing ---------------------------------------------------------------------
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint; durable on return. The config names its parent.
+
+        Raises:
+            InvalidConfigError: no thread_id, or the checkpoint has no id.
+            InvalidArgumentError: a name, a version or the time cannot be stored.
+            UnserializableError: a value cannot be stored so that it comes back exactly.
+            ConflictError: with `conflicts="raise"`: another run moved the thread.
+            ThreadDeletedError: the thread was deleted while this run was under way.
+        """
+        call = arguments.put(config, checkpoint, metadata, new_versions)
+        self._save(call)
+        if self._gained is not None and self._gained.is_enough(call.place.thread):
+            self._store.run(self._thinned(call.place.thread))
+        return arguments.stored(call)
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Async variant of `put`."""
+        call = arguments.put(config, checkpoint, metadata, new_versions)
+        await self._asave(call)
+        if self._gained is not None and self._gained.is_enough(call.place.thread):
+            await self._store.arun(self._thinned(call.place.thread))
+        return arguments.stored(call)
+
+    def _save(self, call: Call) -> None:
+        """Commit a batch that can be built at once; run the whole operation where that fails."""
+        place, built = call.place, put.build(self._engine, call)
+        if built is None:
+            self._store.run(put.save(self._engine, call))
+            return
+        try:
+            self._store.commit(to_commit(self._engine, place, built))
+        except ThreadkeepError as error:
+            self._store.run(put.save(self._engine, call, (built, error)))
+        except BaseException:
+            built.appender.failed()
+            raise
+        else:
+            remember(self._engine, place, built)
+
+    async def _asave(self, call: Call) -> None:
+        """Async variant of `_save`. A batch that is built at once has the values of the call."""
+        place, built = call.place, put.build(self._engine, call)
+        if built is None:
+            await self._store.arun_here(put.save(self._engine, call))
+            return
+        try:
+            waiting = self._store.submit(to_commit(self._engine, place, built))
+            if waiting is not None:
+                await waiting
+        except ThreadkeepError as error:
+            await self._store.arun_here(put.save(self._engine, call, (built, error)))
+        except BaseException:
+            built.appender.failed()
+            raise
+        else:
+            remember(self._engine, place, built)
+
+    def _thinned(self, thread: str) -> Operation[None]:
+        """Remove what the thread need not keep. Failures are logged."""
+        thin = partial(lazy.gc.thin, self._engine, thread, self._store.retention)
+        return quietly(thread, thin)
+
+    def _stored(self, call: Put, engine: Engine | None = None) -> Operation[RunnableConfig]:
+        yield from put.save(engine or self._engine, call)
+        return arguments.stored(call)
+
+    def put_many(self, puts: Sequence[PutArguments]) -> Sequence[RunnableConfig]:
+        """Store many checkpoints at once, as `put` would one after the other.
+
+        Arguments are checked before anything is stored. Where this fails in the middle,
+        some of those before may be stored; to do all again is harmless.
+
+        Args:
+            puts: the arguments of a `put` each: config, checkpoint, metadata, new_versions.
+                A config that names a checkpoint of the same call makes that its parent.
+
+        Returns:
+            The config of each, in order, with its id.
+
+        Raises:
+            ThreadkeepError: as `put`.
+        """
+        calls = arguments.puts(puts)
+        done = self._store.run(layer.together(self._apart(calls)))
+        return done or [self._store.run(self._stored(call)) for call in calls]
+
+    async def aput_many(self, puts: Sequence[PutArguments]) -> Sequence[RunnableConfig]:
+        """Async variant of `put_many`."""
+        calls = arguments.puts(puts)
+        done = await self._store.arun(layer.together(self._apart(calls)))
+        return done or [await self._store.arun(self._stored(call)) for call in calls]
+
+    def _apart(self, calls: Iterable[Put]) -> Iterator[Operation[RunnableConfig]]:
+        """Yield the operations, which remember apart what is not stored yet."""
+        engine = self._engine.apart()
+        return (self._stored(call, engine) for call in calls)
+
+    def put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """Store a task's pending writes on the config's checkpoint; durable on return.
+
+        Raises:
+            InvalidConfigError: no thread_id, or no checkpoint_id.
+            InvalidArgumentError: a name or an id is no text.
+            UnserializableError, ConflictError, ThreadDeletedError: as `put`.
+        """
+        call = arguments.put_writes(config, writes, task_id, task_path)
+        self._save(call)
+
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """Async variant of `put_writes`."""
+        call = arguments.put_writes(config, writes, task_id, task_path)
+        await self._asave(call)
+
+    def streaming(
+        self,
+        config: RunnableConfig | str,
+        *,
+        interval: float = 3.0,
+        max_pending: int = 5,
+        max_bytes: int = 65536,
+    ) -> Stream:
+        """Return a stream of a thread: what its `update` gets is saved as it comes.
+
+        `with` or `async with` starts and stops it. See `partial`, and
+        `threadkeep.streaming.astream_saved` for the streams of graphs.
+
+        Args:
+            config: names the thread; its id alone will do.
+            interval: seconds within which output is saved.
+            max_pending: the most saves of the stream that are kept; the newest holds all output.
+            max_bytes: the output, about, that is saved before the interval is over. Four times as
+                much may wait for the store.
+
+        Raises:
+            InvalidArgumentError: an option is invalid.
+            InvalidConfigError: the config has no thread_id.
+        """
+        from threadkeep.threads.streams.stream import Stream  # noqa: PLC0415 - seldom needed
+
+        return Stream(self, config, interval=interval, max_pending=max_pending, max_bytes=max_bytes)
+
+    def _collect(self, progress: Progress) -> None:
+        self.threads.gc(progress=progress)
+        if self._store.tiering is not None and self._store.cold is not None:
+            self.threads.tier(progress=progress)
+
+    # -- the rest of the contract ----------------------------------------------------
+
+    def get_next_version(self, current: Any, channel: None) -> Any:
+        """Return the version after `current`, of the same kind. Thread-safe."""
+        del channel
+        return arguments.next_version(current)
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Saver:
+        """Return a saver that also loads these (module, name) classes; all else is shared."""
+        allowed = validation.classes(extra_allowlist)
+        clone = self._clones.get(allowed)
+        if clone is None:
+            clone = copy.copy(self)
+            codec = self._engine.codec.with_allowlist(allowed)
+            clone._engine = self._engine._replace(codec=codec)  # noqa: SLF001 - a clone
+            clone._clones = {}  # noqa: SLF001 - a clone
+            self._family.add(clone)
+            if len(self._clones) >= _CLONES:
+                self._clones.clear()
+            self._clones[allowed] = clone
+        return clone
+
+
+def _tier(cold: str | None) -> TierLayer:
+    if cold is None:
+        return TierLayer()
+    from threadkeep._stores.cold_store import ColdStore  # noqa: PLC0415 - seldom needed
+
+    return TierLayer(ColdStore(cold))
+
+
+def _now() -> int:
+    """Microseconds since 1970."""
+    return time.time_ns() // 1000

@@ -1,1 +1,0 @@
-"""Methods of `saver.threads`."""

@@ -1,0 +1,206 @@
+"""Archived threads: how one leaves the store for the cold store, and comes back.
+
+The entry names an archive before there is one, and as long as there may be. A thread's rows go in
+the change that says that they are archived, and come back in the one that says that they are not.
+Keys are never used twice. Archives of another store, of which this one is a copy, are not touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from io import BytesIO
+from typing import TYPE_CHECKING, cast
+
+from threadkeep._core.engine import registration, thread_summary
+from threadkeep._core.engine.cold_references import Archive, archive_of, is_at, with_archive
+from threadkeep._core.engine.context import Engine
+from threadkeep._core.engine.model import Batch, DropThread, RowsFence, ThreadRows
+from threadkeep._core.engine.operation import Operation, commit, fetch_checkpoint
+from threadkeep._core.engine.optimistic import OVERTAKEN, retry
+from threadkeep._core.engine.thread_entry import (
+    WITH_CHECKPOINTS,
+    EntryFence,
+    ThreadEntry,
+    ThreadStatus,
+    is_archived,
+)
+from threadkeep._run.layers.driver import Runner, Workflow, aside, on
+from threadkeep.errors import CorruptionError, StateError, ThreadNotFoundError
+from threadkeep.threads.transfer import digest
+from threadkeep.threads.transfer.bundle_format import ARCHIVE, BundleWriter, read_threads
+from threadkeep.threads.transfer.whole_thread import (
+    WholeThread,
+    fence_of,
+    parts_of,
+    read_state,
+    stored_of,
+)
+
+if TYPE_CHECKING:
+    from threadkeep._stores.cold_store import ColdStore
+
+GRACE = 3600
+"""Seconds for which an object stays that nothing names: another process may be about to."""
+
+_SUFFIX = ".tkb"
+
+
+# -- into an archive -------------------------------------------------------------------
+
+
+def archive(
+    store: Runner,
+    cold: ColdStore,
+    engine: Engine,
+    thread: str,
+    is_due: Callable[[ThreadEntry, ThreadRows], bool] = lambda _entry, _rows: True,
+) -> Workflow[ThreadEntry]:
+    """Write a thread to an archive, and leave only its entry in the store.
+
+    `is_due` decides on the rows that are archived. Raises StateError if it does not hold.
+    """
+
+    def attempt() -> Workflow[ThreadEntry]:
+        announced = yield from on(store, announce(engine, thread, cold.home(thread)))
+        state = yield from on(store, read_state(thread))
+        entry, rows = state.entry, state.rows
+        if is_archived(entry):
+            raise StateError("Another process has archived this thread.", thread=thread)
+        if entry is None or not state.whole.checkpoints:
+            raise ThreadNotFoundError(thread=thread)
+        if not is_due(entry, rows):
+            raise StateError("The thread is in use again.", thread=thread)
+        fence = yield from on(store, fence_of(state))
+        data, new = yield from aside(partial(pack, state.whole, announced, entry.state))
+        yield from aside(partial(put, cold, new.key, data))
+        record = new._replace(offloaded=(archive_of(entry) or new).offloaded)
+        waits_at = thread_summary.waits_at(rows.checkpoints, rows.orphans)
+        archived = with_archive(entry, record)._replace(
+            state=ThreadStatus.ARCHIVED, waits_at=waits_at
+        )
+        fences = fence, EntryFence(entry.revision)
+        change = DropThread(thread, state.whole.deleted_at, rows.generation, fences, archived)
+        try:
+            yield from on(store, commit(change))
+        except OVERTAKEN:
+            found = yield from on(store, registration.read(thread))
+            if not is_at(found, new.key):  # else it was done, and the answer was lost
+                yield from aside(partial(cold.delete, new.key))
+                raise
+        engine.working_set.forget(thread)
+        found = yield from on(store, registration.read(thread))
+        yield from aside(partial(_tidy, cold, {new.key, announced.key}, new.folder))
+        return found or archived
+
+    return retry(thread, attempt)
+
+
+def announce(engine: Engine, thread: str, home: str, *, stubs: bool = False) -> Operation[Archive]:
+    """Let the entry name a folder of this store's before anything is in it; return its record.
+
+    With `stubs` the record says that there may be some.
+    """
+    token = secrets.token_hex(8)
+
+    def update(entry: ThreadEntry) -> ThreadEntry:
+        if entry.state not in WITH_CHECKPOINTS:
+            raise StateError(f"A thread that is {entry.state} cannot be archived.", thread=thread)
+        known = archive_of(entry)
+        archive = known or Archive("")
+        if not archive.folder.startswith(home):
+            archive = archive._replace(folder=f"{home}{token}/", name="", sha256="", size=0)
+        if stubs and not archive.offloaded:
+            archive = archive._replace(offloaded=-1)
+        return entry if archive == known else with_archive(entry, archive)
+
+    entry = yield from registration.change(engine, thread, update)
+    return cast("Archive", archive_of(entry))
+
+
+def pack(whole: WholeThread, announced: Archive, state: str) -> tuple[bytes, Archive]:
+    """Return a thread as an archive's bytes, a bundle with digests, and their record.
+
+    `announced` is the record so far, `state` the thread's own, which it has again when it is back.
+    """
+    file = BytesIO()
+    bundle = BundleWriter(file, ARCHIVE)
+    bundle.add(replace(whole, digests=tuple(digest.of_checkpoints(whole).values())))
+    bundle.end()
+    data, name = file.getvalue(), f"{secrets.token_hex(8)}{_SUFFIX}"
+    sha256 = hashlib.sha256(data).hexdigest()
+    return data, Archive(announced.folder, name, state, sha256, len(data))
+
+
+def put(cold: ColdStore, key: str, data: bytes) -> None:
+    """Put an object there, and read it back: it will be the only copy."""
+    cold.put(key, data)
+    if cold.get(key) != data:
+        raise CorruptionError(
+            f"The cold store does not give back what was put there: {key}.",
+            hint="Check the cold store, and try again. The thread is still in the store.",
+        )
+
+
+def _tidy(cold: ColdStore, keep: set[str], folder: str) -> None:
+    """Remove earlier archives, and those of attempts that were cut off.
+
+    The one before stays until the thread was archived twice since: an object that a store calls
+    durable may not be on its disk yet.
+    """
+    for key in cold.objects(folder, older_than=GRACE):
+        if key.endswith(_SUFFIX) and key not in keep:
+            cold.delete(key)
+
+
+# -- and back --------------------------------------------------------------------------
+
+
+def unpack(thread: str, data: bytes, archive: Archive) -> WholeThread:
+    """Return the thread in an archive."""
+    if hashlib.sha256(data).hexdigest() != archive.sha256:
+        raise CorruptionError(
+            f"The archive {archive.key} is not what was put there.",
+            hint="Put it back from a backup of the cold store.",
+            thread=thread,
+        )
+    ((whole, _),) = read_threads(BytesIO(data), ARCHIVE)
+    return whole
+
+
+def opened(thread: str, data: bytes, archive: Archive) -> Workflow[WholeThread]:
+    """Unpack an archive, which may take long; see `unpack`."""
+    return aside(partial(unpack, thread, data, archive))
+
+
+def reopen(whole: WholeThread, archive: Archive, now: int) -> Operation[None]:
+    """Put back the rows of a thread, if it is archived there.
+
+    Segments come first, which no row refers to yet; then all rows at once, with the state that the
+    thread had. The entry still names the archive.
+    """
+
+    def attempt() -> Operation[None]:
+        entry = yield from registration.read(whole.thread)
+        if not is_at(entry, archive.key):
+            return  # another process has brought it back
+        state = yield from fetch_checkpoint(whole.thread, "", None)
+        fences = (RowsFence(0, 0), EntryFence(entry.revision))
+        plain = Batch(whole.thread, now, state.generation, fences=fences)
+        for segments in parts_of(whole.segments, lambda segment: len(segment.data)):
+            yield from commit(plain._replace(segments=tuple(segments)))
+        size = sum([len(segment.data) for segment in whole.segments])
+        back = with_archive(entry, archive._replace(back_at=now))
+        change = plain._replace(
+            checkpoints=whole.checkpoints,
+            writes=whole.writes,
+            bump=True,
+            entry=back._replace(state=archive.state),
+            touch=thread_summary.of_rows(*stored_of(whole), size),
+        )
+        yield from commit(change)
+
+    return retry(whole.thread, attempt)

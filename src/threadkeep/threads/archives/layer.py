@@ -1,0 +1,276 @@
+"""Layer that brings archived threads and offloaded values back where they are read.
+
+A stub stands in the place of a segment whose bytes are in the cold store. Its data is a frame (see
+`codec.frame`) with the location of these, in MessagePack: `[object, first byte, bytes, SHA-256]`.
+Bytes with another digest are never taken for the segment's: the stub is left, and fails where it
+is opened. A thread that is in the store costs nothing more.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from threadkeep._core.engine.cold_references import (
+    STUB,
+    WITH_COLD,
+    Archive,
+    Location,
+    archive_of,
+    is_at,
+    is_stub,
+    location_of,
+)
+from threadkeep._core.engine.context import RUN_ATTEMPTS
+from threadkeep._core.engine.model import (
+    CopyThread,
+    DropThread,
+    ForkThread,
+    Read,
+    ReadCheckpoint,
+    ReadPath,
+    ReadSegments,
+    ReadThread,
+    ScanCheckpoints,
+    Segment,
+)
+from threadkeep._core.engine.operation import Commit, Fetch, Requests, aside, call, commit, fetch
+from threadkeep._core.engine.optimistic import retry
+from threadkeep._core.engine.thread_entry import (
+    EntryFence,
+    ReadEntry,
+    ThreadEntry,
+    is_archived,
+    sound,
+)
+from threadkeep._run.layers.layer import through
+from threadkeep.errors import (
+    BackendError,
+    ConflictError,
+    CorruptionError,
+    ReadOnlyError,
+    ThreadArchivedError,
+    ThreadExistsError,
+    ThreadkeepError,
+)
+from threadkeep.threads import lazy
+
+if TYPE_CHECKING:
+    from threadkeep._stores.cold_store import ColdStore
+
+
+_log = logging.getLogger("threadkeep")
+
+
+def whole(cold: ColdStore | None, thread: str, segments: Iterable[Segment]) -> list[Segment]:
+    """Return a thread's segments, with their bytes in place of the stubs among them."""
+    found = list(segments)
+    by_object: dict[str, list[tuple[int, Location]]] = {}
+    for number, segment in enumerate(found):
+        location = location_of(segment) if is_stub(segment) else None
+        if location is not None:  # (opening a damaged one raises)
+            by_object.setdefault(location.key, []).append((number, location))
+    for key, stubs in by_object.items():
+        if cold is None:
+            raise ThreadArchivedError(
+                "Parts of this thread are in the cold store.", hint=WITH_COLD, thread=thread
+            )
+        parts = _parts(cold, key, [location for _, location in stubs])
+        for (number, location), data in zip(stubs, parts, strict=True):
+            if location.matches(data):
+                found[number] = found[number]._replace(data=data)
+            else:
+                _log.error("The cold store lost or changed the object %s.", key)
+    return found
+
+
+def _parts(cold: ColdStore, key: str, locations: Sequence[Location]) -> list[bytes]:
+    """The bytes of some locations in an object; none where it does not have them."""
+    try:
+        return cold.get_parts(key, [(at.start, at.size) for at in locations])
+    except CorruptionError:
+        return [b""] * len(locations)
+    except BackendError:
+        data = cold.get(key)  # it may be just shorter than it was; if not, this raises too
+        return [data[at.start : at.start + at.size] for at in locations]
+
+
+class TierLayer:
+    """The layer that brings archived threads and offloaded values back by itself.
+
+    Args:
+        cold: the cold store, if there is one.
+    """
+
+    handles = frozenset({Fetch, CopyThread, ForkThread, DropThread})
+
+    def __init__(self, cold: ColdStore | None = None) -> None:
+        self.cold = cold
+
+    def answer(self, request: Fetch | Commit) -> Requests[Any]:
+        """See `Layer.answer`."""
+        if isinstance(request, Fetch):
+            return (yield from self._fetch(request))
+        change = request.change
+        if isinstance(change, CopyThread | ForkThread):
+            return (yield from retry(change.source, partial(self._copy, change), ConflictError))
+        if isinstance(change, DropThread) and change.entry is None:
+            return (yield from self._drop(change))
+        return (yield request)
+
+    # -- reads -------------------------------------------------------------------------
+
+    def _fetch(self, request: Fetch) -> Requests[list[Any]]:
+        reads = request.reads
+        replies: list[Any] = yield request
+        names = sorted(set(_missed(reads, replies)))
+        if names:
+            replies = yield from retry(
+                names[0], partial(self._looked_for, reads, names), ConflictError, RUN_ATTEMPTS
+            )
+        for number, read in enumerate(reads):
+            if isinstance(read, ReadSegments) and not read.stub:
+                found = replies[number]
+                for segment in found:
+                    if segment.data.startswith(STUB):
+                        replies[number] = yield from aside(whole, self.cold, read.thread, found)
+                        break
+        return replies
+
+    def _looked_for(self, reads: Sequence[Read], names: Sequence[str]) -> Requests[list[Any]]:
+        """The replies, of one state in which none of these threads is archived.
+
+        A thread that is neither archived before the reads, nor changes its generation while they
+        are answered, was not archived meanwhile: to leave and to come back both raise that.
+        """
+        heads: list[Read] = [ReadCheckpoint(name, "") for name in names]
+        entries: list[Read] = [ReadEntry(name) for name in names]
+        found, count = (yield Fetch([*heads, *entries, *reads])), len(names)
+        archived = [entry for entry in map(sound, found[count : 2 * count]) if is_archived(entry)]
+        for entry in archived:
+            yield from self._bring_back(entry)
+        if not archived:
+            after = yield Fetch(heads)  # (of one fetch, some stores answer in parts)
+            if [one.generation for one in found[:count]] == [one.generation for one in after]:
+                return list(found[2 * count :])
+        raise ConflictError(thread=names[0])
+
+    def _bring_back(self, entry: ThreadEntry) -> Requests[None]:
+        """Bring a thread back, if no other process has done so meanwhile."""
+        archive, thread = archive_of(entry), entry.thread
+        if self.cold is None or archive is None:
+            raise ThreadArchivedError(hint=WITH_COLD, thread=thread)
+        try:
+            data = yield from aside(self.cold.get, archive.key)
+            found = yield from lazy.archive.opened(thread, data, archive)
+        except CorruptionError:
+            now = yield from fetch(ReadEntry(thread))
+            if is_at(now, archive.key):
+                raise
+            return
+        try:
+            yield from lazy.archive.reopen(found, archive, _now())
+        except ReadOnlyError as error:
+            raise ThreadArchivedError(
+                "The thread is archived, and the store is open for reading only.",
+                hint=f"Bring it back: threadkeep restore --thread {thread!r}",
+                thread=thread,
+            ) from error
+
+    # -- changes -----------------------------------------------------------------------
+
+    def _copy(self, change: CopyThread | ForkThread) -> Requests[None]:
+        """Copy or fork a thread, which may be archived or get stubs: now, or meanwhile."""
+        known = yield from self._ready(change.source, change.target)
+        yield from commit(change._replace(revision=_revision(known)))
+        if isinstance(change, ForkThread):
+            return
+        known, copy = yield Fetch([ReadEntry(change.source), ReadThread(change.target, stub=True)])
+        if not copy.checkpoints and is_archived(known):
+            yield from self._bring_back(known)
+            raise ConflictError(thread=change.source)
+
+    def _ready(self, source: str, target: str) -> Requests[ThreadEntry | None]:
+        """Return the source's entry, once it has no stubs: one that comes changes the entry."""
+        while True:
+            replies = yield Fetch([ReadEntry(source), ReadEntry(target)])
+            known, at = cast("list[ThreadEntry | None]", replies)
+            if is_archived(at):
+                raise ThreadExistsError("The target is archived.", thread=target)
+            archive = archive_of(known)
+            if archive is None or not archive.offloaded or is_archived(known):
+                return known
+            if not (yield from through(self, lazy.offload.bring_back(source, _now()))):
+                return known
+
+    def _drop(self, change: DropThread) -> Requests[None]:
+        """Remove a thread, and then all that this store has put of it into the cold store.
+
+        What is put there is named in the entry. So the entry that goes must be the one that was
+        read; but a deletion that expects nothing is not refused in the end.
+        """
+        if change.fences:
+            yield from self._drop_as(change)
+            return
+        attempt = partial(self._drop_as, change, fenced=True)
+        try:
+            yield from retry(change.thread, attempt, ConflictError)
+        except ConflictError:
+            yield from self._drop_as(change)
+
+    def _drop_as(self, change: DropThread, *, fenced: bool = False) -> Requests[None]:
+        entry = yield from fetch(ReadEntry(change.thread))
+        archive = archive_of(entry)
+        fences = (EntryFence(_revision(entry)),) if fenced else change.fences
+        yield from commit(change._replace(fences=fences))
+        left = None if change.rows is None else archive_of(change.rows.entry)
+        if archive is not None and (left is None or left.folder != archive.folder):
+            yield from self._remove(change.thread, archive)
+
+    def _remove(self, thread: str, archive: Archive) -> Requests[None]:
+        """Remove the archives of a thread that is gone; a new one will have another folder."""
+        if self.cold is None:
+            _log.warning("A thread was deleted without its cold store: %s stays.", archive.folder)
+            return
+        home = self.cold.of((yield from call("identity"))).home(thread)
+        if not archive.folder.startswith(home):
+            return  # another store put it there, of which this one is a copy
+        try:
+            yield from aside(self.cold.clear, archive.folder)
+        except ThreadkeepError as error:
+            raise BackendError(
+                f"The thread is deleted, but its archive is not: {error.message}",
+                hint="When the cold store can be reached: saver.threads.erase(thread).",
+                thread=thread,
+            ) from error
+
+
+def _revision(entry: ThreadEntry | None) -> int:
+    return 0 if entry is None else entry.revision
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
+
+
+def _missed(reads: Sequence[Read], replies: Sequence[Any]) -> Iterator[str]:
+    """The threads of which nothing was found, and of which something may be archived.
+
+    A thread whose generation is 0 was never archived: that raises it.
+    """
+    for read, reply in zip(reads, replies, strict=True):
+        match read:
+            case ReadCheckpoint():
+                if reply.found is None and reply.generation:
+                    yield read.thread
+            case ReadThread():
+                is_whole = not read.skip and not read.stub
+                if is_whole and not reply.checkpoints and reply.generation:
+                    yield read.thread
+            case ReadPath() if not reply:
+                yield read.thread
+            case ScanCheckpoints() if not reply and read.thread is not None and read.after is None:
+                yield read.thread

@@ -1,0 +1,447 @@
+"""Offloading: segments that the heads do not need, moved while their thread is in use.
+
+A stub comes into the store in the change that takes its segment away, and the other way round; the
+entry says that there may be stubs before there is one, and changes with each that comes. A thread
+that shares segments has no stubs, so that an object belongs to one thread.
+
+Positions, elements and the generation stay as they are. As segments change their form, and a cache
+may have the former one, they are read here past all caches: under no generation.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from threadkeep._core.engine import cold_references, registration, thread_summary
+from threadkeep._core.engine.cold_references import (
+    Archive,
+    Location,
+    archive_of,
+    is_stub,
+    location_of,
+    stubs_for,
+    with_archive,
+)
+from threadkeep._core.engine.context import Engine
+from threadkeep._core.engine.lineage import (
+    Lineage,
+    Positions,
+    Search,
+    SegmentKey,
+    by_log,
+    checkpoint_key,
+    overlap,
+    parts,
+    positions,
+    searches,
+    segment_key,
+    spans_of,
+)
+from threadkeep._core.engine.model import (
+    Batch,
+    ReadSegments,
+    ReadThread,
+    Segment,
+    SegmentInfo,
+    Span,
+    ThreadRows,
+)
+from threadkeep._core.engine.operation import (
+    Operation,
+    commit,
+    fetch,
+    fetch_checkpoint,
+    fetch_segments,
+)
+from threadkeep._core.engine.optimistic import OVERTAKEN, Snapshot, read_snapshot, retry
+from threadkeep._core.engine.refs import covering, span_of
+from threadkeep._core.engine.rows import heads, unpack_writes
+from threadkeep._core.engine.thread_entry import (
+    WITH_CHECKPOINTS,
+    ThreadEntry,
+    Touch,
+    is_archived,
+    is_there,
+)
+from threadkeep._run.layers.driver import Runner, Workflow, aside, on
+from threadkeep.errors import (
+    ConflictError,
+    CorruptionError,
+    StaleThreadError,
+    StateError,
+    ThreadNotFoundError,
+)
+from threadkeep.threads.archives.archive import GRACE, announce, put
+from threadkeep.threads.retention.apply import SEGMENT_ROW
+from threadkeep.threads.transfer.whole_thread import parts_of
+
+if TYPE_CHECKING:
+    from threadkeep._stores.cold_store import ColdStore
+
+_SUFFIX = ".tkp"
+_LOOSE = ".loose"  # behind an object's key: no stub has named it since this was written
+_SHARED = "it shares its segments with forks"
+_log = logging.getLogger("threadkeep")
+
+
+@dataclass(frozen=True, slots=True)
+class Offloaded:
+    """The result for one thread: what was offloaded, or would be.
+
+    Args:
+        thread: its name.
+        segments: stored runs of values.
+        bytes: what they took in the store.
+        skipped: why nothing was done; None where it was.
+    """
+
+    thread: str
+    segments: int = 0
+    bytes: int = 0
+    skipped: str | None = None
+
+
+# -- the segments that may go ----------------------------------------------------------
+
+
+class Piece(NamedTuple):
+    """A segment of which some positions, the `idle` ones, may be offloaded, and others not."""
+
+    segment: SegmentInfo
+    idle: tuple[Span, ...]
+    busy: tuple[Span, ...]
+
+
+def _movable(
+    engine: Engine, thread: str, over: int, before: int | None, seen: Collection[SegmentKey]
+) -> Operation[tuple[Snapshot, list[Piece]]]:
+    """Return the segments that neither the heads of a thread need nor its young checkpoints.
+
+    Keyframes stay, as every look at the history reads them. Nothing of a thread that shares
+    segments may go. Segments go that have more bytes than `over`, but for those `seen` already;
+    checkpoints from `before` on (microseconds since 1970) are young.
+    """
+    snapshot = yield from read_snapshot(thread)
+    rows, entry = snapshot.rows, snapshot.entry
+    if not is_there(entry) or (not rows.checkpoints and entry.state in WITH_CHECKPOINTS):
+        raise ThreadNotFoundError(thread=thread)
+    if entry.state not in WITH_CHECKPOINTS:
+        raise StateError(f"A thread that is {entry.state} cannot be offloaded.", thread=thread)
+    if snapshot.others:
+        return snapshot, []
+    lineage = Lineage(rows.checkpoints)
+    stay = set(heads(rows.checkpoints).items())
+    if before is not None:  # (those of no known time count as young)
+        stay |= {
+            checkpoint_key(stored)
+            for stored in rows.checkpoints
+            if isinstance(stored.row.ts, str) or stored.row.ts >= before
+        }
+    deltas = yield from searches(engine, thread, lineage, stay)
+    used = by_log([*spans_of(lineage, stay, rows.orphans), *_rebuilding(lineage, deltas)])
+    referred = positions(lineage, lineage.stored, rows.orphans)
+    keyframes = {stored.row.key_log for stored in rows.checkpoints}
+    least = max(over, cold_references.LEAST)
+    pieces = [
+        _piece(segment, used, referred)
+        for segment in rows.segments
+        if segment.size > least and segment.log not in keyframes
+        if segment_key(segment) not in seen
+    ]
+    return snapshot, [piece for piece in pieces if piece.idle]
+
+
+def _rebuilding(lineage: Lineage, deltas: Iterable[Search]) -> Iterator[Span]:
+    """The elements that DeltaChannels are rebuilt from: their values and writes in ancestors."""
+    for at, channel in deltas:
+        for key in lineage.ancestors([(at, channel)]):
+            ref = lineage.value(key, channel)
+            yield from ref.needs if ref is not None else ()
+            for row in lineage.stored[key].writes:
+                for write in unpack_writes(row):
+                    yield from write.ref.needs if write.channel == channel else ()
+
+
+def _piece(segment: SegmentInfo, used: Positions, referred: Positions) -> Piece:
+    """Split a segment. What nothing refers to stays: it may be a former origin's, and is swept."""
+    span = span_of(segment)
+    busy = covering([*overlap(used, span), *_between(span, overlap(referred, span))])
+    return Piece(segment, tuple(_between(span, busy)), busy)
+
+
+def _between(span: Span, some: Iterable[Span]) -> Iterator[Span]:
+    """The gaps that these leave in a span."""
+    start = span.start
+    for one in (*some, Span(span.log, span.stop, span.stop)):
+        if start < one.start:
+            yield Span(span.log, start, one.start)
+        start = one.stop
+
+
+# -- out of the store ------------------------------------------------------------------
+
+
+def offload(
+    store: Runner,
+    cold: ColdStore,
+    engine: Engine,
+    thread: str,
+    over: int,
+    before: int | None = None,
+) -> Workflow[Offloaded]:
+    """Move segments of a thread into the cold store; for `over` and `before` see `_movable`."""
+    yield from tidy(store, cold, engine, thread)
+    return (yield from move_out(store, cold, engine, thread, over, before))
+
+
+def move_out(
+    store: Runner,
+    cold: ColdStore | None,
+    engine: Engine,
+    thread: str,
+    over: int,
+    before: int | None,
+) -> Workflow[Offloaded]:
+    """Offload a thread that is tidy, object by object; without a cold store a dry run."""
+    seen: set[SegmentKey] = set()  # segments that are to stay, or (dry run) were counted
+
+    def attempt() -> Workflow[Offloaded | list[Segment]]:
+        """Move one object, and return its segments; the result if nothing is left to move."""
+        snapshot, pieces = yield from on(store, _movable(engine, thread, over, before, seen))
+        if not pieces:
+            return Offloaded(thread, skipped=_SHARED if snapshot.others else None)
+        archive = archive_of(snapshot.entry)
+        home = None if cold is None else cold.home(thread)
+        if home and not (archive and archive.offloaded and archive.folder.startswith(home)):
+            yield from on(store, announce(engine, thread, home, stubs=True))
+            return (yield from attempt())
+        some = next(parts_of(pieces, lambda piece: piece.segment.size))
+        old, go, stay = yield from on(store, _cut(engine, thread, some, over))
+        moved = () if cold is None else set(map(segment_key, old))
+        seen.update({segment_key(piece.segment) for piece in some}.difference(moved))
+        if cold is not None and archive is not None and go:
+            yield from _move(store, cold, engine, snapshot, archive, old, go, stay)
+        return go
+
+    segments = size = 0
+    while isinstance(moved := (yield from retry(thread, attempt)), list):
+        segments += len(moved)
+        size += _bytes_of(moved)
+    return replace(moved, segments=segments, bytes=size)
+
+
+def _cut(
+    engine: Engine, thread: str, pieces: Sequence[Piece], over: int
+) -> Operation[tuple[list[Segment], list[Segment], list[Segment]]]:
+    """Read segments; return those that are worth it, and the parts that go and that stay."""
+    read = yield from _exactly(thread, [span_of(piece.segment) for piece in pieces])
+    old, go, stay = list[Segment](), list[Segment](), list[Segment]()
+    for piece, segment in zip(pieces, read, strict=True):
+        idle, busy = [segment], list[Segment]()
+        if piece.busy:
+            idle = parts(segment, piece.idle, engine.compression)
+            busy = parts(segment, piece.busy, engine.compression)
+        stub_bytes = (cold_references.USUAL + SEGMENT_ROW) * len(idle)
+        if _bytes_of(idle) > over and _bytes_of(busy) + stub_bytes < len(segment.data):
+            old.append(segment)
+            go += idle
+            stay += busy
+    return old, go, stay
+
+
+def _exactly(thread: str, spans: Sequence[Span]) -> Operation[list[Segment]]:
+    """The segments of just these spans, with their bytes."""
+    by_span = {s.span: s for s in (yield from fetch_segments(thread, covering(spans)))}
+    if not by_span.keys() >= set(spans):
+        raise StaleThreadError(thread=thread)
+    segments = [by_span[span] for span in spans]
+    if any(map(is_stub, segments)):
+        raise _lost(thread)
+    return segments
+
+
+def _lost(thread: str) -> CorruptionError:
+    return CorruptionError(
+        "The cold store does not have what was put there.",
+        hint="Is it the same one? Else put the object back from a backup; the log names it.",
+        thread=thread,
+    )
+
+
+def _move(
+    store: Runner,
+    cold: ColdStore,
+    engine: Engine,
+    snapshot: Snapshot,
+    archive: Archive,
+    old: Sequence[Segment],
+    go: Sequence[Segment],
+    stay: Sequence[Segment],
+) -> Workflow[None]:
+    """Move segments into an object of their own, and put stubs in their place."""
+    key = f"{archive.folder}{secrets.token_hex(8)}{_SUFFIX}"
+    data, stubs = stubs_for(go, key)
+    yield from aside(partial(put, cold, key, data))
+    size = max(archive.offloaded, 0) + _bytes_of(go)
+    batch = _exchange(engine.now(), snapshot.thread, snapshot.rows, old, [*stay, *stubs])
+    total = thread_summary.of_thread(snapshot.rows).size + cast("Touch", batch.touch).size
+    batch = batch._replace(
+        fences=snapshot.fences,
+        entry=with_archive(cast("ThreadEntry", snapshot.entry), archive._replace(offloaded=size)),
+        touch=Touch(size=total, whole=True),
+    )
+    try:
+        yield from on(store, commit(batch))
+    except OVERTAKEN:
+        _, needed = yield from on(store, _objects_of(snapshot.thread))
+        if key not in needed:  # else it was done, and the answer was lost
+            yield from aside(partial(cold.delete, key))
+            raise
+    engine.working_set.forget(snapshot.thread)
+
+
+def _exchange(
+    now: int, thread: str, rows: ThreadRows, old: Sequence[Segment], new: Sequence[Segment]
+) -> Batch:
+    """The change that puts segments in the place of the same ones in another form."""
+    return Batch(
+        thread,
+        now,
+        rows.generation,
+        segments=tuple(new),
+        drop_segments=tuple(map(segment_key, old)),
+        touch=Touch(size=_bytes_of(new) - _bytes_of(old)),
+    )
+
+
+def _bytes_of(segments: Iterable[Segment]) -> int:
+    return sum([len(segment.data) for segment in segments])
+
+
+# -- back into the store ---------------------------------------------------------------
+
+
+def restore(engine: Engine, thread: str) -> Operation[ThreadEntry]:
+    """Bring an archived thread back, or all that was offloaded of one."""
+    entry = yield from registration.known(thread)
+    archive = archive_of(entry)
+    if is_archived(entry):
+        yield from fetch_checkpoint(thread, "", None)  # (whatever reads it brings it back)
+        return (yield from registration.known(thread))
+    if archive is None or not archive.offloaded:
+        problem = f"A thread that is {entry.state} is not archived."
+        raise StateError(problem, hint="Nothing of it was offloaded.", thread=thread)
+    now = engine.now()
+    yield from bring_back(thread, now)
+
+    def back(entry: ThreadEntry) -> ThreadEntry:
+        archive = archive_of(entry)
+        return entry if archive is None else with_archive(entry, archive._replace(back_at=now))
+
+    return (yield from registration.change(engine, thread, back))
+
+
+def bring_back(thread: str, now: int) -> Operation[int]:
+    """Put the offloaded segments back into the store; return how many these were."""
+
+    def attempt() -> Operation[int]:
+        rows, stubs = yield from _stubs_of(thread)
+        if not stubs:
+            return 0
+        part = next(parts_of(stubs, lambda stub: stubs[stub].size))
+        segments = yield from _exactly(thread, [stub.span for stub in part])
+        yield from commit(_exchange(now, thread, rows, part, segments))
+        return len(part)
+
+    count = 0
+    while moved := (yield from retry(thread, attempt)):
+        count += moved
+    return count
+
+
+def _stubs_of(thread: str) -> Operation[tuple[ThreadRows, dict[Segment, Location]]]:
+    """A thread's rows, and its stubs."""
+    rows: ThreadRows = yield from fetch(ReadThread(thread, stub=True))
+    small = covering(
+        [span_of(segment) for segment in rows.segments if segment.size <= cold_references.MOST]
+    )
+    found = (yield from fetch(ReadSegments(thread, small, stub=True))) if small else ()
+    located = {segment: location_of(segment) for segment in found if is_stub(segment)}
+    return rows, {stub: location for stub, location in located.items() if location is not None}
+
+
+def _objects_of(thread: str) -> Operation[tuple[ThreadRows, dict[str, int]]]:
+    """A thread's rows, and the objects that it needs: how many bytes of each."""
+    rows, stubs = yield from _stubs_of(thread)
+    needed: dict[str, int] = {}
+    for location in stubs.values():
+        needed[location.key] = needed.get(location.key, 0) + location.size
+    return rows, needed
+
+
+# -- objects that no stub names --------------------------------------------------------
+
+
+def tidy(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Workflow[None]:
+    """Remove objects of a thread that no stub has named for an hour.
+
+    They stay so long because an object that a store calls durable may not be on its disk yet. The
+    entry says from then on how much is left. Objects of another store stay.
+    """
+    entry = yield from on(store, registration.read(thread))
+    archive = archive_of(entry)
+    if entry is None or archive is None or not archive.offloaded:
+        return
+    rows, needed = yield from on(store, _objects_of(thread))
+    home, left = cold.home(thread), dict[str, int]()
+    if archive.folder.startswith(home):
+        left = yield from aside(partial(_tidy, cold, archive.folder, needed))
+    elsewhere = {key: size for key, size in needed.items() if not key.startswith(home)}
+    missing = needed.keys() - left.keys() - elsewhere.keys()
+    if missing:
+        _log.error("The cold store has lost %s.", ", ".join(sorted(missing)))
+        raise _lost(thread)
+    new = with_archive(entry, archive._replace(offloaded=sum((left | elsewhere).values())))
+    yield from on(store, _note(engine, Snapshot(thread, entry, rows), new))
+
+
+def _tidy(cold: ColdStore, folder: str, needed: Collection[str]) -> dict[str, int]:
+    """Mark the objects that are loose, remove those that have been for long; return the others."""
+    there, old = cold.objects(folder), cold.objects(folder, older_than=GRACE)
+    left = {key: size for key, size in there.items() if key.endswith(_SUFFIX)}
+    for key in tuple(left):
+        mark = key + _LOOSE
+        if key in needed and mark in there:
+            cold.delete(mark)
+        elif key not in needed and mark in old:
+            cold.delete(key)  # (before its mark: else it would have to wait again)
+            cold.delete(mark)
+            del left[key]
+        elif key not in needed and mark not in there and key in old:
+            cold.put(mark, b"")
+    for mark in there:
+        if mark.endswith(_LOOSE) and mark.removesuffix(_LOOSE) not in there:
+            cold.delete(mark)  # (another process has removed the object)
+    return left
+
+
+def _note(engine: Engine, snapshot: Snapshot, new: ThreadEntry) -> Operation[None]:
+    """Write the entry, if it and the rows are those that were read.
+
+    The size is corrected, too: a process that seals over a stub, or brings one back at the same
+    time as another one, counts what was there before.
+    """
+    rows, is_shared = snapshot.rows, bool(snapshot.rows.family)
+    size = new.size if is_shared or is_archived(new) else thread_summary.of_thread(rows).size
+    if new == snapshot.entry and size == new.size:
+        return
+    fences = (snapshot.entry_fence,) if is_shared else snapshot.fences
+    touch = None if size == new.size else Touch(size=size, whole=True)
+    with suppress(ConflictError):  # something else was written meanwhile: the next time will do
+        yield from commit(Batch(new.thread, engine.now(), fences=fences, entry=new, touch=touch))

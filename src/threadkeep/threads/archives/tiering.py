@@ -1,0 +1,221 @@
+"""Moving threads and values into the cold store, by the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+
+from threadkeep._core import validation
+from threadkeep._core.engine import registration, thread_summary
+from threadkeep._core.engine.cold_references import archive_of
+from threadkeep._core.engine.context import Engine
+from threadkeep._core.engine.model import DropThread, ThreadRows
+from threadkeep._core.engine.operation import Operation, Progress, commit
+from threadkeep._core.engine.optimistic import retry
+from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS, EntryFence, ThreadEntry
+from threadkeep._core.policies.tiering import Tiering, check_over
+from threadkeep._core.validation import MICROSECOND, duration, micros
+from threadkeep._run.layered_store import LayeredStore
+from threadkeep._run.layers.driver import Runner, Workflow, on
+from threadkeep._stores.cold_store import ColdStore
+from threadkeep.errors import (
+    CodecError,
+    ConflictError,
+    InvalidArgumentError,
+    StateError,
+    ThreadNotFoundError,
+    invalid,
+)
+from threadkeep.threads.archives import archive as archiving
+from threadkeep.threads.archives import offload as offloading
+from threadkeep.threads.archives.offload import Offloaded, move_out, tidy
+from threadkeep.threads.registry.info import ThreadInfo, info
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """A thread that was archived, or would be.
+
+    Args:
+        thread: its name.
+        bytes: what it took in the store.
+    """
+
+    thread: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TierReport:
+    """The result for a store: what was moved, or (`dry_run`) would be.
+
+    Args:
+        archived: the threads that were archived.
+        offloaded: the threads of which values were offloaded.
+        shared: the threads whose old values stay, as forks share them.
+        skipped: those that failed, each with the reason; they are as they were.
+        examined: how many threads were examined.
+        dry_run: whether nothing was moved.
+    """
+
+    archived: tuple[Archived, ...]
+    offloaded: tuple[Offloaded, ...]
+    shared: tuple[str, ...]
+    skipped: tuple[Offloaded, ...]
+    examined: int
+    dry_run: bool
+
+    @property
+    def bytes(self) -> int:
+        """Number of bytes moved out of the store."""
+        archived, offloaded = self.archived, self.offloaded
+        return sum([one.bytes for one in archived]) + sum([one.bytes for one in offloaded])
+
+
+def tier(
+    store: LayeredStore,
+    engine: Engine,
+    tiering: Tiering | None,
+    threads: Iterable[str] | None,
+    progress: Progress | None,
+    *,
+    dry_run: bool,
+) -> Workflow[TierReport]:
+    """See `Threads.tier`."""
+    names = None if threads is None else validation.each_thread("threads", threads)
+    if tiering is not None and not isinstance(tiering, Tiering):
+        raise invalid("tiering", tiering, "Use a threadkeep.Tiering, such as Tiering().")
+    cold = None if dry_run else (yield from _cold(store, "move threads"))
+    run = _Run(store.beneath(), cold, engine, tiering or store.tiering or Tiering())
+    examined = yield from registration.for_each(
+        names, run.visit, "threads tiered", progress, partial(on, run.store)
+    )
+    return TierReport(
+        tuple(run.archived),
+        tuple(run.offloaded),
+        tuple(run.shared),
+        tuple(run.skipped),
+        examined=examined,
+        dry_run=dry_run,
+    )
+
+
+@dataclass(slots=True)
+class _Run:
+    """One pass over a store."""
+
+    store: Runner
+    cold: ColdStore | None
+    engine: Engine
+    tiering: Tiering
+    archived: list[Archived] = field(default_factory=list)
+    offloaded: list[Offloaded] = field(default_factory=list)
+    shared: list[str] = field(default_factory=list)
+    skipped: list[Offloaded] = field(default_factory=list)
+
+    def visit(self, entry: ThreadEntry) -> Workflow[None]:
+        """Tidy one thread; then archive it, offload its values, or leave it."""
+        try:
+            known = archive_of(entry)  # (raises if the entry is damaged)
+            if self.cold is not None and known is not None and known.offloaded:
+                yield from tidy(self.store, self.cold, self.engine, entry.thread)
+            if entry.state in WITH_CHECKPOINTS and not entry.pinned:
+                yield from self._move(entry)
+        except (CodecError, ConflictError) as error:
+            self.skipped.append(Offloaded(entry.thread, skipped=error.message))
+        except (ThreadNotFoundError, StateError):
+            pass  # it was deleted or archived meanwhile
+
+    def _move(self, entry: ThreadEntry) -> Workflow[None]:
+        tier, warm = self.tiering.cold, self.engine.now() - (micros(self.tiering.warm.max_age) or 0)
+        known = archive_of(entry)
+        back_at = 0 if known is None else known.back_at
+        if tier.archive and max(entry.updated_at, back_at) < warm:
+            if self.cold is not None:
+                yield from archiving.archive(
+                    self.store,
+                    self.cold,
+                    self.engine,
+                    entry.thread,
+                    partial(_rests, warm, self.engine.now()),
+                )
+            self.archived.append(Archived(entry.thread, max(entry.size, 0)))
+        elif tier.offload_over is not None and max(entry.created_at, back_at) < warm:
+            has_stubs = known is not None and bool(known.offloaded)
+            # (one that is too small holds nothing large enough; a fork's size may lack it)
+            if entry.size > tier.offload_over or entry.origin is not None or has_stubs:
+                found = yield from move_out(
+                    self.store, self.cold, self.engine, entry.thread, tier.offload_over, warm
+                )
+                if found.segments:
+                    self.offloaded.append(found)
+                elif found.skipped is not None:
+                    self.shared.append(entry.thread)
+
+
+def _rests(since: int, now: int, entry: ThreadEntry, rows: ThreadRows) -> bool:
+    """Return True if a thread may be archived: nothing was saved since, and it is not pinned."""
+    return not entry.pinned and thread_summary.written_at(entry, rows.checkpoints, now) < since
+
+
+def archive(store: LayeredStore, engine: Engine, thread: str) -> Workflow[ThreadInfo]:
+    """See `Threads.archive`."""
+    name, cold = validation.thread_id(thread), (yield from _cold(store, "archive a thread"))
+    return info((yield from archiving.archive(store.beneath(), cold, engine, name)))
+
+
+def restore(engine: Engine, thread: str) -> Operation[ThreadInfo]:
+    """See `Threads.restore`."""
+    return info((yield from offloading.restore(engine, validation.thread_id(thread))))
+
+
+def offload(
+    store: LayeredStore,
+    engine: Engine,
+    thread: str,
+    over: int,
+    older_than: timedelta | float | None,
+) -> Workflow[Offloaded]:
+    """See `Threads.offload`."""
+    name, cold = validation.thread_id(thread), (yield from _cold(store, "offload values"))
+    before = None
+    if older_than is not None:
+        before = engine.now() - duration("older_than", older_than) // MICROSECOND
+    limit = check_over("over", over)
+    return (yield from offloading.offload(store.beneath(), cold, engine, name, limit, before))
+
+
+def discard_fork(
+    store: LayeredStore, engine: Engine, fork: str, *, delete: bool
+) -> Workflow[ThreadInfo]:
+    """See `Threads.discard_fork`."""
+    name = validation.thread_id(fork)
+
+    def attempt() -> Workflow[ThreadInfo]:
+        entry = yield from on(store, registration.known(name))
+        if entry.origin is None:
+            hint = "delete_thread removes it, threads.archive puts it into the cold store."
+            raise StateError("This thread is no fork of another.", hint=hint, thread=name)
+        if not delete:
+            return (yield from archive(store, engine, name))
+        # Another thread of this name may have been made meanwhile.
+        fence = EntryFence(entry.revision)
+        yield from on(store, commit(DropThread(name, engine.now(), fences=(fence,))))
+        engine.working_set.forget(name)
+        gone = yield from on(store, registration.read(name))
+        return info(entry if gone is None else gone)
+
+    return (yield from retry(name, attempt))
+
+
+def _cold(store: LayeredStore, what: str) -> Workflow[ColdStore]:
+    """Return the cold store, as this store uses it."""
+    cold = yield from store.own_cold()
+    if cold is None:
+        raise InvalidArgumentError(
+            f"A cold store is needed to {what}.",
+            hint="Open the saver with cold=, such as cold='file:///folder'.",
+        )
+    return cold

@@ -1,0 +1,425 @@
+"""Comparison of two checkpoints, channel by channel, and the versions of a channel.
+
+A channel that both hold by the same reference is not decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
+from threadkeep._core import arguments, validation
+from threadkeep._core.engine import listing
+from threadkeep._core.engine.context import (
+    Engine,
+    Keyframes,
+    named,
+    not_found,
+    read_elements,
+    read_manifest,
+    unless_hidden,
+)
+from threadkeep._core.engine.elements import Elements
+from threadkeep._core.engine.listing import FIRST_STRETCH, LONGEST_STRETCH, ChannelHistory, stretch
+from threadkeep._core.engine.manifest import ChannelEntry, Manifest, Version, same_version
+from threadkeep._core.engine.model import (
+    HIDDEN,
+    ReadCheckpoint,
+    Span,
+    StoredCheckpoint,
+    ThreadState,
+)
+from threadkeep._core.engine.operation import CheckpointRef, Fetch, Operation
+from threadkeep._core.engine.refs import Inline, Ref
+from threadkeep._core.engine.rows import unpack_metadata, unpack_time
+from threadkeep._core.langgraph_internals import DELTA_COUNTERS, is_internal
+from threadkeep._run.layers.driver import Runner, Workflow, aside, on
+from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError, invalid
+from threadkeep.threads.diff.records import Change, ChannelDiff, DiffSide, StateDiff
+from threadkeep.threads.diff.values import Effort, differences
+
+T = TypeVar("T")
+
+ConfigOrPair: TypeAlias = RunnableConfig | tuple[str, str | None]
+"""A config, or the id of a thread and that of a checkpoint (None: the head)."""
+
+
+_EMPTY = ChannelEntry(None, None)
+_NOTHING: Any = object()  # in place of the value of a channel without one
+
+
+class Side(NamedTuple):
+    """One of the two checkpoints."""
+
+    stored: StoredCheckpoint
+    manifest: Manifest
+    metadata: dict[str, Any]
+    state: ThreadState
+
+    def entry(self, channel: str) -> ChannelEntry:
+        """Return the manifest's entry of a channel."""
+        return self.manifest.entries.get(channel, _EMPTY)
+
+
+class Pair(NamedTuple):
+    """A channel's values in both checkpoints, which are not decoded if they are the same.
+
+    `is_delta`: they are dicts of the last whole value and the writes since.
+    """
+
+    before: Any
+    after: Any
+    is_same: bool
+    is_delta: bool
+
+
+def place_of(value: ConfigOrPair) -> CheckpointRef:
+    """Return the place that a config or a pair names."""
+    if isinstance(value, Mapping):
+        return arguments.place(value)
+    if isinstance(value, tuple | list) and len(value) == 2:  # noqa: PLR2004 - a pair
+        return validation.place(value[0], "", value[1])
+    hint = "Use state.config, or (thread id, checkpoint id or None)."
+    raise invalid("place to compare", value, hint)
+
+
+def diff_places(
+    store: Runner, engine: Engine, before: ConfigOrPair, after: ConfigOrPair
+) -> Workflow[StateDiff]:
+    """Compare two checkpoints that configs or pairs name."""
+    return diff(store, engine, place_of(before), place_of(after))
+
+
+def diff(
+    store: Runner, engine: Engine, before: CheckpointRef, after: CheckpointRef
+) -> Workflow[StateDiff]:
+    """Compare two checkpoints, of one thread or of two."""
+    a, b, pairs = yield from on(store, compare(engine, before, after))
+    # (Where much differs this takes long enough to hold up an event loop.)
+    return (yield from aside(partial(_state_diff, engine, a, b, pairs)))
+
+
+def compare(
+    engine: Engine, before: CheckpointRef, after: CheckpointRef
+) -> Operation[tuple[Side, Side, dict[str, Pair]]]:
+    """Read two checkpoints, and their channels sorted by name; see `diff`."""
+
+    def read(states: list[ThreadState]) -> Operation[tuple[Side, Side, dict[str, Pair]]]:
+        a, b = _side(engine, before, states[0]), _side(engine, after, states[1])
+        return a, b, (yield from _pairs(engine, a, b))
+
+    return _read_stable((before, after), read)
+
+
+def _read_stable(
+    places: Sequence[CheckpointRef], read: Callable[[list[ThreadState]], Operation[T]]
+) -> Operation[T]:
+    """Read again where checkpoints or segments were removed meanwhile."""
+    generations: list[int] | None = None
+    while True:
+        states: list[ThreadState] = yield Fetch([ReadCheckpoint(*place) for place in places])
+        try:
+            return (yield from read(states))
+        except (CorruptionError, StaleThreadError):
+            current = [state.generation for state in states]
+            if current == generations:
+                raise
+            generations = current
+
+
+def _found(place: CheckpointRef, state: ThreadState) -> StoredCheckpoint:
+    stored = unless_hidden(state.found)
+    if stored is None:
+        raise not_found(place)
+    return stored
+
+
+def _side(engine: Engine, place: CheckpointRef, state: ThreadState) -> Side:
+    stored = _found(place, state)
+    with named(stored):
+        manifest, _ = read_manifest(stored)
+        metadata = unpack_metadata(stored.row.metadata, stored.row.exact, engine.codec)
+    return Side(stored, manifest, metadata, state)
+
+
+# -- values ----------------------------------------------------------------------------
+
+
+class _Refs(NamedTuple):
+    """References that a channel's value, or a DeltaChannel's history, is read from."""
+
+    seed: Ref | None
+    writes: tuple[Ref, ...] = ()
+    is_delta: bool = False
+
+    def all(self) -> Iterable[Ref]:
+        return self.writes if self.seed is None else (self.seed, *self.writes)
+
+    def spans(self) -> Iterator[Span]:
+        for ref in self.all():
+            yield from ref.needs
+
+
+def _pairs(engine: Engine, a: Side, b: Side) -> Operation[dict[str, Pair]]:
+    channels = sorted({*a.manifest.entries, *b.manifest.entries})
+    a_deltas, b_deltas = (yield from _deltas(a, channels)), (yield from _deltas(b, channels))
+    deltas = a_deltas.keys() | b_deltas.keys()
+    one_thread = a.stored.thread == b.stored.thread
+    same: dict[str, Pair] = {}
+    changed: dict[str, tuple[_Refs, _Refs]] = {}
+    for channel in channels:
+        x = _refs(a.entry(channel), a_deltas.get(channel), is_delta=channel in deltas)
+        y = _refs(b.entry(channel), b_deltas.get(channel), is_delta=channel in deltas)
+        if _is_same(x, y, one_thread=one_thread):
+            same[channel] = Pair(_NOTHING, _NOTHING, is_same=True, is_delta=x.is_delta)
+        else:
+            changed[channel] = x, y
+    a_spans = [span for x, _ in changed.values() for span in x.spans()]
+    b_spans = [span for _, y in changed.values() for span in y.spans()]
+    if one_thread:  # (one read for both)
+        a_spans, b_spans = a_spans + b_spans, []
+    a_elements = yield from _elements(engine, a, a_spans)
+    b_elements = a_elements if one_thread else (yield from _elements(engine, b, b_spans))
+    values = {
+        channel: Pair(
+            _value(a, channel, x, a_elements),
+            _value(b, channel, y, b_elements),
+            is_same=False,
+            is_delta=x.is_delta or y.is_delta,
+        )
+        for channel, (x, y) in changed.items()
+    }
+    return {channel: same.get(channel) or values[channel] for channel in channels}
+
+
+def _refs(entry: ChannelEntry, delta: ChannelHistory | None, *, is_delta: bool) -> _Refs:
+    if delta is None:
+        return _Refs(entry.ref, (), is_delta and entry.ref is not None)
+    return _Refs(delta.seed, tuple([write.ref for write in delta.writes]), is_delta=True)
+
+
+def _deltas(side: Side, channels: Iterable[str]) -> Operation[dict[str, ChannelHistory]]:
+    """Read the histories of DeltaChannels without a value in a checkpoint.
+
+    An empty channel may be just that: a DeltaChannel is counted in the metadata, or a write to
+    it led to a checkpoint without a value (see `lineage.needed`).
+    """
+    entries = {channel: side.entry(channel) for channel in channels if not is_internal(channel)}
+    empty = [c for c, entry in entries.items() if entry.is_empty and entry.version is not None]
+    if not empty:
+        return {}
+    row = side.stored.row
+    place = CheckpointRef(side.stored.thread, row.ns, row.id)
+    histories = yield from listing.walk(place, dict.fromkeys(empty), side.state)
+    counted = side.metadata.get(DELTA_COUNTERS)
+    known = counted if isinstance(counted, dict) else {}
+    return {c: one for c, one in histories.items() if one.writes or c in known}
+
+
+def _is_same(a: _Refs, b: _Refs, *, one_thread: bool) -> bool:
+    """Return True if the references alone show that both values are the same."""
+    if a != b:
+        return False
+    return one_thread or all(isinstance(ref, Inline) and not ref.uses for ref in a.all())
+
+
+def _elements(engine: Engine, side: Side, spans: Iterable[Span]) -> Operation[Elements]:
+    found, _ = yield from read_elements(engine, side.stored.thread, spans, side.state.generation)
+    return found
+
+
+def _value(side: Side, channel: str, refs: _Refs, elements: Elements) -> Any:
+    if refs.seed is None and not refs.is_delta:
+        return _NOTHING
+    elements.reader = channel
+    with named(side.stored):
+        try:
+            return _decoded(refs, elements)
+        except ThreadkeepError as exc:
+            exc.at(channel=channel)
+            raise
+
+
+def _decoded(refs: _Refs, elements: Elements) -> Any:
+    seed = None if refs.seed is None else elements.value(refs.seed)
+    if isinstance(seed, _DeltaSnapshot):
+        seed = seed.value
+    if not refs.is_delta:
+        return seed
+    writes = [elements.value(ref) for ref in refs.writes]
+    return {"writes": writes} if refs.seed is None else {"snapshot": seed, "writes": writes}
+
+
+# -- records ---------------------------------------------------------------------------
+
+
+def _state_diff(engine: Engine, a: Side, b: Side, pairs: dict[str, Pair]) -> StateDiff:
+    effort = Effort()
+    channels: dict[str, ChannelDiff] = {}
+    for name, pair in pairs.items():
+        changes = _changes(engine, pair, effort)
+        before, after = a.entry(name).version, b.entry(name).version
+        kind: Any = "unchanged" if same_version(before, after) else "version"
+        if changes:
+            whole = len(changes) == 1 and changes[0].kind in ("added", "removed")
+            kind = changes[0].kind if whole and not changes[0].after_at else "changed"
+        channels[name] = ChannelDiff(
+            name, kind, before, after, changes, pair.is_delta, is_internal(name)
+        )
+    return StateDiff(_diff_side(a), _diff_side(b), channels)
+
+
+def _diff_side(side: Side) -> DiffSide:
+    row, metadata = side.stored.row, side.metadata
+    return DiffSide(
+        thread=side.stored.thread,
+        ns=row.ns,
+        checkpoint=row.id,
+        time=unpack_time(row.ts),
+        step=metadata.get("step"),
+        source=metadata.get("source"),
+    )
+
+
+def _changes(engine: Engine, pair: Pair, effort: Effort) -> tuple[Change, ...]:
+    before, after = pair.before, pair.after
+    if before is after:  # (the same, or nothing on both sides)
+        return ()
+    if before is _NOTHING:
+        return (Change("added", (), (), after=after),)
+    if after is _NOTHING:
+        return (Change("removed", (), (), before),)
+    return differences(before, after, engine.codec.encode, effort)
+
+
+# -- versions of a channel -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelVersion:
+    """Version of a channel, and the checkpoint that first had it.
+
+    Attributes:
+        version: the version.
+        checkpoint: the checkpoint's id.
+        time: its ISO time.
+        step: of its metadata; None where that has none.
+        source: likewise.
+        has_value: the channel was not empty there. A DeltaChannel is, except at its snapshots.
+        is_first: False where an older checkpoint with this version was pruned; then this is the
+            oldest that is left.
+    """
+
+    version: Version
+    checkpoint: str
+    time: str
+    step: int | None
+    source: str | None
+    has_value: bool
+    is_first: bool
+
+
+def versions(
+    engine: Engine, thread: str, channel: str, ns: str, limit: int | None, checkpoint: str | None
+) -> Operation[list[ChannelVersion]]:
+    """Check the arguments of `Threads.versions`, and read the versions."""
+    place = validation.place(thread, ns, checkpoint)
+    name = validation.text("channel", channel, place)
+    return _versions(engine, place, name, validation.limit(limit))
+
+
+def _versions(
+    engine: Engine, place: CheckpointRef, channel: str, limit: int | None
+) -> Operation[list[ChannelVersion]]:
+    def read(states: list[ThreadState]) -> Operation[list[_Since]]:
+        (state,) = states
+        start = place._replace(id=_found(place, state).row.id)
+        return (yield from _trace(start, channel, limit, state.generation))
+
+    found = yield from _read_stable((place,), read)
+    return [_version(engine, since) for since in found[:limit]]
+
+
+class _Since(NamedTuple):
+    """Oldest visible checkpoint so far with a version."""
+
+    stored: StoredCheckpoint
+    entry: ChannelEntry
+    is_first: bool = True
+
+
+class _Trace:
+    """Versions found on the way up; `is_open`: the last one may have begun earlier."""
+
+    def __init__(self, channel: str) -> None:
+        self.found: list[_Since] = []
+        self.is_open = False
+        self._channel = channel
+        self._known: Keyframes = {}
+
+    def add(self, stored: StoredCheckpoint) -> None:
+        """Add the next ancestor."""
+        with named(stored):
+            entry = read_manifest(stored, self._known)[0].entries.get(self._channel)
+        hidden = bool(stored.row.flags & HIDDEN)
+        if entry is None or entry.version is None:
+            self.is_open = False
+        elif self.is_open and same_version(entry.version, self.found[-1].entry.version):
+            if hidden:
+                self.cut()
+            else:
+                self.found[-1] = _Since(stored, entry)
+        else:
+            self.is_open = not hidden
+            if not hidden:
+                self.found.append(_Since(stored, entry))
+
+    def cut(self) -> None:
+        """Note that the checkpoints before this one were pruned."""
+        if self.is_open:
+            self.found[-1] = self.found[-1]._replace(is_first=False)
+
+    def has(self, limit: int | None) -> bool:
+        """Return True if so many versions are found with their beginnings."""
+        return limit is not None and len(self.found) - self.is_open >= limit
+
+
+def _trace(
+    place: CheckpointRef, channel: str, limit: int | None, generation: int
+) -> Operation[list[_Since]]:
+    trace, met = _Trace(channel), set[str]()
+    at, size = place.id, FIRST_STRETCH
+    while at is not None and not trace.has(limit):
+        rows, state = yield from stretch(place, at, size)
+        if state.generation != generation:
+            raise StaleThreadError(thread=place.thread)
+        # (a stretch begins with the last row of the one before; a parent may be its own ancestor)
+        new = {stored.row.id: stored for stored in rows if stored.row.id not in met}
+        met |= new.keys()
+        for stored in new.values():
+            trace.add(stored)
+        if len(rows) < size and rows and rows[-1].row.parent is not None:
+            trace.cut()
+        at = rows[-1].row.id if len(rows) == size and new else None
+        size = min(size * 2, LONGEST_STRETCH)
+    return trace.found
+
+
+def _version(engine: Engine, since: _Since) -> ChannelVersion:
+    row = since.stored.row
+    with named(since.stored):
+        metadata = unpack_metadata(row.metadata, row.exact, engine.codec)
+    return ChannelVersion(
+        version=since.entry.version,
+        checkpoint=row.id,
+        time=unpack_time(row.ts),
+        step=metadata.get("step"),
+        source=metadata.get("source"),
+        has_value=since.entry.ref is not None,
+        is_first=since.is_first,
+    )

@@ -1,0 +1,294 @@
+"""Difference of two values, part by part; sequences are aligned first.
+
+Two values are the same if the codec encodes them to the same bytes, which tells 1 from True and
+from 1.0. The changes, applied to the first value, give the second, but for what no reader sees
+(which fields of a model were set, private attributes).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import Any, NamedTuple, TypeAlias
+
+from threadkeep._core.engine.differences import same
+from threadkeep.errors import ThreadkeepError
+from threadkeep.threads.diff.records import Change, Path, TextEdit, fields, items
+
+Keys: TypeAlias = Sequence[Hashable]
+Pair: TypeAlias = tuple[int, int]
+_STEPS = 2_000_000  # comparisons of two elements
+_TABLE = 500_000  # numbers in a table: some megabytes
+
+
+class Effort:
+    """Bound on the steps of a difference; once they are spent, it is coarser, in linear time."""
+
+    def __init__(self, steps: int = _STEPS) -> None:
+        self.left = steps
+
+    def spend(self, steps: int) -> bool:
+        """Take so many steps, if they are left."""
+        if steps > self.left:
+            return False
+        self.left -= steps
+        return True
+
+
+class Gap(NamedTuple):
+    """Elements between two pairs: `start <= i < stop` of each side."""
+
+    a_start: int
+    a_stop: int
+    b_start: int
+    b_stop: int
+
+
+def align(a: Keys, b: Keys, effort: Effort) -> list[Pair]:
+    """Return pairs of positions that hold the same; they rise on both sides.
+
+    Equal ends are always paired, and keys that each side has once; between these, the longest
+    common subsequence while there is effort left.
+    """
+    front = _common_prefix(a, b)
+    back = _common_prefix(a[front:][::-1], b[front:][::-1])
+    xs, ys = a[front : len(a) - back], b[front : len(b) - back]
+    pairs = [(n, n) for n in range(front)]
+    for gap in gaps(_anchors(xs, ys), len(xs), len(ys)):
+        i, j = front + gap.a_start, front + gap.b_start
+        found = _longest(xs[gap.a_start : gap.a_stop], ys[gap.b_start : gap.b_stop], effort)
+        pairs += [(i + x, j + y) for x, y in found]
+        if gap.a_stop < len(xs):
+            pairs.append((front + gap.a_stop, front + gap.b_stop))
+    return pairs + [(len(a) - n, len(b) - n) for n in range(back, 0, -1)]
+
+
+def _anchors(a: Keys, b: Keys) -> list[Pair]:
+    """Pair keys that each side has once, as many as rise on both sides."""
+    in_a, in_b = Counter(a), Counter(b)
+    where = {key: j for j, key in enumerate(b) if in_b[key] == 1}
+    ends: list[int] = []  # least end of a rising row of each length
+    rows: list[Any] = []  # such a row: its last pair, and the row before that
+    for i, key in enumerate(a):
+        if in_a[key] == 1 and key in where:
+            length = bisect_left(ends, where[key])
+            ends[length : length + 1] = [where[key]]
+            rows[length : length + 1] = [((i, where[key]), rows[length - 1] if length else None)]
+    found, row = list[Pair](), rows[-1] if rows else None
+    while row is not None:
+        pair, row = row
+        found.append(pair)
+    return found[::-1]
+
+
+def _longest(a: Keys, b: Keys, effort: Effort) -> Iterator[Pair]:
+    """Yield the longest common subsequence, or only equal ends where it takes too long."""
+    i = _common_prefix(a, b)
+    stop = _common_prefix(a[i:][::-1], b[i:][::-1])
+    a_stop, b_stop = len(a) - stop, len(b) - stop
+    yield from ((n, n) for n in range(i))
+    j, size = i, (a_stop - i) * (b_stop - i)
+    if size <= _TABLE and not set(a[i:a_stop]).isdisjoint(b[j:b_stop]) and effort.spend(size):
+        rows = [[0] * (b_stop + 1)]  # of the last elements of each side: its length
+        for x in reversed(a[i:a_stop]):
+            below, row = rows[-1], [0] * (b_stop + 1)
+            for y in range(b_stop - 1, j - 1, -1):
+                row[y] = below[y + 1] + 1 if x == b[y] else max(below[y], row[y + 1])
+            rows.append(row)
+        while i < a_stop and j < b_stop:
+            if a[i] == b[j]:
+                yield i, j
+                i, j = i + 1, j + 1
+            elif rows[a_stop - i - 1][j] >= rows[a_stop - i][j + 1]:
+                i += 1
+            else:
+                j += 1
+    yield from ((len(a) - n, len(b) - n) for n in range(stop, 0, -1))
+
+
+def gaps(pairs: Iterable[Pair], a_size: int, b_size: int) -> Iterator[Gap]:
+    """Iterate over the gaps before, between and behind the pairs, empty or not."""
+    i = j = 0
+    for next_i, next_j in (*pairs, (a_size, b_size)):
+        yield Gap(i, next_i, j, next_j)
+        i, j = next_i + 1, next_j + 1
+
+
+def _common_prefix(a: Keys, b: Keys) -> int:
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False))))
+
+
+DEPTH = 8  # levels that are compared part by part; deeper parts change as a whole
+LONG = 40  # characters from which a text has edits
+_SCALARS = {str, int, bool, float, bytes, type(None)}
+_WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+
+
+def differences(
+    before: Any, after: Any, encode: Callable[[Any], bytes], effort: Effort | None = None
+) -> tuple[Change, ...]:
+    """Return the changes between two values; none if they are the same.
+
+    Args:
+        before: the value before.
+        after: the value after.
+        encode: gives equal bytes for equal values of equal types.
+        effort: a bound on the steps, shared with other differences.
+    """
+    walk = _Walk(encode, effort or Effort())
+    walk.compare(before, after, (), ())
+    return tuple(walk.changes)
+
+
+class _Walk:
+    """Walk through two values side by side that collects changes."""
+
+    def __init__(self, encode: Callable[[Any], bytes], effort: Effort) -> None:
+        self.changes: list[Change] = []
+        self._encode = encode
+        self._effort = effort
+
+    def compare(self, a: Any, b: Any, a_at: Path, b_at: Path) -> None:
+        """Collect the changes of a part, by its paths on both sides."""
+        if self._same(a, b):
+            return
+        deeper = type(a) is type(b) and len(b_at) < DEPTH
+        if not (deeper and self._compare_parts(a, b, a_at, b_at)):
+            edits = text_edits(a, b, self._effort) if type(a) is type(b) is str else ()
+            self.changes.append(Change("changed", a_at, b_at, a, b, edits))
+
+    def _compare_parts(self, a: Any, b: Any, a_at: Path, b_at: Path) -> bool:
+        """Compare the parts of two values of one type; return False if they have none."""
+        a_fields, b_fields = fields(a), fields(b)
+        if a_fields is not None and b_fields is not None:
+            self._mappings(a_fields, b_fields, a_at, b_at)
+            return True
+        if isinstance(a, dict):
+            self._mappings(a, b, a_at, b_at)
+            self._order(a, b, a_at, b_at)
+            return True
+        if isinstance(a, set | frozenset):
+            return Counter(map(self._bytes, a)) == Counter(map(self._bytes, b))
+        a_items, b_items = items(a), items(b)
+        if a_items is None or b_items is None:
+            return False
+        self._sequences(a_items, b_items, a_at, b_at)
+        return True
+
+    def _mappings(self, a: Mapping[Any, Any], b: Mapping[Any, Any], a_at: Path, b_at: Path) -> None:
+        old, new = set(map(_typed, a)), {_typed(key): key for key in b}
+        for key, value in a.items():
+            if _typed(key) not in new:
+                self.changes.append(Change("removed", (*a_at, key), (*b_at, key), value))
+        for typed, key in new.items():
+            places = (*a_at, key), (*b_at, key)
+            if typed in old:
+                self.compare(a[key], b[key], *places)
+            else:
+                self.changes.append(Change("added", *places, after=b[key]))
+
+    def _order(self, a: dict[Any, Any], b: dict[Any, Any], a_at: Path, b_at: Path) -> None:
+        old, new = set(map(_typed, a)), set(map(_typed, b))
+        before = [key for key in a if _typed(key) in new]
+        after = [key for key in b if _typed(key) in old]
+        if before != after:
+            self.changes.append(Change("reordered", a_at, b_at, before, after))
+
+    def _sequences(self, a: Sequence[Any], b: Sequence[Any], a_at: Path, b_at: Path) -> None:
+        a_keys, b_keys = list(map(self._key, a)), list(map(self._key, b))
+        pairs = align(a_keys, b_keys, self._effort)
+        for gap in gaps(pairs, len(a), len(b)):
+            replaced = _replaced(a_keys, b_keys, gap)
+            for n in range(replaced):
+                i, j = gap.a_start + n, gap.b_start + n
+                self.compare(a[i], b[j], (*a_at, i), (*b_at, j))
+            first = gap.b_start + replaced
+            for i in range(gap.a_start + replaced, gap.a_stop):
+                self.changes.append(Change("removed", (*a_at, i), (*b_at, first), a[i]))
+            for j in range(first, gap.b_stop):
+                places = (*a_at, gap.a_stop), (*b_at, j)
+                self.changes.append(Change("added", *places, after=b[j]))
+            if gap.a_stop < len(a):  # (the pair behind the gap)
+                i, j = gap.a_stop, gap.b_stop
+                self.compare(a[i], b[j], (*a_at, i), (*b_at, j))
+
+    def _key(self, element: Any) -> Hashable:
+        """Return an element's key in the alignment: its field or key `id`, else its bytes."""
+        named = element if isinstance(element, dict) else fields(element) or {}
+        name = named.get("id")
+        return ("id", name) if type(name) in (str, int) else self._bytes(element)
+
+    def _same(self, a: Any, b: Any) -> bool:
+        if a is b:
+            return True
+        if type(a) is not type(b):
+            return False
+        if type(a) in _SCALARS:
+            return same(a, b)
+        return self._bytes(a) == self._bytes(b)
+
+    def _bytes(self, value: Any) -> Hashable:
+        """Encode a value; one that cannot be encoded has its identity."""
+        try:
+            return self._encode(value)
+        except ThreadkeepError:
+            return id(value)
+
+
+def _typed(key: Hashable) -> Hashable:
+    """Return a dict's key by which 1, True and 1.0 are different."""
+    return type(key), key
+
+
+def _replaced(a_keys: Sequence[Hashable], b_keys: Sequence[Hashable], gap: Gap) -> int:
+    """Count the elements at the start of a gap that no id tells apart: they changed."""
+    pairs = zip(a_keys[gap.a_start : gap.a_stop], b_keys[gap.b_start : gap.b_stop], strict=False)
+    without_ids = takewhile(lambda pair: tuple not in map(type, pair), pairs)
+    return len(list(without_ids))
+
+
+# -- texts: lines first, then words of the lines that differ ---------------------------
+
+
+def text_edits(a: str, b: str, effort: Effort) -> tuple[TextEdit, ...]:
+    """Return the edits from `a` to `b`, in order; none for short texts."""
+    if max(len(a), len(b)) < LONG:
+        return ()
+    edits: list[TextEdit] = []
+    for edit in _line_edits(a, b, effort):
+        last = edits[-1] if edits else None
+        between = a[last.before_at + len(last.before) : edit.before_at] if last else "x"
+        if last is not None and (not between or between.isspace()):
+            before, after = last.before + between + edit.before, last.after + between + edit.after
+            edits[-1] = TextEdit(last.before_at, last.after_at, before, after)
+        else:
+            edits.append(edit)
+    return tuple(edits)
+
+
+def _line_edits(a: str, b: str, effort: Effort) -> Iterator[TextEdit]:
+    a_lines, b_lines = a.splitlines(keepends=True), b.splitlines(keepends=True)
+    i = j = 0
+    for gap in gaps(align(a_lines, b_lines, effort), len(a_lines), len(b_lines)):
+        before = "".join(a_lines[gap.a_start : gap.a_stop])
+        after = "".join(b_lines[gap.b_start : gap.b_stop])
+        yield from _word_edits(before, after, i, j, effort)
+        equal = len(a_lines[gap.a_stop]) if gap.a_stop < len(a_lines) else 0
+        i, j = i + len(before) + equal, j + len(after) + equal
+
+
+def _word_edits(a: str, b: str, i: int, j: int, effort: Effort) -> Iterator[TextEdit]:
+    """Return the edits of two texts that begin at `i` and `j`."""
+    if a == b:
+        return
+    xs, ys = _WORDS.findall(a), _WORDS.findall(b)
+    for gap in gaps(align(xs, ys, effort), len(xs), len(ys)):
+        before = "".join(xs[gap.a_start : gap.a_stop])
+        after = "".join(ys[gap.b_start : gap.b_stop])
+        if before or after:
+            yield TextEdit(i, j, before, after)
+        equal = len(xs[gap.a_stop]) if gap.a_stop < len(xs) else 0
+        i, j = i + len(before) + equal, j + len(after) + equal

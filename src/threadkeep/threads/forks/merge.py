@@ -1,0 +1,321 @@
+"""Merging a fork back into its origin, channel by channel, as one new checkpoint there.
+
+A channel that only one side has changed since the fork began is never a conflict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cmp_to_key
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
+
+from langgraph.checkpoint.base.id import uuid6
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
+from threadkeep._core import validation
+from threadkeep._core.arguments import compare_versions, next_version
+from threadkeep._core.codec import comparable
+from threadkeep._core.engine import load, put, registration
+from threadkeep._core.engine.context import Engine
+from threadkeep._core.engine.elements import Elements
+from threadkeep._core.engine.lineage import Lineage
+from threadkeep._core.engine.model import LAYERS_KEY, Child, ReadThread, ThreadRows
+from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch, fetch_segments
+from threadkeep._core.engine.optimistic import retry
+from threadkeep._core.engine.refs import covering
+from threadkeep._core.engine.rows import Write, counting
+from threadkeep._core.langgraph_internals import DELTA_COUNTERS, is_internal
+from threadkeep.errors import (
+    CheckpointNotFoundError,
+    ConflictError,
+    InvalidArgumentError,
+    MergeConflictError,
+    ThreadNotFoundError,
+    invalid,
+)
+from threadkeep.threads.forks import layers
+
+_NOTHING: Any = object()  # in place of the value of a channel without one
+_Written: TypeAlias = Mapping[str, Sequence[Sequence[Any]]]  # by channel, of each superstep
+
+MergeStrategy: TypeAlias = Literal["theirs", "ours"] | Callable[[str, Any, Any, Any], Any] | Any
+"""The value of a channel that both threads have changed: see `Threads.merge_fork`."""
+
+
+class MergeConflict(NamedTuple):
+    """A channel that both sides have changed, and how that was resolved."""
+
+    channel: str
+    resolution: str
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """The result of a merge, or of a dry run.
+
+    Args:
+        fork, into: the threads.
+        base: the checkpoint that the fork began with.
+        channels: those that only the fork has changed.
+        conflicts: channels that both have changed.
+        checkpoint: the new checkpoint of `into`; None where nothing was written.
+    """
+
+    fork: str
+    into: str
+    base: str
+    channels: tuple[str, ...]
+    conflicts: tuple[MergeConflict, ...]
+    checkpoint: str | None = None
+
+
+def merge(
+    engine: Engine, fork: str, into: str, strategy: MergeStrategy | None, *, dry_run: bool
+) -> Operation[Merge]:
+    """See `Threads.merge_fork`."""
+    fork, into = validation.thread_id(fork), validation.thread_id(into)
+    _check_strategy(strategy)
+
+    def attempt() -> Operation[Merge]:
+        base_id = yield from _base(fork, into)
+        base = yield from _loaded(engine, into, base_id)
+        ours = yield from _loaded(engine, into, None)
+        theirs = yield from _loaded(engine, fork, None)
+        _check_channels(base, ours, theirs)
+        written: _Written = {}
+        if _reducers(strategy) is not None:
+            written = yield from _written(engine, fork, base_id)
+        states: Sequence[load.Loaded] = (base, ours, theirs)
+        layered = yield from layers.channel(engine, states)
+        if layered is not None:
+            states = [layers.joined(state, layered) for state in states]
+        how = _How(strategy, written, layered)
+        values, channels, conflicts = _merged(engine, states, how)
+        if conflicts and strategy is None and not dry_run:
+            raise MergeConflictError(
+                f"Both have changed {', '.join([one.channel for one in conflicts])}.",
+                hint='Resolve it: strategy="theirs", "ours", a function, or the graph.',
+            )
+        report = Merge(fork, into, base_id, channels, conflicts)
+        if dry_run or not values:
+            return report
+        record = layers.archived(ours)
+        if layered in values:
+            record, values[layered] = values[layered]
+            yield from layers.carry(engine, fork, into, str(record))
+        call = _checkpoint(into, ours, theirs, values, record)
+        # (whatever the saver's own option says: no run may have continued meanwhile)
+        yield from put.save(engine._replace(conflicts="raise"), call)
+        return replace(report, checkpoint=call.place.id)
+
+    return retry(into, attempt, ConflictError)
+
+
+class _How(NamedTuple):
+    """Rules for channels that both have changed.
+
+    `written` is what the fork wrote, and `layered` a channel whose values are `[record, messages]`.
+    """
+
+    strategy: MergeStrategy | None
+    written: _Written
+    layered: str | None
+
+
+def _check_strategy(value: MergeStrategy | None) -> None:
+    is_side = isinstance(value, str) and value in ("theirs", "ours")
+    if value is not None and not is_side and not callable(value) and _reducers(value) is None:
+        hint = 'Use "theirs", "ours", a function, or the compiled graph.'
+        raise invalid("strategy", value, hint)
+
+
+def _reducers(strategy: MergeStrategy | None) -> Mapping[str, Any] | None:
+    """The channels of a graph (which can be called, too)."""
+    channels = getattr(strategy, "channels", None)
+    return channels if isinstance(channels, Mapping) else None
+
+
+# -- the three states ------------------------------------------------------------------
+
+
+def _base(fork: str, into: str) -> Operation[str]:
+    entry = yield from registration.read(fork)
+    if entry is None:
+        raise ThreadNotFoundError(thread=fork)
+    if entry.origin is None or fork == into:
+        raise InvalidArgumentError(
+            "This thread is no fork.", hint="Merge a thread that threads.fork made.", thread=fork
+        )
+    return entry.origin[1]
+
+
+def _loaded(engine: Engine, thread: str, checkpoint: str | None) -> Operation[load.Loaded]:
+    found = yield from load.load(engine, load.Load(CheckpointRef(thread, "", checkpoint)))
+    if found is None and checkpoint is None:
+        raise ThreadNotFoundError(thread=thread)
+    if found is None:
+        raise CheckpointNotFoundError(
+            "The checkpoint that the fork began with is not in this thread.",
+            hint="It may have been pruned, or the fork be another thread's: see its forked_from.",
+            thread=thread,
+            checkpoint=checkpoint,
+        )
+    return found
+
+
+def _check_channels(*states: load.Loaded) -> None:
+    """Refuse channels whose values are not in their checkpoints."""
+    for state in states:
+        deltas = set(state.metadata.get(DELTA_COUNTERS) or ())
+        values = state.checkpoint["channel_values"]
+        deltas |= {name for name, value in values.items() if isinstance(value, _DeltaSnapshot)}
+        if deltas:
+            raise InvalidArgumentError(
+                f"{min(deltas)} is a DeltaChannel, whose value only the graph can put together.",
+                hint="Set it with graph.update_state, and delete the fork.",
+                thread=state.thread,
+                channel=min(deltas),
+            )
+
+
+# -- channel by channel ------------------------------------------------------------------
+
+
+def _merged(
+    engine: Engine, states: Sequence[load.Loaded], how: _How
+) -> tuple[dict[str, Any], tuple[str, ...], tuple[MergeConflict, ...]]:
+    """The new values, the channels of the fork and the conflicts of: the base, ours, theirs."""
+
+    def same(one: Any, other: Any) -> bool:
+        """Return True if they are the same value, of the same type."""
+        if one is _NOTHING or other is _NOTHING:
+            return one is other
+        return comparable(engine.codec, one) == comparable(engine.codec, other)
+
+    values: dict[str, Any] = {}
+    channels: list[str] = []
+    conflicts: list[MergeConflict] = []
+    sides = [state.checkpoint["channel_values"] for state in states]
+    for channel in dict.fromkeys([name for side in sides for name in side]):
+        base, ours, theirs = (side.get(channel, _NOTHING) for side in sides)
+        if is_internal(channel) or same(theirs, base):
+            continue  # (LangGraph's own channels say what runs next)
+        if same(ours, base):
+            channels.append(channel)
+            values[channel] = theirs
+        elif _reducers(how.strategy) is not None or not same(theirs, ours):
+            # (a reducer may count both, where they are the same)
+            value, resolution = _resolved(how, channel, (base, ours, theirs))
+            conflicts.append(MergeConflict(channel, resolution))
+            if not same(value, ours):
+                values[channel] = value
+    return values, tuple(channels), tuple(conflicts)
+
+
+def _resolved(how: _How, channel: str, values: tuple[Any, Any, Any]) -> tuple[Any, str]:
+    """The value of a channel that both have changed, and how it was resolved."""
+    strategy, (_, ours, theirs) = how.strategy, values
+    if strategy is None or isinstance(strategy, str):
+        return (theirs, "theirs") if strategy == "theirs" else (ours, "ours")
+    if channel == how.layered:
+        raise InvalidArgumentError(
+            f"Since the fork began, both have added to {channel!r}, and messages were archived.",
+            hint='Use strategy="theirs" or "ours", which take one conversation whole.',
+            channel=channel,
+        )
+    reducers = _reducers(strategy)
+    if reducers is None:
+        shown = [None if value is _NOTHING else value for value in values]
+        return strategy(channel, *shown), "function"
+    if channel not in reducers:
+        raise InvalidArgumentError(
+            f"The graph has no channel {channel!r}, which both have changed.",
+            hint="Use the graph that these threads were run with, or another strategy.",
+            channel=channel,
+        )
+    if ours is _NOTHING:
+        return theirs, "theirs"
+    reducer = reducers[channel].from_checkpoint(ours)
+    for step in how.written.get(channel, ()):
+        reducer.update(list(step))
+    return reducer.checkpoint(), "reducer"
+
+
+# -- what was written in the fork --------------------------------------------------------
+
+
+def _written(engine: Engine, fork: str, base: str) -> Operation[_Written]:
+    """The values that each superstep of the fork wrote to each channel."""
+    rows = cast("ThreadRows", (yield from fetch(ReadThread(fork))))
+    steps = list(_steps(rows, base))
+    spans = covering([span for step in steps for write in step for span in write.ref.needs])
+    segments = yield from fetch_segments(fork, spans)
+    elements = Elements(engine.codec, segments)
+    found: dict[str, list[list[Any]]] = {}
+    for step in steps:
+        values: dict[str, list[Any]] = {}
+        for write in step:
+            values.setdefault(write.channel, []).append(elements.value(write.ref))
+        for channel, some in values.items():
+            found.setdefault(channel, []).append(some)
+    return found
+
+
+def _steps(rows: ThreadRows, base: str) -> Iterator[list[Write]]:
+    """The writes that led from each checkpoint to the next, oldest first, from the base on."""
+    lineage = Lineage(rows.checkpoints)
+    head = max(key for key in lineage.stored if not key[0])
+    ids = list(lineage.path(head))
+    if ("", base) not in ids:
+        raise CheckpointNotFoundError(
+            "The checkpoint that the fork began with is not in the fork any more.",
+            hint="It was pruned, so reducers lack its values. Use another strategy.",
+            checkpoint=base,
+        )
+    ids = ids[: ids.index(("", base)) + 1]
+    for above, below in zip(ids[:0:-1], ids[-2::-1], strict=True):
+        row = lineage.stored[below].row
+        yield counting(lineage.stored[above].writes, Child(row.id, row.run, row.seen))
+
+
+# -- the new checkpoint ------------------------------------------------------------------
+
+
+def _checkpoint(
+    into: str,
+    ours: load.Loaded,
+    theirs: load.Loaded,
+    values: Mapping[str, Any],
+    record: str | None,
+) -> put.Put:
+    """A checkpoint behind ours with some new values, which no node is started by."""
+    checkpoint, step = ours.checkpoint, int(ours.metadata.get("step", 0)) + 1
+    versions = checkpoint["channel_versions"]
+    newest = max(versions.values(), key=cmp_to_key(compare_versions), default=None)
+    version, id = next_version(newest), str(uuid6(clock_seq=step))
+    seen = {
+        node: {c: version if c in values else v for c, v in known.items()}
+        for node, known in checkpoint["versions_seen"].items()
+    }
+    merged = {**checkpoint["channel_values"], **values}
+    new = {
+        **checkpoint,
+        "id": id,
+        "ts": datetime.now(UTC).isoformat(),
+        "channel_values": {c: v for c, v in merged.items() if v is not _NOTHING},
+        "channel_versions": {**versions, **dict.fromkeys(values, version)},
+        "versions_seen": seen,
+        "updated_channels": None,  # (what is named here alone would be looked at for what is next)
+    }
+    metadata: dict[str, Any] = {
+        "source": "update",
+        "step": step,
+        "parents": {},
+        "merged_from": theirs.thread,
+        "merged_checkpoint": theirs.id,
+    }
+    if record is not None:
+        metadata[LAYERS_KEY] = record
+    return put.Put(CheckpointRef(into, "", id), ours.id, new, metadata, frozenset(values))

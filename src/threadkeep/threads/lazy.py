@@ -1,0 +1,88 @@
+"""Modules that a save or a load does not need, imported when an operation of theirs first runs.
+
+`lazy.gc` is `threads.retention.gc`. Until that is imported, its functions return operations that
+import it first, which is a request like any other: an event loop leaves it to a worker thread.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from threadkeep._core.engine.operation import Requests, aside
+
+if TYPE_CHECKING:
+    from threadkeep.threads import statistics
+    from threadkeep.threads.archives import archive, offload, tiering
+    from threadkeep.threads.diff import checkpoints
+    from threadkeep.threads.erasure import erase
+    from threadkeep.threads.forks import branches, fork, merge
+    from threadkeep.threads.registry import filters
+    from threadkeep.threads.repair import check, repair
+    from threadkeep.threads.retention import apply, gc
+    from threadkeep.threads.streams import rows as stream_rows
+    from threadkeep.threads.transfer import adopt, bundles, mirror
+
+_PATHS = {
+    "adopt": "threads.transfer.adopt",
+    "apply": "threads.retention.apply",
+    "archive": "threads.archives.archive",
+    "branches": "threads.forks.branches",
+    "bundles": "threads.transfer.bundles",
+    "check": "threads.repair.check",
+    "checkpoints": "threads.diff.checkpoints",
+    "erase": "threads.erasure.erase",
+    "filters": "threads.registry.filters",
+    "fork": "threads.forks.fork",
+    "gc": "threads.retention.gc",
+    "merge": "threads.forks.merge",
+    "mirror": "threads.transfer.mirror",
+    "offload": "threads.archives.offload",
+    "repair": "threads.repair.repair",
+    "statistics": "threads.statistics",
+    "stream_rows": "threads.streams.rows",
+    "tiering": "threads.archives.tiering",
+}
+__all__ = [
+    "adopt",
+    "apply",
+    "archive",
+    "branches",
+    "bundles",
+    "check",
+    "checkpoints",
+    "erase",
+    "filters",
+    "fork",
+    "gc",
+    "merge",
+    "mirror",
+    "offload",
+    "repair",
+    "statistics",
+    "stream_rows",
+    "tiering",
+]
+
+
+class _NotImported:
+    """A module of which only functions that return operations or workflows are used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, function: str) -> Callable[..., Requests[Any]]:
+        return partial(_call, self._name, function)
+
+
+def _call(name: str, function: str, *args: Any, **options: Any) -> Requests[Any]:
+    """Import a module, and run an operation of it."""
+    module = yield from aside(import_module, f"threadkeep.{_PATHS[name]}")
+    globals()[name] = module
+    return (yield from getattr(module, function)(*args, **options))
+
+
+def __getattr__(name: str) -> _NotImported:
+    if name not in _PATHS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _NotImported(name)

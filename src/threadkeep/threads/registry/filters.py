@@ -1,0 +1,361 @@
+"""Operations behind `saver.threads` that create, find and change threads."""
+
+from __future__ import annotations
+
+import json
+import logging
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeAlias, TypedDict
+
+from threadkeep._core import validation
+from threadkeep._core.engine import registration, thread_entry
+from threadkeep._core.engine.context import Engine
+from threadkeep._core.engine.model import OWN_NS
+from threadkeep._core.engine.operation import CheckpointRef, Operation
+from threadkeep._core.engine.thread_entry import (
+    REPAIR,
+    Order,
+    SearchThreads,
+    ThreadEntry,
+    ThreadQuery,
+    ThreadStatus,
+    label_prefix,
+)
+from threadkeep._core.policies.retention import RECORD, Retention, check_policy
+from threadkeep._core.validation import LONGEST, MICROSECOND, duration
+from threadkeep.errors import InvalidArgumentError, ThreadExistsError, invalid
+from threadkeep.threads.registry.info import EPOCH, ThreadInfo, ThreadPage, info
+
+_log = logging.getLogger("threadkeep")
+
+When: TypeAlias = datetime | timedelta
+"""A moment with a time zone, or how long ago."""
+
+MOST = 1000  # threads on a page
+
+# fmt: off
+OrderName: TypeAlias = Literal[
+    "updated_at", "-updated_at", "created_at", "-created_at", "bytes", "-bytes", "thread", "-thread"
+]
+# fmt: on
+_ORDERS: dict[str, Order] = {
+    "updated_at": "updated_at",
+    "created_at": "created_at",
+    "bytes": "size",
+    "thread": "thread",
+}
+
+
+class Filters(TypedDict, total=False):
+    """Filters of threads; all of them must match.
+
+    state: one state, or several of which it is one; without, all but deleted threads.
+    metadata: pieces of metadata that it has, compared as JSON (1 is not 1.0).
+    tags: tags that it has.
+    created_after, updated_after: not before this moment, or not longer ago than that.
+    created_before, updated_before: before this moment, or longer ago than that.
+    has_interrupt: whether an interrupt waits for an answer.
+    pinned: whether it is pinned.
+    min_bytes: how many bytes it holds at least.
+    forked_from: the thread that it was forked from.
+    """
+
+    state: str | Iterable[str] | None
+    metadata: Mapping[str, Any] | None
+    tags: Iterable[str]
+    created_after: When | None
+    created_before: When | None
+    updated_after: When | None
+    updated_before: When | None
+    has_interrupt: bool | None
+    pinned: bool | None
+    min_bytes: int | None
+    forked_from: str | None
+
+
+# -- searches ------------------------------------------------------------------------
+
+
+def search(
+    engine: Engine, order: OrderName, limit: int, cursor: str | None, wanted: Filters
+) -> Operation[ThreadPage]:
+    """See `Threads.search`."""
+    field = _ORDERS.get(order.removeprefix("-")) if isinstance(order, str) else None
+    if field is None:
+        hint = f"Orders are {', '.join(_ORDERS)}, and these with a minus."
+        raise invalid("order", order, hint)
+    if type(limit) is not int or not 1 <= limit <= MOST:
+        raise invalid("limit", limit, f"Use 1 to {MOST}, and read the next page by cursor.")
+    after = None if cursor is None else _after(cursor, order)
+    query = thread_query(engine.now(), wanted)
+    entries = yield from registration.search(
+        SearchThreads(query, field, order.startswith("-"), after, limit)
+    )
+    following = None
+    if len(entries) == limit:
+        place = [order, getattr(entries[-1], field), entries[-1].thread]
+        following = urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+    shown = [info(entry) for entry in entries if _is_shown(entry)]
+    return ThreadPage(tuple(shown), following)
+
+
+def by_name(engine: Engine, cursor: str | None, wanted: Filters) -> Operation[ThreadPage]:
+    """Return the largest page of threads, sorted by name; see `Threads.scan`."""
+    return search(engine, "thread", MOST, cursor, wanted)
+
+
+def _is_shown(entry: ThreadEntry) -> bool:
+    """Return False for threadkeep's own thread, and for a damaged entry, which is logged."""
+    if entry.damage:
+        _log.warning(
+            "Thread %r is left out of a listing: %s. %s", entry.thread, entry.damage, REPAIR
+        )
+    return not entry.damage and not entry.thread.startswith(OWN_NS)
+
+
+def _after(cursor: object, order: str) -> tuple[int | str, str]:
+    """Return the place in a cursor that `search` made for this order."""
+    kind: type = str if order.removeprefix("-") == "thread" else int
+    try:
+        text = validation.text("cursor", cursor)
+        own, value, name = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        is_ours = own == order and type(value) is kind and type(name) is str
+    except (ValueError, TypeError):
+        is_ours = False
+    if not is_ours:
+        hint = "Use the cursor of the page before, with the same order."
+        raise invalid("cursor", cursor, hint)
+    return value, name
+
+
+def count(engine: Engine, wanted: Filters) -> Operation[int]:
+    """See `Threads.count`."""
+    return registration.count(thread_query(engine.now(), wanted))
+
+
+def thread_query(now: int, filters: Filters) -> ThreadQuery:
+    """Return the query that filters ask for."""
+    unknown = sorted(filters.keys() - Filters.__annotations__.keys())
+    if unknown:
+        raise invalid("filter", unknown[0], f"Filters are {', '.join(Filters.__annotations__)}.")
+    waits, pinned = filters.get("has_interrupt"), filters.get("pinned")
+    for name, flag in (("has_interrupt", waits), ("pinned", pinned)):
+        if flag is not None:
+            validation.flag(name, flag)
+    size, origin = filters.get("min_bytes"), filters.get("forked_from")
+    if size is not None and (type(size) is not int or not 0 <= size < LONGEST):
+        raise invalid("min_bytes", size, "Use a number of bytes, 0 or more.")
+    states = filters.get("state")
+    states = () if states is None else states
+    states = (states,) if isinstance(states, str) else tuple(states)
+    for state in states:
+        if state not in tuple(ThreadStatus):
+            raise invalid("state", state, f"States are {', '.join(ThreadStatus)}.")
+
+    def moment(name: str) -> int | None:
+        return _moment(name, filters.get(name), now)
+
+    return ThreadQuery(
+        states=tuple(dict.fromkeys(map(str, states))),
+        labels=metadata_labels(filters.get("metadata") or {}) + tag_labels(filters.get("tags", ())),
+        created=(moment("created_after"), moment("created_before")),
+        updated=(moment("updated_after"), moment("updated_before")),
+        waits=waits,
+        pinned=pinned,
+        size=size,
+        origin=None if origin is None else validation.thread_id(origin),
+    )
+
+
+def _moment(name: str, value: object, now: int) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, timedelta):
+        return now - value // MICROSECOND
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        hint = "Use a datetime with a time zone, or a timedelta: how long ago."
+        raise invalid(name, value, hint)
+    return (value - EPOCH) // MICROSECOND
+
+
+# -- labels --------------------------------------------------------------------------
+
+
+def tag_labels(tags: Iterable[str]) -> tuple[str, ...]:
+    """Return the labels of tags."""
+    if isinstance(tags, str) or not isinstance(tags, Iterable):
+        raise invalid("tags", tags, "Use a list of texts, for a single one too.")
+    return tuple(dict.fromkeys([_label("tag", thread_entry.tag_label, _tag(tag)) for tag in tags]))
+
+
+def _tag(value: object) -> str:
+    if not (text := validation.text("tag", value)):
+        raise invalid("tag", value, "Use a text of a character or more.")
+    return text
+
+
+def metadata_labels(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the labels of metadata."""
+    if not validation.is_mapping(metadata):
+        raise invalid("metadata", metadata, 'Use a dict, such as {"user_id": "u1"}.')
+    return tuple(
+        [
+            _label(
+                f"metadata[{validation.text('key of metadata', key)!r}]",
+                thread_entry.metadata_label,
+                key,
+                value,
+            )
+            for key, value in metadata.items()
+        ]
+    )
+
+
+def _label(what: str, make: Callable[..., str], *parts: Any) -> str:
+    try:
+        return make(*parts)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidArgumentError(
+            f"Invalid {what}: {error}.",
+            hint="Use JSON values without NUL characters, of at most"
+            f" {thread_entry.MAX_LABEL_BYTES} bytes with their key;"
+            " larger ones belong into the state.",
+        ) from None
+
+
+def _all_labels(found: Iterable[str], thread: str) -> tuple[str, ...]:
+    """Return all labels of a thread, if they are not too many."""
+    together = tuple(sorted({label_prefix(label): label for label in found}.values()))
+    records = [
+        label
+        for label in together
+        if thread_entry.is_record_label(label) and not thread_entry.is_mark_label(label)
+    ]
+    if len(together) - len(records) > thread_entry.MAX_LABELS:
+        raise InvalidArgumentError(
+            f"A thread has at most {thread_entry.MAX_LABELS} tags and pieces of metadata,"
+            " with the tags and pins of its checkpoints.",
+            thread=thread,
+        )
+    return together
+
+
+# -- entries -------------------------------------------------------------------------
+
+
+def create(
+    engine: Engine,
+    thread: str,
+    metadata: Mapping[str, Any] | None,
+    tags: Iterable[str],
+    ttl: timedelta | float | None,
+    *,
+    exist_ok: bool,
+) -> Operation[ThreadInfo]:
+    """See `Threads.create`."""
+    name = validation.thread_id(thread)
+    labels = _all_labels(metadata_labels(metadata or {}) + tag_labels(tags), name)
+    idle = None if ttl is None else duration("ttl", ttl) // MICROSECOND
+    try:
+        return info((yield from registration.create(engine, name, labels, idle)))
+    except ThreadExistsError:
+        entry = (yield from registration.read(name)) if exist_ok else None
+        if entry is None:
+            raise
+        return info(entry)
+
+
+def get(thread: str) -> Operation[ThreadInfo | None]:
+    """See `Threads.get`."""
+    entry = yield from registration.read(validation.thread_id(thread))
+    return None if entry is None else info(entry)
+
+
+def update(
+    engine: Engine, thread: str, metadata: Mapping[str, Any], ttl: timedelta | float | None
+) -> Operation[ThreadInfo]:
+    """See `Threads.update`."""
+    removed = set(map(label_prefix, metadata_labels(metadata)))
+    added = metadata_labels({k: v for k, v in metadata.items() if v is not None})
+    idle = duration("ttl", ttl) // MICROSECOND if ttl else None
+
+    def updated(entry: ThreadEntry) -> ThreadEntry:
+        stay = [label for label in entry.labels if label_prefix(label) not in removed]
+        labels = _all_labels((*stay, *added), entry.thread)
+        return entry._replace(labels=labels, ttl=entry.ttl if ttl is None else idle)
+
+    return _changed(engine, thread, updated)
+
+
+def tag(
+    engine: Engine,
+    thread: str,
+    tags: tuple[str, ...],
+    checkpoint: str | None,
+    ns: str,
+    *,
+    add: bool,
+) -> Operation[ThreadInfo]:
+    """See `Threads.tag` and `Threads.untag`."""
+    if checkpoint is None:
+        return _labelled(engine, thread, tag_labels(tags), add=add)
+    at = validation.place(validation.thread_id(thread), ns, checkpoint)
+    labels = [_label("tag", thread_entry.mark_label, at.ns, at.id, _tag(tag)) for tag in tags]
+    return _labelled(engine, thread, labels, at, add=add)
+
+
+def pin(
+    engine: Engine, thread: str, checkpoint: str | None, ns: str, *, pinned: bool
+) -> Operation[ThreadInfo]:
+    """See `Threads.pin` and `Threads.unpin`."""
+    if checkpoint is None:
+        return _changed(engine, thread, lambda entry: entry._replace(pinned=pinned))
+    at = validation.place(validation.thread_id(thread), ns, checkpoint)
+    label = _label("pin", thread_entry.mark_label, at.ns, at.id)
+    return _labelled(engine, thread, [label], at, add=pinned)
+
+
+def _labelled(
+    engine: Engine,
+    thread: str,
+    labels: Sequence[str],
+    at: CheckpointRef | None = None,
+    *,
+    add: bool,
+) -> Operation[ThreadInfo]:
+    """Add labels, of a checkpoint that is there, or remove them."""
+
+    def labelled(entry: ThreadEntry) -> ThreadEntry:
+        others = [label for label in entry.labels if label not in labels]
+        found = _all_labels((*others, *(labels if add else ())), entry.thread)
+        return entry._replace(labels=found)
+
+    return _changed(engine, thread, labelled, at if add else None)
+
+
+def _changed(
+    engine: Engine,
+    thread: str,
+    change: Callable[[ThreadEntry], ThreadEntry],
+    at: CheckpointRef | None = None,
+) -> Operation[ThreadInfo]:
+    entry = yield from registration.change(engine, validation.thread_id(thread), change, at)
+    return info(entry)
+
+
+def retain(engine: Engine, thread: str, policy: Retention | None) -> Operation[ThreadInfo]:
+    """See `Threads.retain`."""
+    if policy is not None and check_policy(policy).max_count is not None:
+        raise InvalidArgumentError(
+            "max_count is an option of a store, not of one thread.", hint="Use threads.gc(...)."
+        )
+
+    def update(entry: ThreadEntry) -> ThreadEntry:
+        labels = thread_entry.without_record(entry.labels, RECORD)
+        if policy is not None:
+            labels += (thread_entry.record_label(RECORD, policy.as_json()),)
+        return entry._replace(labels=tuple(sorted(labels)))
+
+    return info((yield from registration.change(engine, validation.thread_id(thread), update)))

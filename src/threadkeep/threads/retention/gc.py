@@ -1,0 +1,396 @@
+"""Retention applied: to a thread, or to a whole store, thread by thread.
+
+A change is fenced by the thread's rows and its entry, so runs may be under way, and an
+interrupted collection is simply repeated. A thread that was not written since is not read again.
+A dry run commits nothing and reports the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import NamedTuple, cast
+
+from threadkeep._core import validation
+from threadkeep._core.engine import registration, thread_entry, thread_summary
+from threadkeep._core.engine.context import Engine
+from threadkeep._core.engine.lineage import (
+    CheckpointKey,
+    Lineage,
+    checkpoint_key,
+    needed,
+    positions,
+)
+from threadkeep._core.engine.model import Batch, DropThread, ThreadRows
+from threadkeep._core.engine.operation import Operation, Progress
+from threadkeep._core.engine.optimistic import Snapshot, optimistic
+from threadkeep._core.engine.registration import ALL, PAGE, page_of
+from threadkeep._core.engine.rows import visible
+from threadkeep._core.engine.thread_entry import (
+    OWN_TAGS,
+    ThreadEntry,
+    Touch,
+    damaged,
+    is_archived,
+    is_there,
+)
+from threadkeep._core.policies import retention as policies
+from threadkeep._core.policies.retention import Retention, check_policy
+from threadkeep._core.validation import micros
+from threadkeep.errors import CodecError, ConflictError
+from threadkeep.threads.retention.apply import (
+    Emptied,
+    droppable_channels,
+    shortened,
+    thinning,
+    without_values,
+    young,
+)
+from threadkeep.threads.retention.choose import GRACE, choose
+
+_SETTLED = "kept"  # the record of the state and policy that a thread was last collected under
+_DIGEST = 8  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The result for one thread: what was removed, or would be.
+
+    Args:
+        thread: its name.
+        checkpoints: how many are no longer shown; a DeltaChannel may need some of them, hidden.
+        writes: rows of pending writes that were removed.
+        segments: stored runs of values that were removed, or cut to the part that is needed.
+        bytes: by how much the thread's size went down.
+        deleted: why the whole thread was deleted, "ttl" or "max_count"; None if it was not.
+        skipped: why nothing was done; None if it was.
+        channel_values: values of `channels` that were taken out of checkpoints that stay.
+        skipped_channels: those of `channels` that were left as they are: DeltaChannels.
+    """
+
+    thread: str
+    checkpoints: int = 0
+    writes: int = 0
+    segments: int = 0
+    bytes: int = 0
+    deleted: str | None = None
+    skipped: str | None = None
+    channel_values: int = 0
+    skipped_channels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GcReport:
+    """The result for a store: what was removed, or (`dry_run`) would be.
+
+    Args:
+        threads: the threads of which something was removed, and those that were skipped.
+        examined: how many threads there are that were not deleted before.
+        dry_run: whether nothing was changed.
+    """
+
+    threads: tuple[Collected, ...]
+    examined: int
+    dry_run: bool
+
+    @property
+    def checkpoints(self) -> int:
+        """Number of checkpoints removed."""
+        return sum([one.checkpoints for one in self.threads])
+
+    @property
+    def bytes(self) -> int:
+        """Number of bytes freed."""
+        return sum([one.bytes for one in self.threads])
+
+    @property
+    def deleted(self) -> tuple[str, ...]:
+        """The threads that were deleted."""
+        return tuple([one.thread for one in self.threads if one.deleted is not None])
+
+    @property
+    def skipped(self) -> tuple[Collected, ...]:
+        """The threads that were left as they are, each with the reason."""
+        return tuple([one for one in self.threads if one.skipped is not None])
+
+
+# -- a store ---------------------------------------------------------------------------
+
+
+def gc(
+    engine: Engine,
+    policy: Retention | None,
+    threads: Iterable[str] | None,
+    progress: Progress | None,
+    *,
+    dry_run: bool,
+) -> Operation[GcReport]:
+    """See `Threads.gc`."""
+    own = policies.EVERYTHING if policy is None else check_policy(policy)
+    names = None if threads is None else validation.ids("threads", threads)
+    run = _Run(engine, own, dry_run=dry_run)
+    examined = yield from registration.for_each(names, run.visit, "threads collected", progress)
+    if names is None and own.max_count is not None:
+        yield from run.delete_excess(own.max_count)
+    return GcReport(tuple(run.threads.values()), examined, dry_run)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One collection of a store."""
+
+    engine: Engine
+    policy: Retention
+    dry_run: bool
+    threads: dict[str, Collected] = field(default_factory=dict)
+
+    def visit(self, entry: ThreadEntry) -> Operation[None]:
+        """Collect one thread."""
+        now = self.engine.now()
+
+        def is_due(entry: ThreadEntry) -> bool:
+            return _is_idle(entry, policy_of(entry, self.policy), now)
+
+        try:
+            if entry.damage:
+                raise damaged(entry)
+            if is_due(entry):
+                yield from self._delete(entry.thread, "ttl", is_due)
+            elif not (entry.pinned or is_archived(entry) or _is_settled(entry, self.policy, now)):
+                thinning = thin(self.engine, entry.thread, self.policy, dry_run=self.dry_run)
+                self._add((yield from thinning))
+        except (CodecError, ConflictError) as error:
+            self._add(Collected(entry.thread, skipped=error.message))
+
+    def delete_excess(self, most: int) -> Operation[None]:
+        """Delete the least recently updated threads beyond so many."""
+        deleted = {one.thread for one in self.threads.values() if one.deleted is not None}
+        excess = (yield from registration.count(ALL)) - most
+        if self.dry_run:
+            excess -= len(deleted)
+        after: tuple[int | str, str] | None = None
+        while excess > 0:
+            page = yield from page_of("updated_at", after)
+            for entry in page:
+                if excess > 0 and entry.thread not in deleted and not entry.damage:
+                    excess -= yield from self._delete_one(entry)
+            if len(page) < PAGE:
+                return
+            after = page[-1].updated_at, page[-1].thread
+
+    def _delete_one(self, entry: ThreadEntry) -> Operation[bool]:
+        def is_due(now: ThreadEntry) -> bool:
+            own = policy_of(now, self.policy)
+            is_newer = now.updated_at > entry.updated_at + thread_summary.LAG
+            return not is_newer and not _is_protected(now, own)
+
+        try:
+            return is_due(entry) and (yield from self._delete(entry.thread, "max_count", is_due))
+        except (CodecError, ConflictError) as error:
+            self._add(Collected(entry.thread, skipped=error.message))
+            return False
+
+    def _delete(
+        self, thread: str, reason: str, is_due: Callable[[ThreadEntry], bool]
+    ) -> Operation[bool]:
+        """Delete a thread that is due; return False if it is not any more."""
+
+        def build(snapshot: Snapshot) -> Operation[tuple[DropThread | None, Collected | None]]:
+            yield from ()
+            entry, rows = snapshot.entry, snapshot.rows
+            if not is_there(entry) or not is_due(_as_stored(entry, rows, self.engine.now())):
+                return None, None
+            report = Collected(
+                thread,
+                checkpoints=len(visible(rows.checkpoints)),
+                writes=len(rows.orphans) + sum([len(s.writes) for s in rows.checkpoints]),
+                # (shared segments stay for the others)
+                segments=0 if rows.family else len(rows.segments),
+                bytes=snapshot.size,
+                deleted=reason,
+            )
+            change = DropThread(thread, self.engine.now(), rows.generation, snapshot.fences)
+            return None if self.dry_run else change, report
+
+        found = yield from optimistic(self.engine, thread, build)
+        self._add(found)
+        return found is not None
+
+    def _add(self, found: Collected | None) -> None:
+        if found is not None:
+            self.threads[found.thread] = found
+
+
+def _is_idle(entry: ThreadEntry, own: Retention, now: int) -> bool:
+    """Return True if its ttl is over; the thread's own ttl counts before the policy's."""
+    ttl = entry.ttl
+    if ttl is None and not _is_protected(entry, own):
+        ttl = micros(own.ttl)
+    return not entry.pinned and ttl is not None and entry.updated_at + ttl < now
+
+
+def _is_protected(entry: ThreadEntry, own: Retention) -> bool:
+    """Return True if the policy may not delete it."""
+    tags = set(thread_entry.tags_of(entry.labels)) - OWN_TAGS
+    is_tagged = own.keep_tagged and bool(tags)
+    return entry.pinned or is_tagged or entry.waits_at is not None
+
+
+def _as_stored(entry: ThreadEntry, rows: ThreadRows, now: int) -> ThreadEntry:
+    """Return the entry with what the rows tell: where the thread waits, and when it was written.
+
+    The registry says where to look, the rows decide. Those of an archived thread are elsewhere; its
+    entry was made of them.
+    """
+    if is_archived(entry):
+        return entry
+    return entry._replace(
+        waits_at=thread_summary.waits_at(rows.checkpoints, rows.orphans),
+        updated_at=thread_summary.written_at(entry, rows.checkpoints, now),
+    )
+
+
+# -- a thread --------------------------------------------------------------------------
+
+
+def thin(
+    engine: Engine, thread: str, policy: Retention | None, *, dry_run: bool = False
+) -> Operation[Collected | None]:
+    """Remove the checkpoints of a thread that need not stay; None if all have to."""
+
+    def build(snapshot: Snapshot) -> Operation[tuple[Batch | None, Collected | None]]:
+        entry, rows, now = snapshot.entry, snapshot.rows, engine.now()
+        if not is_there(entry) or is_archived(entry) or entry.pinned:
+            return None, None
+        own = policy_of(entry, policy)
+        choice = choose(rows.checkpoints, own, marked(entry, own), now)
+        lineage = Lineage(rows.checkpoints)
+        channels, deltas = yield from droppable_channels(engine, thread, lineage, own.channels)
+
+        def without(count: int) -> Operation[_Thinned]:
+            keep = choice.without(count)
+            hidden = (yield from needed(engine, thread, lineage, keep)) - keep
+            hidden |= {choice.ends[key] for key in keep & choice.ends.keys()} - keep
+            emptied = without_values(lineage, (keep & set(choice.spare)) | hidden, channels)
+            batch = emptied.put_into(thinning(engine, snapshot, emptied.lineage, keep, hidden))
+            return _Thinned(batch, emptied, keep | hidden)
+
+        thinned = yield from _fitting(without, len(choice.spare), own.max_bytes)
+        orphans = young(rows.orphans, now)
+        used = positions(thinned.emptied.lineage, thinned.keep, orphans, snapshot.others)
+        batch = yield from shortened(engine, snapshot, thinned.batch, used)
+        report = _report(snapshot, batch, thinned.emptied.values, deltas)
+        times = [choice.until, now + GRACE if rows.orphans else None]
+        until = min([time for time in times if time is not None], default=None)
+        return None if dry_run else _settled(snapshot, batch, entry, own, until), report
+
+    return optimistic(engine, thread, build)
+
+
+class _Thinned(NamedTuple):
+    """The change that removes all checkpoints but some."""
+
+    batch: Batch
+    emptied: Emptied
+    keep: set[CheckpointKey]
+
+
+def _fitting(
+    without: Callable[[int], Operation[_Thinned]], spare: int, most: int | None
+) -> Operation[_Thinned]:
+    """Drop as few of the spare checkpoints as make the thread small enough."""
+    best = yield from without(0)
+    if most is None or _size(best.batch) <= most or not spare:
+        return best
+    low, high = 1, spare
+    best = yield from without(high)
+    while low < high and _size(best.batch) <= most:
+        middle = (low + high) // 2
+        candidate = yield from without(middle)
+        if _size(candidate.batch) <= most:
+            best, high = candidate, middle
+        else:
+            low = middle + 1
+    return best
+
+
+def _size(batch: Batch) -> int:
+    """Bytes of the thread afterwards."""
+    return cast("Touch", batch.touch).size
+
+
+def _removes(batch: Batch) -> bool:
+    drops = (batch.drop_checkpoints, batch.drop_writes, batch.drop_segments)
+    return any((*drops, batch.hide_checkpoints, batch.checkpoints, batch.writes))
+
+
+def _report(
+    snapshot: Snapshot, batch: Batch, values: int, deltas: tuple[str, ...]
+) -> Collected | None:
+    """The result; None if nothing goes, and nothing has to be said."""
+    if not _removes(batch) and not deltas:
+        return None
+    shown = set(map(checkpoint_key, visible(snapshot.rows.checkpoints)))
+    return Collected(
+        batch.thread,
+        checkpoints=len(shown.intersection((*batch.drop_checkpoints, *batch.hide_checkpoints))),
+        writes=len(batch.drop_writes) - len(batch.writes),
+        segments=len(batch.drop_segments),
+        bytes=snapshot.size - _size(batch),
+        channel_values=values,
+        skipped_channels=deltas,
+    )
+
+
+# -- the policy of a thread, and whether it was applied --------------------------------
+
+
+def policy_of(entry: ThreadEntry, store: Retention | None) -> Retention:
+    """Return the retention of a thread: its own, or else the store's, or else everything."""
+    own = thread_entry.find_record(entry.labels, policies.RECORD)
+    return (store or policies.EVERYTHING) if own is None else policies.read(own)
+
+
+def marked(entry: ThreadEntry, own: Retention) -> set[CheckpointKey]:
+    """Return the checkpoints that a tag or a pin protects."""
+    marks = thread_entry.marks_of(entry.labels)
+    return {(m.ns, m.checkpoint) for m in marks if m.pinned or (own.keep_tagged and m.tags)}
+
+
+def _is_settled(entry: ThreadEntry, policy: Retention, now: int) -> bool:
+    """Return True if no checkpoint can be removed: none may, or it was collected as it is now."""
+    own = policy_of(entry, policy)
+    limits = (own.keep_last, own.max_age, own.channels or None, own.max_bytes)
+    if own.keep == "all" and all(limit is None for limit in limits):
+        return True
+    known = thread_entry.find_record(entry.labels, _SETTLED)
+    if not isinstance(known, list) or known[:3] != _state_of(entry, own, entry.size):
+        return False
+    (until,) = known[3:]
+    return until is None or now <= until
+
+
+def _settled(
+    snapshot: Snapshot, batch: Batch, entry: ThreadEntry, own: Retention, until: int | None
+) -> Batch:
+    """The change, which also notes the state that the thread is collected in.
+
+    The size is noted either way: where it was another (a checkpoint was put again, say), the
+    thread would seem to have been written since, time and again.
+    """
+    size = _size(batch)
+    note = thread_entry.record_label(_SETTLED, [*_state_of(entry, own, size), until])
+    if _removes(batch):
+        touch = cast("Touch", batch.touch)._replace(labels=(note,))
+        return batch._replace(touch=touch)
+    touch = Touch(size=size, whole=True, labels=(note,))
+    return Batch(batch.thread, batch.now, batch.generation, fences=snapshot.fences, touch=touch)
+
+
+def _state_of(entry: ThreadEntry, own: Retention, size: int) -> list[object]:
+    """The policy, and what changes with every write; `updated_at` may be late, the size tells."""
+    state = json.dumps([own.as_json(), sorted(marked(entry, own))])
+    digest = blake2b(state.encode(errors="surrogatepass"), digest_size=_DIGEST).hexdigest()
+    return [digest, size, entry.updated_at]

@@ -1,0 +1,457 @@
+"""Statistics of a store: counts of all threads, and the parts of some of them or of all."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+
+from threadkeep._core.engine import thread_sizes
+from threadkeep._core.engine.model import OWN_NS
+from threadkeep._core.engine.operation import Requests, call
+from threadkeep._core.engine.rows import pack_time
+from threadkeep._core.engine.thread_sizes import ChannelStats, ThreadStats
+from threadkeep._core.engine.usage import (
+    DAY,
+    Hour,
+    ItemUsage,
+    ReadUsage,
+    ThreadUsage,
+    Usage,
+    usage_of,
+)
+from threadkeep._core.texts import plural, shown, size
+from threadkeep._core.validation import MICROSECOND
+from threadkeep._run.delegate import behind
+from threadkeep._run.layers import driver
+from threadkeep._run.layers.driver import Workflow
+from threadkeep.errors import CorruptionError, invalid
+from threadkeep.threads.registry.info import EPOCH
+
+MOST = 10
+IDLE_DAYS = 30
+_SAMPLE = 40  # threads, beside the largest
+_SAMPLE_BYTES = 64 << 20
+_SAMPLE_CHECKPOINTS = 5_000
+LISTED = 1_000  # checkpoints that are counted of the saver of another maker
+_LISTED_BYTES = 256 << 20
+
+_PARTS = ("manifests", "pending_writes", "metadata", "unreferenced")
+_DERIVED = (
+    *("growth_per_hour", "growth_per_day", "checkpoint_bytes"),
+    *("writes_per_superstep", "deltas_saved"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Statistics of a store. Bytes are those of contents, without the store's own overhead.
+
+    Where `estimated`, channels, parts and full copies are those of some threads, `by_thread`, which
+    stand for the rest; all else is counted. Of the saver of another maker, the first checkpoints
+    that it lists are counted.
+
+    Attributes:
+        at: time of the statistics.
+        threads: the number of those with checkpoints; archived ones do not count.
+        checkpoints: their number.
+        writes: rows of pending writes: one for each call of `put_writes`.
+        bytes: the sum of all parts.
+        bytes_on_disk: bytes with the store's overhead and free space; None if they are not known.
+        full_copy_bytes: what one whole, uncompressed copy of the state per checkpoint takes, in
+            threadkeep's encoding.
+        compression_saved: bytes of stored values that compression has saved.
+        channels: channels, largest first.
+        parts: bytes of `manifests`, `pending_writes`, `metadata`, what is `unreferenced`, and of
+            threads that were left `unread`, of which no channel is known.
+        hours: checkpoints and bytes of the last 24 hours, oldest first: of those still there.
+        largest: the ten largest threads.
+        busiest: the ten threads with the most checkpoints in the last 24 hours.
+        idle_threads: threads that were not written for 30 days.
+        idle_bytes: their bytes.
+        by_thread: the threads whose parts were counted.
+        estimated: True if these were not all threads.
+        note: what was estimated, and from what; "" for nothing.
+        missing_indexes: statements that make the indexes that the store's tables lack.
+        items: items of stores in the same database; those that have expired count.
+        item_bytes: bytes of their values and earlier versions.
+        expired_items: items that have expired and are still stored.
+        waiting_items: items that wait for their vectors, as the embedding model failed.
+        vector_bytes: bytes of vectors.
+        cache_entries: cached results of nodes in the same database.
+        cache_bytes: their bytes.
+        items_sampled: True if bytes of items and results are those of some, which stand for all.
+    """
+
+    at: datetime = field(compare=False)
+    threads: int
+    checkpoints: int
+    writes: int
+    bytes: int
+    bytes_on_disk: int | None
+    full_copy_bytes: int
+    compression_saved: int
+    channels: tuple[ChannelStats, ...]
+    parts: dict[str, int]
+    hours: tuple[Hour, ...]
+    largest: tuple[ThreadUsage, ...]
+    busiest: tuple[ThreadUsage, ...]
+    idle_threads: int = 0
+    idle_bytes: int = 0
+    by_thread: tuple[ThreadStats, ...] = ()
+    estimated: bool = False
+    note: str = ""
+    missing_indexes: tuple[str, ...] = ()
+    items: int = 0
+    item_bytes: int = 0
+    expired_items: int = 0
+    waiting_items: int = 0
+    vector_bytes: int = 0
+    cache_entries: int = 0
+    cache_bytes: int = 0
+    items_sampled: bool = False
+
+    @property
+    def growth_per_hour(self) -> int:
+        """Bytes that the last hour has added."""
+        return self.hours[-1].bytes
+
+    @property
+    def growth_per_day(self) -> int:
+        """Bytes that the last 24 hours have added."""
+        return sum([hour.bytes for hour in self.hours])
+
+    @property
+    def checkpoint_bytes(self) -> float:
+        """Bytes of an average checkpoint, with its share of values and writes."""
+        return self.bytes / self.checkpoints if self.checkpoints else 0.0
+
+    @property
+    def writes_per_superstep(self) -> float:
+        """Average number of calls of `put_writes` for a checkpoint."""
+        return self.writes / self.checkpoints if self.checkpoints else 0.0
+
+    @property
+    def deltas_saved(self) -> int:
+        """Bytes that storing changes alone has saved, beside full copies of the values."""
+        stored = sum([one.bytes for one in self.channels]) + self.parts.get("manifests", 0)
+        return max(self.full_copy_bytes - stored - self.compression_saved, 0)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as values that JSON can hold; times as ISO 8601."""
+        found = asdict(self)
+        for name in ("hours", "largest", "busiest"):
+            found[name] = [one._asdict() for one in getattr(self, name)]
+        for one in (*found["largest"], *found["busiest"]):
+            one["updated_at"] = (EPOCH + one["updated_at"] * MICROSECOND).isoformat()
+        found |= {name: getattr(self, name) for name in _DERIVED}
+        return {**found, "at": self.at.isoformat()}
+
+    def report(self) -> str:
+        """Return it as text."""
+        lines = self.summary()
+        counts = " ".join([f"{hour.checkpoints:,}" for hour in self.hours])
+        lines.append(f"Checkpoints in each of these hours: {counts}")
+        for title, threads in (("Largest", self.largest), ("Busiest", self.busiest)):
+            lines += [f"{title} threads:"] if threads else []
+            for one in threads:
+                total = plural(one.checkpoints, "checkpoint")
+                recent = f"{one.recent:,} in the last 24 hours"
+                lines.append(f"  {shown(one.thread)}: {size(one.bytes)}, {total}, {recent}")
+        lines += ["Channels:"] if self.channels else []
+        for channel in self.channels[:MOST]:
+            changes = plural(channel.changes, "change")
+            lines.append(f"  {shown(channel.name)}: {size(channel.bytes)}, {changes}")
+        return "\n".join(lines)
+
+    def summary(self) -> list[str]:
+        """Return the totals as lines of text."""
+        about = "about " if self.estimated else ""
+        copies, deltas = (size(one) for one in (self.full_copy_bytes, self.deltas_saved))
+        disk = "" if self.bytes_on_disk is None else f"; {size(self.bytes_on_disk)} on disk"
+        day = plural(sum([hour.checkpoints for hour in self.hours]), "checkpoint")
+        hour = f"{self.hours[-1].checkpoints:,}, {size(self.growth_per_hour)}"
+        each = f"{self.writes_per_superstep:.1f} writes per superstep"
+        savings = f"{deltas} by deltas, {size(self.compression_saved)} by compression"
+        lines = [
+            f"{plural(self.threads, 'thread')}, {plural(self.checkpoints, 'checkpoint')}, {each}",
+            f"{size(self.bytes)}, {size(self.checkpoint_bytes)} a checkpoint{disk}",
+            f"Full copies: {about}{copies}. Saved: {savings}",
+            f"Last 24 hours: {day}, {size(self.growth_per_day)}; last hour: {hour}",
+            *self._beside(),
+        ]
+        return [*lines, f"Estimates: {self.note}"] if self.note else lines
+
+    def _beside(self) -> Iterator[str]:
+        """Yield a line for items, and one for cached results, if there are any."""
+        if self.items:
+            counts = ((self.expired_items, "expired"), (self.waiting_items, "without vectors yet"))
+            some = [f"; {number:,} {text}" for number, text in counts if number]
+            about = "about " if self.items_sampled else ""
+            vectors = f", vectors {size(self.vector_bytes)}" if self.vector_bytes else ""
+            values = f"{plural(self.items, 'item')}, {about}{size(self.item_bytes)}"
+            yield f"Store: {values}{vectors}{''.join(some)}"
+        if self.cache_entries:
+            yield f"Cache: {plural(self.cache_entries, 'result')}, {size(self.cache_bytes)}"
+
+
+# -- our savers --------------------------------------------------------------------------
+
+_Measured: TypeAlias = list[tuple[ThreadStats, list[ChannelStats]]]
+
+
+def count(now: int, *, counts_usage: bool, exact: bool = False) -> Requests[Stats]:
+    """Count a store as of a time; with `exact` each part of each thread, which reads all of it."""
+    read = ReadUsage(now, now - IDLE_DAYS * DAY, _SAMPLE)
+    found = yield from thread_sizes.usage(read, counts_usage=counts_usage)
+    beside: ItemUsage = yield from call("item_usage", now)
+    unread = 0
+    if exact:
+        every = yield from thread_sizes.all_sizes()
+        weights = dict.fromkeys([one.thread for one in every.threads], 1.0)
+    else:
+        weights, unread = _weights(found)
+    measured: _Measured = []
+    families: Any = {}
+    damaged: list[str] = []
+    for thread in sorted(weights):
+        try:
+            one, channels = yield from thread_sizes.thread_stats(thread, families)
+        except CorruptionError:
+            damaged.append(thread)
+            continue
+        if one.bytes or one.checkpoints or one.writes:
+            measured.append((replace(one, weight=weights[thread]), channels))
+    if damaged:
+        known = {one.thread: one.bytes for one in (*found.largest, *found.sample)}
+        unread += round(sum([known.get(name, 0) * weights[name] for name in damaged]))
+        names = ", ".join(map(ascii, damaged[:MOST]))
+        note = f"{plural(len(damaged), 'damaged thread')} not read: {names} (threadkeep check)"
+        found = found._replace(notes=(*found.notes, note))
+    is_whole = not damaged and (exact or len(weights) >= found.threads)
+    return _measured_stats(now, found, beside, measured, unread, is_whole=is_whole)
+
+
+def _weights(found: Usage) -> tuple[dict[str, float], int]:
+    """Return the threads to count, each with the number that it stands for, and the bytes left out.
+
+    The largest stand for themselves, others for the rest. Threads that would take long are left
+    out; the one that takes least is counted in any case.
+    """
+    largest = {one.thread: one for one in found.largest[:MOST]}
+    more = (*found.sample, *(found.largest if found.threads <= _SAMPLE else ()))
+    others = {one.thread: one for one in more if one.thread not in largest}
+    alone, sampled = (sum([one.bytes for one in some.values()]) for some in (largest, others))
+    weight = max((found.bytes - alone) / sampled, 1.0) if sampled else 1.0
+    left = [_SAMPLE_BYTES, _SAMPLE_CHECKPOINTS]
+    weights: dict[str, float] = {}
+    unread = 0.0
+    for one in sorted([*largest.values(), *others.values()], key=lambda one: one.bytes):
+        own = 1.0 if one.thread in largest else weight
+        if not weights or (one.bytes <= left[0] and one.checkpoints <= left[1]):
+            weights[one.thread] = own
+            left = [left[0] - one.bytes, left[1] - one.checkpoints]
+        else:
+            unread += one.bytes * own
+    return weights, round(unread)
+
+
+def _measured_stats(
+    now: int,
+    found: Usage,
+    beside: ItemUsage,
+    measured: _Measured,
+    unread: int,
+    *,
+    is_whole: bool,
+) -> Stats:
+    """Return the statistics of a store by the counts of its threads, and the parts of some."""
+    threads = tuple([one for one, _ in measured])
+    if is_whole:
+        names = ("checkpoints", "writes", "bytes")
+        totals = {name: sum([getattr(one, name) for one in threads]) for name in names}
+        found = found._replace(threads=len(threads), **totals)
+    else:
+        left_out = f" ({size(unread)} of others not read)" if unread else ""
+        note = f"channels, parts and full copies, from {plural(len(threads), 'thread')}{left_out}"
+        found = found._replace(notes=(*found.notes, note))
+
+    def total(name: str) -> int:
+        sizes: list[float] = [getattr(one, name) * one.weight for one in threads]
+        return round(sum(sizes))
+
+    return _stats(
+        now,
+        found,
+        [(channel, one.weight) for one, some in measured for channel in some],
+        bytes_on_disk=found.total,
+        by_thread=threads,
+        parts={**{name: total(name) for name in _PARTS}, "unread": unread},
+        compression_saved=total("compression_saved"),
+        **beside._asdict(),
+    )
+
+
+def _stats(
+    now: int, found: Usage, channels: Iterable[tuple[ChannelStats, float]], **fields: Any
+) -> Stats:
+    """Return statistics, with channels of threads and the number that each stands for."""
+    merged = _merged(channels)
+    return Stats(
+        at=EPOCH + now * MICROSECOND,
+        threads=found.threads,
+        checkpoints=found.checkpoints,
+        writes=found.writes,
+        bytes=found.bytes,
+        full_copy_bytes=sum([one.full_copy_bytes for one in merged]),
+        channels=tuple(sorted(merged, key=lambda one: (-one.bytes, one.name))),
+        hours=found.hours,
+        largest=found.largest[:MOST],
+        busiest=found.busiest[:MOST],
+        idle_threads=found.idle_threads,
+        idle_bytes=found.idle_bytes,
+        estimated=bool(found.notes),
+        note="; ".join(found.notes),
+        missing_indexes=found.missing_indexes,
+        **fields,
+    )
+
+
+def _merged(found: Iterable[tuple[ChannelStats, float]]) -> list[ChannelStats]:
+    """Return the sums of channels by name."""
+    sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
+    for one, weight in found:
+        own = sums[one.name]
+        own[0] += one.bytes * weight
+        own[1] += one.full_copy_bytes * weight
+        own[2] += one.changes * weight
+        own[3] = max(own[3], one.longest)
+    return [ChannelStats(name, *map(round, own)) for name, own in sums.items()]
+
+
+# -- any saver ---------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A saver that gives statistics of its own."""
+
+    def stats(self, *, exact: bool = False) -> Stats:
+        """See `Saver.stats`."""
+
+    async def astats(self, *, exact: bool = False) -> Stats:
+        """See `Saver.stats`."""
+
+
+def of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Workflow[Stats]:
+    """Return the statistics of any saver.
+
+    One of threadkeep gives its own, `saver.stats()`. Of another one the first 1,000 checkpoints
+    that `list()` returns are counted, by what its serializer makes of their values.
+
+    Args:
+        saver: the saver.
+        exact: count the parts of every thread; see `Saver.stats`. Not for savers of others.
+
+    Raises:
+        InvalidArgumentError: it is not a saver.
+    """
+    if not isinstance(saver, BaseCheckpointSaver):
+        raise invalid("saver", saver, "Use a LangGraph saver, such as SqliteSaver(path).")
+    inner = behind(saver)
+    if isinstance(inner, Counting):
+        own = partial(inner.stats, exact=exact), partial(inner.astats, exact=exact)
+        return (yield from driver.either(*own))
+
+    counts = _Listed(saver.serde)
+
+    def listed() -> None:
+        for one in saver.list(None, limit=LISTED):
+            if counts.add(one):
+                break
+
+    async def alisted() -> None:
+        async for one in saver.alist(None, limit=LISTED):
+            if counts.add(one):
+                break
+
+    yield from driver.either(listed, alisted)
+    return counts.stats(datetime.now(UTC))
+
+
+stats, astats = driver.both(of_saver)
+
+
+class _Listed:
+    """Counts of checkpoints that a saver lists, by what its serializer makes of their values."""
+
+    def __init__(self, serde: Any) -> None:
+        self._serde = serde
+        self._sizes: dict[tuple[str, ...], int] = {}  # thread, namespace, channel, version
+        self._channels: list[tuple[ChannelStats, float]] = []
+        self._threads: dict[str, tuple[int, int, list[int]]] = {}  # bytes, writes, times
+        self._count = self._read = self._pending = 0
+
+    def add(self, one: CheckpointTuple) -> bool:
+        """Add a checkpoint; return True if it is enough."""
+        place, checkpoint = one.config["configurable"], one.checkpoint
+        thread, ns = str(place["thread_id"]), str(place.get("checkpoint_ns", ""))
+        if not ns.startswith(OWN_NS):
+            size, writes, times = self._threads.get(thread, (0, 0, []))
+            for name, value in checkpoint["channel_values"].items():
+                version = str(checkpoint["channel_versions"].get(name))
+                size += self._add_value((thread, ns, name, version), value)
+            pending = sum([self._size(value) for _, _, value in one.pending_writes or ()])
+            writes += len({task for task, *_ in one.pending_writes or ()})
+            stored_at = pack_time(checkpoint["ts"])
+            times.append(stored_at if isinstance(stored_at, int) else 0)
+            self._threads[thread] = size + pending, writes, times
+            self._count += 1
+            self._pending += pending
+            self._read += pending
+        return self._is_full
+
+    @property
+    def _is_full(self) -> bool:
+        return self._count >= LISTED or self._read > _LISTED_BYTES
+
+    def _size(self, value: Any) -> int:
+        return len(self._serde.dumps_typed(value)[1])
+
+    def _add_value(self, key: tuple[str, str, str, str], value: Any) -> int:
+        """Add a value of a channel; return its size if its version is new."""
+        is_new = key not in self._sizes
+        if is_new:
+            self._sizes[key] = self._size(value)
+        size = self._sizes[key]
+        longest = len(value) if isinstance(value, list) else 0
+        self._channels.append((ChannelStats(key[2], size * is_new, size, is_new, longest), 1.0))
+        self._read += size
+        return size * is_new
+
+    def stats(self, at: datetime) -> Stats:
+        """Return the statistics."""
+        now = (at - EPOCH) // MICROSECOND
+        recent = [
+            (name, time)
+            for name, (_, _, times) in self._threads.items()
+            for time in times
+            if time >= now - DAY
+        ]
+        per_thread = Counter([name for name, _ in recent])
+        threads = [
+            ThreadUsage(name, size, len(times), writes, per_thread[name], max(times))
+            for name, (size, writes, times) in self._threads.items()
+        ]
+        note = f"all, from the first {self._count:,} checkpoints that list() returns"
+        read = ReadUsage(now, now - IDLE_DAYS * DAY, MOST)
+        found = usage_of(read, 0, threads, recent, (note,) if self._is_full else ())
+        parts = {"pending_writes": self._pending}
+        return _stats(
+            now, found, self._channels, bytes_on_disk=None, compression_saved=0, parts=parts
+        )

@@ -1,0 +1,460 @@
+"""Copies of threads from LangGraph's own savers.
+
+The source is never changed. Checkpoints go in by namespace and id, each before its own writes, so
+that a repeated call continues where one was cut off. No more of the source is in memory than a few
+megabytes and two states of a thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+
+from threadkeep._core import validation
+from threadkeep._core.codec import Codec
+from threadkeep._core.engine import listing, put
+from threadkeep._core.engine.context import Engine, Keyframes, read_manifest
+from threadkeep._core.engine.differences import alike
+from threadkeep._core.engine.listing import Listing
+from threadkeep._core.engine.load import Loaded
+from threadkeep._core.engine.manifest import Manifest
+from threadkeep._core.engine.model import HIDDEN, DropThread, ReadThread, ThreadRows
+from threadkeep._core.engine.operation import (
+    CheckpointRef,
+    Operation,
+    Progress,
+    commit,
+    fetch,
+    no_progress,
+)
+from threadkeep._core.engine.put import Call, Put, PutWrites
+from threadkeep._core.engine.rows import (
+    created_at,
+    pack_time,
+    unpack_metadata,
+    unpack_time,
+    unpack_writes,
+)
+from threadkeep._run.layered_store import LayeredStore
+from threadkeep._run.layers import layer
+from threadkeep._run.layers.driver import Runner, Workflow, aside, on
+from threadkeep.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    ThreadExistsError,
+    ThreadNotFoundError,
+)
+from threadkeep.threads.forks import fork as forking
+from threadkeep.threads.transfer.sources import Source, SourceCheckpoint, SourceWrite, open_source
+from threadkeep.threads.transfer.whole_thread import CheckpointKey, parts_of
+
+_MOST_CHECKPOINTS = 64  # in one read, and one write
+_MOST_BYTES = 8 << 20
+_FORK = "-adopted"  # ends the id of a fork
+
+
+@dataclass(slots=True)
+class Adopted:
+    """Result of an adoption.
+
+    Attributes:
+        threads: how many are here now as they are in the source, or have more.
+        checkpoints: how many were written.
+        unchanged: how many were here already.
+        writes: calls of pending writes that were written.
+        verified: how many checkpoints were compared.
+        deleted: threads that were left alone, as they had been deleted here.
+        conflicts: reasons why others were left alone, by thread.
+        replaced: threads that the source's took the place of, with `replace`.
+        forks: forks that the source's threads went into, by thread, with `as_fork`.
+    """
+
+    threads: int = 0
+    checkpoints: int = 0
+    unchanged: int = 0
+    writes: int = 0
+    verified: int = 0
+    deleted: list[str] = field(default_factory=list)
+    conflicts: dict[str, str] = field(default_factory=dict)
+    replaced: list[str] = field(default_factory=list)
+    forks: dict[str, str] = field(default_factory=dict)
+
+
+class AdoptOptions(NamedTuple):
+    """Options of `Threads.adopt`."""
+
+    verify: bool
+    replace: bool
+    as_fork: bool
+    dry_run: bool
+
+
+def adopt(
+    store: LayeredStore,
+    engine: Engine,
+    source: str | os.PathLike[str] | BaseCheckpointSaver[Any],
+    threads: str | Iterable[str] | None,
+    key: str | bytes | None,
+    progress: Progress | None,
+    **flags: bool,
+) -> Workflow[Adopted]:
+    """Copy a source's threads into a store; see `Threads.adopt`."""
+    options = AdoptOptions(**flags)
+    if options.replace and options.as_fork:
+        raise InvalidArgumentError("Both replace and as_fork are given.", hint="Use one of them.")
+    names = validation.thread_ids(threads)
+    opened = yield from aside(partial(open_source, source, engine.codec, key))
+    with closing(opened):
+        counts = yield from aside(opened.threads)
+        for name in names or ():
+            if name not in counts:
+                raise ThreadNotFoundError(
+                    hint="The source has no checkpoint of it: correct its id.", thread=name
+                )
+        wanted = {name: counts[name] for name in (counts if names is None else names)}
+        engine = engine._replace(conflicts="fork")  # what happened is stored, in whatever order
+        run = _Adoption(
+            store, engine, opened, options, progress or no_progress, sum(wanted.values())
+        )
+        for name in wanted:
+            validation.text("The source's thread_id", name)
+            existing = yield from run.existing(name, revive=names is not None)
+            if existing.deleted_at and not existing.stored:
+                run.result.deleted.append(name)
+                run.count(counts[name])
+            else:
+                yield from run.thread(name, existing)
+    yield from store.flush()
+    return run.result
+
+
+@dataclass(slots=True)
+class _Adoption:
+    """One call of `adopt`."""
+
+    store: Runner
+    engine: Engine
+    source: Source
+    options: AdoptOptions
+    progress: Progress
+    total: int
+    done: int = 0
+    result: Adopted = field(default_factory=Adopted)
+
+    def count(self, checkpoints: int) -> None:
+        self.done = min(self.done + checkpoints, self.total)  # (some are read twice)
+        self.progress("checkpoints read", self.done, self.total)
+
+    def existing(self, thread: str, *, revive: bool) -> Workflow[ExistingThread]:
+        """Read the thread here. With `revive` one that was deleted may be created again."""
+        rows = yield from on(self.store, fetch(ReadThread(thread)))
+        existing = ExistingThread(self.engine, thread, rows)
+        if revive and existing.deleted_at and not existing.stored:
+            existing.deleted_at = 0
+            if not self.options.dry_run:
+                yield from on(self.store, commit(DropThread(thread, 0)))
+        return existing
+
+    def thread(self, name: str, existing: ExistingThread) -> Workflow[None]:
+        """Copy a thread, or list it as a conflict."""
+        unchanged = self.result.unchanged
+        yield from aside(self.source.begin)
+        try:
+            if self.options.dry_run:
+                yield from self._foresee(name, existing)
+                return
+            try:
+                yield from self._copy(name, existing)
+            except ThreadExistsError:
+                if not (self.options.replace or self.options.as_fork):
+                    raise
+                self.result.unchanged = unchanged
+                yield from (self._replace if self.options.replace else self._fork)(name, existing)
+            self.result.threads += 1
+        except ThreadExistsError as error:
+            self.result.unchanged = unchanged
+            self.result.conflicts[name] = error.message
+        finally:
+            self.source.end()
+
+    def _foresee(self, name: str, existing: ExistingThread) -> Workflow[None]:
+        """Count what a copy of a thread would write, without reading values."""
+        parents = yield from aside(partial(self.source.parents, name))
+        self.count(len(parents))
+        missing = len(parents.keys() - existing.stored.keys())
+        if existing.diverged(parents):
+            if not (self.options.replace or self.options.as_fork):
+                raise existing.conflict()
+            if self.options.replace:
+                self.result.replaced.append(name)
+                missing = len(parents)
+            else:
+                self.result.forks[name] = f"{name}{_FORK}"
+        self.result.threads += 1
+        self.result.checkpoints += missing
+        self.result.unchanged += len(parents) - missing
+
+    def _copy(self, name: str, existing: ExistingThread) -> Workflow[None]:
+        """Store what is missing here of a thread."""
+        if existing.stored:
+            parents = yield from aside(partial(self.source.parents, name))
+            if existing.diverged(parents):
+                self.count(len(parents))
+                raise existing.conflict()
+        keys = yield from self._put_missing(name, existing)
+        if self.options.verify:
+            yield from self._verify(name, existing.thread, keys)
+
+    def _replace(self, name: str, existing: ExistingThread) -> Workflow[None]:
+        """Replace the thread here with the source's."""
+        with self._parts(name) as parts:
+            while (yield from aside(partial(next, parts, None))):
+                pass  # what cannot be read ends this before anything is removed
+        yield from on(self.store, commit(DropThread(name, 0)))
+        self.result.replaced.append(name)
+        existing = yield from self.existing(name, revive=True)
+        yield from self._copy(name, existing)
+
+    def _fork(self, name: str, existing: ExistingThread) -> Workflow[None]:
+        """Copy the source's thread into a fork of the one here, or complete that fork.
+
+        The fork begins with the newest checkpoint that both have, and shares its values.
+        """
+        target = f"{name}{_FORK}"
+        fork = yield from self.existing(target, revive=True)
+        if not fork.stored:
+            parents = yield from aside(partial(self.source.parents, name))
+            shared = existing.newest_shared(parents)
+            if shared is not None:
+                yield from on(self.store, forking.fork(self.engine, name, shared, target))
+                fork = yield from self.existing(target, revive=False)
+        yield from self._copy(name, fork)
+        self.result.forks[name] = target
+
+    def _put_missing(self, name: str, existing: ExistingThread) -> Workflow[set[CheckpointKey]]:
+        """Store what is missing; return the keys of the source's checkpoints that are visible."""
+        keys: set[CheckpointKey] = set()
+        apart = self.engine.apart()
+        with self._parts(name) as parts:
+            while part := (yield from aside(partial(next, parts, None))):
+                calls = [call for one in part for call in self._calls(one, existing)]
+                apart = yield from self._store(calls, apart)
+                keys |= {key for one in part if not existing.hides(*(key := (one.ns, one.id)))}
+                self.count(len(part))
+        return keys
+
+    @contextmanager
+    def _parts(self, name: str) -> Iterator[Iterator[list[SourceCheckpoint]]]:
+        with closing(self.source.checkpoints(name)) as found:
+            yield parts_of(found, lambda one: one.size, _MOST_CHECKPOINTS, _MOST_BYTES)
+
+    def _calls(self, one: SourceCheckpoint, existing: ExistingThread) -> Iterator[Call]:
+        """Make the calls for a checkpoint: itself, and the writes of each task."""
+        thread = existing.thread
+        place = CheckpointRef(thread, validation.text("checkpoint_ns", one.ns), one.id)
+        for key in ("channel_values", "channel_versions"):
+            value = validation.mapping("checkpoint", one.checkpoint, place).get(key)
+            validation.mapping(f"checkpoint[{key!r}]", value, place)
+        if (one.ns, one.id) in existing.stored:
+            if not existing.is_same(place, one):
+                raise ThreadExistsError(
+                    f"Checkpoint {one.id} is here already, in another state.", thread=thread
+                )
+            self.result.unchanged += 1
+        else:
+            validation.checkpoint(one.checkpoint, place)
+            yield Put(place, one.parent, one.checkpoint, one.metadata, complete=True)
+        stored = existing.writes(one.ns, one.id)
+        missing = [w for w in one.writes if (w.task_id, w.idx) not in stored]
+        yield from _write_calls(place, missing)
+
+    def _store(self, calls: list[Call], apart: Engine) -> Workflow[Engine]:
+        """Run the calls; return the engine that remembers what was stored last."""
+        done = yield from on(self.store, layer.together(_operation(apart, one) for one in calls))
+        if done is None:  # another process writes to this thread
+            apart = self.engine.apart()
+            for one in calls:
+                yield from on(self.store, _operation(apart, one))
+        puts = sum([isinstance(one, Put) for one in calls])
+        self.result.checkpoints += puts
+        self.result.writes += len(calls) - puts
+        return apart
+
+    def _verify(self, name: str, target: str, keys: set[CheckpointKey]) -> Workflow[None]:
+        """Compare all checkpoints as LangGraph's own saver and ours return them."""
+        theirs = yield from aside(self.source.saver)
+        rest = set(keys)
+        at = listing.begin(Listing(target))
+        while at is not None:
+            page, at = yield from on(self.store, listing.page(self.engine, at))
+            for loaded in page:
+                if (loaded.ns, loaded.id) in rest:
+                    yield from aside(partial(self._compare, theirs, name, loaded))
+                    rest.remove((loaded.ns, loaded.id))
+        self.result.verified += len(keys) - len(rest)
+        for ns, checkpoint in sorted(rest):
+            raise _different(target, ns, checkpoint, "it is not shown here")
+
+    def _compare(self, saver: BaseCheckpointSaver[Any], thread: str, ours: Loaded) -> None:
+        place = {"thread_id": thread, "checkpoint_ns": ours.ns, "checkpoint_id": ours.id}
+        theirs = saver.get_tuple({"configurable": place})
+        found = ["it is not there any more"]
+        if theirs is not None:
+            found = differences(self.engine.codec, ours, theirs)
+        if found:
+            raise _different(ours.thread, ours.ns, ours.id, ", ".join(found))
+
+
+def _operation(engine: Engine, call: Call) -> Operation[None]:
+    """Store it as of its own time, so that the registry says when the thread was written."""
+    at = pack_time(call.checkpoint.get("ts", "")) if isinstance(call, Put) else None
+    made = at if isinstance(at, int) else created_at(call.place.id)
+    if made is not None:
+        engine = engine._replace(now=lambda: made)
+    return put.save(engine, call)
+
+
+def _write_calls(place: CheckpointRef, writes: Iterable[SourceWrite]) -> Iterator[PutWrites]:
+    """Make a call for each task, in the order of the tasks."""
+    for (path, task), each in groupby(writes, lambda w: (w.task_path, w.task_id)):
+        own = list(each)
+        pairs = validation.writes([(w.channel, w.value) for w in own], place)
+        names = validation.text("task_id", task, place), validation.text("task_path", path, place)
+        yield PutWrites(place, pairs, *names, [w.idx for w in own])
+
+
+def _different(thread: str, ns: str, checkpoint: str, what: str) -> CorruptionError:
+    return CorruptionError(
+        f"A checkpoint differs from what LangGraph's own saver returns: {what}.",
+        hint="A run that continues this thread here explains it. If there is none, adopt the thread"
+        " into another store, and compare.",
+        thread=thread,
+        namespace=ns or None,
+        checkpoint=checkpoint,
+    )
+
+
+# -- comparison with the thread here, without the values -------------------------------
+
+
+class ExistingThread:
+    """Checkpoints of a thread in the store (`stored`), hidden ones too.
+
+    Checkpoints with the same id, parent, time, metadata and versions of all channels are the same
+    to LangGraph.
+    """
+
+    def __init__(self, engine: Engine, thread: str, rows: ThreadRows) -> None:
+        self.thread = thread
+        self.deleted_at = rows.deleted_at
+        self._engine = engine
+        self._known: Keyframes = {}
+        self.stored = {(s.row.ns, s.row.id): s for s in rows.checkpoints}
+
+    def hides(self, ns: str, checkpoint: str) -> bool:
+        """Return True if a checkpoint is there, but was pruned."""
+        stored = self.stored.get((ns, checkpoint))
+        return stored is not None and bool(stored.row.flags & HIDDEN)
+
+    def conflict(self) -> ThreadExistsError:
+        """Return the error for a thread that has diverged."""
+        return ThreadExistsError(
+            "The thread here and the source have diverged.", thread=self.thread
+        )
+
+    def diverged(self, theirs: Mapping[CheckpointKey, str | None]) -> bool:
+        """Return True if each has checkpoints that came after those in common."""
+        if self.stored.keys() <= theirs.keys():
+            return False
+        newest = max([checkpoint for _, checkpoint in self._shared(theirs)], default="")
+        return any(checkpoint > newest for _, checkpoint in theirs.keys() - self.stored.keys())
+
+    def _shared(self, theirs: Mapping[CheckpointKey, str | None]) -> set[CheckpointKey]:
+        """Return those of theirs that are here, or that led here and were pruned."""
+        shared: set[CheckpointKey] = set()
+        for (ns, checkpoint), stored in self.stored.items():
+            for start in (checkpoint, stored.row.parent):
+                step = start
+                while step is not None and (ns, step) in theirs and (ns, step) not in shared:
+                    shared.add((ns, step))
+                    step = theirs[ns, step]
+        return shared
+
+    def newest_shared(self, theirs: Collection[CheckpointKey]) -> str | None:
+        """Return the newest visible checkpoint of the root namespace that both have, or None."""
+        both = [key for key in self.stored if key in theirs and not self.hides(*key)]
+        return max([checkpoint for ns, checkpoint in both if not ns], default=None)
+
+    def is_same(self, place: CheckpointRef, one: SourceCheckpoint) -> bool:
+        """Return True if the checkpoint at a place is this one."""
+        stored = self.stored[place.ns, str(place.id)]
+        row = stored.row
+        manifest, _ = read_manifest(stored, self._known)
+        own = unpack_metadata(row.metadata, row.exact, self._engine.codec)
+        return (
+            row.parent == one.parent
+            and unpack_time(row.ts) == one.checkpoint.get("ts", "")
+            and alike(self._engine.codec, own, one.metadata)
+            and _stored_shape(manifest) == _shape(one.checkpoint)
+        )
+
+    def writes(self, ns: str, checkpoint: str) -> set[tuple[str, int]]:
+        """Return the pending writes of a checkpoint, each a task's id and an index."""
+        stored = self.stored.get((ns, checkpoint))
+        rows = stored.writes if stored is not None else ()
+        return {(row.task_id, write.idx) for row in rows for write in unpack_writes(row)}
+
+
+def _stored_shape(manifest: Manifest) -> tuple[Any, ...]:
+    entries = manifest.entries
+    versions = {c: e.version for c, e in entries.items() if e.version is not None}
+    values = {c for c, e in entries.items() if e.ref is not None}
+    return _texts(versions), values, {node: _texts(seen) for node, seen in manifest.seen.items()}
+
+
+def _shape(checkpoint: Mapping[str, Any]) -> tuple[Any, ...]:
+    seen = {node: _texts(seen) for node, seen in checkpoint.get("versions_seen", {}).items()}
+    return _texts(checkpoint["channel_versions"]), set(checkpoint["channel_values"]), seen
+
+
+def _texts(versions: Mapping[str, Any]) -> dict[str, str]:
+    return {name: repr(version) for name, version in versions.items()}
+
+
+# -- comparison with LangGraph's own saver ---------------------------------------------
+
+
+def differences(codec: Codec, ours: Loaded, theirs: CheckpointTuple) -> list[str]:
+    """Name the differences between two checkpoints; the order of channels does not count."""
+    parent = theirs.parent_config["configurable"]["checkpoint_id"] if theirs.parent_config else None
+    one = _parts(ours.checkpoint, ours.parent, ours.metadata, ours.writes)
+    other = _parts(theirs.checkpoint, parent, theirs.metadata, theirs.pending_writes or ())
+    found = [f"{name}, which one of them lacks" for name in sorted(one.keys() ^ other.keys())]
+    both = sorted(one.keys() & other.keys())
+    return found + [name for name in both if not alike(codec, one[name], other[name])]
+
+
+def _parts(
+    checkpoint: Mapping[str, Any], parent: str | None, metadata: Mapping[str, Any], writes: Any
+) -> dict[str, Any]:
+    """Return what a checkpoint consists of, by names for messages."""
+    parts: dict[str, Any] = {
+        "the parent": parent,
+        "the metadata": dict(metadata),
+        "the pending writes": [list(write) for write in writes],
+    }
+    for key, value in checkpoint.items():
+        if key in ("channel_values", "channel_versions"):
+            parts |= {f"{key} of {name!r}": one for name, one in value.items()}
+        elif key == "versions_seen":
+            parts |= {f"{key} of {n!r}": dict(sorted(one.items())) for n, one in value.items()}
+        else:
+            parts[key] = value
+    return parts

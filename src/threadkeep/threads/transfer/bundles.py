@@ -1,0 +1,389 @@
+"""Export and import of bundles, and backups in their form.
+
+A bundle is complete or absent. Nothing is written to a store before the whole bundle was read and
+verified.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace as replaced
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from threadkeep._core import validation
+from threadkeep._core.engine.cold_references import STUB
+from threadkeep._core.engine.operation import Progress, no_progress
+from threadkeep._core.engine.thread_entry import is_archived
+from threadkeep._run.layered_store import LayeredStore
+from threadkeep._run.layers.driver import Runner, Workflow, aside, on, within
+from threadkeep._stores.files import file_errors, replacing
+from threadkeep._stores.sqlite.opening import wal_of
+from threadkeep.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    NotOursError,
+    OpenError,
+    ThreadkeepError,
+    ThreadNotFoundError,
+)
+from threadkeep.threads.transfer import digest, whole_thread
+from threadkeep.threads.transfer.bundle_format import MAGIC, BundleWriter, read_bundle
+from threadkeep.threads.transfer.putting import Outcome, put_thread
+from threadkeep.threads.transfer.whole_thread import CheckpointKey, WholeThread
+
+AddThread: TypeAlias = Callable[[BundleWriter, str], Workflow[int]]
+
+_SQLITE = b"SQLite format 3\0"
+_POSTGRES = b"PGDMP"
+_WAL_AT = 18  # offset of the byte in SQLite's file that is 2 if it has a WAL
+_WITH_WAL = _SQLITE.ljust(_WAL_AT, b"\0") + b"\2"
+_START = 32  # bytes that tell the kinds of files apart
+
+
+class Exported(NamedTuple):
+    """Result of an export.
+
+    Attributes:
+        threads: how many were written.
+        checkpoints: how many these have, hidden ones included.
+        size: bytes of the bundle.
+        archived: threads that were not written: they are in the cold store, and were not named.
+        skipped: damaged threads that were not named, each with the reason; not written.
+    """
+
+    threads: int
+    checkpoints: int
+    size: int
+    archived: tuple[str, ...]
+    skipped: dict[str, str]
+
+
+class Imported(NamedTuple):
+    """Result of an import, or of its dry run: the ids of threads with checkpoints.
+
+    Attributes:
+        added: threads that were written.
+        unchanged: threads that were complete already.
+        checkpoints: how many both have.
+        replaced: threads of `added` that took the place of others.
+    """
+
+    added: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    checkpoints: int
+    replaced: tuple[str, ...] = ()
+
+
+class ImportOptions(NamedTuple):
+    """Options of `fill`.
+
+    Attributes:
+        replace: remove threads of the same ids, one after the other.
+        thread: another id for the only thread of the bundle.
+        digests: read each thread back, and compare its checkpoints' digests.
+        dry_run: change nothing.
+    """
+
+    replace: bool = False
+    thread: str | None = None
+    digests: bool = False
+    dry_run: bool = False
+
+
+# -- kinds of files --------------------------------------------------------------------
+
+
+class Kind(Enum):
+    """Kind of a backup, as messages name it."""
+
+    SQLITE = "a SQLite database"
+    POSTGRES = "an archive of pg_dump"
+    BUNDLE = "a bundle"
+
+
+def kind_of(file: Path) -> Kind:
+    """Return the kind of a backup."""
+    kind = _kind(_start_of(file))
+    if kind is None:
+        raise NotOursError(
+            f"{file} is no backup.", hint="Use a file that `threadkeep backup` has written."
+        )
+    return kind
+
+
+def check_may_be_replaced(file: Path) -> None:
+    """Refuse to overwrite a file that is no backup."""
+    if not file.exists():
+        return
+    start = _start_of(file)
+    in_use = start[_WAL_AT : _WAL_AT + 1] == b"\2" and _kind(start) is Kind.SQLITE
+    if start and (in_use or _kind(start) is None):
+        what = "a live database" if in_use else "no backup"
+        raise OpenError(f"{file} is {what}: it is left as it is.", hint="Use another file.")
+
+
+def check_is_bundle(file: Path) -> None:
+    """Refuse a file that is no bundle."""
+    kind = kind_of(file)
+    if kind is not Kind.BUNDLE:
+        raise InvalidArgumentError(
+            f"{file} is {kind.value}, no bundle.",
+            hint="Use a file of export_bundle(); restore others: `threadkeep restore`.",
+        )
+
+
+def _start_of(file: Path) -> bytes:
+    if not file.exists():
+        raise OpenError(f"There is no file {file}.")
+    if not file.is_file():
+        raise OpenError(f"{file} is not a file.", hint="Use the path of a file.")
+    with file_errors(file):
+        if wal_of(file).exists():
+            return _WITH_WAL  # not read: closing it would drop this process's locks on it
+        with file.open("rb") as opened:
+            return opened.read(_START)
+
+
+def _kind(start: bytes) -> Kind | None:
+    magics = {_SQLITE: Kind.SQLITE, _POSTGRES: Kind.POSTGRES, MAGIC: Kind.BUNDLE}
+    return next((kind for magic, kind in magics.items() if start.startswith(magic)), None)
+
+
+# -- export ----------------------------------------------------------------------------
+
+
+def export_bundle(
+    store: LayeredStore,
+    threads: str | Iterable[str] | None,
+    file: str | os.PathLike[str],
+    progress: Progress | None,
+) -> Workflow[Exported]:
+    """Write threads to a bundle; see `Threads.export_bundle`."""
+    names, path, progress = validation.thread_ids(threads), Path(file), progress or no_progress
+    yield from aside(partial(check_may_be_replaced, path))
+    source = store.beneath()
+    archived, skipped = list[str](), dict[str, str]()
+    add = partial(_add_digested, source, archived=None if names is not None else archived)
+    may_skip = skipped if names is None else None
+    if names is None:
+        names = yield from on(source, whole_thread.all_threads())
+    counts = yield from _write(path, names, add, progress, may_skip, check=True)
+    size = yield from aside(lambda: path.stat().st_size)
+    return Exported(sum(map(bool, counts)), sum(counts), size, tuple(archived), skipped)
+
+
+def back_up(
+    store: Runner, file: Path, progress: Progress, skipped: dict[str, str]
+) -> Workflow[int]:
+    """Write all threads to a bundle; return how many there are.
+
+    Damaged checkpoints are written as they are. Threads that cannot be read are added to `skipped`.
+    """
+    names = yield from on(store, whole_thread.all_threads())
+    return sum((yield from _write(file, names, partial(_add_as_it_is, store), progress, skipped)))
+
+
+def _write(
+    file: Path,
+    names: Sequence[str],
+    add: AddThread,
+    progress: Progress,
+    skipped: dict[str, str] | None,
+    *,
+    check: bool = False,
+) -> Workflow[list[int]]:
+    """Write a bundle; return the counts that `add` returns.
+
+    Damaged threads are added to `skipped`, each with the reason; without it they raise.
+    """
+    stack = ExitStack()
+
+    def write() -> Workflow[list[int]]:
+        counts = []
+        part = yield from aside(partial(stack.enter_context, replacing(file)))
+        opened = stack.enter_context((yield from aside(lambda: part.open("wb"))))
+        bundle = yield from aside(partial(BundleWriter, opened))
+        for done, name in enumerate(names, 1):
+            try:
+                counts.append((yield from add(bundle, name)))
+            except CorruptionError as error:
+                if skipped is None:
+                    raise
+                skipped[name] = error.message
+            progress("threads read", done, len(names))
+        yield from aside(bundle.end)
+        yield from aside(opened.close)
+        if check:
+            yield from verify(part, progress, digests=True)
+        return counts
+
+    with file_errors(file):
+        return (yield from within(stack, write()))
+
+
+def _add_as_it_is(store: Runner, bundle: BundleWriter, name: str) -> Workflow[int]:
+    """Write a thread; return 0 for a deleted one, which only has a tombstone."""
+    whole = yield from on(store, whole_thread.read_thread(name, stubs=True))
+    if not whole.is_nothing:
+        yield from aside(partial(bundle.add, whole))
+    return int(whole.is_listed)
+
+
+def _add_digested(
+    store: Runner, bundle: BundleWriter, name: str, *, archived: list[str] | None
+) -> Workflow[int]:
+    """Write a thread that was named, or (with `archived`) one of all: then it may be missing."""
+    whole = yield from on(store, whole_thread.read_thread(name, stub=archived is not None))
+    if not whole.checkpoints and archived is not None:
+        archived += [name] if is_archived(whole.entry) else []
+        return 0
+    if not whole.checkpoints:
+        hint = "Find its id: saver.threads.search(), or `threadkeep threads`."
+        raise ThreadNotFoundError(hint=hint, thread=name)
+    digests = yield from aside(partial(digest.of_checkpoints, whole))
+    whole = replaced(whole, digests=tuple(digests.values()))
+    yield from aside(partial(bundle.add, whole))
+    return len(whole.checkpoints)
+
+
+# -- import ----------------------------------------------------------------------------
+
+
+def import_bundle(
+    store: LayeredStore,
+    file: str | os.PathLike[str],
+    thread: str | None,
+    progress: Progress | None,
+    *,
+    replace: bool,
+    dry_run: bool,
+) -> Workflow[Imported]:
+    """Put the threads of a bundle into a store; see `Threads.import_bundle`."""
+    path, progress = Path(file), progress or no_progress
+    new = None if thread is None else validation.text("thread", thread)
+    yield from aside(partial(check_is_bundle, path))
+    names = yield from verify(path, progress, digests=True)
+    if new is not None and len(names) != 1:
+        raise InvalidArgumentError(
+            f"{path} holds {len(names)} threads: they cannot all get the id {new!r}.",
+            hint="Leave the new id out, or export that thread alone.",
+        )
+    options = ImportOptions(replace, new, digests=True, dry_run=dry_run)
+    return (yield from fill(store.beneath(), path, names, options, progress))
+
+
+def verify(file: Path, progress: Progress, *, digests: bool = False) -> Workflow[list[str]]:
+    """Verify a bundle, with `digests` those of its checkpoints too; return its threads' ids."""
+    names: list[str] = []
+
+    def look(whole: WholeThread) -> Workflow[None]:
+        if digests:
+            yield from aside(partial(_checked_digests, whole))
+        names.append(whole.thread)
+        progress("threads verified", len(names), 0)
+
+    yield from _each(file, None, look)
+    return names
+
+
+def fill(
+    store: Runner, file: Path, names: Sequence[str], options: ImportOptions, progress: Progress
+) -> Workflow[Imported]:
+    """Put all threads of a verified bundle into a store; other threads there are left alone."""
+    done: dict[str, Outcome] = {}
+    checkpoints: dict[str, int] = {}
+
+    def check(whole: WholeThread) -> Workflow[None]:
+        yield from on(store, put_thread(whole, 0, dry_run=True))
+
+    def handle(whole: WholeThread) -> Workflow[None]:
+        done[whole.thread] = yield from _put(store, whole, options)
+        if whole.is_listed:
+            checkpoints[whole.thread] = len(whole.checkpoints)
+        stage = "threads compared" if options.dry_run else "threads written"
+        progress(stage, len(done), len(names))
+
+    if not (options.replace or options.dry_run):
+        yield from _each(file, options.thread, check)
+    try:
+        yield from _each(file, options.thread, handle)
+    except ThreadkeepError as exc:
+        if not options.dry_run:
+            exc.add_note(_so_far(done, len(names)))
+        raise
+    unchanged = tuple([name for name in checkpoints if done[name] == "unchanged"])
+    added = tuple([name for name in checkpoints if done[name] != "unchanged"])
+    replaced = tuple([name for name in added if done[name] == "replaced"])
+    return Imported(added, unchanged, sum(checkpoints.values()), replaced)
+
+
+def _so_far(done: Iterable[str], total: int) -> str:
+    names = ", ".join(map(repr, done)) or "none"
+    threads = "1 thread" if total == 1 else f"{total} threads"
+    return (
+        f"Written so far, of {threads}: {names}. The next one may be there in an older state;"
+        " a repeated call completes it."
+    )
+
+
+def _put(store: Runner, whole: WholeThread, options: ImportOptions) -> Workflow[Outcome]:
+    is_checked = options.digests and not options.dry_run
+    expected = (yield from aside(partial(_checked_digests, whole))) if is_checked else {}
+    now = time.time_ns() // 1000
+    put = put_thread(whole, now, replace=options.replace, dry_run=options.dry_run)
+    outcome = yield from on(store, put)
+    if is_checked:
+        stored = yield from on(store, whole_thread.read_thread(whole.thread))
+        compare(whole.thread, expected, (yield from aside(partial(digest.of_checkpoints, stored))))
+    return outcome
+
+
+def _checked_digests(whole: WholeThread) -> dict[CheckpointKey, bytes]:
+    """Return the digests of a bundle's thread, which are those in the bundle."""
+    if any(segment.data.startswith(STUB) for segment in whole.segments):
+        raise InvalidArgumentError(
+            "This bundle is a backup, and values of this thread are in the cold store.",
+            hint="Restore it: threadkeep restore FILE STORE. To copy threads, use export.",
+            thread=whole.thread,
+        )
+    digests = digest.of_checkpoints(whole)
+    if whole.digests is not None:
+        compare(whole.thread, dict(zip(digests, whole.digests, strict=True)), digests)
+    return digests
+
+
+def compare(
+    thread: str, expected: dict[CheckpointKey, bytes], found: dict[CheckpointKey, bytes]
+) -> None:
+    """Check that all expected digests are found (others may have continued the thread)."""
+    for (ns, id), one in expected.items():
+        if found.get((ns, id)) != one:
+            raise CorruptionError(
+                "The digest of a checkpoint differs from that of its source.",
+                hint="Write the bundle again, and check the disk and the memory between.",
+                thread=thread,
+                namespace=ns or None,
+                checkpoint=id,
+            )
+
+
+def _each(
+    file: Path, thread: str | None, handle: Callable[[WholeThread], Workflow[None]]
+) -> Workflow[None]:
+    """Handle each thread of a bundle, read beside the event loop."""
+    with closing(_threads(file, thread)) as threads:
+        while (whole := (yield from aside(partial(next, threads, None)))) is not None:
+            yield from handle(whole)
+
+
+def _threads(file: Path, thread: str | None) -> Generator[WholeThread, None, None]:
+    with file_errors(file), file.open("rb") as opened:
+        for whole in read_bundle(opened):
+            # (a thread of a new id was never deleted)
+            yield whole if thread is None else replaced(whole, thread=thread, deleted_at=0)

@@ -1,0 +1,181 @@
+"""Digests of checkpoints: 16 bytes, equal in every store (docs/design/0011-moving-threads.md).
+
+A digest is computed from what a reader can see and from the stored elements of values. Segments,
+addresses in logs, generations, the store's numbers and the thread's own id are no part of it.
+Nothing is decoded, so that no class is needed.
+
+BLAKE2b of MessagePack. Equal digests mean equal checkpoints. Checkpoints with different ones may
+have equal values still, where one of them is stored whole and the other one in parts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import ormsgpack
+
+from threadkeep._core.codec.introspection import references
+from threadkeep._core.engine.context import NO_CODEC, Keyframes, read_manifest
+from threadkeep._core.engine.elements import Elements
+from threadkeep._core.engine.manifest import Manifest
+from threadkeep._core.engine.model import (
+    HIDDEN,
+    CheckpointRow,
+    Child,
+    Segment,
+    Span,
+    StoredCheckpoint,
+    WriteRow,
+)
+from threadkeep._core.engine.refs import Inline, Ref, Run
+from threadkeep._core.engine.rows import Write, counting, manifest_of
+from threadkeep.errors import CorruptionError, ThreadkeepError
+from threadkeep.threads.transfer.allowance import parsed_size
+from threadkeep.threads.transfer.whole_thread import CheckpointKey, WholeThread
+
+SIZE = 16  # bytes
+
+
+def of_checkpoints(whole: WholeThread) -> dict[CheckpointKey, bytes]:
+    """Compute the digest of each checkpoint of a thread, hidden ones too."""
+    digests = _Thread(whole)
+    found: dict[CheckpointKey, bytes] = {}
+    for row in whole.checkpoints:
+        try:
+            found[row.ns, row.id] = digests.checkpoint(row)
+        except ThreadkeepError as exc:
+            exc.at(thread=whole.thread, namespace=row.ns or None, checkpoint=row.id)
+            raise
+    return found
+
+
+def _hash(value: Any) -> bytes:
+    return _hash_bytes(ormsgpack.packb(value))
+
+
+def _hash_bytes(data: bytes) -> bytes:
+    return blake2b(data, digest_size=SIZE).digest()
+
+
+class _Thread:
+    """One state of a thread, whose checkpoints' digests share those of values."""
+
+    def __init__(self, whole: WholeThread) -> None:
+        self._values = _Values(whole.segments, whole.spare)
+        self._known: Keyframes = {}
+        self._spare = whole.spare
+        self._writes: dict[CheckpointKey, list[WriteRow]] = {}
+        for write in whole.writes:
+            self._writes.setdefault((write.ns, write.checkpoint_id), []).append(write)
+        self._children = _first_children(whole.checkpoints)
+
+    def checkpoint(self, row: CheckpointRow) -> bytes:
+        key = self._values.segment(row.key_log, row.key_pos)
+        if self._spare is not None:
+            self._spare -= self._taken(row, self._spare)
+        manifest, _ = read_manifest(StoredCheckpoint("", row, key), self._known)
+        place = [row.ns, row.id, row.parent, bool(row.flags & HIDDEN)]
+        metadata = [row.ts, row.metadata, row.exact]
+        return _hash([place, metadata, self._manifest(manifest), *self._pending(row)])
+
+    def _taken(self, row: CheckpointRow, spare: int) -> int:
+        """Return the bytes that the checkpoint's manifest takes and its keyframe, if it is new."""
+        place, data = (row.key_log, row.key_pos), manifest_of(row)
+        key = b"" if place in self._known else self._values.raw(*place)
+        taken = parsed_size(key, spare) + parsed_size(data, spare)
+        if taken > spare:
+            raise CorruptionError(f"A manifest of {len(key) + len(data)} bytes has too many parts.")
+        return taken if key else 0  # (keyframes stay in memory)
+
+    def _manifest(self, manifest: Manifest) -> list[Any]:
+        entries = sorted(manifest.entries.items())
+        channels = [[name, e.version, self._values.digest(e.ref)] for name, e in entries]
+        seen = [[node, sorted(v.items())] for node, v in sorted(manifest.seen.items())]
+        return [manifest.v, manifest.updated, manifest.extra, channels, seen]
+
+    def _pending(self, row: CheckpointRow) -> tuple[list[Any], list[Any]]:
+        """Return the pending writes that count, and those on the parent that led here."""
+        own = counting(self._writes.get((row.ns, row.id), ()), self._children.get((row.ns, row.id)))
+        before = self._writes.get((row.ns, row.parent), ()) if row.parent is not None else ()
+        led = counting(before, Child(row.id, row.run, row.seen))
+        return [self._write(write) for write in own], [self._write(write) for write in led]
+
+    def _write(self, write: Write) -> list[Any]:
+        where = [write.task_id, write.task_path, write.idx, write.channel]
+        return [*where, self._values.digest(write.ref)]
+
+
+def _first_children(rows: Iterable[CheckpointRow]) -> dict[CheckpointKey, Child]:
+    """Find the first child of each checkpoint; see `StoredCheckpoint.child`."""
+    children: dict[CheckpointKey, Child] = {}
+    for row in sorted(rows, key=lambda row: row.id):
+        if row.parent is not None and row.parent < row.id:
+            children.setdefault((row.ns, row.parent), Child(row.id, row.run, row.seen))
+    return children
+
+
+class _Values:
+    """Digests of values; those of elements are computed once for each segment."""
+
+    def __init__(self, segments: Sequence[Segment], spare: int | None) -> None:
+        self._segments = {(s.log, s.start): s for s in segments}
+        self._starts: dict[int, list[int]] = {}
+        for log, start in sorted(self._segments):
+            self._starts.setdefault(log, []).append(start)
+        self._elements = Elements(NO_CODEC, segments, spare)
+        self._digests: dict[tuple[int, int], bytes] = {}  # by segment, one after the other
+        self._known: dict[Ref, bytes] = {}
+
+    def raw(self, log: int, pos: int) -> bytes:
+        """Return the bytes of an element."""
+        return self._elements.raw(log, pos)
+
+    def segment(self, log: int, pos: int) -> Segment | None:
+        """Find the segment that holds a position."""
+        starts = self._starts.get(log, [])
+        at = bisect_right(starts, pos) - 1
+        found = self._segments[log, starts[at]] if at >= 0 else None
+        return found if found is not None and pos < found.stop else None
+
+    def digest(self, ref: Ref | None) -> bytes | None:
+        """Compute the digest of a value; None for none."""
+        if ref is None:
+            return None
+        if isinstance(ref, Run):
+            return _hash([ref.kind, b"".join([d for s in ref.spans for d in self._of_span(s)])])
+        if ref not in self._known:  # many checkpoints hold the same value
+            data = ref.data if isinstance(ref, Inline) else self._elements.raw(ref.log, ref.pos)
+            self._known[ref] = _hash(self._parts(data, ref.uses))
+        return self._known[ref]
+
+    def _parts(self, data: bytes, uses: Sequence[Span]) -> list[bytes]:
+        """Return a value's bytes, with digests of elements in place of their addresses."""
+        parts, at = [], 0
+        for log, pos, size, start in references(data) if uses else ():
+            if start >= at and any(log == s.log and s.start <= pos < s.stop for s in uses):
+                parts += [data[at:start], *self._of_span(Span(log, pos, pos + 1))]
+                at = start + size
+        return [*parts, data[at:]]
+
+    def _of_span(self, span: Span) -> Iterable[bytes]:
+        """Yield the digests of a span's elements, a segment at a time."""
+        at = span.start
+        while at < span.stop:
+            segment = self.segment(span.log, at)
+            if segment is None:
+                raise CorruptionError(f"Element {at} of log {span.log} is missing.")
+            stop = min(segment.stop, span.stop)
+            first, last = at - segment.start, stop - segment.start
+            yield self._of_segment(segment)[first * SIZE : last * SIZE]
+            at = stop
+
+    def _of_segment(self, segment: Segment) -> bytes:
+        place = segment.log, segment.start
+        if place not in self._digests:
+            positions = range(segment.start, segment.stop)
+            raws = [self._elements.raw(segment.log, pos) for pos in positions]
+            self._digests[place] = b"".join(map(_hash_bytes, raws))
+        return self._digests[place]

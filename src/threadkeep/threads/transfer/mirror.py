@@ -1,0 +1,219 @@
+"""One-way copies of threads between stores: what is missing in the other one.
+
+Cut off anywhere, the other store shows whole threads, in this or an earlier state, and a repeated
+call continues. A thread that is archived or deleted here meanwhile is compared again: nothing is
+replaced there by what is not here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+from threadkeep._core import validation
+from threadkeep._core.engine.model import DropThread
+from threadkeep._core.engine.operation import Operation, Progress, commit, no_progress
+from threadkeep._core.engine.optimistic import retry
+from threadkeep._core.engine.rows import created_at
+from threadkeep._core.engine.thread_entry import is_archived, is_there
+from threadkeep._run.layered_store import LayeredStore, store_of
+from threadkeep._run.layers.driver import Runner, Workflow, aside, on
+from threadkeep.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    ThreadExistsError,
+    ThreadNotFoundError,
+)
+from threadkeep.threads.transfer import digest, putting, whole_thread
+from threadkeep.threads.transfer.bundles import compare
+from threadkeep.threads.transfer.whole_thread import (
+    CheckpointKey,
+    WholeThread,
+    marks_of,
+    read_rows,
+    rows_of,
+    whole_of,
+)
+
+Digests: TypeAlias = dict[CheckpointKey, bytes]
+
+
+@dataclass(slots=True)
+class Mirrored:
+    """Result of a mirror, or of its dry run: the ids of threads.
+
+    Attributes:
+        added: threads that were missing.
+        extended: threads in an earlier state.
+        replaced: threads in another state, with `replace`.
+        deleted: threads that were deleted here, with `delete`.
+        newer: threads that have more there, and nothing less; left alone.
+        conflicts: reasons why others were left alone, by thread.
+        archived: threads that are archived here, and were not named; left where they are.
+        skipped: damaged threads that were not named, each with the reason.
+        unchanged: how many were the same.
+    """
+
+    added: list[str] = field(default_factory=list)
+    extended: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    newer: list[str] = field(default_factory=list)
+    conflicts: dict[str, str] = field(default_factory=dict)
+    archived: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    unchanged: int = 0
+
+
+class MirrorOptions(NamedTuple):
+    """Options of `Threads.mirror`."""
+
+    replace: bool
+    delete: bool
+    dry_run: bool
+
+
+class _GoneError(Exception):
+    """The thread was archived or deleted here since its rows were read."""
+
+
+def mirror(
+    store: LayeredStore,
+    other: object,
+    threads: str | Iterable[str] | None,
+    progress: Progress | None,
+    **flags: bool,
+) -> Workflow[Mirrored]:
+    """Copy threads to the store of another saver; see `Threads.mirror`."""
+    there = store_of(other)
+    if there.backend is store.backend:
+        raise InvalidArgumentError("The other store is this one.", hint="Use another saver.")
+    names = validation.thread_ids(threads)
+    run = _Mirror(
+        store.beneath(), there.beneath(), MirrorOptions(**flags), is_named=names is not None
+    )
+    return run.threads(names, progress or no_progress)
+
+
+@dataclass(slots=True)
+class _Mirror:
+    """One call of `mirror`."""
+
+    here: Runner
+    there: Runner
+    options: MirrorOptions
+    is_named: bool
+    result: Mirrored = field(default_factory=Mirrored)
+
+    def threads(self, names: Sequence[str] | None, progress: Progress) -> Workflow[Mirrored]:
+        known = yield from on(self.here, whole_thread.all_threads())
+        for name in set(names or ()).difference(known):
+            raise ThreadNotFoundError(hint="Correct the ids of threads.", thread=name)
+        names = known if names is None else names
+        for done, name in enumerate(names, 1):
+            yield from self._visit(name)
+            progress("threads compared", done, len(names))
+        return self.result
+
+    def _visit(self, name: str) -> Workflow[None]:
+        step = partial(self._thread, name)
+        try:
+            copied = yield from retry(name, step, (_GoneError, ThreadExistsError))
+        except CorruptionError as error:
+            if self.is_named:
+                raise
+            self.result.skipped[name] = error.message
+            return
+        if copied is not None:  # (a difference is a fault of the other store: it ends the mirror)
+            compare(name, copied, (yield from self._digests_there(name)))
+
+    def _thread(self, name: str) -> Workflow[Digests | None]:
+        """Compare a thread; copy it if the options say so, and return the copy's digests."""
+        own = yield from on(self.here, _read_rows(name, stub=not self.is_named))
+        if is_archived(own.entry):
+            self.result.archived.append(name)
+            return None
+        other = yield from on(self.there, _read_rows(name))
+        step = step_for(own, other)
+        if step == "diverged" and (yield from self._are_equal(own)):
+            step = "unchanged"
+        step, copied = self._allowed(step), None
+        if not self.options.dry_run:
+            if step in ("added", "extended", "replaced"):
+                copied = yield from self._copy(own, replace=step == "replaced")
+            elif step == "deleted":
+                yield from on(self.there, commit(DropThread(name, own.deleted_at)))
+        if step in _CONFLICTS:
+            self.result.conflicts[name] = _CONFLICTS[step]
+        elif step == "unchanged":
+            self.result.unchanged += 1
+        else:
+            getattr(self.result, step).append(name)
+        return copied
+
+    def _allowed(self, step: str) -> str:
+        """Return what the options say to do instead, if anything."""
+        if step == "revived" and self.options.replace:
+            step = "deleted"
+        if step == "deleted" and not self.options.delete:
+            return "newer"
+        return "replaced" if step in _CONFLICTS and self.options.replace else step
+
+    def _read(self, own: WholeThread) -> Workflow[WholeThread]:
+        """Read all of a thread here."""
+        whole = yield from on(self.here, whole_thread.read_thread(own.thread))
+        if is_archived(whole.entry) or (own.checkpoints and not whole.checkpoints):
+            raise _GoneError
+        return whole
+
+    def _digests_there(self, name: str) -> Workflow[Digests]:
+        whole = yield from on(self.there, whole_thread.read_thread(name, stub=False))
+        return (yield from aside(partial(digest.of_checkpoints, whole)))
+
+    def _are_equal(self, own: WholeThread) -> Workflow[bool]:
+        """Compare the digests of threads whose rows differ."""
+        whole = yield from self._read(own)
+        digests = yield from aside(partial(digest.of_checkpoints, whole))
+        return digests == (yield from self._digests_there(own.thread))
+
+    def _copy(self, own: WholeThread, *, replace: bool) -> Workflow[Digests]:
+        """Copy a thread as it is now, all of it or what is missing; return its digests."""
+        whole = yield from self._read(own)
+        expected = yield from aside(partial(digest.of_checkpoints, whole))
+        now = time.time_ns() // 1000
+        put = putting.put_thread(whole, now, replace=replace, marks=True)
+        yield from on(self.there, put)
+        return expected
+
+
+_CONFLICTS = {
+    "diverged": "It has other checkpoints or pending writes.",
+    "removed": "It was deleted there.",
+    "revived": "It was deleted here, and used there since.",
+}
+
+
+def _read_rows(thread: str, *, stub: bool = False) -> Operation[WholeThread]:
+    """Read a thread without its segments; with `stub` an archived one stays archived."""
+    rows, entry = yield from read_rows(thread, stub=stub)
+    return whole_of(thread, rows, (), entry)
+
+
+def step_for(here: WholeThread, there: WholeThread) -> str:
+    """Return what is to be done there: a field of `Mirrored`, or a key of `_CONFLICTS`.
+
+    The rows are the same bytes in a copy.
+    """
+    own, other = rows_of(here), rows_of(there)
+    only_created = not own and is_there(here.entry) and not is_there(there.entry)
+    if own == other and not only_created:
+        return "unchanged" if marks_of(here.entry) <= marks_of(there.entry) else "extended"
+    if not other:
+        return "removed" if there.deleted_at > here.deleted_at else "added"
+    if own or not here.deleted_at:
+        return "extended" if other < own else "newer" if own < other else "diverged"
+    times = [created_at(row.id) or here.deleted_at for row in there.checkpoints]
+    return "revived" if max(times, default=0) > here.deleted_at else "deleted"

@@ -1,0 +1,257 @@
+"""Reader of the tables of LangGraph's PostgresSaver and AsyncPostgresSaver.
+
+Every transaction is read only. Each thread is read in one of its own, so that it is one state.
+
+A checkpoint's row holds small values; the others are in `checkpoint_blobs`, by channel and
+version. The tables are the same since langgraph-checkpoint-postgres 2.0, except
+`checkpoint_writes.task_path`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+from langgraph.checkpoint.base import BaseCheckpointSaver, writes_sort_key
+from psycopg.rows import dict_row
+
+from threadkeep._core.langgraph_internals import TASKS
+from threadkeep._stores.postgres.connections import settings_of
+from threadkeep._stores.postgres.failures import mapped_errors
+from threadkeep.errors import NotLangGraphError, OpenError
+from threadkeep.threads.transfer.sources.base import (
+    Payloads,
+    Source,
+    SourceCheckpoint,
+    SourceWrite,
+    naming,
+    needs,
+    own_store,
+)
+from threadkeep.threads.transfer.whole_thread import CheckpointKey
+
+_PAGE = 16  # rows of checkpoints in one read
+_CURSOR = "threadkeep_adopt"
+_COLUMNS = """
+SELECT relname, attname FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
+WHERE attrelid IN (to_regclass('checkpoints'), to_regclass('checkpoint_blobs'),
+    to_regclass('checkpoint_writes')) AND attnum > 0 AND NOT attisdropped
+"""
+_WANTED = {
+    "checkpoints": {"checkpoint_ns", "checkpoint_id", "parent_checkpoint_id", "checkpoint"},
+    "checkpoint_blobs": {"checkpoint_ns", "channel", "version", "type", "blob"},
+    "checkpoint_writes": {"checkpoint_ns", "checkpoint_id", "task_id", "idx", "channel", "blob"},
+}
+_THREADS = """
+SELECT thread_id, count(*) AS count FROM checkpoints
+GROUP BY thread_id ORDER BY thread_id COLLATE "C"
+"""
+_CHECKPOINTS = """
+SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata,
+    (SELECT array_agg(ARRAY[key, value]) FROM jsonb_each_text(checkpoint -> 'channel_versions'))
+        AS versions
+FROM checkpoints WHERE thread_id = %s
+ORDER BY checkpoint_ns COLLATE "C", checkpoint_id COLLATE "C"
+"""
+_PARENTS = """
+SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id FROM checkpoints WHERE thread_id = %s
+"""
+_BLOBS = """
+SELECT b.channel, b.version, b.type, b.blob FROM checkpoint_blobs b
+JOIN unnest(%s::text[], %s::text[]) AS wanted (channel, version)
+    ON b.channel = wanted.channel AND b.version = wanted.version
+WHERE b.thread_id = %s AND b.checkpoint_ns = %s
+"""
+_WRITES = """
+SELECT checkpoint_ns, checkpoint_id, task_id, {path} AS task_path, idx, channel, type, blob
+FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_ns = ANY(%s) AND checkpoint_id = ANY(%s)
+"""
+# As in LangGraph's saver: of any namespace, and in the database's own order.
+_SENDS = """
+SELECT type, blob FROM checkpoint_writes
+WHERE thread_id = %s AND checkpoint_id = %s AND channel = %s ORDER BY {path}, task_id, idx
+"""
+_SENDS_MOVED = 4  # the version of checkpoints since which sent tasks are a channel
+_FIRST_VERSION = f"{1:032}.{0:016}"  # as LangGraph counts, without its random part
+
+
+def conninfo_of(connection: Any) -> str:
+    """Return the conninfo of a connection or pool of psycopg, sync or async."""
+    try:
+        if hasattr(connection, "conninfo"):
+            return psycopg.conninfo.make_conninfo(connection.conninfo)
+        info = connection.info
+        parameters = {**info.get_parameters(), "password": info.password or None}
+        return psycopg.conninfo.make_conninfo(**parameters)
+    except (AttributeError, TypeError, psycopg.Error) as error:
+        raise OpenError(
+            "The saver's connection does not say where its database is.",
+            hint="Use the database's URL.",
+        ) from error
+
+
+def open_postgres(database: str, payloads: Payloads, schema: str | None = None) -> PostgresSource:
+    """Connect to a database."""
+    settings = settings_of(database)
+    server = settings.server
+    with mapped_errors(server):
+        db = psycopg.connect(settings.conninfo, row_factory=dict_row, prepare_threshold=None)
+    try:
+        if schema is not None:
+            path = replace(settings, schema=schema).quoted_schema
+            db.execute("SELECT set_config('search_path', %s, false)", (path,))
+            db.commit()
+        db.read_only = True
+        db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        return PostgresSource(db, server, payloads)
+    except BaseException:
+        db.close()
+        raise
+
+
+def _check_tables(columns: dict[str, set[str]]) -> None:
+    if "manifest" in columns.get("checkpoints", ()):
+        raise own_store("This schema")
+    if any(wanted - columns.get(table, set()) for table, wanted in _WANTED.items()):
+        raise NotLangGraphError(
+            "The database has no tables of LangGraph's PostgresSaver (2.0 or newer).",
+            hint="If they are in another schema, name it in the URL: ?schema=NAME."
+            " Those of ShallowPostgresSaver are not read.",
+        )
+
+
+class PostgresSource(Source):
+    """See `Source`."""
+
+    def __init__(
+        self, db: psycopg.Connection[dict[str, Any]], server: str, payloads: Payloads
+    ) -> None:
+        super().__init__(payloads)
+        self._db = db
+        self._server = server
+        columns: dict[str, set[str]] = {}
+        for row in self._all(_COLUMNS):
+            columns.setdefault(row["relname"], set()).add(row["attname"])
+        self.end()
+        _check_tables(columns)
+        path = "task_path" if "task_path" in columns["checkpoint_writes"] else "''::text"
+        self._writes, self._sends = _WRITES.format(path=path), _SENDS.format(path=path)
+
+    def _all(self, text: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
+        with mapped_errors(self._server):
+            return self._db.execute(text, parameters).fetchall()
+
+    def threads(self) -> dict[str, int]:
+        """See `Source.threads`."""
+        found = self._all(_THREADS)
+        self.end()
+        return {row["thread_id"]: row["count"] for row in found}
+
+    def parents(self, thread: str) -> dict[CheckpointKey, str | None]:
+        """See `Source.parents`."""
+        return {
+            (row["checkpoint_ns"], row["checkpoint_id"]): row["parent_checkpoint_id"] or None
+            for row in self._all(_PARENTS, (thread,))
+        }
+
+    def end(self) -> None:
+        """See `Source.end`: the first statement begins a transaction."""
+        with mapped_errors(self._server):
+            self._db.rollback()
+
+    def checkpoints(self, thread: str) -> Generator[SourceCheckpoint, None, None]:
+        """See `Source.checkpoints`."""
+        blobs: dict[tuple[str, str, str], Any] = {}  # those of the checkpoint before
+        with mapped_errors(self._server), self._db.cursor(_CURSOR) as cursor:
+            cursor.execute(_CHECKPOINTS, (thread,))
+            while page := cursor.fetchmany(_PAGE):
+                writes = self._writes_of(thread, page)
+                for row in page:
+                    place = row["checkpoint_ns"], row["checkpoint_id"]
+                    with naming(thread, *place):
+                        blobs, size = self._blobs_of(thread, row, blobs)
+                        found = self._found(thread, row, blobs, writes.get(place, []), size)
+                    yield found
+
+    def _found(
+        self,
+        thread: str,
+        row: dict[str, Any],
+        blobs: dict[tuple[str, str, str], Any],
+        writes: list[dict[str, Any]],
+        size: int,
+    ) -> SourceCheckpoint:
+        checkpoint = row["checkpoint"]
+        values = {**(checkpoint.get("channel_values") or {})}
+        values |= {channel: blob[0] for (_, channel, _), blob in blobs.items() if blob}
+        whole = {**checkpoint, "channel_values": values}
+        if checkpoint.get("v", 1) < _SENDS_MOVED and row["parent_checkpoint_id"]:
+            self._move_sends(thread, row["parent_checkpoint_id"], whole)
+        read = [self._write(write) for write in writes]
+        size += sum([len(write["blob"]) for write in writes])
+        parent = row["parent_checkpoint_id"] or None
+        place = row["checkpoint_ns"], row["checkpoint_id"]
+        return SourceCheckpoint(*place, parent, whole, row["metadata"], read, size)
+
+    def _blobs_of(
+        self, thread: str, row: dict[str, Any], known: dict[tuple[str, str, str], Any]
+    ) -> tuple[dict[tuple[str, str, str], Any], int]:
+        """Return the values of `checkpoint_blobs`, and the bytes that were read.
+
+        They are by namespace, channel and version; each is in a tuple, which is empty for no
+        value. Neighbouring checkpoints share most of them: `known` are those of the last one.
+        """
+        ns = row["checkpoint_ns"]
+        wanted = [(ns, channel, version) for channel, version in row["versions"] or ()]
+        found = {place: known[place] for place in wanted if place in known}
+        missing = [place for place in wanted if place not in found]
+        if not missing:
+            return found, 0
+        names, versions = [place[1] for place in missing], [place[2] for place in missing]
+        rows = self._all(_BLOBS, (names, versions, thread, ns))
+        for blob in rows:
+            value = () if blob["type"] == "empty" else (self._payloads.value(*_payload(blob)),)
+            found[ns, blob["channel"], blob["version"]] = value
+        return found, sum([len(blob["blob"] or b"") for blob in rows])
+
+    def _writes_of(
+        self, thread: str, page: list[dict[str, Any]]
+    ) -> dict[tuple[str, str], list[dict[str, Any]]]:
+        """Return the rows of pending writes by checkpoint, in their order."""
+        places = {row["checkpoint_ns"] for row in page}, {row["checkpoint_id"] for row in page}
+        rows = self._all(self._writes, (thread, *map(list, places)))
+        rows.sort(key=lambda row: writes_sort_key(row["task_path"], row["task_id"], row["idx"]))
+        found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for row in rows:
+            found.setdefault((row["checkpoint_ns"], row["checkpoint_id"]), []).append(row)
+        return found
+
+    def _write(self, row: dict[str, Any]) -> SourceWrite:
+        value = self._payloads.value(*_payload(row))
+        return SourceWrite(row["task_id"], row["task_path"], row["idx"], row["channel"], value)
+
+    def _move_sends(self, thread: str, parent: str, checkpoint: dict[str, Any]) -> None:
+        """Add the tasks that a checkpoint of an old format has sent, as LangGraph's saver does."""
+        sends = self._all(self._sends, (thread, parent, TASKS))
+        if not sends:
+            return
+        versions = checkpoint["channel_versions"]
+        newest = max(versions.values()) if versions else _FIRST_VERSION
+        checkpoint["channel_versions"] = {**versions, TASKS: newest}
+        checkpoint["channel_values"][TASKS] = [self._payloads.value(*_payload(s)) for s in sends]
+
+    def saver(self) -> BaseCheckpointSaver[Any]:
+        """See `Source.saver`."""
+        with needs("langgraph-checkpoint-postgres", "verify"):
+            from langgraph.checkpoint.postgres import PostgresSaver  # noqa: PLC0415 - only to verify
+        return PostgresSaver(self._db, serde=self._payloads.serde)
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        self._db.close()
+
+
+def _payload(row: dict[str, Any]) -> tuple[str, bytes | None]:
+    return row["type"], row["blob"]
