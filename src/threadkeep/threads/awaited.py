@@ -23,7 +23,7 @@ from threadkeep.threads import lazy
 if TYPE_CHECKING:
     from threadkeep._core.policies.retention import Retention
     from threadkeep._core.policies.tiering import Tiering
-    from threadkeep.savers.saver import Saver
+    from threadkeep._run.layered_store import OfAStore
     from threadkeep.threads.archives.offload import Offloaded
     from threadkeep.threads.archives.tiering import TierReport
     from threadkeep.threads.diff import StateDiff
@@ -189,7 +189,7 @@ class AwaitedThreads:
 
     async def amirror(
         self,
-        other: Saver,
+        other: OfAStore,
         threads: str | Iterable[str] | None = None,
         *,
         replace: bool = False,

@@ -34,15 +34,28 @@ FORBIDDEN = {
     "time",
     "urllib",
 }
-BELOW = {"codec": {"codec"}, "engine": {"codec", "engine"}, "diff": {"codec", "engine", "diff"}}
+FLOORS = (  # from the ground up: a room imports what lies below it, and nothing beside it
+    {"errors"},
+    {"_core"},
+    {"_stores"},
+    {"_run"},
+    {"threads"},
+    {"savers"},
+    {"cache", "memory", "monitor", "sessions", "store", "streaming", "testing"},
+    {"opening"},
+    {"cli"},
+    {"__init__", "__main__"},
+)
+FLOOR_OF = {room: number for number, floor in enumerate(FLOORS) for room in floor}
+IN_CORE = {"codec": {"codec"}, "engine": {"codec", "engine"}}
 CALLS = {"open", "print", "input", "exec", "eval", "__import__"}
-PURE = ("engine", "codec", "diff")
-MODULES = [
+PURE = [
     path
-    for folder in PURE
+    for folder in ("_core/codec", "_core/engine", "threads/diff")
     for path in sorted((ROOT / folder).rglob("*.py"))
     if path.name != "checkpoints.py"  # its operations for `saver.threads` check arguments
 ]
+MODULES = sorted(ROOT.rglob("*.py"))
 
 
 def imported(tree: ast.AST):
@@ -55,7 +68,7 @@ def imported(tree: ast.AST):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.fixture(params=MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.fixture(params=PURE, ids=lambda path: str(path.relative_to(ROOT)))
 def module(request):
     return request.param, ast.parse(request.param.read_text())
 
@@ -74,11 +87,12 @@ def test_nothing_impure_is_imported(module):
     assert not found
 
 
-def test_only_what_is_below_is_imported(module):
+def test_the_codec_knows_no_engine(module):
     path, tree = module
-    ours = [name.split(".") for name in imported(tree) if name.startswith("threadkeep.")]
-    below = BELOW[path.parent.name] | {"errors", "langgraph_internals"}
-    assert not [name for name in ours if name[1] not in below]
+    below = IN_CORE.get(path.parent.name)
+    ours = [name.split(".") for name in imported(tree) if name.startswith("threadkeep._core.")]
+    own = {name[2] for name in ours} & IN_CORE.keys()
+    assert below is None or own <= below
 
 
 def test_no_clock_is_read_and_no_file_opened(module):
@@ -90,8 +104,24 @@ def test_no_clock_is_read_and_no_file_opened(module):
     assert not [f for f in methods if not _is(f.value, "engine")], "the time comes from Engine.now"
 
 
+def test_rooms_import_one_way():
+    """Also for types alone, and also where a function imports."""
+    wrong = []
+    for path in MODULES:
+        room = path.relative_to(ROOT).parts[0].removesuffix(".py")
+        for name in imported(ast.parse(path.read_text())):
+            if name.partition(".")[0] != "threadkeep":
+                continue
+            other = ([*name.split("."), "__init__"])[1]
+            other = other if other in FLOOR_OF else "__init__"
+            if other != room and FLOOR_OF[other] >= FLOOR_OF[room]:
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert not wrong
+
+
 def test_no_module_is_overlooked():
-    assert len(MODULES) > 25
+    assert len(PURE) > 25
+    assert len(MODULES) > 150
 
 
 def _is(node: ast.AST, name: str) -> bool:
