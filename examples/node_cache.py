@@ -17,7 +17,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import CachePolicy
 
 from threadkeep import SqliteSaver
-from threadkeep.cache import Cache
+from threadkeep.cache import NodeCache
 
 
 class State(TypedDict, total=False):
@@ -47,7 +47,7 @@ async def main(file: Path) -> None:
     builder.add_edge(START, "answer")
 
     # One file, and one set of connections, for checkpoints and for cached results.
-    async with SqliteSaver(str(file)) as saver, Cache(saver.backend, lease=60) as cache:
+    async with SqliteSaver(str(file)) as saver, NodeCache(saver.backend, lease=60) as cache:
         graph = builder.compile(checkpointer=saver, cache=cache)
 
         async def ask(thread: str, question: str) -> str:

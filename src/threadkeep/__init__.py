@@ -1,4 +1,21 @@
-"""threadkeep: a LangGraph checkpoint saver that stores what changed."""
+"""threadkeep: a LangGraph checkpoint saver that stores what changed.
+
+Savers: SqliteSaver, PostgresSaver, RedisSaver and MemorySaver, each for sync and async programs;
+AsyncSqliteSaver, AsyncPostgresSaver, AsyncRedisSaver and InMemorySaver are other names of them.
+`open_saver(url)` opens one by its URL, `open_all(url)` with a store and a cache on its connections.
+
+Options of savers: Compression, GroupCommit, ReadCache, Retention, Tiering (with HotTier, WarmTier
+and ColdTier), WriteBehind.
+
+In front of a saver: LayeredCheckpointSaver (long conversations), StreamingCheckpointSaver (answers
+that are being streamed), `wrap` (savers of others).
+
+Beside a saver: `open_store` and Store (long-term memory), `open_cache` and NodeCache (results of
+nodes), CheckpointManager (state of what is no graph), Monitor and `observe` (metrics and traces).
+
+Values of your own classes: `register`, `register_module`. To write a backend: Backend,
+AsyncBackend, Saver, and `threadkeep.testing`. Errors are in `threadkeep.errors`.
+"""
 
 from importlib import import_module as _import
 from typing import TYPE_CHECKING as _CHECKING
@@ -6,7 +23,12 @@ from typing import Any as _Any
 
 from threadkeep._core.arguments import compare_versions
 from threadkeep._core.codec import Compression, register, register_module
+from threadkeep._core.policies.caching import ReadCache
+from threadkeep._core.policies.retention import Retention
+from threadkeep._core.policies.tiering import ColdTier, HotTier, Tiering, WarmTier
 from threadkeep._run.group_commit import GroupCommit
+from threadkeep._run.write_behind import WriteBehind
+from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.savers import (
     AsyncPostgresSaver,
@@ -21,15 +43,14 @@ from threadkeep.savers.savers import (
 )
 
 if _CHECKING:
-    from threadkeep._core.policies.retention import Retention
-    from threadkeep._core.policies.tiering import ColdTier, HotTier, Tiering, WarmTier
-    from threadkeep._run.segment_cache import (
-        Cache,
-    )
-    from threadkeep._run.write_behind import WriteBehind
-    from threadkeep._stores.base import AsyncBackend, Backend
+    from threadkeep.cache import NodeCache, open_cache
+    from threadkeep.memory import LayeredCheckpointSaver
+    from threadkeep.monitor import Monitor, observe
     from threadkeep.opening import open_all
     from threadkeep.savers.wrap_langgraph import wrap
+    from threadkeep.sessions import CheckpointManager
+    from threadkeep.store import Store, open_store
+    from threadkeep.streaming import StreamingCheckpointSaver
 
     __version__: str
 
@@ -39,49 +60,58 @@ __all__ = [
     "AsyncRedisSaver",
     "AsyncSqliteSaver",
     "Backend",
-    "Cache",
+    "CheckpointManager",
     "ColdTier",
     "Compression",
     "GroupCommit",
     "HotTier",
     "InMemorySaver",
+    "LayeredCheckpointSaver",
     "MemorySaver",
+    "Monitor",
+    "NodeCache",
     "PostgresSaver",
+    "ReadCache",
     "RedisSaver",
     "Retention",
     "Saver",
     "SqliteSaver",
+    "Store",
+    "StreamingCheckpointSaver",
     "Tiering",
     "WarmTier",
     "WriteBehind",
     "__version__",
     "compare_versions",
+    "observe",
     "open_all",
+    "open_cache",
     "open_saver",
+    "open_store",
     "register",
     "register_module",
     "wrap",
 ]
 
-_SELDOM = {  # what is imported when it is needed, and where it is
-    "AsyncBackend": "threadkeep._stores.base",
-    "Backend": "threadkeep._stores.base",
-    "Cache": "threadkeep._run.segment_cache",
-    "ColdTier": "threadkeep._core.policies.tiering",
-    "HotTier": "threadkeep._core.policies.tiering",
-    "Retention": "threadkeep._core.policies.retention",
-    "Tiering": "threadkeep._core.policies.tiering",
-    "WarmTier": "threadkeep._core.policies.tiering",
-    "open_all": "threadkeep.opening",
-    "WriteBehind": "threadkeep._run.write_behind",
-    "wrap": "threadkeep.savers.wrap_langgraph",
+_SELDOM = {  # what is imported when it is used, and where it is
+    "CheckpointManager": "sessions",
+    "LayeredCheckpointSaver": "memory",
+    "Monitor": "monitor",
+    "NodeCache": "cache",
+    "Store": "store",
+    "StreamingCheckpointSaver": "streaming",
+    "observe": "monitor",
+    "open_all": "opening",
+    "open_cache": "cache",
+    "open_store": "store",
+    "wrap": "savers.wrap_langgraph",
 }
 
 
 def __getattr__(name: str) -> _Any:
     value: _Any
     if name in _SELDOM:
-        value = getattr(_import(_SELDOM[name]), name)
+        value = getattr(_import(f"threadkeep.{_SELDOM[name]}"), name)
     elif name == "__version__":
         value = _import("importlib.metadata").version("threadkeep")
     else:

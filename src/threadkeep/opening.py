@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow, either
-from threadkeep.cache import Cache
+from threadkeep.cache import NodeCache
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.savers import open_saver
 from threadkeep.store import Store
@@ -17,7 +17,7 @@ from threadkeep.store import Store
 class _Three(NamedTuple):
     saver: Saver
     store: Store
-    cache: Cache
+    cache: NodeCache
 
 
 class Opened(driver.Closing, _Three):
@@ -62,7 +62,7 @@ def open_all(
     Args:
         url: as `open_saver` takes it.
         store: options of `threadkeep.store.Store`, such as `index`.
-        cache: options of `threadkeep.cache.Cache`.
+        cache: options of `threadkeep.cache.NodeCache`.
         **options: those of `open_saver`.
 
     Raises:
@@ -75,6 +75,6 @@ def open_all(
         stack.callback(saver.close)
         items = Store(saver.backend, **{**serde, **(store or {})})
         stack.callback(items.close)
-        opened = Opened(saver, items, Cache(saver.backend, **{**serde, **(cache or {})}))
+        opened = Opened(saver, items, NodeCache(saver.backend, **{**serde, **(cache or {})}))
         stack.pop_all()
     return opened

@@ -15,7 +15,7 @@ from rich.console import Console
 from threadkeep import SqliteSaver
 from threadkeep._core.codec import DEFAULT_REGISTRY
 from threadkeep._core.codec.registry import LocalClasses
-from threadkeep.cache import Cache
+from threadkeep.cache import NodeCache
 from threadkeep.cli.hints import _IN_SHELL, in_shell
 from threadkeep.cli.terminal import table
 from threadkeep.memory import LayeredCheckpointSaver
@@ -38,7 +38,7 @@ def told(here):
         stream.update("half an answer")
         stream.stop("pending")
         CheckpointManager(saver).create_checkpoint("session", "flow", {"n": 1})
-        with Store(saver.backend) as store, Cache(saver.backend) as cache:
+        with Store(saver.backend) as store, NodeCache(saver.backend) as cache:
             store.put(("users", "ann"), "drink", {"text": "tea " * 30})
             store.put(("users", "bob"), "food", {"text": "rice"})
             cache.set({(("node",), "key"): (1, None)})
@@ -152,7 +152,7 @@ def test_the_cache_is_cleared(told):
     assert "Nothing was cleared: " in told("cache", "--clear", code=2)
     assert told("cache", "--clear", "--yes") == [f"Cleared {line}"]
     assert told("cache", "--json") == {"entries": 0, "bytes": 0, "cleared": False}
-    with SqliteSaver("threads.db") as saver, Cache(saver.backend) as cache:
+    with SqliteSaver("threads.db") as saver, NodeCache(saver.backend) as cache:
         assert cache.get([(("node",), "key")]) == {}
 
 

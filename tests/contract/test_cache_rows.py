@@ -24,7 +24,7 @@ from threadkeep import cache as caches
 from threadkeep._core.engine.snapshots import own_copy
 from threadkeep._stores.caches import Claim
 from threadkeep._stores.sqlite import SqliteBackend
-from threadkeep.cache import Cache, open_cache
+from threadkeep.cache import NodeCache, open_cache
 from threadkeep.cache import cache as module
 from threadkeep.errors import (
     ClosedError,
@@ -395,7 +395,7 @@ def test_nobody_waits_who_has_leases_by_the_same_call(pair):
 def test_a_cache_uses_the_connections_of_a_saver(store):
     with threadkeep.open_saver(store) as saver:
         saver.setup()
-        with Cache(saver.backend, max_entries=5) as cache:
+        with NodeCache(saver.backend, max_entries=5) as cache:
             cache.set({A: (1, None)})
             assert cache.get([A]) == {A: 1}
             assert asyncio.run(cache.aget([A])) == {A: 1}
@@ -442,7 +442,7 @@ def test_a_file_that_is_read_only_has_no_cache_or_its_values(tmp_path):
         pass
     backend = SqliteBackend(path, read_only=True)
     with pytest.raises(OpenError, match="has no cache"):
-        Cache(backend)
+        NodeCache(backend)
     backend.close()
 
 

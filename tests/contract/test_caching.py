@@ -17,12 +17,18 @@ from kit.redis import url as redis_url
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, StateGraph
 
-from threadkeep import AsyncPostgresSaver, Cache, PostgresSaver, RedisSaver, SqliteSaver, open_saver
+from threadkeep import (
+    AsyncPostgresSaver,
+    PostgresSaver,
+    ReadCache,
+    RedisSaver,
+    SqliteSaver,
+    open_saver,
+)
 from threadkeep._core.engine.model import Batch, ReadSegments, Segment, Span
 from threadkeep._run.layers.driver import BackendPair
-from threadkeep._run.segment_cache import CacheLayer
 from threadkeep._run.segment_cache import layer as hot_module
-from threadkeep._run.segment_cache.layer import Hot
+from threadkeep._run.segment_cache.layer import CacheLayer, Hot
 from threadkeep._run.segment_cache.lru import (
     Fresh,
     SegmentCache,
@@ -36,7 +42,7 @@ from threadkeep.errors import InvalidArgumentError, OpenError, UnreachableError
 from threadkeep.savers.saver import Saver
 from threadkeep.testing.records import NOW, THREAD, segment
 
-SMALL = Cache(threads=2, bytes=100_000)
+SMALL = ReadCache(threads=2, bytes=100_000)
 
 
 class TestHotPostgres(ThroughCache, Variant):
@@ -71,7 +77,7 @@ def opened(face, backend, hot, cache=None):
 )
 def test_limits_without_meaning_are_refused(options):
     with pytest.raises(InvalidArgumentError):
-        Cache(**options)
+        ReadCache(**options)
 
 
 @pytest.mark.parametrize("cache", [5, "yes", object()])
@@ -89,7 +95,7 @@ def everything(thread, generation=0):
 
 
 def test_the_threads_not_used_for_longest_go_first():
-    kept = SegmentCache(Cache(threads=2))
+    kept = SegmentCache(ReadCache(threads=2))
     for thread in "ab":
         kept.keep(Fresh(thread, 0, [seg()]))
     assert kept.find(everything("a")) == [seg()]
@@ -99,7 +105,7 @@ def test_the_threads_not_used_for_longest_go_first():
 
 
 def test_no_more_bytes_are_kept_than_told():
-    kept = SegmentCache(Cache(bytes=10_000))
+    kept = SegmentCache(ReadCache(bytes=10_000))
     for number in range(50):
         kept.keep(Fresh(f"t{number}", 0, [seg(size=3000)]))
         assert kept.size <= 10_000
@@ -111,7 +117,7 @@ def test_no_more_bytes_are_kept_than_told():
 
 def test_what_was_not_used_for_a_while_goes():
     now = 0.0
-    kept = SegmentCache(Cache(ttl=10), lambda: now)
+    kept = SegmentCache(ReadCache(ttl=10), lambda: now)
     kept.keep(Fresh("a", 0, [seg()]))
     kept.keep(Fresh("b", 0, [seg()]))
     now = 8.0
@@ -125,7 +131,7 @@ def test_what_was_not_used_for_a_while_goes():
 
 
 def test_a_larger_segment_takes_the_place_of_those_in_it():
-    kept = SegmentCache(Cache())
+    kept = SegmentCache(ReadCache())
     kept.keep(Fresh("a", 0, [seg(0), seg(1), seg(2), seg(0, log=2)]))
     before = kept.size
     kept.keep(Fresh("a", 0, [seg(0, 2)], drops=[(1, 0, 1), (1, 1, 1)]))
@@ -136,7 +142,7 @@ def test_a_larger_segment_takes_the_place_of_those_in_it():
 
 
 def test_another_generation_begins_with_nothing():
-    kept = SegmentCache(Cache())
+    kept = SegmentCache(ReadCache())
     kept.keep(Fresh("a", 0, [seg()]))
     kept.keep(Fresh("a", 1, [seg(5)]))
     assert kept.find(everything("a", 1)) == [seg(5)]
@@ -144,7 +150,7 @@ def test_another_generation_begins_with_nothing():
 
 
 def test_exactly_that_thread_is_cleared():
-    kept = SegmentCache(Cache())
+    kept = SegmentCache(ReadCache())
     for thread in ("a", "ab", "b"):
         kept.keep(Fresh(thread, 0, [seg()]))
     kept.clear("a")
@@ -189,7 +195,7 @@ def said(saver, thread="t"):
 
 def test_only_the_head_is_asked_for_what_was_just_written():
     backend = Counting()
-    with Saver(backend, cache=Cache(), working_set_bytes=0) as saver:
+    with Saver(backend, cache=ReadCache(), working_set_bytes=0) as saver:
         for _ in range(3):
             graph(saver).invoke({"said": [{"text": "question " * 40}]}, config())
         backend.asked.clear()
@@ -201,7 +207,7 @@ def test_what_was_read_once_is_not_read_again():
     backend = Counting()
     with Saver(backend) as writer:
         graph(writer).invoke({"said": [{"text": "question " * 40}]}, config())
-        with Saver(backend, cache=Cache(), working_set_bytes=0) as saver:
+        with Saver(backend, cache=ReadCache(), working_set_bytes=0) as saver:
             assert said(saver) == said(saver)
             backend.asked.clear()
             saver.get_tuple(config())
@@ -281,7 +287,7 @@ def openers(tmp_path, kind):
 def test_nothing_stale_is_read_whoever_writes(tmp_path, kind, seed):
     chance = random.Random(seed)
     opened = openers(tmp_path, kind)
-    more = {"hot": redis_url()} if kind.startswith("hot") else {"cache": Cache(threads=2)}
+    more = {"hot": redis_url()} if kind.startswith("hot") else {"cache": ReadCache(threads=2)}
     with opened(**more) as plain:
         plain.setup()
         plain.clear_cache()  # (the database was emptied behind its back)
@@ -471,7 +477,7 @@ def test_a_database_that_cannot_be_named_goes_without(tmp_path, monkeypatch, cap
 def test_awaiting_calls_have_it_too(tmp_path, saver):
     async def main():
         async with AsyncPostgresSaver(
-            url_for(tmp_path), max_size=2, hot=redis_url(), cache=Cache(), working_set_bytes=0
+            url_for(tmp_path), max_size=2, hot=redis_url(), cache=ReadCache(), working_set_bytes=0
         ) as other:
             await graph(other).ainvoke({"said": [{"text": "question " * 40}]}, config())
             found = await other.aget_tuple(config())
@@ -525,7 +531,7 @@ def test_what_failed_is_left_alone_for_a_while():
 
 
 def test_a_commit_that_fails_is_not_kept():
-    backend = Layered(stack_of(MemoryBackend(), CacheLayer(Cache())))
+    backend = Layered(stack_of(MemoryBackend(), CacheLayer(ReadCache())))
     backend.commit(Batch(THREAD, NOW, generation=0, segments=(segment(0),)))
     with pytest.raises(Exception, match="Log 1 holds"):
         backend.commit(
@@ -536,7 +542,7 @@ def test_a_commit_that_fails_is_not_kept():
 
 
 def test_what_was_dropped_under_no_generation_is_not_kept():
-    backend = Layered(stack_of(MemoryBackend(), CacheLayer(Cache())))
+    backend = Layered(stack_of(MemoryBackend(), CacheLayer(ReadCache())))
     asked = ReadSegments(THREAD, (Span(1, 0, 1),), 0)
     backend.commit(Batch(THREAD, NOW, generation=0, segments=(segment(0),)))
     other = Segment(1, 0, 1, b"other bytes")

@@ -12,7 +12,7 @@ from kit.contract import Variant
 from kit.layers import Awaited, Layered, awaiting, stack_of
 from kit.redis import url as redis_url
 
-from threadkeep import Cache
+from threadkeep import ReadCache
 from threadkeep._core.codec.frame import Compression, pack
 from threadkeep._core.engine.model import (
     Batch,
@@ -22,14 +22,10 @@ from threadkeep._core.engine.model import (
     Segment,
     Span,
 )
-from threadkeep._core.policies.tiering import Tiering
+from threadkeep._core.policies.tiering import HotTier, Tiering
 from threadkeep._run.layered_store import LayeredStore
 from threadkeep._run.layers.driver import BackendPair
-from threadkeep._run.segment_cache import (
-    CacheLayer,
-    HotTier,
-)
-from threadkeep._run.segment_cache.layer import Hot
+from threadkeep._run.segment_cache.layer import CacheLayer, Hot
 from threadkeep._stores.memory import MemoryBackend
 from threadkeep._stores.open import open_hot
 from threadkeep.testing import Blocking
@@ -50,7 +46,7 @@ class TestTiered(Variant):
 
     def new_backend(self, folder):
         tier = HotTier(max_bytes=20, max_age=60, min_reads=1)
-        cache = CacheLayer(Cache(), None, tier, lambda: NOW / SECOND)
+        cache = CacheLayer(ReadCache(), None, tier, lambda: NOW / SECOND)
         return Layered(stack_of(MemoryBackend(), cache))
 
     def segments(self, *spans, thread=THREAD):
@@ -134,7 +130,7 @@ class Process:
 
 @contextmanager
 def opened(store, kind, level, tier=SMALL):
-    cache = None if level == "hot" else Cache()
+    cache = None if level == "hot" else ReadCache()
     hot = None if level == "memory" else open_hot(redis_url())
     process = Process(store, kind, cache, hot, tier)
     try:
@@ -318,7 +314,9 @@ def test_clearing_forgets_how_often_a_thread_was_read(process):
 def test_an_open_store_passes_it_on():
     for tier, expected in ((None, 0), (HotTier(max_bytes=1, max_age=None, min_reads=None), 1)):
         store = Store()
-        front = Layered(LayeredStore(store, TierLayer(), cache=Cache(), tiering=Tiering(hot=tier)))
+        front = Layered(
+            LayeredStore(store, TierLayer(), cache=ReadCache(), tiering=Tiering(hot=tier))
+        )
         front.commit(Batch(THREAD, NOW, 0, segments=(Segment(1, 0, 1, b"12"),)))
         front.fetch([ReadSegments(THREAD, (Span(1, 0, 1),), 0)])
         assert store.asked == expected

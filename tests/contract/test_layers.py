@@ -14,8 +14,8 @@ from kit.layers import Awaited, Layered, ThroughCache, acommit, awaiting, one, s
 from kit.postgres import url_for
 
 from threadkeep import (
-    Cache,
     GroupCommit,
+    ReadCache,
     WriteBehind,
 )
 from threadkeep._core.engine.model import (
@@ -39,7 +39,7 @@ from threadkeep._core.engine.operation import (
 from threadkeep._run.layered_store import LayeredStore
 from threadkeep._run.layers import layer as bulk
 from threadkeep._run.layers.layer import CHANGES
-from threadkeep._run.segment_cache import CacheLayer
+from threadkeep._run.segment_cache.layer import CacheLayer
 from threadkeep._run.write_behind.layer import WriteBehindLayer
 from threadkeep._stores.base import Backend
 from threadkeep._stores.cold_store import ColdStore
@@ -65,14 +65,14 @@ def tiering(folder):
 
 def all_layers(backend, folder):
     """Every layer, but that relaxed saves are stored at once."""
-    beneath = stack_of(backend, tiering(folder), CacheLayer(Cache()))
+    beneath = stack_of(backend, tiering(folder), CacheLayer(ReadCache()))
     relaxed = WriteBehindLayer(beneath, WriteBehind())
     return beneath.under(relaxed.durable())
 
 
 class TestCache(ThroughCache, BackendContract):
     def new_backend(self, folder):
-        return Layered(stack_of(MemoryBackend(), CacheLayer(Cache(threads=2, bytes=100_000))))
+        return Layered(stack_of(MemoryBackend(), CacheLayer(ReadCache(threads=2, bytes=100_000))))
 
 
 class WithTiering(ThroughCache):
@@ -136,7 +136,9 @@ class TestAwaitedStore(WithTiering, Variant):
     """Of a store that can only be awaited, commits go through a task."""
 
     def new_backend(self, folder):
-        return awaiting(stack_of(Awaited(MemoryBackend()), tiering(folder), CacheLayer(Cache())))
+        return awaiting(
+            stack_of(Awaited(MemoryBackend()), tiering(folder), CacheLayer(ReadCache()))
+        )
 
 
 class TestSqlite(Variant):
@@ -154,7 +156,7 @@ class TestSqliteAwaited(Variant):
 
     def new_backend(self, folder):
         backend = SqliteBackend(folder / "t.db", synchronous="normal")
-        return awaiting(stack_of(backend, CacheLayer(Cache())))
+        return awaiting(stack_of(backend, CacheLayer(ReadCache())))
 
 
 class TestPostgresAwaited(Variant):
@@ -359,8 +361,8 @@ def test_an_open_store_has_the_layers_that_were_asked_for(tmp_path):
     relaxed = WriteBehind()
     assert layers() == ["TierLayer"]
     assert layers(group_commit=GroupCommit()) == ["TierLayer"]
-    assert layers(cache=Cache()) == ["TierLayer", "CacheLayer"]
-    assert layers(cache=Cache(), write_behind=relaxed) == [
+    assert layers(cache=ReadCache()) == ["TierLayer", "CacheLayer"]
+    assert layers(cache=ReadCache(), write_behind=relaxed) == [
         *("WriteBehindLayer", "TierLayer", "CacheLayer")
     ]
 

@@ -10,7 +10,7 @@ from kit.engine import Chain, everything
 from kit.forked import python
 from kit.remnants import remnants
 
-from threadkeep import Cache, GroupCommit, Retention, SqliteSaver, WriteBehind
+from threadkeep import GroupCommit, ReadCache, Retention, SqliteSaver, WriteBehind
 from threadkeep._core.codec.frame import Compression
 from threadkeep.errors import LockedError, ThreadkeepError, UnfinishedErasureError
 
@@ -96,7 +96,7 @@ def test_nothing_is_left_of_a_tombstone(path):
     ids=["relaxed", "grouped"],
 )
 async def test_in_front_of_it_nothing_is_held_back(path, options):
-    async with SqliteSaver(path, **OPTIONS, **options, cache=Cache()) as saver:
+    async with SqliteSaver(path, **OPTIONS, **options, cache=ReadCache()) as saver:
         fill(saver)
         report = await saver.threads.aerase(metadata={"name": MARKER})
         assert report.threads[0].checkpoints == 40

@@ -19,7 +19,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from psycopg.conninfo import make_conninfo
 
-from threadkeep import Cache, WriteBehind, wrap
+from threadkeep import ReadCache, WriteBehind, wrap
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,8 +31,8 @@ BLOCKING = ("sqlite", "postgres")
 SELDOM = WriteBehind(flush_interval=60)
 MODES: dict[str, dict[str, Any]] = {
     "relaxed": {"write_behind": SELDOM},
-    "cache": {"cache": Cache(), "sole_writer": True},
-    "both": {"write_behind": SELDOM, "cache": Cache(), "sole_writer": True},
+    "cache": {"cache": ReadCache(), "sole_writer": True},
+    "both": {"write_behind": SELDOM, "cache": ReadCache(), "sole_writer": True},
 }
 
 

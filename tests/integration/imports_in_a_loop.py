@@ -16,7 +16,7 @@ from typing import Any
 from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep import MemorySaver, Retention, open_saver
-from threadkeep.cache import Cache
+from threadkeep.cache import NodeCache
 from threadkeep.store import Store
 
 from .awaited_calls import call_cache, call_cold, call_savers, call_store, call_threads, graph_on
@@ -60,7 +60,7 @@ async def main(folder: str, *urls: str) -> None:
     ]
     others = [MemorySaver() for _ in savers]
     stores = [Store(saver.backend, index=INDEX, history=2) for saver in savers[::3]]
-    caches = [Cache(saver.backend) for saver in savers[::3]]
+    caches = [NodeCache(saver.backend) for saver in savers[::3]]
     _known.update(sys.modules)
     builtins.__import__ = importing
     sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]

@@ -32,9 +32,9 @@ from psycopg.types.json import Jsonb
 from psycopg_pool import ConnectionPool
 
 from threadkeep import (
-    Cache,
     GroupCommit,
     MemorySaver,
+    ReadCache,
     WriteBehind,
 )
 from threadkeep._core.engine.logs import SEAL_BYTES
@@ -330,7 +330,7 @@ def test_a_source_that_is_written_meanwhile(source: str, tmp_path: Path, monkeyp
     [
         {"write_behind": WriteBehind(flush_interval=60)},
         {"group_commit": GroupCommit()},
-        {"cache": Cache()},
+        {"cache": ReadCache()},
         {"working_set_bytes": 1},
     ],
     ids=["relaxed", "grouped", "cached", "forgetful"],

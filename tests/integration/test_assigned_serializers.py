@@ -12,7 +12,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, MessagesState, StateGraph
 
-from threadkeep import Cache, MemorySaver, SqliteSaver, WriteBehind, wrap
+from threadkeep import MemorySaver, ReadCache, SqliteSaver, WriteBehind, wrap
 from threadkeep.cache import InMemoryCache
 from threadkeep.errors import CorruptionError, InvalidArgumentError
 from threadkeep.memory import LayeredCheckpointSaver, Layers
@@ -128,7 +128,7 @@ def test_calls_that_wait_in_front_of_another_saver_keep_their_serializer() -> No
 
 
 def test_a_cache_in_front_of_another_saver_holds_nothing_of_the_serializer_before() -> None:
-    with wrap(LangGraphsInMemorySaver(), cache=Cache(), sole_writer=True) as saver:
+    with wrap(LangGraphsInMemorySaver(), cache=ReadCache(), sole_writer=True) as saver:
         put(saver, "t", 1, a={1, 2})
         assert values(saver) == values(saver) == {"a": {1, 2}}
         saver.serde = JsonPlusSerializer(__unpack_ext_hook__=lambda code, data: "hooked")

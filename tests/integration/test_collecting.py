@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import threadkeep
-from threadkeep import Cache, GroupCommit, Retention, SqliteSaver, WriteBehind
+from threadkeep import GroupCommit, ReadCache, Retention, SqliteSaver, WriteBehind
 from threadkeep._core.engine.model import Batch
 from threadkeep._stores.memory import MemoryBackend
 from threadkeep.errors import BackendError, InvalidArgumentError
@@ -163,7 +163,7 @@ def test_a_thread_is_kept_short_while_it_grows(name: str, schema: str, tmp_path:
 FRONTS = {
     "group": {"group_commit": GroupCommit()},
     "relaxed": {"write_behind": WriteBehind(flush_interval=0.01)},
-    "cache": {"cache": Cache(threads=10)},
+    "cache": {"cache": ReadCache(threads=10)},
     "raise": {"conflicts": "raise"},
 }
 

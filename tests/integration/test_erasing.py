@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kit.engine import Chain, everything, fresh
 
-from threadkeep import Cache, SqliteSaver, WriteBehind
+from threadkeep import ReadCache, SqliteSaver, WriteBehind
 from threadkeep._core.codec.frame import Compression
 from threadkeep._core.engine.model import Batch, ReadSegments, ReadThread, Span
 from threadkeep._core.engine.operation import fetch
@@ -370,7 +370,9 @@ def test_somebody_who_writes_all_the_time_is_told_of() -> None:
 
 async def test_what_waits_is_settled_first(tmp_path: Path) -> None:
     relaxed = WriteBehind(flush_interval=60)
-    async with SqliteSaver(tmp_path / "threads.db", write_behind=relaxed, cache=Cache()) as saver:
+    async with SqliteSaver(
+        tmp_path / "threads.db", write_behind=relaxed, cache=ReadCache()
+    ) as saver:
         await asyncio.to_thread(_chat, saver, turns=3)
         report = await saver.threads.aerase("thread")
         assert report.threads[0].checkpoints == 9

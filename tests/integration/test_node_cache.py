@@ -17,7 +17,7 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.types import CachePolicy, Command, Send, interrupt
 
-from threadkeep.cache import Cache, open_cache
+from threadkeep.cache import NodeCache, open_cache
 
 from .backends import BACKENDS, SHARED, open_backend, url_of
 
@@ -60,7 +60,7 @@ def thread(name):
 
 def test_a_second_run_skips_the_node(saver):
     node = Node()
-    with Cache(saver.backend) as cache:
+    with NodeCache(saver.backend) as cache:
         graph = graph_of(cache, node, ttl=60, saver=saver)
         first = graph.invoke({"x": 1}, thread("a"))
         (update,) = graph.stream({"x": 1}, thread("b"), stream_mode="updates")
@@ -79,7 +79,7 @@ def test_a_second_run_skips_the_node(saver):
 
 async def test_and_so_it_does_in_async_runs(saver):
     node = Node()
-    async with Cache(saver.backend, lease=20) as cache:
+    async with NodeCache(saver.backend, lease=20) as cache:
         graph = graph_of(cache, node, saver=saver, goto=[Send("node", {"x": n}) for n in range(9)])
         first = await graph.ainvoke({"x": 0}, thread("a"))
         again = await graph.ainvoke({"x": 0}, thread("b"))
@@ -94,7 +94,7 @@ async def test_and_so_it_does_in_async_runs(saver):
 def test_only_a_node_that_finished_is_cached(saver, lease):
     answers = []
     node = Node(lambda x: answers.append(interrupt("ask")))
-    with Cache(saver.backend, lease=lease) as cache:
+    with NodeCache(saver.backend, lease=lease) as cache:
         graph = graph_of(cache, node, saver=saver)
         begin = monotonic()
         assert "__interrupt__" in graph.invoke({"x": 1}, thread("a"))
@@ -142,7 +142,7 @@ def test_runs_at_the_same_time_compute_once(saver):
             return super().__call__(state)
 
     node = Slow()
-    with Cache(saver.backend, lease=20) as cache:
+    with NodeCache(saver.backend, lease=20) as cache:
         results = asyncio.run(both(graph_of(cache, node)))
         assert node.runs == 1
         assert all(result == results[0] for result in results)
@@ -156,7 +156,7 @@ def test_a_task_that_is_called_while_others_run_waits_for_none_of_them(saver):
         runs.append(n)
         return 2 * n
 
-    with Cache(saver.backend, lease=20) as cache:
+    with NodeCache(saver.backend, lease=20) as cache:
 
         @entrypoint(cache=cache)
         def flow(numbers: list[int]) -> list[int]:

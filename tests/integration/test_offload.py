@@ -16,9 +16,9 @@ from langgraph.channels import DeltaChannel
 from langgraph.graph import START, StateGraph
 
 from threadkeep import (
-    Cache,
     ColdTier,
     GroupCommit,
+    ReadCache,
     Retention,
     Tiering,
     WriteBehind,
@@ -183,7 +183,7 @@ def test_a_cache_that_has_other_pieces(tmp_path: Path, cold: Path) -> None:
     """Another process has sealed segments that are kept at hand here as they were."""
     options: dict[str, Any] = {"cold": cold.as_uri()}
     with (
-        open_backend("sqlite", tmp_path, cache=Cache(), **options) as one,
+        open_backend("sqlite", tmp_path, cache=ReadCache(), **options) as one,
         open_backend("sqlite", tmp_path, **options) as other,
     ):
         for turns in range(1, 8):

@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from threadkeep import Cache, WriteBehind
+from threadkeep import ReadCache, WriteBehind
 from threadkeep._core.engine.snapshots import LOADS
 
 from .backends import BACKENDS, open_backend
@@ -105,7 +105,7 @@ def remembered() -> int:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"cache": Cache()}, {"write_behind": WriteBehind()}],
+    [{}, {"cache": ReadCache()}, {"write_behind": WriteBehind()}],
     ids=("plain", "cached", "relaxed"),
 )
 @pytest.mark.parametrize("store", BACKENDS)

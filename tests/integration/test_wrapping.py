@@ -20,7 +20,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from threadkeep import Cache, MemorySaver, WriteBehind, wrap
+from threadkeep import MemorySaver, ReadCache, WriteBehind, wrap
 from threadkeep.errors import (
     BackendError,
     ClosedError,
@@ -245,7 +245,9 @@ def test_what_can_never_be_stored_goes_with_its_thread() -> None:
     assert values(saver, "bad") is None
 
 
-@pytest.mark.parametrize("how", [{"write_behind": SELDOM}, {"cache": Cache(), "sole_writer": True}])
+@pytest.mark.parametrize(
+    "how", [{"write_behind": SELDOM}, {"cache": ReadCache(), "sole_writer": True}]
+)
 def test_values_are_kept_each_on_its_own(how: Any) -> None:
     """LangGraph's serializer keeps a `bytearray`, but not one within a list."""
     saver = wrap(InMemorySaver(), **how)
@@ -453,8 +455,8 @@ def test_what_waits_is_the_parents_to_store() -> None:
         (SqliteSaver.from_conn_string(":memory:"), {}, "under `with`"),
         (wrap(Inner()), {}, "of its own"),
         (Inner(), {"write_behind": True}, "Invalid write_behind: True"),
-        (Inner(), {"cache": Cache()}, "sole_writer=True"),
-        (Inner(), {"cache": Cache(), "sole_writer": 1}, "sole_writer=True"),
+        (Inner(), {"cache": ReadCache()}, "sole_writer=True"),
+        (Inner(), {"cache": ReadCache(), "sole_writer": 1}, "sole_writer=True"),
         (Inner(), {"cache": 5, "sole_writer": True}, "Invalid cache: 5"),
     ],
 )
@@ -469,7 +471,9 @@ def test_our_own_savers_do_it_themselves() -> None:
 
 
 @pytest.mark.parametrize("front", [LayeredCheckpointSaver, StreamingCheckpointSaver])
-@pytest.mark.parametrize("how", [{"write_behind": SELDOM}, {"cache": Cache(), "sole_writer": True}])
+@pytest.mark.parametrize(
+    "how", [{"write_behind": SELDOM}, {"cache": ReadCache(), "sole_writer": True}]
+)
 def test_savers_with_more_methods_go_in_front(front: Any, how: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="Wrap the saver inside"):
         wrap(front(InMemorySaver()), **how)

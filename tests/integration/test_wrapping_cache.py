@@ -13,14 +13,14 @@ from kit.engine import config
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from threadkeep import Cache, wrap
+from threadkeep import ReadCache, wrap
 from threadkeep.savers.wrap_langgraph.head_cache import HeadCache, head_key
 
 from .foreign import SELDOM
 from .inner import Inner, arguments, avalues, put, values
 from .test_processes_and_loops import in_fork
 
-ALONE = {"cache": Cache(), "sole_writer": True}
+ALONE = {"cache": ReadCache(), "sole_writer": True}
 
 
 def cached(inner: Any, **options: Any) -> Any:
@@ -147,7 +147,7 @@ def test_a_change_in_the_middle_of_a_read_is_seen(change: str, options: Any) -> 
 
 
 def test_a_change_just_after_a_read_is_seen() -> None:
-    inner, heads = Inner(), HeadCache(Cache())
+    inner, heads = Inner(), HeadCache(ReadCache())
     put(inner, a=1)
     key = head_key(config(), frozenset())
     for changed in (["t"], None, []):
@@ -158,7 +158,7 @@ def test_a_change_just_after_a_read_is_seen() -> None:
 
 
 def test_what_two_load_at_once_is_kept_once() -> None:
-    inner, heads = Inner(), HeadCache(Cache())
+    inner, heads = Inner(), HeadCache(ReadCache())
     put(inner, a=1)
     key, sizes = head_key(config(), frozenset()), []
     for _ in range(2):
@@ -194,7 +194,7 @@ def test_exactly_that_thread_is_cleared() -> None:
 
 
 def test_no_more_is_kept_than_told() -> None:
-    for limits in (Cache(bytes=5_000), Cache(threads=3)):
+    for limits in (ReadCache(bytes=5_000), ReadCache(threads=3)):
         inner = Inner()
         saver = cached(inner, cache=limits)
         for number in range(20):

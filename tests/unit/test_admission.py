@@ -6,10 +6,8 @@ from datetime import timedelta
 import pytest
 
 from threadkeep._core.engine.model import Batch, Segment
-from threadkeep._run.segment_cache import (
-    HotTier,
-    admission,
-)
+from threadkeep._core.policies.tiering import HotTier
+from threadkeep._run.segment_cache import admission
 from threadkeep._run.segment_cache.admission import (
     Admission,
     Verdict,

@@ -95,7 +95,7 @@ def runs(one: Advice) -> None:
         store = Store(saver.backend, index={"embed": lambda texts: [[1.0]] * len(texts), "dims": 1})
         names: dict[str, Any] = {"url": "sqlite:///new.db", "saver": saver, "store": store}
         imports = "from threadkeep import *\nfrom threadkeep.memory import *\n"
-        imports += "from threadkeep.store import Store\nfrom threadkeep.cache import Cache\n"
+        imports += "from threadkeep.store import Store\nfrom threadkeep.cache import NodeCache\n"
         exec(imports + one.code, names)
         for name in ("store", "saver"):
             names[name].close()

@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client import CollectorRegistry, Counter
 
-from threadkeep import Cache, MemorySaver, PostgresSaver, RedisSaver, WriteBehind, wrap
+from threadkeep import MemorySaver, PostgresSaver, ReadCache, RedisSaver, WriteBehind, wrap
 from threadkeep import SqliteSaver as OwnSqliteSaver
 from threadkeep.errors import ClosedError, ConflictError, InvalidArgumentError
 from threadkeep.memory import LayeredCheckpointSaver
@@ -199,7 +199,7 @@ def test_counts_and_errors_by_operation_and_backend() -> None:
 
 def test_counters_of_a_saver_are_read_when_they_are_scraped() -> None:
     registry = CollectorRegistry()
-    saver = observe(MemorySaver(cache=Cache()), registry=registry)
+    saver = observe(MemorySaver(cache=ReadCache()), registry=registry)
     graph = graph_on(saver)
     for _ in range(10):
         graph.invoke(TURN, config("1"))

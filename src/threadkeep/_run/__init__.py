@@ -1,1 +1,1 @@
-"""How an operation runs: layers, groups of commits, for blocking and awaiting callers."""
+"""Running operations: layers and groups of commits, for blocking and awaiting callers."""

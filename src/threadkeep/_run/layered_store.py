@@ -22,9 +22,9 @@ from threadkeep._stores.open import open_hot
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 
 if TYPE_CHECKING:
+    from threadkeep._core.policies.caching import ReadCache
     from threadkeep._core.policies.retention import Retention
     from threadkeep._core.policies.tiering import Tiering
-    from threadkeep._run.segment_cache import Cache
     from threadkeep._run.segment_cache.layer import CacheLayer
     from threadkeep._run.write_behind import WriteBehind
     from threadkeep._run.write_behind.layer import WriteBehindLayer
@@ -50,7 +50,7 @@ class LayeredStore(Stack):
         *,
         group_commit: GroupCommit | None = None,
         write_behind: WriteBehind | None = None,
-        cache: Cache | None = None,
+        cache: ReadCache | None = None,
         hot: str | None = None,
         tiering: Tiering | None = None,
         working_set_bytes: int = 0,

@@ -1,6 +1,6 @@
 """Cache of the results of nodes, in place of LangGraph's."""
 
-from threadkeep.cache.cache import Cache
+from threadkeep.cache.cache import NodeCache
 from threadkeep.cache.open import (
     InMemoryCache,
     MemoryCache,
@@ -11,9 +11,9 @@ from threadkeep.cache.open import (
 )
 
 __all__ = [
-    "Cache",
     "InMemoryCache",
     "MemoryCache",
+    "NodeCache",
     "PostgresCache",
     "RedisCache",
     "SqliteCache",

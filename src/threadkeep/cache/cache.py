@@ -61,7 +61,7 @@ _MUST_KNOW = (InvalidArgumentError, ClosedError, NotSetUpError)  # the program i
 _log = logging.getLogger("threadkeep")
 
 
-class Cache(BaseCache[Any], Closing):
+class NodeCache(BaseCache[Any], Closing):
     """Results of nodes, in place of LangGraph's caches; sync and async on one object.
 
     A failure of the store, and a value that cannot be stored or read, is logged and counts as a

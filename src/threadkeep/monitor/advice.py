@@ -155,7 +155,7 @@ def _of_items(stats: Stats) -> Iterator[Advice]:
             f"{plural(stats.cache_entries, 'cached result')} of nodes take"
             f" {size(stats.cache_bytes)}, more than all threads and items. Lower the limit.",
             stats.cache_bytes // 2,
-            code=f"cache = Cache(saver.backend, max_bytes={stats.cache_bytes // 2})",
+            code=f"cache = NodeCache(saver.backend, max_bytes={stats.cache_bytes // 2})",
         )
 
 

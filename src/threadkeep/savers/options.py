@@ -27,7 +27,7 @@ _CLASSES = {  # (imported where a value is given)
     "compression": ("_core.codec", "Compression(level=3)"),
     "group_commit": ("_run.group_commit", "GroupCommit()"),
     "write_behind": ("_run.write_behind", "WriteBehind()"),
-    "cache": ("_run.segment_cache", "Cache(threads=1000)"),
+    "cache": ("_core.policies.caching", "ReadCache(threads=1000)"),
     "tiering": ("_core.policies.tiering", "Tiering()"),
     "retention": ("_core.policies.retention", "Retention(keep_last=10)"),
 }

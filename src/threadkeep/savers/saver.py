@@ -35,11 +35,17 @@ from threadkeep._core.engine import listing, load, put
 from threadkeep._core.engine.context import Engine, remember, to_commit
 from threadkeep._core.engine.operation import Operation
 from threadkeep._core.engine.put import Call, Put
+from threadkeep._core.policies.caching import ReadCache
+from threadkeep._core.policies.retention import Retention
+from threadkeep._core.policies.tiering import Tiering
+from threadkeep._run.group_commit import GroupCommit
 from threadkeep._run.layered_store import (
     RANDOM,
     LayeredStore,
 )
 from threadkeep._run.layers import driver, layer
+from threadkeep._run.write_behind import WriteBehind
+from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import ThreadkeepError
 from threadkeep.savers.maintenance import Maintenance
@@ -53,12 +59,6 @@ from threadkeep.threads.retention.background import Collector, Gained, quietly
 if TYPE_CHECKING:
     from threadkeep._core.engine.operation import Progress
     from threadkeep._core.engine.usage import Counters
-    from threadkeep._core.policies.retention import Retention
-    from threadkeep._core.policies.tiering import Tiering
-    from threadkeep._run.group_commit import GroupCommit
-    from threadkeep._run.segment_cache import Cache
-    from threadkeep._run.write_behind import WriteBehind
-    from threadkeep._stores.base import AsyncBackend, Backend
     from threadkeep.threads.streams.stream import Stream
 
 PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
@@ -134,7 +134,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         working_set_bytes: int = WORKING_SET_BYTES,
         group_commit: GroupCommit | None = None,
         write_behind: WriteBehind | None = None,
-        cache: Cache | None = None,
+        cache: ReadCache | None = None,
         hot: str | None = None,
         cold: str | None = None,
         tiering: Tiering | None = None,

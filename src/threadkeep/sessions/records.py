@@ -19,11 +19,9 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep._core.engine.operation import Aside
+from threadkeep._core.policies.caching import ReadCache
 from threadkeep._run.layers.driver import Workflow
-from threadkeep._run.segment_cache.lru import (
-    Cache,
-    LruCache,
-)
+from threadkeep._run.segment_cache.lru import LruCache
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import CodecError, InvalidArgumentError, NotFoundError, ThreadkeepError
 from threadkeep.sessions.checkpoint import Checkpoint, as_dict, now
@@ -94,7 +92,7 @@ class Remembered(ResetInChild):
 
     def _reset(self) -> None:
         self._lock = threading.Lock()  # held for moments only
-        self._values: LruCache[Any] = LruCache(Cache(threads=_MOST_REMEMBERED, ttl=None))
+        self._values: LruCache[Any] = LruCache(ReadCache(threads=_MOST_REMEMBERED, ttl=None))
 
     def get(self, session: str, workflow: str = "") -> Any:
         """Return a head, or a session's number; None if it is not remembered."""

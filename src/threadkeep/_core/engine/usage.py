@@ -137,8 +137,7 @@ def usage_of(
 class Counters:
     """Counters of a saver, store or cache since it was opened, in this process.
 
-    See `Saver.counters`, `Store.counters` and `Cache.counters`. The fields that the others count
-    are 0.
+    See `Saver.counters`, `Store.counters` and `NodeCache.counters`. What the others count is 0.
 
     Attributes:
         written_bytes: bytes that saves have stored.
@@ -156,10 +155,10 @@ class Counters:
         queued_bytes: bytes of these.
         queue_used: the part of `max_pending_bytes` that these take, 0 to 1, and beyond that while
             saves wait; of several savers, the largest.
-        result_hits: keys of which a `Cache` of node results had the value.
+        result_hits: keys of which a `NodeCache` of node results had the value.
         result_misses: keys of which it had none.
-        result_evictions: values that a `Cache` removed to stay within its limits. Expired values
-            do not count.
+        result_evictions: values that a `NodeCache` removed to stay within its limits. Expired
+            values do not count.
         vector_hits: texts whose vector a `Store` had in memory.
         vector_misses: texts that it had to embed.
         embedding_calls: calls of the embedding model, each attempt.

@@ -3,8 +3,3 @@
 Segments never change under a thread's generation, so that the cache is never stale: a reader has
 just read from the store which segments it needs, and under which generation.
 """
-
-from threadkeep._run.segment_cache.layer import CacheLayer
-from threadkeep._run.segment_cache.lru import Cache
-
-__all__ = ["Cache", "CacheLayer"]

@@ -28,6 +28,7 @@ from threadkeep._core.engine.model import (
     Span,
 )
 from threadkeep._core.engine.operation import Commit, CommitMany, Fetch, Requests, call, fetch
+from threadkeep._core.policies.caching import ReadCache
 from threadkeep._core.policies.tiering import HotTier
 from threadkeep._run.layers.driver import BackendPair
 from threadkeep._run.layers.layer import CHANGES
@@ -35,11 +36,7 @@ from threadkeep._run.segment_cache.admission import (
     Admission,
     Verdict,
 )
-from threadkeep._run.segment_cache.lru import (
-    Cache,
-    Fresh,
-    SegmentCache,
-)
+from threadkeep._run.segment_cache.lru import Fresh, SegmentCache
 from threadkeep._stores.base import Scrubbed
 from threadkeep._stores.records import Log, add, between, missing
 from threadkeep.errors import SegmentTakenError, ThreadkeepError
@@ -52,7 +49,7 @@ class CacheLayer:
 
     def __init__(
         self,
-        cache: Cache | None,
+        cache: ReadCache | None,
         hot: Hot | None = None,
         hot_tier: HotTier | None = None,
         clock: Callable[[], float] = time.time,

@@ -13,42 +13,12 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from threadkeep._core.engine.model import ReadSegments, Segment
-from threadkeep._core.validation import is_count, is_time
+from threadkeep._core.policies.caching import ReadCache
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep._stores.records import Log, between
-from threadkeep.errors import invalid
 
 T = TypeVar("T")
 _OVERHEAD = 200  # bytes that a segment takes beside its data, about
-
-
-@dataclass(frozen=True)
-class Cache:
-    """Limits of the cache that a process keeps in memory in front of a store.
-
-    The cache is never stale: each read asks the store which checkpoint is the head, and takes
-    from memory only what that checkpoint refers to.
-
-    Args:
-        threads: number of threads at most; the least recently used are evicted first.
-        bytes: number of bytes at most.
-        ttl: seconds after which an idle thread is evicted; None for never.
-
-    Raises:
-        InvalidArgumentError: a value is invalid.
-    """
-
-    threads: int = 1000
-    bytes: int = 256 * 1024 * 1024
-    ttl: float | None = 300.0
-
-    def __post_init__(self) -> None:
-        if not is_count(self.threads, 1):
-            raise invalid("threads", self.threads, "Use 1 or more.")
-        if not is_count(self.bytes, 1):
-            raise invalid("bytes", self.bytes, "Use a number of bytes, 1 or more.")
-        if self.ttl is not None and not is_time(self.ttl):
-            raise invalid("ttl", self.ttl, "Use seconds, more than 0, or None.")
 
 
 @dataclass(slots=True)
@@ -61,7 +31,7 @@ class _Entry(Generic[T]):
 class LruCache(Generic[T]):
     """LRU cache of one value for each thread. Its owner holds a lock."""
 
-    def __init__(self, how: Cache, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, how: ReadCache, clock: Callable[[], float] = time.monotonic) -> None:
         self._how = how
         self._clock = clock
         self._entries: OrderedDict[str, _Entry[T]] = OrderedDict()
@@ -129,7 +99,7 @@ class _Thread:
 class SegmentCache(ResetInChild):
     """LRU cache of segments; of a thread, only those of one generation."""
 
-    def __init__(self, how: Cache, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, how: ReadCache, clock: Callable[[], float] = time.monotonic) -> None:
         self._how = how
         self._clock = clock
         super().__init__()

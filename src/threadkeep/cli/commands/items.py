@@ -17,7 +17,7 @@ from threadkeep._core.engine.operation import call
 from threadkeep._core.texts import size
 from threadkeep._run.layered_store import store_of
 from threadkeep._stores.items.values import Packer
-from threadkeep.cache import Cache
+from threadkeep.cache import NodeCache
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import FULL, YES, argument, flag, option
 from threadkeep.cli.stores import Session
@@ -169,7 +169,7 @@ def cache(
     with session.open(read_only=not clear) as saver:
         used = store_of(saver).run(call("item_usage", round(time() * 1e6)))
         if clear:
-            with Cache(saver.backend) as results:
+            with NodeCache(saver.backend) as results:
                 results.clear()
     count = plural(used.cache_entries, "result")
     counted = f"{count} ({size(used.cache_bytes)})"

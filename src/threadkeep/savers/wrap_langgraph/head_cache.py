@@ -16,10 +16,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep._run.segment_cache.lru import (
-    Cache,
-    LruCache,
-)
+from threadkeep._core.policies.caching import ReadCache
+from threadkeep._run.segment_cache.lru import LruCache
 from threadkeep._run.write_behind.commit_queue import Threads
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.savers.wrap_langgraph.calls import Frozen, freeze, thaw
@@ -51,14 +49,14 @@ def head_key(config: RunnableConfig, allowed: frozenset[Any]) -> HeadKey | None:
 class HeadCache(ResetInChild):
     """Cache of heads by thread, as bytes; without limits (None), nothing is cached."""
 
-    def __init__(self, how: Cache | None) -> None:
+    def __init__(self, how: ReadCache | None) -> None:
         self._how = how
         self._off = how is None
         super().__init__()
 
     def _reset(self) -> None:
         self._lock = threading.Lock()  # held for moments only
-        self._threads: LruCache[dict[HeadKey, Frozen]] = LruCache(self._how or Cache())
+        self._threads: LruCache[dict[HeadKey, Frozen]] = LruCache(self._how or ReadCache())
         self._changes = [0] * _COUNTERS
         self._doubts: set[str] = set()
 

@@ -10,10 +10,10 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from threadkeep._core import validation
 from threadkeep._core.engine.usage import Counters
+from threadkeep._core.policies.caching import ReadCache
 from threadkeep._run.delegate import Delegate
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow, both
-from threadkeep._run.segment_cache import Cache
 from threadkeep._run.write_behind import WriteBehind
 from threadkeep._run.write_behind.commit_queue import Threads
 from threadkeep.errors import InvalidArgumentError
@@ -32,7 +32,7 @@ class Wrapped(Delegate):
     """
 
     def __init__(
-        self, saver: AnySaver, write_behind: WriteBehind | None, cache: Cache | None
+        self, saver: AnySaver, write_behind: WriteBehind | None, cache: ReadCache | None
     ) -> None:
         super().__init__(saver)
         self._allowed: frozenset[Any] = frozenset()
@@ -203,7 +203,7 @@ def wrap(
     saver: BaseCheckpointSaver[Any],
     *,
     write_behind: WriteBehind | None = None,
-    cache: Cache | None = None,
+    cache: ReadCache | None = None,
     sole_writer: bool = False,
 ) -> Wrapped:
     """Put write-behind or a cache in front of any other LangGraph saver.
