@@ -18,6 +18,7 @@ if _CHECKING:
     from threadkeep.threads.registry.filters import Filters
     from threadkeep.threads.registry.info import ThreadInfo, ThreadPage
     from threadkeep.threads.repair.check import CheckReport, Finding
+    from threadkeep.threads.repair.quarantine import read_quarantine
     from threadkeep.threads.repair.repair import RepairedThread, RepairReport
     from threadkeep.threads.retention.gc import Collected, GcReport
     from threadkeep.threads.transfer.adopt import Adopted
@@ -58,6 +59,7 @@ __all__ = [
     "ThreadStatus",
     "Threads",
     "TierReport",
+    "read_quarantine",
 ]
 
 _HOMES = {  # where a name is, which is imported when it is used
@@ -94,6 +96,7 @@ _HOMES = {  # where a name is, which is imported when it is used
     "ThreadStatus": "threadkeep._core.engine.thread_entry",
     "Threads": "threadkeep.threads.facade",
     "TierReport": "threadkeep.threads.archives.tiering",
+    "read_quarantine": "threadkeep.threads.repair.quarantine",
 }
 
 
