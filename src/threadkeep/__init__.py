@@ -14,7 +14,8 @@ Beside a saver: `open_store` and Store (long-term memory), `open_cache` and Node
 nodes), CheckpointManager (state of what is no graph), Monitor and `observe` (metrics and traces).
 
 Values of your own classes: `register`, `register_module`. To write a backend: Backend,
-AsyncBackend, Saver, and `threadkeep.testing`. Errors are in `threadkeep.errors`.
+AsyncBackend, Saver, `threadkeep.backends` and `threadkeep.testing`. All errors:
+`threadkeep.errors`.
 """
 
 from importlib import import_module as _import

@@ -41,7 +41,7 @@ FLOORS = (  # from the ground up: a room imports what lies below it, and nothing
     {"_run"},
     {"threads"},
     {"savers"},
-    {"cache", "memory", "monitor", "sessions", "store", "streaming", "testing"},
+    {"backends", "cache", "memory", "monitor", "sessions", "store", "streaming", "testing"},
     {"opening"},
     {"cli"},
     {"__init__", "__main__"},

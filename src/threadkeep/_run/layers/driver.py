@@ -89,7 +89,7 @@ class BackendPair:
         if not isinstance(backend, Backend | AsyncBackend):
             raise InvalidArgumentError(
                 f"{type(backend).__name__} is no backend.",
-                hint="Use saver.backend, or inherit from threadkeep._stores.base.Backend.",
+                hint="Use saver.backend, or inherit from threadkeep.Backend.",
             )
         self.backend = backend
         self.instant = backend.instant
