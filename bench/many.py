@@ -23,8 +23,7 @@ from rich.progress import track
 from rich.table import Table
 
 from bench.savers import KINDS, Kind
-from threadkeep import Retention
-from threadkeep.savers.saver import Saver
+from threadkeep import Retention, Saver
 
 PAGE = 50
 USERS = 1000

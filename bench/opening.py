@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from threadkeep.savers.saver import Saver
+from threadkeep import Saver
 
 Opened: TypeAlias = AbstractContextManager[BaseCheckpointSaver[Any]]
 OpenedAsync: TypeAlias = AbstractAsyncContextManager[BaseCheckpointSaver[Any]]
