@@ -70,7 +70,7 @@ def check_options(given: Mapping[str, Any]) -> None:
             )
         elif not _OTHERS[name][0](value):
             raise invalid(name, value, _OTHERS[name][1])
-    if given.get("_run.write_behind") is not None and given.get("conflicts") == "raise":
+    if given.get("write_behind") is not None and given.get("conflicts") == "raise":
         raise InvalidArgumentError(
             'write_behind= and conflicts="raise" exclude each other: a save that has returned'
             " cannot raise a conflict.",
