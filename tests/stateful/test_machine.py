@@ -33,7 +33,7 @@ from kit.postgres import empty_schema, url
 from kit.selection import settings_of, some
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import get_checkpoint_metadata
-from unit.engine.values import VALUES, Plain, changes
+from unit._core.engine.values import VALUES, Plain, changes
 
 from threadkeep import (
     PostgresSaver,

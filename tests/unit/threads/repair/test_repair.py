@@ -22,7 +22,7 @@ from threadkeep.threads.repair import repair as rows
 from threadkeep.threads.repair.check import Kind
 from threadkeep.threads.repair.quarantine import read_quarantine
 
-from .test_damage import altered, build, rows_of
+from .test_check import altered, build, rows_of
 
 
 def loadable(saver, places):

@@ -15,7 +15,7 @@ from threadkeep import MemorySaver
 from threadkeep.monitor import Alert, Monitor, observe
 from threadkeep.monitor.service import MonitorMetrics
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+DEPLOY = Path(__file__).parents[3] / "deploy"
 
 
 def exported() -> tuple[set[str], set[str]]:
