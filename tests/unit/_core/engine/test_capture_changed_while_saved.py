@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 
 import pytest
 from kit.engine import Chain, exactly, fresh, memory_saver, values_of
+from kit.values import Attrs, Mixed, Model, Plain, Slotted
 from langchain_core.messages import AIMessage
 
 from threadkeep._core.engine import shadow as shadows
-
-from .values import Attrs, Mixed, Model, Plain, Slotted
 
 LONG = "x" * 70
 ENGINE = "threadkeep._core.engine."

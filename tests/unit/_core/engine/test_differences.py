@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from kit.engine import exactly
+from kit.values import VALUES, Plain, changes
 
 from threadkeep._core.engine import capture
 from threadkeep._core.engine.differences import (
@@ -18,8 +19,6 @@ from threadkeep._core.engine.differences import (
     to_watch,
 )
 from threadkeep._core.engine.shadow import Shadow
-
-from .values import VALUES, Plain, changes
 
 
 @pytest.fixture(params=["compiled", "portable"], scope="module", autouse=True)

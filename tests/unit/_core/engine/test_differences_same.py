@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.engine import exactly
+from kit.values import VALUES, Model, Slotted, changes
 from langchain_core.messages import HumanMessage
 
 from threadkeep._core.codec import NativeCodec
 from threadkeep._core.engine.differences import same
-
-from .values import VALUES, Model, Slotted, changes
 
 CODEC = NativeCodec()
 

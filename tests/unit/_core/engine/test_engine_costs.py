@@ -20,6 +20,7 @@ from kit.engine import (
     run_config,
     values_of,
 )
+from kit.values import Plain
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
@@ -29,8 +30,6 @@ from typing_extensions import TypedDict
 from threadkeep._core.engine import manifest, rows
 from threadkeep.errors import UnserializableError
 from threadkeep.savers.saver import Saver
-
-from .values import Plain
 
 LONG = "x" * 90
 

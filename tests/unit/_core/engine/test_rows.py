@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.engine import exactly
+from kit.values import VALUES
 from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep._core.codec import NativeCodec
@@ -19,8 +20,6 @@ from threadkeep._core.engine import rows
 from threadkeep._core.engine.model import Child, WriteRow
 from threadkeep._core.engine.refs import Inline
 from threadkeep.errors import CorruptionError, UnserializableError
-
-from .values import VALUES
 
 CODEC = NativeCodec()
 

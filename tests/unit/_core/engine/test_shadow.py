@@ -16,14 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.engine import exactly
+from kit.values import VALUES, Attrs, Mixed, Model, Pair, Plain, Slotted, changes
 from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep._core.codec.introspection import layout
 from threadkeep._core.engine import capture as captures
 from threadkeep._core.engine import shadow as shadows
 from threadkeep._core.engine.shadow import PortableShadow
-
-from .values import VALUES, Attrs, Mixed, Model, Pair, Plain, Slotted, changes
 
 COMPILED = shadows.Shadow
 Shadow = COMPILED

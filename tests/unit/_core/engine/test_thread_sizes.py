@@ -6,14 +6,13 @@ import random
 
 import pytest
 from kit.engine import Chain, checkpoint, config, fresh, memory_saver
+from kit.values import Plain
 from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep._core.codec import NativeCodec
 from threadkeep._core.codec.introspection import references
 from threadkeep._core.engine import thread_sizes
 from threadkeep._core.engine.model import Span
-
-from .values import Plain
 
 LONG = "x" * 200
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from langgraph.checkpoint.base import Checkpoint, empty_checkpoint
 
-from .places import THREAD
+from kit.places import THREAD
 
 
 def place(thread: Any = THREAD, checkpoint: str | None = None, ns: str = "") -> Any:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import threadkeep
 from kit import redis as redis_kit
 from kit.postgres import url_for
-
-import threadkeep
 
 if TYPE_CHECKING:
     from pathlib import Path

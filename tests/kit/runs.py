@@ -13,7 +13,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import END, START, StateGraph
 from typing_extensions import TypedDict
 
-from .places import at
+from kit.places import at
 
 WAIT = 20.0  # seconds; only a broken test ever waits that long
 

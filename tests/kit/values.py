@@ -12,9 +12,10 @@ from uuid import UUID
 
 import attrs
 from hypothesis import strategies as st
-from kit.engine import exactly
 from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import BaseModel, ConfigDict, PrivateAttr
+
+from kit.engine import exactly
 
 
 class Colour(Enum):
