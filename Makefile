@@ -11,11 +11,11 @@ python := $(VENV)/bin/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-lowest lint format bench lock clean
+.PHONY: help demo test test-unit test-all test-lowest coverage lint format bench lock clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do \
-		printf '  make %-8s %s\n' "$$name" "$$text"; done
+		printf '  make %-11s %s\n' "$$name" "$$text"; done
 
 demo: ## Run an agent over a folder, kill it, resume it: DIR=path MODEL=provider:name TURNS=200
 	@scripts/setup demo
@@ -26,6 +26,19 @@ test: ## Run the tests, in six minutes: ARGS='-k name' passes options to pytest
 	@scripts/setup test
 	@scripts/services --quick $(python) -m pytest -n 3 --dist worksteal $(ARGS)
 
+test-unit: ## Run the unit tests alone, in a minute, without servers: ARGS as above
+	@scripts/setup test
+	@$(python) -m pytest -n 2 --dist worksteal tests/unit $(ARGS)
+
+coverage: TESTS ?= tests/unit tests/integration tests/contract
+coverage: ## Measure which lines and branches of src the tests reach: TESTS=tests/unit measures some
+	@scripts/setup test
+	@mkdir -p build/coverage
+	@$(python) -m coverage erase
+	@scripts/services --quick $(python) -m coverage run -m pytest -n 3 --dist worksteal $(TESTS) $(ARGS)
+	@$(python) -m coverage combine --quiet
+	@$(python) -m coverage report --skip-covered
+
 test-lowest: ## Run a part of the tests on the lowest versions that pyproject.toml allows
 	@scripts/lowest $(ARGS)
 
@@ -34,11 +47,12 @@ test-all: test ## Run every case, LangGraph's own tests on every store, and `lan
 	@scripts/upstream
 	@scripts/dev_server
 
-lint: ## Check style (ruff) and types (mypy --strict)
+lint: ## Check style (ruff), spelling (codespell) and types (mypy --strict)
 	@scripts/setup lint
 	@$(python) -m ruff check .
 	@$(python) -m ruff format --check .
 	@$(python) scripts/async_variants.py --check
+	@$(python) -m codespell_lib
 	@$(python) -m mypy
 
 format: ## Put the code into the house style

@@ -20,7 +20,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 import redis
-from integration.backends import BACKENDS, open_backend, url_of
+from kit.backends import BACKENDS, open_backend, url_of
 from kit.redis import url as redis_url
 from langgraph.cache import memory as memory_cache
 from langgraph.cache import redis as redis_cache

@@ -12,8 +12,8 @@ from time import monotonic, time_ns
 
 import pytest
 import redis as redis_py
-from integration.backends import BACKENDS, SHARED, url_of
 from kit import redis as redis_kit
+from kit.backends import BACKENDS, SHARED, url_of
 from kit.selection import SEED
 from langgraph.cache.memory import InMemoryCache as LangGraphCache
 from langgraph.cache.sqlite import SqliteCache as LangGraphSqliteCache

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from integration.places import at
-from integration.rows import aput, place, put, value_at
-from integration.runs import story, told
 from kit.forked import python
+from kit.places import at
 from kit.postgres import empty_schema, url
+from kit.rows import aput, place, put, value_at
+from kit.runs import story, told
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
@@ -426,7 +426,7 @@ def test_a_fork_while_pools_are_open(end, tmp_path):
     """The child and the parent go on, each with connections of its own; the child ends well."""
     program = f"""
 import asyncio, gc, os, sys, warnings
-from integration.rows import aput, place, put, value_at
+from kit.rows import aput, place, put, value_at
 from threadkeep import PostgresSaver
 warnings.simplefilter("error")
 saver = PostgresSaver({url()!r}, schema={empty_schema()!r}, min_size=2)

@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 
 import psycopg
 import pytest
-from integration.rows import place, value_at
 from kit.postgres_databases import (
     Writer,
     execute,
@@ -16,6 +15,7 @@ from kit.postgres_databases import (
     works,
 )
 from kit.postgres_server import SECONDS
+from kit.rows import place, value_at
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver, Retention
 from threadkeep._stores.postgres import backend as backends

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
-from integration.rows import aput, place, put, value_at
 from kit.postgres import empty_schema, url
 from kit.postgres_proxy import proxy
 from kit.postgres_server import SECONDS, program, server
+from kit.rows import aput, place, put, value_at
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver

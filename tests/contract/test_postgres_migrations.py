@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
-from integration.rows import aput, place, put
 from kit.postgres_databases import Writer, execute, migrate, set_up_at_once, works
 from kit.postgres_server import SECONDS, free_port
+from kit.rows import aput, place, put
 from langgraph.checkpoint.postgres import PostgresSaver as LangGraphSaver
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver

@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
-from integration.rows import checkpoint, metadata, place, put, value_at
 from kit.postgres_databases import (
     Writer,
     execute,
@@ -17,6 +16,7 @@ from kit.postgres_databases import (
     works,
 )
 from kit.postgres_server import SECONDS
+from kit.rows import checkpoint, metadata, place, put, value_at
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver, open_saver

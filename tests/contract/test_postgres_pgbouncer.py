@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from integration.rows import aput, place, put, value_at
 from kit.contract import Variant
 from kit.postgres import empty_schema, make, url, url_for
 from kit.postgres_server import SECONDS, bouncer
+from kit.rows import aput, place, put, value_at
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep._stores.postgres import PostgresBackend

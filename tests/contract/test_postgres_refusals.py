@@ -9,9 +9,9 @@ from itertools import count
 
 import psycopg
 import pytest
-from integration.rows import aput, place, put, value_at
 from kit.postgres import empty_schema, url
 from kit.postgres_server import SECONDS, free_port, server
+from kit.rows import aput, place, put, value_at
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep._core.engine.model import CopyThread

@@ -4,9 +4,9 @@ import uuid
 
 import psycopg
 import pytest
-from integration.rows import aput, place, put, value_at
 from kit.postgres import empty_schema, url
 from kit.postgres_proxy import proxy
+from kit.rows import aput, place, put, value_at
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep._core.engine.model import (

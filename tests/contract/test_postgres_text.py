@@ -4,8 +4,8 @@ import asyncio
 import json
 
 import pytest
-from integration.rows import checkpoint, metadata, place, put, value_at
 from kit.postgres import empty_schema, url
+from kit.rows import checkpoint, metadata, place, put, value_at
 
 from threadkeep import PostgresSaver
 from threadkeep._core.engine.model import Batch, FindThreads, ScanCheckpoints

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from kit.places import at
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
@@ -17,8 +18,6 @@ from typing_extensions import TypedDict
 
 from threadkeep import Retention, Tiering
 from threadkeep.errors import ThreadNotFoundError
-
-from .places import at
 
 
 class Noting:

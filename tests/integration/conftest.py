@@ -8,9 +8,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kit.backends import BACKENDS, SHARED, open_backend
 from kit.selection import stores_left_out
-
-from .backends import BACKENDS, SHARED, open_backend
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,15 +14,14 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Annotated, Any
 
+from kit.places import at
+from kit.rows import aput, place
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.types import ERROR, _DeltaSnapshot
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
-
-from .places import at
-from .rows import aput, place
 
 ROOT = place()
 

@@ -11,8 +11,9 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from .canon import Canon
-from .places import THREAD, at
+from kit.canon import Canon
+from kit.places import THREAD, at
+
 from .scenarios.table import Scenario
 
 

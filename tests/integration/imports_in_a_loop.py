@@ -13,6 +13,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from kit.places import at
 from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep import MemorySaver, Retention, open_saver
@@ -20,7 +21,6 @@ from threadkeep.cache import NodeCache
 from threadkeep.store import Store
 
 from .awaited_calls import call_cache, call_cold, call_savers, call_store, call_threads, graph_on
-from .places import at
 
 INDEX = {"embed": lambda texts: [[1.0, 2.0] for _ in texts], "dims": 2, "search": "hybrid"}
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from .runs import WAIT, Gate
+from kit.runs import WAIT, Gate
 
 
 class Watched:

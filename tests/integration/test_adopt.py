@@ -16,7 +16,11 @@ from uuid import uuid4
 import ormsgpack
 import psycopg
 import pytest
+from kit import backends
+from kit.backends import BACKENDS, open_backend
 from kit.engine import Dying, difference, everything, shown, use_backend
+from kit.places import at
+from kit.runs import Delta, Plain, story, told
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
@@ -51,12 +55,8 @@ from threadkeep.errors import (
     WrongKeyError,
 )
 
-from . import backends
-from .backends import BACKENDS, open_backend
 from .driver import play
 from .foreign import emptied, tables
-from .places import at
-from .runs import Delta, Plain, story, told
 from .scenarios import SCENARIOS
 
 if TYPE_CHECKING:

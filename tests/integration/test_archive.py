@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from kit.backends import open_backend, url_of
+from kit.rows import checkpoint, metadata
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
@@ -41,9 +43,6 @@ from threadkeep.errors import (
 from threadkeep.savers import backup
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.archives import archive
-
-from .backends import open_backend, url_of
-from .rows import checkpoint, metadata
 
 T: Any = {"configurable": {"thread_id": "t"}}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kit.places import at
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver as LangGraphsInMemorySaver
 from langgraph.checkpoint.serde.base import maybe_add_typed_methods
@@ -20,7 +21,6 @@ from threadkeep.monitor import observe
 from threadkeep.streaming import StreamingCheckpointSaver
 
 from .inner import put, values
-from .places import at
 from .test_serializers import JsonOnly, graph_on, talk
 
 if TYPE_CHECKING:

@@ -11,9 +11,12 @@ from typing import Any, Self
 
 import psycopg
 import pytest
+from kit.backends import SHARED, open_backend, url_of
 from kit.engine import Chain, config, exactly, shown
+from kit.places import at
 from kit.postgres import url as postgres_url
 from kit.redis_servers import Server, cluster
+from kit.runs import Delta, Plain, story, told
 
 from threadkeep import open_saver
 from threadkeep._stores.sqlite import maintenance
@@ -21,10 +24,7 @@ from threadkeep.errors import CorruptionError, ThreadDeletedError, ThreadExistsE
 from threadkeep.savers import backup
 from threadkeep.threads.transfer.bundle_format import read_bundle
 
-from .backends import SHARED, open_backend, url_of
 from .driver import play
-from .places import at
-from .runs import Delta, Plain, story, told
 from .scenarios import SCENARIOS
 
 PROGRAMS = os.environ.get("TK_TEST_POSTGRES_BIN", "")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.backends import BACKENDS, SHARED, open_backend, url_of
 
 from threadkeep import Retention, open_saver
 from threadkeep._core.engine.operation import call
@@ -16,7 +17,6 @@ from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import CorruptionError, InvalidArgumentError, ReadOnlyError
 from threadkeep.savers.saver import Saver
 
-from .backends import BACKENDS, SHARED, open_backend, url_of
 from .test_archive import archives, say, shown, state_of
 from .test_backups import back_up, restore
 from .test_erasing import Mute

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.backends import BACKENDS, open_backend
+from kit.places import at
+from kit.runs import Delta, story, told
 
 import threadkeep
 from threadkeep import GroupCommit, ReadCache, Retention, SqliteSaver, WriteBehind
@@ -20,10 +23,6 @@ from threadkeep._stores.memory import MemoryBackend
 from threadkeep.errors import BackendError, InvalidArgumentError
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.retention.background import Gained
-
-from .backends import BACKENDS, open_backend
-from .places import at
-from .runs import Delta, story, told
 
 WAIT = 20.0  # seconds; only a broken test ever waits that long
 LAST = Retention(keep_last=1)

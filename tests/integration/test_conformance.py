@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kit.backends import BACKENDS, open_backend
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import validate
 from langgraph.checkpoint.conformance.capabilities import Capability
 from langgraph.checkpoint.conformance.initializer import RegisteredCheckpointer
 
-from .backends import BACKENDS, open_backend
 from .sync_face import SyncFace
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from kit.places import at
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
@@ -19,8 +20,6 @@ from threadkeep import Retention, SqliteSaver
 from threadkeep.errors import CorruptionError, ThreadkeepError
 from threadkeep.threads.repair.check import Kind
 from threadkeep.threads.retention.gc import GcReport
-
-from .places import at
 
 TABLES = {
     "tk_threads": "number thread generation deleted_at state created_at updated_at size waits_at"

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.backends import open_backend, url_of
 from kit.damage import damaging
 from kit.engine import Chain
+from kit.places import at
 
 from threadkeep import MemorySaver, Retention
 from threadkeep._core.engine.operation import no_progress
@@ -18,8 +20,6 @@ from threadkeep.errors import CorruptionError
 from threadkeep.savers import backup
 from threadkeep.threads.repair.check import Kind
 
-from .backends import open_backend, url_of
-from .places import at
 from .test_damaged_cells import graph
 
 POSTGRES = {

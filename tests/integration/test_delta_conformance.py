@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kit.backends import BACKENDS
 
-from .backends import BACKENDS
 from .delta_spec import ALL_DELTA_TESTS
 from .test_conformance import FACES, opened
 

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import pytest
 from kit.engine import counted_saver
+from kit.places import THREAD, at
+from kit.rows import aput, checkpoint, metadata, place
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph import END, START, StateGraph
@@ -24,8 +26,6 @@ from threadkeep.errors import (
 )
 
 from . import delta_spec
-from .places import THREAD, at
-from .rows import aput, checkpoint, metadata, place
 
 
 class State(TypedDict, total=False):

@@ -14,17 +14,16 @@ from typing import Any
 
 import aiosqlite
 import pytest
+from kit.backends import BACKENDS, open_backend
+from kit.canon import Canon
+from kit.places import at
+from kit.rows import place, put
+from kit.runs import story, told
 from kit.selection import drawn
 from langgraph.checkpoint.memory import InMemorySaver as LangGraphsInMemorySaver
 
 from threadkeep import AsyncSqliteSaver, InMemorySaver, MemorySaver, SqliteSaver, open_saver
 from threadkeep.errors import InvalidArgumentError, NotOursError, OpenError
-
-from .backends import BACKENDS, open_backend
-from .canon import Canon
-from .places import at
-from .rows import place, put
-from .runs import story, told
 
 TESTS = Path(__file__).parents[1]
 
@@ -256,7 +255,7 @@ import sys
 from pathlib import Path
 from tempfile import mkdtemp
 from langgraph.checkpoint.memory import InMemorySaver
-from integration.backends import BACKENDS, open_backend
+from kit.backends import BACKENDS, open_backend
 from integration.driver import play
 from integration.scenarios import SCENARIOS
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kit.engine import Chain, everything, fresh
+from kit.places import at
+from kit.runs import Gate, Run
 
 from threadkeep import ReadCache, SqliteSaver, WriteBehind
 from threadkeep._core.codec.frame import Compression
@@ -28,8 +30,6 @@ from threadkeep.errors import (
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.erasure.erase import EraseReport
 
-from .places import at
-from .runs import Gate, Run
 from .test_retention import _chat, _talk
 
 if TYPE_CHECKING:

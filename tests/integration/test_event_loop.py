@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from blockbuster import blockbuster
+from kit.backends import BACKENDS, open_backend, url_of
+from kit.places import at
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.types import Command
@@ -30,8 +32,6 @@ from .awaited_calls import (
     every,
     graph_on,
 )
-from .backends import BACKENDS, open_backend, url_of
-from .places import at
 
 pytestmark = pytest.mark.parametrize("name", BACKENDS)
 

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.backends import BACKENDS, open_backend
 from kit.engine import Chain, everything, run_on
+from kit.places import at
+from kit.runs import Delta, Plain, story, told
 from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep import MemorySaver
@@ -31,10 +34,6 @@ from threadkeep.threads.transfer.bundle_format import (
     BundleWriter,
     read_bundle,
 )
-
-from .backends import BACKENDS, open_backend
-from .places import at
-from .runs import Delta, Plain, story, told
 
 LONG = "x" * 90
 

@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from kit.backends import SHARED, open_backend, url_of
 from kit.forked import python
+from kit.places import THREAD, at
+from kit.rows import place, put
+from kit.runs import SCHEMAS, Gate, HeldBack, Plain, Run, leaves, story, told
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
 
 from threadkeep.errors import ConflictError, ThreadDeletedError
-
-from .backends import SHARED, open_backend, url_of
-from .places import THREAD, at
-from .rows import place, put
-from .runs import SCHEMAS, Gate, HeldBack, Plain, Run, leaves, story, told
 
 DURABILITIES = ("sync", "async", "exit")
 STEPS = ("put", "first", "second")
@@ -430,8 +429,8 @@ RUN_IN_A_PROCESS = """
 import json, sys
 from threadkeep import open_saver
 from threadkeep.errors import ConflictError
-from integration.places import at
-from integration.runs import Plain, Gate, story
+from kit.places import at
+from kit.runs import Plain, Gate, story
 
 class Asking(Gate):
     def pass_through(self):

@@ -8,15 +8,14 @@ from itertools import zip_longest
 from typing import Any
 
 import pytest
+from kit.backends import open_backend
+from kit.places import at
+from kit.rows import checkpoint, metadata, place, put
+from kit.runs import Gate, HeldBack, Plain, Run, story, told
 from langgraph.graph import END, START, StateGraph
 
 from threadkeep import WriteBehind
 from threadkeep.errors import ConflictError
-
-from .backends import open_backend
-from .places import at
-from .rows import checkpoint, metadata, place, put
-from .runs import Gate, HeldBack, Plain, Run, story, told
 
 LOSES = "left a head of thread 'thread' behind"
 

@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit.backends import SHARED, url_of
 
 import threadkeep
-
-from .backends import SHARED, url_of
 
 PROGRAM = """
 import json, sys

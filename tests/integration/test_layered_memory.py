@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 from kit.conversations import Chat, State, call, originals, result, talk, texts
+from kit.places import at
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, SystemMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -33,8 +34,6 @@ from threadkeep.memory import (
 )
 from threadkeep.memory.records import NS
 from threadkeep.memory.window import DETAILS, is_marker, marked
-
-from .places import at
 
 SMALL = Layers(full_window=4, summary_window=10, archive_threshold=20, batch=1)
 TITLE = "[Summary of the earlier conversation]"

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 from kit.conversations import Chat, talk, texts
+from kit.places import at
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from threadkeep import MemorySaver
 from threadkeep.errors import InvalidArgumentError, MergeConflictError
 from threadkeep.memory import LayeredCheckpointSaver, Layers
-
-from .places import at
 
 SMALL = Layers(full_window=4, summary_window=8, batch=1)
 

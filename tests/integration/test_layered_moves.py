@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from kit import postgres
 from kit.conversations import Chat, talk, texts
+from kit.places import at
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 
 from threadkeep import MemorySaver, Retention, Tiering, WarmTier, open_saver
 from threadkeep.errors import ThreadNotFoundError
 from threadkeep.memory import LayeredCheckpointSaver, Layers
 from threadkeep.memory.records import NS
-
-from .places import at
 
 SMALL = Layers(full_window=4, summary_window=8, batch=1)
 MESSAGES = 14

@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 from kit.conversations import Chat, originals, talk
 from kit.forked import python
+from kit.places import at
+from kit.runs import WAIT, Gate, Run
 from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep import MemorySaver, SqliteSaver
 from threadkeep.memory import LayeredCheckpointSaver, Layers, Summary, records
-
-from .places import at
-from .runs import WAIT, Gate, Run
 
 SMALL = Layers(full_window=4, summary_window=10, archive_threshold=20, batch=1)
 

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.backends import BACKENDS, open_backend
 from kit.engine import Chain, Dying, config, everything, fresh, run_on, use_backend
+from kit.places import at
+from kit.runs import Delta, Plain, story, told
 from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep import MemorySaver
@@ -25,9 +28,6 @@ from threadkeep.errors import (
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.transfer import whole_thread
 
-from .backends import BACKENDS, open_backend
-from .places import at
-from .runs import Delta, Plain, story, told
 from .test_archive import Between
 
 LONG = "x" * 90

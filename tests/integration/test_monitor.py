@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from aiosmtpd.controller import Controller
+from kit.backends import BACKENDS, open_backend
 from kit.engine import Chain
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -21,8 +22,6 @@ from threadkeep import MemorySaver, Retention
 from threadkeep._run.layers import driver
 from threadkeep.monitor import Monitor, Thresholds, monitor, observe, probes, stats
 from threadkeep.monitor.probes import _THREADS, Canary, _config
-
-from .backends import BACKENDS, open_backend
 
 
 class Clock:

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from kit.backends import BACKENDS, SHARED, open_backend, url_of
 from kit.forked import python
 from langchain_core.messages import AIMessage
 from langgraph.func import entrypoint, task
@@ -18,8 +19,6 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import CachePolicy, Command, Send, interrupt
 
 from threadkeep.cache import NodeCache, open_cache
-
-from .backends import BACKENDS, SHARED, open_backend, url_of
 
 
 class State(TypedDict, total=False):

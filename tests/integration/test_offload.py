@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from kit.backends import open_backend, url_of
+from kit.rows import checkpoint, metadata
+from kit.runs import extend
 from langgraph.channels import DeltaChannel
 from langgraph.graph import START, StateGraph
 
@@ -46,9 +49,6 @@ from threadkeep.threads.archives import (
 )
 from threadkeep.threads.archives import offload as offloads
 
-from .backends import open_backend, url_of
-from .rows import checkpoint, metadata
-from .runs import extend
 from .test_archive import Between, shown, state_of
 
 T: Any = {"configurable": {"thread_id": "t"}}

@@ -6,15 +6,14 @@ import random
 from typing import Any
 
 import pytest
+from kit.places import at
+from kit.runs import story
 from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep import Retention
 from threadkeep._core.engine.model import OWN_NS
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.threads.repair.check import CheckReport
-
-from .places import at
-from .runs import story
 
 BESIDE = f"{OWN_NS}test"
 

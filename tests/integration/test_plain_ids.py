@@ -13,16 +13,15 @@ from enum import Enum
 from typing import Any
 
 import pytest
+from kit.backends import BACKENDS, open_backend
+from kit.places import at
+from kit.runs import Gate, Plain, Run, story
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
 from threadkeep import ReadCache, WriteBehind
 from threadkeep._core.engine.snapshots import LOADS
-
-from .backends import BACKENDS, open_backend
-from .places import at
-from .runs import Gate, Plain, Run, story
 
 MODES = ["values", "updates", "checkpoints", "tasks", "debug", "messages"]
 

@@ -10,6 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import pytest
+from kit.places import at
+from kit.rows import aput, place, put, value_at
+from kit.runs import story, told
 from langgraph.graph import START, StateGraph
 from langgraph.types import Send
 
@@ -18,10 +21,6 @@ from threadkeep._stores.base import AsyncBackend
 from threadkeep._stores.memory import MemoryBackend
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.savers.saver import Saver
-
-from .places import at
-from .rows import aput, place, put, value_at
-from .runs import story, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from kit.places import THREAD
+from kit.rows import checkpoint, metadata, place, put
 from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep import register
@@ -19,9 +21,6 @@ from threadkeep.errors import (
     InvalidConfigError,
     UnserializableError,
 )
-
-from .places import THREAD
-from .rows import checkpoint, metadata, place, put
 
 LONE = "half \ud800"
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 from kit import postgres as postgres_kit
+from kit.backends import BACKENDS, SHARED, open_backend, url_of
 from kit.engine import Chain, checkpoint, config, run_config
 from kit.forked import python
 from langchain_core.messages import HumanMessage
@@ -35,8 +36,6 @@ from threadkeep.errors import (
     UnreachableError,
 )
 from threadkeep.savers.saver import Saver
-
-from .backends import BACKENDS, SHARED, open_backend, url_of
 
 SELDOM = WriteBehind(flush_interval=60)
 LONG = "x" * 90

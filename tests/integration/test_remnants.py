@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.backends import open_backend
 from kit.engine import Chain, everything, fresh
 from kit.remnants import remnants
 
@@ -20,8 +21,6 @@ from threadkeep._core.codec.frame import Compression
 from threadkeep._core.engine.model import ReadSegments, ReadThread, Span
 from threadkeep._core.engine.operation import fetch
 from threadkeep.savers.saver import Saver
-
-from .backends import open_backend
 
 MARKER = "marker-91c5e0f27a"
 LATER = "later-3f6ab8d215"

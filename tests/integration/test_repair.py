@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import pytest
+from kit.backends import BACKENDS, SHARED, open_backend
 from kit.damage import damaging, rows_of
 from kit.engine import everything
+from kit.places import at
+from kit.runs import Delta, Plain, story, told
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
@@ -22,10 +25,6 @@ from threadkeep.savers.saver import Saver
 from threadkeep.threads import RepairReport
 from threadkeep.threads.repair.check import Kind
 from threadkeep.threads.repair.quarantine import read_quarantine
-
-from .backends import BACKENDS, SHARED, open_backend
-from .places import at
-from .runs import Delta, Plain, story, told
 
 LONG = "x" * 3000
 

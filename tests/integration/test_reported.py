@@ -7,15 +7,14 @@ import gc
 from typing import Any
 
 import pytest
+from kit.backends import BACKENDS, open_backend
+from kit.places import at
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
-
-from .backends import BACKENDS, open_backend
-from .places import at
 
 
 @pytest.fixture(params=BACKENDS)

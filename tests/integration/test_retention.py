@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from kit.places import at
+from kit.rows import checkpoint, metadata
+from kit.runs import Delta, Gate, Run, extend, story, told
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import copy_checkpoint
 from langgraph.checkpoint.base.id import uuid6
@@ -24,10 +27,6 @@ from threadkeep._core.engine.operation import fetch
 from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError, ThreadNotFoundError
 from threadkeep.threads import GcReport, Mark
 from threadkeep.threads.retention import gc
-
-from .places import at
-from .rows import checkpoint, metadata
-from .runs import Delta, Gate, Run, extend, story, told
 
 
 class State(TypedDict):

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.backends import open_backend
 from kit.selection import drawn
 from langgraph.checkpoint.memory import InMemorySaver
 
-from .backends import open_backend
 from .driver import play
 from .scenarios import SCENARIOS
 from .turns import TakingTurns

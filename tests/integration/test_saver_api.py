@@ -9,6 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from kit.canon import Canon
+from kit.places import THREAD, at
+from kit.rows import aput, checkpoint, metadata, place, put, value_at
 from langgraph.checkpoint.base import BaseCheckpointSaver, get_checkpoint_metadata
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -21,10 +24,6 @@ from threadkeep.errors import (
     ThreadkeepError,
     UnserializableError,
 )
-
-from .canon import Canon
-from .places import THREAD, at
-from .rows import aput, checkpoint, metadata, place, put, value_at
 
 # -- versions ------------------------------------------------------------------------
 

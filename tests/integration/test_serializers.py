@@ -8,6 +8,9 @@ import pickle
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import pytest
+from kit.backends import BACKENDS, open_backend
+from kit.places import at
+from kit.rows import place, put, value_at
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver as LangGraphsInMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
@@ -15,10 +18,6 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, StateGraph, add_messages
 
 from threadkeep import MemorySaver
-
-from .backends import BACKENDS, open_backend
-from .places import at
-from .rows import place, put, value_at
 
 if TYPE_CHECKING:
     from pathlib import Path

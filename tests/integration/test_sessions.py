@@ -10,6 +10,9 @@ from inspect import isawaitable
 from typing import Any
 
 import pytest
+from kit.backends import open_backend
+from kit.places import at
+from kit.runs import story
 from pydantic import BaseModel
 
 import threadkeep
@@ -30,10 +33,7 @@ from threadkeep.sessions import (
     SQLiteCheckpointStore,
 )
 
-from .backends import open_backend
 from .foreign import FOREIGN, foreign
-from .places import at
-from .runs import story
 
 UNLIMITED = CheckpointConfig(max_checkpoints=None, retention_days=None)
 ABSENT = "1f1c0000-0000-6000-8000-000000000000"

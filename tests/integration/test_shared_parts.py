@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from kit.places import at
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from pydantic import BaseModel
 
 from threadkeep import MemorySaver
-
-from .places import at
 
 TEXT = "more than is kept in a manifest itself " * 2
 

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from kit.backends import BACKENDS, url_of
 from langgraph.store.base import PutOp
 
-from integration.backends import BACKENDS, url_of
 from threadkeep import open_all
 from threadkeep._core.engine.usage import Counters
 from threadkeep._stores.postgres import usage as postgres_module

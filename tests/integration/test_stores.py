@@ -9,6 +9,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
+from kit.backends import BACKENDS, SHARED, url_of
 from kit.postgres import empty_schema
 from kit.postgres import url as postgres_url
 from kit.stores import DIMS, INDEX, embed
@@ -20,7 +21,6 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import CachePolicy
 from psycopg_pool import AsyncConnectionPool
 
-from integration.backends import BACKENDS, SHARED, url_of
 from threadkeep import open_all
 from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep._stores.sqlite.maintenance import back_up, restore

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from kit.backends import BACKENDS, url_of
 from kit.selection import some
 from kit.stores import INDEX, Operations, Reference, plain
 from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
-from integration.backends import BACKENDS, url_of
 from threadkeep.store import open_store
 
 

@@ -10,6 +10,8 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from kit.places import at
+from kit.runs import Gate, Run, story, told
 from langchain_core.messages import AIMessageChunk
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver as TheirSqliteSaver
@@ -27,8 +29,6 @@ from threadkeep.errors import (
 from threadkeep.streaming import PartialStream, Stream, StreamingCheckpointSaver
 from threadkeep.threads.streams.rows import KEPT, LIVE, NAMESPACE
 
-from .places import at
-from .runs import Gate, Run, story, told
 from .saves import Watched
 
 ROWS = {"configurable": {"thread_id": "thread", "checkpoint_ns": NAMESPACE}}

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import pytest
+from kit.places import at
+from kit.runs import WAIT
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, AnyMessage
 from langgraph.cache.memory import InMemoryCache
@@ -24,8 +26,6 @@ from threadkeep.errors import BackendError, InvalidArgumentError, InvalidConfigE
 from threadkeep.memory import LayeredCheckpointSaver, Layers
 from threadkeep.streaming import StreamingCheckpointSaver, astream_saved, stream_saved
 
-from .places import at
-from .runs import WAIT
 from .saves import Watched
 
 MODES = [

@@ -17,6 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from kit.backends import open_backend
+from kit.places import THREAD, at
+from kit.rows import aput, checkpoint, metadata, place, put, value_at
+from kit.runs import Gate, HeldBack, Plain, Run, story, told
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.memory import InMemorySaver
@@ -24,11 +28,6 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 from langgraph.graph import START, MessagesState, StateGraph
 
 from threadkeep.errors import ClosedError, UnserializableError
-
-from .backends import open_backend
-from .places import THREAD, at
-from .rows import aput, checkpoint, metadata, place, put, value_at
-from .runs import Gate, HeldBack, Plain, Run, story, told
 
 # -- objects that are lent out come back changed -------------------------------------
 

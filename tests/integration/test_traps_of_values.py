@@ -12,6 +12,9 @@ from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import pytest
+from kit.places import at
+from kit.rows import checkpoint, metadata, place, put, value_at
+from kit.runs import Gate, Plain
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph, add_messages
@@ -19,10 +22,6 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from threadkeep import register
 from threadkeep._run.layers import driver
-
-from .places import at
-from .rows import checkpoint, metadata, place, put, value_at
-from .runs import Gate, Plain
 
 
 def same(one: Any, other: Any) -> bool:

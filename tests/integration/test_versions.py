@@ -6,6 +6,8 @@ import operator
 from typing import Annotated, Any
 
 import pytest
+from kit.places import THREAD, at
+from kit.rows import aput, place
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Overwrite
 from typing_extensions import TypedDict
@@ -13,8 +15,6 @@ from typing_extensions import TypedDict
 from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError, ThreadNotFoundError
 
 from . import delta_spec
-from .places import THREAD, at
-from .rows import aput, place
 
 
 class State(TypedDict, total=False):

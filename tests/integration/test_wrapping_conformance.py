@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import pytest
+from kit.places import at
 from langgraph.checkpoint.conformance.capabilities import Capability
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
@@ -17,7 +18,6 @@ from threadkeep import wrap
 
 from .driver import play
 from .foreign import BLOCKING, FOREIGN, MODES, emptied, foreign, wrapped
-from .places import at
 from .scenarios import SCENARIOS
 from .sync_face import SyncFace
 from .test_conformance import published

@@ -7,10 +7,10 @@ import subprocess
 import threading
 
 import psycopg
-from integration.rows import checkpoint, metadata, place, put, value_at
 
 from kit.forked import python
 from kit.postgres_server import SECONDS
+from kit.rows import checkpoint, metadata, place, put, value_at
 from threadkeep import PostgresSaver
 
 

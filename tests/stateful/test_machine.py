@@ -31,9 +31,9 @@ from kit import redis as redis_kit
 from kit.engine import difference, exactly, shown
 from kit.postgres import empty_schema, url
 from kit.selection import settings_of, some
+from kit.values import VALUES, Plain, changes
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import get_checkpoint_metadata
-from unit.engine.values import VALUES, Plain, changes
 
 from threadkeep import (
     PostgresSaver,

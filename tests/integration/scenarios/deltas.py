@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+from kit.places import at
 from langchain_core.messages import AIMessage, RemoveMessage
 from langgraph.channels import DeltaChannel
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import _messages_delta_reducer
 from langgraph.types import Command, Overwrite, Send, interrupt
 from typing_extensions import TypedDict
-
-from integration.places import at
 
 from .chat import human, one_node
 from .pauses import say

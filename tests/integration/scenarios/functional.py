@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from kit.places import at
 from langgraph.func import entrypoint, task
 from langgraph.types import Command, interrupt
-
-from integration.places import at
 
 from .table import scenario
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import operator
 from typing import Annotated, Any
 
+from kit.places import at
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
-
-from integration.places import at
 
 from .pauses import Busy, Log, ask, line, say
 from .table import scenario

@@ -5,10 +5,9 @@ from __future__ import annotations
 import operator
 from typing import Annotated, Any
 
+from kit.places import at
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
-
-from integration.places import at
 
 from .pauses import line, say
 from .table import scenario

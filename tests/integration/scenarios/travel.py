@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from kit.places import at
 from langgraph.graph import END
 from langgraph.types import StateUpdate
-
-from integration.places import at
 
 from .pauses import line
 from .table import scenario

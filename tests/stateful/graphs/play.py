@@ -19,10 +19,10 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from integration.backends import open_backend
-from integration.canon import Canon
 from integration.driver import Driver, _without_loop
-from integration.places import THREAD, at
+from kit.backends import open_backend
+from kit.canon import Canon
+from kit.places import THREAD, at
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import InvalidUpdateError

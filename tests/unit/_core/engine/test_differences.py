@@ -1,0 +1,248 @@
+"""The difference of two versions of a list or dict: right always, small where it can be."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from kit.engine import exactly
+from kit.values import VALUES, Plain, changes
+
+from threadkeep._core.engine import capture
+from threadkeep._core.engine.differences import (
+    Piece,
+    Seen,
+    compare,
+    to_watch,
+)
+from threadkeep._core.engine.shadow import Shadow
+
+
+@pytest.fixture(params=["compiled", "portable"], scope="module", autouse=True)
+def _both_ways(request):
+    """The comparisons as they are compiled, and the same in Python."""
+    before = capture.behind, capture.same_front
+    if request.param == "portable":
+        capture.behind, capture.same_front = (
+            capture.portable_behind,
+            capture.portable_same_front,
+        )
+    yield
+    capture.behind, capture.same_front = before
+
+
+def seen_of(value):
+    """A list or dict as it is remembered."""
+    keys = list(value) if isinstance(value, dict) else None
+    items = list(value.values()) if isinstance(value, dict) else list(value)
+    return Seen(keys, items, Shadow.of(to_watch(keys, items)))
+
+
+def parts(value):
+    """What a version consists of, exactly: its elements, or its items."""
+    return [exactly(part) for part in (value.items() if isinstance(value, dict) else value)]
+
+
+def rebuilt(pieces, old_parts, new_parts):
+    """The new version out of pieces, which must cover it in order."""
+    out = []
+    for piece in pieces:
+        assert piece.start == len(out)
+        assert piece.start < piece.stop
+        if piece.old is None:
+            out += new_parts[piece.start : piece.stop]
+        else:
+            out += old_parts[piece.old : piece.old + piece.stop - piece.start]
+    return out
+
+
+def kept(pieces):
+    return sum(piece.stop - piece.start for piece in pieces if piece.old is not None)
+
+
+def difference(seen, new):
+    return compare(new, seen).pieces
+
+
+@st.composite
+def edited_lists(draw):
+    """A list as seen, and what edits of it, in place too, made of it."""
+    old = draw(st.lists(VALUES, max_size=8))
+    before, seen = parts(old), seen_of(old)
+    new = list(old)
+    for _ in range(draw(st.integers(0, 4))):
+        at = draw(st.integers(0, len(new)))
+        to = draw(st.integers(0, len(new)))
+        match draw(
+            st.sampled_from(["insert", "cut", "move", "double", "copy", "reverse", "in place"])
+        ):
+            case "insert":
+                new[at:at] = draw(st.lists(VALUES, max_size=2))
+            case "cut":
+                del new[at:to]
+            case "move":
+                new[to:to] = [new.pop(at)] if at < len(new) else []
+            case "double":
+                new[to:to] = new[at : at + 2]
+            case "copy":
+                new[at:to] = copy.deepcopy(new[at:to])
+            case "reverse":
+                new[at:to] = reversed(new[at:to])
+            case "in place":
+                ways = [way for item in new for way in changes(item)]
+                if ways:
+                    draw(st.sampled_from(ways)).made()
+    return before, seen, new
+
+
+@given(edited_lists())
+def test_pieces_give_exactly_the_new_list(edit):
+    before, seen, new = edit
+    assert rebuilt(difference(seen, new), before, parts(new)) == parts(new)
+
+
+@given(
+    st.dictionaries(st.text(max_size=2), VALUES, max_size=6),
+    st.dictionaries(st.text(max_size=2), VALUES, max_size=4),
+    st.data(),
+)
+def test_pieces_give_exactly_the_new_dict(old, other, data):
+    before, seen = parts(old), seen_of(old)
+    keys = data.draw(st.permutations([*old, *other]))
+    new = {key: {**other, **old}[key] for key in dict.fromkeys(keys)}
+    for key in data.draw(st.lists(st.sampled_from(keys), max_size=2) if keys else st.just([])):
+        new.pop(key, None)
+    ways = [way for item in new.values() for way in changes(item)]
+    if ways and data.draw(st.booleans()):
+        data.draw(st.sampled_from(ways)).made()
+    assert rebuilt(difference(seen, new), before, parts(new)) == parts(new)
+
+
+@given(st.lists(VALUES, max_size=5), st.dictionaries(st.text(max_size=2), VALUES, max_size=5))
+@example([None], {"": None})
+def test_a_list_that_becomes_a_dict_keeps_nothing(items, mapping):
+    assert kept(difference(seen_of(items), mapping)) == 0
+    assert kept(difference(seen_of(mapping), items)) == 0
+
+
+def objects(count, start=0):
+    return [Plain(f"text {i}", {"n": i}) for i in range(start, start + count)]
+
+
+EDITS = {
+    "append": lambda x: x + objects(2, 2000),
+    "prepend": lambda x: objects(2, 2000) + x,
+    "insert": lambda x: x[:400] + objects(2, 2000) + x[400:],
+    "delete": lambda x: x[:400] + x[402:],
+    "delete many": lambda x: x[:300] + x[600:],
+    "replace": lambda x: x[:400] + objects(1, 2000) + x[401:],
+    "reverse": lambda x: x[::-1],
+    "rotate": lambda x: x[250:] + x[:250],
+    "shuffle": lambda x: random.Random(3).sample(x, len(x)),
+    "double": lambda x: x + x[:1],
+    "window": lambda x: x[100:] + objects(100, 2000),
+    "two edits": lambda x: x[:10] + objects(1, 2000) + x[11:900] + objects(1, 3000) + x[901:],
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_what_is_still_there_is_kept(edit):
+    old = objects(1000)
+    new = EDITS[edit](old)
+    pieces = difference(seen_of(old), new)
+    assert rebuilt(pieces, parts(old), parts(new)) == parts(new)
+    there = len({id(item) for item in new} & {id(item) for item in old})
+    assert kept(pieces) == there
+
+
+@pytest.mark.parametrize(
+    "edit", ["append", "insert", "delete", "replace", "two edits", "window", "prepend"]
+)
+def test_few_edits_are_few_pieces(edit):
+    old = objects(1000)
+    assert len(difference(seen_of(old), EDITS[edit](old))) <= 5
+
+
+@pytest.mark.parametrize("edit", ["append", "insert", "delete", "replace"])
+def test_a_list_rebuilt_by_value_keeps_both_ends(edit):
+    old = objects(1000)
+    new = copy.deepcopy(EDITS[edit](old))
+    assert kept(difference(seen_of(old), new)) >= 998
+
+
+def test_a_dict_where_one_of_many_changes():
+    old = {f"file {i}": Plain(i) for i in range(500)}
+    new = old | {"file 250": Plain("changed")}
+    pieces = difference(seen_of(old), new)
+    assert kept(pieces) == 499
+    assert len(pieces) == 3
+
+
+def test_in_place_changes_are_cut_out():
+    old = objects(1000)
+    seen = seen_of(old)
+    old[3].b["n"] = "changed"
+    old[500].a = "changed"
+    pieces = difference(seen, old)
+    assert [p for p in pieces if p.old is None] == [Piece(None, 3, 4), Piece(None, 500, 501)]
+    assert kept(pieces) == 998
+
+
+# -- versions that share a list --------------------------------------------------------
+
+
+def followed(seen, *new):
+    return seen.followed(list(new), seen.shadow.extended(Shadow.of(list(new))))
+
+
+def test_a_version_that_grew_leaves_the_older_one_as_it_was():
+    first = seen_of(["a", "b"])
+    second = followed(first, "c")
+    third = followed(second, "d", "e")
+    assert (first.items, second.items) == (["a", "b"], ["a", "b", "c"])
+    assert third.items == ["a", "b", "c", "d", "e"]
+    assert (first.size, second.size, third.size) == (2, 3, 5)
+    assert first._items is third._items
+
+
+def test_two_versions_grow_from_one():
+    first = seen_of(["a"])
+    one, other = followed(first, "b"), followed(first, "c")
+    assert (first.items, one.items, other.items) == (["a"], ["a", "b"], ["a", "c"])
+    assert one.behind(["a", "b", "x"]) == ["x"]
+    assert other.behind(["a", "b", "x"]) is None
+    assert first.behind(["a", "b", "x"]) == ["b", "x"]
+    assert first.same_front(["a", "b"]) == 1
+
+
+def test_what_is_read_is_a_copy():
+    seen = seen_of(["a"])
+    seen.items.append("b")
+    assert seen.items == ["a"]
+
+
+def test_a_list_that_only_grows_is_not_copied():
+    value = [Plain(n) for n in range(50)]
+    seen = seen_of(value)
+    now = compare([*value, "new"], seen)
+    assert (now.items, now.first, now.start) == (["new"], 50, 50)
+    value[7].a = "changed in place"
+    now = compare([*value, "new"], seen)
+    assert (len(now.items), now.first, now.start) == (51, 0, 7)
+    assert len(now.watched.copies) == 44
+
+
+def test_an_edit_of_a_list_of_other_objects_keeps_what_follows():
+    seen = seen_of([{"n": n} for n in range(50)])
+    value = [{"n": n} for n in range(51)]
+    value[20]["n"] = "edited"
+    now = compare(value, seen)
+    assert [(p.old, p.start, p.stop) for p in now.pieces] == [
+        (0, 0, 20),
+        (None, 20, 21),
+        (21, 21, 50),
+        (None, 50, 51),
+    ]
