@@ -49,19 +49,19 @@ if _CHECKING:
     from threadkeep.monitor import Monitor, observe
     from threadkeep.opening import open_all
     from threadkeep.savers.wrap_langgraph import wrap
-    from threadkeep.sessions import CheckpointManager
+    from threadkeep.sessions import CheckpointManager as CheckpointManager
     from threadkeep.store import Store, open_store
     from threadkeep.streaming import StreamingCheckpointSaver
 
     __version__: str
 
+# (Without CheckpointManager: `import *` would load pydantic-settings, or fail without it.)
 __all__ = [
     "AsyncBackend",
     "AsyncPostgresSaver",
     "AsyncRedisSaver",
     "AsyncSqliteSaver",
     "Backend",
-    "CheckpointManager",
     "ColdTier",
     "Compression",
     "GroupCommit",

@@ -25,12 +25,13 @@ with threadkeep.open_saver(f"sqlite:///{sys.argv[1]}") as saver:
 print(json.dumps(list(sys.modules)))
 """
 SELDOM = (
-    *("threads", "transfer", "diff", "wrap_langgraph", "readable", "cli", "testing", "monitor"),
-    *("repair", "erasure", "forks", "write_behind", "cache", "retention.apply", "retention.gc"),
-    *("cold.store", "cold.archive", "cold.offload", "cold.tiering"),
-    *("registry", "backends.memory"),
-    *("backends.postgres", "backends.redis", "backends.sqlite.maintenance"),
-    *("statistics", "streaming"),
+    *("cli", "testing", "monitor", "memory", "store", "cache", "sessions", "streaming"),
+    *("savers.backup", "savers.wrap_langgraph", "_run.write_behind.layer"),
+    *(f"threads.{room}" for room in ("diff", "erasure", "forks", "registry", "repair", "streams")),
+    *("threads.retention.apply", "threads.retention.gc", "threads.statistics", "threads.transfer"),
+    *(f"threads.archives.{name}" for name in ("archive", "offload", "tiering")),
+    *("_stores.cold_store", "_stores.memory", "_stores.postgres", "_stores.redis"),
+    "_stores.sqlite.maintenance",
 )
 EXTRAS = ("psycopg", "psycopg_pool", "redis", "obstore", "rich", "typer", "aiosqlite", "numpy")
 WITHOUT_EXTRAS = """
