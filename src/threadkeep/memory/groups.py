@@ -68,17 +68,17 @@ class MessageGroups:
     def __init__(self, layered: LayeredCheckpointSaver) -> None:
         self._layered = layered
 
-    def __call__(self, thread: Place) -> Groups:
+    def __call__(self, config: Place) -> Groups:
         """Return the groups of a thread; see `list`."""
-        return self.list(thread)
+        return self.list(config)
 
-    def _list(self, thread: Place) -> Workflow[Groups]:
+    def _list(self, config: Place) -> Workflow[Groups]:
         """Return the groups of a thread, in order; together they are the whole conversation.
 
         Raises:
             ThreadNotFoundError: there is no such thread or checkpoint.
         """
-        seen = yield from self._layered._found(thread)  # noqa: SLF001 - a part of it
+        seen = yield from self._layered._found(config)  # noqa: SLF001 - a part of it
         return (yield from self._of(seen))
 
     list, alist = both(_list)
@@ -90,18 +90,18 @@ class MessageGroups:
             chain = records.chain(known, seen.record.key)
         return groups_of(chain, seen.stop)
 
-    def _count(self, thread: Place) -> Workflow[int]:
+    def _count(self, config: Place) -> Workflow[int]:
         """Return the effective number of messages: a collapsed group counts as one.
 
         Raises:
             ThreadNotFoundError: there is no such thread or checkpoint.
         """
-        seen = yield from self._layered._found(thread)  # noqa: SLF001 - a part of it
+        seen = yield from self._layered._found(config)  # noqa: SLF001 - a part of it
         return effective_count(seen.record, len(seen.live))
 
     effective_count, aeffective_count = both(_count)
 
-    def _regroup(self, thread: Place, ranges: Iterable[tuple[int, int, str]]) -> Workflow[Groups]:
+    def _regroup(self, config: Place, ranges: Iterable[tuple[int, int, str]]) -> Workflow[Groups]:
         """Set the groups of ranges, each `(start, stop, topic)`; groups by hand there are replaced.
 
         Returns:
@@ -111,7 +111,7 @@ class MessageGroups:
             ThreadNotFoundError: there is no such thread.
             InvalidArgumentError: a range is invalid, or separates a tool call from its results.
         """
-        seen = yield from self._layered._found(thread)  # noqa: SLF001 - a part of it
+        seen = yield from self._layered._found(config)  # noqa: SLF001 - a part of it
         new: list[Group] = []
         for start, stop, topic in ranges:
             yield from _checked(self._layered, seen, start, stop)
@@ -124,12 +124,12 @@ class MessageGroups:
     regroup, aregroup = both(_regroup)
 
     def _collapse(
-        self, thread: Place, start: int, stop: int, topic: str = "", summary: str | None = None
+        self, config: Place, start: int, stop: int, topic: str = "", summary: str | None = None
     ) -> Workflow[Group]:
         """Show a summary in place of the messages from `start` to `stop`; they count as one.
 
         Args:
-            thread: the thread.
+            config: the thread.
             start: position of the first message in the conversation.
             stop: position behind the last one.
             topic: of the group; empty for that of the summary.
@@ -141,7 +141,7 @@ class MessageGroups:
             SummaryError: the summarizer failed; nothing was done.
         """
         layered = self._layered
-        seen = yield from layered._found(thread)  # noqa: SLF001 - a part of it
+        seen = yield from layered._found(config)  # noqa: SLF001 - a part of it
         found = yield from _checked(layered, seen, start, stop)
         if summary is None:
             made = yield from layered._ask(found, None)  # noqa: SLF001 - likewise
@@ -152,7 +152,7 @@ class MessageGroups:
 
     collapse, acollapse = both(_collapse)
 
-    def _expand(self, thread: Place, key: str) -> Workflow[Group]:
+    def _expand(self, config: Place, key: str) -> Workflow[Group]:
         """Show the messages of a group again, also those of an archived one.
 
         Nothing is stored where they are shown already.
@@ -161,10 +161,10 @@ class MessageGroups:
             ThreadNotFoundError: there is no such thread.
             InvalidArgumentError: it has no such group.
         """
-        seen = yield from self._layered._found(thread)  # noqa: SLF001 - a part of it
+        seen = yield from self._layered._found(config)  # noqa: SLF001 - a part of it
         found = [one for one in (yield from self._of(seen)) if one.key == key]
         if not found:
-            raise invalid("key", key, "Use the key of a group, as groups(thread) shows it.")
+            raise invalid("key", key, "Use the key of a group, as groups(config) shows it.")
         if found[0].status == "open":
             return found[0]
         group = replace(found[0], status="open", by_hand=True)

@@ -34,8 +34,8 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     Nothing is lost: what leaves the window is archived in the same thread, and is found again by
     `full_messages` and `archive`. All else is as with the saver inside, whose attributes this one
-    has. Methods that take a `thread` take its id or a config, which may name a checkpoint; each
-    has an async variant: `alayers` of `layers`, and so on.
+    has. A `config` may be the id of a thread, or name a checkpoint. Methods have async variants:
+    `alayers` of `layers`, and so on.
 
     Args:
         saver: any LangGraph saver; closed with this one.
@@ -135,13 +135,13 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     # -- originals -------------------------------------------------------------------
 
-    def _full_messages(self, thread: Place) -> Workflow[list[BaseMessage]]:
+    def _full_messages(self, config: Place) -> Workflow[list[BaseMessage]]:
         """Return all messages of a conversation, as they were written, oldest first.
 
         Raises:
             ThreadNotFoundError: there is no such thread or checkpoint.
         """
-        seen = yield from self._found(thread)
+        seen = yield from self._found(config)
         if seen.record is None:
             return seen.live
         found = yield from self._archived(seen.thread, seen.record)
@@ -151,7 +151,7 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     def _archive(
         self,
-        thread: Place,
+        config: Place,
         *,
         query: str | None = None,
         key: str | None = None,
@@ -163,7 +163,7 @@ class LayeredCheckpointSaver(LayeredChanges):
         """Return archived messages that match all that is asked for.
 
         Args:
-            thread: the thread, or a checkpoint of it.
+            config: names the thread, or a checkpoint of it; an id will do.
             query: words that a message has, all of them; the newest messages come first then.
             key: the key of a layer or group; see `layers` and `groups`.
             ids: ids of messages.
@@ -177,7 +177,7 @@ class LayeredCheckpointSaver(LayeredChanges):
         """
         count, places = validation.limit(limit), (_edge(after), _edge(before))
         chosen = None if ids is None else set(ids_of(ids))
-        seen = yield from self._found(thread)
+        seen = yield from self._found(config)
         record = seen.record
         if record is None or not record.stop:
             return []
@@ -204,13 +204,13 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     # -- what there is ---------------------------------------------------------------
 
-    def _layers(self, thread: Place) -> Workflow[list[Layer]]:
+    def _layers(self, config: Place) -> Workflow[list[Layer]]:
         """Return the layers of a thread, oldest first: groups in the archive, summary, full.
 
         Raises:
             ThreadNotFoundError: there is no such thread or checkpoint.
         """
-        seen = yield from self._found(thread)
+        seen = yield from self._found(config)
         record, found = seen.record, list[Layer]()
         if record is not None:
             chain = records.chain((yield from self._all_records(seen.thread)), record.key)
@@ -228,13 +228,13 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     layers, alayers = both(_layers)
 
-    def _usage(self, thread: Place) -> Workflow[Usage]:
+    def _usage(self, config: Place) -> Workflow[Usage]:
         """Return the messages and tokens of a conversation, and of what a graph sees of it.
 
         Raises:
             ThreadNotFoundError: there is no such thread or checkpoint.
         """
-        seen = yield from self._found(thread)
+        seen = yield from self._found(config)
         view = yield from self._view(seen, seen.record, seen.live)
         shown = self._messages(view)
         archived = 0 if seen.record is None else seen.record.tokens
@@ -244,20 +244,20 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     usage, ausage = both(_usage)
 
-    def _summary(self, thread: Place) -> Workflow[Summary | None]:
+    def _summary(self, config: Place) -> Workflow[Summary | None]:
         """Return the summary of what has left the window; None if nothing has.
 
         Raises:
             ThreadNotFoundError: there is no such thread or checkpoint.
         """
-        seen = yield from self._found(thread)
+        seen = yield from self._found(config)
         return None if seen.record is None else seen.record.summary
 
     summary, asummary = both(_summary)
 
     @property
     def groups(self) -> MessageGroups:
-        """Groups of messages of threads: `groups(thread)` lists them, its methods change them."""
+        """Groups of messages of threads: `groups(config)` lists them, its methods change them."""
         return MessageGroups(self)
 
     # -- the rest --------------------------------------------------------------------
@@ -269,17 +269,17 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     delete_thread, adelete_thread = both(_delete_thread)
 
-    def _erase(self, thread: str, **options: Any) -> Workflow[Any]:
+    def _erase(self, thread_id: str, **options: Any) -> Workflow[Any]:
         """Erase a thread as `threads.erase` does, and what the index has of it."""
         threads = getattr(self._inner, "threads", None)
         if threads is None:
             raise InvalidArgumentError(
                 f"{type(self._inner).__name__} cannot erase threads.", hint="Use delete_thread()."
             )
-        thread = validation.thread_id(thread)
-        yield from self._forget(thread)
-        erase = partial(threads.erase, thread, **options)
-        return (yield from driver.either(erase, partial(threads.aerase, thread, **options)))
+        thread_id = validation.thread_id(thread_id)
+        yield from self._forget(thread_id)
+        erase = partial(threads.erase, thread_id, **options)
+        return (yield from driver.either(erase, partial(threads.aerase, thread_id, **options)))
 
     erase, aerase = both(_erase)
 

@@ -205,7 +205,7 @@ advise, aadvise = driver.both(_advise)
 def _dry_run(saver: Any, policy: Retention, stats: Stats) -> Workflow[int]:
     """Return what a policy would free, by the threads in the statistics, which stand for others."""
     weights = {one.thread: one.weight for one in stats.by_thread}
-    run = {"threads": list(weights), "dry_run": True}
+    run = {"thread_ids": list(weights), "dry_run": True}
     try:
         report = yield from driver.either(
             partial(saver.threads.gc, policy, **run), partial(saver.threads.agc, policy, **run)

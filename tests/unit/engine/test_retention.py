@@ -246,7 +246,7 @@ def test_a_pin_that_is_set_meanwhile_counts() -> None:
     first = chain.put(m=noise(3))
     chain.put(m=noise(3))
     id = first["configurable"]["checkpoint_id"]
-    other = interrupted(saver, lambda: saver.threads.pin("t", checkpoint=id))
+    other = interrupted(saver, lambda: saver.threads.pin("t", checkpoint_id=id))
     assert other.threads.gc(LAST).threads == ()
     other = interrupted(saver, lambda: saver.threads.pin("t"))
     assert other.threads.gc(Retention(ttl=0.000001)).threads == ()

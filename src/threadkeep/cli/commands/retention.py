@@ -207,7 +207,7 @@ def _collect(
     session: Session, url: str, limits: Retention, threads: list[str] | None, *, dry_run: bool
 ) -> int:
     with session.progress() as progress, session.open(url, read_only=dry_run) as saver:
-        report = saver.threads.gc(limits, threads=threads, dry_run=dry_run, progress=progress)
+        report = saver.threads.gc(limits, thread_ids=threads, dry_run=dry_run, progress=progress)
     document = {**asdict(report), "checkpoints": report.checkpoints, "bytes": report.bytes}
     rows = [(one.thread, one.checkpoints, one.bytes, _gc_note(one)) for one in report.threads]
     found = table(("thread", "checkpoints>", "bytes>", ""), rows)
@@ -286,7 +286,7 @@ def _tiering(options: Mapping[str, Any]) -> Tiering:
 
 def _tier(session: Session, tiering: Tiering, threads: list[str] | None, *, dry_run: bool) -> int:
     with session.progress() as progress, session.open(read_only=dry_run) as saver:
-        report = saver.threads.tier(tiering, threads=threads, dry_run=dry_run, progress=progress)
+        report = saver.threads.tier(tiering, thread_ids=threads, dry_run=dry_run, progress=progress)
     document = {**asdict(report), "bytes": report.bytes}
     session.print(document, *_tier_lines(report))
     return 1 if report.skipped else 0

@@ -243,7 +243,7 @@ class TierLayer:
         except ThreadkeepError as error:
             raise BackendError(
                 f"The thread is deleted, but its archive is not: {error.message}",
-                hint="When the cold store can be reached: saver.threads.erase(thread).",
+                hint="When the cold store can be reached: saver.threads.erase(thread_id).",
                 thread=thread,
             ) from error
 

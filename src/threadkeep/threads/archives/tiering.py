@@ -84,7 +84,7 @@ def tier(
     dry_run: bool,
 ) -> Workflow[TierReport]:
     """See `Threads.tier`."""
-    names = None if threads is None else validation.each_thread("threads", threads)
+    names = None if threads is None else validation.each_thread("thread_ids", threads)
     if tiering is not None and not isinstance(tiering, Tiering):
         raise invalid("tiering", tiering, "Use a threadkeep.Tiering, such as Tiering().")
     cold = None if dry_run else (yield from _cold(store, "move threads"))

@@ -129,7 +129,7 @@ def gc(
 ) -> Operation[GcReport]:
     """See `Threads.gc`."""
     own = policies.EVERYTHING if policy is None else check_policy(policy)
-    names = None if threads is None else validation.ids("threads", threads)
+    names = None if threads is None else validation.ids("thread_ids", threads)
     run = _Run(engine, own, dry_run=dry_run)
     examined = yield from registration.for_each(names, run.visit, "threads collected", progress)
     if names is None and own.max_count is not None:

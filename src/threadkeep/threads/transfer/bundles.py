@@ -266,7 +266,7 @@ def import_bundle(
 ) -> Workflow[Imported]:
     """Put the threads of a bundle into a store; see `Threads.import_bundle`."""
     path, progress = Path(file), progress or no_progress
-    new = None if thread is None else validation.text("thread", thread)
+    new = None if thread is None else validation.text("thread_id", thread)
     yield from aside(partial(check_is_bundle, path))
     names = yield from verify(path, progress, digests=True)
     if new is not None and len(names) != 1:
