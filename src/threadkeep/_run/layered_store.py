@@ -17,7 +17,7 @@ from threadkeep._run.group_commit import AT_ONCE, GroupCommit
 from threadkeep._run.layers.driver import BackendPair, Stack, Store, Workflow, either, on
 from threadkeep._run.layers.layer import Layer
 from threadkeep._stores import process_forks
-from threadkeep._stores.base import Scrubbed
+from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.open import open_hot
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 
@@ -144,15 +144,15 @@ class LayeredStore(Stack):
         if self._cache is not None:
             yield from self._cache.clear(thread)
 
-    def scrub(self, *, rewrite: bool) -> Requests[Scrubbed]:
+    def scrub(self, *, rewrite: bool) -> Requests[ScrubReport]:
         """Leave nothing of removed rows in the backend's files. See `Backend.scrub`."""
         # (no layer in front holds anything that files are made of: it is the backend's alone)
-        scrubbed: Scrubbed = yield from call("scrub", rewrite=rewrite)
+        scrubbed: ScrubReport = yield from call("scrub", rewrite=rewrite)
         return scrubbed
 
-    def scrub_hot(self) -> Requests[Scrubbed]:
+    def scrub_hot(self) -> Requests[ScrubReport]:
         """Do the same with the files of the hot store, if there is one."""
-        return Scrubbed() if self._cache is None else (yield from self._cache.scrub_hot())
+        return ScrubReport() if self._cache is None else (yield from self._cache.scrub_hot())
 
     def counters(self, forked_runs: int) -> Counters:
         """Return the counters of a saver on this store. See `Saver.counters`."""

@@ -32,7 +32,7 @@ Format = Literal["native", "bundle"]
 BUNDLE_SUFFIX = ".tkb"
 
 
-class BackedUp(NamedTuple):
+class BackupReport(NamedTuple):
     """Result of a backup.
 
     Attributes:
@@ -50,7 +50,7 @@ class BackedUp(NamedTuple):
     skipped: dict[str, str]
 
 
-class Restored(NamedTuple):
+class RestoreReport(NamedTuple):
     """Number of threads that were written, if known, and of those that were there already."""
 
     threads: int | None
@@ -59,7 +59,7 @@ class Restored(NamedTuple):
 
 def back_up(
     store: str, file: Path, progress: Progress, *, form: Format | None = None, programs: str = ""
-) -> BackedUp:
+) -> BackupReport:
     """Back up a store to a file, while programs use it. An older backup is replaced.
 
     Without a `form`, it is a bundle if the file's name ends in `.tkb`, or the store has no format
@@ -83,7 +83,7 @@ def back_up(
                 threads = maintenance.back_up(path, beside, partial(progress, "pages copied"))
     away = _away(store)
     with file_errors(file):
-        return BackedUp(kind, file.stat().st_size, threads, away, skipped)
+        return BackupReport(kind, file.stat().st_size, threads, away, skipped)
 
 
 def _away(store: str) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ def _away(store: str) -> tuple[str, ...]:
 
 def restore(
     file: Path, store: str, progress: Progress, *, replace: bool = False, programs: str = ""
-) -> Restored:
+) -> RestoreReport:
     """Restore a backup to a store of its own kind, or a bundle to any.
 
     `replace` removes what is there: the whole store; for a bundle the threads that it has.
@@ -114,14 +114,14 @@ def restore(
                 LayeredStore(backend, TierLayer()), file, names, ImportOptions(replace), progress
             )
             done = driver.run(fill)
-        return Restored(len(done.added), len(done.unchanged))
+        return RestoreReport(len(done.added), len(done.unchanged))
     now = time.time_ns() // 1000
     if kind is Kind.SQLITE and path is not None:
         _check_sound(file, progress)
-        return Restored(maintenance.restore(file, path, now, replace=replace))
+        return RestoreReport(maintenance.restore(file, path, now, replace=replace))
     if kind is Kind.POSTGRES and is_postgres(store):
         postgres_dumps(store, _folder(programs)).restore(file, now, replace=replace)
-        return Restored(None)
+        return RestoreReport(None)
     raise InvalidArgumentError(
         f"{file} is {kind.value}, and cannot be restored into another kind of store.",
         hint="Restore it into a store of its own kind, and copy the threads with a bundle:"

@@ -40,7 +40,7 @@ from threadkeep.store.backends import items_over
 from threadkeep.store.calls import Calls
 from threadkeep.store.embedding import Index
 from threadkeep.store.items import Engine, ItemVersion
-from threadkeep.store.transfer import ErasedItems
+from threadkeep.store.transfer import ItemEraseReport
 from threadkeep.threads.retention.background import Collector
 
 if TYPE_CHECKING:
@@ -399,7 +399,7 @@ class Store(BaseStore, driver.Closing):
         found = source if isinstance(source, BaseStore) else Path(source)
         return transfer.import_items(self._stack, self._engine, found, index=index)
 
-    def _erase(self, prefix: Namespace) -> Workflow[ErasedItems]:
+    def _erase(self, prefix: Namespace) -> Workflow[ItemEraseReport]:
         """Erase the items of these namespaces, with their versions, vectors and words.
 
         The store's files are scrubbed, as by `saver.threads.erase`; the report says of which places

@@ -21,7 +21,7 @@ from langgraph.store.base import (
 
 from threadkeep._core.engine.operation import call, fetch
 from threadkeep._run.layers.driver import BackendPair, Stack, Workflow, aside, either, on, within
-from threadkeep._stores.base import Scrubbed
+from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.files import file_errors, replacing
 from threadkeep._stores.items.records import FindItems, ItemPut, ItemRow, Namespace
 from threadkeep._stores.items.values import without_checksum
@@ -35,7 +35,7 @@ _PAGE = 500
 _EVERYTHING = 10**9
 
 
-class ErasedItems(NamedTuple):
+class ItemEraseReport(NamedTuple):
     """Report of an erasure.
 
     Attributes:
@@ -49,11 +49,11 @@ class ErasedItems(NamedTuple):
     remains: tuple[str, ...]
 
 
-def erase(stack: Stack, pair: BackendPair, prefix: Namespace) -> Workflow[ErasedItems]:
+def erase(stack: Stack, pair: BackendPair, prefix: Namespace) -> Workflow[ItemEraseReport]:
     """Remove items, their versions and vectors, and leave nothing of them in the store's files."""
     removed: int = yield from on(stack, call("erase", prefix))
-    scrubbed: Scrubbed = yield pair.aside("scrub", rewrite=True)
-    return ErasedItems(removed, *scrubbed)
+    scrubbed: ScrubReport = yield pair.aside("scrub", rewrite=True)
+    return ItemEraseReport(removed, *scrubbed)
 
 
 # -- files -------------------------------------------------------------------------------

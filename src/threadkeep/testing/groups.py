@@ -18,7 +18,7 @@ from threadkeep._core.engine.model import (
     Segment,
 )
 from threadkeep._core.engine.thread_entry import Cause, Touch, metadata_label, move
-from threadkeep._stores.base import Scrubbed
+from threadkeep._stores.base import ScrubReport
 from threadkeep.errors import (
     ConflictError,
     SegmentTakenError,
@@ -218,7 +218,7 @@ class GroupContract(Contract):
         reads = [ReadThread(THREAD), ReadThread("gone")]
         before = self.backend.fetch(reads)
         told = self.backend.scrub(rewrite=False)
-        assert isinstance(told, Scrubbed)
+        assert isinstance(told, ScrubReport)
         assert all(isinstance(line, str) for line in (*told.cleared, *told.remains))
         assert self.backend.scrub(rewrite=False) == told
         assert self.backend.fetch(reads) == before

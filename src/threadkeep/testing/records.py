@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from threadkeep._core.engine.model import Change, Read
-    from threadkeep._stores.base import AsyncBackend, Backend, Scrubbed
+    from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
     from threadkeep.errors import ThreadkeepError
 
 
@@ -65,7 +65,7 @@ class Blocking(Backend):
         """See `Backend.commit_many`."""
         return self._run(self._backend.commit_many(changes))
 
-    def scrub(self, *, rewrite: bool) -> Scrubbed:
+    def scrub(self, *, rewrite: bool) -> ScrubReport:
         """See `Backend.scrub`."""
         return self._run(self._backend.scrub(rewrite=rewrite))
 

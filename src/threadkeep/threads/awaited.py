@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from threadkeep._core.policies.retention import Retention
     from threadkeep._core.policies.tiering import Tiering
     from threadkeep._run.layered_store import OfAStore
-    from threadkeep.threads.archives.offload import Offloaded
+    from threadkeep.threads.archives.offload import OffloadReport
     from threadkeep.threads.archives.tiering import TierReport
     from threadkeep.threads.diff import StateDiff
     from threadkeep.threads.diff.checkpoints import ChannelVersion, ConfigOrPair
     from threadkeep.threads.erasure.erase import EraseReport
     from threadkeep.threads.forks.branches import Branches
-    from threadkeep.threads.forks.merge import Merge, MergeStrategy
+    from threadkeep.threads.forks.merge import MergeReport, MergeStrategy
     from threadkeep.threads.registry.filters import Filters, OrderName
     from threadkeep.threads.registry.info import ThreadInfo, ThreadPage
     from threadkeep.threads.repair.repair import RepairReport
     from threadkeep.threads.retention.gc import GcReport
-    from threadkeep.threads.transfer.adopt import Adopted
-    from threadkeep.threads.transfer.bundles import Exported, Imported
-    from threadkeep.threads.transfer.mirror import Mirrored
+    from threadkeep.threads.transfer.adopt import AdoptReport
+    from threadkeep.threads.transfer.bundles import ExportReport, ImportReport
+    from threadkeep.threads.transfer.mirror import MirrorReport
 
 
 class AwaitedThreads:
@@ -141,7 +141,7 @@ class AwaitedThreads:
         file: str | os.PathLike[str],
         *,
         progress: Progress | None = None,
-    ) -> Exported:
+    ) -> ExportReport:
         """Async variant of `export_bundle`."""
         return await driver.arun(
             lazy.bundles.export_bundle(self._store, thread_ids, file, progress)
@@ -155,7 +155,7 @@ class AwaitedThreads:
         replace: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Imported:
+    ) -> ImportReport:
         """Async variant of `import_bundle`."""
         return await driver.arun(
             lazy.bundles.import_bundle(
@@ -174,7 +174,7 @@ class AwaitedThreads:
         verify: bool = False,
         key: str | bytes | None = None,
         progress: Progress | None = None,
-    ) -> Adopted:
+    ) -> AdoptReport:
         """Async variant of `adopt`."""
         return await driver.arun(
             lazy.adopt.adopt(
@@ -200,7 +200,7 @@ class AwaitedThreads:
         delete: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Mirrored:
+    ) -> MirrorReport:
         """Async variant of `mirror`."""
         return await driver.arun(
             lazy.mirror.mirror(
@@ -267,7 +267,7 @@ class AwaitedThreads:
         strategy: MergeStrategy | None = None,
         *,
         dry_run: bool = False,
-    ) -> Merge:
+    ) -> MergeReport:
         """Async variant of `merge_fork`."""
         return await self._store.arun(
             lazy.merge.merge(self._engine, fork_id, target_thread_id, strategy, dry_run=dry_run)
@@ -312,7 +312,7 @@ class AwaitedThreads:
         *,
         over: int = OFFLOAD_OVER,
         older_than: timedelta | float | None = None,
-    ) -> Offloaded:
+    ) -> OffloadReport:
         """Async variant of `offload`."""
         return await driver.arun(
             lazy.tiering.offload(self._store, self._engine, thread_id, over, older_than)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from threadkeep._run.layered_store import OfAStore
     from threadkeep.threads.registry.filters import Filters, OrderName
     from threadkeep.threads.registry.info import ThreadInfo, ThreadPage
-    from threadkeep.threads.transfer.adopt import Adopted
-    from threadkeep.threads.transfer.bundles import Exported, Imported
-    from threadkeep.threads.transfer.mirror import Mirrored
+    from threadkeep.threads.transfer.adopt import AdoptReport
+    from threadkeep.threads.transfer.bundles import ExportReport, ImportReport
+    from threadkeep.threads.transfer.mirror import MirrorReport
 
 
 class ThreadEntries:
@@ -187,7 +187,7 @@ class ThreadTransfers:
         file: str | os.PathLike[str],
         *,
         progress: Progress | None = None,
-    ) -> Exported:
+    ) -> ExportReport:
         """Write threads to a bundle, which can be imported into any store.
 
         Each is written as it is when its turn comes, with the digest of every checkpoint, and
@@ -215,7 +215,7 @@ class ThreadTransfers:
         replace: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Imported:
+    ) -> ImportReport:
         """Put the threads of a bundle into this store, under their ids or a new one.
 
         All of the bundle is verified first. A thread that exists, whole or in part, is
@@ -252,7 +252,7 @@ class ThreadTransfers:
         verify: bool = False,
         key: str | bytes | None = None,
         progress: Progress | None = None,
-    ) -> Adopted:
+    ) -> AdoptReport:
         """Copy threads from LangGraph's SqliteSaver, PostgresSaver or InMemorySaver.
 
         All of them: namespaces, parents, metadata, versions, pending writes. The source is
@@ -311,7 +311,7 @@ class ThreadTransfers:
         delete: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Mirrored:
+    ) -> MirrorReport:
         """Copy the threads of this store to another one of any kind.
 
         Only what is missing there is written: new threads, and the checkpoints and pending

@@ -24,13 +24,13 @@ from threadkeep.threads.entries import ThreadEntries, ThreadTransfers
 if TYPE_CHECKING:
     from threadkeep._core.policies.retention import Retention
     from threadkeep._core.policies.tiering import Tiering
-    from threadkeep.threads.archives.offload import Offloaded
+    from threadkeep.threads.archives.offload import OffloadReport
     from threadkeep.threads.archives.tiering import TierReport
     from threadkeep.threads.diff import StateDiff
     from threadkeep.threads.diff.checkpoints import ChannelVersion, ConfigOrPair
     from threadkeep.threads.erasure.erase import EraseReport
     from threadkeep.threads.forks.branches import Branches
-    from threadkeep.threads.forks.merge import Merge, MergeStrategy
+    from threadkeep.threads.forks.merge import MergeReport, MergeStrategy
     from threadkeep.threads.registry.info import ThreadInfo
     from threadkeep.threads.repair.repair import RepairReport
     from threadkeep.threads.retention.gc import GcReport
@@ -154,7 +154,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         strategy: MergeStrategy | None = None,
         *,
         dry_run: bool = False,
-    ) -> Merge:
+    ) -> MergeReport:
         """Merge a fork into the thread that it was forked from.
 
         A channel that only the fork has changed since it began is taken from it; one that only
@@ -272,7 +272,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         *,
         over: int = OFFLOAD_OVER,
         older_than: timedelta | float | None = None,
-    ) -> Offloaded:
+    ) -> OffloadReport:
         """Move old values of a thread that is in use into the cold store (`cold=`).
 
         Only values that no head and no waiting task needs go, and only large ones. A run continues

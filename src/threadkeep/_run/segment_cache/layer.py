@@ -37,7 +37,7 @@ from threadkeep._run.segment_cache.admission import (
     Verdict,
 )
 from threadkeep._run.segment_cache.lru import Fresh, SegmentCache
-from threadkeep._stores.base import Scrubbed
+from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.records import Log, add, between, missing
 from threadkeep.errors import SegmentTakenError, ThreadkeepError
 
@@ -156,9 +156,9 @@ class CacheLayer:
         if self._hot is not None:
             yield from self._hot.clear(thread)
 
-    def scrub_hot(self) -> Requests[Scrubbed]:
+    def scrub_hot(self) -> Requests[ScrubReport]:
         """Scrub the hot store, if there is one. Raises as it does."""
-        return Scrubbed() if self._hot is None else (yield from self._hot.scrub())
+        return ScrubReport() if self._hot is None else (yield from self._hot.scrub())
 
 
 def _without_stubs(segments: Sequence[Segment]) -> Sequence[Segment]:
@@ -237,10 +237,10 @@ class Hot:
         else:
             yield self._store.aside("commit", DropThread(name, 0))
 
-    def scrub(self) -> Requests[Scrubbed]:
+    def scrub(self) -> Requests[ScrubReport]:
         """Scrub the files of the server. Raises as it does."""
         found = yield self._store.aside("scrub", rewrite=False)
-        return Scrubbed(
+        return ScrubReport(
             tuple([f"the hot store: {one}" for one in found.cleared]),
             tuple([f"The hot store: {one}" for one in found.remains]),
         )

@@ -45,7 +45,7 @@ from threadkeep._core.engine.thread_entry import (
 )
 from threadkeep._core.engine.usage import DAY, ItemUsage, ReadUsage, ThreadUsage, Usage, usage_of
 from threadkeep._stores import process_forks
-from threadkeep._stores.base import Backend, Scrubbed
+from threadkeep._stores.base import Backend, ScrubReport
 from threadkeep._stores.memory.changes import carry_out
 from threadkeep._stores.memory.rows import (
     EMPTY,
@@ -126,10 +126,10 @@ class MemoryBackend(Backend):
         """See `Backend.item_usage`."""
         return ItemUsage().plus([one.usage(now) for one in tuple(self.beside)])
 
-    def scrub(self, *, rewrite: bool) -> Scrubbed:
+    def scrub(self, *, rewrite: bool) -> ScrubReport:
         """There are no files. See `Backend.scrub`."""
         del rewrite
-        return Scrubbed()
+        return ScrubReport()
 
     def close(self) -> None:
         """Let go of every row. Idempotent."""

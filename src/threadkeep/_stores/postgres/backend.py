@@ -13,7 +13,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep._core.engine.model import Batch, Change, CopyThread, Read, ReadThread
 from threadkeep._core.engine.usage import ItemUsage
-from threadkeep._stores.base import AsyncBackend, Scrubbed
+from threadkeep._stores.base import AsyncBackend, ScrubReport
 from threadkeep._stores.postgres import changes, maintenance, migrations, partitions, reads
 from threadkeep._stores.postgres.connections import (
     NEWEST_STATE,
@@ -155,7 +155,7 @@ class AsyncPostgresBackend(Database, AsyncBackend):
         with self.mapped_errors():
             return await item_usage(partial(self.answered, isolation=ONE_STATE), now)
 
-    async def scrub(self, *, rewrite: bool) -> Scrubbed:
+    async def scrub(self, *, rewrite: bool) -> ScrubReport:
         """VACUUM the schema's tables, or rewrite them. See `Backend.scrub`.
 
         Needs the rights of the tables' owner; a given connection must be in autocommit.

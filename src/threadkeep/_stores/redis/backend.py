@@ -24,7 +24,7 @@ from threadkeep._core.engine.model import (
     ReadThread,
 )
 from threadkeep._core.engine.usage import SAMPLED_ITEMS, ItemUsage
-from threadkeep._stores.base import AsyncBackend, Scrubbed, without
+from threadkeep._stores.base import AsyncBackend, ScrubReport, without
 from threadkeep._stores.redis import threads
 from threadkeep._stores.redis.clients import (
     AWAITED,
@@ -310,7 +310,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
         stored = (items, values + earlier, expired, waiting, vectors)
         return ItemUsage(*stored, entries, held, items_sampled=is_sampled)
 
-    async def scrub(self, *, rewrite: bool) -> Scrubbed:
+    async def scrub(self, *, rewrite: bool) -> ScrubReport:
         """Rewrite the server's files. See `Backend.scrub`."""
         del rewrite  # (it keeps nobody out)
         with self.mapped_errors():

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from redis import exceptions
 
-from threadkeep._stores.base import Scrubbed
+from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.redis.clients import Settings, Source
 from threadkeep._stores.redis.failures import DRIVER_ERRORS, lost, mapped, passes
 from threadkeep._stores.redis.reads import Question
@@ -239,7 +239,7 @@ _FILES = {
 _BUSY = ("aof_rewrite_in_progress", "aof_rewrite_scheduled", "rdb_bgsave_in_progress")
 
 
-async def scrub(server: Server) -> Scrubbed:
+async def scrub(server: Server) -> ScrubReport:
     """Rewrite the files that the server keeps. See `Backend.scrub`.
 
     Raises:
@@ -248,20 +248,20 @@ async def scrub(server: Server) -> Scrubbed:
     """
     cleared = ["the server's memory"]
     if server.is_cluster:
-        return Scrubbed((*cleared,), (_CLUSTER, _ELSEWHERE))
+        return ScrubReport((*cleared,), (_CLUSTER, _ELSEWHERE))
     try:
         info = await _info(server)
         (saves,) = await server.sent([Call(("CONFIG GET", "save"))])
         if int(info["aof_enabled"]):
             cleared.append(await _rewrite(server, "BGREWRITEAOF"))
         if not saves.get("save"):
-            return Scrubbed((*cleared,), (_NO_SNAPSHOTS, _ELSEWHERE))
+            return ScrubReport((*cleared,), (_NO_SNAPSHOTS, _ELSEWHERE))
         cleared.append(await _rewrite(server, "BGSAVE"))
     except exceptions.ResponseError as error:
         if not isinstance(error, exceptions.NoPermissionError) and _MISSING not in str(error):
             raise
-        return Scrubbed((*cleared,), (_BY_HAND, _ELSEWHERE))
-    return Scrubbed((*cleared,), (_ELSEWHERE,))
+        return ScrubReport((*cleared,), (_BY_HAND, _ELSEWHERE))
+    return ScrubReport((*cleared,), (_ELSEWHERE,))
 
 
 async def _rewrite(server: Server, command: str) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from threadkeep._core.engine.model import Change, Read, ThreadState
-    from threadkeep._stores.base import Scrubbed
+    from threadkeep._stores.base import ScrubReport
     from threadkeep._stores.sqlite.opening import Database
 
 
@@ -147,7 +147,7 @@ class SqliteBackend(Backend):
         with self._connections.reading() as db:
             return item_usage(db, now)
 
-    def scrub(self, *, rewrite: bool) -> Scrubbed:
+    def scrub(self, *, rewrite: bool) -> ScrubReport:
         """Rewrite the file, in either case. See `Backend.scrub`."""
         del rewrite  # (readers continue meanwhile, and writers wait: nobody is kept out)
         from threadkeep._stores.sqlite.maintenance import scrub  # noqa: PLC0415 - seldom needed

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from threadkeep._stores.base import Scrubbed
+from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.sqlite.failures import named
 from threadkeep._stores.sqlite.opening import MEMORY, Location, open_first, transaction
 from threadkeep.errors import InvalidArgumentError, LockedError, OpenError, ThreadExistsError
@@ -68,14 +68,14 @@ SELECT name FROM sqlite_master WHERE name IN ('threadkeep_memory_text', 'tk_item
 _REWRITE_INDEX = "INSERT INTO {name} ({name}) VALUES ('optimize')"
 
 
-def scrub(connections: Connections) -> Scrubbed:
+def scrub(connections: Connections) -> ScrubReport:
     """Rewrite the database, and empty its WAL. See `Backend.scrub`.
 
     Needs as much free space as the file takes, twice for a while. Others may read meanwhile,
     and wait to write.
     """
     if connections.location.in_memory:
-        return Scrubbed()
+        return ScrubReport()
     with connections.write_lock, named(connections.location.path):
         db = connections.writer()
         for (name,) in db.execute(_INDEXES).fetchall():
@@ -88,7 +88,7 @@ def scrub(connections: Connections) -> Scrubbed:
             " connection is reading a state from before.",
             hint="End its transaction (a long read, a backup).",
         )
-    return Scrubbed(("the SQLite file and its WAL, rewritten",), (_COPIES,))
+    return ScrubReport(("the SQLite file and its WAL, rewritten",), (_COPIES,))
 
 
 def _emptied(db: sqlite3.Connection, seconds: float) -> bool:

@@ -33,7 +33,7 @@ from threadkeep.errors import (
     invalid,
 )
 from threadkeep.savers.saver import Saver
-from threadkeep.threads import Collected, GcReport, ThreadInfo, TierReport
+from threadkeep.threads import CollectedThread, GcReport, ThreadInfo, TierReport
 
 _TIMES = {"max_age", "ttl", "warm"}
 EVERY = option("--every TIME", "Repeat at this interval, such as 10m.")
@@ -233,7 +233,7 @@ def _summary(steps: list[str], threads: int, size: int, nothing: str) -> str:
     return f"{summary[0].upper()}{summary[1:]} ({plural(size, 'byte')})"
 
 
-def _gc_note(one: Collected) -> str:
+def _gc_note(one: CollectedThread) -> str:
     if one.skipped is not None:
         return f"skipped: {one.skipped}"
     if one.deleted is not None:

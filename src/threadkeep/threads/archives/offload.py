@@ -91,7 +91,7 @@ _log = logging.getLogger("threadkeep")
 
 
 @dataclass(frozen=True, slots=True)
-class Offloaded:
+class OffloadReport:
     """The result for one thread: what was offloaded, or would be.
 
     Args:
@@ -194,7 +194,7 @@ def offload(
     thread: str,
     over: int,
     before: int | None = None,
-) -> Workflow[Offloaded]:
+) -> Workflow[OffloadReport]:
     """Move segments of a thread into the cold store; for `over` and `before` see `_movable`."""
     yield from tidy(store, cold, engine, thread)
     return (yield from move_out(store, cold, engine, thread, over, before))
@@ -207,15 +207,15 @@ def move_out(
     thread: str,
     over: int,
     before: int | None,
-) -> Workflow[Offloaded]:
+) -> Workflow[OffloadReport]:
     """Offload a thread that is tidy, object by object; without a cold store a dry run."""
     seen: set[SegmentKey] = set()  # segments that are to stay, or (dry run) were counted
 
-    def attempt() -> Workflow[Offloaded | list[Segment]]:
+    def attempt() -> Workflow[OffloadReport | list[Segment]]:
         """Move one object, and return its segments; the result if nothing is left to move."""
         snapshot, pieces = yield from on(store, _movable(engine, thread, over, before, seen))
         if not pieces:
-            return Offloaded(thread, skipped=_SHARED if snapshot.others else None)
+            return OffloadReport(thread, skipped=_SHARED if snapshot.others else None)
         archive = archive_of(snapshot.entry)
         home = None if cold is None else cold.home(thread)
         if home and not (archive and archive.offloaded and archive.folder.startswith(home)):

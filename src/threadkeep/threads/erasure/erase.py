@@ -47,7 +47,7 @@ from threadkeep._core.engine.thread_entry import (
 )
 from threadkeep._run.layered_store import LayeredStore
 from threadkeep._run.layers.driver import Runner, Workflow, aside, on
-from threadkeep._stores.base import Scrubbed
+from threadkeep._stores.base import ScrubReport
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -246,33 +246,33 @@ def _elsewhere(
 # Each is idempotent, and finds what is a thread's by its name, as its rows are gone by then.
 
 
-def _clear_caches(store: LayeredStore, threads: Iterable[str | None]) -> Workflow[Scrubbed]:
+def _clear_caches(store: LayeredStore, threads: Iterable[str | None]) -> Workflow[ScrubReport]:
     for name in threads:
         yield from on(store, store.clear_cache(name))
-    here = Scrubbed(("what this program remembered, and its cache",))
+    here = ScrubReport(("what this program remembered, and its cache",))
     return here + (yield from on(store, store.scrub_hot()))
 
 
 def _clear_archives(
     cold: ColdStore | None, threads: Iterable[str], elsewhere: Iterable[str]
-) -> Workflow[Scrubbed]:
+) -> Workflow[ScrubReport]:
     """Remove what this store has put into the cold store, whichever process left it there."""
     if cold is None:
-        return Scrubbed()
+        return ScrubReport()
     for name in threads:
         yield from aside(partial(cold.clear, cold.home(name)))
     others = [_ELSEWHERE.format(folder) for folder in elsewhere]
-    return Scrubbed(("archives in the cold store",), (_VERSIONS, *others))
+    return ScrubReport(("archives in the cold store",), (_VERSIONS, *others))
 
 
 def _clear(
-    places: Sequence[Workflow[Scrubbed]],
+    places: Sequence[Workflow[ScrubReport]],
     report: EraseReport,
     failures: list[ThreadkeepError],
     progress: Progress,
 ) -> Workflow[EraseReport]:
     """Clear all places; return the full report, or raise where anything has failed."""
-    found = Scrubbed(("rows, entries and labels",))
+    found = ScrubReport(("rows, entries and labels",))
     for number, place in enumerate(places):
         progress("places cleared", number, len(places))
         try:

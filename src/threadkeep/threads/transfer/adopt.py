@@ -61,7 +61,7 @@ _FORK = "-adopted"  # ends the id of a fork
 
 
 @dataclass(slots=True)
-class Adopted:
+class AdoptReport:
     """Result of an adoption.
 
     Attributes:
@@ -104,7 +104,7 @@ def adopt(
     key: str | bytes | None,
     progress: Progress | None,
     **flags: bool,
-) -> Workflow[Adopted]:
+) -> Workflow[AdoptReport]:
     """Copy a source's threads into a store; see `Threads.adopt`."""
     options = AdoptOptions(**flags)
     if options.replace and options.as_fork:
@@ -146,7 +146,7 @@ class _Adoption:
     progress: Progress
     total: int
     done: int = 0
-    result: Adopted = field(default_factory=Adopted)
+    result: AdoptReport = field(default_factory=AdoptReport)
 
     def count(self, checkpoints: int) -> None:
         self.done = min(self.done + checkpoints, self.total)  # (some are read twice)

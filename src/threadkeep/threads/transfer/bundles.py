@@ -46,7 +46,7 @@ _WITH_WAL = _SQLITE.ljust(_WAL_AT, b"\0") + b"\2"
 _START = 32  # bytes that tell the kinds of files apart
 
 
-class Exported(NamedTuple):
+class ExportReport(NamedTuple):
     """Result of an export.
 
     Attributes:
@@ -64,7 +64,7 @@ class Exported(NamedTuple):
     skipped: dict[str, str]
 
 
-class Imported(NamedTuple):
+class ImportReport(NamedTuple):
     """Result of an import, or of its dry run: the ids of threads with checkpoints.
 
     Attributes:
@@ -163,7 +163,7 @@ def export_bundle(
     threads: str | Iterable[str] | None,
     file: str | os.PathLike[str],
     progress: Progress | None,
-) -> Workflow[Exported]:
+) -> Workflow[ExportReport]:
     """Write threads to a bundle; see `Threads.export_bundle`."""
     names, path, progress = validation.thread_ids(threads), Path(file), progress or no_progress
     yield from aside(partial(check_may_be_replaced, path))
@@ -175,7 +175,7 @@ def export_bundle(
         names = yield from on(source, whole_thread.all_threads())
     counts = yield from _write(path, names, add, progress, may_skip, check=True)
     size = yield from aside(lambda: path.stat().st_size)
-    return Exported(sum(map(bool, counts)), sum(counts), size, tuple(archived), skipped)
+    return ExportReport(sum(map(bool, counts)), sum(counts), size, tuple(archived), skipped)
 
 
 def back_up(
@@ -263,7 +263,7 @@ def import_bundle(
     *,
     replace: bool,
     dry_run: bool,
-) -> Workflow[Imported]:
+) -> Workflow[ImportReport]:
     """Put the threads of a bundle into a store; see `Threads.import_bundle`."""
     path, progress = Path(file), progress or no_progress
     new = None if thread is None else validation.text("thread_id", thread)
@@ -294,7 +294,7 @@ def verify(file: Path, progress: Progress, *, digests: bool = False) -> Workflow
 
 def fill(
     store: Runner, file: Path, names: Sequence[str], options: ImportOptions, progress: Progress
-) -> Workflow[Imported]:
+) -> Workflow[ImportReport]:
     """Put all threads of a verified bundle into a store; other threads there are left alone."""
     done: dict[str, Outcome] = {}
     checkpoints: dict[str, int] = {}
@@ -320,7 +320,7 @@ def fill(
     unchanged = tuple([name for name in checkpoints if done[name] == "unchanged"])
     added = tuple([name for name in checkpoints if done[name] != "unchanged"])
     replaced = tuple([name for name in added if done[name] == "replaced"])
-    return Imported(added, unchanged, sum(checkpoints.values()), replaced)
+    return ImportReport(added, unchanged, sum(checkpoints.values()), replaced)
 
 
 def _so_far(done: Iterable[str], total: int) -> str:

@@ -42,7 +42,7 @@ Digests: TypeAlias = dict[CheckpointKey, bytes]
 
 
 @dataclass(slots=True)
-class Mirrored:
+class MirrorReport:
     """Result of a mirror, or of its dry run: the ids of threads.
 
     Attributes:
@@ -86,7 +86,7 @@ def mirror(
     threads: str | Iterable[str] | None,
     progress: Progress | None,
     **flags: bool,
-) -> Workflow[Mirrored]:
+) -> Workflow[MirrorReport]:
     """Copy threads to the store of another saver; see `Threads.mirror`."""
     there = store_of(other)
     if there.backend is store.backend:
@@ -106,9 +106,9 @@ class _Mirror:
     there: Runner
     options: MirrorOptions
     is_named: bool
-    result: Mirrored = field(default_factory=Mirrored)
+    result: MirrorReport = field(default_factory=MirrorReport)
 
-    def threads(self, names: Sequence[str] | None, progress: Progress) -> Workflow[Mirrored]:
+    def threads(self, names: Sequence[str] | None, progress: Progress) -> Workflow[MirrorReport]:
         known = yield from on(self.here, whole_thread.all_threads())
         for name in set(names or ()).difference(known):
             raise ThreadNotFoundError(hint="Correct the ids of threads.", thread=name)
@@ -203,7 +203,7 @@ def _read_rows(thread: str, *, stub: bool = False) -> Operation[WholeThread]:
 
 
 def step_for(here: WholeThread, there: WholeThread) -> str:
-    """Return what is to be done there: a field of `Mirrored`, or a key of `_CONFLICTS`.
+    """Return what is to be done there: a field of `MirrorReport`, or a key of `_CONFLICTS`.
 
     The rows are the same bytes in a copy.
     """
