@@ -247,5 +247,5 @@ class Archive(Delegate):
 
 
 def as_archived(position: int, message: BaseMessage, record: Record) -> ArchivedMessage:
-    """Return a message of the archive, as `archive` returns it."""
+    """Return a message of the archive, as `search_messages` returns it."""
     return ArchivedMessage(message, position, record.key, record.archived_at)

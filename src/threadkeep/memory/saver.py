@@ -33,9 +33,9 @@ class LayeredCheckpointSaver(LayeredChanges):
     """A saver that shows graphs the newest messages and a summary of what came before.
 
     Nothing is lost: what leaves the window is archived in the same thread, and is found again by
-    `full_messages` and `archive`. All else is as with the saver inside, whose attributes this one
-    has. A `config` may be the id of a thread, or name a checkpoint. Methods have async variants:
-    `alayers` of `layers`, and so on.
+    `full_messages` and `search_messages`. All else is as with the saver inside, whose attributes
+    this one has. A `config` may be the id of a thread, or name a checkpoint. Methods have async
+    variants: `alayers` of `layers`, and so on.
 
     Args:
         saver: any LangGraph saver; closed with this one.
@@ -149,7 +149,7 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     full_messages, afull_messages = both(_full_messages)
 
-    def _archive(
+    def _search_messages(
         self,
         config: Place,
         *,
@@ -200,7 +200,7 @@ class LayeredCheckpointSaver(LayeredChanges):
             found = [one for one in found if one.message.id in chosen]
         return [one for one in found if _is_between(one, *places)][:count]
 
-    archive, aarchive = both(_archive)
+    search_messages, asearch_messages = both(_search_messages)
 
     # -- what there is ---------------------------------------------------------------
 
