@@ -135,7 +135,7 @@ def test_a_full_server_refuses_and_lets_threads_be_dropped():
         assert len(rows.checkpoints) == len(rows.segments) == done
         assert all(len(stored.writes) == 1 for stored in rows.checkpoints)
         drops = tuple((1, number, 1) for number in range(1, 20))
-        backend.commit(Batch(THREAD, NOW, drop_segments=drops, bump=True))
+        backend.commit(Batch(THREAD, NOW, drop_segments=drops, bump_generation=True))
         backend.commit(batch(1001))
         backend.commit(DropThread(THREAD, NOW))
 

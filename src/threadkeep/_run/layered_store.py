@@ -10,11 +10,11 @@ from functools import partial
 from random import SystemRandom
 from typing import TYPE_CHECKING, Protocol
 
-from threadkeep._core.engine.operation import Aside, Requests, call
+from threadkeep._core.engine.operation import External, Requests, call
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.engine.working_set import WorkingSet
 from threadkeep._run.group_commit import AT_ONCE, GroupCommit
-from threadkeep._run.layers.driver import BackendPair, Stack, Store, Workflow, either, on
+from threadkeep._run.layers.driver import BackendPair, Stack, Store, Workflow, on, sync_or_async
 from threadkeep._run.layers.layer import Layer
 from threadkeep._stores import process_forks
 from threadkeep._stores.base import ScrubReport
@@ -179,7 +179,7 @@ class LayeredStore(Stack):
         """Store what waits. See `Saver.flush`."""
         if self._write_behind is not None:
             queue = self._write_behind.queue
-            yield Aside(queue.flush, queue.aflush)
+            yield External(queue.flush, queue.aflush)
 
     def close(self) -> Workflow[None]:
         """Store what waits, and close the backend."""
@@ -187,14 +187,14 @@ class LayeredStore(Stack):
         if self._write_behind is not None:
             queue = self._write_behind.queue
             try:
-                yield from either(queue.close, partial(queue.in_turn, queue.close))
+                yield from sync_or_async(queue.close, partial(queue.in_turn, queue.close))
             except ThreadkeepError as error:
                 failure = error
             # (Where it was interrupted, nothing is closed: what waits is stored at the program's
             # end.)
         for pair in (self._store, self._hot):
             if pair is not None:
-                yield from either(pair.close, pair.aclose)
+                yield from sync_or_async(pair.close, pair.aclose)
         if failure is not None:
             raise failure
 

@@ -17,7 +17,7 @@ from uuid import uuid4
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
-from threadkeep._core.engine.operation import Aside
+from threadkeep._core.engine.operation import External
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow
 from threadkeep._stores.message_index import ArchiveIndex
@@ -86,7 +86,7 @@ class Archiving(Archive):
         """Wait for summaries that are under way, and close the index."""
         yield from self._background.end()
         for index in self._indexes:
-            yield from driver.aside(index.close)
+            yield from driver.external(index.close)
 
     # -- summaries -------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ class Archiving(Archive):
         acall = partial(driver.in_thread, call)
         if hasattr(summarizer, "asummarize"):
             acall = partial(summarizer.asummarize, messages, previous)
-        summary = yield Aside(call, acall)  # (a turn that is cancelled does not wait)
+        summary = yield External(call, acall)  # (a turn that is cancelled does not wait)
         if not isinstance(summary, Summary) or not isinstance(summary.content, str):
             raise SummaryError(f"The summarizer returned {type(summary).__name__}, no Summary.")
         return summary
@@ -321,7 +321,7 @@ class Archiving(Archive):
                 threads = getattr(self._inner, "threads", None)
                 if threads is not None:
                     tag = partial(threads.tag, thread, kind.tag)
-                    yield from driver.either(tag, partial(threads.atag, thread, kind.tag))
+                    yield from driver.sync_or_async(tag, partial(threads.atag, thread, kind.tag))
                 if self._on_suggestion is not None:
                     self._on_suggestion(event)
 

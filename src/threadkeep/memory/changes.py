@@ -16,7 +16,7 @@ from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep._core import arguments, validation
 from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow, both
+from threadkeep._run.layers.driver import Workflow, sync_and_async
 from threadkeep.errors import StateError, ThreadNotFoundError, invalid
 from threadkeep.memory import window
 from threadkeep.memory.archiving import CHUNK, Seen
@@ -46,7 +46,7 @@ class LayeredChanges(LayeredView):
             raise invalid("messages", given, "Use messages with the ids of those to replace.")
         return (yield from self._changed(config, {str(one.id): one for one in given}))
 
-    edit, aedit = both(_edit)
+    edit, aedit = sync_and_async(_edit)
 
     def _remove(self, config: Place, ids: Iterable[str]) -> Workflow[RunnableConfig]:
         """Remove messages by id, archived ones too. Older checkpoints keep what they had.
@@ -57,7 +57,7 @@ class LayeredChanges(LayeredView):
         """
         return (yield from self._changed(config, dict.fromkeys(ids_of(ids))))
 
-    remove, aremove = both(_remove)
+    remove, aremove = sync_and_async(_remove)
 
     def _pin(self, config: Place, *ids: str, pinned: bool = True) -> Workflow[RunnableConfig]:
         """Pin messages: they stay in view, whatever leaves the window.
@@ -78,7 +78,7 @@ class LayeredChanges(LayeredView):
         missing = dict.fromkeys(id for id in ids if id not in chosen)
         return (yield from self._changed(config, {**chosen, **missing}))
 
-    pin, apin = both(_pin)
+    pin, apin = sync_and_async(_pin)
 
     def _changed(
         self, config: Place, edits: dict[str, BaseMessage | None]
@@ -131,7 +131,7 @@ class LayeredChanges(LayeredView):
             summary = yield from self._ask(told[start : start + CHUNK], summary)
         return summary
 
-    resummarize, aresummarize = both(_resummarize)
+    resummarize, aresummarize = sync_and_async(_resummarize)
 
     def _split(self, config: Place, new_thread_id: str | None = None) -> Workflow[RunnableConfig]:
         """Begin a new thread with the summary of this one, and link the two.
@@ -178,10 +178,12 @@ class LayeredChanges(LayeredView):
                 (seen.thread, {"split_into": name}),
             ):
                 update = partial(threads.update, one, metadata=link)
-                yield from driver.either(update, partial(threads.aupdate, one, metadata=link))
+                yield from driver.sync_or_async(
+                    update, partial(threads.aupdate, one, metadata=link)
+                )
         return new
 
-    split, asplit = both(_split)
+    split, asplit = sync_and_async(_split)
 
     def _write(
         self,

@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
 from threadkeep._core import arguments, validation
-from threadkeep._run.layers.driver import Workflow, both
+from threadkeep._run.layers.driver import Workflow, sync_and_async
 from threadkeep.errors import invalid
 from threadkeep.memory import records, window
 from threadkeep.memory.archiving import Seen, effective_count
@@ -81,7 +81,7 @@ class MessageGroups:
         seen = yield from self._layered._found(config)  # noqa: SLF001 - a part of it
         return (yield from self._of(seen))
 
-    list, alist = both(_list)
+    list, alist = sync_and_async(_list)
 
     def _of(self, seen: Seen) -> Workflow[Groups]:
         chain: Sequence[Record] = ()
@@ -99,7 +99,7 @@ class MessageGroups:
         seen = yield from self._layered._found(config)  # noqa: SLF001 - a part of it
         return effective_count(seen.record, len(seen.live))
 
-    effective_count, aeffective_count = both(_count)
+    effective_count, aeffective_count = sync_and_async(_count)
 
     def _regroup(self, config: Place, ranges: Iterable[tuple[int, int, str]]) -> Workflow[Groups]:
         """Set the groups of ranges, each `(start, stop, topic)`; groups by hand there are replaced.
@@ -121,7 +121,7 @@ class MessageGroups:
             new = [rest for one in new for rest in _without(one, group)] + [group]
         return (yield from self._set(seen, new))
 
-    regroup, aregroup = both(_regroup)
+    regroup, aregroup = sync_and_async(_regroup)
 
     def _collapse(
         self, config: Place, start: int, stop: int, topic: str = "", summary: str | None = None
@@ -150,7 +150,7 @@ class MessageGroups:
         yield from self._set(seen, [group])
         return group
 
-    collapse, acollapse = both(_collapse)
+    collapse, acollapse = sync_and_async(_collapse)
 
     def _expand(self, config: Place, key: str) -> Workflow[Group]:
         """Show the messages of a group again, also those of an archived one.
@@ -171,7 +171,7 @@ class MessageGroups:
         yield from self._set(seen, [group])
         return group
 
-    expand, aexpand = both(_expand)
+    expand, aexpand = sync_and_async(_expand)
 
     def _set(self, seen: Seen, new: Sequence[Group]) -> Workflow[Groups]:
         """Store a checkpoint with these groups, and of those by hand what they leave."""
@@ -258,10 +258,10 @@ class IntegratedCheckpointManager:
         layer = self.layered.policy.layer(count)
         return SavedConversation(stored, layer, seen.stop - removed, count)
 
-    save_checkpoint_optimized, asave_checkpoint_optimized = both(_save)
+    save_checkpoint_optimized, asave_checkpoint_optimized = sync_and_async(_save)
 
     def _load(self, config: RunnableConfig) -> Workflow[list[Any]]:
         """Return the view of a thread; see `LayeredCheckpointSaver.load`."""
         return (yield from self.layered._load(config))  # noqa: SLF001 - it is made of it
 
-    load, aload = both(_load)
+    load, aload = sync_and_async(_load)

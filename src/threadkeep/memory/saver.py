@@ -15,7 +15,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core import arguments, validation
 from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow, both
+from threadkeep._run.layers.driver import Workflow, sync_and_async
 from threadkeep._stores.message_index import ArchiveIndex
 from threadkeep.errors import InvalidArgumentError, invalid
 from threadkeep.memory import records, window
@@ -120,7 +120,7 @@ class LayeredCheckpointSaver(LayeredChanges):
         yield from self._get_tuple(head)  # (what is due leaves the window)
         return stored
 
-    save, asave = both(_save)
+    save, asave = sync_and_async(_save)
 
     def _load(self, config: Place) -> Workflow[list[BaseMessage]]:
         """Return the view of a thread: a summary of what came before, and the newest messages.
@@ -131,7 +131,7 @@ class LayeredCheckpointSaver(LayeredChanges):
         values = {} if found is None else found.checkpoint["channel_values"]
         return list(values.get(self.channel) or [])
 
-    load, aload = both(_load)
+    load, aload = sync_and_async(_load)
 
     # -- originals -------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class LayeredCheckpointSaver(LayeredChanges):
         found = yield from self._archived(seen.thread, seen.record)
         return [message for _, message, _ in found] + seen.live
 
-    full_messages, afull_messages = both(_full_messages)
+    full_messages, afull_messages = sync_and_async(_full_messages)
 
     def _search_messages(
         self,
@@ -200,7 +200,7 @@ class LayeredCheckpointSaver(LayeredChanges):
             found = [one for one in found if one.message.id in chosen]
         return [one for one in found if _is_between(one, *places)][:count]
 
-    search_messages, asearch_messages = both(_search_messages)
+    search_messages, asearch_messages = sync_and_async(_search_messages)
 
     # -- what there is ---------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class LayeredCheckpointSaver(LayeredChanges):
         found.append(Layer("full", len(seen.live)))
         return found
 
-    layers, alayers = both(_layers)
+    layers, alayers = sync_and_async(_layers)
 
     def _usage(self, config: Place) -> Workflow[Usage]:
         """Return the messages and tokens of a conversation, and of what a graph sees of it.
@@ -242,7 +242,7 @@ class LayeredCheckpointSaver(LayeredChanges):
         removed = 0 if seen.record is None else len(seen.record.removed)
         return Usage(seen.stop - removed, tokens, len(shown), self.policy.counter(shown))
 
-    usage, ausage = both(_usage)
+    usage, ausage = sync_and_async(_usage)
 
     def _summary(self, config: Place) -> Workflow[Summary | None]:
         """Return the summary of what has left the window; None if nothing has.
@@ -253,7 +253,7 @@ class LayeredCheckpointSaver(LayeredChanges):
         seen = yield from self._found(config)
         return None if seen.record is None else seen.record.summary
 
-    summary, asummary = both(_summary)
+    summary, asummary = sync_and_async(_summary)
 
     @property
     def groups(self) -> MessageGroups:
@@ -267,7 +267,7 @@ class LayeredCheckpointSaver(LayeredChanges):
         yield from super()._delete_thread(thread_id)
         yield from self._forget(str(validation.thread_in(thread_id)))
 
-    delete_thread, adelete_thread = both(_delete_thread)
+    delete_thread, adelete_thread = sync_and_async(_delete_thread)
 
     def _erase(self, thread_id: str, **options: Any) -> Workflow[Any]:
         """Erase a thread as `threads.erase` does, and what the index has of it."""
@@ -279,9 +279,11 @@ class LayeredCheckpointSaver(LayeredChanges):
         thread_id = validation.thread_id(thread_id)
         yield from self._forget(thread_id)
         erase = partial(threads.erase, thread_id, **options)
-        return (yield from driver.either(erase, partial(threads.aerase, thread_id, **options)))
+        return (
+            yield from driver.sync_or_async(erase, partial(threads.aerase, thread_id, **options))
+        )
 
-    erase, aerase = both(_erase)
+    erase, aerase = sync_and_async(_erase)
 
     def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> Workflow[None]:
         """See `BaseCheckpointSaver`. The archive of a thread that is kept stays whole."""
@@ -294,7 +296,7 @@ class LayeredCheckpointSaver(LayeredChanges):
             for thread in threads:
                 yield from self._forget(str(thread))
 
-    prune, aprune = both(_prune)
+    prune, aprune = sync_and_async(_prune)
 
     def _refuse_archived(self, thread: str) -> Workflow[None]:
         """Refuse a thread with archived messages."""
@@ -309,7 +311,7 @@ class LayeredCheckpointSaver(LayeredChanges):
         for cache in (self._views, self._records):
             cache.forget(thread)
         for index in self._indexes:
-            yield from driver.aside(partial(index.remove, thread))
+            yield from driver.external(partial(index.remove, thread))
 
 
 def _is_between(

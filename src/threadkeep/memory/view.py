@@ -21,7 +21,7 @@ from langgraph.checkpoint.base.id import uuid6
 from threadkeep._core import arguments
 from threadkeep._core.engine.operation import CheckpointRef
 from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow, both
+from threadkeep._run.layers.driver import Workflow, sync_and_async
 from threadkeep.errors import CorruptionError
 from threadkeep.memory import records, window
 from threadkeep.memory.archiving import Archiving, Seen
@@ -84,7 +84,7 @@ class LayeredView(Archiving):
             self._views.put(seen.thread, str(name), (view,))
         return self._shown(seen, view)
 
-    get_tuple, aget_tuple = both(_get_tuple)
+    get_tuple, aget_tuple = sync_and_async(_get_tuple)
 
     def _due(self, seen: Seen) -> Workflow[tuple[Record | None, Messages]]:
         """Return the record and the messages in full of a head, after what is due has left.
@@ -247,7 +247,7 @@ class LayeredView(Archiving):
         present = {one.id: one for one in given}
         return self._messages(replace(view, carried={id: present.get(id) for id in view.carried}))
 
-    view, aview = both(_view_for)
+    view, aview = sync_and_async(_view_for)
 
     def _taken_apart(
         self, at: CheckpointRef, given: Messages
@@ -334,7 +334,7 @@ class LayeredView(Archiving):
             self._views.pop(at.thread, at.id)  # (the run continues; another one would read it)
         return stored
 
-    put, aput = both(_put)
+    put, aput = sync_and_async(_put)
 
     def _view_of(self, at: CheckpointRef, shown: Sequence[BaseMessage]) -> Workflow[View]:
         """Return the view that a run was shown which has made these messages of it.

@@ -199,7 +199,7 @@ def _advise(saver: BaseCheckpointSaver[Any], *, url: str = "URL") -> Workflow[li
     return propose(stats, freed, url=url, is_own=isinstance(inner, Maintenance))
 
 
-advise, aadvise = driver.both(_advise)
+advise, aadvise = driver.sync_and_async(_advise)
 
 
 def _dry_run(saver: Any, policy: Retention, stats: Stats) -> Workflow[int]:
@@ -207,7 +207,7 @@ def _dry_run(saver: Any, policy: Retention, stats: Stats) -> Workflow[int]:
     weights = {one.thread: one.weight for one in stats.by_thread}
     run = {"thread_ids": list(weights), "dry_run": True}
     try:
-        report = yield from driver.either(
+        report = yield from driver.sync_or_async(
             partial(saver.threads.gc, policy, **run), partial(saver.threads.agc, policy, **run)
         )
     except NotFoundError:  # (one was deleted meanwhile)

@@ -219,5 +219,5 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
 
     def _close(self) -> driver.Workflow[None]:
         if self._collector is not None:
-            yield from driver.aside(self._collector.close)
+            yield from driver.external(self._collector.close)
         yield from self._store.close()

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.base.id import uuid6
 
-from threadkeep._core.engine.operation import Aside
+from threadkeep._core.engine.operation import External
 from threadkeep._core.policies.caching import ReadCache
 from threadkeep._run.layers.driver import Workflow
 from threadkeep._run.segment_cache.lru import LruCache
@@ -337,7 +337,7 @@ class SaverRecords:
     def _call(self, name: str, *args: Any) -> Workflow[Any]:
         """Call a method of the saver, or of its `threads`."""
         method, variant = _both(self.saver, name)
-        return (yield Aside(partial(method, *args), partial(variant, *args)))
+        return (yield External(partial(method, *args), partial(variant, *args)))
 
     def _listed(self, name: str, *args: Any, **options: Any) -> Workflow[Any]:
         """Return what a method yields, as a list."""
@@ -346,7 +346,7 @@ class SaverRecords:
         async def listed() -> list[Any]:
             return [one async for one in variant(*args, **options)]
 
-        return (yield Aside(lambda: list(method(*args, **options)), listed))
+        return (yield External(lambda: list(method(*args, **options)), listed))
 
     def close(self) -> Workflow[None]:
         """Close the saver."""
@@ -431,7 +431,7 @@ def closing(owned: Any) -> Workflow[None]:
             await done
 
     is_async = inspect.iscoroutinefunction(close)
-    yield Aside(partial(refuse, owned, "close") if is_async else close, end)
+    yield External(partial(refuse, owned, "close") if is_async else close, end)
 
 
 def refuse(owner: object, name: str) -> None:

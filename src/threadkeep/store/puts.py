@@ -16,7 +16,7 @@ from langgraph.store.base import (
     PutOp,
 )
 
-from threadkeep._core.engine.operation import Aside, Commit, Fetch, Requests
+from threadkeep._core.engine.operation import Commit, External, Fetch, Requests
 from threadkeep._core.words import tokens
 from threadkeep._stores.items.records import (
     Earlier,
@@ -97,7 +97,7 @@ def _commit(engine: Engine, puts: Sequence[ItemPut], now: int) -> Requests[None]
             if not left:
                 raise
             pause = _RANDOM.uniform(0, _LONGEST_PAUSE)
-            yield Aside(partial(sleep, pause), partial(asyncio.sleep, pause))
+            yield External(partial(sleep, pause), partial(asyncio.sleep, pause))
         else:
             return
 

@@ -412,9 +412,9 @@ class Store(BaseStore, driver.Closing):
             raise invalid("prefix", prefix, "Use a namespace, such as ('users', '1').")
         return transfer.erase(self._stack, self._pair, operations.checked(prefix))
 
-    export_items, aexport_items = driver.both(_export)
-    import_items, aimport_items = driver.both(_import)
-    erase, aerase = driver.both(_erase)
+    export_items, aexport_items = driver.sync_and_async(_export)
+    import_items, aimport_items = driver.sync_and_async(_import)
+    erase, aerase = driver.sync_and_async(_erase)
 
     # -- life ----------------------------------------------------------------------------
 
@@ -431,7 +431,7 @@ class Store(BaseStore, driver.Closing):
         await self._stack.arun_here(self._migrate())
 
     def _migrate(self) -> Requests[None]:
-        yield self._pair.aside("migrate")
+        yield self._pair.external("migrate")
         yield from call("migrate")
 
     def _opening(self) -> Workflow[None]:

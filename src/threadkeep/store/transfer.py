@@ -20,7 +20,15 @@ from langgraph.store.base import (
 )
 
 from threadkeep._core.engine.operation import call, fetch
-from threadkeep._run.layers.driver import BackendPair, Stack, Workflow, aside, either, on, within
+from threadkeep._run.layers.driver import (
+    BackendPair,
+    Stack,
+    Workflow,
+    external,
+    on,
+    sync_or_async,
+    within,
+)
 from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.files import file_errors, replacing
 from threadkeep._stores.items.records import FindItems, ItemPut, ItemRow, Namespace
@@ -52,7 +60,7 @@ class ItemEraseReport(NamedTuple):
 def erase(stack: Stack, pair: BackendPair, prefix: Namespace) -> Workflow[ItemEraseReport]:
     """Remove items, their versions and vectors, and leave nothing of them in the store's files."""
     removed: int = yield from on(stack, call("erase", prefix))
-    scrubbed: ScrubReport = yield pair.aside("scrub", rewrite=True)
+    scrubbed: ScrubReport = yield pair.external("scrub", rewrite=True)
     return ItemEraseReport(removed, *scrubbed)
 
 
@@ -64,8 +72,8 @@ def export_items(stack: Stack, engine: Engine, path: Path, prefix: Namespace) ->
     context = ExitStack()
 
     def write() -> Workflow[int]:
-        part = yield from aside(partial(context.enter_context, replacing(path)))
-        file = context.enter_context((yield from aside(lambda: part.open("wb"))))
+        part = yield from external(partial(context.enter_context, replacing(path)))
+        file = context.enter_context((yield from external(lambda: part.open("wb"))))
         return (yield from _write(stack, engine, file, prefix))
 
     with file_errors(path):
@@ -75,17 +83,17 @@ def export_items(stack: Stack, engine: Engine, path: Path, prefix: Namespace) ->
 def _write(stack: Stack, engine: Engine, file: BinaryIO, prefix: Namespace) -> Workflow[int]:
     read: Any = FindItems(prefix, _PAGE)
     exported = 0
-    yield from aside(partial(file.write, orjson.dumps(_FORMAT) + b"\n"))
+    yield from external(partial(file.write, orjson.dumps(_FORMAT) + b"\n"))
     while True:
         rows: list[ItemRow] = yield from on(stack, fetch(read))
         # (an import would stop at a damaged one)
         sound = [row for row in rows if readable(engine, row, "an export") is not None]
-        yield from aside(partial(file.write, b"".join(map(_line, sound))))
+        yield from external(partial(file.write, b"".join(map(_line, sound))))
         exported += len(sound)
         if len(rows) < _PAGE:
             break
         read = read._replace(after=rows[-1].place)
-    yield from aside(partial(file.write, orjson.dumps({"items": exported}) + b"\n"))
+    yield from external(partial(file.write, orjson.dumps({"items": exported}) + b"\n"))
     return exported
 
 
@@ -115,9 +123,9 @@ def import_items(
     if isinstance(source, BaseStore):
         return (yield from _copied(stack, engine, source, index=index))
     imported, exported = 0, None
-    with file_errors(source), (yield from aside(lambda: source.open("rb"))) as file:
-        _check((yield from aside(file.readline)), source)
-        while exported is None and (lines := (yield from aside(partial(_some, file)))):
+    with file_errors(source), (yield from external(lambda: source.open("rb"))) as file:
+        _check((yield from external(file.readline)), source)
+        while exported is None and (lines := (yield from external(partial(_some, file)))):
             exported = _count(lines[-1])
             rows = lines if exported is None else lines[:-1]
             puts = [_put(line, at, source) for at, line in enumerate(rows, imported + 2)]
@@ -207,7 +215,7 @@ def _copied(stack: Stack, engine: Engine, source: BaseStore, *, index: bool) -> 
 
 
 def _asked(source: BaseStore, op: ListNamespacesOp | SearchOp) -> Workflow[Any]:
-    results = yield from either(partial(source.batch, [op]), partial(source.abatch, [op]))
+    results = yield from sync_or_async(partial(source.batch, [op]), partial(source.abatch, [op]))
     return results[0]
 
 

@@ -9,7 +9,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._run.delegate import Delegate
-from threadkeep._run.layers.driver import Workflow, both
+from threadkeep._run.layers.driver import Workflow, sync_and_async
 from threadkeep.errors import InvalidArgumentError, StateError
 from threadkeep.threads.streams.parts import PartialStream, StreamStatus
 from threadkeep.threads.streams.rows import discard_of, partial_of, thread_of
@@ -87,7 +87,7 @@ class StreamingCheckpointSaver(Delegate):
         """
         yield from _stopped(self._started(thread_id, stream), status)
 
-    stop_streaming, astop_streaming = both(_stop_streaming)
+    stop_streaming, astop_streaming = sync_and_async(_stop_streaming)
 
     def update(
         self,
@@ -125,7 +125,7 @@ class StreamingCheckpointSaver(Delegate):
         """Return the streams of a thread, newest first. See `Saver.partial`."""
         return partial_of(self._inner, thread_id)
 
-    partial, apartial = both(_partial)
+    partial, apartial = sync_and_async(_partial)
 
     def _discard_partial(
         self, thread_id: RunnableConfig | str, stream: str | None = None
@@ -133,7 +133,7 @@ class StreamingCheckpointSaver(Delegate):
         """Discard what streams of a thread have left. See `Saver.discard_partial`."""
         return discard_of(self._inner, thread_id, stream)
 
-    discard_partial, adiscard_partial = both(_discard_partial)
+    discard_partial, adiscard_partial = sync_and_async(_discard_partial)
 
     def _started(self, thread_id: RunnableConfig | str, stream: str | None) -> list[Stream]:
         name = thread_of(thread_id)

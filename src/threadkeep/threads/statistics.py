@@ -366,7 +366,7 @@ def of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Workflo
     inner = behind(saver)
     if isinstance(inner, Counting):
         own = partial(inner.stats, exact=exact), partial(inner.astats, exact=exact)
-        return (yield from driver.either(*own))
+        return (yield from driver.sync_or_async(*own))
 
     counts = _Listed(saver.serde)
 
@@ -380,11 +380,11 @@ def of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Workflo
             if counts.add(one):
                 break
 
-    yield from driver.either(listed, alisted)
+    yield from driver.sync_or_async(listed, alisted)
     return counts.stats(datetime.now(UTC))
 
 
-stats, astats = driver.both(of_saver)
+stats, astats = driver.sync_and_async(of_saver)
 
 
 class _Listed:

@@ -120,7 +120,7 @@ def optimistic(
         if change is not None:
             yield from commit(change)
             if isinstance(change, DropThread) or (
-                isinstance(change, Batch) and (change.bump or change.drop_segments)
+                isinstance(change, Batch) and (change.bump_generation or change.drop_segments)
             ):
                 engine.working_set.forget(thread)  # (it may remember rows that were removed)
         return result

@@ -60,7 +60,7 @@ def _apply(threads: Threads, batch: Batch) -> None:
     if known is None:
         threads[batch.thread] = thread
         thread.heap.members.add(batch.thread)
-    if batch.bump:
+    if batch.bump_generation:
         _bump(threads, thread)
     if batch.entry is not None:
         replace_entry(thread, batch.entry)

@@ -15,10 +15,10 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.thread_entry import (
-    Move,
+    EntryUpdate,
+    StateTransition,
     ThreadEntry,
     ThreadStatus,
-    Touch,
     label_prefix,
 )
 from threadkeep._stores.records import Log
@@ -202,8 +202,8 @@ def replace_entry(thread: Thread, entry: ThreadEntry) -> None:
     thread.revision += 1
 
 
-def touch(thread: Thread, name: str, touched: Touch, now: int) -> None:
-    """Let the thread's entry say what was done; see `Touch`."""
+def touch(thread: Thread, name: str, touched: EntryUpdate, now: int) -> None:
+    """Let the thread's entry say what was done; see `EntryUpdate`."""
     thread.size = touched.size if touched.whole else thread.size + touched.size
     for move in touched.moves:
         _move(thread, name, move, now if touched.at is None else touched.at)
@@ -218,7 +218,7 @@ def touch(thread: Thread, name: str, touched: Touch, now: int) -> None:
     thread.entry = entry
 
 
-def _move(thread: Thread, name: str, move: Move, at: int) -> None:
+def _move(thread: Thread, name: str, move: StateTransition, at: int) -> None:
     entry = thread.entry
     if (entry.state if entry else "") not in move.sources:
         return
@@ -232,7 +232,7 @@ def _move(thread: Thread, name: str, move: Move, at: int) -> None:
     thread.revision += 1
 
 
-def _is_later(move: Move, waits_at: str) -> bool:
+def _is_later(move: StateTransition, waits_at: str) -> bool:
     return move.checkpoint > waits_at or (move.same and move.checkpoint == waits_at)
 
 

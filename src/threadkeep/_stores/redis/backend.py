@@ -202,7 +202,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
             if answer[0] == b"created":
                 self._generations.began(change.thread, int(answer[1]))
             elif refused is None and isinstance(change, Batch):
-                stored = int(answer[1]) - change.bump
+                stored = int(answer[1]) - change.bump_generation
                 self._generations.joined(change.thread, change.generation, stored)
         return refusals
 

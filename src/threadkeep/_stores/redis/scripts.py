@@ -108,7 +108,7 @@ def _batch_words(batch: Batch) -> Iterator[Word]:
     yield from _counted([(place(*key),) for key in batch.hide_checkpoints])
     members = [row for row in batch.drop_unreadable if row.table != THREADS]
     yield from _counted([(row.table, row.key) for row in members])
-    yield int(batch.bump)
+    yield int(batch.bump_generation)
     yield int(batch.removes)
     yield from registry_words(batch)
 
@@ -123,7 +123,7 @@ def drop_words(change: DropThread) -> Iterator[Word]:
     yield int(rows is not None)
     if rows is not None:
         yield from _rows(rows, rows.segments)
-        yield int(rows.bump)
+        yield int(rows.bump_generation)
         yield from registry_words(rows)
 
 

@@ -30,11 +30,11 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.thread_entry import (
     CountThreads,
+    EntryUpdate,
     SearchThreads,
     ThreadEntry,
     ThreadQuery,
     ThreadStatus,
-    Touch,
     is_record_label,
 )
 from threadkeep._stores.records import matches
@@ -74,7 +74,7 @@ def beforehand(change: Change, prefix: str) -> list[Call]:
         return []
     thread, calls = change.thread, []
     put = change.rows if isinstance(change, DropThread) else change
-    touch = (put.touch if isinstance(put, Batch) else None) or Touch()
+    touch = (put.touch if isinstance(put, Batch) else None) or EntryUpdate()
     entry = change.entry if put is None or change.entry is not None else put.entry
     if isinstance(change, DropThread) and change.now:
         calls.append(_added(prefix, f"state:{ThreadStatus.DELETED}", thread))

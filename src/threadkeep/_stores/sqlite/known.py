@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from threadkeep._core.engine.model import Batch, CheckpointRow, WriteRow
-    from threadkeep._core.engine.thread_entry import Move, Touch
+    from threadkeep._core.engine.thread_entry import EntryUpdate, StateTransition
     from threadkeep._stores.sqlite.wal_index import WalIndex
 
 NOTHING, SIZE, TIME, ENTRY, NEW = range(5)
@@ -149,8 +149,8 @@ class Thread:
 
     # -- the entry ---------------------------------------------------------------------
 
-    def tell(self, touch: Touch, now: int) -> None:
-        """Apply a touch, but for its labels. See `Touch`."""
+    def tell(self, touch: EntryUpdate, now: int) -> None:
+        """Apply a touch, but for its labels. See `EntryUpdate`."""
         if touch.size or touch.whole:
             self.size = touch.size + (0 if touch.whole else self.size)
             self.changed = self.changed or SIZE
@@ -166,7 +166,7 @@ class Thread:
             self.updated_at = touch.at
             self.changed = max(self.changed, TIME)
 
-    def _is_past(self, move: Move) -> bool:
+    def _is_past(self, move: StateTransition) -> bool:
         """Return True if nothing waits that the move does not end."""
         if self.waits_at is None:
             return True

@@ -28,7 +28,7 @@ from threadkeep._core.engine.thread_entry import (
     ThreadStatus,
     is_archived,
 )
-from threadkeep._run.layers.driver import Runner, Workflow, aside, on
+from threadkeep._run.layers.driver import Runner, Workflow, external, on
 from threadkeep.errors import CorruptionError, StateError, ThreadNotFoundError
 from threadkeep.threads.transfer import digest
 from threadkeep.threads.transfer.bundle_format import ARCHIVE, BundleWriter, read_threads
@@ -75,8 +75,8 @@ def archive(
         if not is_due(entry, rows):
             raise StateError("The thread is in use again.", thread=thread)
         fence = yield from on(store, fence_of(state))
-        data, new = yield from aside(partial(pack, state.whole, announced, entry.state))
-        yield from aside(partial(put, cold, new.key, data))
+        data, new = yield from external(partial(pack, state.whole, announced, entry.state))
+        yield from external(partial(put, cold, new.key, data))
         record = new._replace(offloaded=(archive_of(entry) or new).offloaded)
         waits_at = thread_summary.waits_at(rows.checkpoints, rows.orphans)
         archived = with_archive(entry, record)._replace(
@@ -89,11 +89,11 @@ def archive(
         except OVERTAKEN:
             found = yield from on(store, registration.read(thread))
             if not is_at(found, new.key):  # else it was done, and the answer was lost
-                yield from aside(partial(cold.delete, new.key))
+                yield from external(partial(cold.delete, new.key))
                 raise
         engine.working_set.forget(thread)
         found = yield from on(store, registration.read(thread))
-        yield from aside(partial(_tidy, cold, {new.key, announced.key}, new.folder))
+        yield from external(partial(_tidy, cold, {new.key, announced.key}, new.folder))
         return found or archived
 
     return retry(thread, attempt)
@@ -173,7 +173,7 @@ def unpack(thread: str, data: bytes, archive: Archive) -> WholeThread:
 
 def opened(thread: str, data: bytes, archive: Archive) -> Workflow[WholeThread]:
     """Unpack an archive, which may take long; see `unpack`."""
-    return aside(partial(unpack, thread, data, archive))
+    return external(partial(unpack, thread, data, archive))
 
 
 def reopen(whole: WholeThread, archive: Archive, now: int) -> Operation[None]:
@@ -197,7 +197,7 @@ def reopen(whole: WholeThread, archive: Archive, now: int) -> Operation[None]:
         change = plain._replace(
             checkpoints=whole.checkpoints,
             writes=whole.writes,
-            bump=True,
+            bump_generation=True,
             entry=back._replace(state=archive.state),
             touch=thread_summary.of_rows(*stored_of(whole), size),
         )

@@ -37,7 +37,7 @@ from threadkeep._core.engine.model import (
     ScanCheckpoints,
     Segment,
 )
-from threadkeep._core.engine.operation import Commit, Fetch, Requests, aside, call, commit, fetch
+from threadkeep._core.engine.operation import Commit, Fetch, Requests, call, commit, external, fetch
 from threadkeep._core.engine.optimistic import retry
 from threadkeep._core.engine.thread_entry import (
     EntryFence,
@@ -136,7 +136,7 @@ class TierLayer:
                 found = replies[number]
                 for segment in found:
                     if segment.data.startswith(STUB):
-                        replies[number] = yield from aside(whole, self.cold, read.thread, found)
+                        replies[number] = yield from external(whole, self.cold, read.thread, found)
                         break
         return replies
 
@@ -164,7 +164,7 @@ class TierLayer:
         if self.cold is None or archive is None:
             raise ThreadArchivedError(hint=WITH_COLD, thread=thread)
         try:
-            data = yield from aside(self.cold.get, archive.key)
+            data = yield from external(self.cold.get, archive.key)
             found = yield from lazy.archive.opened(thread, data, archive)
         except CorruptionError:
             now = yield from fetch(ReadEntry(thread))
@@ -239,7 +239,7 @@ class TierLayer:
         if not archive.folder.startswith(home):
             return  # another store put it there, of which this one is a copy
         try:
-            yield from aside(self.cold.clear, archive.folder)
+            yield from external(self.cold.clear, archive.folder)
         except ThreadkeepError as error:
             raise BackendError(
                 f"The thread is deleted, but its archive is not: {error.message}",

@@ -64,12 +64,12 @@ from threadkeep._core.engine.refs import covering, span_of
 from threadkeep._core.engine.rows import heads, unpack_writes
 from threadkeep._core.engine.thread_entry import (
     WITH_CHECKPOINTS,
+    EntryUpdate,
     ThreadEntry,
-    Touch,
     is_archived,
     is_there,
 )
-from threadkeep._run.layers.driver import Runner, Workflow, aside, on
+from threadkeep._run.layers.driver import Runner, Workflow, external, on
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -287,21 +287,21 @@ def _move(
     """Move segments into an object of their own, and put stubs in their place."""
     key = f"{archive.folder}{secrets.token_hex(8)}{_SUFFIX}"
     data, stubs = stubs_for(go, key)
-    yield from aside(partial(put, cold, key, data))
+    yield from external(partial(put, cold, key, data))
     size = max(archive.offloaded, 0) + _bytes_of(go)
     batch = _exchange(engine.now(), snapshot.thread, snapshot.rows, old, [*stay, *stubs])
-    total = thread_summary.of_thread(snapshot.rows).size + cast("Touch", batch.touch).size
+    total = thread_summary.of_thread(snapshot.rows).size + cast("EntryUpdate", batch.touch).size
     batch = batch._replace(
         fences=snapshot.fences,
         entry=with_archive(cast("ThreadEntry", snapshot.entry), archive._replace(offloaded=size)),
-        touch=Touch(size=total, whole=True),
+        touch=EntryUpdate(size=total, whole=True),
     )
     try:
         yield from on(store, commit(batch))
     except OVERTAKEN:
         _, needed = yield from on(store, _objects_of(snapshot.thread))
         if key not in needed:  # else it was done, and the answer was lost
-            yield from aside(partial(cold.delete, key))
+            yield from external(partial(cold.delete, key))
             raise
     engine.working_set.forget(snapshot.thread)
 
@@ -316,7 +316,7 @@ def _exchange(
         rows.generation,
         segments=tuple(new),
         drop_segments=tuple(map(segment_key, old)),
-        touch=Touch(size=_bytes_of(new) - _bytes_of(old)),
+        touch=EntryUpdate(size=_bytes_of(new) - _bytes_of(old)),
     )
 
 
@@ -401,7 +401,7 @@ def tidy(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Workflo
     rows, needed = yield from on(store, _objects_of(thread))
     home, left = cold.home(thread), dict[str, int]()
     if archive.folder.startswith(home):
-        left = yield from aside(partial(_tidy, cold, archive.folder, needed))
+        left = yield from external(partial(_tidy, cold, archive.folder, needed))
     elsewhere = {key: size for key, size in needed.items() if not key.startswith(home)}
     missing = needed.keys() - left.keys() - elsewhere.keys()
     if missing:
@@ -442,6 +442,6 @@ def _note(engine: Engine, snapshot: Snapshot, new: ThreadEntry) -> Operation[Non
     if new == snapshot.entry and size == new.size:
         return
     fences = (snapshot.entry_fence,) if is_shared else snapshot.fences
-    touch = None if size == new.size else Touch(size=size, whole=True)
+    touch = None if size == new.size else EntryUpdate(size=size, whole=True)
     with suppress(ConflictError):  # something else was written meanwhile: the next time will do
         yield from commit(Batch(new.thread, engine.now(), fences=fences, entry=new, touch=touch))

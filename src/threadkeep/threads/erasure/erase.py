@@ -38,15 +38,15 @@ from threadkeep._core.engine.operation import Fetch, Operation, Progress, commit
 from threadkeep._core.engine.optimistic import Build, Snapshot, T, optimistic
 from threadkeep._core.engine.refs import span_of
 from threadkeep._core.engine.thread_entry import (
+    EntryUpdate,
     ReadEntry,
     ThreadEntry,
     ThreadQuery,
-    Touch,
     is_there,
     sound,
 )
 from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers.driver import Runner, Workflow, aside, on
+from threadkeep._run.layers.driver import Runner, Workflow, external, on
 from threadkeep._stores.base import ScrubReport
 from threadkeep.errors import (
     ConflictError,
@@ -260,7 +260,7 @@ def _clear_archives(
     if cold is None:
         return ScrubReport()
     for name in threads:
-        yield from aside(partial(cold.clear, cold.home(name)))
+        yield from external(partial(cold.clear, cold.home(name)))
     others = [_ELSEWHERE.format(folder) for folder in elsewhere]
     return ScrubReport(("archives in the cold store",), (_VERSIONS, *others))
 
@@ -390,13 +390,13 @@ def _empty(engine: Engine, thread: str, rehearsal: _Rehearsal | None) -> Operati
             drop_segments=tuple(
                 [segment_key(s) for s in rows.segments if not touches(used, span_of(s))]
             ),
-            bump=True,
-            touch=Touch(whole=True),
+            bump_generation=True,
+            touch=EntryUpdate(whole=True),
         )
         batch = yield from shortened(engine, snapshot, batch, used, wholly=True)
         freed = _freed(rows, batch)
         if rehearsal is None:
-            return batch._replace(touch=Touch(whole=True)), _report(thread, rows, freed)
+            return batch._replace(touch=EntryUpdate(whole=True)), _report(thread, rows, freed)
         heap = min(thread, *rows.family)
         new = {key: size - rehearsal.freed.get((heap, key), 0) for key, size in freed.items()}
         rehearsal.freed.update({(heap, key): size for key, size in freed.items()})

@@ -62,7 +62,7 @@ from threadkeep._core.engine.rows import (
     with_body,
     with_manifest,
 )
-from threadkeep._core.engine.thread_entry import Touch
+from threadkeep._core.engine.thread_entry import EntryUpdate
 from threadkeep.errors import StaleThreadError, invalid
 
 SEGMENT_ROW = 64  # bytes that a segment takes beside its data, about
@@ -168,7 +168,7 @@ def _drop_rows(
         engine.now(),
         drop_checkpoints=tuple(map(checkpoint_key, found)),
         drop_writes=tuple(map(write_key, writes)),
-        touch=Touch(-sum(map(thread_summary.row_size, rows))),
+        touch=EntryUpdate(-sum(map(thread_summary.row_size, rows))),
     )
     if found:
         yield from commit(batch)
@@ -222,7 +222,7 @@ def thinning(
         drop_writes=tuple(map(write_key, gone)),
         hide_checkpoints=tuple([k for k in hidden if not stored[k].row.flags & HIDDEN]),
         drop_segments=tuple(map(segment_key, unused)),
-        bump=True,
+        bump_generation=True,
         touch=thread_summary.of_rows(left, orphans, snapshot.segment_bytes(without=unused)),
     )
 
@@ -271,7 +271,7 @@ def shortened(
             old.append(segment_key(info))
             new += shorter
             less += gained
-    touch = cast("Touch", batch.touch)
+    touch = cast("EntryUpdate", batch.touch)
     if snapshot.counts_segments:
         touch = touch._replace(size=touch.size - less)
     return batch._replace(

@@ -30,8 +30,8 @@ from threadkeep._core.engine.registration import ALL, PAGE, page_of
 from threadkeep._core.engine.rows import visible
 from threadkeep._core.engine.thread_entry import (
     OWN_TAGS,
+    EntryUpdate,
     ThreadEntry,
-    Touch,
     damaged,
     is_archived,
     is_there,
@@ -320,7 +320,7 @@ def _fitting(
 
 def _size(batch: Batch) -> int:
     """Bytes of the thread afterwards."""
-    return cast("Touch", batch.touch).size
+    return cast("EntryUpdate", batch.touch).size
 
 
 def _removes(batch: Batch) -> bool:
@@ -385,9 +385,9 @@ def _settled(
     size = _size(batch)
     note = thread_entry.record_label(_SETTLED, [*_state_of(entry, own, size), until])
     if _removes(batch):
-        touch = cast("Touch", batch.touch)._replace(labels=(note,))
+        touch = cast("EntryUpdate", batch.touch)._replace(labels=(note,))
         return batch._replace(touch=touch)
-    touch = Touch(size=size, whole=True, labels=(note,))
+    touch = EntryUpdate(size=size, whole=True, labels=(note,))
     return Batch(batch.thread, batch.now, batch.generation, fences=snapshot.fences, touch=touch)
 
 

@@ -21,7 +21,7 @@ from threadkeep._core.engine.cold_references import STUB
 from threadkeep._core.engine.operation import Progress, no_progress
 from threadkeep._core.engine.thread_entry import is_archived
 from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers.driver import Runner, Workflow, aside, on, within
+from threadkeep._run.layers.driver import Runner, Workflow, external, on, within
 from threadkeep._stores.files import file_errors, replacing
 from threadkeep._stores.sqlite.opening import wal_of
 from threadkeep.errors import (
@@ -166,7 +166,7 @@ def export_bundle(
 ) -> Workflow[ExportReport]:
     """Write threads to a bundle; see `Threads.export_bundle`."""
     names, path, progress = validation.thread_ids(threads), Path(file), progress or no_progress
-    yield from aside(partial(check_may_be_replaced, path))
+    yield from external(partial(check_may_be_replaced, path))
     source = store.beneath()
     archived, skipped = list[str](), dict[str, str]()
     add = partial(_add_digested, source, archived=None if names is not None else archived)
@@ -174,7 +174,7 @@ def export_bundle(
     if names is None:
         names = yield from on(source, whole_thread.all_threads())
     counts = yield from _write(path, names, add, progress, may_skip, check=True)
-    size = yield from aside(lambda: path.stat().st_size)
+    size = yield from external(lambda: path.stat().st_size)
     return ExportReport(sum(map(bool, counts)), sum(counts), size, tuple(archived), skipped)
 
 
@@ -206,9 +206,9 @@ def _write(
 
     def write() -> Workflow[list[int]]:
         counts = []
-        part = yield from aside(partial(stack.enter_context, replacing(file)))
-        opened = stack.enter_context((yield from aside(lambda: part.open("wb"))))
-        bundle = yield from aside(partial(BundleWriter, opened))
+        part = yield from external(partial(stack.enter_context, replacing(file)))
+        opened = stack.enter_context((yield from external(lambda: part.open("wb"))))
+        bundle = yield from external(partial(BundleWriter, opened))
         for done, name in enumerate(names, 1):
             try:
                 counts.append((yield from add(bundle, name)))
@@ -217,8 +217,8 @@ def _write(
                     raise
                 skipped[name] = error.message
             progress("threads read", done, len(names))
-        yield from aside(bundle.end)
-        yield from aside(opened.close)
+        yield from external(bundle.end)
+        yield from external(opened.close)
         if check:
             yield from verify(part, progress, digests=True)
         return counts
@@ -231,7 +231,7 @@ def _add_as_it_is(store: Runner, bundle: BundleWriter, name: str) -> Workflow[in
     """Write a thread; return 0 for a deleted one, which only has a tombstone."""
     whole = yield from on(store, whole_thread.read_thread(name, stubs=True))
     if not whole.is_nothing:
-        yield from aside(partial(bundle.add, whole))
+        yield from external(partial(bundle.add, whole))
     return int(whole.is_listed)
 
 
@@ -246,9 +246,9 @@ def _add_digested(
     if not whole.checkpoints:
         hint = "Find its id: saver.threads.search(), or `threadkeep threads`."
         raise ThreadNotFoundError(hint=hint, thread=name)
-    digests = yield from aside(partial(digest.of_checkpoints, whole))
+    digests = yield from external(partial(digest.of_checkpoints, whole))
     whole = replaced(whole, digests=tuple(digests.values()))
-    yield from aside(partial(bundle.add, whole))
+    yield from external(partial(bundle.add, whole))
     return len(whole.checkpoints)
 
 
@@ -267,7 +267,7 @@ def import_bundle(
     """Put the threads of a bundle into a store; see `Threads.import_bundle`."""
     path, progress = Path(file), progress or no_progress
     new = None if thread is None else validation.text("thread_id", thread)
-    yield from aside(partial(check_is_bundle, path))
+    yield from external(partial(check_is_bundle, path))
     names = yield from verify(path, progress, digests=True)
     if new is not None and len(names) != 1:
         raise InvalidArgumentError(
@@ -284,7 +284,7 @@ def verify(file: Path, progress: Progress, *, digests: bool = False) -> Workflow
 
     def look(whole: WholeThread) -> Workflow[None]:
         if digests:
-            yield from aside(partial(_checked_digests, whole))
+            yield from external(partial(_checked_digests, whole))
         names.append(whole.thread)
         progress("threads verified", len(names), 0)
 
@@ -334,13 +334,15 @@ def _so_far(done: Iterable[str], total: int) -> str:
 
 def _put(store: Runner, whole: WholeThread, options: ImportOptions) -> Workflow[Outcome]:
     is_checked = options.digests and not options.dry_run
-    expected = (yield from aside(partial(_checked_digests, whole))) if is_checked else {}
+    expected = (yield from external(partial(_checked_digests, whole))) if is_checked else {}
     now = time.time_ns() // 1000
     put = put_thread(whole, now, replace=options.replace, dry_run=options.dry_run)
     outcome = yield from on(store, put)
     if is_checked:
         stored = yield from on(store, whole_thread.read_thread(whole.thread))
-        compare(whole.thread, expected, (yield from aside(partial(digest.of_checkpoints, stored))))
+        compare(
+            whole.thread, expected, (yield from external(partial(digest.of_checkpoints, stored)))
+        )
     return outcome
 
 
@@ -378,7 +380,7 @@ def _each(
 ) -> Workflow[None]:
     """Handle each thread of a bundle, read beside the event loop."""
     with closing(_threads(file, thread)) as threads:
-        while (whole := (yield from aside(partial(next, threads, None)))) is not None:
+        while (whole := (yield from external(partial(next, threads, None)))) is not None:
             yield from handle(whole)
 
 

@@ -20,7 +20,7 @@ from threadkeep._core.engine.optimistic import retry
 from threadkeep._core.engine.rows import created_at
 from threadkeep._core.engine.thread_entry import is_archived, is_there
 from threadkeep._run.layered_store import LayeredStore, store_of
-from threadkeep._run.layers.driver import Runner, Workflow, aside, on
+from threadkeep._run.layers.driver import Runner, Workflow, external, on
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -171,18 +171,18 @@ class _Mirror:
 
     def _digests_there(self, name: str) -> Workflow[Digests]:
         whole = yield from on(self.there, whole_thread.read_thread(name, stub=False))
-        return (yield from aside(partial(digest.of_checkpoints, whole)))
+        return (yield from external(partial(digest.of_checkpoints, whole)))
 
     def _are_equal(self, own: WholeThread) -> Workflow[bool]:
         """Compare the digests of threads whose rows differ."""
         whole = yield from self._read(own)
-        digests = yield from aside(partial(digest.of_checkpoints, whole))
+        digests = yield from external(partial(digest.of_checkpoints, whole))
         return digests == (yield from self._digests_there(own.thread))
 
     def _copy(self, own: WholeThread, *, replace: bool) -> Workflow[Digests]:
         """Copy a thread as it is now, all of it or what is missing; return its digests."""
         whole = yield from self._read(own)
-        expected = yield from aside(partial(digest.of_checkpoints, whole))
+        expected = yield from external(partial(digest.of_checkpoints, whole))
         now = time.time_ns() // 1000
         put = putting.put_thread(whole, now, replace=replace, marks=True)
         yield from on(self.there, put)

@@ -170,7 +170,7 @@ def _batches(whole: WholeThread, stored: set[Row], there: Snapshot, now: int) ->
     batches = list(_row_batches(plain, there.rows_fence, rows_of(whole) - stored))
     yield from batches[:-1]
     for last in batches[-1:]:
-        yield last._replace(bump=not stored)
+        yield last._replace(bump_generation=not stored)
 
 
 def _registered(whole: WholeThread, now: int) -> Batch:
@@ -186,7 +186,7 @@ def _registered(whole: WholeThread, now: int) -> Batch:
         segments=whole.segments,
         checkpoints=whole.checkpoints,
         writes=whole.writes,
-        bump=True,
+        bump_generation=True,
         entry=entry,
         touch=touch,
     )
@@ -206,8 +206,13 @@ def _merge_entry(whole: WholeThread, now: int, last: Batch) -> Operation[None]:
             entry = own
         entry = entry._replace(pinned=own.pinned or entry.pinned, ttl=own.ttl or entry.ttl)
     # (a thread of generation 0 counts as never archived)
-    bump, fences = last.bump or is_archived(own), (*last.fences, there.entry_fence)
-    yield from commit(last._replace(fences=fences, bump=bump, entry=entry, touch=touch))
+    bump_generation, fences = (
+        last.bump_generation or is_archived(own),
+        (*last.fences, there.entry_fence),
+    )
+    yield from commit(
+        last._replace(fences=fences, bump_generation=bump_generation, entry=entry, touch=touch)
+    )
 
 
 def _row_batches(plain: Batch, done: RowsFence, rows: Iterable[Row]) -> Iterator[Batch]:
