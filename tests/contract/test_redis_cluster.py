@@ -21,7 +21,7 @@ from threadkeep._stores.redis.rows import (
     index_of,
     keys_of,
 )
-from threadkeep._stores.redis.scripts import Call
+from threadkeep._stores.redis.scripts import RedisCommand
 from threadkeep._stores.sync_bridge import finish
 from threadkeep.cache import open_cache
 from threadkeep.errors import StaleThreadError
@@ -125,7 +125,7 @@ class Sweeping:
         answers = await self.inner.send(calls)
         if calls[0].words[0] == "ZADD" and self.times:
             self.times -= 1
-            await self.inner.send([Call(("DEL", self.index))])
+            await self.inner.send([RedisCommand(("DEL", self.index))])
         return answers
 
 

@@ -15,8 +15,8 @@ from threadkeep._core.engine.operation import (
 )
 from threadkeep._run.layers.driver import (
     BackendPair,
+    BottomStore,
     Stack,
-    Store,
 )
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep.errors import ThreadkeepError
@@ -63,7 +63,7 @@ class Awaited(AsyncBackend):
 
 
 def stack_of(backend: Any, *layers: Any) -> Stack:
-    return Stack(Store(backend), layers)
+    return Stack(BottomStore(backend), layers)
 
 
 def one(request: Request) -> Generator[Request, Any, Any]:

@@ -14,8 +14,15 @@ from threadkeep._core.engine.operation import External, Requests, call
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.engine.working_set import WorkingSet
 from threadkeep._run.group_commit import AT_ONCE, GroupCommit
-from threadkeep._run.layers.driver import BackendPair, Stack, Store, Workflow, on, sync_or_async
-from threadkeep._run.layers.layer import Layer
+from threadkeep._run.layers.driver import (
+    BackendPair,
+    BottomStore,
+    Stack,
+    Workflow,
+    on,
+    sync_or_async,
+)
+from threadkeep._run.layers.layer import StoreLayer
 from threadkeep._stores import process_forks
 from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.open import open_hot
@@ -34,7 +41,7 @@ if TYPE_CHECKING:
 RANDOM = SystemRandom()  # tokens must differ even where a program seeds its random numbers
 
 
-class ColdLayer(Layer, Protocol):
+class ColdLayer(StoreLayer, Protocol):
     """The layer that brings back what is in the cold store, if there is one."""
 
     cold: ColdStore | None
@@ -56,7 +63,7 @@ class LayeredStore(Stack):
         working_set_bytes: int = 0,
     ) -> None:
         # (what is seldom needed is imported where it is)
-        store = Store(backend, group_commit or AT_ONCE)
+        store = BottomStore(backend, group_commit or AT_ONCE)
         self.cold = tier.cold
         self.tiering = tiering
         self.retention: Retention | None = None  # of threads without a policy of their own
@@ -64,7 +71,7 @@ class LayeredStore(Stack):
         self._cache: CacheLayer | None = None
         self._write_behind: WriteBehindLayer | None = None
         self._check(store, group_commit, write_behind)
-        layers: list[Layer] = []
+        layers: list[StoreLayer] = []
         if cache is not None or self._hot is not None:
             from threadkeep._run.segment_cache.layer import (  # noqa: PLC0415
                 CacheLayer,
@@ -93,7 +100,7 @@ class LayeredStore(Stack):
         process_forks.watch(self.working_set)
 
     def _check(
-        self, store: Store, group_commit: GroupCommit | None, write_behind: WriteBehind | None
+        self, store: BottomStore, group_commit: GroupCommit | None, write_behind: WriteBehind | None
     ) -> None:
         """Refuse options that the backend does not support."""
         backend = store.backend

@@ -22,8 +22,8 @@ from threadkeep._core.engine.usage import Counters
 from threadkeep._core.validation import LONGEST, duration, is_count, micros
 from threadkeep._run.layers.driver import (
     BackendPair,
+    BottomStore,
     Closing,
-    Store,
     Workflow,
     sync_and_async,
     sync_or_async,
@@ -114,7 +114,7 @@ class NodeCache(BaseCache[Any], Closing):
             raise
         self._backend = backend
         self._owned = BackendPair(backend) if owned else None
-        self._store = Store(entries)
+        self._store = BottomStore(entries)
         self._blocking, self._awaited = Blocking(self._store), Awaited(self._store)
         self._leases = None if lifetime is None else Leases(lifetime)
         self._used: set[bytes] = set()  # ids, since uses were last noted

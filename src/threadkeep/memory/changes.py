@@ -19,7 +19,7 @@ from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow, sync_and_async
 from threadkeep.errors import StateError, ThreadNotFoundError, invalid
 from threadkeep.memory import window
-from threadkeep.memory.archiving import CHUNK, Seen
+from threadkeep.memory.archiving import CHUNK, SeenCheckpoint
 from threadkeep.memory.records import POINTER, Record
 from threadkeep.memory.summaries import Summary
 from threadkeep.memory.view import LayeredView
@@ -188,7 +188,7 @@ class LayeredChanges(LayeredView):
     def _write(
         self,
         config: RunnableConfig,
-        seen: Seen | None,
+        seen: SeenCheckpoint | None,
         live: list[BaseMessage],
         record: Record | None,
         *,
@@ -214,7 +214,7 @@ class LayeredChanges(LayeredView):
         above = config if seen is None else seen.found.config
         return cast("RunnableConfig", (yield from self._call("put", above, checkpoint, more, new)))
 
-    def _found(self, config: Place) -> Workflow[Seen]:
+    def _found(self, config: Place) -> Workflow[SeenCheckpoint]:
         """Return a checkpoint as it is stored; of a head, after what is due has left the window.
 
         Raises:

@@ -14,7 +14,7 @@ from threadkeep._core import arguments, validation
 from threadkeep._run.layers.driver import Workflow, sync_and_async
 from threadkeep.errors import invalid
 from threadkeep.memory import records, window
-from threadkeep.memory.archiving import Seen, effective_count
+from threadkeep.memory.archiving import SeenCheckpoint, effective_count
 from threadkeep.memory.policy import LayerName
 from threadkeep.memory.records import Group, Record
 
@@ -83,7 +83,7 @@ class MessageGroups:
 
     list, alist = sync_and_async(_list)
 
-    def _of(self, seen: Seen) -> Workflow[Groups]:
+    def _of(self, seen: SeenCheckpoint) -> Workflow[Groups]:
         chain: Sequence[Record] = ()
         if seen.record is not None:
             known = yield from self._layered._all_records(seen.thread)  # noqa: SLF001 - likewise
@@ -173,7 +173,7 @@ class MessageGroups:
 
     expand, aexpand = sync_and_async(_expand)
 
-    def _set(self, seen: Seen, new: Sequence[Group]) -> Workflow[Groups]:
+    def _set(self, seen: SeenCheckpoint, new: Sequence[Group]) -> Workflow[Groups]:
         """Store a checkpoint with these groups, and of those by hand what they leave."""
         layered = self._layered
         before = seen.record or (yield from layered._first(seen))  # noqa: SLF001 - a part of it
@@ -188,12 +188,12 @@ class MessageGroups:
         return (yield from self._list(config))
 
 
-def _stop(seen: Seen) -> int:
+def _stop(seen: SeenCheckpoint) -> int:
     return seen.record.stop if seen.record is not None else 0
 
 
 def _checked(
-    layered: LayeredCheckpointSaver, seen: Seen, start: Any, stop: Any
+    layered: LayeredCheckpointSaver, seen: SeenCheckpoint, start: Any, stop: Any
 ) -> Workflow[list[BaseMessage]]:
     """Return the messages of a range that separates no tool call from its results."""
     numbers = validation.is_count(start, 0) and validation.is_count(stop, 1)

@@ -25,7 +25,12 @@ from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.archives.layer import TierLayer
 from threadkeep.threads.transfer import bundles
-from threadkeep.threads.transfer.bundles import ImportOptions, Kind, check_may_be_replaced, kind_of
+from threadkeep.threads.transfer.bundles import (
+    BackupKind,
+    ImportOptions,
+    check_may_be_replaced,
+    kind_of,
+)
 
 Format = Literal["native", "bundle"]
 
@@ -43,7 +48,7 @@ class BackupReport(NamedTuple):
         skipped: damaged threads that a bundle does not hold, each with the reason.
     """
 
-    kind: Kind
+    kind: BackupKind
     size: int
     threads: int | None
     away: tuple[str, ...]
@@ -70,7 +75,7 @@ def back_up(
     if path is not None and file.exists() and Path(path).exists() and file.samefile(path):
         raise InvalidArgumentError(f"{file} is the store itself.", hint="Use another file.")
     threads, skipped = None, dict[str, str]()
-    if kind is Kind.BUNDLE:
+    if kind is BackupKind.BUNDLE:
         with _readable(store, file.parent, progress) as backend:
             threads = driver.run(
                 bundles.back_up(LayeredStore(backend, TierLayer()), file, progress, skipped)
@@ -105,7 +110,7 @@ def restore(
         InvalidArgumentError: the backup is of another kind of store.
     """
     kind, path = kind_of(file), file_of(store)
-    if kind is Kind.BUNDLE:
+    if kind is BackupKind.BUNDLE:
         names = driver.run(bundles.verify(file, progress))
         with closing(driver.BackendPair(_opened(store, read_only=False)).blocking) as backend:
             backend.migrate()
@@ -116,10 +121,10 @@ def restore(
             done = driver.run(fill)
         return RestoreReport(len(done.added), len(done.unchanged))
     now = time.time_ns() // 1000
-    if kind is Kind.SQLITE and path is not None:
+    if kind is BackupKind.SQLITE and path is not None:
         _check_sound(file, progress)
         return RestoreReport(maintenance.restore(file, path, now, replace=replace))
-    if kind is Kind.POSTGRES and is_postgres(store):
+    if kind is BackupKind.POSTGRES and is_postgres(store):
         postgres_dumps(store, _folder(programs)).restore(file, now, replace=replace)
         return RestoreReport(None)
     raise InvalidArgumentError(
@@ -129,16 +134,16 @@ def restore(
     )
 
 
-def _kind_for(store: str, file: Path, form: Format | None) -> Kind:
-    own = Kind.POSTGRES if is_postgres(store) else Kind.BUNDLE
+def _kind_for(store: str, file: Path, form: Format | None) -> BackupKind:
+    own = BackupKind.POSTGRES if is_postgres(store) else BackupKind.BUNDLE
     if file_of(store) is not None:
-        own = Kind.SQLITE
-    if form == "native" and own is Kind.BUNDLE:
+        own = BackupKind.SQLITE
+    if form == "native" and own is BackupKind.BUNDLE:
         raise InvalidArgumentError(
             "This kind of store has no backup format of its own.", hint="Use --format bundle."
         )
     by_name = form is None and file.suffix == BUNDLE_SUFFIX
-    return Kind.BUNDLE if form == "bundle" or by_name else own
+    return BackupKind.BUNDLE if form == "bundle" or by_name else own
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from threadkeep.savers.savers import open_saver
 from threadkeep.sessions import checkpoint as valid
 from threadkeep.sessions.checkpoint import Checkpoint, as_type
 from threadkeep.sessions.config import CheckpointConfig
-from threadkeep.sessions.records import Draft, Place, SaverRecords, surplus
+from threadkeep.sessions.records import Place, SaverRecords, SessionDraft, surplus
 from threadkeep.sessions.stores import (
     CheckpointStore,
     SaverCheckpointStore,
@@ -93,7 +93,7 @@ class CheckpointManager(Closing):
                 anew.
         """
         records = self._open()
-        draft = Draft(
+        draft = SessionDraft(
             valid.session(session_id),
             valid.workflow(workflow_id),
             state,

@@ -20,11 +20,11 @@ from threadkeep.savers.savers import MemorySaver, SqliteSaver
 from threadkeep.sessions.checkpoint import Checkpoint, count, now, text
 from threadkeep.sessions.checkpoint import session as session_of
 from threadkeep.sessions.records import (
-    Draft,
     Place,
     Remembered,
     Saved,
     SaverRecords,
+    SessionDraft,
     closing,
     place,
     refuse,
@@ -82,7 +82,7 @@ class SaverCheckpointStore(Closing):
         its_id = None if checkpoint.get("id") is None else found.id
         created = None if checkpoint.get("created_at") is None else found.created_at
         names = (found.session_id, found.workflow_id)
-        draft = Draft(*names, found.state_data, found.metadata, its_id, created)
+        draft = SessionDraft(*names, found.state_data, found.metadata, its_id, created)
         return (yield from self.records.save(draft)).id
 
     save, asave = sync_and_async(_save)
@@ -181,7 +181,7 @@ class StoreRecords:
         self._store = store
         self._remembered = Remembered()
 
-    def save(self, draft: Draft) -> Workflow[Saved]:
+    def save(self, draft: SessionDraft) -> Workflow[Saved]:
         """See `SaverRecords.save`."""
         made = now()
         created = draft.created_at or made

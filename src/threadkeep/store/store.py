@@ -31,7 +31,7 @@ from threadkeep._run.group_commit import GroupCommit
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow
 from threadkeep._stores.base import Backend
-from threadkeep._stores.items.values import Packer
+from threadkeep._stores.items.values import ItemPacker
 from threadkeep._stores.process_forks import PerLoop
 from threadkeep.errors import ClosedError, InvalidArgumentError, invalid
 from threadkeep.savers.maintenance import Done
@@ -39,7 +39,7 @@ from threadkeep.store import operations, puts, transfer
 from threadkeep.store.backends import items_over
 from threadkeep.store.calls import Calls
 from threadkeep.store.embedding import Index
-from threadkeep.store.items import Engine, ItemVersion
+from threadkeep.store.items import ItemEngine, ItemVersion
 from threadkeep.store.transfer import ItemEraseReport
 from threadkeep.threads.retention.background import Collector
 
@@ -116,10 +116,10 @@ class Store(BaseStore, driver.Closing):
             )
         backend = self._pair.backend
         items = items_over(backend, self._index.options if self._index else None)
-        self._rows = driver.Store(items, group_commit)
+        self._rows = driver.BottomStore(items, group_commit)
         self._stack = driver.Stack(self._rows)
-        self._engine = Engine(
-            packer=Packer(serde),
+        self._engine = ItemEngine(
+            packer=ItemPacker(serde),
             index=self._index,
             now=_now,
             omit_expired=bool(self.ttl_config and self.ttl_config.get("omit_expired")),

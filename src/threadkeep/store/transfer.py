@@ -35,7 +35,7 @@ from threadkeep._stores.items.records import FindItems, ItemPut, ItemRow, Namesp
 from threadkeep._stores.items.values import without_checksum
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.store import puts as putting
-from threadkeep.store.items import Engine, readable
+from threadkeep.store.items import ItemEngine, readable
 from threadkeep.store.operations import labels
 
 _FORMAT = {"format": "threadkeep-items", "version": 1}
@@ -67,7 +67,7 @@ def erase(stack: Stack, pair: BackendPair, prefix: Namespace) -> Workflow[ItemEr
 # -- files -------------------------------------------------------------------------------
 
 
-def export_items(stack: Stack, engine: Engine, path: Path, prefix: Namespace) -> Workflow[int]:
+def export_items(stack: Stack, engine: ItemEngine, path: Path, prefix: Namespace) -> Workflow[int]:
     """Write items to a file, a line each; return their number. Damaged ones are logged."""
     context = ExitStack()
 
@@ -80,7 +80,7 @@ def export_items(stack: Stack, engine: Engine, path: Path, prefix: Namespace) ->
         return (yield from within(context, write()))
 
 
-def _write(stack: Stack, engine: Engine, file: BinaryIO, prefix: Namespace) -> Workflow[int]:
+def _write(stack: Stack, engine: ItemEngine, file: BinaryIO, prefix: Namespace) -> Workflow[int]:
     read: Any = FindItems(prefix, _PAGE)
     exported = 0
     yield from external(partial(file.write, orjson.dumps(_FORMAT) + b"\n"))
@@ -117,7 +117,7 @@ def _line(row: ItemRow) -> bytes:
 
 
 def import_items(
-    stack: Stack, engine: Engine, source: Path | BaseStore, *, index: bool
+    stack: Stack, engine: ItemEngine, source: Path | BaseStore, *, index: bool
 ) -> Workflow[int]:
     """Put the items of a file, or of another store, into this one; return their number."""
     if isinstance(source, BaseStore):
@@ -192,7 +192,7 @@ def _put(line: bytes, number: int, path: Path) -> ItemPut:
 # -- other stores ------------------------------------------------------------------------
 
 
-def _copied(stack: Stack, engine: Engine, source: BaseStore, *, index: bool) -> Workflow[int]:
+def _copied(stack: Stack, engine: ItemEngine, source: BaseStore, *, index: bool) -> Workflow[int]:
     """Copy namespace by namespace: pages of a search may overlap, or leave items out."""
     copied = 0
     names: Any = yield from _asked(source, ListNamespacesOp(limit=_EVERYTHING))

@@ -1,4 +1,4 @@
-"""Builders of records, the base class of the contract's parts, and `Blocking`."""
+"""Builders of records, the base class of the contract's parts, and `BlockingBackend`."""
 # ruff: noqa: S101 - tests are made of asserts
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class Blocking(Backend):
+class BlockingBackend(Backend):
     """Runs an `AsyncBackend` on an event loop in a thread of its own.
 
     Args:
@@ -150,7 +150,7 @@ class Contract:
         self.backend = self.new_backend(tmp_path)
         yield
         self.backend.close()
-        if isinstance(self.backend, Blocking):
+        if isinstance(self.backend, BlockingBackend):
             self.backend.stop()
 
     def start_again(self) -> None:

@@ -265,7 +265,7 @@ class ReadSizes(NamedTuple):
     limit: int
 
 
-class ThreadSize(NamedTuple):
+class StoredThreadSize(NamedTuple):
     """The number of a thread's rows (hidden checkpoints count), and their contents in bytes."""
 
     thread: str
@@ -280,7 +280,7 @@ class Sizes(NamedTuple):
     """The sizes of some threads, and of the store."""
 
     total: int  # bytes that the whole store takes, with its own overhead and free space
-    threads: tuple[ThreadSize, ...]
+    threads: tuple[StoredThreadSize, ...]
 
 
 class ReadDamage(NamedTuple):

@@ -30,7 +30,7 @@ from threadkeep._core.engine.operation import (
 )
 from threadkeep._core.engine.operation import commit as committing
 from threadkeep._run.group_commit import AT_ONCE, GroupCommit, LoopWriter, Writer
-from threadkeep._run.layers.layer import Layer, drive, through
+from threadkeep._run.layers.layer import StoreLayer, drive, through
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.process_forks import PerLoop, ResetInChild
 from threadkeep._stores.sync_bridge import finish
@@ -164,7 +164,7 @@ class BackendPair:
             await in_thread(self._blocking.close)
 
 
-class Store(BackendPair):
+class BottomStore(BackendPair):
     """A backend as the bottom of a stack: it answers the requests that no layer has answered.
 
     Commits of a backend that commits groups go through a writer (`_run.group_commit`), unless
@@ -266,7 +266,7 @@ class Store(BackendPair):
 class Stack:
     """A store and the layers in front of it, from the outside in, on which operations run."""
 
-    def __init__(self, store: Store, layers: Sequence[Layer] = ()) -> None:
+    def __init__(self, store: BottomStore, layers: Sequence[StoreLayer] = ()) -> None:
         self._store = store
         self._layers = tuple(layers)
         self._handled = frozenset[type]().union(*[layer.handles for layer in layers])
@@ -275,7 +275,7 @@ class Stack:
         """See `BackendPair.opening`."""
         return self._store.opening()
 
-    def under(self, layer: Layer) -> Stack:
+    def under(self, layer: StoreLayer) -> Stack:
         """Return the same store and layers with one more in front."""
         return Stack(self._store, (layer, *self._layers))
 
@@ -314,7 +314,7 @@ class Stack:
             self._store.commit(change)
 
     def submit(self, change: Change) -> Awaitable[None] | None:
-        """Begin to commit a change for an awaiting caller. See `commit` and `Store.submit`."""
+        """Begin to commit a change for an awaiting caller. See `BottomStore.submit`."""
         if type(change) in self._handled:
             return self.arun_here(committing(change))
         return self._store.submit(change)

@@ -56,7 +56,7 @@ _FILES = {  # by the name of the script
 }
 
 
-class Call(NamedTuple):
+class RedisCommand(NamedTuple):
     """A command as it is sent; for one that runs a script, `whole` brings its text."""
 
     words: tuple[Word, ...]
@@ -75,11 +75,11 @@ def _script(name: str) -> tuple[str, str]:
 _SCRIPTS = {name: _script(name) for name in _FILES}
 
 
-def call(name: str, keys: Sequence[str], arguments: Sequence[Word]) -> Call:
+def call(name: str, keys: Sequence[str], arguments: Sequence[Word]) -> RedisCommand:
     """Call a script, named as in `_FILES`."""
     text, digest = _SCRIPTS[name]
     rest = (len(keys), *keys, *arguments)
-    return Call(("EVALSHA", digest, *rest), ("EVAL", text, *rest))
+    return RedisCommand(("EVALSHA", digest, *rest), ("EVAL", text, *rest))
 
 
 # -- arguments of changes --------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.sqlite.failures import named
-from threadkeep._stores.sqlite.opening import MEMORY, Location, open_first, transaction
+from threadkeep._stores.sqlite.opening import MEMORY, DatabaseLocation, open_first, transaction
 from threadkeep.errors import InvalidArgumentError, LockedError, OpenError, ThreadExistsError
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def back_up(path: str, file: Path, progress: Callable[[int, int], None]) -> int:
     called with how many pages are copied, and how many there are.
     """
     _check_is_file(path)
-    _, source = open_first(Location(path, "full", _BUSY_SECONDS, "rw"))
+    _, source = open_first(DatabaseLocation(path, "full", _BUSY_SECONDS, "rw"))
     with closing(source), closing(sqlite3.connect(file, isolation_level=None)) as target:
         with named(path):
             # Within a transaction of ours, nothing that others commit makes it start again.
@@ -171,9 +171,9 @@ def restore(file: Path, path: str, now: int, *, replace: bool) -> int:
     _check_is_file(str(file))
     if Path(path).exists() and file.samefile(path):
         raise InvalidArgumentError(f"{path} is the backup itself.", hint="Name another file.")
-    found, copy = open_first(Location(str(file), "full", _BUSY_SECONDS, "ro"))
+    found, copy = open_first(DatabaseLocation(str(file), "full", _BUSY_SECONDS, "ro"))
     copy.close()
-    _, db = open_first(Location(str(Path(path).absolute()), "full", _BUSY_SECONDS))
+    _, db = open_first(DatabaseLocation(str(Path(path).absolute()), "full", _BUSY_SECONDS))
     with closing(db), named(path):
         db.execute("ATTACH ? AS backup", (found.uri,))
         with transaction(db):

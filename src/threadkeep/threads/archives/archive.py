@@ -16,7 +16,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, cast
 
 from threadkeep._core.engine import registration, thread_summary
-from threadkeep._core.engine.cold_references import Archive, archive_of, is_at, with_archive
+from threadkeep._core.engine.cold_references import ArchiveRecord, archive_of, is_at, with_archive
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import Batch, DropThread, RowsFence, ThreadRows
 from threadkeep._core.engine.operation import Operation, commit, fetch_checkpoint
@@ -99,7 +99,9 @@ def archive(
     return retry(thread, attempt)
 
 
-def announce(engine: Engine, thread: str, home: str, *, stubs: bool = False) -> Operation[Archive]:
+def announce(
+    engine: Engine, thread: str, home: str, *, stubs: bool = False
+) -> Operation[ArchiveRecord]:
     """Let the entry name a folder of this store's before anything is in it; return its record.
 
     With `stubs` the record says that there may be some.
@@ -110,7 +112,7 @@ def announce(engine: Engine, thread: str, home: str, *, stubs: bool = False) -> 
         if entry.state not in WITH_CHECKPOINTS:
             raise StateError(f"A thread that is {entry.state} cannot be archived.", thread=thread)
         known = archive_of(entry)
-        archive = known or Archive("")
+        archive = known or ArchiveRecord("")
         if not archive.folder.startswith(home):
             archive = archive._replace(folder=f"{home}{token}/", name="", sha256="", size=0)
         if stubs and not archive.offloaded:
@@ -118,10 +120,10 @@ def announce(engine: Engine, thread: str, home: str, *, stubs: bool = False) -> 
         return entry if archive == known else with_archive(entry, archive)
 
     entry = yield from registration.change(engine, thread, update)
-    return cast("Archive", archive_of(entry))
+    return cast("ArchiveRecord", archive_of(entry))
 
 
-def pack(whole: WholeThread, announced: Archive, state: str) -> tuple[bytes, Archive]:
+def pack(whole: WholeThread, announced: ArchiveRecord, state: str) -> tuple[bytes, ArchiveRecord]:
     """Return a thread as an archive's bytes, a bundle with digests, and their record.
 
     `announced` is the record so far, `state` the thread's own, which it has again when it is back.
@@ -132,7 +134,7 @@ def pack(whole: WholeThread, announced: Archive, state: str) -> tuple[bytes, Arc
     bundle.end()
     data, name = file.getvalue(), f"{secrets.token_hex(8)}{_SUFFIX}"
     sha256 = hashlib.sha256(data).hexdigest()
-    return data, Archive(announced.folder, name, state, sha256, len(data))
+    return data, ArchiveRecord(announced.folder, name, state, sha256, len(data))
 
 
 def put(cold: ColdStore, key: str, data: bytes) -> None:
@@ -159,7 +161,7 @@ def _tidy(cold: ColdStore, keep: set[str], folder: str) -> None:
 # -- and back --------------------------------------------------------------------------
 
 
-def unpack(thread: str, data: bytes, archive: Archive) -> WholeThread:
+def unpack(thread: str, data: bytes, archive: ArchiveRecord) -> WholeThread:
     """Return the thread in an archive."""
     if hashlib.sha256(data).hexdigest() != archive.sha256:
         raise CorruptionError(
@@ -171,12 +173,12 @@ def unpack(thread: str, data: bytes, archive: Archive) -> WholeThread:
     return whole
 
 
-def opened(thread: str, data: bytes, archive: Archive) -> Workflow[WholeThread]:
+def opened(thread: str, data: bytes, archive: ArchiveRecord) -> Workflow[WholeThread]:
     """Unpack an archive, which may take long; see `unpack`."""
     return external(partial(unpack, thread, data, archive))
 
 
-def reopen(whole: WholeThread, archive: Archive, now: int) -> Operation[None]:
+def reopen(whole: WholeThread, archive: ArchiveRecord, now: int) -> Operation[None]:
     """Put back the rows of a thread, if it is archived there.
 
     Segments come first, which no row refers to yet; then all rows at once, with the state that the

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from threadkeep._core.engine.cold_references import (
     STUB,
     WITH_COLD,
-    Archive,
+    ArchiveRecord,
     Location,
     archive_of,
     is_at,
@@ -230,7 +230,7 @@ class TierLayer:
         if archive is not None and (left is None or left.folder != archive.folder):
             yield from self._remove(change.thread, archive)
 
-    def _remove(self, thread: str, archive: Archive) -> Requests[None]:
+    def _remove(self, thread: str, archive: ArchiveRecord) -> Requests[None]:
         """Remove the archives of a thread that is gone; a new one will have another folder."""
         if self.cold is None:
             _log.warning("A thread was deleted without its cold store: %s stays.", archive.folder)

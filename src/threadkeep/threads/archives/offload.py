@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from threadkeep._core.engine import cold_references, registration, thread_summary
 from threadkeep._core.engine.cold_references import (
-    Archive,
+    ArchiveRecord,
     Location,
     archive_of,
     is_stub,
@@ -59,7 +59,7 @@ from threadkeep._core.engine.operation import (
     fetch_checkpoint,
     fetch_segments,
 )
-from threadkeep._core.engine.optimistic import OVERTAKEN, Snapshot, read_snapshot, retry
+from threadkeep._core.engine.optimistic import OVERTAKEN, ThreadSnapshot, read_snapshot, retry
 from threadkeep._core.engine.refs import covering, span_of
 from threadkeep._core.engine.rows import heads, unpack_writes
 from threadkeep._core.engine.thread_entry import (
@@ -110,7 +110,7 @@ class OffloadReport:
 # -- the segments that may go ----------------------------------------------------------
 
 
-class Piece(NamedTuple):
+class OffloadPiece(NamedTuple):
     """A segment of which some positions, the `idle` ones, may be offloaded, and others not."""
 
     segment: SegmentInfo
@@ -120,7 +120,7 @@ class Piece(NamedTuple):
 
 def _movable(
     engine: Engine, thread: str, over: int, before: int | None, seen: Collection[SegmentKey]
-) -> Operation[tuple[Snapshot, list[Piece]]]:
+) -> Operation[tuple[ThreadSnapshot, list[OffloadPiece]]]:
     """Return the segments that neither the heads of a thread need nor its young checkpoints.
 
     Keyframes stay, as every look at the history reads them. Nothing of a thread that shares
@@ -168,11 +168,11 @@ def _rebuilding(lineage: Lineage, deltas: Iterable[Search]) -> Iterator[Span]:
                     yield from write.ref.needs if write.channel == channel else ()
 
 
-def _piece(segment: SegmentInfo, used: Positions, referred: Positions) -> Piece:
+def _piece(segment: SegmentInfo, used: Positions, referred: Positions) -> OffloadPiece:
     """Split a segment. What nothing refers to stays: it may be a former origin's, and is swept."""
     span = span_of(segment)
     busy = covering([*overlap(used, span), *_between(span, overlap(referred, span))])
-    return Piece(segment, tuple(_between(span, busy)), busy)
+    return OffloadPiece(segment, tuple(_between(span, busy)), busy)
 
 
 def _between(span: Span, some: Iterable[Span]) -> Iterator[Span]:
@@ -237,7 +237,7 @@ def move_out(
 
 
 def _cut(
-    engine: Engine, thread: str, pieces: Sequence[Piece], over: int
+    engine: Engine, thread: str, pieces: Sequence[OffloadPiece], over: int
 ) -> Operation[tuple[list[Segment], list[Segment], list[Segment]]]:
     """Read segments; return those that are worth it, and the parts that go and that stay."""
     read = yield from _exactly(thread, [span_of(piece.segment) for piece in pieces])
@@ -278,8 +278,8 @@ def _move(
     store: Runner,
     cold: ColdStore,
     engine: Engine,
-    snapshot: Snapshot,
-    archive: Archive,
+    snapshot: ThreadSnapshot,
+    archive: ArchiveRecord,
     old: Sequence[Segment],
     go: Sequence[Segment],
     stay: Sequence[Segment],
@@ -408,7 +408,7 @@ def tidy(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Workflo
         _log.error("The cold store has lost %s.", ", ".join(sorted(missing)))
         raise _lost(thread)
     new = with_archive(entry, archive._replace(offloaded=sum((left | elsewhere).values())))
-    yield from on(store, _note(engine, Snapshot(thread, entry, rows), new))
+    yield from on(store, _note(engine, ThreadSnapshot(thread, entry, rows), new))
 
 
 def _tidy(cold: ColdStore, folder: str, needed: Collection[str]) -> dict[str, int]:
@@ -431,7 +431,7 @@ def _tidy(cold: ColdStore, folder: str, needed: Collection[str]) -> dict[str, in
     return left
 
 
-def _note(engine: Engine, snapshot: Snapshot, new: ThreadEntry) -> Operation[None]:
+def _note(engine: Engine, snapshot: ThreadSnapshot, new: ThreadEntry) -> Operation[None]:
     """Write the entry, if it and the rows are those that were read.
 
     The size is corrected, too: a process that seals over a stub, or brings one back at the same

@@ -35,7 +35,7 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.operation import Fetch, Operation, Progress, commit, no_progress
-from threadkeep._core.engine.optimistic import Build, Snapshot, T, optimistic
+from threadkeep._core.engine.optimistic import Build, T, ThreadSnapshot, optimistic
 from threadkeep._core.engine.refs import span_of
 from threadkeep._core.engine.thread_entry import (
     EntryUpdate,
@@ -376,7 +376,7 @@ def _erase_thread(
 def _empty(engine: Engine, thread: str, rehearsal: _Rehearsal | None) -> Operation[ErasedThread]:
     """Remove all of a thread's rows, and what no other thread needs of its segments."""
 
-    def build(snapshot: Snapshot) -> Operation[tuple[Batch | None, ErasedThread]]:
+    def build(snapshot: ThreadSnapshot) -> Operation[tuple[Batch | None, ErasedThread]]:
         rows, gone = snapshot.rows, rehearsal.threads if rehearsal is not None else ()
         named = zip(rows.family, snapshot.others, strict=True)
         used = positions(Lineage(()), (), (), [one for name, one in named if name not in gone])
@@ -411,7 +411,7 @@ def sweep(engine: Engine, thread: str, *, alone: bool = False) -> Operation[tupl
     With `alone` nothing is done where it shares them. An archived thread holds no such thing.
     """
 
-    def build(snapshot: Snapshot) -> Operation[tuple[Batch | None, tuple[str, ...]]]:
+    def build(snapshot: ThreadSnapshot) -> Operation[tuple[Batch | None, tuple[str, ...]]]:
         rows = snapshot.rows
         if alone and snapshot.others:
             return None, rows.family

@@ -42,7 +42,7 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.operation import Operation, Progress, commit
-from threadkeep._core.engine.optimistic import Snapshot, read_snapshot, retry
+from threadkeep._core.engine.optimistic import ThreadSnapshot, read_snapshot, retry
 from threadkeep._core.engine.rows import heads, with_manifest
 from threadkeep._core.engine.thread_entry import (
     ARCHIVE_RECORD,
@@ -264,7 +264,7 @@ def _is_elsewhere(found: Examined) -> bool:
     return is_missing and not found.damaged and (is_fork or not found.rows.segments)
 
 
-def _registering(engine: Engine, snapshot: Snapshot) -> Batch:
+def _registering(engine: Engine, snapshot: ThreadSnapshot) -> Batch:
     """The change that puts the entry of a sound thread right."""
     rows, entry, now, new = snapshot.rows, snapshot.entry, engine.now(), None
     touch = thread_summary.of_thread(rows)
@@ -282,7 +282,7 @@ def _registering(engine: Engine, snapshot: Snapshot) -> Batch:
 
 
 def _removing(
-    engine: Engine, found: Examined, snapshot: Snapshot, report: RepairedThread
+    engine: Engine, found: Examined, snapshot: ThreadSnapshot, report: RepairedThread
 ) -> Repair:
     """The change that removes what is broken.
 
@@ -332,7 +332,10 @@ def _removing(
 
 
 def _new_entry(
-    snapshot: Snapshot, stay: Sequence[StoredCheckpoint], orphans: Sequence[WriteRow], now: int
+    snapshot: ThreadSnapshot,
+    stay: Sequence[StoredCheckpoint],
+    orphans: Sequence[WriteRow],
+    now: int,
 ) -> ThreadEntry:
     """The entry of a thread whose own row is damaged: of its rows, and what is sound of the old."""
     new, old = thread_summary.entry_of(snapshot.thread, stay, orphans, now), snapshot.entry
@@ -405,7 +408,7 @@ def _used(
     return by_log(spans)
 
 
-def _still_used(found: Examined, snapshot: Snapshot, key: SegmentKey) -> Finding:
+def _still_used(found: Examined, snapshot: ThreadSnapshot, key: SegmentKey) -> Finding:
     why = "sound rows refer to it"
     for name, rows in zip(found.rows.family, snapshot.others, strict=True):
         if touches(by_log(_readable_spans(rows)), _span(key)):

@@ -25,7 +25,7 @@ from threadkeep._core.engine.lineage import (
 )
 from threadkeep._core.engine.model import Batch, DropThread, ThreadRows
 from threadkeep._core.engine.operation import Operation, Progress
-from threadkeep._core.engine.optimistic import Snapshot, optimistic
+from threadkeep._core.engine.optimistic import ThreadSnapshot, optimistic
 from threadkeep._core.engine.registration import ALL, PAGE, page_of
 from threadkeep._core.engine.rows import visible
 from threadkeep._core.engine.thread_entry import (
@@ -198,7 +198,7 @@ class _Run:
         """Delete a thread that is due; return False if it is not any more."""
 
         def build(
-            snapshot: Snapshot,
+            snapshot: ThreadSnapshot,
         ) -> Operation[tuple[DropThread | None, CollectedThread | None]]:
             yield from ()
             entry, rows = snapshot.entry, snapshot.rows
@@ -262,7 +262,7 @@ def thin(
 ) -> Operation[CollectedThread | None]:
     """Remove the checkpoints of a thread that need not stay; None if all have to."""
 
-    def build(snapshot: Snapshot) -> Operation[tuple[Batch | None, CollectedThread | None]]:
+    def build(snapshot: ThreadSnapshot) -> Operation[tuple[Batch | None, CollectedThread | None]]:
         entry, rows, now = snapshot.entry, snapshot.rows, engine.now()
         if not is_there(entry) or is_archived(entry) or entry.pinned:
             return None, None
@@ -329,7 +329,7 @@ def _removes(batch: Batch) -> bool:
 
 
 def _report(
-    snapshot: Snapshot, batch: Batch, values: int, deltas: tuple[str, ...]
+    snapshot: ThreadSnapshot, batch: Batch, values: int, deltas: tuple[str, ...]
 ) -> CollectedThread | None:
     """The result; None if nothing goes, and nothing has to be said."""
     if not _removes(batch) and not deltas:
@@ -375,7 +375,7 @@ def _is_settled(entry: ThreadEntry, policy: Retention, now: int) -> bool:
 
 
 def _settled(
-    snapshot: Snapshot, batch: Batch, entry: ThreadEntry, own: Retention, until: int | None
+    snapshot: ThreadSnapshot, batch: Batch, entry: ThreadEntry, own: Retention, until: int | None
 ) -> Batch:
     """The change, which also notes the state that the thread is collected in.
 

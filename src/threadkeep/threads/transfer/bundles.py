@@ -99,7 +99,7 @@ class ImportOptions(NamedTuple):
 # -- kinds of files --------------------------------------------------------------------
 
 
-class Kind(Enum):
+class BackupKind(Enum):
     """Kind of a backup, as messages name it."""
 
     SQLITE = "a SQLite database"
@@ -107,7 +107,7 @@ class Kind(Enum):
     BUNDLE = "a bundle"
 
 
-def kind_of(file: Path) -> Kind:
+def kind_of(file: Path) -> BackupKind:
     """Return the kind of a backup."""
     kind = _kind(_start_of(file))
     if kind is None:
@@ -122,7 +122,7 @@ def check_may_be_replaced(file: Path) -> None:
     if not file.exists():
         return
     start = _start_of(file)
-    in_use = start[_WAL_AT : _WAL_AT + 1] == b"\2" and _kind(start) is Kind.SQLITE
+    in_use = start[_WAL_AT : _WAL_AT + 1] == b"\2" and _kind(start) is BackupKind.SQLITE
     if start and (in_use or _kind(start) is None):
         what = "a live database" if in_use else "no backup"
         raise OpenError(f"{file} is {what}: it is left as it is.", hint="Use another file.")
@@ -131,7 +131,7 @@ def check_may_be_replaced(file: Path) -> None:
 def check_is_bundle(file: Path) -> None:
     """Refuse a file that is no bundle."""
     kind = kind_of(file)
-    if kind is not Kind.BUNDLE:
+    if kind is not BackupKind.BUNDLE:
         raise InvalidArgumentError(
             f"{file} is {kind.value}, no bundle.",
             hint="Use a file of export_bundle(); restore others: `threadkeep restore`.",
@@ -150,8 +150,8 @@ def _start_of(file: Path) -> bytes:
             return opened.read(_START)
 
 
-def _kind(start: bytes) -> Kind | None:
-    magics = {_SQLITE: Kind.SQLITE, _POSTGRES: Kind.POSTGRES, MAGIC: Kind.BUNDLE}
+def _kind(start: bytes) -> BackupKind | None:
+    magics = {_SQLITE: BackupKind.SQLITE, _POSTGRES: BackupKind.POSTGRES, MAGIC: BackupKind.BUNDLE}
     return next((kind for magic, kind in magics.items() if start.startswith(magic)), None)
 
 
