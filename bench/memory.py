@@ -207,7 +207,7 @@ def facts(options: argparse.Namespace, folder: Path) -> Iterator[Row]:
     found = sum(
         any(
             query in str(one.message.content)
-            for one in saver.archive("thread", query=query, limit=5)
+            for one in saver.search_messages("thread", query=query, limit=5)
         )
         for query in planted
     )
@@ -216,7 +216,7 @@ def facts(options: argparse.Namespace, folder: Path) -> Iterator[Row]:
     scanned = sum(any(query in text for text in texts) for query in planted)
     scan = timed(lambda: [planted[0] in str(one.content) for one in saver.full_messages("thread")])
     saver.close()
-    yield "archive(query=)", f"{found} of {len(planted)}", f"{searched:.2f}"
+    yield "search_messages(query=)", f"{found} of {len(planted)}", f"{searched:.2f}"
     yield "a scan", f"{scanned} of {len(planted)}", f"{scan:.2f}"
 
 

@@ -69,8 +69,8 @@ def main() -> None:
         print("\nThe view begins with")
         print(indent(fill(layered.load(CONFIG)[0].text, 76), "  "))
 
-        print("\nRecalled by archive(query='order number'):")
-        for found in layered.archive("support", query="order number"):
+        print("\nRecalled by search_messages(query='order number'):")
+        for found in layered.search_messages("support", query="order number"):
             print(f"  message {found.position}: {found.message.text}")
 
         states = [state for state in graph.get_state_history(CONFIG) if not state.next]

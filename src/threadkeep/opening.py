@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow, either
+from threadkeep._run.layers.driver import Workflow, sync_or_async
 from threadkeep.cache import NodeCache
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.savers import open_saver
@@ -43,9 +43,9 @@ class Opened(driver.Closing, _Three):
     def _close(self) -> Workflow[None]:
         """Close all three. Idempotent."""
         for each in (self.cache, self.store, self.saver):
-            yield from either(each.close, each.aclose)
+            yield from sync_or_async(each.close, each.aclose)
 
-    close, aclose = driver.both(_close)
+    close, aclose = driver.sync_and_async(_close)
 
 
 def open_all(

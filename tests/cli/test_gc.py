@@ -33,7 +33,7 @@ def store(url: str) -> None:
             for number in range(3):
                 chain.put(text=f"{number}" * 900, kept=name)
         saver.threads.tag("beta", "vip")
-        saver.threads.pin("gamma", checkpoint="00000001")
+        saver.threads.pin("gamma", checkpoint_id="00000001")
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from threadkeep._run.layers.driver import BackendPair
 from threadkeep._run.segment_cache.layer import CacheLayer, Hot
 from threadkeep._stores.memory import MemoryBackend
 from threadkeep._stores.open import open_hot
-from threadkeep.testing import Blocking
+from threadkeep.testing import BlockingBackend
 from threadkeep.testing.records import NOW, THREAD, checkpoint
 from threadkeep.threads.archives.layer import TierLayer
 
@@ -124,7 +124,7 @@ class Process:
 
     def close(self):
         self.front.close()
-        if isinstance(self.front, Blocking):
+        if isinstance(self.front, BlockingBackend):
             self.front.stop()
 
 
@@ -254,7 +254,7 @@ def test_a_pruned_thread_is_still_often_read(process):
     process.save(2)
     for _ in range(3):
         process.load(1, 2)
-    process.save(3, drop_segments=((1, 1, 1),), bump=True)
+    process.save(3, drop_segments=((1, 1, 1),), bump_generation=True)
     assert [process.load(2, 3) for _ in range(2)] == [([100, 100], 1), ([100, 100], 0)]
 
 
@@ -332,7 +332,7 @@ def one_step(chance, process, thread, number):
         process.front.commit(DropThread(thread, int(process.now * SECOND)))
     elif do < 0.15:
         gone = tuple((1, n, 1) for n in range(1, number - 4) if chance.random() < 0.2)
-        process.save(number, size, thread, drop_segments=gone, bump=True)
+        process.save(number, size, thread, drop_segments=gone, bump_generation=True)
     else:
         process.save(number, size, thread)
 

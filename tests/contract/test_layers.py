@@ -26,14 +26,14 @@ from threadkeep._core.engine.model import (
     ReadThread,
 )
 from threadkeep._core.engine.operation import (
-    Aside,
     Call,
     Commit,
     CommitMany,
+    External,
     Fetch,
-    aside,
     call,
     commit,
+    external,
     fetch,
 )
 from threadkeep._run.layered_store import LayeredStore
@@ -335,7 +335,7 @@ def test_an_operation_that_is_cut_off_is_closed_with_its_layers():
     class Holding(Noting):
         def answer(self, request):
             try:
-                return (yield Aside(interrupted))
+                return (yield External(interrupted))
             finally:
                 closed.append("the layer")
 
@@ -464,7 +464,7 @@ def everything():
     yield Commit(BATCH)
     yield CommitMany([BATCH])
     yield Call("identity")
-    return (yield from aside(threading.current_thread))
+    return (yield from external(threading.current_thread))
 
 
 def test_blocking_calls_are_made_in_the_callers_thread():

@@ -4,7 +4,7 @@ from kit.contract import Variant
 
 from threadkeep._stores.base import AsyncBackend
 from threadkeep._stores.memory import MemoryBackend
-from threadkeep.testing import BackendContract, Blocking
+from threadkeep.testing import BackendContract, BlockingBackend
 
 
 class TestMemory(BackendContract):
@@ -33,4 +33,4 @@ class TestAsyncMemory(Variant):
         async def make():
             return AsyncMemory()
 
-        return Blocking(make)
+        return BlockingBackend(make)

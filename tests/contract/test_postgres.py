@@ -11,7 +11,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from threadkeep._core.engine.model import Batch, CopyThread, DropThread, HeadFence, ReadThread
 from threadkeep._stores.postgres import PostgresBackend, opened
 from threadkeep.errors import BackendError, ConflictError
-from threadkeep.testing import BackendContract, Blocking
+from threadkeep.testing import BackendContract, BlockingBackend
 from threadkeep.testing.records import checkpoint, uid
 
 
@@ -28,7 +28,7 @@ class TestAsyncPostgres(Variant):
         async def make():
             return PostgresBackend(url_for(folder), max_size=8).asynchronous
 
-        return Blocking(make)
+        return BlockingBackend(make)
 
     def reopen(self, folder):
         return self.new_backend(folder)
@@ -56,7 +56,7 @@ class TestAsyncMonthlyPartitions(Variant):
         async def make():
             return PostgresBackend(url_for(folder, monthly), max_size=8).asynchronous
 
-        return Blocking(make)
+        return BlockingBackend(make)
 
     def reopen(self, folder):
         return self.new_backend(folder)
@@ -119,7 +119,7 @@ class TestGivenAsyncPool(Variant):
             await pool.open()
             return AsyncOwning(pool)
 
-        return Blocking(make)
+        return BlockingBackend(make)
 
 
 class TestGivenAsyncConnection(Variant):
@@ -127,7 +127,7 @@ class TestGivenAsyncConnection(Variant):
         async def make():
             return AsyncOwning(await psycopg.AsyncConnection.connect(url(), autocommit=True))
 
-        return Blocking(make)
+        return BlockingBackend(make)
 
 
 def test_a_put_whose_answer_was_lost_is_not_refused_for_what_came_after_it():

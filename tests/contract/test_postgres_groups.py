@@ -20,9 +20,9 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.thread_entry import (
     Cause,
+    EntryUpdate,
     ThreadEntry,
     ThreadStatus,
-    Touch,
     metadata_label,
     move,
 )
@@ -65,7 +65,7 @@ def begin(backend):
     """Threads in several states: with segments, sharing them, deleted."""
     for thread in ("a", "b", "\0c"):
         rows = {"segments": (segment(0), segment(1, 2)), "checkpoints": (checkpoint(1),)}
-        touch = Touch(10, at=NOW, moves=(move(Cause.SAVE, uid(1)),))
+        touch = EntryUpdate(10, at=NOW, moves=(move(Cause.SAVE, uid(1)),))
         backend.commit(Batch(thread, NOW, **rows, touch=touch))
     entry = ThreadEntry("fork", ThreadStatus.FORKED, NOW, NOW, origin=("a", uid(1)))
     backend.commit(ForkThread("a", "fork", NOW, 0, (("", uid(1)),), (), entry))
@@ -79,7 +79,7 @@ def drawn(draw):
     cause = draw.choice([Cause.SAVE, Cause.SAVE_INSIDE, Cause.INTERRUPT])
     labels = (metadata_label("user", draw.randrange(3)),) * (draw.random() < 0.2)
     moves = (move(cause, uid(number)),)
-    touch = Touch(number, at=draw.choice([None, NOW + number]), labels=labels, moves=moves)
+    touch = EntryUpdate(number, at=draw.choice([None, NOW + number]), labels=labels, moves=moves)
     place = draw.choice([0, *range(3, 60)])
     segments = (segment(place, data=b"%d" % draw.choice([place, place, place, 0])),)
     drops = ()
@@ -95,7 +95,7 @@ def drawn(draw):
         drop_segments=drops,
         checkpoints=(checkpoint(number, 1, ts=draw.choice([NOW, "once"])),) * draw.randrange(2),
         writes=tuple(write(number, body=b"%d" % n) for n in range(draw.randrange(3))),
-        touch=draw.choice([None, touch, touch, Touch(3), Touch(3, at=NOW + 20)]),
+        touch=draw.choice([None, touch, touch, EntryUpdate(3), EntryUpdate(3, at=NOW + 20)]),
     )
 
 
@@ -163,7 +163,7 @@ def adds(thread, *segments, drops=()):
         [Batch("a", NOW, checkpoints=(checkpoint(2, manifest=bytes([n])),)) for n in range(3)],
         [Batch("b", NOW, fences=(HeadFence("", None),)), adds("b", segment(9))],
         [adds("b", segment(9)), DropThread("b", NOW), CopyThread("a", "b", NOW)],
-        [Batch("b", NOW, bump=True), Batch("b", NOW, generation=0), Batch("a", NOW)],
+        [Batch("b", NOW, bump_generation=True), Batch("b", NOW, generation=0), Batch("a", NOW)],
     ],
 )
 def test_batches_of_a_group_that_meet(group, pair):
@@ -179,7 +179,8 @@ def test_batches_of_a_group_that_meet(group, pair):
 def batches(count):
     rows = {"checkpoints": (checkpoint(1),), "writes": (write(1), write(1))}
     return [
-        Batch(f"t{n}", NOW, segments=(segment(n),), **rows, touch=Touch(1)) for n in range(count)
+        Batch(f"t{n}", NOW, segments=(segment(n),), **rows, touch=EntryUpdate(1))
+        for n in range(count)
     ]
 
 

@@ -16,7 +16,7 @@ from kit.rows import aput, place, put, value_at
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep._stores.postgres import PostgresBackend
 from threadkeep.errors import StatementTimeoutError
-from threadkeep.testing import Blocking
+from threadkeep.testing import BlockingBackend
 
 POOLED = {"prepare_threshold": None}
 
@@ -35,7 +35,7 @@ class TestBehindPgBouncer(Variant):
         self.backend = self.new_backend(tmp_path)
         yield
         self.backend.close()
-        if isinstance(self.backend, Blocking):
+        if isinstance(self.backend, BlockingBackend):
             self.backend.stop()
 
     def new_backend(self, folder):
@@ -53,7 +53,7 @@ class TestAsyncBehindPgBouncer(TestBehindPgBouncer):
         async def make():
             return blocking.asynchronous
 
-        return Blocking(make)
+        return BlockingBackend(make)
 
 
 @pytest.fixture

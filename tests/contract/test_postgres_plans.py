@@ -19,7 +19,7 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.thread_entry import (
     Cause,
-    Touch,
+    EntryUpdate,
     move,
 )
 from threadkeep._stores.postgres import (
@@ -187,7 +187,7 @@ def rows_read(db):
 def groups_batch(thread, number):
     rows = {"segments": (segment(number),), "checkpoints": (checkpoint(50_000 + number),)}
     writes = (write(50_000 + number), write(50_000 + number))
-    touch = Touch(9, moves=(move(Cause.SAVE, uid(50_000 + number)),))
+    touch = EntryUpdate(9, moves=(move(Cause.SAVE, uid(50_000 + number)),))
     return Batch(thread, NOW, 0, NOW, **rows, writes=writes, touch=touch)
 
 

@@ -12,7 +12,7 @@ from kit.redis import empty_prefix, url, url_for
 from kit.redis_servers import Server
 
 from threadkeep._stores.redis import RedisBackend, opened
-from threadkeep.testing import BackendContract, Blocking
+from threadkeep.testing import BackendContract, BlockingBackend
 
 
 class TestRedis(Variant):
@@ -28,7 +28,7 @@ class TestAsyncRedis(BackendContract):
         async def make():
             return RedisBackend(url_for(folder)).asynchronous
 
-        return Blocking(make)
+        return BlockingBackend(make)
 
     def reopen(self, folder):
         return self.new_backend(folder)
@@ -68,7 +68,7 @@ class TestGivenAsyncClient(Variant):
         async def make():
             return AsyncOwning(redis.asyncio.Redis.from_url(url()))
 
-        return Blocking(make)
+        return BlockingBackend(make)
 
 
 @cache

@@ -21,11 +21,11 @@ from threadkeep._stores.redis.rows import (
     index_of,
     keys_of,
 )
-from threadkeep._stores.redis.scripts import Call
+from threadkeep._stores.redis.scripts import RedisCommand
 from threadkeep._stores.sync_bridge import finish
 from threadkeep.cache import open_cache
 from threadkeep.errors import StaleThreadError
-from threadkeep.testing import BackendContract, Blocking
+from threadkeep.testing import BackendContract, BlockingBackend
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
 _numbers = count()
@@ -51,7 +51,7 @@ class TestAsyncCluster(Variant):
         async def make():
             return RedisBackend(cluster().url, prefix=new_prefix()).asynchronous
 
-        return Blocking(make)
+        return BlockingBackend(make)
 
 
 class State(TypedDict):
@@ -125,7 +125,7 @@ class Sweeping:
         answers = await self.inner.send(calls)
         if calls[0].words[0] == "ZADD" and self.times:
             self.times -= 1
-            await self.inner.send([Call(("DEL", self.index))])
+            await self.inner.send([RedisCommand(("DEL", self.index))])
         return answers
 
 
@@ -205,7 +205,7 @@ def test_a_slot_moves_while_its_thread_is_written_to(face):
     prefix = new_prefix()
     with_cluster = cluster()
     backend = RedisBackend(with_cluster.url, prefix=prefix)
-    blocking = backend if face == "blocking" else Blocking(lambda: of_loop(backend))
+    blocking = backend if face == "blocking" else BlockingBackend(lambda: of_loop(backend))
     load = Load(blocking.commit)
     worker = threading.Thread(target=load.run)
     worker.start()

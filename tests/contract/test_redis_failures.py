@@ -33,7 +33,7 @@ from threadkeep.errors import (
     ThreadExistsError,
     UnreachableError,
 )
-from threadkeep.testing import Blocking
+from threadkeep.testing import BlockingBackend
 from threadkeep.testing.records import NOW, THREAD, checkpoint, segment, uid, write
 
 HEAD = [ReadCheckpoint(THREAD, "")]
@@ -135,7 +135,7 @@ def test_a_full_server_refuses_and_lets_threads_be_dropped():
         assert len(rows.checkpoints) == len(rows.segments) == done
         assert all(len(stored.writes) == 1 for stored in rows.checkpoints)
         drops = tuple((1, number, 1) for number in range(1, 20))
-        backend.commit(Batch(THREAD, NOW, drop_segments=drops, bump=True))
+        backend.commit(Batch(THREAD, NOW, drop_segments=drops, bump_generation=True))
         backend.commit(batch(1001))
         backend.commit(DropThread(THREAD, NOW))
 
@@ -383,7 +383,7 @@ def test_a_killed_server_comes_back_with_all_that_was_acknowledged(face):
     """With `appendfsync always`; who was waiting for it goes on."""
     with Server("--appendonly", "yes", "--appendfsync", "always") as mortal:
         backend = RedisBackend(mortal.url)
-        told = backend if face == "blocking" else Blocking(lambda: of_loop(backend))
+        told = backend if face == "blocking" else BlockingBackend(lambda: of_loop(backend))
         with Writer(told.commit) as writer:
             for wanted in (20, 40):
                 until(lambda: writer.done >= wanted)  # noqa: B023 - called before the next one

@@ -30,7 +30,7 @@ from threadkeep._stores.items.records import (
 from threadkeep._stores.memory import MemoryBackend
 from threadkeep._stores.redis import RedisBackend
 from threadkeep._stores.redis import items as redis_items
-from threadkeep._stores.redis.scripts import Call
+from threadkeep._stores.redis.scripts import RedisCommand
 from threadkeep._stores.sync_bridge import finish
 from threadkeep.errors import ConflictError, DiskFullError, InvalidArgumentError
 from threadkeep.store import RedisStore
@@ -147,7 +147,7 @@ def test_small_pages_answer_as_memory_does(seed, monkeypatch):
         assert len({items.erase(prefix) for items in both}) == 1
         remaining = [ask(items, FindItems((), 99)) for items in both]
         assert plain(remaining[0]) == plain(remaining[1])
-    (found,) = finish(backend.face.sent([Call(("KEYS", f"{backend.face.prefix}:items:*"))]))
+    (found,) = finish(backend.face.sent([RedisCommand(("KEYS", f"{backend.face.prefix}:items:*"))]))
     assert sorted(key.rpartition(b":")[2] for key in found) == [b"counter", b"dims"]
     backend.close()
 

@@ -127,7 +127,7 @@ def change(chance):
         drop_checkpoints=some(chance, key, 3),
         drop_writes=some(chance, lambda c: (*key(c), c.randrange(3)), 3),
         hide_checkpoints=some(chance, key, 2),
-        bump=not chance.randrange(5),
+        bump_generation=not chance.randrange(5),
     )
 
 

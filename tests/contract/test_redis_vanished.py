@@ -119,7 +119,7 @@ def test_who_made_a_thread_calls_its_generation_what_it_was_before(backend):
     before = generation(backend)
     backend.commit(first(generation=before))
     assert generation(backend) == before
-    backend.commit(Batch(THREAD, NOW, generation=before, bump=True))
+    backend.commit(Batch(THREAD, NOW, generation=before, bump_generation=True))
     assert generation(backend) == before + 1
 
 
@@ -182,7 +182,7 @@ def test_it_does_not_matter_who_makes_a_thread_first(backend, prefix, vanish):
     backend.commit(first(generation=before))
     assert generation(backend) == before
     backend.commit(Batch(THREAD, NOW, generation=before, checkpoints=(checkpoint(2),)))
-    other.commit(Batch(THREAD, NOW, bump=True))
+    other.commit(Batch(THREAD, NOW, bump_generation=True))
     with pytest.raises(StaleThreadError):
         backend.commit(Batch(THREAD, NOW, generation=before, checkpoints=(checkpoint(3),)))
     vanish()

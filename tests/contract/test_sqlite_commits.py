@@ -13,8 +13,8 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.thread_entry import (
     Cause,
+    EntryUpdate,
     ReadEntry,
-    Touch,
     move,
 )
 from threadkeep._stores.sqlite import (
@@ -81,7 +81,7 @@ def kinds(statements):
 def test_what_only_adds_rows_is_a_statement_for_each_table(backend, statements):
     segments = (segment(1), segment(2))
     writes = (write(1), write(2), write(1))
-    touch = Touch(9, at=5, moves=(move(Cause.SAVE, uid(1)),))
+    touch = EntryUpdate(9, at=5, moves=(move(Cause.SAVE, uid(1)),))
     backend.commit(batch(1, born=1, generation=0, segments=segments, writes=writes, touch=touch))
     assert kinds(statements) == [
         *("BEGIN", "SELECT", "INSERT tk_heap_segments", "INSERT tk_threads"),
@@ -164,7 +164,9 @@ def test_a_refused_change_leaves_its_neighbours_alone(backend, statements):
     backend.commit(batch(50, segments=(segment(0),)))
     statements.clear()
     taken = segment(0, data=b"other bytes")
-    refused = [batch(60 + n, segments=(segment(1 + n), taken), bump=True) for n in range(3)]
+    refused = [
+        batch(60 + n, segments=(segment(1 + n), taken), bump_generation=True) for n in range(3)
+    ]
     changes = [batch(n) for n in range(5)]
     results = together(backend, [*changes[:2], *refused, *changes[2:]])
     assert [type(result) for result in results] == [
@@ -233,7 +235,7 @@ def test_closing_fails_all(backend):
 
 
 def test_a_damaged_row_of_a_thread_refuses_its_own_changes_alone(backend):
-    told = Touch(1, at=7, moves=(move(Cause.SAVE, uid(1)),))
+    told = EntryUpdate(1, at=7, moves=(move(Cause.SAVE, uid(1)),))
     for thread in ("t", "damaged"):
         backend.commit(Batch(thread, 1, touch=told))
     writer = backend._connections.writer()
@@ -245,7 +247,7 @@ def test_a_damaged_row_of_a_thread_refuses_its_own_changes_alone(backend):
     assert backend.fetch([ReadEntry("t")])[0].state == "active"
 
 
-@pytest.mark.parametrize("change", [DropThread("t", 2), batch(2), batch(2, bump=True)])
+@pytest.mark.parametrize("change", [DropThread("t", 2), batch(2), batch(2, bump_generation=True)])
 def test_an_interruption_leaves_no_transaction_open(backend, monkeypatch, change):
     def interrupted(db, *changes):
         raise KeyboardInterrupt
@@ -260,7 +262,7 @@ def test_an_interruption_leaves_no_transaction_open(backend, monkeypatch, change
 
 
 @pytest.mark.parametrize("place", ["file", "memory"])
-@pytest.mark.parametrize("more", [{}, {"bump": True}])
+@pytest.mark.parametrize("more", [{}, {"bump_generation": True}])
 def test_a_transaction_left_open_takes_no_commit_with_it(backend, place, more):
     if place == "memory":
         backend = SqliteBackend(":memory:")
@@ -300,7 +302,9 @@ def test_dropped_segments_give_their_pages_back(backend):
     fill(backend, "t")
     full = size(backend)
     drops = tuple((1, n, 1) for n in range(40))
-    backend.commit(Batch("t", 1, drop_segments=drops, segments=(segment(0, 40),), bump=True))
+    backend.commit(
+        Batch("t", 1, drop_segments=drops, segments=(segment(0, 40),), bump_generation=True)
+    )
     assert size(backend) < full / 2
 
 

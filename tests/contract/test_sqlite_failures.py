@@ -105,7 +105,7 @@ def test_a_file_that_may_not_grow_changes_nothing(path):
 def test_values_that_sqlite_cannot_hold_are_refused(backend, rows):
     children.put(backend, 1)
     with pytest.raises(InvalidArgumentError, match="cannot store"):
-        backend.commit(Batch(**{"thread": "t", "now": 1, "bump": True, **rows}))
+        backend.commit(Batch(**{"thread": "t", "now": 1, "bump_generation": True, **rows}))
     assert children.numbers(backend) == [1]
     assert backend.fetch([ReadThread("t")])[0].generation == 0
 

@@ -177,7 +177,7 @@ async def test_files_are_left_elsewhere(error):
         stack.push(leave)
         if error is not None:
             raise error
-        return (yield from driver.aside(lambda: 1))
+        return (yield from driver.external(lambda: 1))
 
     with contextlib.nullcontext() if error is None else pytest.raises(error):
         assert await driver.arun(driver.within(stack, work())) == 1

@@ -16,8 +16,8 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.thread_entry import (
     Cause,
+    EntryUpdate,
     ThreadEntry,
-    Touch,
     move,
 )
 from threadkeep._stores.memory import MemoryBackend
@@ -312,7 +312,7 @@ def a_batch(dice):
     if dice.random() < 0.3:
         fields["drop_segments"] = tuple((log, n, dice.choice([1, 3])) for n in range(start))
     if dice.random() < 0.3:
-        fields["touch"] = Touch(5, at=number, moves=(move(Cause.SAVE, uid(number)),))
+        fields["touch"] = EntryUpdate(5, at=number, moves=(move(Cause.SAVE, uid(number)),))
     if dice.random() < 0.1:
         fields["generation"] = dice.randint(0, 2)
     if dice.random() < 0.2:
@@ -320,7 +320,7 @@ def a_batch(dice):
             "drop_checkpoints": ((ns, uid(number)),),
             "hide_checkpoints": ((ns, uid(number)),),
             "drop_writes": ((ns, uid(number), 1),),
-            "bump": True,
+            "bump_generation": True,
         }
         name = dice.choice([*odd])
         fields[name] = odd[name]

@@ -65,7 +65,7 @@ def test_writes_come_in_order_beside_a_child(backend):
 
 
 def test_writes_without_their_checkpoint_are_no_checkpoint(backend):
-    backend.commit(Batch("t", 1, writes=(write(1),), bump=True))
+    backend.commit(Batch("t", 1, writes=(write(1),), bump_generation=True))
     for id in (None, uid(1)):
         (state,), _ = asked(backend, ReadCheckpoint("t", "", id))
         assert (state.generation, state.found) == (1, None)
@@ -117,7 +117,7 @@ def test_very_many_spans_are_of_one_state(backend, count):
 
 def test_large_segments_and_those_of_many_elements(backend):
     segments = (segment(0), segment(1, data=LARGE), segment(2, 5000), segment(0, log=2))
-    backend.commit(Batch("t", 1, segments=segments, bump=True))
+    backend.commit(Batch("t", 1, segments=segments, bump_generation=True))
     for spans, wanted in (
         ((Span(1, 0, 2), Span(2, 0, 1)), [*segments[:2], segments[3]]),
         ((Span(1, 2, 5002),), [segments[2]]),

@@ -21,8 +21,8 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.thread_entry import (
     Cause,
+    EntryUpdate,
     ThreadEntry,
-    Touch,
     metadata_label,
     move,
     tag_label,
@@ -60,7 +60,7 @@ def shell(tmp_path):
     entry = ThreadEntry("asked", "active", NOW, NOW, 0, labels, True, 60_000_000, ("chat", uid(1)))
     backend.commit(Batch("asked", NOW, entry=entry))
     waits = (move(Cause.INTERRUPT, uid(3)),)
-    backend.commit(Batch("asked", NOW, touch=Touch(12, at=NOW + 1, moves=waits)))
+    backend.commit(Batch("asked", NOW, touch=EntryUpdate(12, at=NOW + 1, moves=waits)))
     backend.close()
     shell = sqlite3.connect(path)
     shell.row_factory = sqlite3.Row
@@ -188,7 +188,7 @@ HOT = [
         writes=(write(30),),
         drop_segments=((1, 3, 1), (1, 4, 1)),
         hide_checkpoints=(("", uid(3)),),
-        bump=True,
+        bump_generation=True,
     ),
 ]
 

@@ -241,7 +241,7 @@ def repair(saver: Saver, thread: str, folder: Path) -> None:
 
 def tier(saver: Saver, thread: str, _folder: Path) -> None:
     tiering = Tiering(warm=WarmTier(max_age=0.000001), cold=ColdTier(offload_over=LEAST))
-    assert saver.threads.tier(tiering, threads=[thread]).archived
+    assert saver.threads.tier(tiering, thread_ids=[thread]).archived
 
 
 def label(saver: Saver, thread: str, _folder: Path) -> None:
@@ -254,7 +254,7 @@ def prune(saver: Saver, thread: str, _folder: Path) -> None:
 
 
 def collect(saver: Saver, thread: str, _folder: Path) -> None:
-    saver.threads.gc(Retention(keep_last=1), threads=[thread])
+    saver.threads.gc(Retention(keep_last=1), thread_ids=[thread])
 
 
 def delete_for_runs(saver: Saver, _thread: str, _folder: Path) -> None:

@@ -112,7 +112,7 @@ def test_a_thread_goes_and_comes_back_as_it_was(saver: Any, cold: Path) -> None:
     say(saver, "one")
     say(saver, "two?")
     saver.threads.tag("t", "kept")
-    saver.threads.pin("t", checkpoint=saver.get_tuple(T).checkpoint["id"])
+    saver.threads.pin("t", checkpoint_id=saver.get_tuple(T).checkpoint["id"])
     before, known = shown(saver), saver.threads.get("t")
     gone = saver.threads.archive("t")
     (file,) = archives(cold)

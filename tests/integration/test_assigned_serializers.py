@@ -73,10 +73,10 @@ def test_an_index_of_archived_messages_gets_no_plain_text(tmp_path: Path) -> Non
     messages = [HumanMessage(f"word{n}", id=str(n)) for n in range(20)]
     saver.save("plain", messages)
     saver.serde = encrypted()
-    assert [one.message.id for one in saver.archive("plain", query="word3")] == ["3"]
+    assert [one.message.id for one in saver.search_messages("plain", query="word3")] == ["3"]
     before = bytes_in(tmp_path)
     saver.save("t", [HumanMessage(f"SECRET {one.text}", id=one.id) for one in messages])
-    assert [one.message.id for one in saver.archive("t", query="secret word3")] == ["3"]
+    assert [one.message.id for one in saver.search_messages("t", query="secret word3")] == ["3"]
     found = bytes_in(tmp_path)
     assert b"word3" in before
     assert b"secret" not in found.lower()

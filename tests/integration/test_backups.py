@@ -37,11 +37,11 @@ def quiet(what: str, done: int, total: int) -> None:
 
 def back_up(
     url: str, file: Path, progress: backup.Progress = quiet, form: Any = None
-) -> backup.BackedUp:
+) -> backup.BackupReport:
     return backup.back_up(url, file, progress, form=form, programs=PROGRAMS)
 
 
-def restore(file: Path, url: str, *, replace: bool = False) -> backup.Restored:
+def restore(file: Path, url: str, *, replace: bool = False) -> backup.RestoreReport:
     return backup.restore(file, url, quiet, replace=replace, programs=PROGRAMS)
 
 

@@ -124,7 +124,7 @@ async def test_layers(name, tmp_path):
             await saver.asave("a", [*await saver.aload("a"), question, AIMessage(f"{turn}")])
         for call in (saver.afull_messages, saver.alayers, saver.ausage, saver.asummary):
             await call("a")
-        assert await saver.aarchive("a", query="q1")
+        assert await saver.asearch_messages("a", query="q1")
         await saver.aview(at("a"), [])
         await saver.aedit("a", [HumanMessage("other", id="q1")])
         await saver.aremove("a", ["q2"])

@@ -148,7 +148,7 @@ def test_over_savers_of_langgraph(foreign: Any) -> None:
     chat.talk("t", said)
     assert foreign.full_messages("t") == said
     assert ids(foreign.load(at("t"))) == ["threadkeep-memory", *names(26, 30)]
-    assert [one.message.id for one in foreign.archive("t", query="message 7")] == ["m7"]
+    assert [one.message.id for one in foreign.search_messages("t", query="message 7")] == ["m7"]
     foreign.delete_thread("t")
     with pytest.raises(ThreadNotFoundError):
         foreign.full_messages("t")
@@ -205,13 +205,13 @@ def test_what_is_unpinned_stays_archived_where_nothing_was_summarized(plain: Any
 async def test_the_archive(memory: Any) -> None:
     before = datetime.now(UTC) - timedelta(hours=1)
     Chat(memory).talk("t", talk(30))
-    found = memory.archive("t")
+    found = memory.search_messages("t")
     assert [one.position for one in found] == [*range(26)]
     assert [one.message.id for one in found] == names(0, 26)
-    assert await memory.aarchive("t") == found
+    assert await memory.asearch_messages("t") == found
 
     def some(**filters: Any) -> list[Any]:
-        return [one.message.id for one in memory.archive("t", **filters)]
+        return [one.message.id for one in memory.search_messages("t", **filters)]
 
     assert some(ids=["m3", "m29", "absent"]) == ["m3"]
     assert some(after=22) == names(23, 26)
@@ -230,9 +230,9 @@ async def test_the_archive(memory: Any) -> None:
         assert layer.archived_at is not None
         assert len(some(key=key)) == layer.messages
     with pytest.raises(InvalidArgumentError):
-        memory.archive("t", limit=-1)
+        memory.search_messages("t", limit=-1)
     with pytest.raises(ThreadNotFoundError):
-        memory.archive("absent")
+        memory.search_messages("absent")
 
 
 def test_archived_messages_are_found_by_their_own_times(tmp_path: Any) -> None:
@@ -244,12 +244,12 @@ def test_archived_messages_are_found_by_their_own_times(tmp_path: Any) -> None:
     path = str(tmp_path / "a.db")
     with layered(OurSqliteSaver(path)) as saving:
         saving.save(at("t"), said)
-        archived = saving.archive("t")
+        archived = saving.search_messages("t")
     with layered(OurSqliteSaver(path)) as memory:
-        found = memory.archive("t", after=times[1], before=times[4])
+        found = memory.search_messages("t", after=times[1], before=times[4])
         assert [one.message for one in found] == [said[at] for at in (2, 3, 6, 7)]
         assert [one.time for one in found] == [times[at] for at in (2, 3, 2, 3)]
-        (*_, last) = memory.archive("t", after=times[-1])
+        (*_, last) = memory.search_messages("t", after=times[-1])
         assert last == archived[-1]
         assert last.time == last.archived_at  # (it states none)
 
@@ -280,7 +280,7 @@ def test_groups_have_their_size_however_messages_were_saved() -> None:
             assert {one.messages for one in archived} == {size}
             assert 0 < summarized.messages <= size
             for one in groups[:-1]:
-                found = memory.archive("t", key=one.key)
+                found = memory.search_messages("t", key=one.key)
                 assert [each.position for each in found] == [*range(one.start, one.stop)]
                 times = {each.position: each.archived_at for each in found}
                 (layer,) = [each for each in memory.layers("t") if each.key == one.key]
@@ -325,7 +325,7 @@ def test_a_run_goes_on_at_an_older_checkpoint(memory: Any) -> None:
     chat.say(config, other)
     assert memory.full_messages("t") == [*said[:12], *other]
     assert ids(memory.load(at("t"))) == ["threadkeep-memory", "m10", "m11", "o1", "o2"]
-    assert "m20" not in [one.message.id for one in memory.archive("t", query="message")]
+    assert "m20" not in [one.message.id for one in memory.search_messages("t", query="message")]
     chat.talk("t", talk(10, 100))
     assert memory.full_messages("t") == [*said[:12], *other, *talk(10, 100)]
 
@@ -358,7 +358,7 @@ def test_a_fork_and_a_copy_have_the_archive(memory: Any, saver: Any, is_collecte
     assert texts(memory.full_messages("fork")) == [*full, *texts(talk(2, 50))]
     assert memory.full_messages("copy") == [*said, *talk(2, 60)]
     assert memory.full_messages("t") == said
-    assert [one.message.id for one in memory.archive("fork", query="message 3")] == ["m3"]
+    assert [one.message.id for one in memory.search_messages("fork", query="message 3")] == ["m3"]
     assert saver.check().ok
 
 
@@ -386,7 +386,7 @@ def test_retention_loses_nothing(memory: Any, saver: Any) -> None:
     memory.prune(["t"])
     assert len(history(memory)) == 1
     assert memory.full_messages("t") == said
-    assert memory.archive("t", query="message 3")[0].message.id == "m3"
+    assert memory.search_messages("t", query="message 3")[0].message.id == "m3"
 
 
 def test_what_is_deleted_or_erased_is_gone(memory: Any, saver: Any) -> None:
@@ -398,7 +398,7 @@ def test_what_is_deleted_or_erased_is_gone(memory: Any, saver: Any) -> None:
         with pytest.raises(ThreadNotFoundError):
             memory.full_messages(thread)
         memory.save(at(thread), talk(2))
-        assert memory.archive(thread, query="message") == []
+        assert memory.search_messages(thread, query="message") == []
     assert memory.full_messages("v") == talk(16)
     assert saver.check().ok
 
@@ -565,8 +565,8 @@ def test_an_archived_message_is_edited(memory: Any, how: str) -> None:
     assert ids(full) == names(0, 12)
     assert full[3].content == "edited"
     assert ids(memory.load(at("t"))) == ["threadkeep-memory", *names(8, 12)]
-    assert [one.message.id for one in memory.archive("t", query="edited")] == ["m3"]
-    assert memory.archive("t", query="message 3") == []
+    assert [one.message.id for one in memory.search_messages("t", query="edited")] == ["m3"]
+    assert memory.search_messages("t", query="message 3") == []
 
 
 @pytest.mark.parametrize("by_graph", [False, True])
@@ -582,8 +582,8 @@ def test_a_message_is_removed(plain: Any, name: str, by_graph: bool) -> None:
     left = [one for one in names(0, 12) if one != name]
     assert ids(plain.full_messages("t")) == left
     assert plain.usage("t").messages == 11
-    assert plain.archive("t", ids=[name]) == []
-    assert plain.archive("t", query=f"message {name[1:]}") == []
+    assert plain.search_messages("t", ids=[name]) == []
+    assert plain.search_messages("t", query=f"message {name[1:]}") == []
     assert sum(one.messages for one in plain.layers("t")) == 11
     chat.talk("t", talk(8, 12))
     assert ids(plain.full_messages("t")) == [*left, *names(12, 20)]
@@ -617,7 +617,7 @@ def test_all_messages_are_removed(plain: Any) -> None:
     update = {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES)]}
     chat.graph.update_state(at("t"), update, as_node="model")
     assert plain.full_messages("t") == []
-    assert plain.archive("t", query="message") == []
+    assert plain.search_messages("t", query="message") == []
     assert history(plain)[1:] == before
     chat.talk("t", talk(8, 50))
     assert plain.full_messages("t") == talk(8, 50)
@@ -712,7 +712,7 @@ def test_topics_by_hand(plain: Any) -> None:
     ]
     assert plain.groups("t") == groups
     assert plain.full_messages("t") == talk(12)
-    assert len(plain.archive("t", key=groups[1].key)) == 5
+    assert len(plain.search_messages("t", key=groups[1].key)) == 5
     for wrong in ((3, 3, ""), (-1, 2, ""), (0, 13, ""), (6, 10, "")):
         with pytest.raises(InvalidArgumentError):
             plain.groups.regroup("t", [wrong])
@@ -830,9 +830,9 @@ def test_an_id_that_was_removed_comes_again(plain: Any) -> None:
     chat.say("t", again)
     chat.talk("t", talk(10, 20))
     assert plain.full_messages("t") == [*talk(10)[1:], *again, *talk(10, 20)]
-    assert [one.message for one in plain.archive("t", query="zebra")] == again[:1]
-    assert [one.message for one in plain.archive("t", ids=["m0"])] == again[:1]
-    assert plain.archive("t", query="message 0") == []
+    assert [one.message for one in plain.search_messages("t", query="zebra")] == again[:1]
+    assert [one.message for one in plain.search_messages("t", ids=["m0"])] == again[:1]
+    assert plain.search_messages("t", query="message 0") == []
 
 
 def test_equal_messages_that_are_sent_again_are_no_edit(plain: Any) -> None:

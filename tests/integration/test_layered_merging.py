@@ -39,11 +39,11 @@ class Forked:
         """Check that "t" is this conversation, also where its archived messages are changed."""
         memory = self.memory
         assert texts(memory.full_messages("t")) == texts(said)
-        archived = [one.message for one in memory.archive("t")]
+        archived = [one.message for one in memory.search_messages("t")]
         shown = [one for one in memory.load(at("t")) if one in said]
         assert texts([*archived, *shown]) == texts(said)
         for one in archived:
-            assert [found.message for found in memory.archive("t", ids=[one.id])] == [one]
+            assert [found.message for found in memory.search_messages("t", ids=[one.id])] == [one]
         assert memory.check().ok
         edited = HumanMessage("edited", id=said[0].id)
         self.chat.say("t", [edited, *talk(1, 1000)])
@@ -91,7 +91,7 @@ def test_what_is_archived_before_both_is_no_conflict() -> None:
         new = HumanMessage(f"said in {thread}", id=f"only {thread}")
         both.chat.graph.update_state(at(thread), {"messages": [new]}, as_node="model")
         both.said[thread] = [*both.said[thread], new]
-    assert len(both.memory.archive("t")) == 10
+    assert len(both.memory.search_messages("t")) == 10
     both.memory.threads.merge_fork("f", "t", both.chat.graph)
     both.check([*both.said["t"], both.said["f"][-1]])
 

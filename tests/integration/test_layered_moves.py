@@ -141,7 +141,9 @@ def moved(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Any,
         place.memory.save(at("t"), said[:stop])
     place.memory.edit("t", [HumanMessage("edited once word2", id="m2")])
     said[2] = HumanMessage("edited once word2", id="m2")
-    assert place.memory.archive("t", query="word2 once")  # (so this process knows the thread well)
+    assert place.memory.search_messages(
+        "t", query="word2 once"
+    )  # (so this process knows the thread well)
     thread = move(place)
     yield place.memory, thread, said
     place.memory.close()
@@ -149,13 +151,13 @@ def moved(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Any,
 
 def check(memory: Any, thread: str, said: list[Any]) -> None:
     assert texts(memory.full_messages(thread)) == texts(said)
-    archived = memory.archive(thread)
+    archived = memory.search_messages(thread)
     assert texts([one.message for one in archived] + memory.load(at(thread))[1:]) == texts(said)
     for one in archived:
         word = str(one.message.content).split()[2]
         for found in (
-            memory.archive(thread, query=word),
-            memory.archive(thread, ids=[one.message.id]),
+            memory.search_messages(thread, query=word),
+            memory.search_messages(thread, ids=[one.message.id]),
         ):
             assert [(each.position, each.message) for each in found] == [
                 (one.position, one.message)

@@ -30,7 +30,7 @@ from threadkeep import (
 from threadkeep._core.engine import thread_sizes
 from threadkeep._core.engine.model import Batch, CopyThread, DropThread, ForkThread
 from threadkeep._core.engine.operation import Commit
-from threadkeep._core.engine.thread_entry import Touch
+from threadkeep._core.engine.thread_entry import EntryUpdate
 from threadkeep._stores.cold_store import ColdStore
 from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import (
@@ -437,7 +437,7 @@ def test_the_size_is_set_right(ours: Any) -> None:
 
 
 def _wrong_size() -> Any:
-    yield Commit(Batch("t", 0, touch=Touch(size=1_000_000)))
+    yield Commit(Batch("t", 0, touch=EntryUpdate(size=1_000_000)))
 
 
 # -- what can be wrong -----------------------------------------------------------------

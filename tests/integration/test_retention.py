@@ -428,8 +428,8 @@ def test_runs_and_collections_at_the_same_time(saver: Any) -> None:
 def test_marked_checkpoints_stay(saver: Any) -> None:
     graph = _chat(saver)
     ids = _ids(graph)
-    saver.threads.tag("thread", "release", "best", checkpoint=ids[5])
-    saver.threads.pin("thread", checkpoint=ids[8])
+    saver.threads.tag("thread", "release", "best", checkpoint_id=ids[5])
+    saver.threads.pin("thread", checkpoint_id=ids[8])
     _gc(saver, Retention(keep_last=1))
     assert _ids(graph) == [ids[0], ids[5], ids[8]]
     found = saver.threads.get("thread")
@@ -442,8 +442,8 @@ def test_marked_checkpoints_stay(saver: Any) -> None:
     assert saver.threads.search(tags=["best"]).threads == ()
     _gc(saver, Retention(keep_last=1, keep_tagged=False))
     assert _ids(graph) == [ids[0], ids[8]]
-    saver.threads.unpin("thread", checkpoint=ids[8])
-    saver.threads.untag("thread", "best", "release", checkpoint=ids[5])
+    saver.threads.unpin("thread", checkpoint_id=ids[8])
+    saver.threads.untag("thread", "best", "release", checkpoint_id=ids[5])
     assert saver.threads.get("thread").marks == ()
     _gc(saver, Retention(keep_last=1))
     assert _ids(graph) == ids[:1]
@@ -452,12 +452,12 @@ def test_marked_checkpoints_stay(saver: Any) -> None:
 def test_pruning_keeps_what_is_marked(saver: Any) -> None:
     graph = _chat(saver)
     ids = _ids(graph)
-    saver.threads.pin("thread", checkpoint=ids[3])
-    saver.threads.tag("thread", "try", checkpoint=ids[5])
+    saver.threads.pin("thread", checkpoint_id=ids[3])
+    saver.threads.tag("thread", "try", checkpoint_id=ids[5])
     saver.prune(["thread"])
     assert _ids(graph) == [ids[0], ids[3], ids[5]]
     saver.threads.pin("thread")
-    saver.threads.unpin("thread", checkpoint=ids[3])
+    saver.threads.unpin("thread", checkpoint_id=ids[3])
     saver.prune(["thread"])
     assert _ids(graph) == [ids[0], ids[3], ids[5]]
     saver.threads.unpin("thread")
@@ -468,7 +468,7 @@ def test_pruning_keeps_what_is_marked(saver: Any) -> None:
 def test_marks_do_not_outlive_a_thread_and_are_copied_with_it(saver: Any) -> None:
     graph = _chat(saver)
     old = _ids(graph)[-1]
-    saver.threads.pin("thread", checkpoint=old)
+    saver.threads.pin("thread", checkpoint_id=old)
     saver.copy_thread("thread", "copy")
     saver.delete_thread("thread")
     assert saver.threads.get("thread").marks == ()
@@ -479,24 +479,24 @@ def test_marks_do_not_outlive_a_thread_and_are_copied_with_it(saver: Any) -> Non
 async def test_marks_are_awaited_and_refused(saver: Any) -> None:
     graph = _chat(saver, turns=1)
     ids = _ids(graph)
-    await saver.threads.atag("thread", "one", checkpoint=ids[0])
-    await saver.threads.apin("thread", checkpoint=ids[0])
+    await saver.threads.atag("thread", "one", checkpoint_id=ids[0])
+    await saver.threads.apin("thread", checkpoint_id=ids[0])
     assert saver.threads.get("thread").marks == (Mark("", ids[0], ("one",), pinned=True),)
-    await saver.threads.auntag("thread", "one", checkpoint=ids[0])
-    await saver.threads.aunpin("thread", checkpoint=ids[0])
+    await saver.threads.auntag("thread", "one", checkpoint_id=ids[0])
+    await saver.threads.aunpin("thread", checkpoint_id=ids[0])
     assert saver.threads.get("thread").marks == ()
     for name, given in (("pin", ()), ("tag", ("a",))):
         call = getattr(saver.threads, name)
         with pytest.raises(CheckpointNotFoundError):
-            call("thread", *given, checkpoint="absent")
+            call("thread", *given, checkpoint_id="absent")
         with pytest.raises(ThreadNotFoundError):
-            call("absent", *given, checkpoint=ids[0])
+            call("absent", *given, checkpoint_id=ids[0])
     for number in range(200):
-        saver.threads.tag("thread", f"{number}", checkpoint=ids[0])
+        saver.threads.tag("thread", f"{number}", checkpoint_id=ids[0])
     with pytest.raises(InvalidArgumentError, match="at most 200"):
-        saver.threads.pin("thread", checkpoint=ids[0])
+        saver.threads.pin("thread", checkpoint_id=ids[0])
     with pytest.raises(InvalidArgumentError, match="tag"):
-        saver.threads.tag("thread", "x" * 1000, checkpoint=ids[0])
+        saver.threads.tag("thread", "x" * 1000, checkpoint_id=ids[0])
 
 
 def test_a_thread_full_of_tags_can_be_collected_and_changed(saver: Any) -> None:
@@ -540,7 +540,7 @@ def test_only_the_latest_value_of_a_channel_stays(saver: Any) -> None:
     graph = _sketch(saver)
     before = list(graph.get_state_history(at()))
     pinned = before[7]
-    saver.threads.pin("thread", checkpoint=pinned.config["configurable"]["checkpoint_id"])
+    saver.threads.pin("thread", checkpoint_id=pinned.config["configurable"]["checkpoint_id"])
     found = _gc(saver, Retention(channels={"scratch": "latest"}))
     (one,) = found.threads
     assert (one.checkpoints, one.skipped_channels) == (0, ())

@@ -451,7 +451,7 @@ def test_invalid_options(memory: Any, wrong: Any) -> None:
 def test_a_config_without_a_thread(memory: Any) -> None:
     with pytest.raises(InvalidConfigError, match="thread_id"):
         memory.streaming({"configurable": {}})
-    with pytest.raises(InvalidArgumentError, match="Invalid thread: None"):
+    with pytest.raises(InvalidArgumentError, match="Invalid thread_id: None"):
         memory.streaming(None)
     with pytest.raises(InvalidArgumentError):
         memory.partial(True)

@@ -136,7 +136,7 @@ def test_only_what_is_asked_for(ours: Any) -> None:
         say(ours, "one", "two", thread=thread)
     at(ours, updated_at(ours, "c") + 2 * DAY)
     told: list[tuple[str, int, int]] = []
-    report = ours.threads.tier(threads=["a", "b", "a"], progress=lambda *done: told.append(done))
+    report = ours.threads.tier(thread_ids=["a", "b", "a"], progress=lambda *done: told.append(done))
     assert [one.thread for one in report.archived] == ["a", "b"]
     assert told[-1] == ("threads tiered", 2, 3)
     none = Tiering(cold=ColdTier(archive=False, offload_over=None))
@@ -144,7 +144,7 @@ def test_only_what_is_asked_for(ours: Any) -> None:
     values = ours.threads.tier(Tiering(cold=ColdTier(archive=False, offload_over=OVER)))
     assert [one.thread for one in values.offloaded] == ["c"]
     with pytest.raises(ThreadNotFoundError):
-        ours.threads.tier(threads=["c", "nobody"])
+        ours.threads.tier(thread_ids=["c", "nobody"])
     assert state_of(ours, "c") == "active"
 
 

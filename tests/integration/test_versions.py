@@ -100,7 +100,7 @@ async def test_only_the_branch_of_the_checkpoint_asked_for(look: Any) -> None:
     assert told(await look("versions", THREAD, "log", limit=None)) == await expected(
         look.saver, "log", right
     )
-    found = await look("versions", THREAD, "log", limit=None, checkpoint=branch)
+    found = await look("versions", THREAD, "log", limit=None, checkpoint_id=branch)
     assert told(found) == await expected(look.saver, "log", left)
     assert right["configurable"]["checkpoint_id"] not in ids(found)
 
@@ -172,7 +172,7 @@ async def test_what_is_not_there(look: Any) -> None:
     error = await look.refuses(ThreadNotFoundError, "versions", "nobody", "v")
     assert error.thread == "nobody"
     await look.refuses(ThreadNotFoundError, "versions", THREAD, "v", ns="nowhere")
-    await look.refuses(CheckpointNotFoundError, "versions", THREAD, "v", checkpoint="none")
+    await look.refuses(CheckpointNotFoundError, "versions", THREAD, "v", checkpoint_id="none")
     await look.saver.adelete_thread(THREAD)
     await look.refuses(ThreadNotFoundError, "versions", THREAD, "v")
 

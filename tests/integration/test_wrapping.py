@@ -484,7 +484,7 @@ def test_layers_in_front_see_the_saves_that_wait() -> None:
     chat, said = Chat(memory), talk(12)
     chat.talk("t", said)
     assert memory.full_messages("t") == said
-    assert [one.message for one in memory.archive("t", query="message 3")] == [said[3]]
+    assert [one.message for one in memory.search_messages("t", query="message 3")] == [said[3]]
     memory.remove("t", ["m0", "m11"])
     assert memory.full_messages("t") == said[1:11]
     new = memory.split("t")

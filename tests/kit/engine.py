@@ -26,8 +26,8 @@ from threadkeep._core.engine.operation import (
     Requests,
 )
 from threadkeep._run.layers.driver import (
+    BottomStore,
     Stack,
-    Store,
 )
 from threadkeep._stores.base import Backend
 from threadkeep._stores.memory import MemoryBackend
@@ -166,7 +166,7 @@ class CountedCodec:
 
 def run_on(operation: Requests[Any], backend: Any) -> Any:
     """Run an operation on a backend with nothing in front of it."""
-    return Stack(Store(backend)).run(operation)
+    return Stack(BottomStore(backend)).run(operation)
 
 
 def use_backend(saver: Saver, backend: Any) -> Any:

@@ -15,12 +15,12 @@ from threadkeep._core.engine.operation import (
 )
 from threadkeep._run.layers.driver import (
     BackendPair,
+    BottomStore,
     Stack,
-    Store,
 )
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep.errors import ThreadkeepError
-from threadkeep.testing import Blocking
+from threadkeep.testing import BlockingBackend
 from threadkeep.testing.records import THREAD
 
 
@@ -63,7 +63,7 @@ class Awaited(AsyncBackend):
 
 
 def stack_of(backend: Any, *layers: Any) -> Stack:
-    return Stack(Store(backend), layers)
+    return Stack(BottomStore(backend), layers)
 
 
 def one(request: Request) -> Generator[Request, Any, Any]:
@@ -141,10 +141,10 @@ class AwaitedLayered(AsyncBackend):
             await self.also.aclose()
 
 
-def awaiting(stack: Stack, also: BackendPair | None = None) -> Blocking:
+def awaiting(stack: Stack, also: BackendPair | None = None) -> BlockingBackend:
     """Awaiting calls through a stack, each waited for."""
 
     async def made() -> Any:
         return AwaitedLayered(stack, also)
 
-    return Blocking(made)
+    return BlockingBackend(made)

@@ -47,8 +47,8 @@ from threadkeep._core.engine.model import HIDDEN, ReadThread
 from threadkeep._core.engine.working_set import WorkingSet
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import (
+    BottomStore,
     Stack,
-    Store,
 )
 from threadkeep._run.write_behind.layer import WriteBehindLayer
 from threadkeep._stores.cold_store import ColdStore
@@ -609,7 +609,7 @@ class OnRelaxed(OnMemory):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stored = Stack(Store(self.backend), [TierLayer(ColdStore(self.cold))])
+        self.stored = Stack(BottomStore(self.backend), [TierLayer(ColdStore(self.cold))])
         self.waiting = WriteBehindLayer(self.stored, WriteBehind(flush_interval=60))
 
     def open(self, number: int) -> Saver:

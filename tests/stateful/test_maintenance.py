@@ -329,7 +329,7 @@ class Scene:
         self.keeper = Saver(Watched(store(), self.other.leave, self.witness), cold=cold)
         first = checkpoint("00000000", {"m": [0]}, {"m": 0})
         pinned = self.saver.put(config(), first, {"source": "input", "step": -1}, {"m": 0})
-        self.saver.threads.pin("t", checkpoint=first["id"])
+        self.saver.threads.pin("t", checkpoint_id=first["id"])
         self.witness.pinned = pinned["configurable"]["checkpoint_id"]
         self.saver.threads.create("other")
         self.asked = 0

@@ -297,7 +297,7 @@ class Conversations(RuleBasedStateMachine):
 
     def positions(self) -> list[int]:
         """Return the position of each message: those that were removed leave holes."""
-        archived = [one.position for one in self.memory.archive(self.thread)]
+        archived = [one.position for one in self.memory.search_messages(self.thread)]
         live = len(self.model) - len(archived)
         stop = self.memory.groups(self.thread)[-1].stop
         return [*archived, *range(stop - live, stop)]
@@ -320,17 +320,17 @@ class Conversations(RuleBasedStateMachine):
         del self.versions[:-12]
 
     def check_archive(self) -> None:
-        archived = self.memory.archive(self.thread)
+        archived = self.memory.search_messages(self.thread)
         assert texts(one.message for one in archived) == texts(self.model[: len(archived)])
         for one in self.speaker.chance.sample(archived, min(2, len(archived))):
             words = set(tokens(f"{one.message.content}"))
             wanted = [m.message for m in archived if words <= set(tokens(f"{m.message.content}"))]
-            found = self.memory.archive(self.thread, query=f"{one.message.content}")
+            found = self.memory.search_messages(self.thread, query=f"{one.message.content}")
             # (tool calls have words that are not in their text)
             assert [m.message for m in found if m.message in wanted] == (
                 wanted[::-1] if words else []
             )
-            by_id = self.memory.archive(self.thread, ids=[str(one.message.id)])
+            by_id = self.memory.search_messages(self.thread, ids=[str(one.message.id)])
             assert [m.message for m in by_id] == [one.message]
 
     def check_view(self, view: list[BaseMessage]) -> None:

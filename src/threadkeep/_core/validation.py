@@ -93,12 +93,12 @@ def thread_in(value: object) -> object:
     """
     if not is_mapping(value):
         if isinstance(value, bool) or not isinstance(value, str | int | float | UUID):
-            raise invalid("thread", value, _THREAD)
+            raise invalid("thread_id", value, _THREAD)
         return value
     configurable = value.get("configurable")
     found = configurable.get("thread_id") if is_mapping(configurable) else None
     if found is None:
-        raise invalid("thread", value, _THREAD)
+        raise invalid("thread_id", value, _THREAD)
     return found
 
 
@@ -110,7 +110,7 @@ def threads_in(values: object) -> list[object]:
 def thread_id(value: object) -> str:
     """Return the id of a thread as text, which may be empty as in LangGraph. See `thread_in`."""
     found = thread_in(value)
-    return text("thread", found if isinstance(found, str) else str(found))
+    return text("thread_id", found if isinstance(found, str) else str(found))
 
 
 def place(thread: object, ns: object = "", checkpoint: object = None) -> CheckpointRef:
@@ -161,7 +161,7 @@ def thread_ids(threads: object) -> list[str] | None:
         return None
     if isinstance(threads, str | Mapping):
         return [thread_id(threads)]
-    return list(dict.fromkeys(each_thread("threads", threads)))
+    return list(dict.fromkeys(each_thread("thread_ids", threads)))
 
 
 def _several(what: str, values: object) -> Iterable[object]:

@@ -14,9 +14,9 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from threadkeep._core import validation
 from threadkeep._core.engine.model import OWN_NS
-from threadkeep._core.engine.operation import Aside
+from threadkeep._core.engine.operation import External
 from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow, both
+from threadkeep._run.layers.driver import Workflow, sync_and_async
 
 _BASE: Any = BaseCheckpointSaver
 
@@ -53,7 +53,9 @@ class Delegate(BaseCheckpointSaver[Any]):
     def _call(self, name: str, *args: Any, **options: Any) -> Workflow[Any]:
         """Call a method of the wrapped saver, or its async variant."""
         method, variant = getattr(self._inner, name), getattr(self._inner, f"a{name}")
-        return (yield Aside(partial(method, *args, **options), partial(variant, *args, **options)))
+        return (
+            yield External(partial(method, *args, **options), partial(variant, *args, **options))
+        )
 
     # -- life ------------------------------------------------------------------------
 
@@ -116,7 +118,7 @@ class Delegate(BaseCheckpointSaver[Any]):
         found: CheckpointTuple | None = yield from self._call("get_tuple", config)
         return found
 
-    get_tuple, aget_tuple = both(_get_tuple)
+    get_tuple, aget_tuple = sync_and_async(_get_tuple)
 
     def list(
         self, config: RunnableConfig | None, *, limit: int | None = None, **options: Any
@@ -153,7 +155,9 @@ class Delegate(BaseCheckpointSaver[Any]):
         name = "get_delta_channel_history"
         return (yield from self._call(name, config=config, channels=channels))
 
-    get_delta_channel_history, aget_delta_channel_history = both(_get_delta_channel_history)
+    get_delta_channel_history, aget_delta_channel_history = sync_and_async(
+        _get_delta_channel_history
+    )
 
     # -- writing ---------------------------------------------------------------------
 
@@ -163,7 +167,7 @@ class Delegate(BaseCheckpointSaver[Any]):
         """See `BaseCheckpointSaver`."""
         return (yield from self._call("put", config, checkpoint, metadata, new_versions))
 
-    put, aput = both(_put)
+    put, aput = sync_and_async(_put)
 
     def _put_writes(
         self, config: RunnableConfig, writes: Any, task_id: str, task_path: str = ""
@@ -171,7 +175,7 @@ class Delegate(BaseCheckpointSaver[Any]):
         """See `BaseCheckpointSaver`."""
         yield from self._call("put_writes", config, writes, task_id, task_path)
 
-    put_writes, aput_writes = both(_put_writes)
+    put_writes, aput_writes = sync_and_async(_put_writes)
 
     # -- housekeeping ----------------------------------------------------------------
 
@@ -179,27 +183,27 @@ class Delegate(BaseCheckpointSaver[Any]):
         """See `BaseCheckpointSaver`."""
         yield from self._call("delete_thread", validation.thread_in(thread_id))
 
-    delete_thread, adelete_thread = both(_delete_thread)
+    delete_thread, adelete_thread = sync_and_async(_delete_thread)
 
     def _delete_for_runs(self, run_ids: Sequence[str]) -> Workflow[None]:
         """See `BaseCheckpointSaver`."""
         yield from self._call("delete_for_runs", run_ids)
 
-    delete_for_runs, adelete_for_runs = both(_delete_for_runs)
+    delete_for_runs, adelete_for_runs = sync_and_async(_delete_for_runs)
 
     def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Workflow[None]:
         """See `BaseCheckpointSaver`."""
         threads = map(validation.thread_in, (source_thread_id, target_thread_id))
         yield from self._call("copy_thread", *threads)
 
-    copy_thread, acopy_thread = both(_copy_thread)
+    copy_thread, acopy_thread = sync_and_async(_copy_thread)
 
     def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> Workflow[None]:
         """See `BaseCheckpointSaver`."""
         threads = validation.threads_in(thread_ids)
         yield from self._call("prune", threads, strategy=strategy)
 
-    prune, aprune = both(_prune)
+    prune, aprune = sync_and_async(_prune)
 
     # -- the rest of the contract ----------------------------------------------------
 

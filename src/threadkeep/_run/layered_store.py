@@ -10,14 +10,21 @@ from functools import partial
 from random import SystemRandom
 from typing import TYPE_CHECKING, Protocol
 
-from threadkeep._core.engine.operation import Aside, Requests, call
+from threadkeep._core.engine.operation import External, Requests, call
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.engine.working_set import WorkingSet
 from threadkeep._run.group_commit import AT_ONCE, GroupCommit
-from threadkeep._run.layers.driver import BackendPair, Stack, Store, Workflow, either, on
-from threadkeep._run.layers.layer import Layer
+from threadkeep._run.layers.driver import (
+    BackendPair,
+    BottomStore,
+    Stack,
+    Workflow,
+    on,
+    sync_or_async,
+)
+from threadkeep._run.layers.layer import StoreLayer
 from threadkeep._stores import process_forks
-from threadkeep._stores.base import Scrubbed
+from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.open import open_hot
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 
@@ -34,7 +41,7 @@ if TYPE_CHECKING:
 RANDOM = SystemRandom()  # tokens must differ even where a program seeds its random numbers
 
 
-class ColdLayer(Layer, Protocol):
+class ColdLayer(StoreLayer, Protocol):
     """The layer that brings back what is in the cold store, if there is one."""
 
     cold: ColdStore | None
@@ -56,7 +63,7 @@ class LayeredStore(Stack):
         working_set_bytes: int = 0,
     ) -> None:
         # (what is seldom needed is imported where it is)
-        store = Store(backend, group_commit or AT_ONCE)
+        store = BottomStore(backend, group_commit or AT_ONCE)
         self.cold = tier.cold
         self.tiering = tiering
         self.retention: Retention | None = None  # of threads without a policy of their own
@@ -64,7 +71,7 @@ class LayeredStore(Stack):
         self._cache: CacheLayer | None = None
         self._write_behind: WriteBehindLayer | None = None
         self._check(store, group_commit, write_behind)
-        layers: list[Layer] = []
+        layers: list[StoreLayer] = []
         if cache is not None or self._hot is not None:
             from threadkeep._run.segment_cache.layer import (  # noqa: PLC0415
                 CacheLayer,
@@ -93,7 +100,7 @@ class LayeredStore(Stack):
         process_forks.watch(self.working_set)
 
     def _check(
-        self, store: Store, group_commit: GroupCommit | None, write_behind: WriteBehind | None
+        self, store: BottomStore, group_commit: GroupCommit | None, write_behind: WriteBehind | None
     ) -> None:
         """Refuse options that the backend does not support."""
         backend = store.backend
@@ -144,15 +151,15 @@ class LayeredStore(Stack):
         if self._cache is not None:
             yield from self._cache.clear(thread)
 
-    def scrub(self, *, rewrite: bool) -> Requests[Scrubbed]:
+    def scrub(self, *, rewrite: bool) -> Requests[ScrubReport]:
         """Leave nothing of removed rows in the backend's files. See `Backend.scrub`."""
         # (no layer in front holds anything that files are made of: it is the backend's alone)
-        scrubbed: Scrubbed = yield from call("scrub", rewrite=rewrite)
+        scrubbed: ScrubReport = yield from call("scrub", rewrite=rewrite)
         return scrubbed
 
-    def scrub_hot(self) -> Requests[Scrubbed]:
+    def scrub_hot(self) -> Requests[ScrubReport]:
         """Do the same with the files of the hot store, if there is one."""
-        return Scrubbed() if self._cache is None else (yield from self._cache.scrub_hot())
+        return ScrubReport() if self._cache is None else (yield from self._cache.scrub_hot())
 
     def counters(self, forked_runs: int) -> Counters:
         """Return the counters of a saver on this store. See `Saver.counters`."""
@@ -179,7 +186,7 @@ class LayeredStore(Stack):
         """Store what waits. See `Saver.flush`."""
         if self._write_behind is not None:
             queue = self._write_behind.queue
-            yield Aside(queue.flush, queue.aflush)
+            yield External(queue.flush, queue.aflush)
 
     def close(self) -> Workflow[None]:
         """Store what waits, and close the backend."""
@@ -187,14 +194,14 @@ class LayeredStore(Stack):
         if self._write_behind is not None:
             queue = self._write_behind.queue
             try:
-                yield from either(queue.close, partial(queue.in_turn, queue.close))
+                yield from sync_or_async(queue.close, partial(queue.in_turn, queue.close))
             except ThreadkeepError as error:
                 failure = error
             # (Where it was interrupted, nothing is closed: what waits is stored at the program's
             # end.)
         for pair in (self._store, self._hot):
             if pair is not None:
-                yield from either(pair.close, pair.aclose)
+                yield from sync_or_async(pair.close, pair.aclose)
         if failure is not None:
             raise failure
 

@@ -26,7 +26,7 @@ from threadkeep._core.engine.usage import ItemUsage
 from threadkeep.errors import ThreadkeepError
 
 
-class Scrubbed(NamedTuple):
+class ScrubReport(NamedTuple):
     """Places that hold nothing of what was removed, and places that may.
 
     Args:
@@ -37,8 +37,8 @@ class Scrubbed(NamedTuple):
     cleared: tuple[str, ...] = ()
     remains: tuple[str, ...] = ()
 
-    def __add__(self, other: Scrubbed) -> Scrubbed:  # type: ignore[override] # adds places
-        return Scrubbed(self.cleared + other.cleared, self.remains + other.remains)
+    def __add__(self, other: ScrubReport) -> ScrubReport:  # type: ignore[override] # adds places
+        return ScrubReport(self.cleared + other.cleared, self.remains + other.remains)
 
 
 class _Supports:
@@ -167,7 +167,7 @@ class Backend(_Supports, ABC):
         del now
         return ItemUsage()
 
-    def scrub(self, *, rewrite: bool) -> Scrubbed:
+    def scrub(self, *, rewrite: bool) -> ScrubReport:
         """Leave nothing of removed rows in the store's files, whenever they were removed.
 
         Others may use the store meanwhile. Idempotent; harmless where it is interrupted.
@@ -221,15 +221,15 @@ class AsyncBackend(_Supports, ABC):
         del now
         return ItemUsage()
 
-    async def scrub(self, *, rewrite: bool) -> Scrubbed:
+    async def scrub(self, *, rewrite: bool) -> ScrubReport:
         """See `Backend.scrub`."""
         del rewrite
         return _unknown_remains(self)
 
 
-def _unknown_remains(backend: object) -> Scrubbed:
+def _unknown_remains(backend: object) -> ScrubReport:
     name = type(backend).__name__
-    return Scrubbed(remains=(f"{name} does not say what its files hold of removed rows.",))
+    return ScrubReport(remains=(f"{name} does not say what its files hold of removed rows.",))
 
 
 def without(parameter: str, url: str) -> tuple[str, str | None]:

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from threadkeep.errors import ClosedError
 
 
-class Watched:
+class WatchedMethods:
     """The methods of an object that a fork must not catch in the middle of its work."""
 
     def before_fork(self) -> None:
@@ -48,7 +48,7 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-class ResetInChild(Watched):
+class ResetInChild(WatchedMethods):
     """Base of state under a lock that the child of a fork makes again.
 
     Another thread may be in the middle of a change at the fork, and is not there in the child.
@@ -62,7 +62,7 @@ class ResetInChild(Watched):
         """Make the state, with its locks."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Watched.after_fork`."""
+        """See `WatchedMethods.after_fork`."""
         if in_child:
             self._reset()
 
@@ -103,11 +103,11 @@ class PerProcess(Generic[T]):
             made.close()
 
     def before_fork(self) -> None:
-        """See `Watched.before_fork`."""
+        """See `WatchedMethods.before_fork`."""
         self._lock.acquire()
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Watched.after_fork`."""
+        """See `WatchedMethods.after_fork`."""
         if in_child and self._made is not None:
             self._parents.append(self._made)  # (what is collected would be closed)
             self._made = None
@@ -135,7 +135,7 @@ class PerLoop(Generic[T]):
 _closing: set[asyncio.Task[None]] = set()  # an event loop holds its tasks weakly
 
 
-class LoopConnections(Watched, Generic[T]):
+class LoopConnections(WatchedMethods, Generic[T]):
     """Connections of each event loop, opened when the loop first needs them.
 
     The child of a fork never closes what its parent opened, as the parent speaks over it.
@@ -205,7 +205,7 @@ class LoopConnections(Watched, Generic[T]):
         task.add_done_callback(_closing.discard)
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Watched.after_fork`."""
+        """See `WatchedMethods.after_fork`."""
         if in_child:
             self._parents.append(self._loops)
             self._loops = {}

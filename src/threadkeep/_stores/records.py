@@ -132,7 +132,7 @@ def only_adds(change: Change) -> TypeGuard[Batch]:
         or change.hide_checkpoints
         or change.drop_unreadable
         or change.entry
-        or change.bump
+        or change.bump_generation
     )
 
 

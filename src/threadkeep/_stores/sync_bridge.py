@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from threadkeep._core.engine.model import Change, Read
 from threadkeep._core.engine.usage import ItemUsage
-from threadkeep._stores.base import AsyncBackend, Backend, Scrubbed
+from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.process_forks import LoopConnections
 from threadkeep.errors import ThreadkeepError
 
@@ -108,7 +108,7 @@ class BlockingFace(Backend, Generic[A]):
         """See `Backend.item_usage`."""
         return finish(self.face.item_usage(now))
 
-    def scrub(self, *, rewrite: bool) -> Scrubbed:
+    def scrub(self, *, rewrite: bool) -> ScrubReport:
         """See `Backend.scrub`."""
         return finish(self.face.scrub(rewrite=rewrite))
 

@@ -20,7 +20,14 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from threadkeep._core.codec import Codec, Compression, NativeCodec, SerdeCodec, pack, unpack
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.validation import LONGEST, duration, is_count, micros
-from threadkeep._run.layers.driver import BackendPair, Closing, Store, Workflow, both, either
+from threadkeep._run.layers.driver import (
+    BackendPair,
+    BottomStore,
+    Closing,
+    Workflow,
+    sync_and_async,
+    sync_or_async,
+)
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.caches import (
     PAGE,
@@ -107,7 +114,7 @@ class NodeCache(BaseCache[Any], Closing):
             raise
         self._backend = backend
         self._owned = BackendPair(backend) if owned else None
-        self._store = Store(entries)
+        self._store = BottomStore(entries)
         self._blocking, self._awaited = Blocking(self._store), Awaited(self._store)
         self._leases = None if lifetime is None else Leases(lifetime)
         self._used: set[bytes] = set()  # ids, since uses were last noted
@@ -333,9 +340,9 @@ class NodeCache(BaseCache[Any], Closing):
 
     def _setup(self) -> Workflow[None]:
         """Make or migrate the tables of a PostgreSQL schema; elsewhere there is nothing to do."""
-        yield self._store.aside("migrate")
+        yield self._store.external("migrate")
 
-    setup, asetup = both(_setup)
+    setup, asetup = sync_and_async(_setup)
 
     def _opening(self) -> Workflow[None]:
         return self._store.opening()
@@ -343,12 +350,12 @@ class NodeCache(BaseCache[Any], Closing):
     def _close(self) -> Workflow[None]:
         """Close the cache, and the store that was opened for it. Idempotent."""
         write = self._write_last_uses
-        yield from either(lambda: self._finish(write), lambda: write(self._awaited))
-        yield from either(self._store.close, self._store.aclose)
+        yield from sync_or_async(lambda: self._finish(write), lambda: write(self._awaited))
+        yield from sync_or_async(self._store.close, self._store.aclose)
         if self._owned is not None:
-            yield from either(self._owned.close, self._owned.aclose)
+            yield from sync_or_async(self._owned.close, self._owned.aclose)
 
-    close, aclose = both(_close)
+    close, aclose = sync_and_async(_close)
 
     async def _write_last_uses(self, store: Blocking) -> None:
         with suppress(ThreadkeepError):

@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from threadkeep._core.engine.operation import Call, Fetch
-from threadkeep._run.layers.driver import Store
+from threadkeep._run.layers.driver import BottomStore
 from threadkeep._stores.caches import BlockingCache, Change, Claim, GetEntries, Row, TrimEntries
 
 
 class Blocking:
     """A cache's store for blocking callers: nothing suspends."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: BottomStore) -> None:
         self._store: Any = store
         backend = store.backend
         # (A server takes the commits of several threads at once.)

@@ -31,7 +31,7 @@ _IN_SHELL = {
         "--strategy theirs, or --strategy ours."
     ),
     'Use strategy="theirs" or "ours", which': "Use --strategy theirs or --strategy ours, which",
-    "Save one with them first: LayeredCheckpointSaver(saver).save(thread, [...]).": (
+    "Save one with them first: LayeredCheckpointSaver(saver).save(config, [...]).": (
         "Save one with them in your program first."
     ),
     "Use a file of export_bundle(); restore others: `threadkeep restore`.": (
@@ -41,7 +41,7 @@ _IN_SHELL = {
     ", or one of these savers, or an InMemorySaver.": ".",
     ", or a function.": ".",
     ", or None.": ".",
-    "saver.threads.erase(thread)": "threadkeep erase THREAD",
+    "saver.threads.erase(thread_id)": "threadkeep erase THREAD",
 }
 
 
@@ -51,9 +51,10 @@ _NAMED = re.compile(r"^Invalid (?:value for )?(\w+):")
 def with_flags(message: str, flags: Mapping[str, str]) -> str:
     """Return a message about an invalid value; `flags` are those of a command by parameter."""
     found = _NAMED.match(message)
-    if found is None or found[1] not in flags:
+    name = "" if found is None else found[1].replace("_id", "")  # (a flag is --thread or THREAD)
+    if found is None or name not in flags:
         return message
-    return f"Invalid value for {flags[found[1]]}:{message[found.end() :]}"
+    return f"Invalid value for {flags[name]}:{message[found.end() :]}"
 
 
 def in_shell(hint: str) -> str:

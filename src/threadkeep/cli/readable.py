@@ -27,7 +27,7 @@ _TEXTS = (str, bytes, bytearray, memoryview)  # sequences that are single values
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ValueSummary:
     """Type of a value, and its bytes as UTF-8 JSON."""
 
     kind: str
@@ -44,10 +44,10 @@ def kind(value: Any) -> str:
     return name
 
 
-def summary(value: Any) -> Summary:
+def summary(value: Any) -> ValueSummary:
     """Return the type and size of a value."""
     as_json = json.dumps(plain(value), ensure_ascii=False)
-    return Summary(kind(value), len(as_json.encode("utf-8", "surrogatepass")))
+    return ValueSummary(kind(value), len(as_json.encode("utf-8", "surrogatepass")))
 
 
 # -- messages ----------------------------------------------------------------------------

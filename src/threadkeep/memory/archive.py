@@ -85,7 +85,7 @@ class Archive(Delegate):
         async def acall() -> list[CheckpointTuple]:
             return [found async for found in self._inner.alist(config)]
 
-        found = yield from driver.either(call, acall)
+        found = yield from driver.sync_or_async(call, acall)
         return {one.checkpoint["id"]: records.from_tuple(one) for one in found}
 
     def _back_to(self, thread: str, record: Record, start: int) -> Workflow[list[Record]]:
@@ -158,7 +158,7 @@ class Archive(Delegate):
     def _asked(self, thread: str, call: Callable[..., Any], *args: Any) -> Workflow[Any]:
         """Call a method of the index; None if it fails: it can be made again from the records."""
         try:
-            return (yield from driver.aside(partial(call, thread, *args)))
+            return (yield from driver.external(partial(call, thread, *args)))
         except Exception:  # noqa: BLE001 - the records have all that it has
             _log.warning("The archive's index failed for thread %r.", thread, exc_info=True)
             return None
@@ -247,5 +247,5 @@ class Archive(Delegate):
 
 
 def as_archived(position: int, message: BaseMessage, record: Record) -> ArchivedMessage:
-    """Return a message of the archive, as `archive` returns it."""
+    """Return a message of the archive, as `search_messages` returns it."""
     return ArchivedMessage(message, position, record.key, record.archived_at)

@@ -17,7 +17,7 @@ from uuid import uuid4
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
-from threadkeep._core.engine.operation import Aside
+from threadkeep._core.engine.operation import External
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow
 from threadkeep._stores.message_index import ArchiveIndex
@@ -31,7 +31,7 @@ from threadkeep.memory.policy import (
     SplitSuggestion,
     Suggestion,
 )
-from threadkeep.memory.records import Claim, Group, Record
+from threadkeep.memory.records import Group, Record, SummaryClaim
 from threadkeep.memory.summaries import ExtractiveSummarizer, Summarizer, Summary
 
 CHUNK = 50  # messages that are summarised at once
@@ -41,7 +41,7 @@ _log = logging.getLogger("threadkeep.memory")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenCheckpoint:
     """A checkpoint as it is stored: the messages in full, and the record before them."""
 
     found: CheckpointTuple
@@ -86,11 +86,11 @@ class Archiving(Archive):
         """Wait for summaries that are under way, and close the index."""
         yield from self._background.end()
         for index in self._indexes:
-            yield from driver.aside(index.close)
+            yield from driver.external(index.close)
 
     # -- summaries -------------------------------------------------------------------
 
-    def _advance(self, seen: Seen) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
+    def _advance(self, seen: SeenCheckpoint) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
         """Return the record and the messages in full, after what is due has left the window.
 
         Without a summary nothing leaves. The caller waits for one call of a model at most; further
@@ -107,7 +107,9 @@ class Archiving(Archive):
                 yield from self._background.submit(seen.thread, catch_up)
         return after.record, after.live
 
-    def _catch_up(self, seen: Seen, *, until: Callable[[], bool]) -> Workflow[Seen]:
+    def _catch_up(
+        self, seen: SeenCheckpoint, *, until: Callable[[], bool]
+    ) -> Workflow[SeenCheckpoint]:
         """Summarise all that is due, a part at a time.
 
         Ends early if that fails, if somebody else is doing it, or if `until` returns True.
@@ -117,7 +119,7 @@ class Archiving(Archive):
             before, seen = seen, (yield from self._step(seen))
         return seen
 
-    def _step(self, seen: Seen, *, is_asked: bool = True) -> Workflow[Seen]:
+    def _step(self, seen: SeenCheckpoint, *, is_asked: bool = True) -> Workflow[SeenCheckpoint]:
         """Return what is left in full after others have summarised, and then (`is_asked`) we.
 
         The same object if nothing was summarised.
@@ -128,7 +130,7 @@ class Archiving(Archive):
             seen = yield from self._summarised(seen, newest)
         return seen
 
-    def _is_due(self, seen: Seen) -> bool:
+    def _is_due(self, seen: SeenCheckpoint) -> bool:
         return self._leaving(seen.record, seen.live) > 0
 
     def _leaving(self, record: Record | None, live: Sequence[BaseMessage]) -> int:
@@ -142,7 +144,9 @@ class Archiving(Archive):
         ]
         return window.leaving(live, self.policy, [span for span in spans if span])
 
-    def _made_by_others(self, seen: Seen, newest: CheckpointTuple | None) -> Workflow[Seen]:
+    def _made_by_others(
+        self, seen: SeenCheckpoint, newest: CheckpointTuple | None
+    ) -> Workflow[SeenCheckpoint]:
         """Return the state behind what is stored already for the messages that are to leave."""
         own = seen.record
         key = None if own is None else own.key
@@ -170,7 +174,9 @@ class Archiving(Archive):
         self._records.put(seen.thread, record.key, record)
         return replace(seen, record=record, live=seen.live[count:])
 
-    def _summarised(self, seen: Seen, newest: CheckpointTuple | None) -> Workflow[Seen]:
+    def _summarised(
+        self, seen: SeenCheckpoint, newest: CheckpointTuple | None
+    ) -> Workflow[SeenCheckpoint]:
         """Summarise and archive the oldest part of what leaves the window, one call's worth."""
         if seen.thread in self._background.busy:
             return seen
@@ -188,7 +194,9 @@ class Archiving(Archive):
         finally:
             self._background.busy.discard(seen.thread)
 
-    def _claimed_part(self, seen: Seen, claim: Claim, before: Record) -> Workflow[Seen]:
+    def _claimed_part(
+        self, seen: SeenCheckpoint, claim: SummaryClaim, before: Record
+    ) -> Workflow[SeenCheckpoint]:
         """Summarise and archive a part; if that fails, nothing leaves and the claim is given up."""
         live, count = seen.live, self._leaving(before, seen.live)
         part = live[: window.oldest(live, min(count, CHUNK), count)]
@@ -208,7 +216,7 @@ class Archiving(Archive):
             return seen
         return replace(seen, record=new, live=left)
 
-    def _first(self, seen: Seen) -> Workflow[Record]:
+    def _first(self, seen: SeenCheckpoint) -> Workflow[Record]:
         """Return the record that the thread's first one continues."""
         found = yield from self._record(seen.thread, seen.key)
         if found is not None:
@@ -217,7 +225,7 @@ class Archiving(Archive):
 
     def _claimed(
         self, thread: str, before: Record, newest: CheckpointTuple | None
-    ) -> Workflow[tuple[Claim, CheckpointTuple | None] | None]:
+    ) -> Workflow[tuple[SummaryClaim, CheckpointTuple | None] | None]:
         """Claim to continue a record; None if somebody else is doing that.
 
         Returns:
@@ -241,7 +249,7 @@ class Archiving(Archive):
         yield from self._call("put_writes", records.place(thread, before.key), writes, task)
 
     def _next(
-        self, seen: Seen, before: Record, part: list[BaseMessage], left: int
+        self, seen: SeenCheckpoint, before: Record, part: list[BaseMessage], left: int
     ) -> Workflow[Record]:
         """Return the record of messages that leave; `left` are in full before that."""
         summary = before.summary
@@ -292,7 +300,7 @@ class Archiving(Archive):
         acall = partial(driver.in_thread, call)
         if hasattr(summarizer, "asummarize"):
             acall = partial(summarizer.asummarize, messages, previous)
-        summary = yield Aside(call, acall)  # (a turn that is cancelled does not wait)
+        summary = yield External(call, acall)  # (a turn that is cancelled does not wait)
         if not isinstance(summary, Summary) or not isinstance(summary.content, str):
             raise SummaryError(f"The summarizer returned {type(summary).__name__}, no Summary.")
         return summary
@@ -321,7 +329,7 @@ class Archiving(Archive):
                 threads = getattr(self._inner, "threads", None)
                 if threads is not None:
                     tag = partial(threads.tag, thread, kind.tag)
-                    yield from driver.either(tag, partial(threads.atag, thread, kind.tag))
+                    yield from driver.sync_or_async(tag, partial(threads.atag, thread, kind.tag))
                 if self._on_suggestion is not None:
                     self._on_suggestion(event)
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from threadkeep._core.engine.operation import Aside
+from threadkeep._core.engine.operation import External
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow
 from threadkeep._stores.process_forks import ResetInChild
@@ -50,7 +50,7 @@ class Background(ResetInChild):
         def begin() -> None:
             self._begin(thread, lambda: self._pool.submit(driver.run, make()))
 
-        yield Aside(begin, abegin)
+        yield External(begin, abegin)
 
     def _begin(self, thread: str, start: Callable[[], Any]) -> None:
         with self._lock:
@@ -92,4 +92,4 @@ class Background(ResetInChild):
             await asyncio.gather(*tasks, *map(asyncio.wrap_future, futures), return_exceptions=True)
             self._pool.shutdown(wait=False)
 
-        yield Aside(end, ended)
+        yield External(end, ended)

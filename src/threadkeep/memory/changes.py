@@ -16,10 +16,10 @@ from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep._core import arguments, validation
 from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow, both
+from threadkeep._run.layers.driver import Workflow, sync_and_async
 from threadkeep.errors import StateError, ThreadNotFoundError, invalid
 from threadkeep.memory import window
-from threadkeep.memory.archiving import CHUNK, Seen
+from threadkeep.memory.archiving import CHUNK, SeenCheckpoint
 from threadkeep.memory.records import POINTER, Record
 from threadkeep.memory.summaries import Summary
 from threadkeep.memory.view import LayeredView
@@ -31,7 +31,7 @@ Place = str | RunnableConfig
 class LayeredChanges(LayeredView):
     """A saver whose conversations can be changed by hand. See `LayeredCheckpointSaver`."""
 
-    def _edit(self, thread: Place, messages: Iterable[BaseMessage]) -> Workflow[RunnableConfig]:
+    def _edit(self, config: Place, messages: Iterable[BaseMessage]) -> Workflow[RunnableConfig]:
         """Replace messages by id, archived ones too. Older checkpoints keep what they had.
 
         Returns:
@@ -44,29 +44,29 @@ class LayeredChanges(LayeredView):
         given = messages_of(messages)
         if not all(one.id for one in given):
             raise invalid("messages", given, "Use messages with the ids of those to replace.")
-        return (yield from self._changed(thread, {str(one.id): one for one in given}))
+        return (yield from self._changed(config, {str(one.id): one for one in given}))
 
-    edit, aedit = both(_edit)
+    edit, aedit = sync_and_async(_edit)
 
-    def _remove(self, thread: Place, ids: Iterable[str]) -> Workflow[RunnableConfig]:
+    def _remove(self, config: Place, ids: Iterable[str]) -> Workflow[RunnableConfig]:
         """Remove messages by id, archived ones too. Older checkpoints keep what they had.
 
         Raises:
             ThreadNotFoundError: there is no such thread.
             InvalidArgumentError: the thread has no message of such an id.
         """
-        return (yield from self._changed(thread, dict.fromkeys(ids_of(ids))))
+        return (yield from self._changed(config, dict.fromkeys(ids_of(ids))))
 
-    remove, aremove = both(_remove)
+    remove, aremove = sync_and_async(_remove)
 
-    def _pin(self, thread: Place, *ids: str, pinned: bool = True) -> Workflow[RunnableConfig]:
+    def _pin(self, config: Place, *ids: str, pinned: bool = True) -> Workflow[RunnableConfig]:
         """Pin messages: they stay in view, whatever leaves the window.
 
         Raises:
             ThreadNotFoundError: there is no such thread.
             InvalidArgumentError: the thread has no message of such an id.
         """
-        found = yield from self._full_messages(thread)
+        found = yield from self._full_messages(config)
         chosen = {str(one.id): one for one in found if one.id in ids}
         for indexes in window.exchanges(found):  # (of a tool call all is pinned, or nothing)
             exchange = {str(found[index].id): found[index] for index in indexes}
@@ -76,15 +76,15 @@ class LayeredChanges(LayeredView):
             marks = {**one.additional_kwargs, "pinned": pinned}
             chosen[id] = one.model_copy(update={"additional_kwargs": marks})
         missing = dict.fromkeys(id for id in ids if id not in chosen)
-        return (yield from self._changed(thread, {**chosen, **missing}))
+        return (yield from self._changed(config, {**chosen, **missing}))
 
-    pin, apin = both(_pin)
+    pin, apin = sync_and_async(_pin)
 
     def _changed(
-        self, thread: Place, edits: dict[str, BaseMessage | None]
+        self, config: Place, edits: dict[str, BaseMessage | None]
     ) -> Workflow[RunnableConfig]:
         """Store a checkpoint in which messages are replaced, or (None) removed."""
-        seen = yield from self._found(thread)
+        seen = yield from self._found(config)
         live = [edits.get(str(one.id), one) for one in seen.live]
         missing = [id for id in edits if id not in {one.id for one in seen.live}]
         record, archived = seen.record, dict[str, BaseMessage | None]()
@@ -102,7 +102,7 @@ class LayeredChanges(LayeredView):
             record = yield from self._shifted(at, record, seen.live, left)
         return (yield from self._write(arguments.head(seen.thread), seen, left, record))
 
-    def _resummarize(self, thread: Place) -> Workflow[Summary | None]:
+    def _resummarize(self, config: Place) -> Workflow[Summary | None]:
         """Make the summary anew from the archived messages, as after an edit of one of them.
 
         Asks the summarizer once for each 50 messages of the archive.
@@ -111,7 +111,7 @@ class LayeredChanges(LayeredView):
             ThreadNotFoundError: there is no such thread.
             SummaryError: the summarizer failed; the summary stays.
         """
-        seen = yield from self._found(thread)
+        seen = yield from self._found(config)
         record = seen.record
         if record is None:
             return None
@@ -131,9 +131,9 @@ class LayeredChanges(LayeredView):
             summary = yield from self._ask(told[start : start + CHUNK], summary)
         return summary
 
-    resummarize, aresummarize = both(_resummarize)
+    resummarize, aresummarize = sync_and_async(_resummarize)
 
-    def _split(self, thread: Place, new_thread_id: str | None = None) -> Workflow[RunnableConfig]:
+    def _split(self, config: Place, new_thread_id: str | None = None) -> Workflow[RunnableConfig]:
         """Begin a new thread with the summary of this one, and link the two.
 
         The new thread's view is the summary alone, of all messages. The threads' metadata link them
@@ -147,10 +147,10 @@ class LayeredChanges(LayeredView):
             StateError: it has no messages, or the new one has checkpoints.
             SummaryError: the summarizer failed; nothing was done.
         """
-        seen = yield from self._found(thread)
+        seen = yield from self._found(config)
         name = str(uuid4()) if new_thread_id is None else validation.thread_id(new_thread_id)
-        config = arguments.head(name)
-        if (yield from self._look(config)) is not None:
+        new = arguments.head(name)
+        if (yield from self._look(new)) is not None:
             raise StateError("The new thread has checkpoints already.", thread=name)
         if not seen.stop:
             raise StateError("The thread has no messages to summarise.", thread=seen.thread)
@@ -170,7 +170,7 @@ class LayeredChanges(LayeredView):
             created_at=datetime.now(UTC).isoformat(),
         )
         seed = yield from self._add(name, None, seed)
-        yield from self._write(config, None, [], seed, key=root)
+        yield from self._write(new, None, [], seed, key=root)
         threads = getattr(self._inner, "threads", None)
         if threads is not None:
             for one, link in (
@@ -178,15 +178,17 @@ class LayeredChanges(LayeredView):
                 (seen.thread, {"split_into": name}),
             ):
                 update = partial(threads.update, one, metadata=link)
-                yield from driver.either(update, partial(threads.aupdate, one, metadata=link))
-        return config
+                yield from driver.sync_or_async(
+                    update, partial(threads.aupdate, one, metadata=link)
+                )
+        return new
 
-    split, asplit = both(_split)
+    split, asplit = sync_and_async(_split)
 
     def _write(
         self,
         config: RunnableConfig,
-        seen: Seen | None,
+        seen: SeenCheckpoint | None,
         live: list[BaseMessage],
         record: Record | None,
         *,
@@ -212,28 +214,28 @@ class LayeredChanges(LayeredView):
         above = config if seen is None else seen.found.config
         return cast("RunnableConfig", (yield from self._call("put", above, checkpoint, more, new)))
 
-    def _found(self, thread: Place) -> Workflow[Seen]:
+    def _found(self, config: Place) -> Workflow[SeenCheckpoint]:
         """Return a checkpoint as it is stored; of a head, after what is due has left the window.
 
         Raises:
             ThreadNotFoundError: there is none.
         """
-        config = config_of(thread)
-        seen = yield from self._look(config)
+        place = config_of(config)
+        seen = yield from self._look(place)
         if seen is None:
-            raise ThreadNotFoundError(thread=arguments.place(config).thread)
-        if arguments.place(config).id is None:
+            raise ThreadNotFoundError(thread=arguments.place(place).thread)
+        if arguments.place(place).id is None:
             record, live = yield from self._due(seen)
             seen = replace(seen, record=record, live=live)
         return seen
 
 
-def config_of(thread: Place) -> RunnableConfig:
+def config_of(config: Place) -> RunnableConfig:
     """Return the config of a place; LangGraph passes ids of threads on as texts."""
-    if not validation.is_mapping(thread):
-        return arguments.head(thread)
-    at = arguments.place(thread)
-    return {**thread, "configurable": {**thread["configurable"], "thread_id": at.thread}}
+    if not validation.is_mapping(config):
+        return arguments.head(config)
+    at = arguments.place(config)
+    return {**config, "configurable": {**config["configurable"], "thread_id": at.thread}}
 
 
 def ids_of(ids: Iterable[str]) -> list[str]:

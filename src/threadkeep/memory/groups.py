@@ -11,10 +11,10 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
 from threadkeep._core import arguments, validation
-from threadkeep._run.layers.driver import Workflow, both
+from threadkeep._run.layers.driver import Workflow, sync_and_async
 from threadkeep.errors import invalid
 from threadkeep.memory import records, window
-from threadkeep.memory.archiving import Seen, effective_count
+from threadkeep.memory.archiving import SeenCheckpoint, effective_count
 from threadkeep.memory.policy import LayerName
 from threadkeep.memory.records import Group, Record
 
@@ -68,40 +68,40 @@ class MessageGroups:
     def __init__(self, layered: LayeredCheckpointSaver) -> None:
         self._layered = layered
 
-    def __call__(self, thread: Place) -> Groups:
+    def __call__(self, config: Place) -> Groups:
         """Return the groups of a thread; see `list`."""
-        return self.list(thread)
+        return self.list(config)
 
-    def _list(self, thread: Place) -> Workflow[Groups]:
+    def _list(self, config: Place) -> Workflow[Groups]:
         """Return the groups of a thread, in order; together they are the whole conversation.
 
         Raises:
             ThreadNotFoundError: there is no such thread or checkpoint.
         """
-        seen = yield from self._layered._found(thread)  # noqa: SLF001 - a part of it
+        seen = yield from self._layered._found(config)  # noqa: SLF001 - a part of it
         return (yield from self._of(seen))
 
-    list, alist = both(_list)
+    list, alist = sync_and_async(_list)
 
-    def _of(self, seen: Seen) -> Workflow[Groups]:
+    def _of(self, seen: SeenCheckpoint) -> Workflow[Groups]:
         chain: Sequence[Record] = ()
         if seen.record is not None:
             known = yield from self._layered._all_records(seen.thread)  # noqa: SLF001 - likewise
             chain = records.chain(known, seen.record.key)
         return groups_of(chain, seen.stop)
 
-    def _count(self, thread: Place) -> Workflow[int]:
+    def _count(self, config: Place) -> Workflow[int]:
         """Return the effective number of messages: a collapsed group counts as one.
 
         Raises:
             ThreadNotFoundError: there is no such thread or checkpoint.
         """
-        seen = yield from self._layered._found(thread)  # noqa: SLF001 - a part of it
+        seen = yield from self._layered._found(config)  # noqa: SLF001 - a part of it
         return effective_count(seen.record, len(seen.live))
 
-    effective_count, aeffective_count = both(_count)
+    effective_count, aeffective_count = sync_and_async(_count)
 
-    def _regroup(self, thread: Place, ranges: Iterable[tuple[int, int, str]]) -> Workflow[Groups]:
+    def _regroup(self, config: Place, ranges: Iterable[tuple[int, int, str]]) -> Workflow[Groups]:
         """Set the groups of ranges, each `(start, stop, topic)`; groups by hand there are replaced.
 
         Returns:
@@ -111,7 +111,7 @@ class MessageGroups:
             ThreadNotFoundError: there is no such thread.
             InvalidArgumentError: a range is invalid, or separates a tool call from its results.
         """
-        seen = yield from self._layered._found(thread)  # noqa: SLF001 - a part of it
+        seen = yield from self._layered._found(config)  # noqa: SLF001 - a part of it
         new: list[Group] = []
         for start, stop, topic in ranges:
             yield from _checked(self._layered, seen, start, stop)
@@ -121,15 +121,15 @@ class MessageGroups:
             new = [rest for one in new for rest in _without(one, group)] + [group]
         return (yield from self._set(seen, new))
 
-    regroup, aregroup = both(_regroup)
+    regroup, aregroup = sync_and_async(_regroup)
 
     def _collapse(
-        self, thread: Place, start: int, stop: int, topic: str = "", summary: str | None = None
+        self, config: Place, start: int, stop: int, topic: str = "", summary: str | None = None
     ) -> Workflow[Group]:
         """Show a summary in place of the messages from `start` to `stop`; they count as one.
 
         Args:
-            thread: the thread.
+            config: the thread.
             start: position of the first message in the conversation.
             stop: position behind the last one.
             topic: of the group; empty for that of the summary.
@@ -141,7 +141,7 @@ class MessageGroups:
             SummaryError: the summarizer failed; nothing was done.
         """
         layered = self._layered
-        seen = yield from layered._found(thread)  # noqa: SLF001 - a part of it
+        seen = yield from layered._found(config)  # noqa: SLF001 - a part of it
         found = yield from _checked(layered, seen, start, stop)
         if summary is None:
             made = yield from layered._ask(found, None)  # noqa: SLF001 - likewise
@@ -150,9 +150,9 @@ class MessageGroups:
         yield from self._set(seen, [group])
         return group
 
-    collapse, acollapse = both(_collapse)
+    collapse, acollapse = sync_and_async(_collapse)
 
-    def _expand(self, thread: Place, key: str) -> Workflow[Group]:
+    def _expand(self, config: Place, key: str) -> Workflow[Group]:
         """Show the messages of a group again, also those of an archived one.
 
         Nothing is stored where they are shown already.
@@ -161,19 +161,19 @@ class MessageGroups:
             ThreadNotFoundError: there is no such thread.
             InvalidArgumentError: it has no such group.
         """
-        seen = yield from self._layered._found(thread)  # noqa: SLF001 - a part of it
+        seen = yield from self._layered._found(config)  # noqa: SLF001 - a part of it
         found = [one for one in (yield from self._of(seen)) if one.key == key]
         if not found:
-            raise invalid("key", key, "Use the key of a group, as groups(thread) shows it.")
+            raise invalid("key", key, "Use the key of a group, as groups(config) shows it.")
         if found[0].status == "open":
             return found[0]
         group = replace(found[0], status="open", by_hand=True)
         yield from self._set(seen, [group])
         return group
 
-    expand, aexpand = both(_expand)
+    expand, aexpand = sync_and_async(_expand)
 
-    def _set(self, seen: Seen, new: Sequence[Group]) -> Workflow[Groups]:
+    def _set(self, seen: SeenCheckpoint, new: Sequence[Group]) -> Workflow[Groups]:
         """Store a checkpoint with these groups, and of those by hand what they leave."""
         layered = self._layered
         before = seen.record or (yield from layered._first(seen))  # noqa: SLF001 - a part of it
@@ -188,12 +188,12 @@ class MessageGroups:
         return (yield from self._list(config))
 
 
-def _stop(seen: Seen) -> int:
+def _stop(seen: SeenCheckpoint) -> int:
     return seen.record.stop if seen.record is not None else 0
 
 
 def _checked(
-    layered: LayeredCheckpointSaver, seen: Seen, start: Any, stop: Any
+    layered: LayeredCheckpointSaver, seen: SeenCheckpoint, start: Any, stop: Any
 ) -> Workflow[list[BaseMessage]]:
     """Return the messages of a range that separates no tool call from its results."""
     numbers = validation.is_count(start, 0) and validation.is_count(stop, 1)
@@ -258,10 +258,10 @@ class IntegratedCheckpointManager:
         layer = self.layered.policy.layer(count)
         return SavedConversation(stored, layer, seen.stop - removed, count)
 
-    save_checkpoint_optimized, asave_checkpoint_optimized = both(_save)
+    save_checkpoint_optimized, asave_checkpoint_optimized = sync_and_async(_save)
 
     def _load(self, config: RunnableConfig) -> Workflow[list[Any]]:
         """Return the view of a thread; see `LayeredCheckpointSaver.load`."""
         return (yield from self.layered._load(config))  # noqa: SLF001 - it is made of it
 
-    load, aload = both(_load)
+    load, aload = sync_and_async(_load)

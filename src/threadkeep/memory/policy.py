@@ -107,8 +107,8 @@ class SplitSuggestion(Suggestion):
 class Layer:
     """A layer of a thread.
 
-    `key` is what `archive(key=)` takes; None for the messages in full. `summary` stands for the
-    messages in the graph's view or, of an archived group, beside it.
+    `key` is what `search_messages(key=)` takes; None for the messages in full. `summary` stands
+    for the messages in the graph's view or, of an archived group, beside it.
     """
 
     layer: LayerName

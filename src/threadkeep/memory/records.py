@@ -261,7 +261,7 @@ def longest(some: Iterable[Record], messages: Sequence[BaseMessage]) -> Record |
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class SummaryClaim:
     """The right to continue a record with a summary, as a pending write on that record.
 
     Of two writes of one task the first counts, in every saver: so one of all processes has it.
@@ -285,7 +285,9 @@ class Claim:
         return bool(claims.get(self.attempt, {"owner": self.owner})["owner"] == self.owner)
 
 
-def open_claim(found: CheckpointTuple | None, owner: str, *, is_continued: bool) -> Claim | None:
+def open_claim(
+    found: CheckpointTuple | None, owner: str, *, is_continued: bool
+) -> SummaryClaim | None:
     """Return the claim to try; None while somebody else is at it.
 
     A claim is over when it was given up, when its time is over, or when the record was continued.
@@ -295,10 +297,10 @@ def open_claim(found: CheckpointTuple | None, owner: str, *, is_continued: bool)
     claim = claims.get(newest)
     if claim is not None and newest not in failed and not is_continued:
         if claim["owner"] == owner:  # (it was cancelled)
-            return Claim(newest, owner)
+            return SummaryClaim(newest, owner)
         if claim["until"] > time.time():
             return None
-    return Claim(newest + 1, owner)
+    return SummaryClaim(newest + 1, owner)
 
 
 def _claims(found: CheckpointTuple | None) -> tuple[dict[int, dict[str, Any]], set[int]]:

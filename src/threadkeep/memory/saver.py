@@ -15,7 +15,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core import arguments, validation
 from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow, both
+from threadkeep._run.layers.driver import Workflow, sync_and_async
 from threadkeep._stores.message_index import ArchiveIndex
 from threadkeep.errors import InvalidArgumentError, invalid
 from threadkeep.memory import records, window
@@ -33,9 +33,9 @@ class LayeredCheckpointSaver(LayeredChanges):
     """A saver that shows graphs the newest messages and a summary of what came before.
 
     Nothing is lost: what leaves the window is archived in the same thread, and is found again by
-    `full_messages` and `archive`. All else is as with the saver inside, whose attributes this one
-    has. Methods that take a `thread` take its id or a config, which may name a checkpoint; each
-    has an async variant: `alayers` of `layers`, and so on.
+    `full_messages` and `search_messages`. All else is as with the saver inside, whose attributes
+    this one has. A `config` may be the id of a thread, or name a checkpoint. Methods have async
+    variants: `alayers` of `layers`, and so on.
 
     Args:
         saver: any LangGraph saver; closed with this one.
@@ -120,7 +120,7 @@ class LayeredCheckpointSaver(LayeredChanges):
         yield from self._get_tuple(head)  # (what is due leaves the window)
         return stored
 
-    save, asave = both(_save)
+    save, asave = sync_and_async(_save)
 
     def _load(self, config: Place) -> Workflow[list[BaseMessage]]:
         """Return the view of a thread: a summary of what came before, and the newest messages.
@@ -131,27 +131,27 @@ class LayeredCheckpointSaver(LayeredChanges):
         values = {} if found is None else found.checkpoint["channel_values"]
         return list(values.get(self.channel) or [])
 
-    load, aload = both(_load)
+    load, aload = sync_and_async(_load)
 
     # -- originals -------------------------------------------------------------------
 
-    def _full_messages(self, thread: Place) -> Workflow[list[BaseMessage]]:
+    def _full_messages(self, config: Place) -> Workflow[list[BaseMessage]]:
         """Return all messages of a conversation, as they were written, oldest first.
 
         Raises:
             ThreadNotFoundError: there is no such thread or checkpoint.
         """
-        seen = yield from self._found(thread)
+        seen = yield from self._found(config)
         if seen.record is None:
             return seen.live
         found = yield from self._archived(seen.thread, seen.record)
         return [message for _, message, _ in found] + seen.live
 
-    full_messages, afull_messages = both(_full_messages)
+    full_messages, afull_messages = sync_and_async(_full_messages)
 
-    def _archive(
+    def _search_messages(
         self,
-        thread: Place,
+        config: Place,
         *,
         query: str | None = None,
         key: str | None = None,
@@ -163,7 +163,7 @@ class LayeredCheckpointSaver(LayeredChanges):
         """Return archived messages that match all that is asked for.
 
         Args:
-            thread: the thread, or a checkpoint of it.
+            config: names the thread, or a checkpoint of it; an id will do.
             query: words that a message has, all of them; the newest messages come first then.
             key: the key of a layer or group; see `layers` and `groups`.
             ids: ids of messages.
@@ -177,7 +177,7 @@ class LayeredCheckpointSaver(LayeredChanges):
         """
         count, places = validation.limit(limit), (_edge(after), _edge(before))
         chosen = None if ids is None else set(ids_of(ids))
-        seen = yield from self._found(thread)
+        seen = yield from self._found(config)
         record = seen.record
         if record is None or not record.stop:
             return []
@@ -200,17 +200,17 @@ class LayeredCheckpointSaver(LayeredChanges):
             found = [one for one in found if one.message.id in chosen]
         return [one for one in found if _is_between(one, *places)][:count]
 
-    archive, aarchive = both(_archive)
+    search_messages, asearch_messages = sync_and_async(_search_messages)
 
     # -- what there is ---------------------------------------------------------------
 
-    def _layers(self, thread: Place) -> Workflow[list[Layer]]:
+    def _layers(self, config: Place) -> Workflow[list[Layer]]:
         """Return the layers of a thread, oldest first: groups in the archive, summary, full.
 
         Raises:
             ThreadNotFoundError: there is no such thread or checkpoint.
         """
-        seen = yield from self._found(thread)
+        seen = yield from self._found(config)
         record, found = seen.record, list[Layer]()
         if record is not None:
             chain = records.chain((yield from self._all_records(seen.thread)), record.key)
@@ -226,15 +226,15 @@ class LayeredCheckpointSaver(LayeredChanges):
         found.append(Layer("full", len(seen.live)))
         return found
 
-    layers, alayers = both(_layers)
+    layers, alayers = sync_and_async(_layers)
 
-    def _usage(self, thread: Place) -> Workflow[Usage]:
+    def _usage(self, config: Place) -> Workflow[Usage]:
         """Return the messages and tokens of a conversation, and of what a graph sees of it.
 
         Raises:
             ThreadNotFoundError: there is no such thread or checkpoint.
         """
-        seen = yield from self._found(thread)
+        seen = yield from self._found(config)
         view = yield from self._view(seen, seen.record, seen.live)
         shown = self._messages(view)
         archived = 0 if seen.record is None else seen.record.tokens
@@ -242,22 +242,22 @@ class LayeredCheckpointSaver(LayeredChanges):
         removed = 0 if seen.record is None else len(seen.record.removed)
         return Usage(seen.stop - removed, tokens, len(shown), self.policy.counter(shown))
 
-    usage, ausage = both(_usage)
+    usage, ausage = sync_and_async(_usage)
 
-    def _summary(self, thread: Place) -> Workflow[Summary | None]:
+    def _summary(self, config: Place) -> Workflow[Summary | None]:
         """Return the summary of what has left the window; None if nothing has.
 
         Raises:
             ThreadNotFoundError: there is no such thread or checkpoint.
         """
-        seen = yield from self._found(thread)
+        seen = yield from self._found(config)
         return None if seen.record is None else seen.record.summary
 
-    summary, asummary = both(_summary)
+    summary, asummary = sync_and_async(_summary)
 
     @property
     def groups(self) -> MessageGroups:
-        """Groups of messages of threads: `groups(thread)` lists them, its methods change them."""
+        """Groups of messages of threads: `groups(config)` lists them, its methods change them."""
         return MessageGroups(self)
 
     # -- the rest --------------------------------------------------------------------
@@ -267,21 +267,23 @@ class LayeredCheckpointSaver(LayeredChanges):
         yield from super()._delete_thread(thread_id)
         yield from self._forget(str(validation.thread_in(thread_id)))
 
-    delete_thread, adelete_thread = both(_delete_thread)
+    delete_thread, adelete_thread = sync_and_async(_delete_thread)
 
-    def _erase(self, thread: str, **options: Any) -> Workflow[Any]:
+    def _erase(self, thread_id: str, **options: Any) -> Workflow[Any]:
         """Erase a thread as `threads.erase` does, and what the index has of it."""
         threads = getattr(self._inner, "threads", None)
         if threads is None:
             raise InvalidArgumentError(
                 f"{type(self._inner).__name__} cannot erase threads.", hint="Use delete_thread()."
             )
-        thread = validation.thread_id(thread)
-        yield from self._forget(thread)
-        erase = partial(threads.erase, thread, **options)
-        return (yield from driver.either(erase, partial(threads.aerase, thread, **options)))
+        thread_id = validation.thread_id(thread_id)
+        yield from self._forget(thread_id)
+        erase = partial(threads.erase, thread_id, **options)
+        return (
+            yield from driver.sync_or_async(erase, partial(threads.aerase, thread_id, **options))
+        )
 
-    erase, aerase = both(_erase)
+    erase, aerase = sync_and_async(_erase)
 
     def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> Workflow[None]:
         """See `BaseCheckpointSaver`. The archive of a thread that is kept stays whole."""
@@ -294,7 +296,7 @@ class LayeredCheckpointSaver(LayeredChanges):
             for thread in threads:
                 yield from self._forget(str(thread))
 
-    prune, aprune = both(_prune)
+    prune, aprune = sync_and_async(_prune)
 
     def _refuse_archived(self, thread: str) -> Workflow[None]:
         """Refuse a thread with archived messages."""
@@ -309,7 +311,7 @@ class LayeredCheckpointSaver(LayeredChanges):
         for cache in (self._views, self._records):
             cache.forget(thread)
         for index in self._indexes:
-            yield from driver.aside(partial(index.remove, thread))
+            yield from driver.external(partial(index.remove, thread))
 
 
 def _is_between(

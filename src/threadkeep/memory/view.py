@@ -21,10 +21,10 @@ from langgraph.checkpoint.base.id import uuid6
 from threadkeep._core import arguments
 from threadkeep._core.engine.operation import CheckpointRef
 from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow, both
+from threadkeep._run.layers.driver import Workflow, sync_and_async
 from threadkeep.errors import CorruptionError
 from threadkeep.memory import records, window
-from threadkeep.memory.archiving import Archiving, Seen
+from threadkeep.memory.archiving import Archiving, SeenCheckpoint
 from threadkeep.memory.lru import Recent
 from threadkeep.memory.records import POINTER, Record
 from threadkeep.memory.summaries import Summary
@@ -84,9 +84,9 @@ class LayeredView(Archiving):
             self._views.put(seen.thread, str(name), (view,))
         return self._shown(seen, view)
 
-    get_tuple, aget_tuple = both(_get_tuple)
+    get_tuple, aget_tuple = sync_and_async(_get_tuple)
 
-    def _due(self, seen: Seen) -> Workflow[tuple[Record | None, Messages]]:
+    def _due(self, seen: SeenCheckpoint) -> Workflow[tuple[Record | None, Messages]]:
         """Return the record and the messages in full of a head, after what is due has left.
 
         Nothing leaves while a task's writes wait that may refer to messages in the window.
@@ -117,12 +117,14 @@ class LayeredView(Archiving):
             return found
         return self._shown(seen, (yield from self._view(seen, seen.record, seen.live)))
 
-    def _look(self, config: RunnableConfig) -> Workflow[Seen | None]:
+    def _look(self, config: RunnableConfig) -> Workflow[SeenCheckpoint | None]:
         """Return a checkpoint as it is stored; None if there is none."""
         found: CheckpointTuple | None = yield from self._call("get_tuple", config)
         return None if found is None else (yield from self._seen(found, always=True))
 
-    def _seen(self, found: CheckpointTuple, *, always: bool = False) -> Workflow[Seen | None]:
+    def _seen(
+        self, found: CheckpointTuple, *, always: bool = False
+    ) -> Workflow[SeenCheckpoint | None]:
         """Return what a checkpoint stores; None where memory has no part in it."""
         thread, ns, _ = arguments.place(found.config)
         live = found.checkpoint["channel_values"].get(self.channel)
@@ -141,7 +143,7 @@ class LayeredView(Archiving):
                 thread=thread,
                 checkpoint=found.checkpoint["id"],
             )
-        return Seen(found, thread, live or [], record)
+        return SeenCheckpoint(found, thread, live or [], record)
 
     def _inherited(self, found: CheckpointTuple, live: Messages) -> Workflow[str | None]:
         """Return the record of a checkpoint that was saved without layers: its ancestor's.
@@ -164,7 +166,7 @@ class LayeredView(Archiving):
                 return pointer if any(one.id in ids for one in live) else None
         return None
 
-    def _shown(self, seen: Seen, view: View) -> CheckpointTuple:
+    def _shown(self, seen: SeenCheckpoint, view: View) -> CheckpointTuple:
         """The checkpoint as a graph sees it."""
         found = seen.found
         values = {**found.checkpoint["channel_values"], self.channel: self._messages(view)}
@@ -173,7 +175,7 @@ class LayeredView(Archiving):
         return found._replace(checkpoint=checkpoint, metadata=metadata)
 
     def _view(
-        self, seen: Seen, record: Record | None, live: Sequence[BaseMessage]
+        self, seen: SeenCheckpoint, record: Record | None, live: Sequence[BaseMessage]
     ) -> Workflow[View]:
         """Return the view of some messages behind a record."""
         if record is None:
@@ -241,13 +243,13 @@ class LayeredView(Archiving):
         checkpoint: Any = {**empty_checkpoint(), "id": at.id or str(uuid6())}
         found = CheckpointTuple(config, checkpoint, {})
         record, live = yield from self._taken_apart(at, given)
-        seen = Seen(found, at.thread, live, record)
+        seen = SeenCheckpoint(found, at.thread, live, record)
         record, live = yield from self._advance(seen)
         view = yield from self._view(seen, record, live)
         present = {one.id: one for one in given}
         return self._messages(replace(view, carried={id: present.get(id) for id in view.carried}))
 
-    view, aview = both(_view_for)
+    view, aview = sync_and_async(_view_for)
 
     def _taken_apart(
         self, at: CheckpointRef, given: Messages
@@ -334,7 +336,7 @@ class LayeredView(Archiving):
             self._views.pop(at.thread, at.id)  # (the run continues; another one would read it)
         return stored
 
-    put, aput = both(_put)
+    put, aput = sync_and_async(_put)
 
     def _view_of(self, at: CheckpointRef, shown: Sequence[BaseMessage]) -> Workflow[View]:
         """Return the view that a run was shown which has made these messages of it.

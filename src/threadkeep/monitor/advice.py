@@ -199,15 +199,15 @@ def _advise(saver: BaseCheckpointSaver[Any], *, url: str = "URL") -> Workflow[li
     return propose(stats, freed, url=url, is_own=isinstance(inner, Maintenance))
 
 
-advise, aadvise = driver.both(_advise)
+advise, aadvise = driver.sync_and_async(_advise)
 
 
 def _dry_run(saver: Any, policy: Retention, stats: Stats) -> Workflow[int]:
     """Return what a policy would free, by the threads in the statistics, which stand for others."""
     weights = {one.thread: one.weight for one in stats.by_thread}
-    run = {"threads": list(weights), "dry_run": True}
+    run = {"thread_ids": list(weights), "dry_run": True}
     try:
-        report = yield from driver.either(
+        report = yield from driver.sync_or_async(
             partial(saver.threads.gc, policy, **run), partial(saver.threads.agc, policy, **run)
         )
     except NotFoundError:  # (one was deleted meanwhile)

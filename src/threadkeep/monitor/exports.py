@@ -43,7 +43,9 @@ class Exports:
         self.logs: Logs | None = None
         self.lock = threading.Lock()
 
-    def add(self, metrics: prometheus.Metrics | opentelemetry.Metrics) -> None:
+    def add(
+        self, metrics: prometheus.PrometheusMetrics | opentelemetry.OpenTelemetryMetrics
+    ) -> None:
         """Export to these metrics, too."""
         metrics.totals.add(self.observed, self.backend, self)
         self.sinks += (metrics.sink(self.backend),)

@@ -17,10 +17,10 @@ from typing import Any, Self
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core import validation
-from threadkeep._core.engine.operation import Aside
+from threadkeep._core.engine.operation import External
 from threadkeep._core.texts import plural, shown
 from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow, both
+from threadkeep._run.layers.driver import Workflow, sync_and_async
 from threadkeep.errors import invalid
 from threadkeep.monitor.alerts import Alert, Alerts, Reading, Thresholds, channels, is_callback
 from threadkeep.monitor.observe import ObservedSaver, observe
@@ -160,10 +160,10 @@ class Monitor:
     def _measure(self) -> Workflow[Snapshot]:
         """Measure once, send alerts, and return the snapshot."""
         self._saver.add_sink(self._window)
-        yield Aside(self._wait_for_probe, self._await_probe)
+        yield External(self._wait_for_probe, self._await_probe)
         return self._evaluate()
 
-    measure, ameasure = both(_measure)
+    measure, ameasure = sync_and_async(_measure)
 
     def _probe(self) -> Workflow[str | None]:
         """Measure; return the error, or None."""
@@ -295,11 +295,11 @@ class Monitor:
 
     def _cycle(self, end: threading.Event) -> Workflow[None]:
         while not end.is_set():
-            yield Aside(self._wait_for_probe, self._await_probe)
+            yield External(self._wait_for_probe, self._await_probe)
             self._evaluate()
             pause = self._interval if self._last_error is None else min(_RETRY, self._interval)
             pause = min(pause, threading.TIMEOUT_MAX)
-            yield Aside(partial(end.wait, pause), partial(asyncio.sleep, pause))
+            yield External(partial(end.wait, pause), partial(asyncio.sleep, pause))
 
     # A measurement that hangs must stop neither the report of it nor the next measurement.
 

@@ -45,7 +45,7 @@ def attributes_of(backend: str, operation: str) -> dict[str, str]:
 # -- metrics ---------------------------------------------------------------------------
 
 
-class Metrics:
+class OpenTelemetryMetrics:
     """Metrics of all observed savers of one meter. Their own counters are read by callbacks.
 
     Raises:
@@ -82,7 +82,7 @@ class Metrics:
                 yield Observation(getattr(found, attribute), {"db.system.name": backend, **labels})
 
 
-metrics_of = made_once(Metrics)
+metrics_of = made_once(OpenTelemetryMetrics)
 
 
 class DurationSink:

@@ -16,7 +16,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 
 from threadkeep._core.engine.model import OWN_NS, DropThread, ReadSizes, Sizes
-from threadkeep._core.engine.operation import Aside, Fetch, Requests, call, commit
+from threadkeep._core.engine.operation import External, Fetch, Requests, call, commit
 from threadkeep._core.engine.registration import ALL
 from threadkeep._core.engine.thread_entry import SearchThreads, ThreadEntry
 from threadkeep._core.engine.usage import ItemUsage
@@ -111,7 +111,7 @@ class Canary:
 
 def _call(saver: Any, name: str, *args: Any) -> Workflow[Any]:
     method, variant = getattr(saver, name), getattr(saver, f"a{name}")
-    return (yield Aside(partial(method, *args), partial(variant, *args)))
+    return (yield External(partial(method, *args), partial(variant, *args)))
 
 
 def _config(thread: str) -> RunnableConfig:

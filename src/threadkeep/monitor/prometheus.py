@@ -33,7 +33,7 @@ _MODES: Mapping[str, Literal["livesum", "livemax"]] = {"sum": "livesum", "max": 
 _IS_SHARED = values.ValueClass is not values.MutexValue  # (with PROMETHEUS_MULTIPROC_DIR)
 
 
-class Metrics:
+class PrometheusMetrics:
     """Metrics of all that is observed for one registry.
 
     Raises:
@@ -117,7 +117,7 @@ def _exported(metric: counters.Metric) -> Counter | Gauge:
     return Counter(name, metric.help, labels, registry=None)
 
 
-metrics_of = made_once(Metrics)
+metrics_of = made_once(PrometheusMetrics)
 
 
 class PrometheusSink:
@@ -137,7 +137,7 @@ class PrometheusSink:
 
 # -- several processes -------------------------------------------------------------------
 
-_known: weakref.WeakSet[Metrics] = weakref.WeakSet()
+_known: weakref.WeakSet[PrometheusMetrics] = weakref.WeakSet()
 _updating = threading.Lock()
 _updater: threading.Thread | None = None
 

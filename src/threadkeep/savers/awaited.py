@@ -62,7 +62,7 @@ class AwaitedMaintenance:
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Async variant of `copy_thread`."""
-        source, target = validation.each_thread("threads", (source_thread_id, target_thread_id))
+        source, target = validation.each_thread("thread_ids", (source_thread_id, target_thread_id))
         await self._store.arun(lazy.fork.copy_thread(self._engine, source, target))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
@@ -70,13 +70,13 @@ class AwaitedMaintenance:
         ids = validation.each_thread("thread_ids", thread_ids)
         await self._store.arun(lazy.apply.prune(self._engine, ids, strategy))
 
-    async def apartial(self, thread: str) -> list[PartialStream]:
+    async def apartial(self, thread_id: str) -> list[PartialStream]:
         """Async variant of `partial`."""
-        return await driver.arun(lazy.stream_rows.partial_of(self, thread))
+        return await driver.arun(lazy.stream_rows.partial_of(self, thread_id))
 
-    async def adiscard_partial(self, thread: str, stream: str | None = None) -> int:
+    async def adiscard_partial(self, thread_id: str, stream: str | None = None) -> int:
         """Async variant of `discard_partial`."""
-        return await driver.arun(lazy.stream_rows.discard_of(self, thread, stream))
+        return await driver.arun(lazy.stream_rows.discard_of(self, thread_id, stream))
 
     async def astats(self, *, exact: bool = False) -> Stats:
         """Async variant of `stats`."""
@@ -90,9 +90,9 @@ class AwaitedMaintenance:
         """Async variant of `check`."""
         return await driver.arun(lazy.check.check(self._store, self._engine, progress))
 
-    async def aclear_cache(self, thread: str | None = None) -> None:
+    async def aclear_cache(self, thread_id: str | None = None) -> None:
         """Async variant of `clear_cache`."""
-        name = None if thread is None else validation.thread_id(thread)
+        name = None if thread_id is None else validation.thread_id(thread_id)
         await self._store.arun(self._store.clear_cache(name))
 
     async def aflush(self) -> None:

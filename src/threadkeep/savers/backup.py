@@ -25,14 +25,19 @@ from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.archives.layer import TierLayer
 from threadkeep.threads.transfer import bundles
-from threadkeep.threads.transfer.bundles import ImportOptions, Kind, check_may_be_replaced, kind_of
+from threadkeep.threads.transfer.bundles import (
+    BackupKind,
+    ImportOptions,
+    check_may_be_replaced,
+    kind_of,
+)
 
 Format = Literal["native", "bundle"]
 
 BUNDLE_SUFFIX = ".tkb"
 
 
-class BackedUp(NamedTuple):
+class BackupReport(NamedTuple):
     """Result of a backup.
 
     Attributes:
@@ -43,14 +48,14 @@ class BackedUp(NamedTuple):
         skipped: damaged threads that a bundle does not hold, each with the reason.
     """
 
-    kind: Kind
+    kind: BackupKind
     size: int
     threads: int | None
     away: tuple[str, ...]
     skipped: dict[str, str]
 
 
-class Restored(NamedTuple):
+class RestoreReport(NamedTuple):
     """Number of threads that were written, if known, and of those that were there already."""
 
     threads: int | None
@@ -59,7 +64,7 @@ class Restored(NamedTuple):
 
 def back_up(
     store: str, file: Path, progress: Progress, *, form: Format | None = None, programs: str = ""
-) -> BackedUp:
+) -> BackupReport:
     """Back up a store to a file, while programs use it. An older backup is replaced.
 
     Without a `form`, it is a bundle if the file's name ends in `.tkb`, or the store has no format
@@ -70,7 +75,7 @@ def back_up(
     if path is not None and file.exists() and Path(path).exists() and file.samefile(path):
         raise InvalidArgumentError(f"{file} is the store itself.", hint="Use another file.")
     threads, skipped = None, dict[str, str]()
-    if kind is Kind.BUNDLE:
+    if kind is BackupKind.BUNDLE:
         with _readable(store, file.parent, progress) as backend:
             threads = driver.run(
                 bundles.back_up(LayeredStore(backend, TierLayer()), file, progress, skipped)
@@ -83,7 +88,7 @@ def back_up(
                 threads = maintenance.back_up(path, beside, partial(progress, "pages copied"))
     away = _away(store)
     with file_errors(file):
-        return BackedUp(kind, file.stat().st_size, threads, away, skipped)
+        return BackupReport(kind, file.stat().st_size, threads, away, skipped)
 
 
 def _away(store: str) -> tuple[str, ...]:
@@ -95,7 +100,7 @@ def _away(store: str) -> tuple[str, ...]:
 
 def restore(
     file: Path, store: str, progress: Progress, *, replace: bool = False, programs: str = ""
-) -> Restored:
+) -> RestoreReport:
     """Restore a backup to a store of its own kind, or a bundle to any.
 
     `replace` removes what is there: the whole store; for a bundle the threads that it has.
@@ -105,7 +110,7 @@ def restore(
         InvalidArgumentError: the backup is of another kind of store.
     """
     kind, path = kind_of(file), file_of(store)
-    if kind is Kind.BUNDLE:
+    if kind is BackupKind.BUNDLE:
         names = driver.run(bundles.verify(file, progress))
         with closing(driver.BackendPair(_opened(store, read_only=False)).blocking) as backend:
             backend.migrate()
@@ -114,14 +119,14 @@ def restore(
                 LayeredStore(backend, TierLayer()), file, names, ImportOptions(replace), progress
             )
             done = driver.run(fill)
-        return Restored(len(done.added), len(done.unchanged))
+        return RestoreReport(len(done.added), len(done.unchanged))
     now = time.time_ns() // 1000
-    if kind is Kind.SQLITE and path is not None:
+    if kind is BackupKind.SQLITE and path is not None:
         _check_sound(file, progress)
-        return Restored(maintenance.restore(file, path, now, replace=replace))
-    if kind is Kind.POSTGRES and is_postgres(store):
+        return RestoreReport(maintenance.restore(file, path, now, replace=replace))
+    if kind is BackupKind.POSTGRES and is_postgres(store):
         postgres_dumps(store, _folder(programs)).restore(file, now, replace=replace)
-        return Restored(None)
+        return RestoreReport(None)
     raise InvalidArgumentError(
         f"{file} is {kind.value}, and cannot be restored into another kind of store.",
         hint="Restore it into a store of its own kind, and copy the threads with a bundle:"
@@ -129,16 +134,16 @@ def restore(
     )
 
 
-def _kind_for(store: str, file: Path, form: Format | None) -> Kind:
-    own = Kind.POSTGRES if is_postgres(store) else Kind.BUNDLE
+def _kind_for(store: str, file: Path, form: Format | None) -> BackupKind:
+    own = BackupKind.POSTGRES if is_postgres(store) else BackupKind.BUNDLE
     if file_of(store) is not None:
-        own = Kind.SQLITE
-    if form == "native" and own is Kind.BUNDLE:
+        own = BackupKind.SQLITE
+    if form == "native" and own is BackupKind.BUNDLE:
         raise InvalidArgumentError(
             "This kind of store has no backup format of its own.", hint="Use --format bundle."
         )
     by_name = form is None and file.suffix == BUNDLE_SUFFIX
-    return Kind.BUNDLE if form == "bundle" or by_name else own
+    return BackupKind.BUNDLE if form == "bundle" or by_name else own
 
 
 @contextmanager

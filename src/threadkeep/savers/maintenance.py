@@ -106,7 +106,7 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
             ThreadExistsError: the target holds checkpoints.
             InvalidArgumentError: an id is invalid.
         """
-        source, target = validation.each_thread("threads", (source_thread_id, target_thread_id))
+        source, target = validation.each_thread("thread_ids", (source_thread_id, target_thread_id))
         self._store.run(lazy.fork.copy_thread(self._engine, source, target))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
@@ -121,7 +121,7 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
         ids = validation.each_thread("thread_ids", thread_ids)
         self._store.run(lazy.apply.prune(self._engine, ids, strategy))
 
-    def partial(self, thread: str) -> list[PartialStream]:
+    def partial(self, thread_id: str) -> list[PartialStream]:
         """Return the streams of a thread, newest first, with what those that did not end left.
 
         Of ended streams, the newest 20 are there. See `streaming`.
@@ -129,21 +129,21 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
         Raises:
             InvalidArgumentError: the thread's id is invalid.
         """
-        return driver.run(lazy.stream_rows.partial_of(self, thread))
+        return driver.run(lazy.stream_rows.partial_of(self, thread_id))
 
-    def discard_partial(self, thread: str, stream: str | None = None) -> int:
+    def discard_partial(self, thread_id: str, stream: str | None = None) -> int:
         """Discard what pending streams of a thread left; return how many there were.
 
         A stream that is still under way is pending again when it is saved the next time.
 
         Args:
-            thread: the thread's id.
+            thread_id: the thread's id.
             stream: the id of one stream; None for all.
 
         Raises:
             InvalidArgumentError: the thread's id is invalid.
         """
-        return driver.run(lazy.stream_rows.discard_of(self, thread, stream))
+        return driver.run(lazy.stream_rows.discard_of(self, thread_id, stream))
 
     def stats(self, *, exact: bool = False) -> Stats:
         """Return statistics: totals, growth, the largest and busiest threads, bytes by channel.
@@ -168,7 +168,7 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
         """
         return driver.run(lazy.check.check(self._store, self._engine, progress))
 
-    def clear_cache(self, thread: str | None = None) -> None:
+    def clear_cache(self, thread_id: str | None = None) -> None:
         """Evict a thread, or all of them (None), from memory. Nothing stored is removed.
 
         Clears the memory of this process, `cache`, and `hot` for this store.
@@ -176,7 +176,7 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
         Raises:
             ThreadkeepError: the hot store could not be reached, and was not cleared.
         """
-        name = None if thread is None else validation.thread_id(thread)
+        name = None if thread_id is None else validation.thread_id(thread_id)
         self._store.run(self._store.clear_cache(name))
 
     # -- life ------------------------------------------------------------------------
@@ -219,5 +219,5 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
 
     def _close(self) -> driver.Workflow[None]:
         if self._collector is not None:
-            yield from driver.aside(self._collector.close)
+            yield from driver.external(self._collector.close)
         yield from self._store.close()

@@ -11,8 +11,8 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, TypeVar
 
-from threadkeep._core.engine.operation import Aside
-from threadkeep._run.layers.driver import Workflow, both
+from threadkeep._core.engine.operation import External
+from threadkeep._run.layers.driver import Workflow, sync_and_async
 from threadkeep.errors import invalid
 from threadkeep.sessions import checkpoint as valid
 from threadkeep.sessions.checkpoint import as_type
@@ -88,7 +88,7 @@ class AutoSaver:
             return None
         return (yield from self._put(state, {"event": reason, **valid.metadata(metadata)}, now))
 
-    step, astep = both(_step)
+    step, astep = sync_and_async(_step)
 
     def _save(self, state: Any, metadata: Mapping[str, Any] | None = None) -> Workflow[str | None]:
         """Save the state now, also with `auto_save=False`.
@@ -102,7 +102,7 @@ class AutoSaver:
         now = self._watched(state)
         return (yield from self._put(state, {"event": "manual", **valid.metadata(metadata)}, now))
 
-    save, asave = both(_save)
+    save, asave = sync_and_async(_save)
 
     def _watched(self, state: Any) -> bytes | None:
         """Return a digest, where changes count."""
@@ -111,7 +111,7 @@ class AutoSaver:
     def _put(self, state: Any, metadata: dict[str, Any], now: bytes | None) -> Workflow[str | None]:
         names, metadata = (self.session_id, self.workflow_id), {**metadata, "step": self.steps}
         create, acreate = self.manager.create_checkpoint, self.manager.acreate_checkpoint
-        saved: str | None = yield Aside(
+        saved: str | None = yield External(
             partial(create, *names, state, metadata), partial(acreate, *names, state, metadata)
         )
         self._unsaved, self._saved = 0, now
@@ -127,7 +127,7 @@ class AutoSaver:
             ThreadkeepError: as `CheckpointManager.restore_from_checkpoint`.
         """
         manager, options = self.manager, {"workflow_id": self.workflow_id}
-        found = yield Aside(
+        found = yield External(
             partial(manager.get_latest_checkpoint, self.session_id, **options),
             partial(manager.aget_latest_checkpoint, self.session_id, **options),
         )
@@ -139,7 +139,7 @@ class AutoSaver:
         self._unsaved, self._saved = 0, self._watched(state)
         return state
 
-    restore, arestore = both(_restore)
+    restore, arestore = sync_and_async(_restore)
 
     def _finish(self, state: Any) -> Workflow[None]:
         """Save the state with which a loop has ended, if it was not saved."""
@@ -147,7 +147,7 @@ class AutoSaver:
         if self._unsaved and config.enabled and config.auto_save:
             yield from self._save(state, {"event": "end"})
 
-    finish, afinish = both(_finish)
+    finish, afinish = sync_and_async(_finish)
 
 
 def _digest(state: Any) -> bytes | None:

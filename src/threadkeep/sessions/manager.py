@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from threadkeep._run.layers.driver import Closing, Workflow, both
+from threadkeep._run.layers.driver import Closing, Workflow, sync_and_async
 from threadkeep.errors import (
     CheckpointNotFoundError,
     ClosedError,
@@ -20,7 +20,7 @@ from threadkeep.savers.savers import open_saver
 from threadkeep.sessions import checkpoint as valid
 from threadkeep.sessions.checkpoint import Checkpoint, as_type
 from threadkeep.sessions.config import CheckpointConfig
-from threadkeep.sessions.records import Draft, Place, SaverRecords, surplus
+from threadkeep.sessions.records import Place, SaverRecords, SessionDraft, surplus
 from threadkeep.sessions.stores import (
     CheckpointStore,
     SaverCheckpointStore,
@@ -93,7 +93,7 @@ class CheckpointManager(Closing):
                 anew.
         """
         records = self._open()
-        draft = Draft(
+        draft = SessionDraft(
             valid.session(session_id),
             valid.workflow(workflow_id),
             state,
@@ -107,7 +107,7 @@ class CheckpointManager(Closing):
             yield from self._apply_limits(draft.session)
         return saved.id
 
-    create_checkpoint, acreate_checkpoint = both(_create_checkpoint)
+    create_checkpoint, acreate_checkpoint = sync_and_async(_create_checkpoint)
 
     def _apply_limits(self, session: str) -> Workflow[None]:
         """Remove what is beyond the limits. A failure is logged: the save itself was made."""
@@ -141,7 +141,7 @@ class CheckpointManager(Closing):
         its_id = valid.text("checkpoint_id", checkpoint_id)
         return (yield from self._open().find(valid.session(session_id), its_id))
 
-    get_checkpoint, aget_checkpoint = both(_get_checkpoint)
+    get_checkpoint, aget_checkpoint = sync_and_async(_get_checkpoint)
 
     def _list_checkpoints(
         self, session_id: str, workflow_id: str | None = None, *, limit: int | None = None
@@ -167,7 +167,7 @@ class CheckpointManager(Closing):
         left = {one.name for one in {*places} - {*self._surplus(places)}}
         return [one for one in found if one.id in left]
 
-    list_checkpoints, alist_checkpoints = both(_list_checkpoints)
+    list_checkpoints, alist_checkpoints = sync_and_async(_list_checkpoints)
 
     def _get_latest_checkpoint(
         self, session_id: str, workflow_id: str | None = None
@@ -181,7 +181,7 @@ class CheckpointManager(Closing):
         found = yield from self._list_checkpoints(session_id, workflow_id, limit=1)
         return found[0] if found else None
 
-    get_latest_checkpoint, aget_latest_checkpoint = both(_get_latest_checkpoint)
+    get_latest_checkpoint, aget_latest_checkpoint = sync_and_async(_get_latest_checkpoint)
 
     def _restore_from_checkpoint(
         self, session_id: str, checkpoint_id: str, type: Any = None
@@ -210,7 +210,7 @@ class CheckpointManager(Closing):
             )
         return as_type(found.state_data, type)
 
-    restore_from_checkpoint, arestore_from_checkpoint = both(_restore_from_checkpoint)
+    restore_from_checkpoint, arestore_from_checkpoint = sync_and_async(_restore_from_checkpoint)
 
     # -- removing --------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class CheckpointManager(Closing):
         its_id = valid.text("checkpoint_id", checkpoint_id)
         return (yield from self._open().delete(valid.session(session_id), its_id))
 
-    delete_checkpoint, adelete_checkpoint = both(_delete_checkpoint)
+    delete_checkpoint, adelete_checkpoint = sync_and_async(_delete_checkpoint)
 
     def _cleanup_old_checkpoints(
         self, session_id: str, max_count: int, workflow_id: str | None = None
@@ -243,7 +243,7 @@ class CheckpointManager(Closing):
         workflow = None if workflow_id is None else valid.workflow(workflow_id)
         return (yield from self._open().cleanup(session, most, workflow))
 
-    cleanup_old_checkpoints, acleanup_old_checkpoints = both(_cleanup_old_checkpoints)
+    cleanup_old_checkpoints, acleanup_old_checkpoints = sync_and_async(_cleanup_old_checkpoints)
 
     # -- life ------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class CheckpointManager(Closing):
             yield from self._records.close()
             self._is_closed = True
 
-    close, aclose = both(_close)
+    close, aclose = sync_and_async(_close)
 
 
 def _records(owned: object) -> SaverRecords | StoreRecords:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.base.id import uuid6
 
-from threadkeep._core.engine.operation import Aside
+from threadkeep._core.engine.operation import External
 from threadkeep._core.policies.caching import ReadCache
 from threadkeep._run.layers.driver import Workflow
 from threadkeep._run.segment_cache.lru import LruCache
@@ -32,7 +32,7 @@ _ROOT = "__root__"  # the channel of a state that is not divided
 _PAGE = 32
 
 
-class Draft(NamedTuple):
+class SessionDraft(NamedTuple):
     """Checkpoint to be saved; an `id` or a `created_at` of None is to be made."""
 
     session: str
@@ -80,7 +80,7 @@ def surplus(places: Iterable[Place], most: int | None, since: datetime | None) -
     return found
 
 
-class Head(NamedTuple):
+class WorkflowHead(NamedTuple):
     """The newest checkpoint of a workflow, and the version of its channels."""
 
     id: str | None
@@ -132,7 +132,7 @@ class SaverRecords:
 
     # -- saving ----------------------------------------------------------------------
 
-    def save(self, draft: Draft) -> Workflow[Saved]:
+    def save(self, draft: SessionDraft) -> Workflow[Saved]:
         """Save a checkpoint; one with the same id is replaced, and keeps its `created_at`.
 
         A state that cannot be stored itself is stored as its `to_dict()`.
@@ -145,7 +145,7 @@ class SaverRecords:
                 raise
         return (yield from self._save(draft._replace(state=plain)))
 
-    def _save(self, draft: Draft) -> Workflow[Saved]:
+    def _save(self, draft: SessionDraft) -> Workflow[Saved]:
         session, workflow = draft.session, draft.workflow
         old = None if draft.id is None else (yield from self._find(session, draft.id))
         if old is not None:
@@ -158,15 +158,15 @@ class SaverRecords:
             metadata["id"] = draft.id
         version = self.saver.get_next_version(head.version, None)
         created = draft.created_at or now()
-        yield from self._put(draft, Head(own_id, version), head.id, created, metadata)
-        self._remembered.put(Head(own_id, version), session, workflow)
+        yield from self._put(draft, WorkflowHead(own_id, version), head.id, created, metadata)
+        self._remembered.put(WorkflowHead(own_id, version), session, workflow)
         if draft.id is not None and self.can_remove:  # the last of those saved at once stays
             with suppress(ThreadkeepError):  # (it is saved; the others remove them as well)
                 same = yield from self._tuples(session, workflow, None, filter={"id": draft.id})
                 yield from self.remove(session, [one.checkpoint["id"] for one in same[1:]])
         return Saved(draft.id or own_id, number)
 
-    def _replace(self, draft: Draft, old: CheckpointTuple) -> Workflow[Saved]:
+    def _replace(self, draft: SessionDraft, old: CheckpointTuple) -> Workflow[Saved]:
         """Put a row in the place of one with the same id, in one commit."""
         if _workflow(old) != draft.workflow:
             raise InvalidArgumentError(
@@ -175,7 +175,7 @@ class SaverRecords:
                 thread=draft.session,
             )
         version = self.saver.get_next_version(_version(old), None)
-        head = Head(old.checkpoint["id"], version)
+        head = WorkflowHead(old.checkpoint["id"], version)
         above: Any = {} if old.parent_config is None else old.parent_config["configurable"]
         metadata: dict[str, Any] = {**old.metadata, "updated_at": now().isoformat()}
         metadata.pop("metadata", None)
@@ -188,8 +188,8 @@ class SaverRecords:
 
     def _put(
         self,
-        draft: Draft,
-        head: Head,
+        draft: SessionDraft,
+        head: WorkflowHead,
         parent: str | None,
         created: datetime,
         metadata: dict[str, Any],
@@ -214,9 +214,9 @@ class SaverRecords:
             self._remembered.forget(draft.session, draft.workflow)
             raise
 
-    def _newest(self, session: str, workflow: str) -> Workflow[tuple[Head, int]]:
+    def _newest(self, session: str, workflow: str) -> Workflow[tuple[WorkflowHead, int]]:
         """Return the workflow's head, and the number of the session's newest checkpoint."""
-        head: Head | None = self._remembered.get(session, workflow)
+        head: WorkflowHead | None = self._remembered.get(session, workflow)
         number: int | None = self._remembered.get(session)
         if number is None:
             found = yield from self._tuples(session, None, 1)
@@ -337,7 +337,7 @@ class SaverRecords:
     def _call(self, name: str, *args: Any) -> Workflow[Any]:
         """Call a method of the saver, or of its `threads`."""
         method, variant = _both(self.saver, name)
-        return (yield Aside(partial(method, *args), partial(variant, *args)))
+        return (yield External(partial(method, *args), partial(variant, *args)))
 
     def _listed(self, name: str, *args: Any, **options: Any) -> Workflow[Any]:
         """Return what a method yields, as a list."""
@@ -346,7 +346,7 @@ class SaverRecords:
         async def listed() -> list[Any]:
             return [one async for one in variant(*args, **options)]
 
-        return (yield Aside(lambda: list(method(*args, **options)), listed))
+        return (yield External(lambda: list(method(*args, **options)), listed))
 
     def close(self) -> Workflow[None]:
         """Close the saver."""
@@ -379,8 +379,12 @@ def _workflow(found: CheckpointTuple) -> str | None:
     return ns if ns and metadata.get("workflow_id") == ns else None
 
 
-def _head(found: Sequence[CheckpointTuple]) -> Head:
-    return Head(found[0].checkpoint["id"], _version(found[0])) if found else Head(None, None)
+def _head(found: Sequence[CheckpointTuple]) -> WorkflowHead:
+    return (
+        WorkflowHead(found[0].checkpoint["id"], _version(found[0]))
+        if found
+        else WorkflowHead(None, None)
+    )
 
 
 def _version(found: CheckpointTuple) -> Any:
@@ -431,7 +435,7 @@ def closing(owned: Any) -> Workflow[None]:
             await done
 
     is_async = inspect.iscoroutinefunction(close)
-    yield Aside(partial(refuse, owned, "close") if is_async else close, end)
+    yield External(partial(refuse, owned, "close") if is_async else close, end)
 
 
 def refuse(owner: object, name: str) -> None:

@@ -12,19 +12,19 @@ from typing import Any, Protocol, runtime_checkable
 
 from langgraph.checkpoint.base.id import uuid6
 
-from threadkeep._core.engine.operation import Aside
-from threadkeep._run.layers.driver import Closing, Workflow, both
+from threadkeep._core.engine.operation import External
+from threadkeep._run.layers.driver import Closing, Workflow, sync_and_async
 from threadkeep.errors import BackendError, InvalidArgumentError
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.savers import MemorySaver, SqliteSaver
 from threadkeep.sessions.checkpoint import Checkpoint, count, now, text
 from threadkeep.sessions.checkpoint import session as session_of
 from threadkeep.sessions.records import (
-    Draft,
     Place,
     Remembered,
     Saved,
     SaverRecords,
+    SessionDraft,
     closing,
     place,
     refuse,
@@ -82,10 +82,10 @@ class SaverCheckpointStore(Closing):
         its_id = None if checkpoint.get("id") is None else found.id
         created = None if checkpoint.get("created_at") is None else found.created_at
         names = (found.session_id, found.workflow_id)
-        draft = Draft(*names, found.state_data, found.metadata, its_id, created)
+        draft = SessionDraft(*names, found.state_data, found.metadata, its_id, created)
         return (yield from self.records.save(draft)).id
 
-    save, asave = both(_save)
+    save, asave = sync_and_async(_save)
 
     def _load(
         self, checkpoint_id: str, session_id: str | None = None
@@ -98,7 +98,7 @@ class SaverCheckpointStore(Closing):
                 return found.to_dict()
         return None
 
-    load, aload = both(_load)
+    load, aload = sync_and_async(_load)
 
     def _sessions(self, session_id: str | None) -> Workflow[list[str]]:
         if session_id is None:
@@ -110,7 +110,7 @@ class SaverCheckpointStore(Closing):
         found = yield from self.records.newest(session_of(session_id), None, None)
         return [one.to_dict() for one in found]
 
-    list_by_session, alist_by_session = both(_list_by_session)
+    list_by_session, alist_by_session = sync_and_async(_list_by_session)
 
     def _delete(self, checkpoint_id: str, session_id: str | None = None) -> Workflow[bool]:
         """Remove a checkpoint; False if there is none."""
@@ -120,27 +120,27 @@ class SaverCheckpointStore(Closing):
                 return True
         return False
 
-    delete, adelete = both(_delete)
+    delete, adelete = sync_and_async(_delete)
 
     def _get_latest(self, session_id: str) -> Workflow[dict[str, Any] | None]:
         """Return the newest checkpoint of a session; None if there is none."""
         found = yield from self.records.newest(session_of(session_id), None, 1)
         return found[0].to_dict() if found else None
 
-    get_latest, aget_latest = both(_get_latest)
+    get_latest, aget_latest = sync_and_async(_get_latest)
 
     def _cleanup_old_checkpoints(self, session_id: str, max_count: int) -> Workflow[int]:
         """Keep the newest `max_count` of a session, and return how many were removed."""
         most = count("max_count", max_count)
         return (yield from self.records.cleanup(session_of(session_id), most, None))
 
-    cleanup_old_checkpoints, acleanup_old_checkpoints = both(_cleanup_old_checkpoints)
+    cleanup_old_checkpoints, acleanup_old_checkpoints = sync_and_async(_cleanup_old_checkpoints)
 
     def _close(self) -> Workflow[None]:
         """Close the store. Idempotent; later calls raise `ClosedError`."""
         return self.records.close()
 
-    close, aclose = both(_close)
+    close, aclose = sync_and_async(_close)
 
 
 class SQLiteCheckpointStore(SaverCheckpointStore):
@@ -181,7 +181,7 @@ class StoreRecords:
         self._store = store
         self._remembered = Remembered()
 
-    def save(self, draft: Draft) -> Workflow[Saved]:
+    def save(self, draft: SessionDraft) -> Workflow[Saved]:
         """See `SaverRecords.save`."""
         made = now()
         created = draft.created_at or made
@@ -265,9 +265,9 @@ class StoreRecords:
         """Call a method of the store; an awaiting caller its async variant, if it has one."""
         method, variant = getattr(self._store, name), getattr(self._store, f"a{name}", None)
         if inspect.iscoroutinefunction(method):
-            return (yield Aside(partial(refuse, self._store, name), partial(method, *args)))
+            return (yield External(partial(refuse, self._store, name), partial(method, *args)))
         acall = None if variant is None else partial(variant, *args)
-        return (yield Aside(partial(method, *args), acall))
+        return (yield External(partial(method, *args), acall))
 
     def close(self) -> Workflow[None]:
         """Close the store."""

@@ -14,15 +14,15 @@ from threadkeep.store.open import (
     open_store,
 )
 from threadkeep.store.store import Store
-from threadkeep.store.transfer import ErasedItems
+from threadkeep.store.transfer import ItemEraseReport
 
 __all__ = [
     "AsyncPostgresStore",
     "AsyncRedisStore",
     "AsyncSqliteStore",
-    "ErasedItems",
     "FoundItem",
     "InMemoryStore",
+    "ItemEraseReport",
     "ItemVersion",
     "LocalEmbeddings",
     "MemoryStore",

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from langgraph.store.base import Embeddings, ensure_embeddings, get_text_at_path, tokenize_path
 from langgraph.store.base.embed import EmbeddingsLambda
 
-from threadkeep._core.engine.operation import Aside, Requests
+from threadkeep._core.engine.operation import External, Requests
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.validation import is_count
 from threadkeep._stores.items.backend import SearchOptions
@@ -206,7 +206,7 @@ class Embedder(ResetInChild):
             return []
         blocking = partial(_blocking, acall) if self._is_async else call
         one, aone = _retrying(blocking, acall, tries, self._note_call, self._note_failure)
-        calls = Aside(partial(_each, one, arguments), partial(_aeach, aone, arguments))
+        calls = External(partial(_each, one, arguments), partial(_aeach, aone, arguments))
         answers: list[Any] = yield calls
         return answers
 

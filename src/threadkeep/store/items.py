@@ -17,7 +17,7 @@ from langgraph.store.base import (
 from threadkeep._core.engine.operation import Fetch, Request
 from threadkeep._core.engine.thread_entry import is_time
 from threadkeep._stores.items.records import ItemRow
-from threadkeep._stores.items.values import Packer, unseal
+from threadkeep._stores.items.values import ItemPacker, unseal
 from threadkeep.errors import CodecError, CorruptionError
 from threadkeep.store.embedding import Index
 
@@ -65,13 +65,13 @@ class ItemVersion(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class ItemEngine:
     """All that operations of one store share.
 
     `history` is the number of earlier versions that are kept of an item.
     """
 
-    packer: Packer
+    packer: ItemPacker
     index: Index | None
     now: Callable[[], int]
     omit_expired: bool
@@ -85,7 +85,7 @@ def time_of(micros: int) -> datetime:
     return datetime.fromtimestamp(micros / 1e6, UTC)
 
 
-def value_of(engine: Engine, row: ItemRow) -> dict[str, Any]:
+def value_of(engine: ItemEngine, row: ItemRow) -> dict[str, Any]:
     """Return the value of an item; errors name it."""
     try:
         if not is_sound(row):
@@ -112,7 +112,7 @@ def is_sound(row: ItemRow) -> bool:
 _MAYBE = (int, NoneType)
 
 
-def readable(engine: Engine, row: ItemRow, of: str = "a listing") -> dict[str, Any] | None:
+def readable(engine: ItemEngine, row: ItemRow, of: str = "a listing") -> dict[str, Any] | None:
     """Return the value of an item that a listing meets; None for a damaged one, which is logged."""
     try:
         return value_of(engine, row)

@@ -41,8 +41,8 @@ from threadkeep.errors import BackendError, EmbeddingError, invalid
 from threadkeep.store import puts as putting
 from threadkeep.store.embedding import Index
 from threadkeep.store.items import (
-    Engine,
     FoundItem,
+    ItemEngine,
     StoredItem,
     ask,
     readable,
@@ -65,7 +65,7 @@ _log = logging.getLogger("threadkeep")
 
 
 def batch(
-    engine: Engine, ops: Sequence[Op], expects: Mapping[int, int] | None = None
+    engine: ItemEngine, ops: Sequence[Op], expects: Mapping[int, int] | None = None
 ) -> Requests[list[Any]]:
     """Carry out operations. Reads see the store as it is before the puts.
 
@@ -101,7 +101,7 @@ def batch(
     return results
 
 
-def _queries(engine: Engine, ops: Sequence[Op]) -> Requests[Vectors]:
+def _queries(engine: ItemEngine, ops: Sequence[Op]) -> Requests[Vectors]:
     """Embed the queries of all searches at once."""
     if engine.index is None or engine.index.embedder is None:
         return {}
@@ -109,7 +109,7 @@ def _queries(engine: Engine, ops: Sequence[Op]) -> Requests[Vectors]:
     return (yield from engine.index.embedder.queries(query for query in queries if query))
 
 
-def _other(engine: Engine, op: Op, alive: int | None, vectors: Vectors) -> Requests[Any]:
+def _other(engine: ItemEngine, op: Op, alive: int | None, vectors: Vectors) -> Requests[Any]:
     if isinstance(op, SearchOp):
         return _search(engine, op, alive, vectors)
     if isinstance(op, ListNamespacesOp):
@@ -191,7 +191,7 @@ def checked(namespace: Iterable[str]) -> Namespace:
 
 
 def _get(
-    engine: Engine, gets: Collection[GetOp], alive: int | None
+    engine: ItemEngine, gets: Collection[GetOp], alive: int | None
 ) -> Requests[tuple[list[StoredItem | None], list[ItemRow]]]:
     keys = tuple([_key(op) for op in gets])
     rows: list[ItemRow | None] = yield from ask(GetItems(keys, alive))
@@ -200,13 +200,13 @@ def _get(
     return items, refreshed
 
 
-def _item(engine: Engine, row: ItemRow) -> StoredItem:
+def _item(engine: ItemEngine, row: ItemRow) -> StoredItem:
     item = StoredItem.__new__(StoredItem)  # (a third of the time of `__init__`, which checks)
     _fill(item, row, value_of(engine, row))
     return item
 
 
-def _found(engine: Engine, match: _Match) -> FoundItem | None:
+def _found(engine: ItemEngine, match: _Match) -> FoundItem | None:
     value = readable(engine, match.row) if match.value is None else match.value
     if value is None:
         return None
@@ -233,7 +233,7 @@ class _Match(NamedTuple):
 
 
 def _search(
-    engine: Engine, op: SearchOp, alive: int | None, vectors: Vectors
+    engine: ItemEngine, op: SearchOp, alive: int | None, vectors: Vectors
 ) -> Requests[tuple[list[FoundItem], list[ItemRow]]]:
     _check_counts(op, "limit", "offset")
     if not isinstance(op.query, str | None):
@@ -261,7 +261,7 @@ def _check_counts(op: SearchOp | ListNamespacesOp, *names: str) -> None:
 
 
 def _passing(
-    engine: Engine, read: FindItems, wanted: filters.Filter | None, limit: int
+    engine: ItemEngine, read: FindItems, wanted: filters.Filter | None, limit: int
 ) -> Requests[list[_Match]]:
     """Return the first items that pass a filter, page by page."""
     found: list[_Match] = []
@@ -277,7 +277,7 @@ def _passing(
 
 
 def _tested(
-    engine: Engine,
+    engine: ItemEngine,
     scored: Iterable[tuple[ItemRow, float | None]],
     wanted: filters.Filter | None,
 ) -> list[_Match]:
@@ -293,7 +293,7 @@ def _tested(
 
 
 def _ranked(
-    engine: Engine,
+    engine: ItemEngine,
     index: Index,
     op: SearchOp,
     wanted: filters.Filter | None,

@@ -16,7 +16,7 @@ from langgraph.store.base import (
     PutOp,
 )
 
-from threadkeep._core.engine.operation import Aside, Commit, Fetch, Requests
+from threadkeep._core.engine.operation import Commit, External, Fetch, Requests
 from threadkeep._core.words import tokens
 from threadkeep._stores.items.records import (
     Earlier,
@@ -36,7 +36,7 @@ from threadkeep._stores.items.values import patch, patched, seal, unseal
 from threadkeep.errors import ConflictError, CorruptionError, EmbeddingError, invalid
 from threadkeep.store.embedding import Index, Text
 from threadkeep.store.items import (
-    Engine,
+    ItemEngine,
     ItemVersion,
     ask,
     has_expired,
@@ -55,7 +55,7 @@ _RANDOM = Random()  # noqa: S311 - of pauses
 _log = logging.getLogger("threadkeep")
 
 
-def put(engine: Engine, puts: Collection[tuple[PutOp, int | None]], now: int) -> Requests[None]:
+def put(engine: ItemEngine, puts: Collection[tuple[PutOp, int | None]], now: int) -> Requests[None]:
     """Put items, each with the version that it must have, if any; all or none."""
     prepared = [_prepared(engine, op, expects) for op, expects in puts]
     if engine.index is not None:
@@ -77,7 +77,7 @@ def _over_expired(puts: Sequence[ItemPut], now: int) -> Requests[list[ItemPut]]:
     ]
 
 
-def _commit(engine: Engine, puts: Sequence[ItemPut], now: int) -> Requests[None]:
+def _commit(engine: ItemEngine, puts: Sequence[ItemPut], now: int) -> Requests[None]:
     for left in reversed(range(_TRIES)):
         changed = puts
         if engine.history:
@@ -97,12 +97,12 @@ def _commit(engine: Engine, puts: Sequence[ItemPut], now: int) -> Requests[None]
             if not left:
                 raise
             pause = _RANDOM.uniform(0, _LONGEST_PAUSE)
-            yield Aside(partial(sleep, pause), partial(asyncio.sleep, pause))
+            yield External(partial(sleep, pause), partial(asyncio.sleep, pause))
         else:
             return
 
 
-def put_rows(engine: Engine, rows: Sequence[ItemPut], *, index: bool) -> Requests[None]:
+def put_rows(engine: ItemEngine, rows: Sequence[ItemPut], *, index: bool) -> Requests[None]:
     """Put items that were exported, as this store packs and indexes them."""
     values = [engine.packer.unpack(row.value) for row in rows if row.value is not None]
     puts = [
@@ -118,7 +118,7 @@ def put_rows(engine: Engine, rows: Sequence[ItemPut], *, index: bool) -> Request
     yield from _commit(engine, list(last.values()), engine.now())
 
 
-def _prepared(engine: Engine, op: PutOp, expects: int | None) -> ItemPut:
+def _prepared(engine: ItemEngine, op: PutOp, expects: int | None) -> ItemPut:
     if op.value is None:
         return ItemPut(tuple(op.namespace), op.key, None, expects=expects)
     ttl = None
@@ -168,7 +168,7 @@ def _words(index: Index, texts: Iterable[str]) -> str | None:
     return " ".join(tokens("\n".join(texts)[:_WORDS]))[:_WORDS] or None
 
 
-def embed_pending(engine: Engine, between: Callable[[], None] | None = None) -> Requests[int]:
+def embed_pending(engine: ItemEngine, between: Callable[[], None] | None = None) -> Requests[int]:
     """Embed items that wait for it, all that the model takes; return how many were embedded.
 
     `between` is called between pages of them, and may raise.
@@ -203,7 +203,7 @@ def embed_pending(engine: Engine, between: Callable[[], None] | None = None) -> 
             between()
 
 
-def _waiting_texts(engine: Engine, index: Index, row: ItemRow, fields: str) -> list[Text]:
+def _waiting_texts(engine: ItemEngine, index: Index, row: ItemRow, fields: str) -> list[Text]:
     """Return the texts of an item that waits; those of all fields where its own are damaged."""
     try:
         names = orjson.loads(fields)
@@ -213,7 +213,7 @@ def _waiting_texts(engine: Engine, index: Index, row: ItemRow, fields: str) -> l
     return index.texts(readable(engine, row) or {}, names if is_list else None)
 
 
-def _with_earlier(engine: Engine, puts: Sequence[ItemPut], now: int) -> Requests[list[ItemPut]]:
+def _with_earlier(engine: ItemEngine, puts: Sequence[ItemPut], now: int) -> Requests[list[ItemPut]]:
     """Add the versions that puts replace, on the condition that these are still there."""
     keys = tuple([(put.namespace, put.key) for put in puts])
     rows: list[ItemRow | None] = yield from ask(GetItems(keys))
@@ -233,7 +233,7 @@ def _with_earlier(engine: Engine, puts: Sequence[ItemPut], now: int) -> Requests
     ]
 
 
-def versions(engine: Engine, namespace: Namespace, key: str) -> Requests[list[ItemVersion]]:
+def versions(engine: ItemEngine, namespace: Namespace, key: str) -> Requests[list[ItemVersion]]:
     """Return the versions of an item, newest first."""
     reads: list[Any] = [GetItems(((namespace, key),)), FindVersions(namespace, key)]
     (current,), earlier = yield Fetch(reads)

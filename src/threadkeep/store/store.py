@@ -31,7 +31,7 @@ from threadkeep._run.group_commit import GroupCommit
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow
 from threadkeep._stores.base import Backend
-from threadkeep._stores.items.values import Packer
+from threadkeep._stores.items.values import ItemPacker
 from threadkeep._stores.process_forks import PerLoop
 from threadkeep.errors import ClosedError, InvalidArgumentError, invalid
 from threadkeep.savers.maintenance import Done
@@ -39,8 +39,8 @@ from threadkeep.store import operations, puts, transfer
 from threadkeep.store.backends import items_over
 from threadkeep.store.calls import Calls
 from threadkeep.store.embedding import Index
-from threadkeep.store.items import Engine, ItemVersion
-from threadkeep.store.transfer import ErasedItems
+from threadkeep.store.items import ItemEngine, ItemVersion
+from threadkeep.store.transfer import ItemEraseReport
 from threadkeep.threads.retention.background import Collector
 
 if TYPE_CHECKING:
@@ -116,10 +116,10 @@ class Store(BaseStore, driver.Closing):
             )
         backend = self._pair.backend
         items = items_over(backend, self._index.options if self._index else None)
-        self._rows = driver.Store(items, group_commit)
+        self._rows = driver.BottomStore(items, group_commit)
         self._stack = driver.Stack(self._rows)
-        self._engine = Engine(
-            packer=Packer(serde),
+        self._engine = ItemEngine(
+            packer=ItemPacker(serde),
             index=self._index,
             now=_now,
             omit_expired=bool(self.ttl_config and self.ttl_config.get("omit_expired")),
@@ -399,7 +399,7 @@ class Store(BaseStore, driver.Closing):
         found = source if isinstance(source, BaseStore) else Path(source)
         return transfer.import_items(self._stack, self._engine, found, index=index)
 
-    def _erase(self, prefix: Namespace) -> Workflow[ErasedItems]:
+    def _erase(self, prefix: Namespace) -> Workflow[ItemEraseReport]:
         """Erase the items of these namespaces, with their versions, vectors and words.
 
         The store's files are scrubbed, as by `saver.threads.erase`; the report says of which places
@@ -412,9 +412,9 @@ class Store(BaseStore, driver.Closing):
             raise invalid("prefix", prefix, "Use a namespace, such as ('users', '1').")
         return transfer.erase(self._stack, self._pair, operations.checked(prefix))
 
-    export_items, aexport_items = driver.both(_export)
-    import_items, aimport_items = driver.both(_import)
-    erase, aerase = driver.both(_erase)
+    export_items, aexport_items = driver.sync_and_async(_export)
+    import_items, aimport_items = driver.sync_and_async(_import)
+    erase, aerase = driver.sync_and_async(_erase)
 
     # -- life ----------------------------------------------------------------------------
 
@@ -431,7 +431,7 @@ class Store(BaseStore, driver.Closing):
         await self._stack.arun_here(self._migrate())
 
     def _migrate(self) -> Requests[None]:
-        yield self._pair.aside("migrate")
+        yield self._pair.external("migrate")
         yield from call("migrate")
 
     def _opening(self) -> Workflow[None]:

@@ -20,14 +20,22 @@ from langgraph.store.base import (
 )
 
 from threadkeep._core.engine.operation import call, fetch
-from threadkeep._run.layers.driver import BackendPair, Stack, Workflow, aside, either, on, within
-from threadkeep._stores.base import Scrubbed
+from threadkeep._run.layers.driver import (
+    BackendPair,
+    Stack,
+    Workflow,
+    external,
+    on,
+    sync_or_async,
+    within,
+)
+from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.files import file_errors, replacing
 from threadkeep._stores.items.records import FindItems, ItemPut, ItemRow, Namespace
 from threadkeep._stores.items.values import without_checksum
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.store import puts as putting
-from threadkeep.store.items import Engine, readable
+from threadkeep.store.items import ItemEngine, readable
 from threadkeep.store.operations import labels
 
 _FORMAT = {"format": "threadkeep-items", "version": 1}
@@ -35,7 +43,7 @@ _PAGE = 500
 _EVERYTHING = 10**9
 
 
-class ErasedItems(NamedTuple):
+class ItemEraseReport(NamedTuple):
     """Report of an erasure.
 
     Attributes:
@@ -49,43 +57,43 @@ class ErasedItems(NamedTuple):
     remains: tuple[str, ...]
 
 
-def erase(stack: Stack, pair: BackendPair, prefix: Namespace) -> Workflow[ErasedItems]:
+def erase(stack: Stack, pair: BackendPair, prefix: Namespace) -> Workflow[ItemEraseReport]:
     """Remove items, their versions and vectors, and leave nothing of them in the store's files."""
     removed: int = yield from on(stack, call("erase", prefix))
-    scrubbed: Scrubbed = yield pair.aside("scrub", rewrite=True)
-    return ErasedItems(removed, *scrubbed)
+    scrubbed: ScrubReport = yield pair.external("scrub", rewrite=True)
+    return ItemEraseReport(removed, *scrubbed)
 
 
 # -- files -------------------------------------------------------------------------------
 
 
-def export_items(stack: Stack, engine: Engine, path: Path, prefix: Namespace) -> Workflow[int]:
+def export_items(stack: Stack, engine: ItemEngine, path: Path, prefix: Namespace) -> Workflow[int]:
     """Write items to a file, a line each; return their number. Damaged ones are logged."""
     context = ExitStack()
 
     def write() -> Workflow[int]:
-        part = yield from aside(partial(context.enter_context, replacing(path)))
-        file = context.enter_context((yield from aside(lambda: part.open("wb"))))
+        part = yield from external(partial(context.enter_context, replacing(path)))
+        file = context.enter_context((yield from external(lambda: part.open("wb"))))
         return (yield from _write(stack, engine, file, prefix))
 
     with file_errors(path):
         return (yield from within(context, write()))
 
 
-def _write(stack: Stack, engine: Engine, file: BinaryIO, prefix: Namespace) -> Workflow[int]:
+def _write(stack: Stack, engine: ItemEngine, file: BinaryIO, prefix: Namespace) -> Workflow[int]:
     read: Any = FindItems(prefix, _PAGE)
     exported = 0
-    yield from aside(partial(file.write, orjson.dumps(_FORMAT) + b"\n"))
+    yield from external(partial(file.write, orjson.dumps(_FORMAT) + b"\n"))
     while True:
         rows: list[ItemRow] = yield from on(stack, fetch(read))
         # (an import would stop at a damaged one)
         sound = [row for row in rows if readable(engine, row, "an export") is not None]
-        yield from aside(partial(file.write, b"".join(map(_line, sound))))
+        yield from external(partial(file.write, b"".join(map(_line, sound))))
         exported += len(sound)
         if len(rows) < _PAGE:
             break
         read = read._replace(after=rows[-1].place)
-    yield from aside(partial(file.write, orjson.dumps({"items": exported}) + b"\n"))
+    yield from external(partial(file.write, orjson.dumps({"items": exported}) + b"\n"))
     return exported
 
 
@@ -109,15 +117,15 @@ def _line(row: ItemRow) -> bytes:
 
 
 def import_items(
-    stack: Stack, engine: Engine, source: Path | BaseStore, *, index: bool
+    stack: Stack, engine: ItemEngine, source: Path | BaseStore, *, index: bool
 ) -> Workflow[int]:
     """Put the items of a file, or of another store, into this one; return their number."""
     if isinstance(source, BaseStore):
         return (yield from _copied(stack, engine, source, index=index))
     imported, exported = 0, None
-    with file_errors(source), (yield from aside(lambda: source.open("rb"))) as file:
-        _check((yield from aside(file.readline)), source)
-        while exported is None and (lines := (yield from aside(partial(_some, file)))):
+    with file_errors(source), (yield from external(lambda: source.open("rb"))) as file:
+        _check((yield from external(file.readline)), source)
+        while exported is None and (lines := (yield from external(partial(_some, file)))):
             exported = _count(lines[-1])
             rows = lines if exported is None else lines[:-1]
             puts = [_put(line, at, source) for at, line in enumerate(rows, imported + 2)]
@@ -184,7 +192,7 @@ def _put(line: bytes, number: int, path: Path) -> ItemPut:
 # -- other stores ------------------------------------------------------------------------
 
 
-def _copied(stack: Stack, engine: Engine, source: BaseStore, *, index: bool) -> Workflow[int]:
+def _copied(stack: Stack, engine: ItemEngine, source: BaseStore, *, index: bool) -> Workflow[int]:
     """Copy namespace by namespace: pages of a search may overlap, or leave items out."""
     copied = 0
     names: Any = yield from _asked(source, ListNamespacesOp(limit=_EVERYTHING))
@@ -207,7 +215,7 @@ def _copied(stack: Stack, engine: Engine, source: BaseStore, *, index: bool) -> 
 
 
 def _asked(source: BaseStore, op: ListNamespacesOp | SearchOp) -> Workflow[Any]:
-    results = yield from either(partial(source.batch, [op]), partial(source.abatch, [op]))
+    results = yield from sync_or_async(partial(source.batch, [op]), partial(source.abatch, [op]))
     return results[0]
 
 

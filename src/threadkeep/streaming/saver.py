@@ -9,7 +9,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._run.delegate import Delegate
-from threadkeep._run.layers.driver import Workflow, both
+from threadkeep._run.layers.driver import Workflow, sync_and_async
 from threadkeep.errors import InvalidArgumentError, StateError
 from threadkeep.threads.streams.parts import PartialStream, StreamStatus
 from threadkeep.threads.streams.rows import discard_of, partial_of, thread_of
@@ -58,13 +58,13 @@ class StreamingCheckpointSaver(Delegate):
         """Return a stream of a thread that is not started. See `Saver.streaming`."""
         return Stream(self._inner, config, **{**self.streaming_limits, **limits})
 
-    def start_streaming(self, thread: RunnableConfig | str) -> Stream:
+    def start_streaming(self, thread_id: RunnableConfig | str) -> Stream:
         """Start a stream of a thread, which may have several."""
-        return self._known(self.streaming(thread).start())
+        return self._known(self.streaming(thread_id).start())
 
-    async def astart_streaming(self, thread: RunnableConfig | str) -> Stream:
+    async def astart_streaming(self, thread_id: RunnableConfig | str) -> Stream:
         """Async variant of `start_streaming`: this event loop saves."""
-        return self._known(await self.streaming(thread).astart())
+        return self._known(await self.streaming(thread_id).astart())
 
     def _known(self, stream: Stream) -> Stream:
         for one in list(self._streams.values()):
@@ -75,7 +75,7 @@ class StreamingCheckpointSaver(Delegate):
 
     def _stop_streaming(
         self,
-        thread: RunnableConfig | str,
+        thread_id: RunnableConfig | str,
         *,
         stream: str | None = None,
         status: StreamStatus = "completed",
@@ -85,13 +85,13 @@ class StreamingCheckpointSaver(Delegate):
         Raises:
             StateError: there is none. See `Stream.stop` for others; all others are stopped then.
         """
-        yield from _stopped(self._started(thread, stream), status)
+        yield from _stopped(self._started(thread_id, stream), status)
 
-    stop_streaming, astop_streaming = both(_stop_streaming)
+    stop_streaming, astop_streaming = sync_and_async(_stop_streaming)
 
     def update(
         self,
-        thread: RunnableConfig | str,
+        thread_id: RunnableConfig | str,
         output: Any = "",
         *,
         stream: str | None = None,
@@ -100,7 +100,7 @@ class StreamingCheckpointSaver(Delegate):
         """Add output to the stream of a thread that began last, or to another by its id.
 
         Args:
-            thread: the thread's id, or a config that names it.
+            thread_id: the thread's id, or a config that names it.
             output: as of `Stream.update`.
             stream: the stream's id.
             **more: as of `Stream.update`.
@@ -108,35 +108,35 @@ class StreamingCheckpointSaver(Delegate):
         Raises:
             StateError: there is none. See `Stream.update` for others.
         """
-        self._started(thread, stream)[-1].update(output, **more)
+        self._started(thread_id, stream)[-1].update(output, **more)
 
     async def aupdate(
         self,
-        thread: RunnableConfig | str,
+        thread_id: RunnableConfig | str,
         output: Any = "",
         *,
         stream: str | None = None,
         **more: Any,
     ) -> None:
         """Async variant of `update`."""
-        await self._started(thread, stream)[-1].aupdate(output, **more)
+        await self._started(thread_id, stream)[-1].aupdate(output, **more)
 
-    def _partial(self, thread: RunnableConfig | str) -> Workflow[list[PartialStream]]:
+    def _partial(self, thread_id: RunnableConfig | str) -> Workflow[list[PartialStream]]:
         """Return the streams of a thread, newest first. See `Saver.partial`."""
-        return partial_of(self._inner, thread)
+        return partial_of(self._inner, thread_id)
 
-    partial, apartial = both(_partial)
+    partial, apartial = sync_and_async(_partial)
 
     def _discard_partial(
-        self, thread: RunnableConfig | str, stream: str | None = None
+        self, thread_id: RunnableConfig | str, stream: str | None = None
     ) -> Workflow[int]:
         """Discard what streams of a thread have left. See `Saver.discard_partial`."""
-        return discard_of(self._inner, thread, stream)
+        return discard_of(self._inner, thread_id, stream)
 
-    discard_partial, adiscard_partial = both(_discard_partial)
+    discard_partial, adiscard_partial = sync_and_async(_discard_partial)
 
-    def _started(self, thread: RunnableConfig | str, stream: str | None) -> list[Stream]:
-        name = thread_of(thread)
+    def _started(self, thread_id: RunnableConfig | str, stream: str | None) -> list[Stream]:
+        name = thread_of(thread_id)
         found = [
             one
             for one in list(self._streams.values())
@@ -145,7 +145,7 @@ class StreamingCheckpointSaver(Delegate):
         if not found:
             raise StateError(
                 "The thread is not streaming, or not this stream.",
-                hint="Call start_streaming(thread) first.",
+                hint="Call start_streaming(thread_id) first.",
                 thread=name,
             )
         return found

@@ -10,7 +10,7 @@
             return MyBackend(folder / "store")
 
 The docstring of each test is the sentence of `_core.engine.model` or `_stores.base` that it
-checks. A backend with a native async driver is wrapped in `Blocking`. Importing this
+checks. A backend with a native async driver is wrapped in `BlockingBackend`. Importing this
 package needs pytest; nothing else in threadkeep does. See docs/writing-a-backend.md.
 """
 # ruff: noqa: E402 - pytest rewrites the asserts of modules that are imported after it was told
@@ -24,11 +24,11 @@ from threadkeep.testing.batches import BatchContract, FenceContract
 from threadkeep.testing.forks import ForkContract
 from threadkeep.testing.groups import ConcurrencyContract, GroupContract
 from threadkeep.testing.reads import ReadContract, SegmentContract
-from threadkeep.testing.records import Blocking
+from threadkeep.testing.records import BlockingBackend
 from threadkeep.testing.registry import RegistryContract
 from threadkeep.testing.threads import ScanContract, ThreadContract
 
-__all__ = ["BackendContract", "Blocking"]
+__all__ = ["BackendContract", "BlockingBackend"]
 
 
 class BackendContract(

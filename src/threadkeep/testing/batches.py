@@ -97,12 +97,12 @@ class BatchContract(Contract):
         assert self.state(9).found is None
 
     def test_bump_raises_the_generation(self) -> None:
-        """`bump` raises the generation; nothing else of a batch does."""
+        """`bump_generation` raises the generation; nothing else of a batch does."""
         self.put(segments=(segment(0),), checkpoints=(checkpoint(1),))
         assert self.state().generation == 0
-        self.put(drop_segments=((1, 0, 1),), bump=True)
+        self.put(drop_segments=((1, 0, 1),), bump_generation=True)
         assert self.state().generation == 1
-        self.put(generation=1, bump=True)
+        self.put(generation=1, bump_generation=True)
         assert self.rows().generation == 2
 
     def test_born_must_be_after_the_tombstone(self) -> None:
@@ -120,10 +120,10 @@ class BatchContract(Contract):
 
     def test_the_generation_must_be_the_threads_own(self) -> None:
         """Another `generation` than the thread's own is a `StaleThreadError`; a new one has 0."""
-        stale = Batch(THREAD, NOW, generation=1, segments=(segment(0),), bump=True)
+        stale = Batch(THREAD, NOW, generation=1, segments=(segment(0),), bump_generation=True)
         self.refuses(stale, StaleThreadError)
         assert self.state().generation == 0
-        self.put(generation=0, born=1, bump=True)
+        self.put(generation=0, born=1, bump_generation=True)
         for generation in (0, 2, -1):
             self.refuses(stale._replace(generation=generation), StaleThreadError)
         self.commit(stale)
@@ -164,7 +164,7 @@ class BatchContract(Contract):
             "drop_checkpoints": (("", uid(2)),),
             "drop_writes": (("", uid(1), seq),),
             "hide_checkpoints": (("", uid(1)),),
-            "bump": True,
+            "bump_generation": True,
         }
         self.refuses(Batch(THREAD, NOW, **everything), SegmentTakenError)
         everything["segments"] = (segment(7),)

@@ -135,10 +135,10 @@ class ForkContract(Contract):
         assert [self.rows(name).family for name in names] == (others if shared else [()] * 3)
 
     def test_what_is_removed_for_one_is_stale_for_all(self) -> None:
-        """`bump` raises the generation of all that share the segments."""
+        """`bump_generation` raises the generation of all that share the segments."""
         shared = self.origin_and_fork()
         before = self.state(thread=FORK).generation
-        self.put(drop_segments=((2, 0, 1),), bump=True)
+        self.put(drop_segments=((2, 0, 1),), bump_generation=True)
         assert (self.segments((2, 0, 1), thread=FORK) == []) == shared
         assert (self.state(thread=FORK).generation > before) == shared
         if shared:
@@ -202,7 +202,7 @@ class ForkContract(Contract):
         """After a removal the engine has to look again."""
         self.origin()
         change = self.fork()
-        self.put(bump=True)
+        self.put(bump_generation=True)
         self.refuses(change, StaleThreadError, thread=FORK)
         absent = change._replace(source="nobody", generation=5)
         self.refuses(absent, StaleThreadError, thread=FORK)

@@ -17,8 +17,8 @@ from threadkeep._core.engine.model import (
     ReadThread,
     Segment,
 )
-from threadkeep._core.engine.thread_entry import Cause, Touch, metadata_label, move
-from threadkeep._stores.base import Scrubbed
+from threadkeep._core.engine.thread_entry import Cause, EntryUpdate, metadata_label, move
+from threadkeep._stores.base import ScrubReport
 from threadkeep.errors import (
     ConflictError,
     SegmentTakenError,
@@ -142,14 +142,14 @@ class GroupContract(Contract):
                 generation=0,
                 checkpoints=(checkpoint(1),),
                 writes=(write(1, body=b"1"), write(1, body=b"2")),
-                touch=Touch(5, at=NOW, labels=(user,), moves=(move(Cause.SAVE, uid(1)),)),
+                touch=EntryUpdate(5, at=NOW, labels=(user,), moves=(move(Cause.SAVE, uid(1)),)),
             ),
             batch(
                 segment(1),
                 born=NOW - 1,
                 generation=0,
                 writes=(write(1),),
-                touch=Touch(7, at=NOW + 9, moves=(move(Cause.INTERRUPT, uid(1)),)),
+                touch=EntryUpdate(7, at=NOW + 9, moves=(move(Cause.INTERRUPT, uid(1)),)),
             ),
             batch(thread="between"),
             batch(generation=0, checkpoints=(checkpoint(1, manifest=b"again"),)),
@@ -164,7 +164,7 @@ class GroupContract(Contract):
         assert entry[1:6] == ("suspended", NOW, NOW + 9, 12, (user,))
         assert entry.waits_at == uid(1)
         over = (move(Cause.SAVE, uid(1)), move(Cause.SAVE, uid(2)))
-        assert self.group(batch(touch=Touch(1, whole=True, moves=over))) == [None]
+        assert self.group(batch(touch=EntryUpdate(1, whole=True, moves=over))) == [None]
         entry = self.known()
         assert (entry.state, entry.size, entry.waits_at) == ("active", 1, None)
 
@@ -218,7 +218,7 @@ class GroupContract(Contract):
         reads = [ReadThread(THREAD), ReadThread("gone")]
         before = self.backend.fetch(reads)
         told = self.backend.scrub(rewrite=False)
-        assert isinstance(told, Scrubbed)
+        assert isinstance(told, ScrubReport)
         assert all(isinstance(line, str) for line in (*told.cleared, *told.remains))
         assert self.backend.scrub(rewrite=False) == told
         assert self.backend.fetch(reads) == before

@@ -25,9 +25,9 @@ from threadkeep._core.engine.model import (
     ThreadRows,
     ThreadState,
 )
-from threadkeep._core.engine.thread_entry import ThreadEntry, Touch
+from threadkeep._core.engine.thread_entry import EntryUpdate, ThreadEntry
 from threadkeep._core.engine.usage import DAY, HOUR, ReadUsage, ThreadUsage
-from threadkeep._run.layers.driver import Stack, Store
+from threadkeep._run.layers.driver import BottomStore, Stack
 from threadkeep.errors import SegmentTakenError
 from threadkeep.testing.records import (
     NOW,
@@ -246,7 +246,7 @@ class ReadContract(Contract):
                 checkpoint(0, ns="a"),
             ),
             writes=(write(2), write(2, run=5), write(9), write(1, ns="a"), write(1, ns="child")),
-            bump=True,
+            bump_generation=True,
         )
         rows = self.rows()
         order = [("", uid(1)), ("", uid(2)), ("a", uid(0)), ("child", uid(1))]
@@ -304,7 +304,7 @@ class ReadContract(Contract):
             segments=(segment(0, data=b"s" * 700), segment(1, data=b"s" * 70_000)),
         )
         self.put(thread="a", writes=(write(1),))
-        self.put(thread="nothing", bump=True)
+        self.put(thread="nothing", bump_generation=True)
         sizes = self.one(ReadSizes(None, 10))
         orphan, full = sizes.threads
         assert (orphan.thread, orphan.checkpoints, orphan.writes) == ("a", 0, 1)
@@ -325,14 +325,16 @@ class ReadContract(Contract):
             at = NOW - min(hours) * HOUR
             entry = ThreadEntry(thread, "active", at, at)
             rows = [checkpoint(9 - at, ts=NOW - hour * HOUR - 1) for at, hour in enumerate(hours)]
-            self.put(thread=thread, now=at, entry=entry, touch=Touch(size=100), writes=(write(9),))
+            self.put(
+                thread=thread, now=at, entry=entry, touch=EntryUpdate(size=100), writes=(write(9),)
+            )
             self.put(thread=thread, now=at, checkpoints=(*rows, checkpoint(1, ts="yesterday")))
-        self.put(thread="a", touch=Touch(size=900))
+        self.put(thread="a", touch=EntryUpdate(size=900))
         self.put(thread=f"{OWN_NS}x", now=NOW, entry=ThreadEntry(f"{OWN_NS}x", "active", NOW, NOW))
         self.drop("gone")
         read = ReadUsage(NOW, NOW - 30 * DAY, 2)
         counting = thread_sizes.usage(read, counts_usage=self.backend.counts_usage)
-        found = Stack(Store(self.backend)).run(counting)
+        found = Stack(BottomStore(self.backend)).run(counting)
         assert (found.threads, found.bytes, found.checkpoints, found.writes) == (3, 1200, 9, 3)
         assert (found.idle_threads, found.idle_bytes) == (1, 100)
         assert found.hours[-6:] == ((1, 50), (0, 0), (0, 0), (0, 0), (2, 400), (1, 200))
@@ -347,7 +349,10 @@ class ReadContract(Contract):
     def test_what_is_stored_outlives_the_backend(self) -> None:
         """Every commit that returned is stored after `close` and a new start."""
         self.put(
-            checkpoints=(checkpoint(1),), writes=(write(1),), segments=(segment(0),), bump=True
+            checkpoints=(checkpoint(1),),
+            writes=(write(1),),
+            segments=(segment(0),),
+            bump_generation=True,
         )
         before = self.rows()
         self.start_again()
@@ -395,7 +400,7 @@ class SegmentContract(Contract):
             return self.one(ReadSegments(THREAD, (Span(1, 0, 1),), generation))
 
         assert [found(number) for number in (None, 0, 1, -1)] == [[segment(0)]] * 2 + [[], []]
-        self.put(bump=True)
+        self.put(bump_generation=True)
         assert [found(number) for number in (0, 1)] == [[], [segment(0)]]
         assert self.one(ReadSegments("nobody", (Span(1, 0, 1),), 0)) == []
 

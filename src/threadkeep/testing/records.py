@@ -1,4 +1,4 @@
-"""Builders of records, the base class of the contract's parts, and `Blocking`."""
+"""Builders of records, the base class of the contract's parts, and `BlockingBackend`."""
 # ruff: noqa: S101 - tests are made of asserts
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from threadkeep._core.engine.model import Change, Read
-    from threadkeep._stores.base import AsyncBackend, Backend, Scrubbed
+    from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
     from threadkeep.errors import ThreadkeepError
 
 
 _T = TypeVar("_T")
 
 
-class Blocking(Backend):
+class BlockingBackend(Backend):
     """Runs an `AsyncBackend` on an event loop in a thread of its own.
 
     Args:
@@ -65,7 +65,7 @@ class Blocking(Backend):
         """See `Backend.commit_many`."""
         return self._run(self._backend.commit_many(changes))
 
-    def scrub(self, *, rewrite: bool) -> Scrubbed:
+    def scrub(self, *, rewrite: bool) -> ScrubReport:
         """See `Backend.scrub`."""
         return self._run(self._backend.scrub(rewrite=rewrite))
 
@@ -150,7 +150,7 @@ class Contract:
         self.backend = self.new_backend(tmp_path)
         yield
         self.backend.close()
-        if isinstance(self.backend, Blocking):
+        if isinstance(self.backend, BlockingBackend):
             self.backend.stop()
 
     def start_again(self) -> None:

@@ -11,11 +11,11 @@ from threadkeep._core.engine.model import Batch, CopyThread
 from threadkeep._core.engine.thread_entry import (
     Cause,
     EntryFence,
-    Move,
+    EntryUpdate,
     SearchThreads,
+    StateTransition,
     ThreadEntry,
     ThreadQuery,
-    Touch,
     mark_label,
     metadata_label,
     move,
@@ -60,14 +60,16 @@ class RegistryContract(Contract):
         """The entry's revision."""
         return self.known().revision
 
-    def touch(self, *moves: Move, thread: str = THREAD, now: int = NOW, **fields: Any) -> None:
+    def touch(
+        self, *moves: StateTransition, thread: str = THREAD, now: int = NOW, **fields: Any
+    ) -> None:
         """Commit a batch that only touches the entry."""
-        self.put(thread=thread, now=now, touch=Touch(moves=moves, **fields))
+        self.put(thread=thread, now=now, touch=EntryUpdate(moves=moves, **fields))
 
     def register(self, thread: str, at: int = NOW, **fields: Any) -> None:
         """Set the entry of a thread."""
         entry = ThreadEntry(thread, "active", at, at)._replace(**fields)
-        self.put(thread=thread, now=at, entry=entry, touch=Touch(size=entry.size))
+        self.put(thread=thread, now=at, entry=entry, touch=EntryUpdate(size=entry.size))
 
     def found(
         self, query: ThreadQuery = ALL, order: Order = "updated_at", **fields: Any
@@ -80,11 +82,11 @@ class RegistryContract(Contract):
 
     def test_a_save_makes_an_entry(self) -> None:
         """The first move registers its thread, as of the batch's time or the touch's."""
-        self.put(checkpoints=(checkpoint(1),), touch=Touch(size=2))
+        self.put(checkpoints=(checkpoint(1),), touch=EntryUpdate(size=2))
         assert self.entry() is None
         assert self.found() == []
         assert self.count() == 0
-        self.put(checkpoints=(checkpoint(1),), touch=Touch(size=5, moves=(SAVED[1],)))
+        self.put(checkpoints=(checkpoint(1),), touch=EntryUpdate(size=5, moves=(SAVED[1],)))
         assert self.told() == ThreadEntry(THREAD, "active", NOW, NOW, 7)
         assert self.revision() > 0
         self.touch(SAVED[1], thread="thread-2", at=NOW - 5)
@@ -149,7 +151,7 @@ class RegistryContract(Contract):
     def test_rows_that_go_raise_the_revision(self) -> None:
         """So a fence on the entry tells whether the rows that were read are all there."""
         checkpoints, writes = (checkpoint(1), checkpoint(2)), (write(1), write(2))
-        self.put(checkpoints=checkpoints, writes=writes, touch=Touch(moves=(SAVED[2],)))
+        self.put(checkpoints=checkpoints, writes=writes, touch=EntryUpdate(moves=(SAVED[2],)))
         drops: list[dict[str, Any]] = [
             {"hide_checkpoints": (("", uid(1)),)},
             {"drop_checkpoints": (("", uid(1)),)},
@@ -160,7 +162,7 @@ class RegistryContract(Contract):
             self.put(fences=(EntryFence(before),), **drop)
             assert self.revision() > before
             with pytest.raises(ConflictError):
-                self.put(fences=(EntryFence(before),), touch=Touch(size=1))
+                self.put(fences=(EntryFence(before),), touch=EntryUpdate(size=1))
         self.put(thread="bare", checkpoints=(checkpoint(1),))
         self.put(thread="bare", drop_checkpoints=(("", uid(1)),))
         assert self.entry("bare") is None
@@ -168,11 +170,11 @@ class RegistryContract(Contract):
     def test_a_refused_batch_tells_nothing(self) -> None:
         """The registry is a part of the change."""
         with pytest.raises(ConflictError):
-            self.put(fences=(EntryFence(1),), touch=Touch(size=1, moves=(SAVED[1],)))
+            self.put(fences=(EntryFence(1),), touch=EntryUpdate(size=1, moves=(SAVED[1],)))
         assert self.entry() is None
         self.touch(SAVED[1])
         with pytest.raises(ConflictError):
-            self.put(fences=(EntryFence(0),), touch=Touch(moves=(INTERRUPTED[1],)))
+            self.put(fences=(EntryFence(0),), touch=EntryUpdate(moves=(INTERRUPTED[1],)))
         assert self.told() == ThreadEntry(THREAD, "active", NOW, NOW)
 
     # -- labels and what is set ------------------------------------------------------
@@ -257,7 +259,7 @@ class RegistryContract(Contract):
     def test_a_copy_is_registered_as_a_thread_of_its_own(self) -> None:
         """With the labels of both, and no pin."""
         segments, rows = (segment(0),), (checkpoint(1),)
-        touch = Touch(8, labels=(USER, TAG), moves=(SAVED[1], INTERRUPTED[1]))
+        touch = EntryUpdate(8, labels=(USER, TAG), moves=(SAVED[1], INTERRUPTED[1]))
         self.put(segments=segments, checkpoints=rows, touch=touch)
         self.register("copy", at=NOW - 9, state="created", labels=(OTHER_USER,), pinned=True)
         self.commit(CopyThread(THREAD, "copy", now=NOW + 4))

@@ -19,7 +19,7 @@ from threadkeep._core.engine.model import (
     ThreadRows,
     ThreadState,
 )
-from threadkeep._core.engine.thread_entry import EntryFence, ThreadEntry, Touch
+from threadkeep._core.engine.thread_entry import EntryFence, EntryUpdate, ThreadEntry
 from threadkeep.errors import ConflictError, StaleThreadError, ThreadExistsError
 from threadkeep.testing.records import (
     NOW,
@@ -110,9 +110,9 @@ class ThreadContract(Contract):
             segments=(segment(0, 3, data=b"new"),),
             checkpoints=(checkpoint(3),),
             writes=(write(3),),
-            bump=True,
+            bump_generation=True,
             entry=entry,
-            touch=Touch(size=7, whole=True),
+            touch=EntryUpdate(size=7, whole=True),
         )
         self.refuses(DropThread(THREAD, 0, 99, rows=new), StaleThreadError)
         self.refuses(DropThread(THREAD, 0, fences=(RowsFence(4, 3),), rows=new), ConflictError)
@@ -186,7 +186,7 @@ class ThreadContract(Contract):
     def test_a_source_without_rows_changes_nothing(self) -> None:
         """A source that holds no rows changes nothing, whatever the target is."""
         self.drop("dropped")
-        self.put(thread="bumped", bump=True)
+        self.put(thread="bumped", bump_generation=True)
         self.fill("target")
         before = self.rows("target")
         for source, target in product(("nobody", "dropped", "bumped"), ("target", "new")):

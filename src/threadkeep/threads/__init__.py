@@ -7,48 +7,48 @@ from typing import Any as _Any
 if _CHECKING:
     from threadkeep._core.engine.operation import Progress
     from threadkeep._core.engine.thread_entry import Mark, ThreadStatus
-    from threadkeep.threads.archives.offload import Offloaded
-    from threadkeep.threads.archives.tiering import Archived, TierReport
+    from threadkeep.threads.archives.offload import OffloadReport
+    from threadkeep.threads.archives.tiering import ArchivedThread, TierReport
     from threadkeep.threads.diff import Change, ChannelDiff, DiffSide, StateDiff, TextEdit
     from threadkeep.threads.diff.checkpoints import ChannelVersion
     from threadkeep.threads.erasure.erase import ErasedThread, EraseReport
     from threadkeep.threads.facade import Threads
     from threadkeep.threads.forks.branches import BranchCheckpoint, Branches
-    from threadkeep.threads.forks.merge import Merge, MergeConflict, MergeStrategy
+    from threadkeep.threads.forks.merge import MergeConflict, MergeReport, MergeStrategy
     from threadkeep.threads.registry.filters import Filters
     from threadkeep.threads.registry.info import ThreadInfo, ThreadPage
     from threadkeep.threads.repair.check import CheckReport, Finding
     from threadkeep.threads.repair.quarantine import read_quarantine
     from threadkeep.threads.repair.repair import RepairedThread, RepairReport
-    from threadkeep.threads.retention.gc import Collected, GcReport
-    from threadkeep.threads.transfer.adopt import Adopted
-    from threadkeep.threads.transfer.bundles import Exported, Imported
-    from threadkeep.threads.transfer.mirror import Mirrored
+    from threadkeep.threads.retention.gc import CollectedThread, GcReport
+    from threadkeep.threads.transfer.adopt import AdoptReport
+    from threadkeep.threads.transfer.bundles import ExportReport, ImportReport
+    from threadkeep.threads.transfer.mirror import MirrorReport
 
 __all__ = [
-    "Adopted",
-    "Archived",
+    "AdoptReport",
+    "ArchivedThread",
     "BranchCheckpoint",
     "Branches",
     "Change",
     "ChannelDiff",
     "ChannelVersion",
     "CheckReport",
-    "Collected",
+    "CollectedThread",
     "DiffSide",
     "EraseReport",
     "ErasedThread",
-    "Exported",
+    "ExportReport",
     "Filters",
     "Finding",
     "GcReport",
-    "Imported",
+    "ImportReport",
     "Mark",
-    "Merge",
     "MergeConflict",
+    "MergeReport",
     "MergeStrategy",
-    "Mirrored",
-    "Offloaded",
+    "MirrorReport",
+    "OffloadReport",
     "Progress",
     "RepairReport",
     "RepairedThread",
@@ -63,29 +63,29 @@ __all__ = [
 ]
 
 _HOMES = {  # where a name is, which is imported when it is used
-    "Adopted": "threadkeep.threads.transfer.adopt",
-    "Archived": "threadkeep.threads.archives.tiering",
+    "AdoptReport": "threadkeep.threads.transfer.adopt",
+    "ArchivedThread": "threadkeep.threads.archives.tiering",
     "BranchCheckpoint": "threadkeep.threads.forks.branches",
     "Branches": "threadkeep.threads.forks.branches",
     "Change": "threadkeep.threads.diff",
     "ChannelDiff": "threadkeep.threads.diff",
     "ChannelVersion": "threadkeep.threads.diff.checkpoints",
     "CheckReport": "threadkeep.threads.repair.check",
-    "Collected": "threadkeep.threads.retention.gc",
+    "CollectedThread": "threadkeep.threads.retention.gc",
     "DiffSide": "threadkeep.threads.diff",
     "EraseReport": "threadkeep.threads.erasure.erase",
     "ErasedThread": "threadkeep.threads.erasure.erase",
-    "Exported": "threadkeep.threads.transfer.bundles",
+    "ExportReport": "threadkeep.threads.transfer.bundles",
     "Filters": "threadkeep.threads.registry.filters",
     "Finding": "threadkeep.threads.repair.check",
     "GcReport": "threadkeep.threads.retention.gc",
-    "Imported": "threadkeep.threads.transfer.bundles",
+    "ImportReport": "threadkeep.threads.transfer.bundles",
     "Mark": "threadkeep._core.engine.thread_entry",
-    "Merge": "threadkeep.threads.forks.merge",
     "MergeConflict": "threadkeep.threads.forks.merge",
+    "MergeReport": "threadkeep.threads.forks.merge",
     "MergeStrategy": "threadkeep.threads.forks.merge",
-    "Mirrored": "threadkeep.threads.transfer.mirror",
-    "Offloaded": "threadkeep.threads.archives.offload",
+    "MirrorReport": "threadkeep.threads.transfer.mirror",
+    "OffloadReport": "threadkeep.threads.archives.offload",
     "Progress": "threadkeep._core.engine.operation",
     "RepairReport": "threadkeep.threads.repair.repair",
     "RepairedThread": "threadkeep.threads.repair.repair",

@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from threadkeep._core.policies.retention import Retention
     from threadkeep._core.policies.tiering import Tiering
     from threadkeep._run.layered_store import OfAStore
-    from threadkeep.threads.archives.offload import Offloaded
+    from threadkeep.threads.archives.offload import OffloadReport
     from threadkeep.threads.archives.tiering import TierReport
     from threadkeep.threads.diff import StateDiff
     from threadkeep.threads.diff.checkpoints import ChannelVersion, ConfigOrPair
     from threadkeep.threads.erasure.erase import EraseReport
     from threadkeep.threads.forks.branches import Branches
-    from threadkeep.threads.forks.merge import Merge, MergeStrategy
+    from threadkeep.threads.forks.merge import MergeReport, MergeStrategy
     from threadkeep.threads.registry.filters import Filters, OrderName
     from threadkeep.threads.registry.info import ThreadInfo, ThreadPage
     from threadkeep.threads.repair.repair import RepairReport
     from threadkeep.threads.retention.gc import GcReport
-    from threadkeep.threads.transfer.adopt import Adopted
-    from threadkeep.threads.transfer.bundles import Exported, Imported
-    from threadkeep.threads.transfer.mirror import Mirrored
+    from threadkeep.threads.transfer.adopt import AdoptReport
+    from threadkeep.threads.transfer.bundles import ExportReport, ImportReport
+    from threadkeep.threads.transfer.mirror import MirrorReport
 
 
 class AwaitedThreads:
@@ -48,7 +48,7 @@ class AwaitedThreads:
 
     async def acreate(
         self,
-        thread: str,
+        thread_id: str,
         *,
         metadata: Mapping[str, Any] | None = None,
         tags: Iterable[str] = (),
@@ -57,53 +57,55 @@ class AwaitedThreads:
     ) -> ThreadInfo:
         """Async variant of `create`."""
         return await self._store.arun(
-            lazy.filters.create(self._engine, thread, metadata, tags, ttl, exist_ok=exist_ok)
+            lazy.filters.create(self._engine, thread_id, metadata, tags, ttl, exist_ok=exist_ok)
         )
 
-    async def aget(self, thread: str) -> ThreadInfo | None:
+    async def aget(self, thread_id: str) -> ThreadInfo | None:
         """Async variant of `get`."""
-        return await self._store.arun(lazy.filters.get(thread))
+        return await self._store.arun(lazy.filters.get(thread_id))
 
     async def aupdate(
         self,
-        thread: str,
+        thread_id: str,
         *,
         metadata: Mapping[str, Any] | None = None,
         ttl: timedelta | float | None = None,
     ) -> ThreadInfo:
         """Async variant of `update`."""
         return await self._store.arun(
-            lazy.filters.update(self._engine, thread, metadata or {}, ttl)
+            lazy.filters.update(self._engine, thread_id, metadata or {}, ttl)
         )
 
     async def atag(
-        self, thread: str, *tags: str, checkpoint: str | None = None, ns: str = ""
+        self, thread_id: str, *tags: str, checkpoint_id: str | None = None, ns: str = ""
     ) -> ThreadInfo:
         """Async variant of `tag`."""
         return await self._store.arun(
-            lazy.filters.tag(self._engine, thread, tags, checkpoint, ns, add=True)
+            lazy.filters.tag(self._engine, thread_id, tags, checkpoint_id, ns, add=True)
         )
 
     async def auntag(
-        self, thread: str, *tags: str, checkpoint: str | None = None, ns: str = ""
+        self, thread_id: str, *tags: str, checkpoint_id: str | None = None, ns: str = ""
     ) -> ThreadInfo:
         """Async variant of `untag`."""
         return await self._store.arun(
-            lazy.filters.tag(self._engine, thread, tags, checkpoint, ns, add=False)
+            lazy.filters.tag(self._engine, thread_id, tags, checkpoint_id, ns, add=False)
         )
 
-    async def apin(self, thread: str, *, checkpoint: str | None = None, ns: str = "") -> ThreadInfo:
+    async def apin(
+        self, thread_id: str, *, checkpoint_id: str | None = None, ns: str = ""
+    ) -> ThreadInfo:
         """Async variant of `pin`."""
         return await self._store.arun(
-            lazy.filters.pin(self._engine, thread, checkpoint, ns, pinned=True)
+            lazy.filters.pin(self._engine, thread_id, checkpoint_id, ns, pinned=True)
         )
 
     async def aunpin(
-        self, thread: str, *, checkpoint: str | None = None, ns: str = ""
+        self, thread_id: str, *, checkpoint_id: str | None = None, ns: str = ""
     ) -> ThreadInfo:
         """Async variant of `unpin`."""
         return await self._store.arun(
-            lazy.filters.pin(self._engine, thread, checkpoint, ns, pinned=False)
+            lazy.filters.pin(self._engine, thread_id, checkpoint_id, ns, pinned=False)
         )
 
     async def asearch(
@@ -135,34 +137,36 @@ class AwaitedThreads:
 
     async def aexport_bundle(
         self,
-        threads: str | Iterable[str] | None,
+        thread_ids: str | Iterable[str] | None,
         file: str | os.PathLike[str],
         *,
         progress: Progress | None = None,
-    ) -> Exported:
+    ) -> ExportReport:
         """Async variant of `export_bundle`."""
-        return await driver.arun(lazy.bundles.export_bundle(self._store, threads, file, progress))
+        return await driver.arun(
+            lazy.bundles.export_bundle(self._store, thread_ids, file, progress)
+        )
 
     async def aimport_bundle(
         self,
         file: str | os.PathLike[str],
-        thread: str | None = None,
+        thread_id: str | None = None,
         *,
         replace: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Imported:
+    ) -> ImportReport:
         """Async variant of `import_bundle`."""
         return await driver.arun(
             lazy.bundles.import_bundle(
-                self._store, file, thread, progress, replace=replace, dry_run=dry_run
+                self._store, file, thread_id, progress, replace=replace, dry_run=dry_run
             )
         )
 
     async def aadopt(
         self,
         source: str | os.PathLike[str] | BaseCheckpointSaver[Any],
-        threads: str | Iterable[str] | None = None,
+        thread_ids: str | Iterable[str] | None = None,
         *,
         replace: bool = False,
         as_fork: bool = False,
@@ -170,14 +174,14 @@ class AwaitedThreads:
         verify: bool = False,
         key: str | bytes | None = None,
         progress: Progress | None = None,
-    ) -> Adopted:
+    ) -> AdoptReport:
         """Async variant of `adopt`."""
         return await driver.arun(
             lazy.adopt.adopt(
                 self._store,
                 self._engine,
                 source,
-                threads,
+                thread_ids,
                 key,
                 progress,
                 verify=verify,
@@ -190,19 +194,19 @@ class AwaitedThreads:
     async def amirror(
         self,
         other: OfAStore,
-        threads: str | Iterable[str] | None = None,
+        thread_ids: str | Iterable[str] | None = None,
         *,
         replace: bool = False,
         delete: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Mirrored:
+    ) -> MirrorReport:
         """Async variant of `mirror`."""
         return await driver.arun(
             lazy.mirror.mirror(
                 self._store,
                 other,
-                threads,
+                thread_ids,
                 progress,
                 replace=replace,
                 delete=delete,
@@ -210,19 +214,22 @@ class AwaitedThreads:
             )
         )
 
-    async def abranches(self, thread: str, ns: str = "") -> Branches:
+    async def abranches(self, thread_id: str, ns: str = "") -> Branches:
         """Async variant of `branches`."""
-        return await self._store.arun(lazy.branches.branches(self._engine, thread, ns))
+        return await self._store.arun(lazy.branches.branches(self._engine, thread_id, ns))
 
-    async def abranches_by_ns(self, thread: str) -> dict[str, Branches]:
+    async def abranches_by_ns(self, thread_id: str) -> dict[str, Branches]:
         """Async variant of `branches_by_ns`."""
-        return await self._store.arun(lazy.branches.all_branches(self._engine, thread))
+        return await self._store.arun(lazy.branches.all_branches(self._engine, thread_id))
 
     async def adiff(
-        self, thread: str, before: str | None, after: str | None = None, ns: str = ""
+        self, thread_id: str, before_id: str | None, after_id: str | None = None, ns: str = ""
     ) -> StateDiff:
         """Async variant of `diff`."""
-        a, b = (validation.place(thread, ns, before), validation.place(thread, ns, after))
+        a, b = (
+            validation.place(thread_id, ns, before_id),
+            validation.place(thread_id, ns, after_id),
+        )
         return await driver.arun(lazy.checkpoints.diff(self._store, self._engine, a, b))
 
     async def adiff_checkpoints(self, before: ConfigOrPair, after: ConfigOrPair) -> StateDiff:
@@ -233,93 +240,102 @@ class AwaitedThreads:
 
     async def aversions(
         self,
-        thread: str,
+        thread_id: str,
         channel: str,
         ns: str = "",
         limit: int | None = 10,
         *,
-        checkpoint: str | None = None,
+        checkpoint_id: str | None = None,
     ) -> list[ChannelVersion]:
         """Async variant of `versions`."""
         return await self._store.arun(
-            lazy.checkpoints.versions(self._engine, thread, channel, ns, limit, checkpoint)
+            lazy.checkpoints.versions(self._engine, thread_id, channel, ns, limit, checkpoint_id)
         )
 
     async def afork(
-        self, thread: str, checkpoint_id: str | None = None, new_thread_id: str | None = None
+        self, thread_id: str, checkpoint_id: str | None = None, new_thread_id: str | None = None
     ) -> ThreadInfo:
         """Async variant of `fork`."""
         return await self._store.arun(
-            lazy.fork.fork(self._engine, thread, checkpoint_id, new_thread_id)
+            lazy.fork.fork(self._engine, thread_id, checkpoint_id, new_thread_id)
         )
 
     async def amerge_fork(
-        self, fork: str, into: str, strategy: MergeStrategy | None = None, *, dry_run: bool = False
-    ) -> Merge:
+        self,
+        fork_id: str,
+        target_thread_id: str,
+        strategy: MergeStrategy | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> MergeReport:
         """Async variant of `merge_fork`."""
         return await self._store.arun(
-            lazy.merge.merge(self._engine, fork, into, strategy, dry_run=dry_run)
+            lazy.merge.merge(self._engine, fork_id, target_thread_id, strategy, dry_run=dry_run)
         )
 
-    async def adiscard_fork(self, fork: str, *, delete: bool = False) -> ThreadInfo:
+    async def adiscard_fork(self, fork_id: str, *, delete: bool = False) -> ThreadInfo:
         """Async variant of `discard_fork`."""
         return await driver.arun(
-            lazy.tiering.discard_fork(self._store, self._engine, fork, delete=delete)
+            lazy.tiering.discard_fork(self._store, self._engine, fork_id, delete=delete)
         )
 
     async def agc(
         self,
         policy: Retention | None = None,
         *,
-        threads: Iterable[str] | None = None,
+        thread_ids: Iterable[str] | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> GcReport:
         """Async variant of `gc`."""
         own = self._store.retention if policy is None else policy
-        names = None if threads is None else validation.each_thread("threads", threads)
+        names = None if thread_ids is None else validation.each_thread("thread_ids", thread_ids)
         return await self._store.arun(
             lazy.gc.gc(self._engine, own, names, progress, dry_run=dry_run)
         )
 
-    async def aretain(self, thread: str, policy: Retention | None) -> ThreadInfo:
+    async def aretain(self, thread_id: str, policy: Retention | None) -> ThreadInfo:
         """Async variant of `retain`."""
-        return await self._store.arun(lazy.filters.retain(self._engine, thread, policy))
+        return await self._store.arun(lazy.filters.retain(self._engine, thread_id, policy))
 
-    async def aarchive(self, thread: str) -> ThreadInfo:
+    async def aarchive(self, thread_id: str) -> ThreadInfo:
         """Async variant of `archive`."""
-        return await driver.arun(lazy.tiering.archive(self._store, self._engine, thread))
+        return await driver.arun(lazy.tiering.archive(self._store, self._engine, thread_id))
 
-    async def arestore(self, thread: str) -> ThreadInfo:
+    async def arestore(self, thread_id: str) -> ThreadInfo:
         """Async variant of `restore`."""
-        return await self._store.arun(lazy.tiering.restore(self._engine, thread))
+        return await self._store.arun(lazy.tiering.restore(self._engine, thread_id))
 
     async def aoffload(
-        self, thread: str, *, over: int = OFFLOAD_OVER, older_than: timedelta | float | None = None
-    ) -> Offloaded:
+        self,
+        thread_id: str,
+        *,
+        over: int = OFFLOAD_OVER,
+        older_than: timedelta | float | None = None,
+    ) -> OffloadReport:
         """Async variant of `offload`."""
         return await driver.arun(
-            lazy.tiering.offload(self._store, self._engine, thread, over, older_than)
+            lazy.tiering.offload(self._store, self._engine, thread_id, over, older_than)
         )
 
     async def atier(
         self,
         tiering: Tiering | None = None,
         *,
-        threads: Iterable[str] | None = None,
+        thread_ids: Iterable[str] | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> TierReport:
         """Async variant of `tier`."""
         return await driver.arun(
             lazy.tiering.tier(
-                self._store, self._engine, tiering, threads, progress, dry_run=dry_run
+                self._store, self._engine, tiering, thread_ids, progress, dry_run=dry_run
             )
         )
 
     async def arepair(
         self,
-        threads: str | Iterable[str] | None = None,
+        thread_ids: str | Iterable[str] | None = None,
         *,
         file: str | os.PathLike[str] | None = None,
         dry_run: bool = False,
@@ -327,12 +343,14 @@ class AwaitedThreads:
     ) -> RepairReport:
         """Async variant of `repair`."""
         return await driver.arun(
-            lazy.repair.repair(self._store, self._engine, threads, file, progress, dry_run=dry_run)
+            lazy.repair.repair(
+                self._store, self._engine, thread_ids, file, progress, dry_run=dry_run
+            )
         )
 
     async def aerase(
         self,
-        thread: str | None = None,
+        thread_id: str | None = None,
         *,
         metadata: Mapping[str, Any] | None = None,
         forks: bool = False,
@@ -345,7 +363,7 @@ class AwaitedThreads:
             lazy.erase.erase(
                 self._store,
                 self._engine,
-                thread,
+                thread_id,
                 metadata,
                 progress,
                 forks=forks,

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from threadkeep._run.layered_store import OfAStore
     from threadkeep.threads.registry.filters import Filters, OrderName
     from threadkeep.threads.registry.info import ThreadInfo, ThreadPage
-    from threadkeep.threads.transfer.adopt import Adopted
-    from threadkeep.threads.transfer.bundles import Exported, Imported
-    from threadkeep.threads.transfer.mirror import Mirrored
+    from threadkeep.threads.transfer.adopt import AdoptReport
+    from threadkeep.threads.transfer.bundles import ExportReport, ImportReport
+    from threadkeep.threads.transfer.mirror import MirrorReport
 
 
 class ThreadEntries:
@@ -32,7 +32,7 @@ class ThreadEntries:
 
     def create(
         self,
-        thread: str,
+        thread_id: str,
         *,
         metadata: Mapping[str, Any] | None = None,
         tags: Iterable[str] = (),
@@ -42,7 +42,7 @@ class ThreadEntries:
         """Register a thread before anything is saved in it (the first save does so too).
 
         Args:
-            thread: the thread's id.
+            thread_id: the thread's id.
             metadata: what it can be found by: JSON values, up to 1,000 bytes each with its key.
             tags: words that it can be found by.
             ttl: seconds that it may be idle before retention removes it; None for ever.
@@ -53,16 +53,16 @@ class ThreadEntries:
             InvalidArgumentError: an argument is invalid.
         """
         return self._store.run(
-            lazy.filters.create(self._engine, thread, metadata, tags, ttl, exist_ok=exist_ok)
+            lazy.filters.create(self._engine, thread_id, metadata, tags, ttl, exist_ok=exist_ok)
         )
 
-    def get(self, thread: str) -> ThreadInfo | None:
+    def get(self, thread_id: str) -> ThreadInfo | None:
         """Return what is known of a thread, also of a deleted one; None if there never was one."""
-        return self._store.run(lazy.filters.get(thread))
+        return self._store.run(lazy.filters.get(thread_id))
 
     def update(
         self,
-        thread: str,
+        thread_id: str,
         *,
         metadata: Mapping[str, Any] | None = None,
         ttl: timedelta | float | None = None,
@@ -76,19 +76,19 @@ class ThreadEntries:
             ThreadNotFoundError: there is no such thread.
             InvalidArgumentError: an argument is invalid.
         """
-        return self._store.run(lazy.filters.update(self._engine, thread, metadata or {}, ttl))
+        return self._store.run(lazy.filters.update(self._engine, thread_id, metadata or {}, ttl))
 
     def tag(
-        self, thread: str, *tags: str, checkpoint: str | None = None, ns: str = ""
+        self, thread_id: str, *tags: str, checkpoint_id: str | None = None, ns: str = ""
     ) -> ThreadInfo:
         """Add tags to a thread, or to one of its checkpoints.
 
         Args:
-            thread: the thread's id.
+            thread_id: the thread's id.
             tags: words. Those of a thread can be searched for, and protect it from deletion by
                 `ttl` and `max_count`; those of a checkpoint protect that checkpoint. `pin`
                 protects a whole thread.
-            checkpoint: the checkpoint's id; None for the thread.
+            checkpoint_id: the checkpoint's id; None for the thread.
             ns: the checkpoint's namespace; "" is the graph's own.
 
         Raises:
@@ -96,11 +96,11 @@ class ThreadEntries:
             InvalidArgumentError: a tag is no text, or too long, or there are too many.
         """
         return self._store.run(
-            lazy.filters.tag(self._engine, thread, tags, checkpoint, ns, add=True)
+            lazy.filters.tag(self._engine, thread_id, tags, checkpoint_id, ns, add=True)
         )
 
     def untag(
-        self, thread: str, *tags: str, checkpoint: str | None = None, ns: str = ""
+        self, thread_id: str, *tags: str, checkpoint_id: str | None = None, ns: str = ""
     ) -> ThreadInfo:
         """Remove tags; those that are not there do not matter. Arguments as of `tag`.
 
@@ -109,20 +109,26 @@ class ThreadEntries:
             InvalidArgumentError: a tag is no text.
         """
         return self._store.run(
-            lazy.filters.tag(self._engine, thread, tags, checkpoint, ns, add=False)
+            lazy.filters.tag(self._engine, thread_id, tags, checkpoint_id, ns, add=False)
         )
 
-    def pin(self, thread: str, *, checkpoint: str | None = None, ns: str = "") -> ThreadInfo:
+    def pin(self, thread_id: str, *, checkpoint_id: str | None = None, ns: str = "") -> ThreadInfo:
         """Protect a thread, or one of its checkpoints, from retention; arguments as of `tag`.
 
         Raises:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
         """
-        return self._store.run(lazy.filters.pin(self._engine, thread, checkpoint, ns, pinned=True))
+        return self._store.run(
+            lazy.filters.pin(self._engine, thread_id, checkpoint_id, ns, pinned=True)
+        )
 
-    def unpin(self, thread: str, *, checkpoint: str | None = None, ns: str = "") -> ThreadInfo:
+    def unpin(
+        self, thread_id: str, *, checkpoint_id: str | None = None, ns: str = ""
+    ) -> ThreadInfo:
         """Undo `pin`; the checkpoint need not exist any more."""
-        return self._store.run(lazy.filters.pin(self._engine, thread, checkpoint, ns, pinned=False))
+        return self._store.run(
+            lazy.filters.pin(self._engine, thread_id, checkpoint_id, ns, pinned=False)
+        )
 
     def search(
         self,
@@ -177,18 +183,18 @@ class ThreadTransfers:
 
     def export_bundle(
         self,
-        threads: str | Iterable[str] | None,
+        thread_ids: str | Iterable[str] | None,
         file: str | os.PathLike[str],
         *,
         progress: Progress | None = None,
-    ) -> Exported:
+    ) -> ExportReport:
         """Write threads to a bundle, which can be imported into any store.
 
         Each is written as it is when its turn comes, with the digest of every checkpoint, and
         the file is read back before it takes its name.
 
         Args:
-            threads: the id of one or the ids of several; None for all that hold checkpoints.
+            thread_ids: the id of one or the ids of several; None for all that hold checkpoints.
             file: the bundle (`.tkb`). An older bundle is replaced, anything else is not.
             progress: called as `progress(stage, done, total)`; total 0 is unknown.
 
@@ -199,17 +205,17 @@ class ThreadTransfers:
             ConflictError: a thread is written all the time.
             CorruptionError: a thread that was named is damaged. Others are `skipped`.
         """
-        return driver.run(lazy.bundles.export_bundle(self._store, threads, file, progress))
+        return driver.run(lazy.bundles.export_bundle(self._store, thread_ids, file, progress))
 
     def import_bundle(
         self,
         file: str | os.PathLike[str],
-        thread: str | None = None,
+        thread_id: str | None = None,
         *,
         replace: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Imported:
+    ) -> ImportReport:
         """Put the threads of a bundle into this store, under their ids or a new one.
 
         All of the bundle is verified first. A thread that exists, whole or in part, is
@@ -217,7 +223,7 @@ class ThreadTransfers:
 
         Args:
             file: the bundle, of any store.
-            thread: another id, where the bundle has one thread.
+            thread_id: another id, where the bundle has one thread.
             replace: remove threads that are in the way.
             dry_run: verify the bundle, change nothing, and return what would be done.
             progress: called as `progress(stage, done, total)`; total 0 is unknown.
@@ -231,14 +237,14 @@ class ThreadTransfers:
         """
         return driver.run(
             lazy.bundles.import_bundle(
-                self._store, file, thread, progress, replace=replace, dry_run=dry_run
+                self._store, file, thread_id, progress, replace=replace, dry_run=dry_run
             )
         )
 
     def adopt(
         self,
         source: str | os.PathLike[str] | BaseCheckpointSaver[Any],
-        threads: str | Iterable[str] | None = None,
+        thread_ids: str | Iterable[str] | None = None,
         *,
         replace: bool = False,
         as_fork: bool = False,
@@ -246,7 +252,7 @@ class ThreadTransfers:
         verify: bool = False,
         key: str | bytes | None = None,
         progress: Progress | None = None,
-    ) -> Adopted:
+    ) -> AdoptReport:
         """Copy threads from LangGraph's SqliteSaver, PostgresSaver or InMemorySaver.
 
         All of them: namespaces, parents, metadata, versions, pending writes. The source is
@@ -259,7 +265,7 @@ class ThreadTransfers:
 
         Args:
             source: the URL or path of LangGraph's database, or the saver.
-            threads: the id of one or the ids of several; None for all but those that were
+            thread_ids: the id of one or the ids of several; None for all but those that were
                 deleted here.
             replace: replace a thread that has diverged with the source's.
             as_fork: copy a thread that has diverged into a fork, "<thread>-adopted", which
@@ -286,7 +292,7 @@ class ThreadTransfers:
                 self._store,
                 self._engine,
                 source,
-                threads,
+                thread_ids,
                 key,
                 progress,
                 verify=verify,
@@ -299,13 +305,13 @@ class ThreadTransfers:
     def mirror(
         self,
         other: OfAStore,
-        threads: str | Iterable[str] | None = None,
+        thread_ids: str | Iterable[str] | None = None,
         *,
         replace: bool = False,
         delete: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Mirrored:
+    ) -> MirrorReport:
         """Copy the threads of this store to another one of any kind.
 
         Only what is missing there is written: new threads, and the checkpoints and pending
@@ -314,7 +320,7 @@ class ThreadTransfers:
 
         Args:
             other: the saver of the other store.
-            threads: the id of one or the ids of several; None for all.
+            thread_ids: the id of one or the ids of several; None for all.
             replace: replace a thread that has diverged there with this store's.
             delete: delete threads there that were deleted here.
             dry_run: change nothing, and return what would be done.
@@ -331,7 +337,7 @@ class ThreadTransfers:
             lazy.mirror.mirror(
                 self._store,
                 other,
-                threads,
+                thread_ids,
                 progress,
                 replace=replace,
                 delete=delete,

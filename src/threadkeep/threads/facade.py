@@ -24,13 +24,13 @@ from threadkeep.threads.entries import ThreadEntries, ThreadTransfers
 if TYPE_CHECKING:
     from threadkeep._core.policies.retention import Retention
     from threadkeep._core.policies.tiering import Tiering
-    from threadkeep.threads.archives.offload import Offloaded
+    from threadkeep.threads.archives.offload import OffloadReport
     from threadkeep.threads.archives.tiering import TierReport
     from threadkeep.threads.diff import StateDiff
     from threadkeep.threads.diff.checkpoints import ChannelVersion, ConfigOrPair
     from threadkeep.threads.erasure.erase import EraseReport
     from threadkeep.threads.forks.branches import Branches
-    from threadkeep.threads.forks.merge import Merge, MergeStrategy
+    from threadkeep.threads.forks.merge import MergeReport, MergeStrategy
     from threadkeep.threads.registry.info import ThreadInfo
     from threadkeep.threads.repair.repair import RepairReport
     from threadkeep.threads.retention.gc import GcReport
@@ -45,7 +45,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
 
     # -- branches and differences ----------------------------------------------------
 
-    def branches(self, thread: str, ns: str = "") -> Branches:
+    def branches(self, thread_id: str, ns: str = "") -> Branches:
         """Return the tree of a thread's checkpoints in a namespace; "" is the graph's own.
 
         Raises:
@@ -53,19 +53,19 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             InvalidArgumentError: a name is no text.
             CorruptionError, UnknownTypeError: a checkpoint's row or writes cannot be read.
         """
-        return self._store.run(lazy.branches.branches(self._engine, thread, ns))
+        return self._store.run(lazy.branches.branches(self._engine, thread_id, ns))
 
-    def branches_by_ns(self, thread: str) -> dict[str, Branches]:
+    def branches_by_ns(self, thread_id: str) -> dict[str, Branches]:
         """Return the trees of all checkpoint namespaces, by namespace; "" is the graph's own.
 
         Raises:
             ThreadNotFoundError: the thread holds no checkpoints.
             ThreadkeepError: as `branches`.
         """
-        return self._store.run(lazy.branches.all_branches(self._engine, thread))
+        return self._store.run(lazy.branches.all_branches(self._engine, thread_id))
 
     def diff(
-        self, thread: str, before: str | None, after: str | None = None, ns: str = ""
+        self, thread_id: str, before_id: str | None, after_id: str | None = None, ns: str = ""
     ) -> StateDiff:
         """Compare two checkpoints of a thread and namespace by their ids; None is the head.
 
@@ -74,7 +74,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             InvalidArgumentError: an argument is no text.
             CorruptionError, UnknownTypeError: a value cannot be read.
         """
-        a, b = validation.place(thread, ns, before), validation.place(thread, ns, after)
+        a, b = validation.place(thread_id, ns, before_id), validation.place(thread_id, ns, after_id)
         return driver.run(lazy.checkpoints.diff(self._store, self._engine, a, b))
 
     def diff_checkpoints(self, before: ConfigOrPair, after: ConfigOrPair) -> StateDiff:
@@ -91,12 +91,12 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
 
     def versions(
         self,
-        thread: str,
+        thread_id: str,
         channel: str,
         ns: str = "",
         limit: int | None = 10,
         *,
-        checkpoint: str | None = None,
+        checkpoint_id: str | None = None,
     ) -> list[ChannelVersion]:
         """Return the versions of a channel on the way to a checkpoint, newest first.
 
@@ -104,11 +104,11 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         versions: an empty list.
 
         Args:
-            thread: the thread's id.
+            thread_id: the thread's id.
             channel: the channel's name.
             ns: the checkpoint namespace; "" is the graph's own, a subgraph has another.
             limit: the most versions to return; None for all.
-            checkpoint: the checkpoint to begin with, by id; None for the head.
+            checkpoint_id: the checkpoint to begin with, by id; None for the head.
 
         Raises:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
@@ -116,13 +116,13 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CorruptionError: a manifest on the way is damaged.
         """
         return self._store.run(
-            lazy.checkpoints.versions(self._engine, thread, channel, ns, limit, checkpoint)
+            lazy.checkpoints.versions(self._engine, thread_id, channel, ns, limit, checkpoint_id)
         )
 
     # -- forks -----------------------------------------------------------------------
 
     def fork(
-        self, thread: str, checkpoint_id: str | None = None, new_thread_id: str | None = None
+        self, thread_id: str, checkpoint_id: str | None = None, new_thread_id: str | None = None
     ) -> ThreadInfo:
         """Fork a thread at one of its checkpoints.
 
@@ -131,7 +131,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         Values are copied only on Redis.
 
         Args:
-            thread: the other thread; it is not changed.
+            thread_id: the other thread; it is not changed.
             checkpoint_id: a checkpoint of its root namespace; None for its head.
             new_thread_id: the fork's id; None for a new UUID.
 
@@ -143,16 +143,18 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CheckpointNotFoundError: it has no such checkpoint.
             ThreadExistsError: a thread of the new name holds checkpoints.
         """
-        return self._store.run(lazy.fork.fork(self._engine, thread, checkpoint_id, new_thread_id))
+        return self._store.run(
+            lazy.fork.fork(self._engine, thread_id, checkpoint_id, new_thread_id)
+        )
 
     def merge_fork(
         self,
-        fork: str,
-        into: str,
+        fork_id: str,
+        target_thread_id: str,
         strategy: MergeStrategy | None = None,
         *,
         dry_run: bool = False,
-    ) -> Merge:
+    ) -> MergeReport:
         """Merge a fork into the thread that it was forked from.
 
         A channel that only the fork has changed since it began is taken from it; one that only
@@ -161,8 +163,8 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         The fork stays as it is.
 
         Args:
-            fork: the result of `fork`.
-            into: the thread that holds the checkpoint that the fork began with.
+            fork_id: the id of the fork.
+            target_thread_id: the thread that holds the checkpoint that the fork began with.
             strategy: for channels that both have changed: "theirs" (the fork's value), "ours", a
                 function that is given the channel's name and its value at the beginning, here and
                 in the fork (None where there is none) and returns the new one, or the graph, whose
@@ -178,10 +180,10 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             ThreadNotFoundError: one of the threads holds nothing.
         """
         return self._store.run(
-            lazy.merge.merge(self._engine, fork, into, strategy, dry_run=dry_run)
+            lazy.merge.merge(self._engine, fork_id, target_thread_id, strategy, dry_run=dry_run)
         )
 
-    def discard_fork(self, fork: str, *, delete: bool = False) -> ThreadInfo:
+    def discard_fork(self, fork_id: str, *, delete: bool = False) -> ThreadInfo:
         """Archive a fork that is of no more use, or `delete` it.
 
         Raises:
@@ -189,7 +191,9 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             StateError: it is no fork, or is archived already.
             ThreadkeepError: as `archive` does.
         """
-        return driver.run(lazy.tiering.discard_fork(self._store, self._engine, fork, delete=delete))
+        return driver.run(
+            lazy.tiering.discard_fork(self._store, self._engine, fork_id, delete=delete)
+        )
 
     # -- retention and tiers ---------------------------------------------------------
 
@@ -197,7 +201,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         self,
         policy: Retention | None = None,
         *,
-        threads: Iterable[str] | None = None,
+        thread_ids: Iterable[str] | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> GcReport:
@@ -209,7 +213,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         Args:
             policy: for threads without a policy of their own (`retain`); None for the saver's
                 own (`retention=`), or else to keep everything.
-            threads: only these; `max_count` does not apply then.
+            thread_ids: only these; `max_count` does not apply then.
             dry_run: change nothing, and return what would go.
             progress: called as `progress(stage, done, total)`; total 0 is unknown.
 
@@ -219,19 +223,19 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             BackendError: the store failed; what went before is gone.
         """
         own = self._store.retention if policy is None else policy
-        names = None if threads is None else validation.each_thread("threads", threads)
+        names = None if thread_ids is None else validation.each_thread("thread_ids", thread_ids)
         return self._store.run(lazy.gc.gc(self._engine, own, names, progress, dry_run=dry_run))
 
-    def retain(self, thread: str, policy: Retention | None) -> ThreadInfo:
+    def retain(self, thread_id: str, policy: Retention | None) -> ThreadInfo:
         """Set the retention of one thread, in place of the store's; None for the store's again.
 
         Raises:
             ThreadNotFoundError: there is no such thread.
             InvalidArgumentError: it is no Retention, or one with `max_count`, which is of a store.
         """
-        return self._store.run(lazy.filters.retain(self._engine, thread, policy))
+        return self._store.run(lazy.filters.retain(self._engine, thread_id, policy))
 
-    def archive(self, thread: str) -> ThreadInfo:
+    def archive(self, thread_id: str) -> ThreadInfo:
         """Move a thread into the cold store (`cold=`), as one immutable, checked object.
 
         Its entry stays: it is found as before, in the state "archived". Any read brings it back,
@@ -245,9 +249,9 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CorruptionError: it is damaged; or the cold store does not have what was put there.
             OpenError, BackendError: the cold store refused, or failed; the thread is in the store.
         """
-        return driver.run(lazy.tiering.archive(self._store, self._engine, thread))
+        return driver.run(lazy.tiering.archive(self._store, self._engine, thread_id))
 
-    def restore(self, thread: str) -> ThreadInfo:
+    def restore(self, thread_id: str) -> ThreadInfo:
         """Move a thread back from the cold store: all of it if archived, else offloaded values.
 
         Reading an archived thread does the same.
@@ -260,15 +264,15 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CorruptionError: the cold store does not have what was put there.
             OpenError, BackendError: the cold store refused, or failed.
         """
-        return self._store.run(lazy.tiering.restore(self._engine, thread))
+        return self._store.run(lazy.tiering.restore(self._engine, thread_id))
 
     def offload(
         self,
-        thread: str,
+        thread_id: str,
         *,
         over: int = OFFLOAD_OVER,
         older_than: timedelta | float | None = None,
-    ) -> Offloaded:
+    ) -> OffloadReport:
         """Move old values of a thread that is in use into the cold store (`cold=`).
 
         Only values that no head and no waiting task needs go, and only large ones. A run continues
@@ -276,7 +280,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         with forks is left as it is.
 
         Args:
-            thread: the thread's id.
+            thread_id: the thread's id.
             over: bytes; stored runs of values that are larger go, 1024 or more.
             older_than: seconds or a timedelta; values that younger checkpoints need stay too.
                 None: only what the heads need.
@@ -289,13 +293,15 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CorruptionError: it is damaged; or the cold store does not have what was put there.
             OpenError, BackendError: the cold store refused, or failed.
         """
-        return driver.run(lazy.tiering.offload(self._store, self._engine, thread, over, older_than))
+        return driver.run(
+            lazy.tiering.offload(self._store, self._engine, thread_id, over, older_than)
+        )
 
     def tier(
         self,
         tiering: Tiering | None = None,
         *,
-        threads: Iterable[str] | None = None,
+        thread_ids: Iterable[str] | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> TierReport:
@@ -307,7 +313,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             tiering: the limits; None for the saver's own (`tiering=`), or else the defaults: a
                 thread that was neither written nor brought back for a day is archived; of others
                 go values of more than 64 KB that only checkpoints older than a day need.
-            threads: only these.
+            thread_ids: only these.
             dry_run: move nothing, and return what would go.
             progress: called as `progress(stage, done, total)`; total 0 is unknown.
 
@@ -318,7 +324,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         """
         return driver.run(
             lazy.tiering.tier(
-                self._store, self._engine, tiering, threads, progress, dry_run=dry_run
+                self._store, self._engine, tiering, thread_ids, progress, dry_run=dry_run
             )
         )
 
@@ -326,7 +332,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
 
     def repair(
         self,
-        threads: str | Iterable[str] | None = None,
+        thread_ids: str | Iterable[str] | None = None,
         *,
         file: str | os.PathLike[str] | None = None,
         dry_run: bool = False,
@@ -340,7 +346,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         store meanwhile; after an interrupted call, repeat it with another file.
 
         Args:
-            threads: the id of one or the ids of several; None for all.
+            thread_ids: the id of one or the ids of several; None for all.
             file: the quarantine file (`.tkq`), which must not exist; it is made if anything is
                 moved out. Not needed for a dry run.
             dry_run: change nothing, and return what would be done.
@@ -353,12 +359,14 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             ConflictError: a thread is written all the time.
         """
         return driver.run(
-            lazy.repair.repair(self._store, self._engine, threads, file, progress, dry_run=dry_run)
+            lazy.repair.repair(
+                self._store, self._engine, thread_ids, file, progress, dry_run=dry_run
+            )
         )
 
     def erase(
         self,
-        thread: str | None = None,
+        thread_id: str | None = None,
         *,
         metadata: Mapping[str, Any] | None = None,
         forks: bool = False,
@@ -373,7 +381,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         as it was: files are scrubbed also where no rows are left to remove.
 
         Args:
-            thread: the name of one; or
+            thread_id: the name of one; or
             metadata: what all of them have, as `search` compares it. One of the two.
             forks: erase also the threads that were forked from these, and theirs, which hold what
                 they took. Without it the report names them.
@@ -395,7 +403,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             lazy.erase.erase(
                 self._store,
                 self._engine,
-                thread,
+                thread_id,
                 metadata,
                 progress,
                 forks=forks,

@@ -9,7 +9,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from threadkeep._core.engine.operation import Requests, aside
+from threadkeep._core.engine.operation import Requests, external
 
 if TYPE_CHECKING:
     from threadkeep.threads import statistics
@@ -77,7 +77,7 @@ class _NotImported:
 
 def _call(name: str, function: str, *args: Any, **options: Any) -> Requests[Any]:
     """Import a module, and run an operation of it."""
-    module = yield from aside(import_module, f"threadkeep.{_PATHS[name]}")
+    module = yield from external(import_module, f"threadkeep.{_PATHS[name]}")
     globals()[name] = module
     return (yield from getattr(module, function)(*args, **options))
 

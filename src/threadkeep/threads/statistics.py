@@ -21,8 +21,8 @@ from threadkeep._core.engine.usage import (
     Hour,
     ItemUsage,
     ReadUsage,
+    StoreUsage,
     ThreadUsage,
-    Usage,
     usage_of,
 )
 from threadkeep._core.texts import plural, shown, size
@@ -237,7 +237,7 @@ def count(now: int, *, counts_usage: bool, exact: bool = False) -> Requests[Stat
     return _measured_stats(now, found, beside, measured, unread, is_whole=is_whole)
 
 
-def _weights(found: Usage) -> tuple[dict[str, float], int]:
+def _weights(found: StoreUsage) -> tuple[dict[str, float], int]:
     """Return the threads to count, each with the number that it stands for, and the bytes left out.
 
     The largest stand for themselves, others for the rest. Threads that would take long are left
@@ -263,7 +263,7 @@ def _weights(found: Usage) -> tuple[dict[str, float], int]:
 
 def _measured_stats(
     now: int,
-    found: Usage,
+    found: StoreUsage,
     beside: ItemUsage,
     measured: _Measured,
     unread: int,
@@ -298,7 +298,7 @@ def _measured_stats(
 
 
 def _stats(
-    now: int, found: Usage, channels: Iterable[tuple[ChannelStats, float]], **fields: Any
+    now: int, found: StoreUsage, channels: Iterable[tuple[ChannelStats, float]], **fields: Any
 ) -> Stats:
     """Return statistics, with channels of threads and the number that each stands for."""
     merged = _merged(channels)
@@ -366,7 +366,7 @@ def of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Workflo
     inner = behind(saver)
     if isinstance(inner, Counting):
         own = partial(inner.stats, exact=exact), partial(inner.astats, exact=exact)
-        return (yield from driver.either(*own))
+        return (yield from driver.sync_or_async(*own))
 
     counts = _Listed(saver.serde)
 
@@ -380,11 +380,11 @@ def of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Workflo
             if counts.add(one):
                 break
 
-    yield from driver.either(listed, alisted)
+    yield from driver.sync_or_async(listed, alisted)
     return counts.stats(datetime.now(UTC))
 
 
-stats, astats = driver.both(of_saver)
+stats, astats = driver.sync_and_async(of_saver)
 
 
 class _Listed:

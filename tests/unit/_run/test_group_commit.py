@@ -11,7 +11,7 @@ import pytest
 from threadkeep._core.engine.model import Batch, FindThreads, HeadFence
 from threadkeep._core.engine.thread_entry import (
     Cause,
-    Touch,
+    EntryUpdate,
     move,
 )
 from threadkeep._run.group_commit import (
@@ -349,7 +349,7 @@ def test_interrupts_wait_for_nobody(monkeypatch):
     monkeypatch.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 1000)
     store = Gate()
     store.opened.set()
-    waits = Touch(moves=(move(Cause.INTERRUPT, "1"),))
+    waits = EntryUpdate(moves=(move(Cause.INTERRUPT, "1"),))
     Writer(store).commit(writes(1)._replace(touch=waits))
     assert store.groups == [["t1"]]
 

@@ -41,7 +41,7 @@ WITH_COLD = "Open the store with cold=, the URL of the cold store (in the shell:
 # -- archives --------------------------------------------------------------------------
 
 
-class Archive(NamedTuple):
+class ArchiveRecord(NamedTuple):
     """The record of a thread's archive in its entry.
 
     `folder` is where one store puts all archives of this thread: this store, or one that this is a
@@ -66,7 +66,7 @@ class Archive(NamedTuple):
         return self.folder + self.name
 
 
-def archive_of(entry: ThreadEntry | None) -> Archive | None:
+def archive_of(entry: ThreadEntry | None) -> ArchiveRecord | None:
     """Return the archive that an entry names; one of another thread does not count.
 
     Raises `CorruptionError` if the entry is damaged.
@@ -77,7 +77,7 @@ def archive_of(entry: ThreadEntry | None) -> Archive | None:
     if entry is None or record is None:
         return None
     try:
-        archive = Archive(*record)
+        archive = ArchiveRecord(*record)
         return archive if _name(entry.thread) in archive.folder.split("/") else None
     except (TypeError, AttributeError) as error:
         raise CorruptionError(
@@ -113,7 +113,7 @@ def says_active(entry: ThreadEntry | None) -> bool:
     return archive is not None and bool(archive.name) and not archive.back_at
 
 
-def with_archive(entry: ThreadEntry, archive: Archive) -> ThreadEntry:
+def with_archive(entry: ThreadEntry, archive: ArchiveRecord) -> ThreadEntry:
     """Return the entry with this archive, and no other."""
     others = thread_entry.without_record(entry.labels, thread_entry.ARCHIVE_RECORD)
     label = thread_entry.record_label(thread_entry.ARCHIVE_RECORD, list(archive))

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from threadkeep._core.codec import Codec
 from threadkeep._core.codec.frame import Compression
 from threadkeep._core.engine import manifest, refs
-from threadkeep._core.engine.differences import Seen, to_watch
+from threadkeep._core.engine.differences import SeenSequence, to_watch
 from threadkeep._core.engine.elements import Elements
 from threadkeep._core.engine.logs import FULL_COUNT, KEYFRAMES, Appender, TailSegment
 from threadkeep._core.engine.manifest import Manifest
@@ -20,10 +20,10 @@ from threadkeep._core.engine.rows import manifest_of
 from threadkeep._core.engine.shadow import Shadow
 from threadkeep._core.engine.snapshots import (
     ChannelValue,
+    CheckpointSnapshot,
     Keyframe,
-    Raw,
+    RawElement,
     RunValue,
-    Snapshot,
     cell_value,
 )
 from threadkeep._core.engine.thread_summary import Reported
@@ -133,14 +133,14 @@ def watched_value(ref: Ref, found: Elements, value: Any) -> ChannelValue:
         return cell_value(value, Shadow.of([value]), ref.data, ref.uses)
     if isinstance(ref, Cell):
         data, depth = found.raw(ref.log, ref.pos), found.depth(ref.log, ref.pos)
-        raw = Raw(data, ref.log, ref.pos, depth, ref.uses)
+        raw = RawElement(data, ref.log, ref.pos, depth, ref.uses)
         return cell_value(value, Shadow.of([value]), data, ref.uses, raw)
     weight = sum([found.size(span) for span in ref.spans])
     keys = list(value) if ref.kind == refs.DICT else None
     items = list(value) if keys is None else list(value.values())
     shadow = Shadow.of(to_watch(keys, items))
     raws = {i: found.raw(*refs.cut(ref.spans, i, i + 1)[0][:2]) for i in shadow.opaque}
-    return RunValue(ref.kind, ref.spans, Seen(keys, items, shadow), weight, raws)
+    return RunValue(ref.kind, ref.spans, SeenSequence(keys, items, shadow), weight, raws)
 
 
 def resume_logs(
@@ -170,7 +170,9 @@ def resume_logs(
     )
 
 
-def keyframe_of(stored: StoredCheckpoint, state: Snapshot | None) -> tuple[Manifest, Keyframe]:
+def keyframe_of(
+    stored: StoredCheckpoint, state: CheckpointSnapshot | None
+) -> tuple[Manifest, Keyframe]:
     """Return the manifest, from the working set where it is the very one stored."""
     row = stored.row
     if (
@@ -189,7 +191,7 @@ class Built(NamedTuple):
     memory: ThreadMemory
     batch: Batch
     appender: Appender
-    state: Snapshot | None = None
+    state: CheckpointSnapshot | None = None
     reported: Reported | None = None
     beside: str | None = None  # the checkpoint whose values it was compared with
     writes: tuple[tuple[int, str, Ref, ChannelValue], ...] = ()  # with their indexes
@@ -207,7 +209,7 @@ class BatchSource(NamedTuple):
     engine: Engine
     ns: str
     beside: str | None
-    state: Snapshot | None
+    state: CheckpointSnapshot | None
     writes: tuple[tuple[int, str, Ref, ChannelValue], ...]
 
     @property

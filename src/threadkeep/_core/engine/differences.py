@@ -28,7 +28,7 @@ class Piece(NamedTuple):
     stop: int
 
 
-class Seen:
+class SeenSequence:
     """A sequence as last seen: `keys` for a dict, `items` (values), and their shadow. Immutable.
 
     A version that only adds to the one before shares its list, which is then longer than the older
@@ -66,12 +66,12 @@ class Seen:
         """Return what a list has behind these elements; None if it does not begin with them."""
         return capture.behind(self._items, self.size, value)
 
-    def followed(self, new: list[Any], shadow: Shadow) -> Seen:
+    def followed(self, new: list[Any], shadow: Shadow) -> SeenSequence:
         """Return this list with new elements behind it. Called by one thread at a time."""
         # Where another version has gone on already, this one is copied.
         items = self._items if len(self._items) == self.size else self.items
         items += new
-        return Seen(None, items, shadow)
+        return SeenSequence(None, items, shadow)
 
 
 class Comparison(NamedTuple):
@@ -101,7 +101,10 @@ def to_watch(keys: list[Any] | None, items: list[Any]) -> list[Any]:
 
 
 def compare(
-    value: list[Any] | tuple[Any, ...] | dict[Any, Any], old: Seen | None, *, trust: bool = False
+    value: list[Any] | tuple[Any, ...] | dict[Any, Any],
+    old: SeenSequence | None,
+    *,
+    trust: bool = False,
 ) -> Comparison:
     """Compare a value, which may keep changing, with its last version.
 
@@ -140,7 +143,7 @@ def _copied(
     return None, list(value)
 
 
-def is_fragment(old: Seen, items: list[Any]) -> bool:
+def is_fragment(old: SeenSequence, items: list[Any]) -> bool:
     """Return True if these are a few elements of their own beside a long list, as a write is."""
     if not items or 4 * len(items) >= old.size:
         return False
@@ -148,7 +151,7 @@ def is_fragment(old: Seen, items: list[Any]) -> bool:
 
 
 def shadows(
-    now: Comparison, old: Seen | None, found: Mapping[int, Shadow]
+    now: Comparison, old: SeenSequence | None, found: Mapping[int, Shadow]
 ) -> tuple[Shadow, list[Shadow]]:
     """Return the shadow of a sequence, each element's as it is stored; `found` are known ones.
 
@@ -186,7 +189,7 @@ class _Comparer:
     """Compares a sequence with its last version, of which the elements `changed` have changed."""
 
     def __init__(
-        self, old: Seen, keys: list[Any] | None, items: list[Any], changed: AbstractSet[int]
+        self, old: SeenSequence, keys: list[Any] | None, items: list[Any], changed: AbstractSet[int]
     ) -> None:
         self.old, self.keys, self.items, self.changed = old, keys, items, changed
         self.start = self._same_front()
@@ -265,7 +268,7 @@ class _Comparer:
         return kept is self.items[j] or same(kept, self.watched.copies[j - self.start])
 
 
-def _name(value: Any, old: Seen) -> Any:
+def _name(value: Any, old: SeenSequence) -> Any:
     return id(value) if old.keys is None else (type(value), value)
 
 

@@ -15,7 +15,7 @@ from threadkeep._core.engine import elements, refs
 from threadkeep._core.engine.capture import is_state
 from threadkeep._core.engine.differences import (
     Comparison,
-    Seen,
+    SeenSequence,
     compare,
     is_fragment,
     shadows,
@@ -39,7 +39,7 @@ from threadkeep._core.engine.shadow import ONE_LEAF, Shadow, WatchedCopies, copy
 from threadkeep._core.engine.snapshots import (
     CellValue,
     ChannelValue,
-    Raw,
+    RawElement,
     RunValue,
     StoredObject,
     StoredValue,
@@ -126,7 +126,7 @@ class Draft:
     def _behind(
         self,
         value: list[Any],
-        seen: Seen,
+        seen: SeenSequence,
         before: tuple[Span, ...],
         placed: list[StoredObject],
         weight: int,
@@ -152,7 +152,7 @@ class Draft:
         placed = recent.all_placed(items)
         if placed is not None:
             shadow = Shadow.joined([found.shadow for found in placed])
-            return self._behind(value, Seen(None, items, shadow), (), placed, 0)
+            return self._behind(value, SeenSequence(None, items, shadow), (), placed, 0)
         return None if recent.has_any(items) else self._new(channel, value, items)
 
     def _new(self, channel: str, value: list[Any], items: list[Any]) -> Stored | None:
@@ -164,7 +164,7 @@ class Draft:
             if not was_changed(exc):
                 raise
             return None
-        seen = Seen(None, items, shadow)
+        seen = SeenSequence(None, items, shadow)
         if shadow.is_opaque or not seen.is_now(value):
             return None
         own_log = self._aside(channel, items) if any(map(passing, copies)) else channel
@@ -266,10 +266,10 @@ class Draft:
         if old is not None and now.first:
             seen = old.seen.followed(now.items, shadow)
         else:
-            seen = Seen(now.keys, now.items, shadow)
+            seen = SeenSequence(now.keys, now.items, shadow)
         if not seen.is_now(value, *others):
             self._moved()
-            seen = Seen(seen.keys, seen.items, Shadow.of_unwatched(seen.size))
+            seen = SeenSequence(seen.keys, seen.items, Shadow.of_unwatched(seen.size))
         self._append(channel, fresh)
         weight = sum([e.size for e in fresh])
         if old is not None and old.seen.size:
@@ -295,7 +295,7 @@ class Draft:
         keys = [e.key for e in new] if kind == refs.DICT else None
         weight = sum([e.size for e in new])
         shadow = Shadow.joined([e.shadow for e in new if e.shadow is not None])
-        held = RunValue(kind, spans, Seen(keys, items, shadow), weight)
+        held = RunValue(kind, spans, SeenSequence(keys, items, shadow), weight)
         part = StoredValue(items, Run(kind, spans), held, self.appender.home, weight)
         self._known.append((channel, part))
 
@@ -446,7 +446,7 @@ class Draft:
         element, depth, bases, anchor = elements.patch_against(old.raw if old else None, data)
         log, pos = self.appender.append(channel, [element])
         needs = refs.covering((*bases, *needs))
-        raw = Raw(data, log, pos, depth, needs, anchor)
+        raw = RawElement(data, log, pos, depth, needs, anchor)
         return Cell(log, pos, needs), cell_value(value, shadow, data, needs, raw)
 
     def _placed_at(self, part: object) -> StoredObject | None:
@@ -456,7 +456,7 @@ class Draft:
         return self.memory.recent.placed(part) or next(own, None)
 
 
-def _is_apart(old: Seen, items: list[Any]) -> bool:
+def _is_apart(old: SeenSequence, items: list[Any]) -> bool:
     """Return True if these are objects of their own, not the last version in another form."""
     if len(items) == 1 < old.size <= _FEW:  # (too few for `is_fragment`)
         return id(items[0]) not in map(id, old.items)

@@ -21,7 +21,7 @@ from threadkeep._core.codec.frame import MAX_BODY, pack_varint, read_varint, unp
 from threadkeep._core.engine import refs
 from threadkeep._core.engine.model import Segment, Span
 from threadkeep._core.engine.refs import Cell, Inline, Ref, Run
-from threadkeep._core.engine.snapshots import Raw
+from threadkeep._core.engine.snapshots import RawElement
 from threadkeep.errors import CorruptionError
 
 _PATCH = bytes((OBJECT, Tag.PATCH))
@@ -39,7 +39,9 @@ _COMPRESS_OVER = 64  # a zstd frame costs a dozen bytes: below this it cannot wi
 _Position = tuple[int, int]  # a log and a position
 
 
-def patch_against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span, ...], Raw | None]:
+def patch_against(
+    base: RawElement | None, data: bytes
+) -> tuple[bytes, int, tuple[Span, ...], RawElement | None]:
     """Encode a value's bytes as an element, beside the last version's.
 
     Returns the element, how many patches deep it is, the positions that reading it needs, and the

@@ -25,7 +25,13 @@ from threadkeep._core.engine.model import FREE, NESTED, StoredCheckpoint
 from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch_checkpoint
 from threadkeep._core.engine.rows import Write, counting, unpack_metadata, unpack_time
 from threadkeep._core.engine.shadow import Shadow, disjoint
-from threadkeep._core.engine.snapshots import LOADS, CellValue, ChannelValue, RunValue, Snapshot
+from threadkeep._core.engine.snapshots import (
+    LOADS,
+    CellValue,
+    ChannelValue,
+    CheckpointSnapshot,
+    RunValue,
+)
 from threadkeep.errors import CorruptionError, ThreadkeepError
 
 
@@ -114,7 +120,7 @@ def _read(
         owner = LOADS.of(loaded.id)
         data, codec = row.manifest, engine.codec
         fresh = sum([held.weight for name, held in known.items() if name not in lent])
-        new = Snapshot(ns, row.id, row.flags, read, key, known, data, codec, owner, fresh)
+        new = CheckpointSnapshot(ns, row.id, row.flags, read, key, known, data, codec, owner, fresh)
         memory.publish(new, generation)
         engine.working_set.settle(stored.thread, memory)
         counts = engine.working_set.counts
@@ -123,7 +129,7 @@ def _read(
     return loaded
 
 
-def _lendable(engine: Engine, state: Snapshot) -> dict[str, ChannelValue]:
+def _lendable(engine: Engine, state: CheckpointSnapshot) -> dict[str, ChannelValue]:
     if state.owner is None or not state.owner.ended or state.codec != engine.codec:
         return {}
     intact = {name: held for name, held in state.values.items() if _shadow(held).holds()}

@@ -17,7 +17,7 @@ from threadkeep._core.codec.frame import Compression, pack
 from threadkeep._core.codec.introspection import layout
 from threadkeep._core.engine import refs
 from threadkeep._core.engine.capture import is_leaf, is_state
-from threadkeep._core.engine.differences import Comparison, Piece, Seen
+from threadkeep._core.engine.differences import Comparison, Piece, SeenSequence
 from threadkeep._core.engine.model import Segment, Span
 from threadkeep._core.engine.shadow import Shadow
 from threadkeep._core.engine.snapshots import BatchSegments, RunValue
@@ -376,7 +376,7 @@ def new_elements(now: Comparison) -> list[Element]:
     ]
 
 
-def in_common(seen: Seen, offset: int, fresh: list[Element], at: int) -> int:
+def in_common(seen: SeenSequence, offset: int, fresh: list[Element], at: int) -> int:
     """Count the fresh elements from `at` on that are those seen from `offset` on."""
     keys = [NO_KEY] * seen.size if seen.keys is None else seen.keys
     count = 0

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, TypeAlias
 from threadkeep._core.engine.thread_entry import (
     CountThreads,
     EntryFence,
+    EntryUpdate,
     ReadEntry,
     SearchThreads,
     ThreadEntry,
-    Touch,
 )
 from threadkeep._core.engine.usage import ReadUsage
 
@@ -265,7 +265,7 @@ class ReadSizes(NamedTuple):
     limit: int
 
 
-class ThreadSize(NamedTuple):
+class StoredThreadSize(NamedTuple):
     """The number of a thread's rows (hidden checkpoints count), and their contents in bytes."""
 
     thread: str
@@ -280,7 +280,7 @@ class Sizes(NamedTuple):
     """The sizes of some threads, and of the store."""
 
     total: int  # bytes that the whole store takes, with its own overhead and free space
-    threads: tuple[ThreadSize, ...]
+    threads: tuple[StoredThreadSize, ...]
 
 
 class ReadDamage(NamedTuple):
@@ -351,8 +351,8 @@ class Batch(NamedTuple):
     then `segments`: one that is there with the same bytes is skipped, one that overlaps
     stored positions in any other way is a `SegmentTakenError`. Checkpoint rows replace
     by (ns, id). Drops of what is absent are harmless. A batch that drops or hides rows raises the
-    revision of the entry, if there is one. `bump` raises the generation, of all threads that share
-    the segments. If the thread's own row is one of `drop_unreadable`, that comes
+    revision of the entry, if there is one. `bump_generation` raises the generation, of all
+    threads that share the segments. If the thread's own row is one of `drop_unreadable`, that comes
     first: what is damaged gets safe values (a generation that it never had), and the entry counts
     as absent. Where the row can be compared, it is a `ConflictError` if it has changed.
     `now` is the time in microseconds since 1970. `made` is nothing that is stored: what the engine
@@ -376,9 +376,9 @@ class Batch(NamedTuple):
     drop_writes: tuple[tuple[str, str, int], ...] = ()  # ns, checkpoint id, seq
     hide_checkpoints: tuple[tuple[str, str], ...] = ()  # ns, id
     drop_unreadable: tuple[UnreadableRow, ...] = ()
-    bump: bool = False
+    bump_generation: bool = False
     entry: ThreadEntry | None = None
-    touch: Touch | None = None
+    touch: EntryUpdate | None = None
     made: object = None
 
     @property

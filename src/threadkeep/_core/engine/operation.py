@@ -54,14 +54,14 @@ class Call(NamedTuple):
     options: Mapping[str, Any] = MappingProxyType({})
 
 
-class Aside(NamedTuple):
+class External(NamedTuple):
     """Do something beside the backend. Reply: its result."""
 
     call: Callable[[], Any]  # may block
     acall: Callable[[], Awaitable[Any]] | None = None  # None: `call` in a worker thread
 
 
-Request: TypeAlias = Fetch | Commit | CommitMany | Call | Aside
+Request: TypeAlias = Fetch | Commit | CommitMany | Call | External
 Operation: TypeAlias = Generator[Fetch | Commit, Any, T]
 Requests: TypeAlias = Generator[Request, Any, T]
 
@@ -108,9 +108,9 @@ def call(method: str, *args: Any, **options: Any) -> Requests[Any]:
     return (yield Call(method, args, options))
 
 
-def aside(function: Callable[..., T], *args: Any) -> Requests[T]:
-    """Call a function that blocks; see `Aside`."""
-    result: T = yield Aside(partial(function, *args))
+def external(function: Callable[..., T], *args: Any) -> Requests[T]:
+    """Call a function that blocks; see `External`."""
+    result: T = yield External(partial(function, *args))
     return result
 
 

@@ -27,7 +27,7 @@ OVERTAKEN = (ConflictError, StaleThreadError, SegmentTakenError)
 """Errors of a commit that say that another writer was faster."""
 
 
-class Snapshot(NamedTuple):
+class ThreadSnapshot(NamedTuple):
     """One state of a thread: its entry, its rows, and the rows of threads that share segments."""
 
     thread: str
@@ -68,7 +68,7 @@ class Snapshot(NamedTuple):
         return thread_summary.of_rows(rows.checkpoints, rows.orphans, self.segment_bytes()).size
 
 
-Build: TypeAlias = Callable[[Snapshot], Operation[tuple[Change | None, T]]]
+Build: TypeAlias = Callable[[ThreadSnapshot], Operation[tuple[Change | None, T]]]
 """Makes of a snapshot a change, or None where nothing is to be done, and a result."""
 
 
@@ -85,7 +85,7 @@ def rows_fence(threads: Iterable[ThreadRows]) -> RowsFence:
 
 def read_snapshot(
     thread: str, *, stub: bool = True, skip: bool = False, alone: bool = False
-) -> Operation[Snapshot]:
+) -> Operation[ThreadSnapshot]:
     """Read one state of a thread; `alone`: without the threads that share its segments.
 
     `stub` leaves an archived thread in the cold store: it has no rows then. `skip` lists unreadable
@@ -99,7 +99,7 @@ def read_snapshot(
             sound(entry)
         if alone or rows.family == family:
             found = cast("list[ThreadRows]", others)
-            return Snapshot(thread, cast("ThreadEntry | None", entry), rows, tuple(found))
+            return ThreadSnapshot(thread, cast("ThreadEntry | None", entry), rows, tuple(found))
         family = rows.family
 
 
@@ -107,7 +107,7 @@ def optimistic(
     engine: Engine,
     thread: str,
     build: Build[T],
-    read: Callable[[str], Operation[Snapshot]] = read_snapshot,
+    read: Callable[[str], Operation[ThreadSnapshot]] = read_snapshot,
 ) -> Operation[T]:
     """Change a thread: read a snapshot, build a change, commit it; retry where overtaken.
 
@@ -120,7 +120,7 @@ def optimistic(
         if change is not None:
             yield from commit(change)
             if isinstance(change, DropThread) or (
-                isinstance(change, Batch) and (change.bump or change.drop_segments)
+                isinstance(change, Batch) and (change.bump_generation or change.drop_segments)
             ):
                 engine.working_set.forget(thread)  # (it may remember rows that were removed)
         return result

@@ -56,9 +56,9 @@ from threadkeep._core.engine.shadow import copy_and_watch
 from threadkeep._core.engine.snapshots import (
     LOADS,
     ChannelValue,
+    CheckpointSnapshot,
     Keyframe,
     LoadEntry,
-    Snapshot,
     own_copy,
 )
 from threadkeep._core.engine.working_set import ThreadMemory
@@ -220,13 +220,13 @@ def _sweep(engine: Engine, call: Put) -> Operation[None]:
         yield from commit(Batch(call.place.thread, engine.now(), drop_writes=drops))
 
 
-def _known_parent(memory: ThreadMemory, call: Put) -> Snapshot | None:
+def _known_parent(memory: ThreadMemory, call: Put) -> CheckpointSnapshot | None:
     return None if call.parent is None else memory.state(call.place.ns, call.parent)
 
 
 def _read_parent(
     engine: Engine, memory: ThreadMemory, call: Put
-) -> Operation[tuple[int, Snapshot | None]]:
+) -> Operation[tuple[int, CheckpointSnapshot | None]]:
     place = call.place
     reply = yield from fetch_checkpoint(place.thread, place.ns, call.parent)
     is_new = reply.found is None and not place.ns and call.parent is None
@@ -236,13 +236,15 @@ def _read_parent(
     read, key = read_manifest(reply.found)
     row = reply.found.row
     data, codec = row.manifest, engine.codec
-    return reply.generation, Snapshot(place.ns, row.id, row.flags, read, key, {}, data, codec)
+    return reply.generation, CheckpointSnapshot(
+        place.ns, row.id, row.flags, read, key, {}, data, codec
+    )
 
 
 def _recall(
     engine: Engine,
     memory: ThreadMemory,
-    parent: Snapshot,
+    parent: CheckpointSnapshot,
     call: Put,
     generation: int,
     *,
@@ -265,7 +267,7 @@ def _recall(
     return held
 
 
-def _lost(engine: Engine, parent: Snapshot, call: Put) -> dict[str, Ref]:
+def _lost(engine: Engine, parent: CheckpointSnapshot, call: Put) -> dict[str, Ref]:
     """Return the channels whose value at the parent is needed and not known."""
     held, values = parent.values, call.checkpoint["channel_values"]
     versions = call.checkpoint["channel_versions"]
@@ -292,7 +294,7 @@ def _put_batch(
     memory: ThreadMemory,
     call: Put,
     generation: int,
-    parent: Snapshot | None,
+    parent: CheckpointSnapshot | None,
     known: Mapping[str, ChannelValue],
     *,
     join: bool,
@@ -332,7 +334,9 @@ def _put_batch(
         drop_segments=appender.dropped,
         touch=touch,
     )
-    state = Snapshot(ns, row.id, flags, written, key, held, row.manifest, codec, owner, draft.fresh)
+    state = CheckpointSnapshot(
+        ns, row.id, flags, written, key, held, row.manifest, codec, owner, draft.fresh
+    )
     reported = thread_summary.report_of(reported, touch, call.metadata)
     begins = loaded is not None
     fence = fence if call.run or begins else None
@@ -368,7 +372,7 @@ def _manifest(
     codec: Codec,
     draft: Draft,
     call: Put,
-    parent: Snapshot | None,
+    parent: CheckpointSnapshot | None,
     known: Mapping[str, ChannelValue],
 ) -> tuple[Manifest, dict[str, ChannelValue]]:
     """Store the changed values; the manifest, and the values that are known now."""
@@ -412,7 +416,7 @@ def _manifest(
 
 
 def _encoded(
-    parent: Snapshot | None, written: Manifest, appender: Appender
+    parent: CheckpointSnapshot | None, written: Manifest, appender: Appender
 ) -> tuple[Keyframe, bytes]:
     """Encode a manifest against the parent's keyframe, or a new one when that is used up."""
     key = parent.keyframe if parent is not None else None

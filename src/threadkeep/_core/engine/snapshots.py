@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep._core.codec import Codec
-from threadkeep._core.engine.differences import Seen
+from threadkeep._core.engine.differences import SeenSequence
 from threadkeep._core.engine.manifest import Manifest, Numbers
 from threadkeep._core.engine.model import Segment, Span
 from threadkeep._core.engine.refs import Ref
@@ -99,7 +99,7 @@ class RunValue(NamedTuple):
 
     kind: int
     spans: tuple[Span, ...]
-    seen: Seen
+    seen: SeenSequence
     weight: int
     raws: Mapping[int, bytes] = _NO_RAWS  # opaque elements' bytes, by index
 
@@ -109,7 +109,7 @@ class RunValue(NamedTuple):
         return self.spans
 
 
-class Raw(NamedTuple):
+class RawElement(NamedTuple):
     """Bytes stored as an element, in full."""
 
     data: bytes
@@ -117,7 +117,7 @@ class Raw(NamedTuple):
     pos: int
     depth: int = 0  # patches behind the last whole one
     uses: tuple[Span, ...] = ()  # positions that reading it needs beside its own
-    anchor: Raw | None = None  # an earlier version that the next patch may go back to
+    anchor: RawElement | None = None  # an earlier version that the next patch may go back to
 
     @property
     def span(self) -> Span:
@@ -132,7 +132,7 @@ class CellValue(NamedTuple):
     shadow: Shadow
     data: bytes
     uses: tuple[Span, ...]
-    raw: Raw | None
+    raw: RawElement | None
     weight: int
 
     @property
@@ -142,7 +142,11 @@ class CellValue(NamedTuple):
 
 
 def cell_value(
-    value: Any, shadow: Shadow, data: bytes, uses: tuple[Span, ...] = (), raw: Raw | None = None
+    value: Any,
+    shadow: Shadow,
+    data: bytes,
+    uses: tuple[Span, ...] = (),
+    raw: RawElement | None = None,
 ) -> CellValue:
     """Return the record of a single value, with its weight."""
     anchor = None if raw is None else raw.anchor
@@ -163,7 +167,7 @@ class Keyframe(NamedTuple):
     numbers: Numbers
 
 
-class Snapshot(NamedTuple):
+class CheckpointSnapshot(NamedTuple):
     """A stored checkpoint with the values that this process knows of."""
 
     ns: str

@@ -45,7 +45,7 @@ class ThreadEntry(NamedTuple):
         return name in self.damage.removeprefix(_DAMAGE).split(", ")
 
 
-class Move(NamedTuple):
+class StateTransition(NamedTuple):
     """From one of the states `sources` ("": no entry) to `target`, because of a checkpoint.
 
     It does not happen where an interrupt waits at a checkpoint with a greater id, or, without
@@ -59,7 +59,7 @@ class Move(NamedTuple):
     same: bool
 
 
-class Touch(NamedTuple):
+class EntryUpdate(NamedTuple):
     """The effect of a batch on its thread's entry; none of it can be refused.
 
     `moves` come first, one after the other: one that leads from no entry, or from a deleted
@@ -73,7 +73,7 @@ class Touch(NamedTuple):
     whole: bool = False
     at: int | None = None
     labels: tuple[str, ...] = ()
-    moves: tuple[Move, ...] = ()
+    moves: tuple[StateTransition, ...] = ()
 
 
 class ReadEntry(NamedTuple):
@@ -157,17 +157,19 @@ _MOVES: dict[Cause, tuple[tuple[str, ...], str]] = {
 _AFTER_ALL = "\U0010ffff"  # sorts after every checkpoint's id
 
 
-def move(cause: Cause, checkpoint: str) -> Move:
+def move(cause: Cause, checkpoint: str) -> StateTransition:
     """Return the move of a thread that a save, an interrupt or the end of a wait causes.
 
     They may come in any order. A checkpoint that is saved ends only what waits at an earlier
     one: the interrupt at itself may have been stored before it.
     """
     sources, target = _MOVES[cause]
-    return Move(sources, target, checkpoint, cause is Cause.INTERRUPT, cause is not Cause.SAVE)
+    return StateTransition(
+        sources, target, checkpoint, cause is Cause.INTERRUPT, cause is not Cause.SAVE
+    )
 
 
-def settle(head: str | None, waits_at: str | None) -> tuple[Move, ...]:
+def settle(head: str | None, waits_at: str | None) -> tuple[StateTransition, ...]:
     """Return the moves that lead an entry from any state to the one that a thread's rows tell.
 
     A fork stays a fork, and an archived thread archived. Without a `head`, and if nothing waits, a
@@ -175,14 +177,16 @@ def settle(head: str | None, waits_at: str | None) -> tuple[Move, ...]:
     """
     # First no interrupt waits any more, whatever the entry says. Then one may.
     moves = [
-        Move(("active", "suspended"), "active", _AFTER_ALL, waits=False, same=True),
-        Move(("forked",), "forked", _AFTER_ALL, waits=False, same=True),
+        StateTransition(("active", "suspended"), "active", _AFTER_ALL, waits=False, same=True),
+        StateTransition(("forked",), "forked", _AFTER_ALL, waits=False, same=True),
     ]
     if waits_at is not None:
-        moves.append(Move((*_NEW, "active"), "suspended", waits_at, waits=True, same=True))
-        moves.append(Move(("forked",), "forked", waits_at, waits=True, same=True))
+        moves.append(
+            StateTransition((*_NEW, "active"), "suspended", waits_at, waits=True, same=True)
+        )
+        moves.append(StateTransition(("forked",), "forked", waits_at, waits=True, same=True))
     elif head is not None:
-        moves.append(Move(_NEW, "active", head, waits=False, same=True))
+        moves.append(StateTransition(_NEW, "active", head, waits=False, same=True))
     return tuple(moves)
 
 

@@ -26,15 +26,15 @@ from threadkeep._core.engine.model import (
     Sizes,
     Span,
     StoredCheckpoint,
+    StoredThreadSize,
     ThreadRows,
-    ThreadSize,
 )
 from threadkeep._core.engine.operation import Operation, fetch
 from threadkeep._core.engine.refs import Cell, Inline, Ref, Run, covering, length
 from threadkeep._core.engine.registration import page_of
 from threadkeep._core.engine.rows import unpack_writes, visible
 from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS, ThreadEntry, ThreadQuery
-from threadkeep._core.engine.usage import DAY, ReadUsage, ThreadUsage, Usage, usage_of
+from threadkeep._core.engine.usage import DAY, ReadUsage, StoreUsage, ThreadUsage, usage_of
 from threadkeep.errors import CorruptionError
 
 _PAGE = 5000
@@ -104,7 +104,7 @@ class ChannelStats:
 
 def all_sizes() -> Operation[Sizes]:
     """Return the sizes of all threads but threadkeep's own."""
-    found: list[ThreadSize] = []
+    found: list[StoredThreadSize] = []
     while True:
         after = found[-1].thread if found else None
         page = cast("Sizes", (yield from fetch(ReadSizes(after, _PAGE))))
@@ -114,10 +114,10 @@ def all_sizes() -> Operation[Sizes]:
             return Sizes(page.total, tuple(others))
 
 
-def usage(read: ReadUsage, *, counts_usage: bool) -> Operation[Usage]:
+def usage(read: ReadUsage, *, counts_usage: bool) -> Operation[StoreUsage]:
     """Count a store: by the backend if it `counts_usage`, else from its other reads."""
     if counts_usage:
-        return cast("Usage", (yield from fetch(read)))
+        return cast("StoreUsage", (yield from fetch(read)))
     found = yield from all_sizes()
     entries = yield from _entries_in_use()
     recent, notes = yield from _recent(read.now - DAY)

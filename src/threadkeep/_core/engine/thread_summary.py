@@ -21,7 +21,14 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.rows import counting, of_the_graph, time_of
-from threadkeep._core.engine.thread_entry import Cause, Move, ThreadEntry, ThreadStatus, Touch, move
+from threadkeep._core.engine.thread_entry import (
+    Cause,
+    EntryUpdate,
+    StateTransition,
+    ThreadEntry,
+    ThreadStatus,
+    move,
+)
 from threadkeep._core.langgraph_internals import (
     BRANCH,
     DELTA_COUNTERS,
@@ -56,24 +63,24 @@ NOTHING_REPORTED = Reported(0, {})
 
 def of_checkpoint(
     row: CheckpointRow, metadata: Mapping[str, Any], size: int, now: int, reported: Reported
-) -> Touch:
+) -> EntryUpdate:
     """Return the touch of a checkpoint: its time, and what its run says of itself."""
     at = now if now - reported.at >= LAG or now < reported.at else None
     size += row_size(row)
     said = () if row.ns else _said(metadata, reported.metadata)
     moves = (move(Cause.SAVE_INSIDE if row.ns else Cause.SAVE, row.id),)
-    return Touch(size, at=at, labels=said, moves=moves)
+    return EntryUpdate(size, at=at, labels=said, moves=moves)
 
 
-def of_writes(row: WriteRow, size: int, now: int, *, waits: bool) -> Touch:
+def of_writes(row: WriteRow, size: int, now: int, *, waits: bool) -> EntryUpdate:
     """Return the touch of pending writes; those that interrupt a task of the head begin a wait."""
     size += len(row.body)
     if not waits:
-        return Touch(size)
-    return Touch(size, at=now, moves=(move(Cause.INTERRUPT, row.checkpoint_id),))
+        return EntryUpdate(size)
+    return EntryUpdate(size, at=now, moves=(move(Cause.INTERRUPT, row.checkpoint_id),))
 
 
-def report_of(reported: Reported, touch: Touch, metadata: Mapping[str, Any]) -> Reported:
+def report_of(reported: Reported, touch: EntryUpdate, metadata: Mapping[str, Any]) -> Reported:
     """Return what was reported, once this has been stored too."""
     if touch.at is None and not touch.labels:
         return reported
@@ -110,7 +117,7 @@ def of_run(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def of_rows(
     checkpoints: Sequence[StoredCheckpoint], orphans: Sequence[WriteRow], segments: int
-) -> Touch:
+) -> EntryUpdate:
     """Return the touch of all rows of a thread: its size, and where it waits.
 
     The rows say all there is to know. So the change that brings the touch is fenced by them.
@@ -119,7 +126,7 @@ def of_rows(
     rows += [write for stored in checkpoints for write in stored.writes]
     size = segments + sum(map(row_size, (*rows, *orphans)))
     own = of_the_graph(checkpoints)
-    return Touch(
+    return EntryUpdate(
         size,
         whole=True,
         moves=thread_entry.settle(own[-1].row.id if own else None, waits_at(checkpoints, orphans)),
@@ -154,7 +161,7 @@ def _asked(rows: Sequence[WriteRow]) -> bool:
     return bool(tasks([(write.task_id, write.channel) for write in counting(rows, None)]).asked)
 
 
-def of_thread(rows: ThreadRows) -> Touch:
+def of_thread(rows: ThreadRows) -> EntryUpdate:
     """Return the touch of a thread's rows if all of its segments count for it, shared ones too."""
     return of_rows(rows.checkpoints, rows.orphans, bytes_of(rows.segments))
 
@@ -209,12 +216,12 @@ def bytes_of(segments: Iterable[SegmentInfo]) -> int:
     return sum([segment.size for segment in segments])
 
 
-def merged(touches: tuple[Touch, ...]) -> Touch:
+def merged(touches: tuple[EntryUpdate, ...]) -> EntryUpdate:
     """Return the touch that does what these do, one after the other."""
     last_whole = max((i for i, one in enumerate(touches) if one.whole), default=0)
     times = [one.at for one in touches if one.at is not None]
     said: dict[str, str] = {}
-    moves: list[Move] = []
+    moves: list[StateTransition] = []
     for one in touches:
         said |= {thread_entry.label_prefix(label): label for label in one.labels}
         for step in one.moves:
@@ -224,7 +231,7 @@ def merged(touches: tuple[Touch, ...]) -> Touch:
             ):
                 del moves[-1:]  # this one does all that it does
             moves.append(step)
-    return Touch(
+    return EntryUpdate(
         sum([one.size for one in touches[last_whole:]]),
         whole=touches[last_whole].whole if touches else False,
         at=max(times, default=None),

@@ -13,7 +13,7 @@ DAY = HOURS * HOUR
 
 
 class ReadUsage(NamedTuple):
-    """Counts of the whole store, without its payloads. Reply: one `Usage`.
+    """Counts of the whole store, without its payloads. Reply: one `StoreUsage`.
 
     Only a backend with `counts_usage` is asked. `largest`, `busiest` (by checkpoints of the last 24
     hours before `now`, microseconds since 1970) and `sample` (any threads, the same ones each time)
@@ -46,7 +46,7 @@ class Hour(NamedTuple):
     bytes: int
 
 
-class Usage(NamedTuple):
+class StoreUsage(NamedTuple):
     """Counts of a store: of the threads that the registry knows to hold checkpoints.
 
     Threads of threadkeep's own do not count; their rows may.
@@ -106,7 +106,7 @@ def usage_of(
     threads: Sequence[ThreadUsage],
     recent: Iterable[tuple[str, int]],
     notes: tuple[str, ...] = (),
-) -> Usage:
+) -> StoreUsage:
     """Return the counts of a store from those of all its threads.
 
     `recent` are the threads and times of the checkpoints of the last 24 hours.
@@ -115,7 +115,7 @@ def usage_of(
     shares = {one.thread: one.bytes / max(one.checkpoints, 1) for one in threads}
     idle = [one.bytes for one in threads if one.updated_at < read.idle_since]
     busy = [one for one in threads if one.recent]
-    return Usage(
+    return StoreUsage(
         total=total,
         threads=len(threads),
         bytes=sum([one.bytes for one in threads]),

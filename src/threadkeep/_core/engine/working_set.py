@@ -12,7 +12,7 @@ from typing import Any
 
 from threadkeep._core.engine.logs import Lock, OpenLogs
 from threadkeep._core.engine.model import NESTED, HeadFence
-from threadkeep._core.engine.snapshots import Snapshot, StoredObject, StoredValue
+from threadkeep._core.engine.snapshots import CheckpointSnapshot, StoredObject, StoredValue
 from threadkeep._core.engine.thread_summary import NOTHING_REPORTED, Reported
 
 
@@ -56,8 +56,8 @@ class ThreadMemory:
         self.encoding = locks()
         self.generation: int | None = None
         self.logs = OpenLogs(self._lock, token, exclusive=exclusive)
-        self.recent = Recent(self._lock, self.logs)
-        self._states: OrderedDict[tuple[str, str], Snapshot] = OrderedDict()
+        self.recent = RecentValues(self._lock, self.logs)
+        self._states: OrderedDict[tuple[str, str], CheckpointSnapshot] = OrderedDict()
         self._states_bytes = 0  # what each holds that the one before did not
         self.newest_bytes = 0  # the values of the one that was remembered last
         self._head: str | None = None  # the greatest checkpoint id that a `HeadFence` counts
@@ -100,11 +100,11 @@ class ThreadMemory:
             if generation == self.generation:
                 self.recent.remember(placed, known)
 
-    def state(self, ns: str, checkpoint_id: str) -> Snapshot | None:
+    def state(self, ns: str, checkpoint_id: str) -> CheckpointSnapshot | None:
         """Return the snapshot of a checkpoint, if it is remembered."""
         return self._states.get((ns, checkpoint_id))
 
-    def newest(self, ns: str) -> Snapshot | None:
+    def newest(self, ns: str) -> CheckpointSnapshot | None:
         """Return the snapshot that was remembered last in the namespace."""
         with self._lock:
             for state in reversed(self._states.values()):
@@ -114,7 +114,7 @@ class ThreadMemory:
 
     def publish(
         self,
-        state: Snapshot,
+        state: CheckpointSnapshot,
         generation: int | None,
         fence: HeadFence | None = None,
         reported: Reported | None = None,
@@ -147,7 +147,7 @@ class ThreadMemory:
                 self._states_bytes -= evicted.fresh
             return left
 
-    def _left(self, state: Snapshot, fence: HeadFence, *, begins: bool) -> str | None:
+    def _left(self, state: CheckpointSnapshot, fence: HeadFence, *, begins: bool) -> str | None:
         head, expected = self._head, fence.expected
         is_known = state.id in self._forked or (not begins and expected in self._forked)
         is_newer = head is not None and (expected is None or head > expected)
@@ -253,7 +253,7 @@ _LEAST = 2
 _RESERVED = 64  # positions reserved for objects that are not final yet
 
 
-class Recent:
+class RecentValues:
     """The values of one thread that were stored last, found again by identity."""
 
     def __init__(self, lock: Lock, logs: OpenLogs) -> None:

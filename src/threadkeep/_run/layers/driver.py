@@ -4,7 +4,7 @@ An operation is a generator (see `_core.engine.operation`). This is the only pla
 where sync and async differ.
 
 A workflow is a generator above operations: several of them, on one store or more, and blocking
-calls in between. Each `Aside` that it yields has a step for blocking and for awaiting callers.
+calls in between. Each `External` that it yields has a step for blocking and for awaiting callers.
 However it ends, also by a cancellation, no step is under way then.
 """
 
@@ -20,17 +20,17 @@ from typing import Any, ParamSpec, Protocol, Self, TypeAlias, TypeVar
 
 from threadkeep._core.engine.model import Change
 from threadkeep._core.engine.operation import (
-    Aside,
     Call,
     Commit,
     CommitMany,
+    External,
     Fetch,
     Request,
     Requests,
 )
 from threadkeep._core.engine.operation import commit as committing
 from threadkeep._run.group_commit import AT_ONCE, GroupCommit, LoopWriter, Writer
-from threadkeep._run.layers.layer import Layer, drive, through
+from threadkeep._run.layers.layer import StoreLayer, drive, through
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.process_forks import PerLoop, ResetInChild
 from threadkeep._stores.sync_bridge import finish
@@ -139,15 +139,15 @@ class BackendPair:
             return await getattr(self.awaited, request.method)(*request.args, **request.options)
         return self.call(request) if self.instant else await in_thread(partial(self.call, request))
 
-    def aside(self, method: str, *args: Any, **options: Any) -> Aside:
+    def external(self, method: str, *args: Any, **options: Any) -> External:
         """Return a request that calls a method of this backend, whatever store answers it."""
         request = Call(method, args, options)
-        return Aside(partial(self.call, request), partial(self.acall, request))
+        return External(partial(self.call, request), partial(self.acall, request))
 
     def opening(self) -> Workflow[None]:
         """Open a backend that may open at its first use. See `Backend.open`."""
         if self._blocking is not None and self.awaited is None and not self.instant:
-            yield from aside(self._blocking.open)
+            yield from external(self._blocking.open)
 
     def close(self) -> None:
         """Close the backend. Idempotent."""
@@ -164,7 +164,7 @@ class BackendPair:
             await in_thread(self._blocking.close)
 
 
-class Store(BackendPair):
+class BottomStore(BackendPair):
     """A backend as the bottom of a stack: it answers the requests that no layer has answered.
 
     Commits of a backend that commits groups go through a writer (`_run.group_commit`), unless
@@ -266,7 +266,7 @@ class Store(BackendPair):
 class Stack:
     """A store and the layers in front of it, from the outside in, on which operations run."""
 
-    def __init__(self, store: Store, layers: Sequence[Layer] = ()) -> None:
+    def __init__(self, store: BottomStore, layers: Sequence[StoreLayer] = ()) -> None:
         self._store = store
         self._layers = tuple(layers)
         self._handled = frozenset[type]().union(*[layer.handles for layer in layers])
@@ -275,7 +275,7 @@ class Stack:
         """See `BackendPair.opening`."""
         return self._store.opening()
 
-    def under(self, layer: Layer) -> Stack:
+    def under(self, layer: StoreLayer) -> Stack:
         """Return the same store and layers with one more in front."""
         return Stack(self._store, (layer, *self._layers))
 
@@ -314,7 +314,7 @@ class Stack:
             self._store.commit(change)
 
     def submit(self, change: Change) -> Awaitable[None] | None:
-        """Begin to commit a change for an awaiting caller. See `commit` and `Store.submit`."""
+        """Begin to commit a change for an awaiting caller. See `BottomStore.submit`."""
         if type(change) in self._handled:
             return self.arun_here(committing(change))
         return self._store.submit(change)
@@ -328,7 +328,7 @@ class Stack:
         return self._store.answer(request)
 
 
-Workflow: TypeAlias = Generator[Aside, Any, T]
+Workflow: TypeAlias = Generator[External, Any, T]
 
 
 class Runner(Protocol):
@@ -343,30 +343,30 @@ class Runner(Protocol):
 
 def on(store: Runner, operation: Requests[T]) -> Workflow[T]:
     """Run an operation on a store."""
-    result: T = yield Aside(partial(store.run, operation), partial(store.arun, operation))
+    result: T = yield External(partial(store.run, operation), partial(store.arun, operation))
     return result
 
 
-def aside(call: Callable[[], T]) -> Workflow[T]:
+def external(call: Callable[[], T]) -> Workflow[T]:
     """Call what blocks; an awaiting caller does so in a worker thread."""
-    return either(call, partial(in_thread, call))
+    return sync_or_async(call, partial(in_thread, call))
 
 
-def either(call: Callable[[], T], acall: Callable[[], Awaitable[T]]) -> Workflow[T]:
+def sync_or_async(call: Callable[[], T], acall: Callable[[], Awaitable[T]]) -> Workflow[T]:
     """Call the first for a blocking caller, the second for an awaiting one."""
-    result: T = yield Aside(call, partial(_to_its_end, acall))
+    result: T = yield External(call, partial(_to_its_end, acall))
     return result
 
 
 def within(stack: ExitStack, workflow: Workflow[T]) -> Workflow[T]:
-    """Run a workflow, and leave the stack as an `aside`: files are completed or removed."""
+    """Run a workflow, and leave the stack as an `external`: files are completed or removed."""
     with stack:  # (for a workflow that is dropped: it can call nothing any more)
         try:
             result = yield from workflow
         except (Exception, asyncio.CancelledError, KeyboardInterrupt) as error:
-            yield from aside(partial(stack.__exit__, type(error), error, error.__traceback__))
+            yield from external(partial(stack.__exit__, type(error), error, error.__traceback__))
             raise
-        yield from aside(stack.close)
+        yield from external(stack.close)
         return result
 
 
@@ -392,15 +392,15 @@ async def arun(workflow: Workflow[T]) -> T:
     return await drive(workflow, _acall)
 
 
-async def _call(step: Aside) -> Any:
+async def _call(step: External) -> Any:
     return step.call()
 
 
-async def _acall(step: Aside) -> Any:
+async def _acall(step: External) -> Any:
     return await (step.acall or partial(in_thread, step.call))()
 
 
-def both(
+def sync_and_async(
     workflow: Callable[P, Workflow[T]],
 ) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
     """Return the method that runs a workflow, and its async variant."""

@@ -30,7 +30,7 @@ CHANGES: frozenset[type] = frozenset(get_args(Change))
 """Every kind of change."""
 
 
-class Layer(Protocol):
+class StoreLayer(Protocol):
     """One layer.
 
     `handles` names the kinds of requests that it answers; a `Commit` is of the kind of its change
@@ -86,7 +86,7 @@ def _kind(request: Request) -> type:
     return type(request.change) if type(request) is Commit else type(request)
 
 
-def through(layer: Layer, operation: Requests[T]) -> Requests[T]:
+def through(layer: StoreLayer, operation: Requests[T]) -> Requests[T]:
     """Return the operation with requests answered by a layer."""
     return cast("Requests[T]", drive(operation, layer.answer, layer.handles))
 

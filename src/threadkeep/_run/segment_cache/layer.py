@@ -37,7 +37,7 @@ from threadkeep._run.segment_cache.admission import (
     Verdict,
 )
 from threadkeep._run.segment_cache.lru import Fresh, SegmentCache
-from threadkeep._stores.base import Scrubbed
+from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.records import Log, add, between, missing
 from threadkeep.errors import SegmentTakenError, ThreadkeepError
 
@@ -116,7 +116,7 @@ class CacheLayer:
         # (nobody knows what of it is cached, if it is dropped under no generation)
         rule = self._admission
         drops_unknown = isinstance(change, Batch) and (
-            change.bump or (change.drop_segments and change.generation is None)
+            change.bump_generation or (change.drop_segments and change.generation is None)
         )
         if not isinstance(change, Batch) or drops_unknown:
             if rule is not None:
@@ -156,9 +156,9 @@ class CacheLayer:
         if self._hot is not None:
             yield from self._hot.clear(thread)
 
-    def scrub_hot(self) -> Requests[Scrubbed]:
+    def scrub_hot(self) -> Requests[ScrubReport]:
         """Scrub the hot store, if there is one. Raises as it does."""
-        return Scrubbed() if self._hot is None else (yield from self._hot.scrub())
+        return ScrubReport() if self._hot is None else (yield from self._hot.scrub())
 
 
 def _without_stubs(segments: Sequence[Segment]) -> Sequence[Segment]:
@@ -205,7 +205,7 @@ class Hot:
 
     def _fetch(self, read: ReadSegments) -> Requests[list[Segment]]:
         name = yield from self._name(read.thread)
-        (found,) = yield self._store.aside("fetch", [ReadSegments(name, (_MARK, *read.spans))])
+        (found,) = yield self._store.external("fetch", [ReadSegments(name, (_MARK, *read.spans))])
         return list(found)
 
     def keep(self, fresh: Fresh) -> Requests[None]:
@@ -220,7 +220,7 @@ class Hot:
         name = yield from self._name(fresh.thread)
         batch = Batch(name, 0, segments=marked, drop_segments=tuple(fresh.drops))
         try:
-            yield self._store.aside("commit", batch)
+            yield self._store.external("commit", batch)
         except SegmentTakenError:
             return False
         return True
@@ -233,14 +233,14 @@ class Hot:
         """Evict a thread, or all."""
         name = yield from self._name(thread or "")
         if thread is None:
-            yield self._store.aside("clear", name)
+            yield self._store.external("clear", name)
         else:
-            yield self._store.aside("commit", DropThread(name, 0))
+            yield self._store.external("commit", DropThread(name, 0))
 
-    def scrub(self) -> Requests[Scrubbed]:
+    def scrub(self) -> Requests[ScrubReport]:
         """Scrub the files of the server. Raises as it does."""
-        found = yield self._store.aside("scrub", rewrite=False)
-        return Scrubbed(
+        found = yield self._store.external("scrub", rewrite=False)
+        return ScrubReport(
             tuple([f"the hot store: {one}" for one in found.cleared]),
             tuple([f"The hot store: {one}" for one in found.remains]),
         )

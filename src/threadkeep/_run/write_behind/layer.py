@@ -32,9 +32,9 @@ from threadkeep._core.engine.model import (
     ThreadRows,
 )
 from threadkeep._core.engine.operation import (
-    Aside,
     Commit,
     CommitMany,
+    External,
     Fetch,
     Operation,
     Requests,
@@ -249,8 +249,8 @@ class WriteThroughLayer:
         if not self.queue.is_settled(threads):
             yield self._in_turn(partial(self.queue.flush, threads))
 
-    def _in_turn(self, call: Callable[[], object]) -> Aside:
-        return Aside(call, partial(self.queue.in_turn, call))
+    def _in_turn(self, call: Callable[[], object]) -> External:
+        return External(call, partial(self.queue.in_turn, call))
 
 
 class WriteBehindLayer(WriteThroughLayer):

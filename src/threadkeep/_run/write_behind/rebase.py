@@ -60,7 +60,7 @@ def only_adds(batch: Batch) -> bool:
         or batch.drop_checkpoints
         or batch.drop_writes
         or batch.hide_checkpoints
-        or batch.bump
+        or batch.bump_generation
         or batch.entry
     )
 

@@ -25,7 +25,7 @@ _LEVEL = 3
 _JSON, _BYTES = b"j", b"b"
 
 
-class Packer:
+class ItemPacker:
     """Packs values: as JSON, which databases can search, else by the codec.
 
     Args:

@@ -30,8 +30,8 @@ from threadkeep._core.engine.model import (
     SegmentInfo,
     Sizes,
     StoredCheckpoint,
+    StoredThreadSize,
     ThreadRows,
-    ThreadSize,
     ThreadState,
     WriteRow,
 )
@@ -43,15 +43,22 @@ from threadkeep._core.engine.thread_entry import (
     ThreadEntry,
     ThreadQuery,
 )
-from threadkeep._core.engine.usage import DAY, ItemUsage, ReadUsage, ThreadUsage, Usage, usage_of
+from threadkeep._core.engine.usage import (
+    DAY,
+    ItemUsage,
+    ReadUsage,
+    StoreUsage,
+    ThreadUsage,
+    usage_of,
+)
 from threadkeep._stores import process_forks
-from threadkeep._stores.base import Backend, Scrubbed
+from threadkeep._stores.base import Backend, ScrubReport
 from threadkeep._stores.memory.changes import carry_out
 from threadkeep._stores.memory.rows import (
     EMPTY,
     EMPTY_NAMESPACE,
+    MemoryThread,
     Namespace,
-    Thread,
     Threads,
     entry_of,
 )
@@ -126,10 +133,10 @@ class MemoryBackend(Backend):
         """See `Backend.item_usage`."""
         return ItemUsage().plus([one.usage(now) for one in tuple(self.beside)])
 
-    def scrub(self, *, rewrite: bool) -> Scrubbed:
+    def scrub(self, *, rewrite: bool) -> ScrubReport:
         """There are no files. See `Backend.scrub`."""
         del rewrite
-        return Scrubbed()
+        return ScrubReport()
 
     def close(self) -> None:
         """Let go of every row. Idempotent."""
@@ -138,11 +145,11 @@ class MemoryBackend(Backend):
             self._threads.clear()
 
     def before_fork(self) -> None:
-        """See `Watched.before_fork`: no other thread is in the middle of a change then."""
+        """See `WatchedMethods.before_fork`: no other thread is in the middle of a change then."""
         self._lock.acquire()
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Watched.after_fork`: the rows are whole in both, and the child's are a copy."""
+        """See `WatchedMethods.after_fork`: the rows are whole in both; the child's are a copy."""
         if in_child:
             self._identity = secrets.token_hex(16)
         self._lock.release()
@@ -223,7 +230,7 @@ def _thread(threads: Threads, read: ReadThread) -> ThreadRows:
 
 
 def _find(threads: Threads, read: FindThreads) -> list[str]:
-    def is_wanted(thread: Thread) -> bool:
+    def is_wanted(thread: MemoryThread) -> bool:
         if not read.run_ids:
             return read.empty or any(thread.rows())
         return any(_run_id(row) in read.run_ids for row in thread.rows())
@@ -248,16 +255,16 @@ def _sizes(threads: Threads, read: ReadSizes) -> Sizes:
     return Sizes(total, tuple(page[: read.limit]))
 
 
-def _size(name: str, thread: Thread) -> ThreadSize:
+def _size(name: str, thread: MemoryThread) -> StoredThreadSize:
     rows, writes = list(thread.rows()), list(thread.writes())
     segments = list(thread.segments()) if name == min(thread.heap.members) else []
     row_bytes = sum(len(r.metadata) + len(r.exact or b"") + len(r.manifest) for r in rows)
     row_bytes += sum(len(write.body) for write in writes)
     segment_bytes = sum(len(segment.data) for segment in segments)
-    return ThreadSize(name, len(rows), len(writes), len(segments), row_bytes, segment_bytes)
+    return StoredThreadSize(name, len(rows), len(writes), len(segments), row_bytes, segment_bytes)
 
 
-def _usage(threads: Threads, read: ReadUsage) -> Usage:
+def _usage(threads: Threads, read: ReadUsage) -> StoreUsage:
     found: list[ThreadUsage] = []
     recent: list[tuple[str, int]] = []
     since = read.now - DAY

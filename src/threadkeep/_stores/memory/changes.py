@@ -26,7 +26,7 @@ from threadkeep._core.engine.thread_entry import EntryFence
 from threadkeep._stores.memory.rows import (
     EMPTY,
     EMPTY_NAMESPACE,
-    Thread,
+    MemoryThread,
     Threads,
     bury,
     copy_entry,
@@ -52,7 +52,7 @@ def carry_out(threads: Threads, change: Change) -> None:
 
 def _apply(threads: Threads, batch: Batch) -> None:
     known = threads.get(batch.thread)
-    thread = known or Thread()
+    thread = known or MemoryThread()
     _check(batch, thread, threads)
     _move_segments(batch, thread)
     _move_rows(batch, thread)
@@ -60,7 +60,7 @@ def _apply(threads: Threads, batch: Batch) -> None:
     if known is None:
         threads[batch.thread] = thread
         thread.heap.members.add(batch.thread)
-    if batch.bump:
+    if batch.bump_generation:
         _bump(threads, thread)
     if batch.entry is not None:
         replace_entry(thread, batch.entry)
@@ -68,13 +68,13 @@ def _apply(threads: Threads, batch: Batch) -> None:
         touch(thread, batch.thread, batch.touch, batch.now)
 
 
-def _bump(threads: Threads, thread: Thread) -> None:
+def _bump(threads: Threads, thread: MemoryThread) -> None:
     for name in thread.heap.members:
         threads[name].generation += 1
 
 
 def _drop(threads: Threads, change: DropThread) -> None:
-    gone, before = Thread(), threads.get(change.thread, EMPTY)
+    gone, before = MemoryThread(), threads.get(change.thread, EMPTY)
     _check(change.expected, before, threads)
     gone.generation = before.generation + 1
     gone.deleted_at = change.now
@@ -97,7 +97,7 @@ def _copy(threads: Threads, change: CopyThread) -> None:
     _check_source(change, source)
     if any(target.rows()) or source is target:
         raise ThreadExistsError(thread=change.target)
-    copy = threads[change.target] = Thread()
+    copy = threads[change.target] = MemoryThread()
     copy.generation = target.generation + 1
     copy.add_rows(source.rows(), source.writes())
     for segment in source.segments():
@@ -115,7 +115,7 @@ def _fork(threads: Threads, change: ForkThread) -> None:
     _check_source(change, source)
     if any(target.rows()) or source is target:
         raise ThreadExistsError(thread=change.target)
-    fork = threads[change.target] = Thread()
+    fork = threads[change.target] = MemoryThread()
     target.heap.members.discard(change.target)
     fork.heap = source.heap
     fork.heap.members.add(change.target)
@@ -130,7 +130,7 @@ def _fork(threads: Threads, change: ForkThread) -> None:
     fork.size = change.entry.size
 
 
-def _check_source(change: CopyThread | ForkThread, source: Thread) -> None:
+def _check_source(change: CopyThread | ForkThread, source: MemoryThread) -> None:
     if change.revision not in (None, source.entry_revision):
         raise ConflictError(thread=change.source)
 
@@ -138,7 +138,7 @@ def _check_source(change: CopyThread | ForkThread, source: Thread) -> None:
 # -- steps of a batch ----------------------------------------------------------------
 
 
-def _check(batch: Batch, thread: Thread, threads: Threads) -> None:
+def _check(batch: Batch, thread: MemoryThread, threads: Threads) -> None:
     if batch.born is not None and thread.deleted_at and batch.born <= thread.deleted_at:
         raise ThreadDeletedError(thread=batch.thread)
     if batch.generation is not None and batch.generation != thread.generation:
@@ -147,7 +147,7 @@ def _check(batch: Batch, thread: Thread, threads: Threads) -> None:
         _check_fence(fence, batch, thread, threads)
 
 
-def _check_fence(fence: Fence, batch: Batch, thread: Thread, threads: Threads) -> None:
+def _check_fence(fence: Fence, batch: Batch, thread: MemoryThread, threads: Threads) -> None:
     at: dict[str, str] = {}
     match fence:
         case HeadFence(ns, expected):
@@ -172,7 +172,7 @@ def _check_fence(fence: Fence, batch: Batch, thread: Thread, threads: Threads) -
         raise ConflictError(thread=batch.thread, **at)
 
 
-def _move_segments(batch: Batch, thread: Thread) -> None:
+def _move_segments(batch: Batch, thread: MemoryThread) -> None:
     """Drop and add segments; where one is taken, put everything back as it was."""
     if not (batch.segments or batch.drop_segments):
         return
@@ -190,7 +190,7 @@ def _move_segments(batch: Batch, thread: Thread) -> None:
         raise
 
 
-def _move_rows(batch: Batch, thread: Thread) -> None:
+def _move_rows(batch: Batch, thread: MemoryThread) -> None:
     for row in batch.checkpoints:
         thread.namespaces[row.ns].put(row)
     for write in batch.writes:

@@ -15,10 +15,10 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.thread_entry import (
-    Move,
+    EntryUpdate,
+    StateTransition,
     ThreadEntry,
     ThreadStatus,
-    Touch,
     label_prefix,
 )
 from threadkeep._stores.records import Log
@@ -103,7 +103,7 @@ class Namespace:
                 yield row
 
 
-class Heap:
+class MemoryHeap:
     """The logs of a thread, or of several that share them, whose names are its `members`."""
 
     __slots__ = ("logs", "members")
@@ -113,7 +113,7 @@ class Heap:
         self.members: set[str] = set()
 
 
-class Thread:
+class MemoryThread:
     """All rows of one thread."""
 
     __slots__ = ("deleted_at", "entry", "generation", "heap", "namespaces", "revision", "size")
@@ -122,7 +122,7 @@ class Thread:
         self.generation = 0
         self.deleted_at = 0
         self.namespaces: defaultdict[str, Namespace] = defaultdict(Namespace)
-        self.heap = Heap()
+        self.heap = MemoryHeap()
         self.entry: ThreadEntry | None = None
         self.size = 0
         self.revision = 0
@@ -176,14 +176,14 @@ class Thread:
         return next(log.between(row.key_pos, row.key_pos + 1), None) if log else None
 
 
-Threads: TypeAlias = dict[str, Thread]
+Threads: TypeAlias = dict[str, MemoryThread]
 
 # What an unknown thread and namespace look like; never written to.
-EMPTY = Thread()
+EMPTY = MemoryThread()
 EMPTY_NAMESPACE = Namespace()
 
 
-def entry_of(thread: Thread) -> ThreadEntry | None:
+def entry_of(thread: MemoryThread) -> ThreadEntry | None:
     """The thread's entry, as it is read."""
     if thread.entry is None:
         return None
@@ -192,7 +192,7 @@ def entry_of(thread: Thread) -> ThreadEntry | None:
     )
 
 
-def replace_entry(thread: Thread, entry: ThreadEntry) -> None:
+def replace_entry(thread: MemoryThread, entry: ThreadEntry) -> None:
     """Let the thread be registered so; see `Batch.entry`."""
     known = thread.entry
     if known is not None and known.state != ThreadStatus.DELETED:
@@ -202,8 +202,8 @@ def replace_entry(thread: Thread, entry: ThreadEntry) -> None:
     thread.revision += 1
 
 
-def touch(thread: Thread, name: str, touched: Touch, now: int) -> None:
-    """Let the thread's entry say what was done; see `Touch`."""
+def touch(thread: MemoryThread, name: str, touched: EntryUpdate, now: int) -> None:
+    """Let the thread's entry say what was done; see `EntryUpdate`."""
     thread.size = touched.size if touched.whole else thread.size + touched.size
     for move in touched.moves:
         _move(thread, name, move, now if touched.at is None else touched.at)
@@ -218,7 +218,7 @@ def touch(thread: Thread, name: str, touched: Touch, now: int) -> None:
     thread.entry = entry
 
 
-def _move(thread: Thread, name: str, move: Move, at: int) -> None:
+def _move(thread: MemoryThread, name: str, move: StateTransition, at: int) -> None:
     entry = thread.entry
     if (entry.state if entry else "") not in move.sources:
         return
@@ -232,18 +232,20 @@ def _move(thread: Thread, name: str, move: Move, at: int) -> None:
     thread.revision += 1
 
 
-def _is_later(move: Move, waits_at: str) -> bool:
+def _is_later(move: StateTransition, waits_at: str) -> bool:
     return move.checkpoint > waits_at or (move.same and move.checkpoint == waits_at)
 
 
-def bury(thread: Thread, name: str, before: Thread) -> None:
+def bury(thread: MemoryThread, name: str, before: MemoryThread) -> None:
     """Leave the entry of a deleted thread, if it has a tombstone."""
     thread.revision = before.revision + 1
     if thread.deleted_at:
         thread.entry = ThreadEntry(name, ThreadStatus.DELETED, thread.deleted_at, thread.deleted_at)
 
 
-def copy_entry(copy: Thread, name: str, source: Thread, target: Thread, now: int) -> None:
+def copy_entry(
+    copy: MemoryThread, name: str, source: MemoryThread, target: MemoryThread, now: int
+) -> None:
     """Register a copy; see `CopyThread`."""
     copy.size, copy.revision = source.size, target.revision + 1
     if source.entry is None:

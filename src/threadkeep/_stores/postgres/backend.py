@@ -13,16 +13,16 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep._core.engine.model import Batch, Change, CopyThread, Read, ReadThread
 from threadkeep._core.engine.usage import ItemUsage
-from threadkeep._stores.base import AsyncBackend, Scrubbed
+from threadkeep._stores.base import AsyncBackend, ScrubReport
 from threadkeep._stores.postgres import changes, maintenance, migrations, partitions, reads
 from threadkeep._stores.postgres.connections import (
     NEWEST_STATE,
     ONE_STATE,
+    ConnectionSource,
     Given,
     OwnAsyncPools,
     OwnPool,
-    Settings,
-    Source,
+    PostgresSettings,
     send,
     settings_of,
 )
@@ -49,7 +49,7 @@ class AsyncPostgresBackend(Database, AsyncBackend):
     counts_usage = True
     commits_groups = True
 
-    def __init__(self, source: Source, settings: Settings) -> None:
+    def __init__(self, source: ConnectionSource, settings: PostgresSettings) -> None:
         super().__init__(source, settings)
         self._partition_by = settings.partition_by
 
@@ -155,7 +155,7 @@ class AsyncPostgresBackend(Database, AsyncBackend):
         with self.mapped_errors():
             return await item_usage(partial(self.answered, isolation=ONE_STATE), now)
 
-    async def scrub(self, *, rewrite: bool) -> Scrubbed:
+    async def scrub(self, *, rewrite: bool) -> ScrubReport:
         """VACUUM the schema's tables, or rewrite them. See `Backend.scrub`.
 
         Needs the rights of the tables' owner; a given connection must be in autocommit.
@@ -189,7 +189,7 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
     """Rows in a PostgreSQL database, for blocking calls; `asynchronous` serves awaiting ones."""
 
     counts_for_all = True
-    settings: Settings | None = None
+    settings: PostgresSettings | None = None
     """Settings, unless the connections are the program's own."""
 
     def __init__(
@@ -240,5 +240,5 @@ def _backend_over(
         )
     info = getattr(given, "info", None)
     conninfo = getattr(info, "dsn", None) or getattr(given, "conninfo", "")  # (for errors)
-    settings = Settings(conninfo if isinstance(conninfo, str) else "", **options)
+    settings = PostgresSettings(conninfo if isinstance(conninfo, str) else "", **options)
     return AsyncPostgresBackend(Given(given), settings)

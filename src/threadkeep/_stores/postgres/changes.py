@@ -26,7 +26,7 @@ from threadkeep._core.engine.model import (
     WriteRow,
     WritesFence,
 )
-from threadkeep._core.engine.thread_entry import EntryFence, ThreadEntry, Touch, label_prefix
+from threadkeep._core.engine.thread_entry import EntryFence, EntryUpdate, ThreadEntry, label_prefix
 from threadkeep._stores.postgres.statement import (
     Array,
     Statement,
@@ -173,7 +173,7 @@ _ROWS: dict[str, Callable[[Any], _Row]] = {
 
 
 def _register(
-    thread: str, now: int, entry: ThreadEntry | None, touch: Touch | None
+    thread: str, now: int, entry: ThreadEntry | None, touch: EntryUpdate | None
 ) -> tuple[str, tuple[Any, ...]]:
     """Return the call of `register` as SQL, and its parameters; "" where nothing is told."""
     arguments: list[_Argument] = []
@@ -203,7 +203,7 @@ def _entry_arguments(entry: ThreadEntry) -> Iterator[_Argument]:
     yield from _label_arguments("entry", entry.labels)
 
 
-def _touch_arguments(touch: Touch) -> Iterator[_Argument]:
+def _touch_arguments(touch: EntryUpdate) -> Iterator[_Argument]:
     yield "touch_size => %s", (Int8(touch.size),)
     if touch.whole:
         yield "touch_whole => true", ()
@@ -260,7 +260,7 @@ def _batch(batch: Batch) -> Statement:
             thread=batch.thread,
         )
     expected = _number(batch.born), _number(batch.generation)
-    values: list[Any] = [pack_text(batch.thread), *expected, batch.bump]
+    values: list[Any] = [pack_text(batch.thread), *expected, batch.bump_generation]
     present = []
     for kind, row_of in _ROWS.items():
         rows: Sequence[Any] = getattr(batch, kind)
@@ -439,7 +439,7 @@ def _copy(change: CopyThread) -> Statement:
 def _fork(change: ForkThread) -> Statement:
     checkpoints = _columns(map(_key, change.checkpoints), 2)
     writes = _columns([(*_key((ns, id_)), Int8(seq)) for ns, id_, seq in change.writes], 3)
-    touch = Touch(change.entry.size, whole=True)
+    touch = EntryUpdate(change.entry.size, whole=True)
     told, told_values = _register(change.target, change.now, change.entry, touch)
     expected = Int8(change.generation), _number(change.revision)
     values = (pack_text(change.source), pack_text(change.target), *expected)

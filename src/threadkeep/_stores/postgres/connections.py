@@ -37,7 +37,7 @@ _SCHEMES = ("postgresql", "postgres")
 
 
 @dataclass(frozen=True)
-class Settings:
+class PostgresSettings:
     """Checked settings of a store: the options of `PostgresSaver`, and what libpq takes.
 
     `conninfo` is "" for the program's own connections.
@@ -106,7 +106,7 @@ class Settings:
         return {"kwargs": self.arguments, "name": "threadkeep", **sizes}
 
 
-def settings_of(database: str, **options: Any) -> Settings:
+def settings_of(database: str, **options: Any) -> PostgresSettings:
     """Read the settings from a URL, or another conninfo of libpq, and options, which come first."""
     for name in _OF_URLS:
         database, value = without(name, database)
@@ -123,7 +123,7 @@ def settings_of(database: str, **options: Any) -> Settings:
             f"Invalid PostgreSQL URL: {cause}",
             hint="Use postgresql://user:password@host:5432/database.",
         ) from None  # the cause could show the password
-    return Settings(conninfo, **options)
+    return PostgresSettings(conninfo, **options)
 
 
 _Conn: TypeAlias = Connection[Any]
@@ -219,7 +219,7 @@ async def _rows(cursor: Any) -> Rows:
 # -- sources ---------------------------------------------------------------------------
 
 
-class Source:
+class ConnectionSource:
     """Connections, lent one for a call."""
 
     awaited = False
@@ -240,26 +240,26 @@ class Source:
         raise NotImplementedError
 
 
-class OwnPool(Source):
+class OwnPool(ConnectionSource):
     """A pool that is opened when it is first needed, and again after a fork."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PostgresSettings) -> None:
         self._pool = PerProcess(partial(open_pool, settings))
 
     def lend(self) -> AbstractAsyncContextManager[Any]:
-        """See `Source.lend`."""
+        """See `ConnectionSource.lend`."""
         return entered(self._pool.get().connection())
 
     async def mend(self) -> None:
-        """See `Source.mend`."""
+        """See `ConnectionSource.mend`."""
         self._pool.get().check()
 
     async def close(self) -> None:
-        """See `Source.close`."""
+        """See `ConnectionSource.close`."""
         self._pool.close()
 
 
-def open_pool(settings: Settings, **options: Any) -> ConnectionPool[_Conn]:
+def open_pool(settings: PostgresSettings, **options: Any) -> ConnectionPool[_Conn]:
     """Open a pool, if the server lets us in; `options` are of psycopg's pool."""
     # A pool retries without a word: whether the server lets us in is asked first, and is not
     # retried: a wrong password stays wrong.
@@ -268,23 +268,23 @@ def open_pool(settings: Settings, **options: Any) -> ConnectionPool[_Conn]:
     return ConnectionPool(settings.conninfo, open=True, **settings.pool_arguments, **options)
 
 
-class OwnAsyncPools(LoopConnections["asyncio.Task[_LoopPool]"], Source):
+class OwnAsyncPools(LoopConnections["asyncio.Task[_LoopPool]"], ConnectionSource):
     """A pool for each event loop, opened when the loop first needs it."""
 
     awaited = True
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PostgresSettings) -> None:
         super().__init__()
         self._settings = settings
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[_AsyncConn]:
-        """See `Source.lend`."""
+        """See `ConnectionSource.lend`."""
         async with (await self._ready()).pool.connection() as conn:
             yield conn
 
     async def mend(self) -> None:
-        """See `Source.mend`."""
+        """See `ConnectionSource.mend`."""
         await (await self._ready()).pool.check()
 
     async def _ready(self) -> _LoopPool:
@@ -315,7 +315,7 @@ class OwnAsyncPools(LoopConnections["asyncio.Task[_LoopPool]"], Source):
 class _LoopPool:
     """An open async pool, and its connections, which an event loop that ends leaves behind."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PostgresSettings) -> None:
         self.connections: set[_AsyncConn] = set()
         self.pool: AsyncConnectionPool[_AsyncConn] = AsyncConnectionPool(
             settings.conninfo, open=False, configure=self._note, **settings.pool_arguments
@@ -327,7 +327,7 @@ class _LoopPool:
         self.connections = {known for known in self.connections if not known.closed} | {conn}
 
     @classmethod
-    async def open(cls, settings: Settings) -> _LoopPool:
+    async def open(cls, settings: PostgresSettings) -> _LoopPool:
         """Open a pool, if the server lets us in."""
         with mapped_errors(settings.server):
             first = await AsyncConnection.connect(settings.conninfo, **settings.arguments)
@@ -355,7 +355,7 @@ class _LoopPool:
             await asyncio.wait([self._keeper])
 
 
-class Given(Source):
+class Given(ConnectionSource):
     """A program's own pool or connection, which its owner closes; a connection is lent once."""
 
     def __init__(self, given: Any) -> None:
@@ -366,7 +366,7 @@ class Given(Source):
         self._open = True
 
     def lend(self) -> AbstractAsyncContextManager[Any]:
-        """See `Source.lend`."""
+        """See `ConnectionSource.lend`."""
         self._check_open()
         return entered(self._given.connection()) if self._is_pool else self._alone()
 
@@ -386,10 +386,10 @@ class Given(Source):
             yield self._given
 
     async def mend(self) -> None:
-        """See `Source.mend`."""
+        """See `ConnectionSource.mend`."""
         if self._is_pool:
             await result(self._given.check())
 
     async def close(self) -> None:
-        """See `Source.close`."""
+        """See `ConnectionSource.close`."""
         self._open = False

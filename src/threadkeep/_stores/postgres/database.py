@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TypeVar
 
-from threadkeep._stores.postgres.connections import Settings, Source, send
+from threadkeep._stores.postgres.connections import ConnectionSource, PostgresSettings, send
 from threadkeep._stores.postgres.failures import (
     DRIVER_ERRORS,
     lost_connection,
@@ -23,7 +23,7 @@ T = TypeVar("T")
 class Database:
     """A database over one source of connections."""
 
-    def __init__(self, source: Source, settings: Settings) -> None:
+    def __init__(self, source: ConnectionSource, settings: PostgresSettings) -> None:
         self._source = source
         self._retries = 0
         self._schema = settings.quoted_schema

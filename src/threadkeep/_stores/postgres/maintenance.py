@@ -22,7 +22,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
 from threadkeep import errors
-from threadkeep._stores.base import Scrubbed
+from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.postgres import migrations
 from threadkeep._stores.postgres.connections import settings_of
 from threadkeep._stores.postgres.failures import NO_RIGHT, mapped_errors
@@ -92,7 +92,7 @@ Send: TypeAlias = Callable[[Statement], Awaitable[tuple[Rows, Sequence[str]]]]
 Pause: TypeAlias = Callable[[float], Awaitable[None]]
 
 
-async def scrub(send: Send, pause: Pause, *, rewrite: bool) -> Scrubbed:
+async def scrub(send: Send, pause: Pause, *, rewrite: bool) -> ScrubReport:
     """See `Backend.scrub`."""
     if rewrite:
         await _wait_for_older_transactions(send, pause)
@@ -102,10 +102,10 @@ async def scrub(send: Send, pause: Pause, *, rewrite: bool) -> Scrubbed:
     except psycopg.Error as error:
         warnings = (str(error.diag.message_primary or error),)
     reason = (_NOT_VACUUMED.format(warnings[0]),) if warnings else ()
-    return Scrubbed((), (" ".join((_PAGES, *reason)), _NOTES, _LOG))
+    return ScrubReport((), (" ".join((_PAGES, *reason)), _NOTES, _LOG))
 
 
-async def _rewrite(send: Send) -> Scrubbed:
+async def _rewrite(send: Send) -> ScrubReport:
     try:
         _, warnings = await send(_REWRITE)
     except psycopg.errors.ActiveSqlTransaction as error:
@@ -123,7 +123,7 @@ async def _rewrite(send: Send) -> Scrubbed:
             await send(rewrite)
     notes = () if await _is_allowed(send, _STATISTICS) else (_NOTES,)
     written = () if await _is_allowed(send, _CHECKPOINT) else (_NOT_WRITTEN,)
-    return Scrubbed(("PostgreSQL's tables and indexes, rewritten",), (_LOG, *written, *notes))
+    return ScrubReport(("PostgreSQL's tables and indexes, rewritten",), (_LOG, *written, *notes))
 
 
 async def _is_allowed(send: Send, statement: Statement) -> bool:

@@ -14,7 +14,7 @@ from threadkeep._core.engine.model import (
     ReadDamage,
     ReadSizes,
     Sizes,
-    ThreadSize,
+    StoredThreadSize,
     UnreadableRow,
 )
 from threadkeep._core.engine.thread_entry import (
@@ -260,7 +260,9 @@ def sizes(read: ReadSizes) -> Query:
 
     def reply(results: Sequence[Rows]) -> Sizes:
         ((total,),), rows = results
-        return Sizes(total, tuple(ThreadSize(unpack_text(t), *numbers) for t, *numbers in rows))
+        return Sizes(
+            total, tuple(StoredThreadSize(unpack_text(t), *numbers) for t, *numbers in rows)
+        )
 
     each = Statement(_SIZES.replace("{threads}", threads), (*behind, Int8(read.limit)))
     return Query((TOTAL, each), reply)

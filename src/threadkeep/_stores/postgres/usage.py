@@ -15,8 +15,8 @@ from threadkeep._core.engine.usage import (
     HOUR,
     ItemUsage,
     ReadUsage,
+    StoreUsage,
     ThreadUsage,
-    Usage,
     hours_of,
 )
 from threadkeep._stores.postgres import migrations
@@ -116,10 +116,10 @@ def usage(read: ReadUsage) -> Query:
         _INDEXES,
     )
 
-    def reply(results: Sequence[Rows]) -> Usage:
+    def reply(results: Sequence[Rows]) -> StoreUsage:
         ((total,),), ((threads, size, idle, idle_bytes, rows, writes),), hours, *some = results
         largest, busiest, sample, indexes = some
-        return Usage(
+        return StoreUsage(
             total=total,
             threads=threads,
             bytes=size,

@@ -24,16 +24,16 @@ from threadkeep._core.engine.model import (
     ReadThread,
 )
 from threadkeep._core.engine.usage import SAMPLED_ITEMS, ItemUsage
-from threadkeep._stores.base import AsyncBackend, Scrubbed, without
+from threadkeep._stores.base import AsyncBackend, ScrubReport, without
 from threadkeep._stores.redis import threads
 from threadkeep._stores.redis.clients import (
     AWAITED,
     BLOCKING,
+    ClientSource,
     GivenClient,
     OwnAsyncClients,
     OwnClient,
-    Settings,
-    Source,
+    RedisSettings,
 )
 from threadkeep._stores.redis.failures import DAMAGED, refusal
 from threadkeep._stores.redis.reads import Inquiry, Question, inquiry
@@ -49,7 +49,7 @@ from threadkeep._stores.redis.rows import (
     sound_fields,
     unpack_entry,
 )
-from threadkeep._stores.redis.scripts import Call, batch_words, call, drop_words, fork_words
+from threadkeep._stores.redis.scripts import RedisCommand, batch_words, call, drop_words, fork_words
 from threadkeep._stores.redis.server import (
     NEVER,
     Generations,
@@ -82,7 +82,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
     has_identity = True
 
     def __init__(
-        self, source: Source, settings: Settings, generations: Generations | None = None
+        self, source: ClientSource, settings: RedisSettings, generations: Generations | None = None
     ) -> None:
         super().__init__(source, settings)
         self._generations = generations or Generations()
@@ -169,13 +169,15 @@ class AsyncRedisBackend(Server, AsyncBackend):
         found = {thread: iter(answer) for thread, answer in zip(by_thread, answers, strict=False)}
         return await self._noted([(batch, next(found[batch.thread])) for batch in batches])
 
-    def _make_sound(self, change: Change) -> Iterator[Call]:
+    def _make_sound(self, change: Change) -> Iterator[RedisCommand]:
         """Yield calls that give what is damaged in a thread's own row safe values."""
         for row in change.drop_unreadable if isinstance(change, Batch) else ():
             if row.table == THREADS and isinstance(change, Batch):
                 key = keys_of(self.prefix, change.thread)[0]
                 for name, value in sound_fields(change, row).items():
-                    yield Call(("HDEL", key, name) if value is None else ("HSET", key, name, value))
+                    yield RedisCommand(
+                        ("HDEL", key, name) if value is None else ("HSET", key, name, value)
+                    )
 
     def _expecting(self, change: T) -> T:
         """Return a batch or drop that expects the generation as it is stored."""
@@ -185,7 +187,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
         expecting: T = change._replace(generation=stored)
         return expecting
 
-    def _beforehand(self, change: Change) -> list[Call]:
+    def _beforehand(self, change: Change) -> list[RedisCommand]:
         return threads.beforehand(change, self.prefix) if self._settings.indexed else []
 
     async def _noted(
@@ -202,7 +204,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
             if answer[0] == b"created":
                 self._generations.began(change.thread, int(answer[1]))
             elif refused is None and isinstance(change, Batch):
-                stored = int(answer[1]) - change.bump
+                stored = int(answer[1]) - change.bump_generation
                 self._generations.joined(change.thread, change.generation, stored)
         return refusals
 
@@ -264,7 +266,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
 
     def _writing(
         self, name: str, words: Iterable[Word], thread: str, *, in_index: bool = False
-    ) -> Call:
+    ) -> RedisCommand:
         keys = keys_of(self.prefix, thread)
         in_index = in_index or not self._settings.indexed
         if self._settings.indexed and not self.is_cluster:
@@ -280,10 +282,10 @@ class AsyncRedisBackend(Server, AsyncBackend):
         cursor, pattern = 0, f"{beginning_of_keys(self.prefix, beginning)}*"
         with self.mapped_errors():
             while True:
-                scan = Call(("SCAN", cursor, "MATCH", pattern, "COUNT", 1000))
+                scan = RedisCommand(("SCAN", cursor, "MATCH", pattern, "COUNT", 1000))
                 ((cursor, keys),) = await self.sent([scan])
                 if keys:
-                    await self.sent([Call(("UNLINK", *keys))])
+                    await self.sent([RedisCommand(("UNLINK", *keys))])
                 if not cursor:
                     return
 
@@ -291,8 +293,8 @@ class AsyncRedisBackend(Server, AsyncBackend):
         """Name the threads under this prefix. See `Backend.identity`."""
         key = identity_of(self.prefix)
         with self.mapped_errors():
-            made = Call(("SET", key, secrets.token_hex(16), "NX"))
-            _, found = await self.sent([made, Call(("GET", key))])
+            made = RedisCommand(("SET", key, secrets.token_hex(16), "NX"))
+            _, found = await self.sent([made, RedisCommand(("GET", key))])
         return str(found.decode())
 
     async def item_usage(self, now: int) -> ItemUsage:
@@ -310,7 +312,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
         stored = (items, values + earlier, expired, waiting, vectors)
         return ItemUsage(*stored, entries, held, items_sampled=is_sampled)
 
-    async def scrub(self, *, rewrite: bool) -> Scrubbed:
+    async def scrub(self, *, rewrite: bool) -> ScrubReport:
         """Rewrite the server's files. See `Backend.scrub`."""
         del rewrite  # (it keeps nobody out)
         with self.mapped_errors():
@@ -346,7 +348,7 @@ class RedisBackend(BlockingFace[AsyncRedisBackend]):
     Args:
         server: a URL (which may have a parameter `prefix`), or a blocking client of redis-py,
             which stays the program's own.
-        options: see `Settings`.
+        options: see `RedisSettings`.
 
     Raises:
         OpenError: the URL cannot be read.
@@ -358,14 +360,14 @@ class RedisBackend(BlockingFace[AsyncRedisBackend]):
             url, prefix = without("prefix", server)
             if prefix is not None:
                 options.setdefault("prefix", prefix)
-            super().__init__(*_over_own_clients(Settings(url, **options)))
+            super().__init__(*_over_own_clients(RedisSettings(url, **options)))
         else:
             given = GivenClient(server, BLOCKING)
-            super().__init__(AsyncRedisBackend(given, Settings("", **options)))
+            super().__init__(AsyncRedisBackend(given, RedisSettings("", **options)))
 
 
 def _over_own_clients(
-    settings: Settings,
+    settings: RedisSettings,
 ) -> tuple[AsyncRedisBackend, AsyncRedisBackend, OwnAsyncClients]:
     """Make the same store over blocking clients and over async ones."""
     generations, loops = Generations(), OwnAsyncClients(settings)
@@ -379,7 +381,7 @@ def opened(server: Any, **options: Any) -> RedisBackend | AsyncRedisBackend:
     An async client of redis-py gives a backend that only awaiting calls can use.
     """
     if isinstance(server, AWAITED):
-        return AsyncRedisBackend(GivenClient(server, AWAITED), Settings("", **options))
+        return AsyncRedisBackend(GivenClient(server, AWAITED), RedisSettings("", **options))
     return RedisBackend(server, **options)
 
 
@@ -406,7 +408,7 @@ def hot_store(url: Any) -> HotRedis:
     """
     if not isinstance(url, str) or not url:
         raise invalid("hot", url, "Use the URL of a Redis server.")
-    settings = Settings(
+    settings = RedisSettings(
         *(url, "tk-hot", _HOT_TTL),
         ttl_refresh_on_read=True,
         timeout=_HOT_TIMEOUT,

@@ -25,7 +25,7 @@ from threadkeep._stores.caches import (
     UseEntries,
 )
 from threadkeep._stores.redis.rows import Word, cache_base
-from threadkeep._stores.redis.scripts import Call
+from threadkeep._stores.redis.scripts import RedisCommand
 from threadkeep._stores.redis.server import Server
 from threadkeep.errors import ThreadkeepError
 
@@ -108,24 +108,24 @@ class RedisEntries(AsyncCacheBackend):
         self._server = server
         self._base = cache_base(server.prefix).encode()
 
-    async def _send(self, calls: Sequence[Call]) -> list[Any]:
+    async def _send(self, calls: Sequence[RedisCommand]) -> list[Any]:
         with self._server.mapped_errors():
             return await self._server.sent(calls)
 
-    def _script(self, name: str, *words: Word) -> Call:
+    def _script(self, name: str, *words: Word) -> RedisCommand:
         rest = (1, self._base, *words)
-        return Call(("EVALSHA", _DIGESTS[name], *rest), ("EVAL", _TEXTS[name], *rest))
+        return RedisCommand(("EVALSHA", _DIGESTS[name], *rest), ("EVAL", _TEXTS[name], *rest))
 
     async def fetch(self, reads: Sequence[Any]) -> list[Any]:
         """See `CacheBackend`."""
         base = self._base
-        calls = [Call(("MGET", *[base + id_ for id_ in read.ids])) for read in reads]
+        calls = [RedisCommand(("MGET", *[base + id_ for id_ in read.ids])) for read in reads]
         answers = await self._send(calls)
         return [_found(read.ids, texts) for read, texts in zip(reads, answers, strict=True)]
 
     async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
         """See `CacheBackend`."""
-        calls: list[Call] = []
+        calls: list[RedisCommand] = []
         for change in changes:
             if isinstance(change, ClearEntries):
                 await self._send(calls)
@@ -139,13 +139,13 @@ class RedisEntries(AsyncCacheBackend):
     async def _clear(self, change: ClearEntries) -> None:
         cursor = None
         while cursor != 0:
-            scan = Call(("ZSCAN", self._base + b"used", cursor or 0, "COUNT", PAGE))
+            scan = RedisCommand(("ZSCAN", self._base + b"used", cursor or 0, "COUNT", PAGE))
             ((cursor, found),) = await self._send([scan])
             spaces = change.spaces
             ids = tuple([id_ for id_, _ in found if spaces is None or id_[:8] in spaces])
             await self._send(self._calls(RemoveEntries(ids)))
 
-    def _calls(self, change: Change) -> list[Call]:
+    def _calls(self, change: Change) -> list[RedisCommand]:
         match change:
             case SetEntries(entries, now):
                 # (A command takes some 8,000 words from a script at most.)
@@ -153,13 +153,13 @@ class RedisEntries(AsyncCacheBackend):
                 return [self._setting(page, now) for page in pages]
             case UseEntries(ids, now):
                 scores = [word for id_ in ids for word in (_milliseconds(now), id_)]
-                return [Call(("ZADD", self._base + b"used", "XX", *scores))]
+                return [RedisCommand(("ZADD", self._base + b"used", "XX", *scores))]
             case RemoveEntries(ids, owner):
                 return [self._script("remove", b"" if owner is None else _LEASE + owner, *ids)]
             case ClearEntries():
                 raise AssertionError(change)  # pragma: no cover
 
-    def _setting(self, entries: Sequence[Entry], now: int) -> Call:
+    def _setting(self, entries: Sequence[Entry], now: int) -> RedisCommand:
         words: list[Word] = []
         for id_, value, end in entries:
             words += (id_, "" if end is None else _milliseconds(end - now), _VALUE + value)

@@ -26,7 +26,7 @@ from redis.retry import Retry
 from threadkeep._core.validation import is_count, is_time
 from threadkeep._stores import sync_bridge
 from threadkeep._stores.process_forks import LoopConnections, PerProcess
-from threadkeep._stores.redis.scripts import Call
+from threadkeep._stores.redis.scripts import RedisCommand
 from threadkeep._stores.sync_bridge import entered, result
 from threadkeep.errors import ClosedError, InvalidArgumentError, OpenError, invalid
 
@@ -39,7 +39,7 @@ _LONGEST_TTL = 10**9  # seconds: some thirty years
 
 
 @dataclass(frozen=True)
-class Settings:
+class RedisSettings:
     """Checked settings of a store.
 
     Args:
@@ -130,7 +130,7 @@ def _refuse_decoding() -> None:
     )
 
 
-class Source:
+class ClientSource:
     """Calls over a client, blocking or async.
 
     On a cluster (`is_cluster`) a call may name keys of one slot only.
@@ -142,7 +142,7 @@ class Source:
     def _client(self) -> Any:
         raise NotImplementedError
 
-    async def send(self, calls: Sequence[Call]) -> list[Any]:
+    async def send(self, calls: Sequence[RedisCommand]) -> list[Any]:
         """Return the server's answers; of several, each may be an error.
 
         Raises:
@@ -169,7 +169,7 @@ class Source:
         raise NotImplementedError
 
 
-async def _answer(client: Any, call: Call) -> Any:
+async def _answer(client: Any, call: RedisCommand) -> Any:
     try:
         return await result(client.execute_command(*call.words))
     except NoScriptError:
@@ -178,7 +178,7 @@ async def _answer(client: Any, call: Call) -> Any:
         return await result(client.execute_command(*call.whole))
 
 
-def _new(settings: Settings, module: Any) -> Any:
+def _new(settings: RedisSettings, module: Any) -> Any:
     """Make a client of `redis` or `redis.asyncio`."""
     arguments = {
         "max_connections": settings.max_connections,
@@ -196,10 +196,10 @@ def _new(settings: Settings, module: Any) -> Any:
     return module.Redis.from_pool(pool)
 
 
-class OwnClient(Source):
+class OwnClient(ClientSource):
     """A client that is made when it is first needed, and again after a fork."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RedisSettings) -> None:
         self.is_cluster = settings.is_cluster
         self._own = PerProcess[Any](partial(_new, settings, redis))
 
@@ -207,7 +207,7 @@ class OwnClient(Source):
         return self._own.get()
 
     async def close(self) -> None:
-        """See `Source.close`."""
+        """See `ClientSource.close`."""
         self._own.close()
 
 
@@ -221,12 +221,12 @@ class _LoopClient(NamedTuple):
     keeper: AsyncGenerator[None, None]
 
 
-class OwnAsyncClients(LoopConnections[_LoopClient], Source):
+class OwnAsyncClients(LoopConnections[_LoopClient], ClientSource):
     """A client for each event loop, made when the loop first needs it."""
 
     awaited = True
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RedisSettings) -> None:
         super().__init__()
         self.is_cluster = settings.is_cluster
         self._settings = settings
@@ -251,7 +251,7 @@ async def _keep(client: Any) -> AsyncGenerator[None, None]:
         await client.aclose()
 
 
-class GivenClient(Source):
+class GivenClient(ClientSource):
     """A program's own client, blocking or async."""
 
     def __init__(self, client: Any, kinds: tuple[Any, ...]) -> None:

@@ -48,13 +48,13 @@ from threadkeep._stores.redis.item_rows import (
     unpack_version,
 )
 from threadkeep._stores.redis.rows import Word, item_key, pack_number
-from threadkeep._stores.redis.scripts import Call, call
+from threadkeep._stores.redis.scripts import RedisCommand, call
 from threadkeep._stores.sync_bridge import BlockingFace, finish
 from threadkeep.errors import ConflictError, CorruptionError, ThreadkeepError
 
 T = TypeVar("T")
 _log = logging.getLogger("threadkeep")
-_Steps: TypeAlias = Generator[Sequence[Call], Any, T]
+_Steps: TypeAlias = Generator[Sequence[RedisCommand], Any, T]
 """Calls that are sent together, again and again; gets their answers, and returns a reply."""
 
 _FIELD, _PLACE = (17, -1), (1, 16)  # the parts of a member of the order
@@ -114,7 +114,7 @@ class AsyncRedisItems(AsyncItemBackend):
         results: list[Any] = [None] * len(many)
         answers: dict[int, Any] = dict.fromkeys(range(len(many)))
         while answers:
-            asked: dict[int, Sequence[Call]] = {}
+            asked: dict[int, Sequence[RedisCommand]] = {}
             for at, answer in answers.items():
                 try:
                     asked[at] = many[at].send(answer)
@@ -145,7 +145,7 @@ class AsyncRedisItems(AsyncItemBackend):
         if not read.keys:
             return []
         fields = [field_of(namespace, key) for namespace, key in read.keys]
-        (rows,) = yield [Call(("HMGET", self._keys["items"], *fields))]
+        (rows,) = yield [RedisCommand(("HMGET", self._keys["items"], *fields))]
         found = [
             None if data is None else unpack_item(field, data)[0]
             for field, data in zip(fields, rows, strict=True)
@@ -219,7 +219,7 @@ class AsyncRedisItems(AsyncItemBackend):
         at = 0
         while now is not None:
             words = ("ZRANGEBYSCORE", self._keys["expiring"], "-inf", now, "LIMIT", at, _EXPIRED)
-            (some,) = yield [Call(words)]
+            (some,) = yield [RedisCommand(words)]
             found.update(some)
             if len(some) < _EXPIRED:
                 break
@@ -229,7 +229,7 @@ class AsyncRedisItems(AsyncItemBackend):
     def _nearest(self, read: FindNearest) -> _Steps[list[Scored]]:
         length = len(read.vector)
         size = max(1, min(_PAGE, _VECTOR_BYTES // length))
-        (dims,) = yield [Call(("GET", self._keys["dims"]))]
+        (dims,) = yield [RedisCommand(("GET", self._keys["dims"]))]
         expired = yield from self._expired(read.now)
         under = _Under(read.prefix)
         found: list[tuple[bytes, float]] = []
@@ -274,7 +274,7 @@ class AsyncRedisItems(AsyncItemBackend):
         if not members:
             return []
         fields = [member[16:] for member in members]
-        (rows,) = yield [Call(("HMGET", self._keys["items"], *fields))]
+        (rows,) = yield [RedisCommand(("HMGET", self._keys["items"], *fields))]
         return [
             (None, None)
             if data is None or data[:16] != member[:16]  # deleted, and perhaps put again
@@ -285,14 +285,14 @@ class AsyncRedisItems(AsyncItemBackend):
     def _pending(self, read: FindPending) -> _Steps[list[tuple[ItemRow, str]]]:
         low = b"-" if read.after is None else b"(" + _Under((), read.after).after
         words = ("ZRANGEBYLEX", self._keys["waiting"], low, "+", "LIMIT", 0, read.limit)
-        (members,) = yield [Call(words)]
+        (members,) = yield [RedisCommand(words)]
         rows = yield from self._rows(members)
         return [(row, fields) for row, fields in rows if row is not None and fields is not None]
 
     def _versions(self, read: FindVersions) -> _Steps[list[VersionRow]]:
         field = field_of(read.namespace, read.key)
         high, low = b"(" + field + b"\1", b"[" + field + b"\0"
-        (members,) = yield [Call(("ZREVRANGEBYLEX", self._keys["versions"], high, low))]
+        (members,) = yield [RedisCommand(("ZREVRANGEBYLEX", self._keys["versions"], high, low))]
         return [unpack_version(member[len(field) + 1 :]) for member in members]
 
     # -- changes -------------------------------------------------------------------------
@@ -322,7 +322,7 @@ class AsyncRedisItems(AsyncItemBackend):
             return ConflictError("The item has another version.")
         return other_dims(self._options.dims, -1 - answer) if answer < 0 else None
 
-    def _change(self, *words: Word) -> Call:
+    def _change(self, *words: Word) -> RedisCommand:
         return call("items", [*self._keys.values()], words)
 
     async def migrate(self) -> None:
@@ -331,7 +331,10 @@ class AsyncRedisItems(AsyncItemBackend):
         Raises:
             InvalidArgumentError: the store has others.
         """
-        calls = [Call(("EXISTS", self._keys["vectors"])), Call(("GET", self._keys["dims"]))]
+        calls = [
+            RedisCommand(("EXISTS", self._keys["vectors"])),
+            RedisCommand(("GET", self._keys["dims"])),
+        ]
         with self._server.mapped_errors():
             there, dims = await self._server.sent(calls)
         if there and self._options.dims not in (0, int(dims)):

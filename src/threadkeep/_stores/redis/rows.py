@@ -41,9 +41,9 @@ from threadkeep._core.engine.model import (
 from threadkeep._core.engine.thread_entry import (
     LARGEST,
     LATEST,
+    EntryUpdate,
     ThreadEntry,
     ThreadStatus,
-    Touch,
     checked,
     is_count,
     is_time,
@@ -279,7 +279,7 @@ def entry_words(entry: ThreadEntry) -> Iterator[Word]:
     yield from _label_words(entry.labels)
 
 
-def _touch_words(touch: Touch, now: int) -> Iterator[Word]:
+def _touch_words(touch: EntryUpdate, now: int) -> Iterator[Word]:
     yield from (now, "" if touch.at is None else touch.at, int(touch.whole), touch.size)
     yield len(touch.moves)
     for sources, target, checkpoint, waits, same in touch.moves:

@@ -56,7 +56,7 @@ _FILES = {  # by the name of the script
 }
 
 
-class Call(NamedTuple):
+class RedisCommand(NamedTuple):
     """A command as it is sent; for one that runs a script, `whole` brings its text."""
 
     words: tuple[Word, ...]
@@ -75,11 +75,11 @@ def _script(name: str) -> tuple[str, str]:
 _SCRIPTS = {name: _script(name) for name in _FILES}
 
 
-def call(name: str, keys: Sequence[str], arguments: Sequence[Word]) -> Call:
+def call(name: str, keys: Sequence[str], arguments: Sequence[Word]) -> RedisCommand:
     """Call a script, named as in `_FILES`."""
     text, digest = _SCRIPTS[name]
     rest = (len(keys), *keys, *arguments)
-    return Call(("EVALSHA", digest, *rest), ("EVAL", text, *rest))
+    return RedisCommand(("EVALSHA", digest, *rest), ("EVAL", text, *rest))
 
 
 # -- arguments of changes --------------------------------------------------------------
@@ -108,7 +108,7 @@ def _batch_words(batch: Batch) -> Iterator[Word]:
     yield from _counted([(place(*key),) for key in batch.hide_checkpoints])
     members = [row for row in batch.drop_unreadable if row.table != THREADS]
     yield from _counted([(row.table, row.key) for row in members])
-    yield int(batch.bump)
+    yield int(batch.bump_generation)
     yield int(batch.removes)
     yield from registry_words(batch)
 
@@ -123,7 +123,7 @@ def drop_words(change: DropThread) -> Iterator[Word]:
     yield int(rows is not None)
     if rows is not None:
         yield from _rows(rows, rows.segments)
-        yield int(rows.bump)
+        yield int(rows.bump_generation)
         yield from registry_words(rows)
 
 

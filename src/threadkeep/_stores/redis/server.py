@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 
 from redis import exceptions
 
-from threadkeep._stores.base import Scrubbed
-from threadkeep._stores.redis.clients import Settings, Source
+from threadkeep._stores.base import ScrubReport
+from threadkeep._stores.redis.clients import ClientSource, RedisSettings
 from threadkeep._stores.redis.failures import DRIVER_ERRORS, lost, mapped, passes
 from threadkeep._stores.redis.reads import Question
 from threadkeep._stores.redis.rows import index_of, keys_of
-from threadkeep._stores.redis.scripts import Call, call
+from threadkeep._stores.redis.scripts import RedisCommand, call
 from threadkeep._stores.retries import again
 from threadkeep.errors import LockedError
 
@@ -105,7 +105,7 @@ class Generations:
 class Server:
     """A server, or a cluster of them."""
 
-    def __init__(self, source: Source, settings: Settings) -> None:
+    def __init__(self, source: ClientSource, settings: RedisSettings) -> None:
         self._source = source
         self._settings = settings
         self.index = index_of(settings.prefix)
@@ -130,7 +130,9 @@ class Server:
         """Wait for some seconds."""
         await self._source.pause(seconds)
 
-    async def sent(self, calls: Sequence[Call], losses: list[Exception] | None = None) -> list[Any]:
+    async def sent(
+        self, calls: Sequence[RedisCommand], losses: list[Exception] | None = None
+    ) -> list[Any]:
         """Return the server's answers, after retries where a failure passes.
 
         Failures are added to `losses`: what was sent may have been done.
@@ -150,7 +152,7 @@ class Server:
             partial(self._send, calls), passes, self._source.pause, self._count_retry
         )
 
-    async def _send(self, calls: Sequence[Call]) -> list[Any]:
+    async def _send(self, calls: Sequence[RedisCommand]) -> list[Any]:
         answers = await self._source.send(calls)
         self._was_reached = True
         for found in answers:
@@ -173,7 +175,7 @@ class Server:
         answers = await self.sent([self._reading(thread, [question]) for thread, question in asked])
         return [found for (found,) in answers]
 
-    def _reading(self, thread: str, questions: Sequence[Question]) -> Call:
+    def _reading(self, thread: str, questions: Sequence[Question]) -> RedisCommand:
         used = any(question.is_use for question in questions)
         refresh = int(self._settings.ttl_refresh_on_read and used)
         words = [word for q in questions for word in (q.name, len(q.words), *q.words)]
@@ -183,7 +185,7 @@ class Server:
         """Return ids in the index, in order, from behind `after` on."""
         begin = "-" if after is None else b"(" + after.encode()
         words = ("ZRANGEBYLEX", self.index, begin, "+", "LIMIT", 0, limit)
-        (found,) = await self.sent([Call(words)])
+        (found,) = await self.sent([RedisCommand(words)])
         return [member.decode() for member in found]
 
     async def pages(self, size: int, after: str | None = None) -> AsyncIterator[list[str]]:
@@ -195,8 +197,8 @@ class Server:
                 return
             after = names[-1]
 
-    def _listing(self, thread: str) -> Call:
-        return Call(("ZADD", self.index, 0, thread.encode()))
+    def _listing(self, thread: str) -> RedisCommand:
+        return RedisCommand(("ZADD", self.index, 0, thread.encode()))
 
     async def sweep(self, thread: str) -> None:
         """Take a missing thread out of the index.
@@ -205,8 +207,8 @@ class Server:
         it puts it there once more.)
         """
         first, member = keys_of(self.prefix, thread)[0], thread.encode()
-        await self.sent([Call(("ZREM", self.index, member))])
-        (there,) = await self.sent([Call(("EXISTS", first))])
+        await self.sent([RedisCommand(("ZREM", self.index, member))])
+        (there,) = await self.sent([RedisCommand(("EXISTS", first))])
         if there:
             await self.sent([self._listing(thread)])
 
@@ -239,7 +241,7 @@ _FILES = {
 _BUSY = ("aof_rewrite_in_progress", "aof_rewrite_scheduled", "rdb_bgsave_in_progress")
 
 
-async def scrub(server: Server) -> Scrubbed:
+async def scrub(server: Server) -> ScrubReport:
     """Rewrite the files that the server keeps. See `Backend.scrub`.
 
     Raises:
@@ -248,27 +250,27 @@ async def scrub(server: Server) -> Scrubbed:
     """
     cleared = ["the server's memory"]
     if server.is_cluster:
-        return Scrubbed((*cleared,), (_CLUSTER, _ELSEWHERE))
+        return ScrubReport((*cleared,), (_CLUSTER, _ELSEWHERE))
     try:
         info = await _info(server)
-        (saves,) = await server.sent([Call(("CONFIG GET", "save"))])
+        (saves,) = await server.sent([RedisCommand(("CONFIG GET", "save"))])
         if int(info["aof_enabled"]):
             cleared.append(await _rewrite(server, "BGREWRITEAOF"))
         if not saves.get("save"):
-            return Scrubbed((*cleared,), (_NO_SNAPSHOTS, _ELSEWHERE))
+            return ScrubReport((*cleared,), (_NO_SNAPSHOTS, _ELSEWHERE))
         cleared.append(await _rewrite(server, "BGSAVE"))
     except exceptions.ResponseError as error:
         if not isinstance(error, exceptions.NoPermissionError) and _MISSING not in str(error):
             raise
-        return Scrubbed((*cleared,), (_BY_HAND, _ELSEWHERE))
-    return Scrubbed((*cleared,), (_ELSEWHERE,))
+        return ScrubReport((*cleared,), (_BY_HAND, _ELSEWHERE))
+    return ScrubReport((*cleared,), (_ELSEWHERE,))
 
 
 async def _rewrite(server: Server, command: str) -> str:
     """Rewrite a file and return its name."""
     name, status = _FILES[command]
     await _wait_until_idle(server, command)
-    await server.sent([Call((command,))])
+    await server.sent([RedisCommand((command,))])
     info = await _wait_until_idle(server, command)
     if info[status] != "ok":
         raise LockedError(
@@ -292,6 +294,6 @@ async def _wait_until_idle(server: Server, command: str) -> Mapping[str, Any]:
 
 
 async def _info(server: Server) -> Mapping[str, Any]:
-    (info,) = await server.sent([Call(("INFO", "persistence"))])
+    (info,) = await server.sent([RedisCommand(("INFO", "persistence"))])
     found: Mapping[str, Any] = info
     return found

@@ -26,15 +26,15 @@ from threadkeep._core.engine.model import (
     ScanCheckpoints,
     Sizes,
     StoredCheckpoint,
-    ThreadSize,
+    StoredThreadSize,
 )
 from threadkeep._core.engine.thread_entry import (
     CountThreads,
+    EntryUpdate,
     SearchThreads,
     ThreadEntry,
     ThreadQuery,
     ThreadStatus,
-    Touch,
     is_record_label,
 )
 from threadkeep._stores.records import matches
@@ -51,7 +51,7 @@ from threadkeep._stores.redis.rows import (
     unpack_entry,
     unpack_text,
 )
-from threadkeep._stores.redis.scripts import Call
+from threadkeep._stores.redis.scripts import RedisCommand
 from threadkeep._stores.redis.server import Server
 
 _TIMES = ("created_at", "updated_at")
@@ -68,13 +68,13 @@ async def answer(read: Read, server: Server) -> Any:
 # -- telling the index -----------------------------------------------------------------
 
 
-def beforehand(change: Change, prefix: str) -> list[Call]:
+def beforehand(change: Change, prefix: str) -> list[RedisCommand]:
     """Return the calls that tell the index of a change before it is made."""
     if isinstance(change, CopyThread):
         return []
     thread, calls = change.thread, []
     put = change.rows if isinstance(change, DropThread) else change
-    touch = (put.touch if isinstance(put, Batch) else None) or Touch()
+    touch = (put.touch if isinstance(put, Batch) else None) or EntryUpdate()
     entry = change.entry if put is None or change.entry is not None else put.entry
     if isinstance(change, DropThread) and change.now:
         calls.append(_added(prefix, f"state:{ThreadStatus.DELETED}", thread))
@@ -98,23 +98,23 @@ def _searched(labels: Iterable[str]) -> Iterator[str]:
     return (f"label:{label}" for label in labels if not is_record_label(label))
 
 
-def _listed(prefix: str, thread: str, created: int, updated: int, how: str) -> list[Call]:
+def _listed(prefix: str, thread: str, created: int, updated: int, how: str) -> list[RedisCommand]:
     member = thread.encode()
     return [
-        Call(("ZADD", times_of(prefix, "created_at"), "NX", created, member)),
-        Call(("ZADD", times_of(prefix, "updated_at"), how, updated, member)),
+        RedisCommand(("ZADD", times_of(prefix, "created_at"), "NX", created, member)),
+        RedisCommand(("ZADD", times_of(prefix, "updated_at"), how, updated, member)),
     ]
 
 
-def _added(prefix: str, term: str, thread: str) -> Call:
-    return Call(("SADD", term_of(prefix, term), thread.encode()))
+def _added(prefix: str, term: str, thread: str) -> RedisCommand:
+    return RedisCommand(("SADD", term_of(prefix, term), thread.encode()))
 
 
-def _removed(prefix: str, term: str | bytes, thread: str) -> Call:
-    return Call(("SREM", term_of(prefix, term), thread.encode()))
+def _removed(prefix: str, term: str | bytes, thread: str) -> RedisCommand:
+    return RedisCommand(("SREM", term_of(prefix, term), thread.encode()))
 
 
-def afterwards(change: Change, answer: Sequence[bytes], prefix: str) -> list[Call]:
+def afterwards(change: Change, answer: Sequence[bytes], prefix: str) -> list[RedisCommand]:
     """Return the calls that tell the index what only the script of a change knew."""
     if len(answer) <= 2:  # noqa: PLR2004 - it was refused, or done before
         return []
@@ -129,9 +129,11 @@ def afterwards(change: Change, answer: Sequence[bytes], prefix: str) -> list[Cal
         calls.append(_added(prefix, f"state:{after.decode()}", thread))
     if after and (before in (b"", b"deleted") or not isinstance(change, Batch)):
         for name, at in zip(_TIMES, (created_at, updated_at), strict=True):
-            calls.append(Call(("ZADD", times_of(prefix, name), at, thread.encode())))
+            calls.append(RedisCommand(("ZADD", times_of(prefix, name), at, thread.encode())))
     if not after:
-        calls += [Call(("ZREM", times_of(prefix, name), thread.encode())) for name in _TIMES]
+        calls += [
+            RedisCommand(("ZREM", times_of(prefix, name), thread.encode())) for name in _TIMES
+        ]
     return calls
 
 
@@ -173,7 +175,9 @@ async def _few(query: ThreadQuery, server: Server) -> AsyncIterator[list[ThreadE
     choices += [[f"state:{state}" for state in query.states]] if query.states else []
     choices += [[f"origin:{query.origin}"]] if query.origin is not None else []
     terms = [term for choice in choices for term in choice]
-    counts = await server.sent([Call(("SCARD", term_of(server.prefix, term))) for term in terms])
+    counts = await server.sent(
+        [RedisCommand(("SCARD", term_of(server.prefix, term))) for term in terms]
+    )
     sizes = dict(zip(terms, counts, strict=True))
     weights = [sum(sizes[term] for term in choice) for choice in choices]
     if not weights or min(weights) > _FEW:
@@ -187,7 +191,7 @@ async def _with_terms(
     """Yield those that match among the threads of some terms; the others are taken out."""
     keys = [term_of(server.prefix, term) for term in terms]
     members: dict[bytes, list[bytes]] = {}
-    sets = await server.sent([Call(("SMEMBERS", key)) for key in keys])
+    sets = await server.sent([RedisCommand(("SMEMBERS", key)) for key in keys])
     for key, found in zip(keys, sets, strict=True):
         for member in found:
             members.setdefault(member, []).append(key)
@@ -212,11 +216,13 @@ async def _take_out(strays: Sequence[tuple[bytes, str]], server: Server, kind: s
 
     Those that another process has just put there are put back.
     """
-    await server.sent([Call((f"{kind}REM", key, name.encode())) for key, name in strays])
+    await server.sent([RedisCommand((f"{kind}REM", key, name.encode())) for key, name in strays])
     entries = await _entries([name for _, name in strays], server)
     for (key, _), entry in zip(strays, entries, strict=True):
         if entry is not None and key in (places := _places_of(entry, server)):
-            await server.sent([Call((f"{kind}ADD", key, *places[key], entry.thread.encode()))])
+            await server.sent(
+                [RedisCommand((f"{kind}ADD", key, *places[key], entry.thread.encode()))]
+            )
 
 
 def _places_of(entry: ThreadEntry, server: Server) -> dict[bytes, tuple[int, ...]]:
@@ -265,7 +271,7 @@ async def _names(read: SearchThreads, server: Server) -> AsyncIterator[list[str]
     name += "LEX" if by_name else "SCORE"
     offset, size = 0, max(read.limit + 1, 2)
     while True:
-        (ids,) = await server.sent([Call((name, key, begin, end, "LIMIT", offset, size))])
+        (ids,) = await server.sent([RedisCommand((name, key, begin, end, "LIMIT", offset, size))])
         yield [member.decode() for member in ids]
         if len(ids) < size:
             return
@@ -279,7 +285,7 @@ async def _names(read: SearchThreads, server: Server) -> AsyncIterator[list[str]
 async def _entries(names: Sequence[str], server: Server) -> list[ThreadEntry | None]:
     # (no script: of this one key a command tells one state, and is three times as fast)
     keys = [keys_of(server.prefix, name)[0] for name in names]
-    rows = await server.sent([Call(("HGETALL", key)) for key in keys])
+    rows = await server.sent([RedisCommand(("HGETALL", key)) for key in keys])
     return [unpack_entry(name, row) for name, row in zip(names, rows, strict=True)]
 
 
@@ -319,14 +325,14 @@ def _run_id(member: bytes) -> object:
 
 async def _sizes(read: ReadSizes, server: Server) -> Sizes:
     total = 0
-    found: list[ThreadSize] = []
+    found: list[StoredThreadSize] = []
     async for name, ((_, *counts), (rows, segments, memory)) in _ask_all(server, "counts", "bytes"):
         total += memory
         wanted = read.after is None or name > read.after
         if wanted and len(found) < read.limit and any(counts):
             checkpoints, writes, places, _ = counts
             sizes = (checkpoints, writes, places, rows, segments)
-            found.append(ThreadSize(name, *sizes))
+            found.append(StoredThreadSize(name, *sizes))
     return Sizes(total, tuple(found))
 
 

@@ -17,10 +17,10 @@ from threadkeep._stores.sqlite.known import (
     NOTHING,
     SIZE,
     TIME,
-    Heap,
     Known,
+    KnownHeap,
+    KnownThread,
     Space,
-    Thread,
 )
 from threadkeep._stores.sqlite.records import (
     ManyRows,
@@ -114,7 +114,7 @@ class _Columns:
         )
         self._of_many = attrgetter(*names)
 
-    def set(self, db: sqlite3.Connection, threads: Sequence[Thread]) -> None:
+    def set(self, db: sqlite3.Connection, threads: Sequence[KnownThread]) -> None:
         """Set them as these threads have them, and add those that are new."""
         if len(threads) == 1 and threads[0].changed != NEW:
             db.execute(self._one, self._of_one(threads[0]))
@@ -207,12 +207,12 @@ def _learn(db: sqlite3.Connection, known: Known, questions: Sequence[_Question])
     return damaged
 
 
-def _thread(name: str, number: int | None, *columns: Any) -> Thread:
+def _thread(name: str, number: int | None, *columns: Any) -> KnownThread:
     if number is None:
-        return Thread(name, is_whole=True)
+        return KnownThread(name, is_whole=True)
     heap, generation, deleted_at, created_at, updated_at, size, revision, *rest = columns
     times = (deleted_at, created_at, updated_at)
-    return Thread(name, number, heap, generation or 0, *times, size or 0, revision or 0, *rest)
+    return KnownThread(name, number, heap, generation or 0, *times, size or 0, revision or 0, *rest)
 
 
 def _id(packed: bytes | str | None) -> str:
@@ -236,7 +236,7 @@ class _Run:
     def __init__(self, db: sqlite3.Connection, known: Known) -> None:
         self._db = db
         self._known = known
-        self._threads: dict[str, Thread] = {}
+        self._threads: dict[str, KnownThread] = {}
         self._segments: list[tuple[Any, ...]] = []
         self._checkpoints: list[tuple[Any, ...]] = []
         self._writes: list[tuple[Any, ...]] = []
@@ -273,7 +273,7 @@ class _Run:
                     thread.edited()
         return None
 
-    def _take_segments(self, thread: Thread, heap: Heap, batch: Batch) -> bool:
+    def _take_segments(self, thread: KnownThread, heap: KnownHeap, batch: Batch) -> bool:
         """Take a batch's drops and segments; False, and nothing is taken, if one overlaps."""
         number = thread.heap or self._known.last_number + 1
         ends: dict[int, int] = {}
@@ -317,7 +317,7 @@ class _Run:
         if self._segments:
             _SEGMENTS.run(db, sorted(self._segments, key=_place))
             self._segments = []
-        changed: dict[int, list[Thread]] = {}
+        changed: dict[int, list[KnownThread]] = {}
         for thread in self._threads.values():
             if thread.changed:
                 changed.setdefault(thread.changed, []).append(thread)

@@ -11,7 +11,7 @@ from threadkeep._stores.sqlite import salvage
 from threadkeep._stores.sqlite.changes import commit_many
 from threadkeep._stores.sqlite.connections import Connections
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, mapped
-from threadkeep._stores.sqlite.opening import Location, finder
+from threadkeep._stores.sqlite.opening import DatabaseLocation, finder
 from threadkeep._stores.sqlite.reads import checkpoint, needs_transaction, reply
 from threadkeep._stores.sqlite.usage import item_usage
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from threadkeep._core.engine.model import Change, Read, ThreadState
-    from threadkeep._stores.base import Scrubbed
+    from threadkeep._stores.base import ScrubReport
     from threadkeep._stores.sqlite.opening import Database
 
 
@@ -53,7 +53,9 @@ class SqliteBackend(Backend):
             )
         mode = "ro" if read_only else "rwc"
         find = finder(database)
-        self._connections = Connections(lambda: Location(find(), synchronous, busy_timeout, mode))
+        self._connections = Connections(
+            lambda: DatabaseLocation(find(), synchronous, busy_timeout, mode)
+        )
 
     @property
     def connections(self) -> Connections:
@@ -61,7 +63,7 @@ class SqliteBackend(Backend):
         return self._connections
 
     @property
-    def location(self) -> Location:
+    def location(self) -> DatabaseLocation:
         """Path and mode of the file. Opens it."""
         return self._connections.location
 
@@ -147,7 +149,7 @@ class SqliteBackend(Backend):
         with self._connections.reading() as db:
             return item_usage(db, now)
 
-    def scrub(self, *, rewrite: bool) -> Scrubbed:
+    def scrub(self, *, rewrite: bool) -> ScrubReport:
         """Rewrite the file, in either case. See `Backend.scrub`."""
         del rewrite  # (readers continue meanwhile, and writers wait: nobody is kept out)
         from threadkeep._stores.sqlite.maintenance import scrub  # noqa: PLC0415 - seldom needed

@@ -55,7 +55,7 @@ def _apply(db: sqlite3.Connection, batch: Batch) -> None:
         raise refusal
     if batch.removes:
         _remove_rows(db, number, batch)
-    if batch.bump:
+    if batch.bump_generation:
         db.execute(_BUMP, (number, number))
 
 

@@ -19,7 +19,7 @@ from threadkeep._stores.first_use import FirstUse
 from threadkeep._stores.sqlite import wal_index
 from threadkeep._stores.sqlite.failures import named
 from threadkeep._stores.sqlite.known import Known
-from threadkeep._stores.sqlite.opening import Location, open_first, transaction
+from threadkeep._stores.sqlite.opening import DatabaseLocation, open_first, transaction
 from threadkeep.errors import ClosedError, LockedError
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ class Connections:
     `find` names the database when it is opened: see `FirstUse`.
     """
 
-    def __init__(self, find: Callable[[], Location]) -> None:
+    def __init__(self, find: Callable[[], DatabaseLocation]) -> None:
         self._find = find
-        self._location: Location | None = None
+        self._location: DatabaseLocation | None = None
         self._writer: sqlite3.Connection | None = None
         self._idle: list[sqlite3.Connection] = []
         self._inherited: list[sqlite3.Connection] = []
@@ -73,7 +73,7 @@ class Connections:
             self._location, self.known = location, Known(location.path)
 
     @property
-    def location(self) -> Location:
+    def location(self) -> DatabaseLocation:
         """Path and mode of the database. Opens it: `write_lock` is not held then."""
         if self._location is None:
             self.open()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from threadkeep._core.engine.model import Batch, CheckpointRow, WriteRow
-    from threadkeep._core.engine.thread_entry import Move, Touch
+    from threadkeep._core.engine.thread_entry import EntryUpdate, StateTransition
     from threadkeep._stores.sqlite.wal_index import WalIndex
 
 NOTHING, SIZE, TIME, ENTRY, NEW = range(5)
@@ -37,7 +37,7 @@ _MOST_WRITTEN = 8  # checkpoints of a namespace whose writes are counted
 _MOST_BYTES = 16 * 1024  # of a head
 
 
-class Head(NamedTuple):
+class KnownHead(NamedTuple):
     """The greatest visible checkpoint of a thread's root namespace, which has no child.
 
     It is out of date once the heap has another `layout`.
@@ -57,7 +57,7 @@ class Head(NamedTuple):
         return size <= _MOST_BYTES
 
 
-class Heap:
+class KnownHeap:
     """The ends of the logs of a thread, or of several that share them.
 
     With `is_whole`, a log that has no end here is known to be empty. `layout` is another object
@@ -102,7 +102,7 @@ class Space:
 
 
 @dataclass(slots=True)
-class Thread:
+class KnownThread:
     """The columns that batches read and change, the namespaces, and the head.
 
     `number` is 0 where there is no row yet; `changed` tells what of it is not stored yet. With
@@ -123,7 +123,7 @@ class Thread:
     changed: int = NOTHING
     is_whole: bool = False
     spaces: dict[str, Space] = field(default_factory=dict)
-    head: Head | None = None
+    head: KnownHead | None = None
     keyframe: tuple[Segment, object] | None = None  # the last one, and the heap's layout then
     early: list[WriteRow] = field(default_factory=list)  # on the next head, which is not there yet
 
@@ -149,8 +149,8 @@ class Thread:
 
     # -- the entry ---------------------------------------------------------------------
 
-    def tell(self, touch: Touch, now: int) -> None:
-        """Apply a touch, but for its labels. See `Touch`."""
+    def tell(self, touch: EntryUpdate, now: int) -> None:
+        """Apply a touch, but for its labels. See `EntryUpdate`."""
         if touch.size or touch.whole:
             self.size = touch.size + (0 if touch.whole else self.size)
             self.changed = self.changed or SIZE
@@ -166,7 +166,7 @@ class Thread:
             self.updated_at = touch.at
             self.changed = max(self.changed, TIME)
 
-    def _is_past(self, move: Move) -> bool:
+    def _is_past(self, move: StateTransition) -> bool:
         """Return True if nothing waits that the move does not end."""
         if self.waits_at is None:
             return True
@@ -181,15 +181,15 @@ class Thread:
     # -- the head ----------------------------------------------------------------------
 
     def set_head(
-        self, heap: Heap, row: CheckpointRow, keyframe: Segment | None, writes: list[WriteRow]
+        self, heap: KnownHeap, row: CheckpointRow, keyframe: Segment | None, writes: list[WriteRow]
     ) -> None:
         """Remember a head, if it is whole and small."""
-        head = None if keyframe is None else Head(row, keyframe, writes, heap.layout)
+        head = None if keyframe is None else KnownHead(row, keyframe, writes, heap.layout)
         self.head = head if head is not None and head.is_small else None
         if self.head is not None:
             self.keyframe = self.head.keyframe, heap.layout
 
-    def add_row(self, heap: Heap, row: CheckpointRow, batch: Batch) -> None:
+    def add_row(self, heap: KnownHeap, row: CheckpointRow, batch: Batch) -> None:
         """Note a checkpoint that a batch adds: it may be the new head."""
         space = self.space(row.ns)
         if not row.ns:
@@ -206,7 +206,7 @@ class Thread:
             return
         self.set_head(heap, row, keyframe, writes)
 
-    def _keyframe_of(self, heap: Heap, row: CheckpointRow, batch: Batch) -> Segment | None:
+    def _keyframe_of(self, heap: KnownHeap, row: CheckpointRow, batch: Batch) -> Segment | None:
         """Return a row's keyframe, if its batch has it or the rows before have the same."""
         keyframe = _holder(batch.segments, row)
         if keyframe is None and self.keyframe is not None and self.keyframe[1] is heap.layout:
@@ -242,8 +242,8 @@ class Known:
     def __init__(self, path: str = MEMORY) -> None:
         self._path = path
         self.last_number = 0  # the greatest of all threads; 0: not known
-        self.threads: dict[str, Thread] = {}
-        self.heaps: dict[int, Heap] = {}
+        self.threads: dict[str, KnownThread] = {}
+        self.heaps: dict[int, KnownHeap] = {}
         self._version = 0
         self._stamp: tuple[int, int] | None = None  # None: a write is under way
         self._index: WalIndex | None = None
@@ -324,7 +324,7 @@ class Known:
         is_asked = read.id is None or read.id == state.found.row.id
         return state if is_asked and self._is_newest(header) else None
 
-    def thread(self, name: str) -> tuple[Thread | None, Heap | None]:
+    def thread(self, name: str) -> tuple[KnownThread | None, KnownHeap | None]:
         """Return a thread that is about to change, and its heap, as far as they are known."""
         self._changed.add(name)
         thread = self.threads.pop(name, None)
@@ -337,13 +337,13 @@ class Known:
         self.heaps[thread.heap] = heap
         return thread, heap
 
-    def heap_of(self, thread: Thread) -> Heap:
+    def heap_of(self, thread: KnownThread) -> KnownHeap:
         """Return a thread's heap. A thread that is not stored has an empty one."""
         if not thread.number:
-            return Heap(is_whole=True)
+            return KnownHeap(is_whole=True)
         heap = self.heaps.get(thread.heap)
         if heap is None:
-            heap = self.heaps[thread.heap] = Heap(is_whole=False)
+            heap = self.heaps[thread.heap] = KnownHeap(is_whole=False)
         return heap
 
     def head(self, read: ReadCheckpoint) -> ThreadState | None:

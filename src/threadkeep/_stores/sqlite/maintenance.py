@@ -11,9 +11,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from threadkeep._stores.base import Scrubbed
+from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.sqlite.failures import named
-from threadkeep._stores.sqlite.opening import MEMORY, Location, open_first, transaction
+from threadkeep._stores.sqlite.opening import MEMORY, DatabaseLocation, open_first, transaction
 from threadkeep.errors import InvalidArgumentError, LockedError, OpenError, ThreadExistsError
 
 if TYPE_CHECKING:
@@ -68,14 +68,14 @@ SELECT name FROM sqlite_master WHERE name IN ('threadkeep_memory_text', 'tk_item
 _REWRITE_INDEX = "INSERT INTO {name} ({name}) VALUES ('optimize')"
 
 
-def scrub(connections: Connections) -> Scrubbed:
+def scrub(connections: Connections) -> ScrubReport:
     """Rewrite the database, and empty its WAL. See `Backend.scrub`.
 
     Needs as much free space as the file takes, twice for a while. Others may read meanwhile,
     and wait to write.
     """
     if connections.location.in_memory:
-        return Scrubbed()
+        return ScrubReport()
     with connections.write_lock, named(connections.location.path):
         db = connections.writer()
         for (name,) in db.execute(_INDEXES).fetchall():
@@ -88,7 +88,7 @@ def scrub(connections: Connections) -> Scrubbed:
             " connection is reading a state from before.",
             hint="End its transaction (a long read, a backup).",
         )
-    return Scrubbed(("the SQLite file and its WAL, rewritten",), (_COPIES,))
+    return ScrubReport(("the SQLite file and its WAL, rewritten",), (_COPIES,))
 
 
 def _emptied(db: sqlite3.Connection, seconds: float) -> bool:
@@ -143,7 +143,7 @@ def back_up(path: str, file: Path, progress: Callable[[int, int], None]) -> int:
     called with how many pages are copied, and how many there are.
     """
     _check_is_file(path)
-    _, source = open_first(Location(path, "full", _BUSY_SECONDS, "rw"))
+    _, source = open_first(DatabaseLocation(path, "full", _BUSY_SECONDS, "rw"))
     with closing(source), closing(sqlite3.connect(file, isolation_level=None)) as target:
         with named(path):
             # Within a transaction of ours, nothing that others commit makes it start again.
@@ -171,9 +171,9 @@ def restore(file: Path, path: str, now: int, *, replace: bool) -> int:
     _check_is_file(str(file))
     if Path(path).exists() and file.samefile(path):
         raise InvalidArgumentError(f"{path} is the backup itself.", hint="Name another file.")
-    found, copy = open_first(Location(str(file), "full", _BUSY_SECONDS, "ro"))
+    found, copy = open_first(DatabaseLocation(str(file), "full", _BUSY_SECONDS, "ro"))
     copy.close()
-    _, db = open_first(Location(str(Path(path).absolute()), "full", _BUSY_SECONDS))
+    _, db = open_first(DatabaseLocation(str(Path(path).absolute()), "full", _BUSY_SECONDS))
     with closing(db), named(path):
         db.execute("ATTACH ? AS backup", (found.uri,))
         with transaction(db):

@@ -9,7 +9,7 @@ from contextlib import closing
 from threadkeep._core.messages import Messages
 from threadkeep._stores.message_index import NO_EDITS, Edits, Hit, indexed, wanted
 from threadkeep._stores.sqlite.connections import Connections
-from threadkeep._stores.sqlite.opening import Location
+from threadkeep._stores.sqlite.opening import DatabaseLocation
 from threadkeep.errors import NewerDatabaseError, StateError
 
 # A message's key is the number of its thread (from bit 40), its position (28 bits) and a lane
@@ -98,7 +98,9 @@ class SqliteIndex:
     """
 
     def __init__(self, path: str, *, busy_timeout: float = 30.0) -> None:
-        self._connections = Connections(lambda: Location(path, "normal", busy_timeout, "rw"))
+        self._connections = Connections(
+            lambda: DatabaseLocation(path, "normal", busy_timeout, "rw")
+        )
         with self._connections.reading() as db:
             is_made = _is_made(db)
         if not is_made:

@@ -166,7 +166,7 @@ _CHECKPOINT_PAGES = 2000  # the WAL is copied into the file when it holds this m
 _WAL_BYTES = 8 << 20  # and its own file is cut back to this size then
 
 
-class Location(NamedTuple):
+class DatabaseLocation(NamedTuple):
     """Path and mode of a database.
 
     `mode` is SQLite's: `rwc` makes the file where there is none; `rw` does not; `ro` reads only;
@@ -225,7 +225,7 @@ class Location(NamedTuple):
         return f"file:{quote_from_bytes(os.fsencode(self.path))}?{query}"
 
 
-def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
+def open_first(location: DatabaseLocation) -> tuple[DatabaseLocation, sqlite3.Connection]:
     """Open the database for writing, and make it where there is none; or only read it.
 
     Returns the location in the mode that later connections use, and the connection.
@@ -249,7 +249,7 @@ def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
     return (location._replace(mode="rw") if location.mode == "rwc" else location), db
 
 
-def _as_found(location: Location) -> Location:
+def _as_found(location: DatabaseLocation) -> DatabaseLocation:
     path = Path(location.path)
     if not path.parent.is_dir():
         raise errors.OpenError(
@@ -270,7 +270,7 @@ def _as_found(location: Location) -> Location:
     return location
 
 
-def _prepare(db: sqlite3.Connection, location: Location) -> None:
+def _prepare(db: sqlite3.Connection, location: DatabaseLocation) -> None:
     with transaction(db, "BEGIN"):
         ours = is_ours(db, location.path)
     if not ours and location.mode != "rwc":

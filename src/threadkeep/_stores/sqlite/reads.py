@@ -420,7 +420,7 @@ def _sizes(db: sqlite3.Connection, read: model.ReadSizes) -> model.Sizes:
         segments, segment_bytes = 0, 0
         if is_first:
             segments, segment_bytes = db.execute(_SEGMENT_SIZES, (heap,)).fetchone()
-        size = model.ThreadSize(
+        size = model.StoredThreadSize(
             thread, rows, writes, segments, row_bytes + write_bytes, segment_bytes
         )
         threads.append(size)

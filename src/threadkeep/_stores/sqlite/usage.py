@@ -15,8 +15,8 @@ from threadkeep._core.engine.usage import (
     SAMPLED_ITEMS,
     ItemUsage,
     ReadUsage,
+    StoreUsage,
     ThreadUsage,
-    Usage,
     hours_of,
 )
 
@@ -100,7 +100,7 @@ _ENTRIES = "SELECT count(*), total(size) FROM tk_cache WHERE size > 0"
 _INDEX = re.compile(r"CREATE INDEX (\w+)[^;]*")
 
 
-def usage(db: sqlite3.Connection, read: ReadUsage) -> Usage:
+def usage(db: sqlite3.Connection, read: ReadUsage) -> StoreUsage:
     """Answer a `ReadUsage`."""
     values = {**read._asdict(), "since": read.now - DAY}
     threads, size, idle, idle_bytes, checkpoints, writes, total = db.execute(
@@ -110,7 +110,7 @@ def usage(db: sqlite3.Connection, read: ReadUsage) -> Usage:
         tuple([ThreadUsage(*row) for row in db.execute(text, values)])
         for text in (LARGEST, BUSIEST, SAMPLE)
     )
-    return Usage(
+    return StoreUsage(
         total=total,
         threads=threads,
         bytes=size,

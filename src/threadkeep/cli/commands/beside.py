@@ -68,7 +68,7 @@ def messages(
             raise not_found(CheckpointRef(thread, "", None))
         found: list[ArchivedMessage] = []
         with suppress(InvalidArgumentError, NotFoundError):  # (its values are no messages)
-            found = _layered(saver, channel).archive(thread, query=search)
+            found = _layered(saver, channel).search_messages(thread, query=search)
     found.sort(key=lambda one: one.position)
     shown = found[-last:] if last else found
     document = {"thread": thread, "messages": [*map(_document, shown)], "found": len(found)}

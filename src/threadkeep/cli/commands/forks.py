@@ -16,7 +16,7 @@ from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import Drawn, line, made_by, moment, plural, print_thread, table, text
 from threadkeep.errors import MergeConflictError
 from threadkeep.savers.saver import Saver
-from threadkeep.threads import Merge
+from threadkeep.threads import MergeReport
 from threadkeep.threads.forks.branches import BranchCheckpoint, Branches
 
 
@@ -68,7 +68,9 @@ def merge(
     return 1 if is_conflict else 0
 
 
-def _merge(saver: Saver, fork: str, into: str, strategy: Side | None, *, dry_run: bool) -> Merge:
+def _merge(
+    saver: Saver, fork: str, into: str, strategy: Side | None, *, dry_run: bool
+) -> MergeReport:
     """Merge, or return what a merge without conflicts would take."""
     try:
         return saver.threads.merge_fork(fork, into, strategy, dry_run=dry_run)
@@ -76,7 +78,7 @@ def _merge(saver: Saver, fork: str, into: str, strategy: Side | None, *, dry_run
         return saver.threads.merge_fork(fork, into, dry_run=True)
 
 
-def _merge_lines(found: Merge, *, dry_run: bool, is_conflict: bool) -> Iterator[Drawn]:
+def _merge_lines(found: MergeReport, *, dry_run: bool, is_conflict: bool) -> Iterator[Drawn]:
     rows = [(name, "fork", "theirs") for name in found.channels]
     rows += [
         (one.channel, "both", "conflict" if is_conflict else str(one.resolution))

@@ -228,7 +228,9 @@ def versions(
 ) -> None:
     """List versions of a channel, up to the head or to a checkpoint."""
     with session.open_to_read() as saver:
-        found = saver.threads.versions(thread, channel, namespace, limit + 1, checkpoint=checkpoint)
+        found = saver.threads.versions(
+            thread, channel, namespace, limit + 1, checkpoint_id=checkpoint
+        )
     if not found:
         raise NotFoundError("The thread never had this channel.", thread=thread, channel=channel)
     shown, more = found[:limit], len(found) > limit

@@ -16,7 +16,7 @@ from threadkeep._core.codec.raw import RawCodec
 from threadkeep._core.engine.operation import call
 from threadkeep._core.texts import size
 from threadkeep._run.layered_store import store_of
-from threadkeep._stores.items.values import Packer
+from threadkeep._stores.items.values import ItemPacker
 from threadkeep.cache import NodeCache
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import FULL, YES, argument, flag, option
@@ -41,7 +41,7 @@ def _opened(session: Session, *, read_only: bool) -> Iterator[Store | None]:
             yield None
             return
         if session.raw:
-            packer = Packer(codec=RawCodec())
+            packer = ItemPacker(codec=RawCodec())
             store._engine = replace(store._engine, packer=packer)  # noqa: SLF001 - only to show
         with store:
             yield store

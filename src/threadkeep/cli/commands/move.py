@@ -32,7 +32,7 @@ from threadkeep.cli.stores import (
 )
 from threadkeep.cli.terminal import Drawn, plural, skipped_lines, table, text
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, WrongKeyError
-from threadkeep.threads import Adopted, Filters, Mirrored
+from threadkeep.threads import AdoptReport, Filters, MirrorReport
 from threadkeep.threads.transfer.bundles import check_is_bundle
 from threadkeep.threads.transfer.sources.base import KEY_SIZES
 
@@ -181,7 +181,7 @@ def _read_key(file: Path | None) -> bytes | None:
     return data if len(data) in KEY_SIZES else data.rstrip(b"\r\n")
 
 
-def _adopt_lines(done: Adopted, *, dry_run: bool) -> Iterator[Drawn]:
+def _adopt_lines(done: AdoptReport, *, dry_run: bool) -> Iterator[Drawn]:
     rows = [(name, "replaced", "") for name in done.replaced]
     rows += [(name, "forked", f"as {fork}") for name, fork in done.forks.items()]
     rows += [(name, "conflict", reason) for name, reason in done.conflicts.items()]
@@ -242,7 +242,7 @@ _NOTES = {
 }
 
 
-def _mirror_lines(done: Mirrored, *, dry_run: bool, full: bool) -> Iterator[Drawn]:
+def _mirror_lines(done: MirrorReport, *, dry_run: bool, full: bool) -> Iterator[Drawn]:
     names = ("added", "extended", "replaced", "deleted", "archived", "newer")
     groups: dict[str, list[str]] = {name: getattr(done, name) for name in names}
     rows = [(id, text(name), _NOTES.get(name, "")) for name, ids in groups.items() for id in ids]

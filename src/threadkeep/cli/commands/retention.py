@@ -33,7 +33,7 @@ from threadkeep.errors import (
     invalid,
 )
 from threadkeep.savers.saver import Saver
-from threadkeep.threads import Collected, GcReport, ThreadInfo, TierReport
+from threadkeep.threads import CollectedThread, GcReport, ThreadInfo, TierReport
 
 _TIMES = {"max_age", "ttl", "warm"}
 EVERY = option("--every TIME", "Repeat at this interval, such as 10m.")
@@ -207,7 +207,7 @@ def _collect(
     session: Session, url: str, limits: Retention, threads: list[str] | None, *, dry_run: bool
 ) -> int:
     with session.progress() as progress, session.open(url, read_only=dry_run) as saver:
-        report = saver.threads.gc(limits, threads=threads, dry_run=dry_run, progress=progress)
+        report = saver.threads.gc(limits, thread_ids=threads, dry_run=dry_run, progress=progress)
     document = {**asdict(report), "checkpoints": report.checkpoints, "bytes": report.bytes}
     rows = [(one.thread, one.checkpoints, one.bytes, _gc_note(one)) for one in report.threads]
     found = table(("thread", "checkpoints>", "bytes>", ""), rows)
@@ -233,7 +233,7 @@ def _summary(steps: list[str], threads: int, size: int, nothing: str) -> str:
     return f"{summary[0].upper()}{summary[1:]} ({plural(size, 'byte')})"
 
 
-def _gc_note(one: Collected) -> str:
+def _gc_note(one: CollectedThread) -> str:
     if one.skipped is not None:
         return f"skipped: {one.skipped}"
     if one.deleted is not None:
@@ -286,7 +286,7 @@ def _tiering(options: Mapping[str, Any]) -> Tiering:
 
 def _tier(session: Session, tiering: Tiering, threads: list[str] | None, *, dry_run: bool) -> int:
     with session.progress() as progress, session.open(read_only=dry_run) as saver:
-        report = saver.threads.tier(tiering, threads=threads, dry_run=dry_run, progress=progress)
+        report = saver.threads.tier(tiering, thread_ids=threads, dry_run=dry_run, progress=progress)
     document = {**asdict(report), "bytes": report.bytes}
     session.print(document, *_tier_lines(report))
     return 1 if report.skipped else 0

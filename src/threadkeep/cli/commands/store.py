@@ -195,7 +195,7 @@ def backup(
     return 1 if taken.away or taken.skipped else 0
 
 
-def _missing_lines(taken: backups.BackedUp) -> Iterator[str]:
+def _missing_lines(taken: backups.BackupReport) -> Iterator[str]:
     yield from skipped_lines(taken.skipped)
     if taken.away:
         names = ", ".join(taken.away[:_NAMES]) + (", ..." if len(taken.away) > _NAMES else "")

@@ -19,7 +19,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep._core import arguments
-from threadkeep._core.engine.operation import Aside
+from threadkeep._core.engine.operation import External
 from threadkeep._run.layers.driver import Workflow
 from threadkeep._run.write_behind import WriteBehind
 from threadkeep._run.write_behind.commit_queue import CommitQueue, Outcome, Threads
@@ -134,7 +134,7 @@ class CallQueue(CommitQueue[Call]):
 
     def push(self, call: Call) -> Workflow[None]:
         """Queue a call. Raises as `CommitQueue.add`."""
-        yield Aside(partial(self._push, call), partial(self._apush, call))
+        yield External(partial(self._push, call), partial(self._apush, call))
 
     def _push(self, call: Call) -> None:
         if not self.try_add(call.thread, call):
@@ -162,7 +162,7 @@ class CallQueue(CommitQueue[Call]):
 
     def end(self) -> Workflow[None]:
         """Make all calls, and refuse more. Raises as `CommitQueue.close`."""
-        yield Aside(self._close_here, partial(self.in_turn, self.close))
+        yield External(self._close_here, partial(self.in_turn, self.close))
 
     def _close_here(self) -> None:
         if not self.is_settled(None):
@@ -172,7 +172,7 @@ class CallQueue(CommitQueue[Call]):
     def _in_turn(self, threads: Threads, call: Callable[[], None]) -> Workflow[None]:
         if self.is_settled(threads):
             return
-        yield Aside(partial(self._here, call), partial(self.in_turn, call))
+        yield External(partial(self._here, call), partial(self.in_turn, call))
 
     def _here(self, call: Callable[[], None]) -> None:
         self._refuse_in_loop()

@@ -13,7 +13,7 @@ from threadkeep._core.engine.usage import Counters
 from threadkeep._core.policies.caching import ReadCache
 from threadkeep._run.delegate import Delegate
 from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow, both
+from threadkeep._run.layers.driver import Workflow, sync_and_async
 from threadkeep._run.write_behind import WriteBehind
 from threadkeep._run.write_behind.commit_queue import Threads
 from threadkeep.errors import InvalidArgumentError
@@ -62,7 +62,7 @@ class Wrapped(Delegate):
         """
         return self._settle(None)
 
-    flush, aflush = both(_flush)
+    flush, aflush = sync_and_async(_flush)
 
     def _end(self) -> Workflow[None]:
         """Flush, where saves are queued. Raises as `flush`."""
@@ -88,7 +88,7 @@ class Wrapped(Delegate):
                 self._heads.keep(key, found, changes, self.serde)
         return found
 
-    get_tuple, aget_tuple = both(_get_tuple)
+    get_tuple, aget_tuple = sync_and_async(_get_tuple)
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
         """See `BaseCheckpointSaver`."""
@@ -110,7 +110,9 @@ class Wrapped(Delegate):
         yield from self._settle(_threads(config))
         return (yield from super()._get_delta_channel_history(config=config, channels=channels))
 
-    get_delta_channel_history, aget_delta_channel_history = both(_get_delta_channel_history)
+    get_delta_channel_history, aget_delta_channel_history = sync_and_async(
+        _get_delta_channel_history
+    )
 
     # -- writing ---------------------------------------------------------------------
 
@@ -130,7 +132,7 @@ class Wrapped(Delegate):
         yield from self._queue.push(call)
         return answer
 
-    put, aput = both(_put)
+    put, aput = sync_and_async(_put)
 
     def _put_writes(
         self, config: RunnableConfig, writes: Any, task_id: str, task_path: str = ""
@@ -142,7 +144,7 @@ class Wrapped(Delegate):
         else:
             yield from self._queue.push(calls.put_writes(self._inner, *given))
 
-    put_writes, aput_writes = both(_put_writes)
+    put_writes, aput_writes = sync_and_async(_put_writes)
 
     # -- housekeeping ----------------------------------------------------------------
 
@@ -153,14 +155,14 @@ class Wrapped(Delegate):
             yield from self._queue.delete(str(thread))
         yield from self._change([str(thread)], "delete_thread", thread)
 
-    delete_thread, adelete_thread = both(_delete_thread)
+    delete_thread, adelete_thread = sync_and_async(_delete_thread)
 
     def _delete_for_runs(self, run_ids: Sequence[str]) -> Workflow[None]:
         """See `BaseCheckpointSaver`."""
         yield from self._settle(None)
         yield from self._change(None, "delete_for_runs", run_ids)
 
-    delete_for_runs, adelete_for_runs = both(_delete_for_runs)
+    delete_for_runs, adelete_for_runs = sync_and_async(_delete_for_runs)
 
     def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Workflow[None]:
         """See `BaseCheckpointSaver`."""
@@ -169,7 +171,7 @@ class Wrapped(Delegate):
         yield from self._settle([str(source), str(target)])
         yield from self._change([str(target)], "copy_thread", source, target)
 
-    copy_thread, acopy_thread = both(_copy_thread)
+    copy_thread, acopy_thread = sync_and_async(_copy_thread)
 
     def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> Workflow[None]:
         """See `BaseCheckpointSaver`."""
@@ -178,7 +180,7 @@ class Wrapped(Delegate):
         yield from self._settle(names)
         yield from self._change(names, "prune", threads, strategy=strategy)
 
-    prune, aprune = both(_prune)
+    prune, aprune = sync_and_async(_prune)
 
     def _forget_decoded(self) -> None:
         self.clear_cache()

@@ -16,7 +16,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, cast
 
 from threadkeep._core.engine import registration, thread_summary
-from threadkeep._core.engine.cold_references import Archive, archive_of, is_at, with_archive
+from threadkeep._core.engine.cold_references import ArchiveRecord, archive_of, is_at, with_archive
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import Batch, DropThread, RowsFence, ThreadRows
 from threadkeep._core.engine.operation import Operation, commit, fetch_checkpoint
@@ -28,7 +28,7 @@ from threadkeep._core.engine.thread_entry import (
     ThreadStatus,
     is_archived,
 )
-from threadkeep._run.layers.driver import Runner, Workflow, aside, on
+from threadkeep._run.layers.driver import Runner, Workflow, external, on
 from threadkeep.errors import CorruptionError, StateError, ThreadNotFoundError
 from threadkeep.threads.transfer import digest
 from threadkeep.threads.transfer.bundle_format import ARCHIVE, BundleWriter, read_threads
@@ -75,8 +75,8 @@ def archive(
         if not is_due(entry, rows):
             raise StateError("The thread is in use again.", thread=thread)
         fence = yield from on(store, fence_of(state))
-        data, new = yield from aside(partial(pack, state.whole, announced, entry.state))
-        yield from aside(partial(put, cold, new.key, data))
+        data, new = yield from external(partial(pack, state.whole, announced, entry.state))
+        yield from external(partial(put, cold, new.key, data))
         record = new._replace(offloaded=(archive_of(entry) or new).offloaded)
         waits_at = thread_summary.waits_at(rows.checkpoints, rows.orphans)
         archived = with_archive(entry, record)._replace(
@@ -89,17 +89,19 @@ def archive(
         except OVERTAKEN:
             found = yield from on(store, registration.read(thread))
             if not is_at(found, new.key):  # else it was done, and the answer was lost
-                yield from aside(partial(cold.delete, new.key))
+                yield from external(partial(cold.delete, new.key))
                 raise
         engine.working_set.forget(thread)
         found = yield from on(store, registration.read(thread))
-        yield from aside(partial(_tidy, cold, {new.key, announced.key}, new.folder))
+        yield from external(partial(_tidy, cold, {new.key, announced.key}, new.folder))
         return found or archived
 
     return retry(thread, attempt)
 
 
-def announce(engine: Engine, thread: str, home: str, *, stubs: bool = False) -> Operation[Archive]:
+def announce(
+    engine: Engine, thread: str, home: str, *, stubs: bool = False
+) -> Operation[ArchiveRecord]:
     """Let the entry name a folder of this store's before anything is in it; return its record.
 
     With `stubs` the record says that there may be some.
@@ -110,7 +112,7 @@ def announce(engine: Engine, thread: str, home: str, *, stubs: bool = False) -> 
         if entry.state not in WITH_CHECKPOINTS:
             raise StateError(f"A thread that is {entry.state} cannot be archived.", thread=thread)
         known = archive_of(entry)
-        archive = known or Archive("")
+        archive = known or ArchiveRecord("")
         if not archive.folder.startswith(home):
             archive = archive._replace(folder=f"{home}{token}/", name="", sha256="", size=0)
         if stubs and not archive.offloaded:
@@ -118,10 +120,10 @@ def announce(engine: Engine, thread: str, home: str, *, stubs: bool = False) -> 
         return entry if archive == known else with_archive(entry, archive)
 
     entry = yield from registration.change(engine, thread, update)
-    return cast("Archive", archive_of(entry))
+    return cast("ArchiveRecord", archive_of(entry))
 
 
-def pack(whole: WholeThread, announced: Archive, state: str) -> tuple[bytes, Archive]:
+def pack(whole: WholeThread, announced: ArchiveRecord, state: str) -> tuple[bytes, ArchiveRecord]:
     """Return a thread as an archive's bytes, a bundle with digests, and their record.
 
     `announced` is the record so far, `state` the thread's own, which it has again when it is back.
@@ -132,7 +134,7 @@ def pack(whole: WholeThread, announced: Archive, state: str) -> tuple[bytes, Arc
     bundle.end()
     data, name = file.getvalue(), f"{secrets.token_hex(8)}{_SUFFIX}"
     sha256 = hashlib.sha256(data).hexdigest()
-    return data, Archive(announced.folder, name, state, sha256, len(data))
+    return data, ArchiveRecord(announced.folder, name, state, sha256, len(data))
 
 
 def put(cold: ColdStore, key: str, data: bytes) -> None:
@@ -159,7 +161,7 @@ def _tidy(cold: ColdStore, keep: set[str], folder: str) -> None:
 # -- and back --------------------------------------------------------------------------
 
 
-def unpack(thread: str, data: bytes, archive: Archive) -> WholeThread:
+def unpack(thread: str, data: bytes, archive: ArchiveRecord) -> WholeThread:
     """Return the thread in an archive."""
     if hashlib.sha256(data).hexdigest() != archive.sha256:
         raise CorruptionError(
@@ -171,12 +173,12 @@ def unpack(thread: str, data: bytes, archive: Archive) -> WholeThread:
     return whole
 
 
-def opened(thread: str, data: bytes, archive: Archive) -> Workflow[WholeThread]:
+def opened(thread: str, data: bytes, archive: ArchiveRecord) -> Workflow[WholeThread]:
     """Unpack an archive, which may take long; see `unpack`."""
-    return aside(partial(unpack, thread, data, archive))
+    return external(partial(unpack, thread, data, archive))
 
 
-def reopen(whole: WholeThread, archive: Archive, now: int) -> Operation[None]:
+def reopen(whole: WholeThread, archive: ArchiveRecord, now: int) -> Operation[None]:
     """Put back the rows of a thread, if it is archived there.
 
     Segments come first, which no row refers to yet; then all rows at once, with the state that the
@@ -197,7 +199,7 @@ def reopen(whole: WholeThread, archive: Archive, now: int) -> Operation[None]:
         change = plain._replace(
             checkpoints=whole.checkpoints,
             writes=whole.writes,
-            bump=True,
+            bump_generation=True,
             entry=back._replace(state=archive.state),
             touch=thread_summary.of_rows(*stored_of(whole), size),
         )

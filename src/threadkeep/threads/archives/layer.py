@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from threadkeep._core.engine.cold_references import (
     STUB,
     WITH_COLD,
-    Archive,
+    ArchiveRecord,
     Location,
     archive_of,
     is_at,
@@ -37,7 +37,7 @@ from threadkeep._core.engine.model import (
     ScanCheckpoints,
     Segment,
 )
-from threadkeep._core.engine.operation import Commit, Fetch, Requests, aside, call, commit, fetch
+from threadkeep._core.engine.operation import Commit, Fetch, Requests, call, commit, external, fetch
 from threadkeep._core.engine.optimistic import retry
 from threadkeep._core.engine.thread_entry import (
     EntryFence,
@@ -136,7 +136,7 @@ class TierLayer:
                 found = replies[number]
                 for segment in found:
                     if segment.data.startswith(STUB):
-                        replies[number] = yield from aside(whole, self.cold, read.thread, found)
+                        replies[number] = yield from external(whole, self.cold, read.thread, found)
                         break
         return replies
 
@@ -164,7 +164,7 @@ class TierLayer:
         if self.cold is None or archive is None:
             raise ThreadArchivedError(hint=WITH_COLD, thread=thread)
         try:
-            data = yield from aside(self.cold.get, archive.key)
+            data = yield from external(self.cold.get, archive.key)
             found = yield from lazy.archive.opened(thread, data, archive)
         except CorruptionError:
             now = yield from fetch(ReadEntry(thread))
@@ -230,7 +230,7 @@ class TierLayer:
         if archive is not None and (left is None or left.folder != archive.folder):
             yield from self._remove(change.thread, archive)
 
-    def _remove(self, thread: str, archive: Archive) -> Requests[None]:
+    def _remove(self, thread: str, archive: ArchiveRecord) -> Requests[None]:
         """Remove the archives of a thread that is gone; a new one will have another folder."""
         if self.cold is None:
             _log.warning("A thread was deleted without its cold store: %s stays.", archive.folder)
@@ -239,11 +239,11 @@ class TierLayer:
         if not archive.folder.startswith(home):
             return  # another store put it there, of which this one is a copy
         try:
-            yield from aside(self.cold.clear, archive.folder)
+            yield from external(self.cold.clear, archive.folder)
         except ThreadkeepError as error:
             raise BackendError(
                 f"The thread is deleted, but its archive is not: {error.message}",
-                hint="When the cold store can be reached: saver.threads.erase(thread).",
+                hint="When the cold store can be reached: saver.threads.erase(thread_id).",
                 thread=thread,
             ) from error
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from threadkeep._core.engine import cold_references, registration, thread_summary
 from threadkeep._core.engine.cold_references import (
-    Archive,
+    ArchiveRecord,
     Location,
     archive_of,
     is_stub,
@@ -59,17 +59,17 @@ from threadkeep._core.engine.operation import (
     fetch_checkpoint,
     fetch_segments,
 )
-from threadkeep._core.engine.optimistic import OVERTAKEN, Snapshot, read_snapshot, retry
+from threadkeep._core.engine.optimistic import OVERTAKEN, ThreadSnapshot, read_snapshot, retry
 from threadkeep._core.engine.refs import covering, span_of
 from threadkeep._core.engine.rows import heads, unpack_writes
 from threadkeep._core.engine.thread_entry import (
     WITH_CHECKPOINTS,
+    EntryUpdate,
     ThreadEntry,
-    Touch,
     is_archived,
     is_there,
 )
-from threadkeep._run.layers.driver import Runner, Workflow, aside, on
+from threadkeep._run.layers.driver import Runner, Workflow, external, on
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -91,7 +91,7 @@ _log = logging.getLogger("threadkeep")
 
 
 @dataclass(frozen=True, slots=True)
-class Offloaded:
+class OffloadReport:
     """The result for one thread: what was offloaded, or would be.
 
     Args:
@@ -110,7 +110,7 @@ class Offloaded:
 # -- the segments that may go ----------------------------------------------------------
 
 
-class Piece(NamedTuple):
+class OffloadPiece(NamedTuple):
     """A segment of which some positions, the `idle` ones, may be offloaded, and others not."""
 
     segment: SegmentInfo
@@ -120,7 +120,7 @@ class Piece(NamedTuple):
 
 def _movable(
     engine: Engine, thread: str, over: int, before: int | None, seen: Collection[SegmentKey]
-) -> Operation[tuple[Snapshot, list[Piece]]]:
+) -> Operation[tuple[ThreadSnapshot, list[OffloadPiece]]]:
     """Return the segments that neither the heads of a thread need nor its young checkpoints.
 
     Keyframes stay, as every look at the history reads them. Nothing of a thread that shares
@@ -168,11 +168,11 @@ def _rebuilding(lineage: Lineage, deltas: Iterable[Search]) -> Iterator[Span]:
                     yield from write.ref.needs if write.channel == channel else ()
 
 
-def _piece(segment: SegmentInfo, used: Positions, referred: Positions) -> Piece:
+def _piece(segment: SegmentInfo, used: Positions, referred: Positions) -> OffloadPiece:
     """Split a segment. What nothing refers to stays: it may be a former origin's, and is swept."""
     span = span_of(segment)
     busy = covering([*overlap(used, span), *_between(span, overlap(referred, span))])
-    return Piece(segment, tuple(_between(span, busy)), busy)
+    return OffloadPiece(segment, tuple(_between(span, busy)), busy)
 
 
 def _between(span: Span, some: Iterable[Span]) -> Iterator[Span]:
@@ -194,7 +194,7 @@ def offload(
     thread: str,
     over: int,
     before: int | None = None,
-) -> Workflow[Offloaded]:
+) -> Workflow[OffloadReport]:
     """Move segments of a thread into the cold store; for `over` and `before` see `_movable`."""
     yield from tidy(store, cold, engine, thread)
     return (yield from move_out(store, cold, engine, thread, over, before))
@@ -207,15 +207,15 @@ def move_out(
     thread: str,
     over: int,
     before: int | None,
-) -> Workflow[Offloaded]:
+) -> Workflow[OffloadReport]:
     """Offload a thread that is tidy, object by object; without a cold store a dry run."""
     seen: set[SegmentKey] = set()  # segments that are to stay, or (dry run) were counted
 
-    def attempt() -> Workflow[Offloaded | list[Segment]]:
+    def attempt() -> Workflow[OffloadReport | list[Segment]]:
         """Move one object, and return its segments; the result if nothing is left to move."""
         snapshot, pieces = yield from on(store, _movable(engine, thread, over, before, seen))
         if not pieces:
-            return Offloaded(thread, skipped=_SHARED if snapshot.others else None)
+            return OffloadReport(thread, skipped=_SHARED if snapshot.others else None)
         archive = archive_of(snapshot.entry)
         home = None if cold is None else cold.home(thread)
         if home and not (archive and archive.offloaded and archive.folder.startswith(home)):
@@ -237,7 +237,7 @@ def move_out(
 
 
 def _cut(
-    engine: Engine, thread: str, pieces: Sequence[Piece], over: int
+    engine: Engine, thread: str, pieces: Sequence[OffloadPiece], over: int
 ) -> Operation[tuple[list[Segment], list[Segment], list[Segment]]]:
     """Read segments; return those that are worth it, and the parts that go and that stay."""
     read = yield from _exactly(thread, [span_of(piece.segment) for piece in pieces])
@@ -278,8 +278,8 @@ def _move(
     store: Runner,
     cold: ColdStore,
     engine: Engine,
-    snapshot: Snapshot,
-    archive: Archive,
+    snapshot: ThreadSnapshot,
+    archive: ArchiveRecord,
     old: Sequence[Segment],
     go: Sequence[Segment],
     stay: Sequence[Segment],
@@ -287,21 +287,21 @@ def _move(
     """Move segments into an object of their own, and put stubs in their place."""
     key = f"{archive.folder}{secrets.token_hex(8)}{_SUFFIX}"
     data, stubs = stubs_for(go, key)
-    yield from aside(partial(put, cold, key, data))
+    yield from external(partial(put, cold, key, data))
     size = max(archive.offloaded, 0) + _bytes_of(go)
     batch = _exchange(engine.now(), snapshot.thread, snapshot.rows, old, [*stay, *stubs])
-    total = thread_summary.of_thread(snapshot.rows).size + cast("Touch", batch.touch).size
+    total = thread_summary.of_thread(snapshot.rows).size + cast("EntryUpdate", batch.touch).size
     batch = batch._replace(
         fences=snapshot.fences,
         entry=with_archive(cast("ThreadEntry", snapshot.entry), archive._replace(offloaded=size)),
-        touch=Touch(size=total, whole=True),
+        touch=EntryUpdate(size=total, whole=True),
     )
     try:
         yield from on(store, commit(batch))
     except OVERTAKEN:
         _, needed = yield from on(store, _objects_of(snapshot.thread))
         if key not in needed:  # else it was done, and the answer was lost
-            yield from aside(partial(cold.delete, key))
+            yield from external(partial(cold.delete, key))
             raise
     engine.working_set.forget(snapshot.thread)
 
@@ -316,7 +316,7 @@ def _exchange(
         rows.generation,
         segments=tuple(new),
         drop_segments=tuple(map(segment_key, old)),
-        touch=Touch(size=_bytes_of(new) - _bytes_of(old)),
+        touch=EntryUpdate(size=_bytes_of(new) - _bytes_of(old)),
     )
 
 
@@ -401,14 +401,14 @@ def tidy(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Workflo
     rows, needed = yield from on(store, _objects_of(thread))
     home, left = cold.home(thread), dict[str, int]()
     if archive.folder.startswith(home):
-        left = yield from aside(partial(_tidy, cold, archive.folder, needed))
+        left = yield from external(partial(_tidy, cold, archive.folder, needed))
     elsewhere = {key: size for key, size in needed.items() if not key.startswith(home)}
     missing = needed.keys() - left.keys() - elsewhere.keys()
     if missing:
         _log.error("The cold store has lost %s.", ", ".join(sorted(missing)))
         raise _lost(thread)
     new = with_archive(entry, archive._replace(offloaded=sum((left | elsewhere).values())))
-    yield from on(store, _note(engine, Snapshot(thread, entry, rows), new))
+    yield from on(store, _note(engine, ThreadSnapshot(thread, entry, rows), new))
 
 
 def _tidy(cold: ColdStore, folder: str, needed: Collection[str]) -> dict[str, int]:
@@ -431,7 +431,7 @@ def _tidy(cold: ColdStore, folder: str, needed: Collection[str]) -> dict[str, in
     return left
 
 
-def _note(engine: Engine, snapshot: Snapshot, new: ThreadEntry) -> Operation[None]:
+def _note(engine: Engine, snapshot: ThreadSnapshot, new: ThreadEntry) -> Operation[None]:
     """Write the entry, if it and the rows are those that were read.
 
     The size is corrected, too: a process that seals over a stub, or brings one back at the same
@@ -442,6 +442,6 @@ def _note(engine: Engine, snapshot: Snapshot, new: ThreadEntry) -> Operation[Non
     if new == snapshot.entry and size == new.size:
         return
     fences = (snapshot.entry_fence,) if is_shared else snapshot.fences
-    touch = None if size == new.size else Touch(size=size, whole=True)
+    touch = None if size == new.size else EntryUpdate(size=size, whole=True)
     with suppress(ConflictError):  # something else was written meanwhile: the next time will do
         yield from commit(Batch(new.thread, engine.now(), fences=fences, entry=new, touch=touch))

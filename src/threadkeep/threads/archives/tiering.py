@@ -30,12 +30,12 @@ from threadkeep.errors import (
 )
 from threadkeep.threads.archives import archive as archiving
 from threadkeep.threads.archives import offload as offloading
-from threadkeep.threads.archives.offload import Offloaded, move_out, tidy
+from threadkeep.threads.archives.offload import OffloadReport, move_out, tidy
 from threadkeep.threads.registry.info import ThreadInfo, info
 
 
 @dataclass(frozen=True, slots=True)
-class Archived:
+class ArchivedThread:
     """A thread that was archived, or would be.
 
     Args:
@@ -60,10 +60,10 @@ class TierReport:
         dry_run: whether nothing was moved.
     """
 
-    archived: tuple[Archived, ...]
-    offloaded: tuple[Offloaded, ...]
+    archived: tuple[ArchivedThread, ...]
+    offloaded: tuple[OffloadReport, ...]
     shared: tuple[str, ...]
-    skipped: tuple[Offloaded, ...]
+    skipped: tuple[OffloadReport, ...]
     examined: int
     dry_run: bool
 
@@ -84,7 +84,7 @@ def tier(
     dry_run: bool,
 ) -> Workflow[TierReport]:
     """See `Threads.tier`."""
-    names = None if threads is None else validation.each_thread("threads", threads)
+    names = None if threads is None else validation.each_thread("thread_ids", threads)
     if tiering is not None and not isinstance(tiering, Tiering):
         raise invalid("tiering", tiering, "Use a threadkeep.Tiering, such as Tiering().")
     cold = None if dry_run else (yield from _cold(store, "move threads"))
@@ -110,10 +110,10 @@ class _Run:
     cold: ColdStore | None
     engine: Engine
     tiering: Tiering
-    archived: list[Archived] = field(default_factory=list)
-    offloaded: list[Offloaded] = field(default_factory=list)
+    archived: list[ArchivedThread] = field(default_factory=list)
+    offloaded: list[OffloadReport] = field(default_factory=list)
     shared: list[str] = field(default_factory=list)
-    skipped: list[Offloaded] = field(default_factory=list)
+    skipped: list[OffloadReport] = field(default_factory=list)
 
     def visit(self, entry: ThreadEntry) -> Workflow[None]:
         """Tidy one thread; then archive it, offload its values, or leave it."""
@@ -124,7 +124,7 @@ class _Run:
             if entry.state in WITH_CHECKPOINTS and not entry.pinned:
                 yield from self._move(entry)
         except (CodecError, ConflictError) as error:
-            self.skipped.append(Offloaded(entry.thread, skipped=error.message))
+            self.skipped.append(OffloadReport(entry.thread, skipped=error.message))
         except (ThreadNotFoundError, StateError):
             pass  # it was deleted or archived meanwhile
 
@@ -141,7 +141,7 @@ class _Run:
                     entry.thread,
                     partial(_rests, warm, self.engine.now()),
                 )
-            self.archived.append(Archived(entry.thread, max(entry.size, 0)))
+            self.archived.append(ArchivedThread(entry.thread, max(entry.size, 0)))
         elif tier.offload_over is not None and max(entry.created_at, back_at) < warm:
             has_stubs = known is not None and bool(known.offloaded)
             # (one that is too small holds nothing large enough; a fork's size may lack it)
@@ -177,7 +177,7 @@ def offload(
     thread: str,
     over: int,
     older_than: timedelta | float | None,
-) -> Workflow[Offloaded]:
+) -> Workflow[OffloadReport]:
     """See `Threads.offload`."""
     name, cold = validation.thread_id(thread), (yield from _cold(store, "offload values"))
     before = None

@@ -38,7 +38,7 @@ from threadkeep._core.engine.operation import CheckpointRef, Fetch, Operation
 from threadkeep._core.engine.refs import Inline, Ref
 from threadkeep._core.engine.rows import unpack_metadata, unpack_time
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS, is_internal
-from threadkeep._run.layers.driver import Runner, Workflow, aside, on
+from threadkeep._run.layers.driver import Runner, Workflow, external, on
 from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError, invalid
 from threadkeep.threads.diff.records import Change, ChannelDiff, DiffSide, StateDiff
 from threadkeep.threads.diff.values import Effort, differences
@@ -101,7 +101,7 @@ def diff(
     """Compare two checkpoints, of one thread or of two."""
     a, b, pairs = yield from on(store, compare(engine, before, after))
     # (Where much differs this takes long enough to hold up an event loop.)
-    return (yield from aside(partial(_state_diff, engine, a, b, pairs)))
+    return (yield from external(partial(_state_diff, engine, a, b, pairs)))
 
 
 def compare(

@@ -35,19 +35,19 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.operation import Fetch, Operation, Progress, commit, no_progress
-from threadkeep._core.engine.optimistic import Build, Snapshot, T, optimistic
+from threadkeep._core.engine.optimistic import Build, T, ThreadSnapshot, optimistic
 from threadkeep._core.engine.refs import span_of
 from threadkeep._core.engine.thread_entry import (
+    EntryUpdate,
     ReadEntry,
     ThreadEntry,
     ThreadQuery,
-    Touch,
     is_there,
     sound,
 )
 from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers.driver import Runner, Workflow, aside, on
-from threadkeep._stores.base import Scrubbed
+from threadkeep._run.layers.driver import Runner, Workflow, external, on
+from threadkeep._stores.base import ScrubReport
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -246,33 +246,33 @@ def _elsewhere(
 # Each is idempotent, and finds what is a thread's by its name, as its rows are gone by then.
 
 
-def _clear_caches(store: LayeredStore, threads: Iterable[str | None]) -> Workflow[Scrubbed]:
+def _clear_caches(store: LayeredStore, threads: Iterable[str | None]) -> Workflow[ScrubReport]:
     for name in threads:
         yield from on(store, store.clear_cache(name))
-    here = Scrubbed(("what this program remembered, and its cache",))
+    here = ScrubReport(("what this program remembered, and its cache",))
     return here + (yield from on(store, store.scrub_hot()))
 
 
 def _clear_archives(
     cold: ColdStore | None, threads: Iterable[str], elsewhere: Iterable[str]
-) -> Workflow[Scrubbed]:
+) -> Workflow[ScrubReport]:
     """Remove what this store has put into the cold store, whichever process left it there."""
     if cold is None:
-        return Scrubbed()
+        return ScrubReport()
     for name in threads:
-        yield from aside(partial(cold.clear, cold.home(name)))
+        yield from external(partial(cold.clear, cold.home(name)))
     others = [_ELSEWHERE.format(folder) for folder in elsewhere]
-    return Scrubbed(("archives in the cold store",), (_VERSIONS, *others))
+    return ScrubReport(("archives in the cold store",), (_VERSIONS, *others))
 
 
 def _clear(
-    places: Sequence[Workflow[Scrubbed]],
+    places: Sequence[Workflow[ScrubReport]],
     report: EraseReport,
     failures: list[ThreadkeepError],
     progress: Progress,
 ) -> Workflow[EraseReport]:
     """Clear all places; return the full report, or raise where anything has failed."""
-    found = Scrubbed(("rows, entries and labels",))
+    found = ScrubReport(("rows, entries and labels",))
     for number, place in enumerate(places):
         progress("places cleared", number, len(places))
         try:
@@ -376,7 +376,7 @@ def _erase_thread(
 def _empty(engine: Engine, thread: str, rehearsal: _Rehearsal | None) -> Operation[ErasedThread]:
     """Remove all of a thread's rows, and what no other thread needs of its segments."""
 
-    def build(snapshot: Snapshot) -> Operation[tuple[Batch | None, ErasedThread]]:
+    def build(snapshot: ThreadSnapshot) -> Operation[tuple[Batch | None, ErasedThread]]:
         rows, gone = snapshot.rows, rehearsal.threads if rehearsal is not None else ()
         named = zip(rows.family, snapshot.others, strict=True)
         used = positions(Lineage(()), (), (), [one for name, one in named if name not in gone])
@@ -390,13 +390,13 @@ def _empty(engine: Engine, thread: str, rehearsal: _Rehearsal | None) -> Operati
             drop_segments=tuple(
                 [segment_key(s) for s in rows.segments if not touches(used, span_of(s))]
             ),
-            bump=True,
-            touch=Touch(whole=True),
+            bump_generation=True,
+            touch=EntryUpdate(whole=True),
         )
         batch = yield from shortened(engine, snapshot, batch, used, wholly=True)
         freed = _freed(rows, batch)
         if rehearsal is None:
-            return batch._replace(touch=Touch(whole=True)), _report(thread, rows, freed)
+            return batch._replace(touch=EntryUpdate(whole=True)), _report(thread, rows, freed)
         heap = min(thread, *rows.family)
         new = {key: size - rehearsal.freed.get((heap, key), 0) for key, size in freed.items()}
         rehearsal.freed.update({(heap, key): size for key, size in freed.items()})
@@ -411,7 +411,7 @@ def sweep(engine: Engine, thread: str, *, alone: bool = False) -> Operation[tupl
     With `alone` nothing is done where it shares them. An archived thread holds no such thing.
     """
 
-    def build(snapshot: Snapshot) -> Operation[tuple[Batch | None, tuple[str, ...]]]:
+    def build(snapshot: ThreadSnapshot) -> Operation[tuple[Batch | None, tuple[str, ...]]]:
         rows = snapshot.rows
         if alone and snapshot.others:
             return None, rows.family

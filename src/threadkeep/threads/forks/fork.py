@@ -27,7 +27,7 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.operation import Operation, commit
-from threadkeep._core.engine.optimistic import Snapshot, optimistic, read_snapshot
+from threadkeep._core.engine.optimistic import ThreadSnapshot, optimistic, read_snapshot
 from threadkeep._core.engine.rows import of_the_graph, unpack_metadata
 from threadkeep._core.engine.thread_entry import ThreadEntry, ThreadStatus
 from threadkeep.errors import (
@@ -59,7 +59,7 @@ def fork(
     target = str(uuid.uuid4()) if new_thread_id is None else validation.thread_id(new_thread_id)
     checkpoint = validation.checkpoint_id(checkpoint_id)
 
-    def build(snapshot: Snapshot) -> Operation[tuple[ForkThread, ThreadEntry]]:
+    def build(snapshot: ThreadSnapshot) -> Operation[tuple[ForkThread, ThreadEntry]]:
         yield from ()
         begin = _begin(engine, source, snapshot.rows, checkpoint)
         entry = _entry(engine, target, begin, snapshot.entry)

@@ -38,7 +38,7 @@ def channel(engine: Engine, states: Sequence[load.Loaded]) -> Operation[str | No
         if record is None:
             raise InvalidArgumentError(
                 "The newest checkpoint of this thread was saved without layers.",
-                hint="Save one with them first: LayeredCheckpointSaver(saver).save(thread, [...]).",
+                hint="Save one with them first: LayeredCheckpointSaver(saver).save(config, [...]).",
                 thread=state.thread,
             )
     if len({record or "" for record in records}) == 1:

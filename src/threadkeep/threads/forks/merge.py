@@ -52,7 +52,7 @@ class MergeConflict(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
+class MergeReport:
     """The result of a merge, or of a dry run.
 
     Args:
@@ -73,12 +73,12 @@ class Merge:
 
 def merge(
     engine: Engine, fork: str, into: str, strategy: MergeStrategy | None, *, dry_run: bool
-) -> Operation[Merge]:
+) -> Operation[MergeReport]:
     """See `Threads.merge_fork`."""
     fork, into = validation.thread_id(fork), validation.thread_id(into)
     _check_strategy(strategy)
 
-    def attempt() -> Operation[Merge]:
+    def attempt() -> Operation[MergeReport]:
         base_id = yield from _base(fork, into)
         base = yield from _loaded(engine, into, base_id)
         ours = yield from _loaded(engine, into, None)
@@ -98,7 +98,7 @@ def merge(
                 f"Both have changed {', '.join([one.channel for one in conflicts])}.",
                 hint='Resolve it: strategy="theirs", "ours", a function, or the graph.',
             )
-        report = Merge(fork, into, base_id, channels, conflicts)
+        report = MergeReport(fork, into, base_id, channels, conflicts)
         if dry_run or not values:
             return report
         record = layers.archived(ours)

@@ -43,7 +43,7 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.operation import Operation, Progress, fetch, fetch_segments
-from threadkeep._core.engine.optimistic import Snapshot, read_snapshot
+from threadkeep._core.engine.optimistic import ThreadSnapshot, read_snapshot
 from threadkeep._core.engine.refs import Cell, Ref, span_of
 from threadkeep._core.engine.rows import counts_for, manifest_of, unpack_writes
 from threadkeep._core.engine.thread_entry import ThreadEntry
@@ -232,7 +232,7 @@ class Examined:
         return any(row.table == table for row in self.rows.unreadable)
 
 
-def examine(engine: Engine, snapshot: Snapshot) -> Operation[Examined]:
+def examine(engine: Engine, snapshot: ThreadSnapshot) -> Operation[Examined]:
     """Look at all of a thread, read with its unreadable rows apart."""
     thread, entry, rows, _ = snapshot
     found = Examined(thread, rows, entry)

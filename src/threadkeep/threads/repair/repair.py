@@ -42,19 +42,19 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.operation import Operation, Progress, commit
-from threadkeep._core.engine.optimistic import Snapshot, read_snapshot, retry
+from threadkeep._core.engine.optimistic import ThreadSnapshot, read_snapshot, retry
 from threadkeep._core.engine.rows import heads, with_manifest
 from threadkeep._core.engine.thread_entry import (
     ARCHIVE_RECORD,
+    EntryUpdate,
     ThreadEntry,
     ThreadStatus,
-    Touch,
     find_record,
     is_archived,
     is_time,
 )
 from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers.driver import Runner, Workflow, aside, on
+from threadkeep._run.layers.driver import Runner, Workflow, external, on
 from threadkeep.errors import CodecError, InvalidArgumentError, ThreadNotFoundError
 from threadkeep.threads.repair.check import (
     NOTES,
@@ -171,12 +171,12 @@ def repair(
             raise ThreadNotFoundError(hint="Nothing was changed.", thread=name)
     quarantine = None
     if file is not None and not dry_run:
-        quarantine = yield from aside(partial(QuarantineFile, Path(file)))
+        quarantine = yield from external(partial(QuarantineFile, Path(file)))
     names = names if named is None else named
     try:
         done, unrepaired = yield from _repair_all(beneath, engine, names, quarantine, progress)
         if quarantine is not None:
-            yield from aside(quarantine.end)
+            yield from external(quarantine.end)
     finally:
         if quarantine is not None:
             quarantine.close()
@@ -216,7 +216,7 @@ def _repair(
         found = yield from on(store, plan(engine, thread))
         if found is not None and found.batch is not None and quarantine is not None:
             if found.removed is not None:
-                yield from aside(partial(quarantine.add, found.removed))
+                yield from external(partial(quarantine.add, found.removed))
             yield from on(store, carry_out(engine, found.batch))
         return found
 
@@ -264,7 +264,7 @@ def _is_elsewhere(found: Examined) -> bool:
     return is_missing and not found.damaged and (is_fork or not found.rows.segments)
 
 
-def _registering(engine: Engine, snapshot: Snapshot) -> Batch:
+def _registering(engine: Engine, snapshot: ThreadSnapshot) -> Batch:
     """The change that puts the entry of a sound thread right."""
     rows, entry, now, new = snapshot.rows, snapshot.entry, engine.now(), None
     touch = thread_summary.of_thread(rows)
@@ -273,7 +273,7 @@ def _registering(engine: Engine, snapshot: Snapshot) -> Batch:
     if entry is None or entry.state in ("", ThreadStatus.DELETED):
         new = thread_summary.entry_of(snapshot.thread, rows.checkpoints, rows.orphans, now)
     elif not rows.checkpoints:
-        new, touch = entry._replace(state=ThreadStatus.ARCHIVED), Touch()
+        new, touch = entry._replace(state=ThreadStatus.ARCHIVED), EntryUpdate()
     thread, fences = snapshot.thread, snapshot.fences
     return Batch(thread, now, rows.generation, fences=fences, entry=new, touch=touch)
 
@@ -282,7 +282,7 @@ def _registering(engine: Engine, snapshot: Snapshot) -> Batch:
 
 
 def _removing(
-    engine: Engine, found: Examined, snapshot: Snapshot, report: RepairedThread
+    engine: Engine, found: Examined, snapshot: ThreadSnapshot, report: RepairedThread
 ) -> Repair:
     """The change that removes what is broken.
 
@@ -313,7 +313,7 @@ def _removing(
         drop_writes=tuple(map(write_key, removed.whole.writes)),
         drop_segments=tuple(dropped),
         drop_unreadable=rows.unreadable,
-        bump=True,
+        bump_generation=True,
         touch=thread_summary.of_rows(stay, orphans, size),
     )
     unrepaired = tuple([_still_used(found, snapshot, key) for key in damaged if key not in dropped])
@@ -332,7 +332,10 @@ def _removing(
 
 
 def _new_entry(
-    snapshot: Snapshot, stay: Sequence[StoredCheckpoint], orphans: Sequence[WriteRow], now: int
+    snapshot: ThreadSnapshot,
+    stay: Sequence[StoredCheckpoint],
+    orphans: Sequence[WriteRow],
+    now: int,
 ) -> ThreadEntry:
     """The entry of a thread whose own row is damaged: of its rows, and what is sound of the old."""
     new, old = thread_summary.entry_of(snapshot.thread, stay, orphans, now), snapshot.entry
@@ -405,7 +408,7 @@ def _used(
     return by_log(spans)
 
 
-def _still_used(found: Examined, snapshot: Snapshot, key: SegmentKey) -> Finding:
+def _still_used(found: Examined, snapshot: ThreadSnapshot, key: SegmentKey) -> Finding:
     why = "sound rows refer to it"
     for name, rows in zip(found.rows.family, snapshot.others, strict=True):
         if touches(by_log(_readable_spans(rows)), _span(key)):

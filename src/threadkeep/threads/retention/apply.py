@@ -50,7 +50,7 @@ from threadkeep._core.engine.operation import (
     fetch_checkpoint,
     fetch_segments,
 )
-from threadkeep._core.engine.optimistic import Snapshot, optimistic, read_snapshot
+from threadkeep._core.engine.optimistic import ThreadSnapshot, optimistic, read_snapshot
 from threadkeep._core.engine.refs import Ref, covering, length, span_of
 from threadkeep._core.engine.rows import (
     created_at,
@@ -62,14 +62,14 @@ from threadkeep._core.engine.rows import (
     with_body,
     with_manifest,
 )
-from threadkeep._core.engine.thread_entry import Touch
+from threadkeep._core.engine.thread_entry import EntryUpdate
 from threadkeep.errors import StaleThreadError, invalid
 
 SEGMENT_ROW = 64  # bytes that a segment takes beside its data, about
 _PAGE = 200
 _ORPHAN_AGE = 3600 * 1_000_000  # microseconds after which writes without a checkpoint go
 
-Choice: TypeAlias = Callable[[Snapshot], set[CheckpointKey]]
+Choice: TypeAlias = Callable[[ThreadSnapshot], set[CheckpointKey]]
 
 
 # -- threads and runs ------------------------------------------------------------------
@@ -109,7 +109,7 @@ def delete_for_runs(engine: Engine, run_ids: Sequence[str]) -> Operation[None]:
         after = threads[-1]
 
 
-def _latest(snapshot: Snapshot) -> set[CheckpointKey]:
+def _latest(snapshot: ThreadSnapshot) -> set[CheckpointKey]:
     checkpoints, entry = snapshot.rows.checkpoints, snapshot.entry
     latest = {*heads(checkpoints).items(), *_own(checkpoints)}
     if entry is None:
@@ -119,7 +119,9 @@ def _latest(snapshot: Snapshot) -> set[CheckpointKey]:
     return keys if entry.pinned else latest | (marks & keys)
 
 
-def _not_of_runs(codec: Codec, runs: frozenset[str], snapshot: Snapshot) -> set[CheckpointKey]:
+def _not_of_runs(
+    codec: Codec, runs: frozenset[str], snapshot: ThreadSnapshot
+) -> set[CheckpointKey]:
     found = set()
     for stored in visible(snapshot.rows.checkpoints):
         run = unpack_metadata(stored.row.metadata, stored.row.exact, codec).get("run_id")
@@ -140,7 +142,7 @@ def delete_checkpoints(
         return (yield from _drop_rows(engine, thread, ns, checkpoint_ids))
     ids, removed = frozenset(checkpoint_ids), 0
 
-    def choose(snapshot: Snapshot) -> set[CheckpointKey]:
+    def choose(snapshot: ThreadSnapshot) -> set[CheckpointKey]:
         nonlocal removed
         keys = set(map(checkpoint_key, visible(snapshot.rows.checkpoints)))
         gone = {key for key in keys if key[1] in ids and _is_in(ns, key[0])}
@@ -168,7 +170,7 @@ def _drop_rows(
         engine.now(),
         drop_checkpoints=tuple(map(checkpoint_key, found)),
         drop_writes=tuple(map(write_key, writes)),
-        touch=Touch(-sum(map(thread_summary.row_size, rows))),
+        touch=EntryUpdate(-sum(map(thread_summary.row_size, rows))),
     )
     if found:
         yield from commit(batch)
@@ -182,7 +184,7 @@ def _is_in(ns: str | None, found: str) -> bool:
 def _keep(engine: Engine, thread: str, choose: Choice) -> Operation[None]:
     """Remove all checkpoints but the chosen ones and those that they are rebuilt through."""
 
-    def build(snapshot: Snapshot) -> Operation[tuple[Batch, None]]:
+    def build(snapshot: ThreadSnapshot) -> Operation[tuple[Batch, None]]:
         lineage = Lineage(snapshot.rows.checkpoints)
         keep = choose(snapshot)
         hidden = (yield from needed(engine, thread, lineage, keep)) - keep
@@ -197,7 +199,7 @@ def _keep(engine: Engine, thread: str, choose: Choice) -> Operation[None]:
 
 def thinning(
     engine: Engine,
-    snapshot: Snapshot,
+    snapshot: ThreadSnapshot,
     lineage: Lineage,
     keep: set[CheckpointKey],
     hidden: set[CheckpointKey],
@@ -222,7 +224,7 @@ def thinning(
         drop_writes=tuple(map(write_key, gone)),
         hide_checkpoints=tuple([k for k in hidden if not stored[k].row.flags & HIDDEN]),
         drop_segments=tuple(map(segment_key, unused)),
-        bump=True,
+        bump_generation=True,
         touch=thread_summary.of_rows(left, orphans, snapshot.segment_bytes(without=unused)),
     )
 
@@ -246,7 +248,7 @@ def young(orphans: Iterable[WriteRow], now: int) -> list[WriteRow]:
 
 
 def shortened(
-    engine: Engine, snapshot: Snapshot, batch: Batch, used: Positions, *, wholly: bool = False
+    engine: Engine, snapshot: ThreadSnapshot, batch: Batch, used: Positions, *, wholly: bool = False
 ) -> Operation[Batch]:
     """Let a change also rewrite each segment of which less than half is used.
 
@@ -271,7 +273,7 @@ def shortened(
             old.append(segment_key(info))
             new += shorter
             less += gained
-    touch = cast("Touch", batch.touch)
+    touch = cast("EntryUpdate", batch.touch)
     if snapshot.counts_segments:
         touch = touch._replace(size=touch.size - less)
     return batch._replace(

@@ -54,10 +54,10 @@ class Collector:
         return not self._thread.is_alive()
 
     def before_fork(self) -> None:
-        """See `Watched.before_fork`."""
+        """See `WatchedMethods.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Watched.after_fork`: the parent collects."""
+        """See `WatchedMethods.after_fork`: the parent collects."""
         if in_child:
             self._thread = None
 

@@ -27,7 +27,7 @@ _NS_SEP, _TASK_SEP = "|", ":"  # as LangGraph puts the names of namespaces toget
 _NOWHERE: CheckpointKey = ("", "")
 
 
-class Seen(NamedTuple):
+class CheckpointFacts(NamedTuple):
     """The facts of a visible checkpoint that the choice is made by.
 
     `is_cut`: its parent was removed, or is hidden. `is_tip`: no child is known. `waits`: an
@@ -77,7 +77,7 @@ def choose(
     pin protects those that are `marked`.
     """
     flags = {checkpoint_key(stored): stored.row.flags for stored in checkpoints}
-    spaces: dict[str, list[Seen]] = {}
+    spaces: dict[str, list[CheckpointFacts]] = {}
     own = set()
     for stored in visible(checkpoints):
         if stored.row.ns.startswith(OWN_NS):
@@ -102,10 +102,10 @@ def choose(
     )
 
 
-def _seen(stored: StoredCheckpoint, flags: Mapping[CheckpointKey, int]) -> Seen:
+def _seen(stored: StoredCheckpoint, flags: Mapping[CheckpointKey, int]) -> CheckpointFacts:
     row, child, asks = stored.row, stored.child, waits(stored)
     parent = None if row.parent is None else flags.get((row.ns, row.parent))
-    return Seen(
+    return CheckpointFacts(
         key=(row.ns, row.id),
         parent=row.parent,
         time=time_of(row),
@@ -131,7 +131,7 @@ def _metadata(stored: StoredCheckpoint) -> dict[str, Any]:
 # -- limits and protection -------------------------------------------------------------
 
 
-def _within(policy: Retention, seen: Sequence[Seen], now: int) -> list[CheckpointKey]:
+def _within(policy: Retention, seen: Sequence[CheckpointFacts], now: int) -> list[CheckpointKey]:
     """The checkpoints of one namespace within the limits."""
     left = _ends(policy.keep, seen)
     if policy.keep_last is not None:
@@ -140,7 +140,7 @@ def _within(policy: Retention, seen: Sequence[Seen], now: int) -> list[Checkpoin
     return [one.key for one in left if age is None or one.time is None or one.time + age >= now]
 
 
-def _ends(which: Ends, seen: Sequence[Seen]) -> list[Seen]:
+def _ends(which: Ends, seen: Sequence[CheckpointFacts]) -> list[CheckpointFacts]:
     """All of them, or the last one of each run or turn.
 
     A turn begins with an input, or behind a gap where that was removed. So a checkpoint that once
@@ -148,7 +148,7 @@ def _ends(which: Ends, seen: Sequence[Seen]) -> list[Seen]:
     """
     if which == "all":
         return list(seen)
-    last: dict[object, Seen] = {}
+    last: dict[object, CheckpointFacts] = {}
     turn = 0
     for one in seen:
         turn += one.is_cut or one.metadata.get("source") == "input"
@@ -157,7 +157,7 @@ def _ends(which: Ends, seen: Sequence[Seen]) -> list[Seen]:
     return sorted(last.values(), key=lambda one: one.key)
 
 
-def _protected(seen: Sequence[Seen], now: int) -> list[CheckpointKey]:
+def _protected(seen: Sequence[CheckpointFacts], now: int) -> list[CheckpointKey]:
     """Return the head, waiting interrupts, and young tips, where a run may be about to continue.
 
     The parent of such a tip stays with it: without a parent it would not be known as a tip.
@@ -171,11 +171,13 @@ def _protected(seen: Sequence[Seen], now: int) -> list[CheckpointKey]:
     ]
 
 
-def _young(one: Seen, now: int) -> bool:
+def _young(one: CheckpointFacts, now: int) -> bool:
     return one.time is not None and one.time + GRACE >= now
 
 
-def _with_ancestors(every: Iterable[Seen], marked: Iterable[CheckpointKey]) -> set[CheckpointKey]:
+def _with_ancestors(
+    every: Iterable[CheckpointFacts], marked: Iterable[CheckpointKey]
+) -> set[CheckpointKey]:
     """The marked ones that exist, and those that subgraphs' were made under."""
     there = {one.key: one for one in every}
     found = {key for key in marked if key in there}
@@ -186,7 +188,7 @@ def _with_ancestors(every: Iterable[Seen], marked: Iterable[CheckpointKey]) -> s
 # -- subgraphs -------------------------------------------------------------------------
 
 
-def _parents(one: Seen) -> dict[str, str]:
+def _parents(one: CheckpointFacts) -> dict[str, str]:
     """The checkpoints that a subgraph's one was made under, by namespace."""
     parents = one.metadata.get("parents")
     if not isinstance(parents, dict):
@@ -195,7 +197,7 @@ def _parents(one: Seen) -> dict[str, str]:
 
 
 def _homes(
-    spaces: Mapping[str, Sequence[Seen]], there: Container[CheckpointKey], now: int
+    spaces: Mapping[str, Sequence[CheckpointFacts]], there: Container[CheckpointKey], now: int
 ) -> dict[str, CheckpointKey]:
     """The checkpoint that each task's namespace goes with.
 

@@ -25,13 +25,13 @@ from threadkeep._core.engine.lineage import (
 )
 from threadkeep._core.engine.model import Batch, DropThread, ThreadRows
 from threadkeep._core.engine.operation import Operation, Progress
-from threadkeep._core.engine.optimistic import Snapshot, optimistic
+from threadkeep._core.engine.optimistic import ThreadSnapshot, optimistic
 from threadkeep._core.engine.registration import ALL, PAGE, page_of
 from threadkeep._core.engine.rows import visible
 from threadkeep._core.engine.thread_entry import (
     OWN_TAGS,
+    EntryUpdate,
     ThreadEntry,
-    Touch,
     damaged,
     is_archived,
     is_there,
@@ -55,7 +55,7 @@ _DIGEST = 8  # bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class CollectedThread:
     """The result for one thread: what was removed, or would be.
 
     Args:
@@ -91,7 +91,7 @@ class GcReport:
         dry_run: whether nothing was changed.
     """
 
-    threads: tuple[Collected, ...]
+    threads: tuple[CollectedThread, ...]
     examined: int
     dry_run: bool
 
@@ -111,7 +111,7 @@ class GcReport:
         return tuple([one.thread for one in self.threads if one.deleted is not None])
 
     @property
-    def skipped(self) -> tuple[Collected, ...]:
+    def skipped(self) -> tuple[CollectedThread, ...]:
         """The threads that were left as they are, each with the reason."""
         return tuple([one for one in self.threads if one.skipped is not None])
 
@@ -129,7 +129,7 @@ def gc(
 ) -> Operation[GcReport]:
     """See `Threads.gc`."""
     own = policies.EVERYTHING if policy is None else check_policy(policy)
-    names = None if threads is None else validation.ids("threads", threads)
+    names = None if threads is None else validation.ids("thread_ids", threads)
     run = _Run(engine, own, dry_run=dry_run)
     examined = yield from registration.for_each(names, run.visit, "threads collected", progress)
     if names is None and own.max_count is not None:
@@ -144,7 +144,7 @@ class _Run:
     engine: Engine
     policy: Retention
     dry_run: bool
-    threads: dict[str, Collected] = field(default_factory=dict)
+    threads: dict[str, CollectedThread] = field(default_factory=dict)
 
     def visit(self, entry: ThreadEntry) -> Operation[None]:
         """Collect one thread."""
@@ -162,7 +162,7 @@ class _Run:
                 thinning = thin(self.engine, entry.thread, self.policy, dry_run=self.dry_run)
                 self._add((yield from thinning))
         except (CodecError, ConflictError) as error:
-            self._add(Collected(entry.thread, skipped=error.message))
+            self._add(CollectedThread(entry.thread, skipped=error.message))
 
     def delete_excess(self, most: int) -> Operation[None]:
         """Delete the least recently updated threads beyond so many."""
@@ -189,7 +189,7 @@ class _Run:
         try:
             return is_due(entry) and (yield from self._delete(entry.thread, "max_count", is_due))
         except (CodecError, ConflictError) as error:
-            self._add(Collected(entry.thread, skipped=error.message))
+            self._add(CollectedThread(entry.thread, skipped=error.message))
             return False
 
     def _delete(
@@ -197,12 +197,14 @@ class _Run:
     ) -> Operation[bool]:
         """Delete a thread that is due; return False if it is not any more."""
 
-        def build(snapshot: Snapshot) -> Operation[tuple[DropThread | None, Collected | None]]:
+        def build(
+            snapshot: ThreadSnapshot,
+        ) -> Operation[tuple[DropThread | None, CollectedThread | None]]:
             yield from ()
             entry, rows = snapshot.entry, snapshot.rows
             if not is_there(entry) or not is_due(_as_stored(entry, rows, self.engine.now())):
                 return None, None
-            report = Collected(
+            report = CollectedThread(
                 thread,
                 checkpoints=len(visible(rows.checkpoints)),
                 writes=len(rows.orphans) + sum([len(s.writes) for s in rows.checkpoints]),
@@ -218,7 +220,7 @@ class _Run:
         self._add(found)
         return found is not None
 
-    def _add(self, found: Collected | None) -> None:
+    def _add(self, found: CollectedThread | None) -> None:
         if found is not None:
             self.threads[found.thread] = found
 
@@ -257,10 +259,10 @@ def _as_stored(entry: ThreadEntry, rows: ThreadRows, now: int) -> ThreadEntry:
 
 def thin(
     engine: Engine, thread: str, policy: Retention | None, *, dry_run: bool = False
-) -> Operation[Collected | None]:
+) -> Operation[CollectedThread | None]:
     """Remove the checkpoints of a thread that need not stay; None if all have to."""
 
-    def build(snapshot: Snapshot) -> Operation[tuple[Batch | None, Collected | None]]:
+    def build(snapshot: ThreadSnapshot) -> Operation[tuple[Batch | None, CollectedThread | None]]:
         entry, rows, now = snapshot.entry, snapshot.rows, engine.now()
         if not is_there(entry) or is_archived(entry) or entry.pinned:
             return None, None
@@ -318,7 +320,7 @@ def _fitting(
 
 def _size(batch: Batch) -> int:
     """Bytes of the thread afterwards."""
-    return cast("Touch", batch.touch).size
+    return cast("EntryUpdate", batch.touch).size
 
 
 def _removes(batch: Batch) -> bool:
@@ -327,13 +329,13 @@ def _removes(batch: Batch) -> bool:
 
 
 def _report(
-    snapshot: Snapshot, batch: Batch, values: int, deltas: tuple[str, ...]
-) -> Collected | None:
+    snapshot: ThreadSnapshot, batch: Batch, values: int, deltas: tuple[str, ...]
+) -> CollectedThread | None:
     """The result; None if nothing goes, and nothing has to be said."""
     if not _removes(batch) and not deltas:
         return None
     shown = set(map(checkpoint_key, visible(snapshot.rows.checkpoints)))
-    return Collected(
+    return CollectedThread(
         batch.thread,
         checkpoints=len(shown.intersection((*batch.drop_checkpoints, *batch.hide_checkpoints))),
         writes=len(batch.drop_writes) - len(batch.writes),
@@ -373,7 +375,7 @@ def _is_settled(entry: ThreadEntry, policy: Retention, now: int) -> bool:
 
 
 def _settled(
-    snapshot: Snapshot, batch: Batch, entry: ThreadEntry, own: Retention, until: int | None
+    snapshot: ThreadSnapshot, batch: Batch, entry: ThreadEntry, own: Retention, until: int | None
 ) -> Batch:
     """The change, which also notes the state that the thread is collected in.
 
@@ -383,9 +385,9 @@ def _settled(
     size = _size(batch)
     note = thread_entry.record_label(_SETTLED, [*_state_of(entry, own, size), until])
     if _removes(batch):
-        touch = cast("Touch", batch.touch)._replace(labels=(note,))
+        touch = cast("EntryUpdate", batch.touch)._replace(labels=(note,))
         return batch._replace(touch=touch)
-    touch = Touch(size=size, whole=True, labels=(note,))
+    touch = EntryUpdate(size=size, whole=True, labels=(note,))
     return Batch(batch.thread, batch.now, batch.generation, fences=snapshot.fences, touch=touch)
 
 

@@ -19,7 +19,7 @@ from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 
 from threadkeep._core import arguments, validation
 from threadkeep._core.engine.model import OWN_NS
-from threadkeep._run.layers.driver import Workflow, either
+from threadkeep._run.layers.driver import Workflow, sync_or_async
 from threadkeep.errors import CodecError, NotFoundError, ThreadkeepError
 from threadkeep.threads.streams.parts import (
     Part,
@@ -90,7 +90,7 @@ class Rows:
         """Return all rows, the newest first."""
         limit = None if self.deletes else _MOST
         config = self._config()
-        found = yield from either(
+        found = yield from sync_or_async(
             lambda: list(self._saver.list(config, limit=limit)),
             partial(_collected, self._saver, config, limit),
         )
@@ -107,7 +107,7 @@ class Rows:
             for method in (threads.branches, threads.abranches)
         ]
         try:
-            tree = yield from either(call, acall)
+            tree = yield from sync_or_async(call, acall)
         except NotFoundError:
             return []
         rows = [_row(one.id, one.metadata) for one in tree.checkpoints.values()]
@@ -187,7 +187,7 @@ class Rows:
     def _call(self, name: str, *args: Any, **options: Any) -> Workflow[Any]:
         method, variant = getattr(self._saver, name), getattr(self._saver, f"a{name}")
         call, acall = partial(method, *args, **options), partial(variant, *args, **options)
-        return (yield from either(call, acall))
+        return (yield from sync_or_async(call, acall))
 
     def _config(self, parent: str | None = None) -> RunnableConfig:
         place = {"thread_id": self.thread, "checkpoint_ns": NAMESPACE}

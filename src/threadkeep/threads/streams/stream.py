@@ -16,9 +16,9 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core import validation
-from threadkeep._core.engine.operation import Aside
+from threadkeep._core.engine.operation import External
 from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow, both, either
+from threadkeep._run.layers.driver import Workflow, sync_and_async, sync_or_async
 from threadkeep.errors import InvalidArgumentError, StateError, invalid
 from threadkeep.threads.streams.parts import Buffer, Part, StreamStatus, of_event, of_message
 from threadkeep.threads.streams.rows import LIVE, StreamRows
@@ -49,7 +49,7 @@ class _Signal:
     def wait(self, seconds: float | None) -> Workflow[None]:
         """Wait until it is set, and reset it."""
         own = None if self._loop is None else partial(self._await, seconds)
-        yield Aside(partial(self._wait, seconds), own)
+        yield External(partial(self._wait, seconds), own)
 
     def _wait(self, seconds: float | None) -> None:
         self._event.wait(seconds)
@@ -153,9 +153,9 @@ class Stream:
         """
         # (a cancelled caller waits until all is saved)
         acall = partial(driver.arun, self._end(status))
-        yield from either(partial(self._end_blocking, status), acall)
+        yield from sync_or_async(partial(self._end_blocking, status), acall)
 
-    stop, astop = both(_stop)
+    stop, astop = sync_and_async(_stop)
 
     def _end_blocking(self, status: StreamStatus) -> None:
         if self._task is not None:
@@ -175,7 +175,7 @@ class Stream:
         try:
             self._due.set()
             self._room.set()
-            yield Aside(self._join, self._ajoin)
+            yield External(self._join, self._ajoin)
             if status != "pending":
                 yield from self._rows.stop(status)
             elif not self._buffer.is_empty:

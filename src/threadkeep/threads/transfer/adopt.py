@@ -44,7 +44,7 @@ from threadkeep._core.engine.rows import (
 )
 from threadkeep._run.layered_store import LayeredStore
 from threadkeep._run.layers import layer
-from threadkeep._run.layers.driver import Runner, Workflow, aside, on
+from threadkeep._run.layers.driver import Runner, Workflow, external, on
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -61,7 +61,7 @@ _FORK = "-adopted"  # ends the id of a fork
 
 
 @dataclass(slots=True)
-class Adopted:
+class AdoptReport:
     """Result of an adoption.
 
     Attributes:
@@ -104,15 +104,15 @@ def adopt(
     key: str | bytes | None,
     progress: Progress | None,
     **flags: bool,
-) -> Workflow[Adopted]:
+) -> Workflow[AdoptReport]:
     """Copy a source's threads into a store; see `Threads.adopt`."""
     options = AdoptOptions(**flags)
     if options.replace and options.as_fork:
         raise InvalidArgumentError("Both replace and as_fork are given.", hint="Use one of them.")
     names = validation.thread_ids(threads)
-    opened = yield from aside(partial(open_source, source, engine.codec, key))
+    opened = yield from external(partial(open_source, source, engine.codec, key))
     with closing(opened):
-        counts = yield from aside(opened.threads)
+        counts = yield from external(opened.threads)
         for name in names or ():
             if name not in counts:
                 raise ThreadNotFoundError(
@@ -146,7 +146,7 @@ class _Adoption:
     progress: Progress
     total: int
     done: int = 0
-    result: Adopted = field(default_factory=Adopted)
+    result: AdoptReport = field(default_factory=AdoptReport)
 
     def count(self, checkpoints: int) -> None:
         self.done = min(self.done + checkpoints, self.total)  # (some are read twice)
@@ -165,7 +165,7 @@ class _Adoption:
     def thread(self, name: str, existing: ExistingThread) -> Workflow[None]:
         """Copy a thread, or list it as a conflict."""
         unchanged = self.result.unchanged
-        yield from aside(self.source.begin)
+        yield from external(self.source.begin)
         try:
             if self.options.dry_run:
                 yield from self._foresee(name, existing)
@@ -186,7 +186,7 @@ class _Adoption:
 
     def _foresee(self, name: str, existing: ExistingThread) -> Workflow[None]:
         """Count what a copy of a thread would write, without reading values."""
-        parents = yield from aside(partial(self.source.parents, name))
+        parents = yield from external(partial(self.source.parents, name))
         self.count(len(parents))
         missing = len(parents.keys() - existing.stored.keys())
         if existing.diverged(parents):
@@ -204,7 +204,7 @@ class _Adoption:
     def _copy(self, name: str, existing: ExistingThread) -> Workflow[None]:
         """Store what is missing here of a thread."""
         if existing.stored:
-            parents = yield from aside(partial(self.source.parents, name))
+            parents = yield from external(partial(self.source.parents, name))
             if existing.diverged(parents):
                 self.count(len(parents))
                 raise existing.conflict()
@@ -215,7 +215,7 @@ class _Adoption:
     def _replace(self, name: str, existing: ExistingThread) -> Workflow[None]:
         """Replace the thread here with the source's."""
         with self._parts(name) as parts:
-            while (yield from aside(partial(next, parts, None))):
+            while (yield from external(partial(next, parts, None))):
                 pass  # what cannot be read ends this before anything is removed
         yield from on(self.store, commit(DropThread(name, 0)))
         self.result.replaced.append(name)
@@ -230,7 +230,7 @@ class _Adoption:
         target = f"{name}{_FORK}"
         fork = yield from self.existing(target, revive=True)
         if not fork.stored:
-            parents = yield from aside(partial(self.source.parents, name))
+            parents = yield from external(partial(self.source.parents, name))
             shared = existing.newest_shared(parents)
             if shared is not None:
                 yield from on(self.store, forking.fork(self.engine, name, shared, target))
@@ -243,7 +243,7 @@ class _Adoption:
         keys: set[CheckpointKey] = set()
         apart = self.engine.apart()
         with self._parts(name) as parts:
-            while part := (yield from aside(partial(next, parts, None))):
+            while part := (yield from external(partial(next, parts, None))):
                 calls = [call for one in part for call in self._calls(one, existing)]
                 apart = yield from self._store(calls, apart)
                 keys |= {key for one in part if not existing.hides(*(key := (one.ns, one.id)))}
@@ -289,14 +289,14 @@ class _Adoption:
 
     def _verify(self, name: str, target: str, keys: set[CheckpointKey]) -> Workflow[None]:
         """Compare all checkpoints as LangGraph's own saver and ours return them."""
-        theirs = yield from aside(self.source.saver)
+        theirs = yield from external(self.source.saver)
         rest = set(keys)
         at = listing.begin(Listing(target))
         while at is not None:
             page, at = yield from on(self.store, listing.page(self.engine, at))
             for loaded in page:
                 if (loaded.ns, loaded.id) in rest:
-                    yield from aside(partial(self._compare, theirs, name, loaded))
+                    yield from external(partial(self._compare, theirs, name, loaded))
                     rest.remove((loaded.ns, loaded.id))
         self.result.verified += len(keys) - len(rest)
         for ns, checkpoint in sorted(rest):

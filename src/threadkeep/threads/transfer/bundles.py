@@ -21,7 +21,7 @@ from threadkeep._core.engine.cold_references import STUB
 from threadkeep._core.engine.operation import Progress, no_progress
 from threadkeep._core.engine.thread_entry import is_archived
 from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers.driver import Runner, Workflow, aside, on, within
+from threadkeep._run.layers.driver import Runner, Workflow, external, on, within
 from threadkeep._stores.files import file_errors, replacing
 from threadkeep._stores.sqlite.opening import wal_of
 from threadkeep.errors import (
@@ -46,7 +46,7 @@ _WITH_WAL = _SQLITE.ljust(_WAL_AT, b"\0") + b"\2"
 _START = 32  # bytes that tell the kinds of files apart
 
 
-class Exported(NamedTuple):
+class ExportReport(NamedTuple):
     """Result of an export.
 
     Attributes:
@@ -64,7 +64,7 @@ class Exported(NamedTuple):
     skipped: dict[str, str]
 
 
-class Imported(NamedTuple):
+class ImportReport(NamedTuple):
     """Result of an import, or of its dry run: the ids of threads with checkpoints.
 
     Attributes:
@@ -99,7 +99,7 @@ class ImportOptions(NamedTuple):
 # -- kinds of files --------------------------------------------------------------------
 
 
-class Kind(Enum):
+class BackupKind(Enum):
     """Kind of a backup, as messages name it."""
 
     SQLITE = "a SQLite database"
@@ -107,7 +107,7 @@ class Kind(Enum):
     BUNDLE = "a bundle"
 
 
-def kind_of(file: Path) -> Kind:
+def kind_of(file: Path) -> BackupKind:
     """Return the kind of a backup."""
     kind = _kind(_start_of(file))
     if kind is None:
@@ -122,7 +122,7 @@ def check_may_be_replaced(file: Path) -> None:
     if not file.exists():
         return
     start = _start_of(file)
-    in_use = start[_WAL_AT : _WAL_AT + 1] == b"\2" and _kind(start) is Kind.SQLITE
+    in_use = start[_WAL_AT : _WAL_AT + 1] == b"\2" and _kind(start) is BackupKind.SQLITE
     if start and (in_use or _kind(start) is None):
         what = "a live database" if in_use else "no backup"
         raise OpenError(f"{file} is {what}: it is left as it is.", hint="Use another file.")
@@ -131,7 +131,7 @@ def check_may_be_replaced(file: Path) -> None:
 def check_is_bundle(file: Path) -> None:
     """Refuse a file that is no bundle."""
     kind = kind_of(file)
-    if kind is not Kind.BUNDLE:
+    if kind is not BackupKind.BUNDLE:
         raise InvalidArgumentError(
             f"{file} is {kind.value}, no bundle.",
             hint="Use a file of export_bundle(); restore others: `threadkeep restore`.",
@@ -150,8 +150,8 @@ def _start_of(file: Path) -> bytes:
             return opened.read(_START)
 
 
-def _kind(start: bytes) -> Kind | None:
-    magics = {_SQLITE: Kind.SQLITE, _POSTGRES: Kind.POSTGRES, MAGIC: Kind.BUNDLE}
+def _kind(start: bytes) -> BackupKind | None:
+    magics = {_SQLITE: BackupKind.SQLITE, _POSTGRES: BackupKind.POSTGRES, MAGIC: BackupKind.BUNDLE}
     return next((kind for magic, kind in magics.items() if start.startswith(magic)), None)
 
 
@@ -163,10 +163,10 @@ def export_bundle(
     threads: str | Iterable[str] | None,
     file: str | os.PathLike[str],
     progress: Progress | None,
-) -> Workflow[Exported]:
+) -> Workflow[ExportReport]:
     """Write threads to a bundle; see `Threads.export_bundle`."""
     names, path, progress = validation.thread_ids(threads), Path(file), progress or no_progress
-    yield from aside(partial(check_may_be_replaced, path))
+    yield from external(partial(check_may_be_replaced, path))
     source = store.beneath()
     archived, skipped = list[str](), dict[str, str]()
     add = partial(_add_digested, source, archived=None if names is not None else archived)
@@ -174,8 +174,8 @@ def export_bundle(
     if names is None:
         names = yield from on(source, whole_thread.all_threads())
     counts = yield from _write(path, names, add, progress, may_skip, check=True)
-    size = yield from aside(lambda: path.stat().st_size)
-    return Exported(sum(map(bool, counts)), sum(counts), size, tuple(archived), skipped)
+    size = yield from external(lambda: path.stat().st_size)
+    return ExportReport(sum(map(bool, counts)), sum(counts), size, tuple(archived), skipped)
 
 
 def back_up(
@@ -206,9 +206,9 @@ def _write(
 
     def write() -> Workflow[list[int]]:
         counts = []
-        part = yield from aside(partial(stack.enter_context, replacing(file)))
-        opened = stack.enter_context((yield from aside(lambda: part.open("wb"))))
-        bundle = yield from aside(partial(BundleWriter, opened))
+        part = yield from external(partial(stack.enter_context, replacing(file)))
+        opened = stack.enter_context((yield from external(lambda: part.open("wb"))))
+        bundle = yield from external(partial(BundleWriter, opened))
         for done, name in enumerate(names, 1):
             try:
                 counts.append((yield from add(bundle, name)))
@@ -217,8 +217,8 @@ def _write(
                     raise
                 skipped[name] = error.message
             progress("threads read", done, len(names))
-        yield from aside(bundle.end)
-        yield from aside(opened.close)
+        yield from external(bundle.end)
+        yield from external(opened.close)
         if check:
             yield from verify(part, progress, digests=True)
         return counts
@@ -231,7 +231,7 @@ def _add_as_it_is(store: Runner, bundle: BundleWriter, name: str) -> Workflow[in
     """Write a thread; return 0 for a deleted one, which only has a tombstone."""
     whole = yield from on(store, whole_thread.read_thread(name, stubs=True))
     if not whole.is_nothing:
-        yield from aside(partial(bundle.add, whole))
+        yield from external(partial(bundle.add, whole))
     return int(whole.is_listed)
 
 
@@ -246,9 +246,9 @@ def _add_digested(
     if not whole.checkpoints:
         hint = "Find its id: saver.threads.search(), or `threadkeep threads`."
         raise ThreadNotFoundError(hint=hint, thread=name)
-    digests = yield from aside(partial(digest.of_checkpoints, whole))
+    digests = yield from external(partial(digest.of_checkpoints, whole))
     whole = replaced(whole, digests=tuple(digests.values()))
-    yield from aside(partial(bundle.add, whole))
+    yield from external(partial(bundle.add, whole))
     return len(whole.checkpoints)
 
 
@@ -263,11 +263,11 @@ def import_bundle(
     *,
     replace: bool,
     dry_run: bool,
-) -> Workflow[Imported]:
+) -> Workflow[ImportReport]:
     """Put the threads of a bundle into a store; see `Threads.import_bundle`."""
     path, progress = Path(file), progress or no_progress
-    new = None if thread is None else validation.text("thread", thread)
-    yield from aside(partial(check_is_bundle, path))
+    new = None if thread is None else validation.text("thread_id", thread)
+    yield from external(partial(check_is_bundle, path))
     names = yield from verify(path, progress, digests=True)
     if new is not None and len(names) != 1:
         raise InvalidArgumentError(
@@ -284,7 +284,7 @@ def verify(file: Path, progress: Progress, *, digests: bool = False) -> Workflow
 
     def look(whole: WholeThread) -> Workflow[None]:
         if digests:
-            yield from aside(partial(_checked_digests, whole))
+            yield from external(partial(_checked_digests, whole))
         names.append(whole.thread)
         progress("threads verified", len(names), 0)
 
@@ -294,7 +294,7 @@ def verify(file: Path, progress: Progress, *, digests: bool = False) -> Workflow
 
 def fill(
     store: Runner, file: Path, names: Sequence[str], options: ImportOptions, progress: Progress
-) -> Workflow[Imported]:
+) -> Workflow[ImportReport]:
     """Put all threads of a verified bundle into a store; other threads there are left alone."""
     done: dict[str, Outcome] = {}
     checkpoints: dict[str, int] = {}
@@ -320,7 +320,7 @@ def fill(
     unchanged = tuple([name for name in checkpoints if done[name] == "unchanged"])
     added = tuple([name for name in checkpoints if done[name] != "unchanged"])
     replaced = tuple([name for name in added if done[name] == "replaced"])
-    return Imported(added, unchanged, sum(checkpoints.values()), replaced)
+    return ImportReport(added, unchanged, sum(checkpoints.values()), replaced)
 
 
 def _so_far(done: Iterable[str], total: int) -> str:
@@ -334,13 +334,15 @@ def _so_far(done: Iterable[str], total: int) -> str:
 
 def _put(store: Runner, whole: WholeThread, options: ImportOptions) -> Workflow[Outcome]:
     is_checked = options.digests and not options.dry_run
-    expected = (yield from aside(partial(_checked_digests, whole))) if is_checked else {}
+    expected = (yield from external(partial(_checked_digests, whole))) if is_checked else {}
     now = time.time_ns() // 1000
     put = put_thread(whole, now, replace=options.replace, dry_run=options.dry_run)
     outcome = yield from on(store, put)
     if is_checked:
         stored = yield from on(store, whole_thread.read_thread(whole.thread))
-        compare(whole.thread, expected, (yield from aside(partial(digest.of_checkpoints, stored))))
+        compare(
+            whole.thread, expected, (yield from external(partial(digest.of_checkpoints, stored)))
+        )
     return outcome
 
 
@@ -378,7 +380,7 @@ def _each(
 ) -> Workflow[None]:
     """Handle each thread of a bundle, read beside the event loop."""
     with closing(_threads(file, thread)) as threads:
-        while (whole := (yield from aside(partial(next, threads, None)))) is not None:
+        while (whole := (yield from external(partial(next, threads, None)))) is not None:
             yield from handle(whole)
 
 

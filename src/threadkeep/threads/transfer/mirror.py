@@ -20,7 +20,7 @@ from threadkeep._core.engine.optimistic import retry
 from threadkeep._core.engine.rows import created_at
 from threadkeep._core.engine.thread_entry import is_archived, is_there
 from threadkeep._run.layered_store import LayeredStore, store_of
-from threadkeep._run.layers.driver import Runner, Workflow, aside, on
+from threadkeep._run.layers.driver import Runner, Workflow, external, on
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -42,7 +42,7 @@ Digests: TypeAlias = dict[CheckpointKey, bytes]
 
 
 @dataclass(slots=True)
-class Mirrored:
+class MirrorReport:
     """Result of a mirror, or of its dry run: the ids of threads.
 
     Attributes:
@@ -86,7 +86,7 @@ def mirror(
     threads: str | Iterable[str] | None,
     progress: Progress | None,
     **flags: bool,
-) -> Workflow[Mirrored]:
+) -> Workflow[MirrorReport]:
     """Copy threads to the store of another saver; see `Threads.mirror`."""
     there = store_of(other)
     if there.backend is store.backend:
@@ -106,9 +106,9 @@ class _Mirror:
     there: Runner
     options: MirrorOptions
     is_named: bool
-    result: Mirrored = field(default_factory=Mirrored)
+    result: MirrorReport = field(default_factory=MirrorReport)
 
-    def threads(self, names: Sequence[str] | None, progress: Progress) -> Workflow[Mirrored]:
+    def threads(self, names: Sequence[str] | None, progress: Progress) -> Workflow[MirrorReport]:
         known = yield from on(self.here, whole_thread.all_threads())
         for name in set(names or ()).difference(known):
             raise ThreadNotFoundError(hint="Correct the ids of threads.", thread=name)
@@ -171,18 +171,18 @@ class _Mirror:
 
     def _digests_there(self, name: str) -> Workflow[Digests]:
         whole = yield from on(self.there, whole_thread.read_thread(name, stub=False))
-        return (yield from aside(partial(digest.of_checkpoints, whole)))
+        return (yield from external(partial(digest.of_checkpoints, whole)))
 
     def _are_equal(self, own: WholeThread) -> Workflow[bool]:
         """Compare the digests of threads whose rows differ."""
         whole = yield from self._read(own)
-        digests = yield from aside(partial(digest.of_checkpoints, whole))
+        digests = yield from external(partial(digest.of_checkpoints, whole))
         return digests == (yield from self._digests_there(own.thread))
 
     def _copy(self, own: WholeThread, *, replace: bool) -> Workflow[Digests]:
         """Copy a thread as it is now, all of it or what is missing; return its digests."""
         whole = yield from self._read(own)
-        expected = yield from aside(partial(digest.of_checkpoints, whole))
+        expected = yield from external(partial(digest.of_checkpoints, whole))
         now = time.time_ns() // 1000
         put = putting.put_thread(whole, now, replace=replace, marks=True)
         yield from on(self.there, put)
@@ -203,7 +203,7 @@ def _read_rows(thread: str, *, stub: bool = False) -> Operation[WholeThread]:
 
 
 def step_for(here: WholeThread, there: WholeThread) -> str:
-    """Return what is to be done there: a field of `Mirrored`, or a key of `_CONFLICTS`.
+    """Return what is to be done there: a field of `MirrorReport`, or a key of `_CONFLICTS`.
 
     The rows are the same bytes in a copy.
     """

@@ -21,7 +21,7 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.operation import Operation, commit
-from threadkeep._core.engine.optimistic import Snapshot, read_snapshot, retry
+from threadkeep._core.engine.optimistic import ThreadSnapshot, read_snapshot, retry
 from threadkeep._core.engine.refs import span_of
 from threadkeep._core.engine.thread_entry import is_archived, is_there
 from threadkeep.errors import CodecError, ThreadExistsError
@@ -105,7 +105,7 @@ def _elements(segments: Iterable[Segment]) -> Iterator[tuple[tuple[int, int], by
                 yield (segment.log, segment.start + n), data
 
 
-def _is_complete(whole: WholeThread, numbered: WholeThread, there: Snapshot) -> bool:
+def _is_complete(whole: WholeThread, numbered: WholeThread, there: ThreadSnapshot) -> bool:
     """Return True if a thread has all rows and positions of another, an entry and its tombstone."""
     # (the tombstone does not matter if the thread has been used since)
     same_tombstone = bool(whole.checkpoints) or there.rows.deleted_at == whole.deleted_at
@@ -118,7 +118,7 @@ def _is_complete(whole: WholeThread, numbered: WholeThread, there: Snapshot) -> 
 
 
 def _put(
-    whole: WholeThread, numbered: WholeThread, there: Snapshot, outcome: Outcome, now: int
+    whole: WholeThread, numbered: WholeThread, there: ThreadSnapshot, outcome: Outcome, now: int
 ) -> Operation[None]:
     """Put a thread part by part, or by one change where rows or segments have to give way."""
     if outcome != "replaced" and _fits(whole, numbered, there.rows):
@@ -156,7 +156,9 @@ def _overlapping(segment: Segment, stored: Iterable[SegmentInfo]) -> list[Span]:
     return [span for span in spans if span.start < segment.stop and segment.start < span.stop]
 
 
-def _batches(whole: WholeThread, stored: set[Row], there: Snapshot, now: int) -> Iterator[Batch]:
+def _batches(
+    whole: WholeThread, stored: set[Row], there: ThreadSnapshot, now: int
+) -> Iterator[Batch]:
     """Yield what is missing: segments before rows, older checkpoints before younger ones.
 
     Small segments give way to a larger one, as in sealing. The last batch of a new thread raises
@@ -170,7 +172,7 @@ def _batches(whole: WholeThread, stored: set[Row], there: Snapshot, now: int) ->
     batches = list(_row_batches(plain, there.rows_fence, rows_of(whole) - stored))
     yield from batches[:-1]
     for last in batches[-1:]:
-        yield last._replace(bump=not stored)
+        yield last._replace(bump_generation=not stored)
 
 
 def _registered(whole: WholeThread, now: int) -> Batch:
@@ -186,7 +188,7 @@ def _registered(whole: WholeThread, now: int) -> Batch:
         segments=whole.segments,
         checkpoints=whole.checkpoints,
         writes=whole.writes,
-        bump=True,
+        bump_generation=True,
         entry=entry,
         touch=touch,
     )
@@ -206,8 +208,13 @@ def _merge_entry(whole: WholeThread, now: int, last: Batch) -> Operation[None]:
             entry = own
         entry = entry._replace(pinned=own.pinned or entry.pinned, ttl=own.ttl or entry.ttl)
     # (a thread of generation 0 counts as never archived)
-    bump, fences = last.bump or is_archived(own), (*last.fences, there.entry_fence)
-    yield from commit(last._replace(fences=fences, bump=bump, entry=entry, touch=touch))
+    bump_generation, fences = (
+        last.bump_generation or is_archived(own),
+        (*last.fences, there.entry_fence),
+    )
+    yield from commit(
+        last._replace(fences=fences, bump_generation=bump_generation, entry=entry, touch=touch)
+    )
 
 
 def _row_batches(plain: Batch, done: RowsFence, rows: Iterable[Row]) -> Iterator[Batch]:

@@ -14,7 +14,7 @@ from kit.values import VALUES, Plain, changes
 from threadkeep._core.engine import capture
 from threadkeep._core.engine.differences import (
     Piece,
-    Seen,
+    SeenSequence,
     compare,
     to_watch,
 )
@@ -38,7 +38,7 @@ def seen_of(value):
     """A list or dict as it is remembered."""
     keys = list(value) if isinstance(value, dict) else None
     items = list(value.values()) if isinstance(value, dict) else list(value)
-    return Seen(keys, items, Shadow.of(to_watch(keys, items)))
+    return SeenSequence(keys, items, Shadow.of(to_watch(keys, items)))
 
 
 def parts(value):

@@ -17,7 +17,7 @@ from threadkeep._core.engine import (
 from threadkeep._core.engine.elements import Elements
 from threadkeep._core.engine.model import Segment, Span
 from threadkeep._core.engine.refs import Cell, Inline, Run
-from threadkeep._core.engine.snapshots import Raw
+from threadkeep._core.engine.snapshots import RawElement
 from threadkeep.errors import CorruptionError
 
 CODEC = NativeCodec()
@@ -118,7 +118,7 @@ def test_a_long_chain_of_patches_is_read_in_few_steps():
     for pos, data in enumerate(versions(600)):
         element, depth, uses, anchor = elements.patch_against(raw, data)
         stored[pos] = element
-        raw = Raw(data, 1, pos, depth, uses, anchor)
+        raw = RawElement(data, 1, pos, depth, uses, anchor)
         whole += element == data
         needed = {p for span in uses for p in range(span.start, span.stop)} | {pos}
         found = Elements(CODEC, [raw_segment(1, p, [stored[p]]) for p in sorted(needed)])
@@ -134,10 +134,10 @@ def test_a_chain_goes_on_in_another_process():
     for pos, data in enumerate(versions(200)):
         element, depth, uses, anchor = elements.patch_against(raw, data)
         stored[pos] = element
-        raw = Raw(data, 1, pos, depth, uses, anchor)
+        raw = RawElement(data, 1, pos, depth, uses, anchor)
         if pos % 7 == 0:  # what another process knows of it
             found = Elements(CODEC, [raw_segment(1, p, [e]) for p, e in stored.items()])
-            raw = Raw(found.raw(1, pos), 1, pos, found.depth(1, pos), uses)
+            raw = RawElement(found.raw(1, pos), 1, pos, found.depth(1, pos), uses)
         found = Elements(CODEC, [raw_segment(1, p, [e]) for p, e in stored.items()])
         assert len(found._patches((1, pos), {})[1]) <= 46
 
@@ -150,7 +150,7 @@ def test_neighbouring_versions_are_put_together_once(order, room, monkeypatch):
     for pos, data in enumerate(whole):
         element, depth, uses, anchor = elements.patch_against(raw, data)
         stored.append(element)
-        raw = Raw(data, 1, pos, depth, uses, anchor)
+        raw = RawElement(data, 1, pos, depth, uses, anchor)
     applied = []
     apply = elements.apply_patch
     monkeypatch.setattr(elements, "apply_patch", lambda *of: applied.append(of) or apply(*of))
@@ -165,10 +165,15 @@ def test_neighbouring_versions_are_put_together_once(order, room, monkeypatch):
 
 def test_small_values_and_other_values_are_stored_whole():
     assert elements.patch_against(None, b"x" * 5000)[0] == b"x" * 5000
-    assert elements.patch_against(Raw(b"x" * 1000, 1, 0), b"x" * 1001)[0] == b"x" * 1001
+    assert elements.patch_against(RawElement(b"x" * 1000, 1, 0), b"x" * 1001)[0] == b"x" * 1001
     rng = random.Random(6)
     other = rng.randbytes(5000)
-    assert elements.patch_against(Raw(rng.randbytes(5000), 1, 0), other) == (other, 0, (), None)
+    assert elements.patch_against(RawElement(rng.randbytes(5000), 1, 0), other) == (
+        other,
+        0,
+        (),
+        None,
+    )
 
 
 def test_patches_in_a_circle_are_named():

@@ -12,7 +12,7 @@ from langchain_core.messages import HumanMessage
 
 from threadkeep import MemorySaver
 from threadkeep._core.engine.model import HeadFence
-from threadkeep._core.engine.snapshots import Snapshot
+from threadkeep._core.engine.snapshots import CheckpointSnapshot
 from threadkeep._core.engine.working_set import ThreadMemory, WorkingSet
 
 LONG = "x" * 90
@@ -35,7 +35,7 @@ def test_the_last_64_runs_that_left_a_head_behind_are_remembered():
     memory.meet(0)
 
     def publish(name, parent, *, begins):
-        state = Snapshot("", name, 0, None, None, {}, b"", None)
+        state = CheckpointSnapshot("", name, 0, None, None, {}, b"", None)
         return memory.publish(state, 0, HeadFence("", parent), begins=begins)
 
     publish("base", None, begins=True)

@@ -14,16 +14,16 @@ from threadkeep._run.layers import (
     layer,
 )
 from threadkeep._run.layers.driver import (
-    aside,
-    either,
+    external,
     on,
+    sync_or_async,
 )
 from threadkeep.errors import BackendError
 from threadkeep.threads.transfer import whole_thread
 
 
 def names(saver: Any, where: list[Any]) -> Any:
-    where.append((yield from aside(threading.current_thread)))
+    where.append((yield from external(threading.current_thread)))
     found = yield from on(saver, whole_thread.all_threads())
     both = yield from on(
         saver, layer.together([whole_thread.all_threads(), whole_thread.all_threads()])
@@ -44,8 +44,8 @@ async def awaited() -> str:
 
 
 async def test_what_there_is_in_both_ways_is_called_in_one() -> None:
-    assert driver.run(either(lambda: "waited", awaited)) == "waited"
-    assert await driver.arun(either(lambda: "waited", awaited)) == "awaited in True"
+    assert driver.run(sync_or_async(lambda: "waited", awaited)) == "waited"
+    assert await driver.arun(sync_or_async(lambda: "waited", awaited)) == "awaited in True"
 
 
 async def test_a_cancelled_plan_waits_for_what_it_awaits() -> None:
@@ -56,7 +56,7 @@ async def test_a_cancelled_plan_waits_for_what_it_awaits() -> None:
         await go.wait()
         seen.append("done")
 
-    running = asyncio.ensure_future(driver.arun(either(lambda: None, slow)))
+    running = asyncio.ensure_future(driver.arun(sync_or_async(lambda: None, slow)))
     await begun.wait()
     running.cancel()
     asyncio.get_running_loop().call_soon(go.set)
@@ -71,17 +71,17 @@ def failing() -> Any:
 
 def catching() -> Any:
     try:
-        yield from aside(failing)
+        yield from external(failing)
     except BackendError as error:
         text = error.message
-    return (yield from aside(text.upper))
+    return (yield from external(text.upper))
 
 
 async def test_errors_come_to_the_plan() -> None:
     assert driver.run(catching()) == "FULL"
     assert await driver.arun(catching()) == "FULL"
     with pytest.raises(BackendError):
-        driver.run(aside(failing))
+        driver.run(external(failing))
 
 
 async def test_a_cancelled_plan_is_closed_after_the_step_under_way() -> None:
@@ -94,7 +94,7 @@ async def test_a_cancelled_plan_is_closed_after_the_step_under_way() -> None:
 
     def plan() -> Any:
         try:
-            yield from aside(slow)
+            yield from external(slow)
         finally:
             seen.append("closed")
 

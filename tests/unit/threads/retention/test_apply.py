@@ -137,7 +137,7 @@ def test_a_copy_and_its_source_go_apart():
 def test_pruning_a_thread_that_is_written_all_the_time_gives_up():
     class Busy(Counted):
         def commit(self, change):
-            if getattr(change, "bump", False):
+            if getattr(change, "bump_generation", False):
                 self.inner.commit(late())
             super().commit(change)
 

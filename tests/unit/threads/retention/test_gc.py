@@ -31,7 +31,7 @@ from threadkeep._core.engine import (
 from threadkeep._core.engine.lineage import overlap
 from threadkeep._core.engine.model import Batch, DropThread, ReadThread, SegmentInfo, Span
 from threadkeep._core.engine.refs import covering
-from threadkeep._core.engine.thread_entry import Touch
+from threadkeep._core.engine.thread_entry import EntryUpdate
 from threadkeep._stores.base import Backend
 from threadkeep.errors import NewerFormatError
 from threadkeep.threads.retention import (
@@ -246,7 +246,7 @@ def test_a_pin_that_is_set_meanwhile_counts() -> None:
     first = chain.put(m=noise(3))
     chain.put(m=noise(3))
     id = first["configurable"]["checkpoint_id"]
-    other = interrupted(saver, lambda: saver.threads.pin("t", checkpoint=id))
+    other = interrupted(saver, lambda: saver.threads.pin("t", checkpoint_id=id))
     assert other.threads.gc(LAST).threads == ()
     other = interrupted(saver, lambda: saver.threads.pin("t"))
     assert other.threads.gc(Retention(ttl=0.000001)).threads == ()
@@ -298,7 +298,7 @@ def test_damaged_threads_are_told_and_the_others_collected() -> None:
     entry = saver.threads.get("newer")
     assert entry is not None
     touch = thread_entry.record_label("retention", {"v": 99})
-    saver._store.backend.commit(Batch("newer", 1, touch=Touch(labels=(touch,))))
+    saver._store.backend.commit(Batch("newer", 1, touch=EntryUpdate(labels=(touch,))))
     found = saver.threads.gc(Retention(keep_last=1, channels={"m": "latest"}))
     assert {one.thread for one in found.skipped} == {"bad", "newer"}
     (newer,) = [one for one in saver.threads.search().threads if one.id == "newer"]

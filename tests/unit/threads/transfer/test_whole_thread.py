@@ -132,7 +132,7 @@ def test_a_thread_that_grows_and_is_sealed_while_it_is_read():
 
 class Restless(Counted):
     def fetch(self, reads):
-        self.commit(Batch("t", NOW, bump=True))
+        self.commit(Batch("t", NOW, bump_generation=True))
         return super().fetch(reads)
 
 

@@ -18,7 +18,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core.langgraph_internals import HAS_TASK_PATH
 from threadkeep._stores.sqlite.failures import named as mapped
-from threadkeep._stores.sqlite.opening import APPLICATION_ID, MEMORY, Location
+from threadkeep._stores.sqlite.opening import APPLICATION_ID, MEMORY, DatabaseLocation
 from threadkeep.errors import NotLangGraphError, OpenError
 from threadkeep.threads.transfer.sources.base import (
     Payloads,
@@ -58,7 +58,7 @@ def open_sqlite(path: str, payloads: Payloads) -> SqliteSource:
         raise OpenError(f"There is no file {path}.", hint="Use the path of LangGraph's database.")
     with mapped(path):
         mode = "immutable" if _is_frozen(file) else "ro"
-        db = Location(path, "full", _BUSY_SECONDS, mode).connect_reader()
+        db = DatabaseLocation(path, "full", _BUSY_SECONDS, mode).connect_reader()
     return _checked(db, path, payloads)
 
 
