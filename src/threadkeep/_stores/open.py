@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
+from threadkeep._stores.extras import extra
 from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import InvalidArgumentError, OpenError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from threadkeep._stores.base import AsyncBackend, Backend
     from threadkeep._stores.postgres.maintenance import Dumps
@@ -141,18 +141,6 @@ def _sqlite_path(url: str) -> str:
     if not path:
         raise OpenError(f"{_shown(url)} names no file.", hint=_FORMS)
     return path
-
-
-@contextmanager
-def extra(store: str, name: str) -> Iterator[None]:
-    """Raise an error that names the extra to install if a library is missing."""
-    try:
-        yield
-    except ImportError as error:
-        raise OpenError(
-            f"{store} needs a library that is not installed: {error}.",
-            hint=f"pip install 'threadkeep[{name}]'",
-        ) from error
 
 
 _POSTGRES_OPTIONS = (
