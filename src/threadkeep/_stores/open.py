@@ -175,18 +175,6 @@ def open_redis(server: Any, /, **options: Any) -> Backend | AsyncBackend:
     return redis.opened(server, **options)
 
 
-def server_of(backend: object) -> str | None:
-    """Return "postgres" or "redis" for a backend of ours on a server; None for any other.
-
-    Their modules need libraries that may not be installed.
-    """
-    for kind in type(backend).__mro__:
-        for server in ("postgres", "redis"):
-            if kind.__module__.startswith(f"threadkeep._stores.{server}."):
-                return server
-    return None
-
-
 def open_hot(url: Any) -> HotRedis:
     """Open the Redis that caches segments of a store."""
     with extra("A hot store", "redis"):
