@@ -15,7 +15,6 @@ from kit import postgres
 from kit import redis as redis_server
 from kit.postgres_server import SECONDS
 
-from threadkeep._stores.items.backend import SearchOptions
 from threadkeep._stores.items.filters import parse
 from threadkeep._stores.items.records import (
     Earlier,
@@ -31,6 +30,7 @@ from threadkeep._stores.items.records import (
     ItemPut,
     PutItems,
     RefreshItems,
+    SearchOptions,
     Vector,
     VersionRow,
 )
@@ -41,7 +41,6 @@ from threadkeep._stores.postgres.backend import opened
 from threadkeep._stores.redis import RedisBackend
 from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import ConflictError, InvalidArgumentError, OpenError
-from threadkeep.store.backends import items_over
 
 OPTIONS = SearchOptions(dims=2, text=True)
 METRICS = ("cosine", "l2", "inner_product")
@@ -74,13 +73,13 @@ class Awaited:
 
 @contextmanager
 def memory(options, _):
-    yield items_over(MemoryBackend(), options)
+    yield MemoryBackend().items(options)
 
 
 @contextmanager
 def sqlite(options, folder):
     backend = SqliteBackend(str(folder / "items.db"))
-    yield items_over(backend, options)
+    yield backend.items(options)
     backend.close()
 
 
@@ -91,7 +90,7 @@ def tables():
     postgres.make(schema)
     with over(schema) as backend:
         for metric in METRICS:
-            items_over(backend, OPTIONS._replace(metric=metric)).migrate()
+            backend.items(OPTIONS._replace(metric=metric)).migrate()
     return schema
 
 
@@ -107,7 +106,7 @@ def over(schema):
 @contextmanager
 def blocking_postgres(options, _):
     with over(tables()) as backend:
-        items = items_over(backend, options)
+        items = backend.items(options)
         items.erase(())
         yield items
 
@@ -115,7 +114,7 @@ def blocking_postgres(options, _):
 @contextmanager
 def awaited_postgres(options, _):
     with over(tables()) as backend:
-        items = items_over(backend, options)
+        items = backend.items(options)
         items.erase(())
         awaited = Awaited(items.asynchronous)
         try:
@@ -127,14 +126,14 @@ def awaited_postgres(options, _):
 @contextmanager
 def blocking_redis(options, _):
     backend = RedisBackend(redis_server.url(), prefix=redis_server.empty_prefix())
-    yield items_over(backend, options)
+    yield backend.items(options)
     backend.close()
 
 
 @contextmanager
 def awaited_redis(options, _):
     backend = RedisBackend(redis_server.url(), prefix=redis_server.empty_prefix())
-    awaited = Awaited(items_over(backend, options).asynchronous)
+    awaited = Awaited(backend.items(options).asynchronous)
     try:
         yield awaited
     finally:
@@ -475,7 +474,7 @@ def test_the_index_finds_as_many_as_there_are(tmp_path, monkeypatch):
 def empty(database, **options):
     backend = PostgresBackend(database, max_size=1)
     try:
-        yield items_over(backend, SearchOptions(**options))
+        yield backend.items(SearchOptions(**options))
     finally:
         backend.close()
 
@@ -528,6 +527,6 @@ def test_many_dimensions(database, dims, monkeypatch):
 
 async def test_a_pool_of_the_programs_own_is_awaited():
     async with await psycopg.AsyncConnection.connect(postgres.url(), autocommit=True) as conn:
-        items = items_over(opened(conn, schema=tables()), OPTIONS)
+        items = opened(conn, schema=tables()).items(OPTIONS)
         await items.commit(PutItems((ItemPut(("given",), "x", "{}"),), 1))
         assert await items.erase(("given",)) == 1

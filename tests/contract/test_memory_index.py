@@ -20,12 +20,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from threadkeep import MemorySaver, PostgresSaver, SqliteSaver, open_saver
-from threadkeep._stores.message_index import Hit, ScanIndex, open_index, tokens
+from threadkeep._stores.message_index import Hit, ScanIndex, tokens
 from threadkeep._stores.postgres.message_index import PostgresIndex
 from threadkeep._stores.sqlite import message_index as sqlite_index
 from threadkeep._stores.sqlite.maintenance import back_up, restore
 from threadkeep._stores.sqlite.message_index import SqliteIndex
 from threadkeep.errors import ClosedError, InvalidArgumentError, NotOursError, StateError
+from threadkeep.memory.archive import open_index
 
 CONFIG = {"configurable": {"thread_id": "saved", "checkpoint_ns": ""}}
 KINDS = ("sqlite", "postgres", "scan")

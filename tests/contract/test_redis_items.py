@@ -9,7 +9,6 @@ import redis.asyncio
 from kit.redis import empty_prefix, url
 from kit.redis_servers import Server, cluster
 
-from threadkeep._stores.items.backend import SearchOptions
 from threadkeep._stores.items.records import (
     Earlier,
     EmbedItem,
@@ -24,6 +23,7 @@ from threadkeep._stores.items.records import (
     ItemPut,
     PutItems,
     RefreshItems,
+    SearchOptions,
     Vector,
     VersionRow,
 )
@@ -34,7 +34,6 @@ from threadkeep._stores.redis.scripts import RedisCommand
 from threadkeep._stores.sync_bridge import finish
 from threadkeep.errors import ConflictError, DiskFullError, InvalidArgumentError
 from threadkeep.store import RedisStore
-from threadkeep.store.backends import items_over
 
 OPTIONS = SearchOptions(dims=2, text=True)
 NAMESPACES = [("a",), ("a", "b"), ("ab",), ("a", "b", "c"), ("a\0",), ("a", "\1"), ("b",)]
@@ -130,7 +129,7 @@ def test_small_pages_answer_as_memory_does(seed, monkeypatch):
         monkeypatch.setattr(redis_items, name, 2)
     draw = random.Random(seed)
     backend = RedisBackend(url(), prefix=empty_prefix())
-    both = [items_over(MemoryBackend(), OPTIONS), items_over(backend, OPTIONS)]
+    both = [MemoryBackend().items(OPTIONS), backend.items(OPTIONS)]
     for now in range(1, 80):
         change_both(draw, both, now)
         wanted = reads(draw, now)
@@ -158,7 +157,7 @@ def test_small_pages_answer_as_memory_does(seed, monkeypatch):
 def test_a_store_on_a_cluster_moves_with_its_slot():
     prefix = f"tk-{next(_numbers)}"
     backend = RedisBackend(cluster().url, prefix=prefix)
-    items = items_over(backend, OPTIONS)
+    items = backend.items(OPTIONS)
     puts = [ItemPut((f"n{n}",), "x", "{}", ttl=5, words="cat") for n in range(9)]
     items.commit(PutItems(tuple(puts), 1))
     key = f"{prefix}:items:{{{prefix}}}:items"
@@ -175,10 +174,10 @@ def test_a_store_on_a_cluster_moves_with_its_slot():
 
 def test_vectors_of_other_dimensions_are_refused():
     backend = RedisBackend(url(), prefix=empty_prefix())
-    items = items_over(backend, OPTIONS)
+    items = backend.items(OPTIONS)
     change = PutItems((ItemPut(("a",), "x", "{}", vectors=(Vector("", pack("<2f", 1, 0)),)),), 1)
     items.commit(change)
-    other = items_over(backend, OPTIONS._replace(dims=3))
+    other = backend.items(OPTIONS._replace(dims=3))
     put = change.puts[0]._replace(vectors=(Vector("", pack("<3f", 1, 0, 0)),))
     row = ask(items, FindItems((), 9))[0]
     for refused in (
@@ -209,7 +208,7 @@ async def test_an_async_client_of_the_programs_own():
 def test_a_full_server_refuses_a_batch_and_changes_nothing():
     with Server() as server:
         backend = RedisBackend(server.url)
-        items = items_over(backend, OPTIONS)
+        items = backend.items(OPTIONS)
         items.commit(PutItems((ItemPut(("a",), "x", "1"), ItemPut(("a",), "y", "1")), 1))
         server.admin.config_set("maxmemory", 1)
         with pytest.raises(DiskFullError):

@@ -119,6 +119,35 @@ def test_rooms_import_one_way():
     assert not wrong
 
 
+def test_no_modules_import_each_other_in_a_circle():
+    """Also for types alone, and also where a function imports.
+
+    A package is run by the import of any module in it. This is passed over: its `__init__` only
+    hands on names of modules below.
+    """
+    names = {_name(path) for path in MODULES}
+    found = {_name(path): _ours(path, names) for path in MODULES}
+    while leaves := {name for name, below in found.items() if not below & found.keys()}:
+        found = {name: below for name, below in found.items() if name not in leaves}
+    assert not found, "each of these is in a circle, or imports one that is"
+
+
+def _name(path: Path) -> str:
+    return ".".join(("threadkeep", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    )
+
+
+def _ours(path: Path, names: set[str]) -> set[str]:
+    """The modules of ours that a module imports: `from a import b` is of `a.b`, if that is one."""
+    found = set()
+    for name in imported(ast.parse(path.read_text())):
+        parts = name.split(".")
+        wholes = [".".join(parts[:stop]) for stop in range(len(parts), 0, -1)]
+        found.update([whole for whole in wholes if whole in names][:1])
+    return found - {_name(path)}
+
+
 def test_no_module_is_overlooked():
     assert len(PURE) > 25
     assert len(MODULES) > 150

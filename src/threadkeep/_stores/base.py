@@ -18,12 +18,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from threadkeep._core.engine.model import Change, Read
 from threadkeep._core.engine.usage import ItemUsage
-from threadkeep.errors import ThreadkeepError
+from threadkeep.errors import InvalidArgumentError, ThreadkeepError
+
+if TYPE_CHECKING:
+    from threadkeep._stores.items.records import SearchOptions
+    from threadkeep._stores.message_index import ArchiveIndex
 
 
 class ScrubReport(NamedTuple):
@@ -64,6 +68,36 @@ class _Supports:
     def retries(self) -> int:
         """Number of calls that were made again, since the store was opened."""
         return 0
+
+    def items(self, options: SearchOptions) -> Backend | AsyncBackend:
+        """Return the backend of a store's items, over the connections of this one.
+
+        It has the methods of `ItemBackend`. Override it if the database has room for items.
+
+        Raises:
+            InvalidArgumentError: it has none.
+            OpenError: the tables cannot be made.
+        """
+        del options
+        raise no_room(self, "stores no items")
+
+    def cache(self) -> Backend | AsyncBackend:
+        """Return the backend of a cache of nodes, over the connections of this one.
+
+        It has the methods of `CacheBackend`. Override it if the database has room for a cache.
+
+        Raises:
+            InvalidArgumentError: it has none.
+            OpenError: the tables cannot be made.
+        """
+        raise no_room(self, "has no room for a cache")
+
+    def message_index(self) -> ArchiveIndex | None:
+        """Return a full-text index of archived messages, over connections of its own.
+
+        Override it if the database has one. The default returns None: the index is in memory.
+        """
+        return None
 
 
 class Backend(_Supports, ABC):
@@ -225,6 +259,14 @@ class AsyncBackend(_Supports, ABC):
         """See `Backend.scrub`."""
         del rewrite
         return _unknown_remains(self)
+
+
+def no_room(backend: object, what: str) -> InvalidArgumentError:
+    """Return the error for a backend that holds threads only."""
+    return InvalidArgumentError(
+        f"{type(backend).__name__} {what}.",
+        hint="Use a backend of threadkeep: memory, SQLite, PostgreSQL or Redis.",
+    )
 
 
 def _unknown_remains(backend: object) -> ScrubReport:

@@ -12,19 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
-
-from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from threadkeep._core.messages import Messages, text_of
 from threadkeep._core.words import tokens
 from threadkeep._stores.process_forks import ResetInChild
-from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import invalid
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
-    from langgraph.checkpoint.base import BaseCheckpointSaver
 
 _TEXT_CHARS = 100_000  # of one message: its words must fit into a tsvector, which has 1 MB
 _QUERY_TOKENS = 1000
@@ -116,33 +112,6 @@ class ArchiveIndex(Protocol):
 
     def close(self) -> None:
         """Close connections. Idempotent."""
-
-
-def is_encrypted(saver: BaseCheckpointSaver[Any]) -> bool:
-    """Return True if the saver encrypts values."""
-    return isinstance(saver.serde, EncryptedSerializer)
-
-
-def open_index(saver: BaseCheckpointSaver[Any]) -> ArchiveIndex:
-    """Return the index of a saver's threads.
-
-    It is in the saver's own SQLite file or PostgreSQL schema. For other stores, and where the saver
-    encrypts or its connections are the program's own, it is in this process's memory.
-    """
-    backend = getattr(saver, "backend", None)
-    if is_encrypted(saver):
-        return ScanIndex()
-    if isinstance(backend, SqliteBackend):
-        from threadkeep._stores.sqlite import message_index as sqlite_index  # noqa: PLC0415 - one of the two is needed
-
-        location = backend.location
-        if not location.in_memory and not location.is_read_only and sqlite_index.has_fts5():
-            return sqlite_index.SqliteIndex(location.path, busy_timeout=location.busy_timeout)
-    elif settings := getattr(backend, "settings", None):
-        from threadkeep._stores.postgres.message_index import PostgresIndex  # noqa: PLC0415 - an extra
-
-        return PostgresIndex(settings.conninfo, schema=settings.schema)
-    return ScanIndex()
 
 
 # -- in memory -------------------------------------------------------------------------

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
+from threadkeep._stores.extras import extra
 from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep.errors import InvalidArgumentError, OpenError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from threadkeep._stores.base import AsyncBackend, Backend
     from threadkeep._stores.postgres.maintenance import Dumps
@@ -143,18 +143,6 @@ def _sqlite_path(url: str) -> str:
     return path
 
 
-@contextmanager
-def extra(store: str, name: str) -> Iterator[None]:
-    """Raise an error that names the extra to install if a library is missing."""
-    try:
-        yield
-    except ImportError as error:
-        raise OpenError(
-            f"{store} needs a library that is not installed: {error}.",
-            hint=f"pip install 'threadkeep[{name}]'",
-        ) from error
-
-
 _POSTGRES_OPTIONS = (
     *("schema", "min_size", "max_size", "timeout", "prepare_threshold", "statement_timeout"),
     *("application_name", "partition_by"),
@@ -185,18 +173,6 @@ def open_redis(server: Any, /, **options: Any) -> Backend | AsyncBackend:
         from threadkeep._stores import redis  # noqa: PLC0415 - an extra, only where it is used
     _check_options("redis://", options, _REDIS_OPTIONS)
     return redis.opened(server, **options)
-
-
-def server_of(backend: object) -> str | None:
-    """Return "postgres" or "redis" for a backend of ours on a server; None for any other.
-
-    Their modules need libraries that may not be installed.
-    """
-    for kind in type(backend).__mro__:
-        for server in ("postgres", "redis"):
-            if kind.__module__.startswith(f"threadkeep._stores.{server}."):
-                return server
-    return None
 
 
 def open_hot(url: Any) -> HotRedis:

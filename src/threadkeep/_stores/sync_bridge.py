@@ -73,6 +73,7 @@ class BlockingFace(Backend, Generic[A]):
 
     commits_groups = True
     has_identity = True
+    asynchronous: A | None
 
     def __init__(
         self, face: A, asynchronous: A | None = None, loops: LoopConnections[Any] | None = None

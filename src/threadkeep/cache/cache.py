@@ -10,7 +10,6 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache, partial
 from hashlib import blake2b
-from importlib import import_module
 from typing import Any, TypeVar
 
 import orjson
@@ -28,11 +27,9 @@ from threadkeep._run.layers.driver import (
     sync_and_async,
     sync_or_async,
 )
-from threadkeep._stores.base import AsyncBackend, Backend
+from threadkeep._stores.base import AsyncBackend, Backend, no_room
 from threadkeep._stores.caches import (
     PAGE,
-    AsyncCacheBackend,
-    BlockingCache,
     ClearEntries,
     Entry,
     RemoveEntries,
@@ -40,12 +37,7 @@ from threadkeep._stores.caches import (
     TrimEntries,
     UseEntries,
 )
-from threadkeep._stores.memory import MemoryBackend
-from threadkeep._stores.memory.cache import MemoryEntries
-from threadkeep._stores.open import server_of
-from threadkeep._stores.sqlite import SqliteBackend
-from threadkeep._stores.sqlite.cache import SqliteEntries
-from threadkeep._stores.sync_bridge import BlockingFace, finish
+from threadkeep._stores.sync_bridge import finish
 from threadkeep.cache.leases import Found, Leases
 from threadkeep.cache.rows import Awaited, Blocking
 from threadkeep.errors import (
@@ -107,7 +99,9 @@ class NodeCache(BaseCache[Any], Closing):
                     raise invalid(name, value, "Use a number of 1 or more.")
             lifetime = micros(None if lease is None else duration("lease", lease))
             self._codec: Codec = NativeCodec() if serde is None else SerdeCodec(serde)
-            entries = entries_over(backend)
+            if not isinstance(backend, Backend | AsyncBackend):
+                raise no_room(backend, "has no room for a cache")
+            entries = backend.cache()
         except ThreadkeepError:
             if owned and isinstance(backend, Backend):
                 backend.close()
@@ -393,34 +387,6 @@ def _expiry(now: int, ttl: Any) -> int | None:
     if type(ttl) not in (int, float) or ttl != ttl:  # noqa: PLR0124 - nan
         raise invalid("ttl", ttl, "Use seconds, or None.")
     return now + round(ttl * 1e6) if ttl < LONGEST / 1e6 else None
-
-
-# -- backends ----------------------------------------------------------------------------
-
-
-def entries_over(backend: Backend | AsyncBackend) -> Backend | AsyncCacheBackend:
-    """Return the backend of a cache over the connections of a saver's backend."""
-    if isinstance(backend, MemoryBackend):
-        entries = MemoryEntries()
-        backend.beside.add(entries)
-        return entries
-    if isinstance(backend, SqliteBackend):
-        return SqliteEntries(backend.connections)
-    if not isinstance(backend, BlockingFace):
-        return _awaited(backend)
-    beside = backend.asynchronous
-    return BlockingCache(_awaited(backend.face), None if beside is None else _awaited(beside))
-
-
-def _awaited(backend: Any) -> AsyncCacheBackend:
-    if (server := server_of(backend)) is not None:
-        module: Any = import_module(f"threadkeep._stores.{server}.cache")
-        found: AsyncCacheBackend = module.entries_over(backend)
-        return found
-    raise InvalidArgumentError(
-        f"{type(backend).__name__} has no room for a cache.",
-        hint="Use a backend of threadkeep: memory, SQLite, PostgreSQL or Redis.",
-    )
 
 
 # -- keys --------------------------------------------------------------------------------

@@ -4,11 +4,8 @@ from typing import TYPE_CHECKING as _CHECKING
 from typing import Any as _Any
 
 from threadkeep.memory.chat_model import ChatModelSummarizer
-from threadkeep.memory.groups import (
-    IntegratedCheckpointManager,
-    MessageGroups,
-    SavedConversation,
-)
+from threadkeep.memory.groups import MessageGroups
+from threadkeep.memory.integrated import IntegratedCheckpointManager, SavedConversation
 from threadkeep.memory.policy import (
     ArchivedMessage,
     ArchiveSuggestion,

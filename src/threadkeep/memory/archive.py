@@ -14,18 +14,18 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from threadkeep._run.delegate import Delegate
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow
+from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.first_use import FirstUse
 from threadkeep._stores.message_index import (
     ArchiveIndex,
     Hit,
     ScanIndex,
     indexed,
-    is_encrypted,
-    open_index,
     wanted,
 )
 from threadkeep.memory import records
@@ -34,6 +34,22 @@ from threadkeep.memory.policy import ArchivedMessage
 from threadkeep.memory.records import Record
 
 _log = logging.getLogger("threadkeep.memory")
+
+
+def _is_encrypted(saver: BaseCheckpointSaver[Any]) -> bool:
+    return isinstance(saver.serde, EncryptedSerializer)
+
+
+def open_index(saver: BaseCheckpointSaver[Any]) -> ArchiveIndex:
+    """Return the index of a saver's threads.
+
+    It is in the saver's own SQLite file or PostgreSQL schema. For other stores, and if the saver
+    encrypts or its connections are the program's own, it is in this process's memory.
+    """
+    backend = getattr(saver, "backend", None)
+    if _is_encrypted(saver) or not isinstance(backend, Backend | AsyncBackend):
+        return ScanIndex()
+    return backend.message_index() or ScanIndex()
 
 
 class Archive(Delegate):
@@ -118,7 +134,7 @@ class Archive(Delegate):
         It may have to be opened, which blocks.
         """
         self._open_index()
-        if self._own_index and is_encrypted(self) and not isinstance(self._indexes[-1], ScanIndex):
+        if self._own_index and _is_encrypted(self) and not isinstance(self._indexes[-1], ScanIndex):
             self._indexes.append(ScanIndex())
         return self._indexes[-1]
 

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import replace
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 from langchain_core.messages import BaseMessage
-from langchain_core.runnables import RunnableConfig
 
 from threadkeep._core import arguments, validation
 from threadkeep._run.layers.driver import Workflow, sync_and_async
 from threadkeep.errors import invalid
 from threadkeep.memory import records, window
 from threadkeep.memory.archiving import SeenCheckpoint, effective_count
-from threadkeep.memory.policy import LayerName
+from threadkeep.memory.changes import LayeredChanges, Place
 from threadkeep.memory.records import Group, Record
-
-if TYPE_CHECKING:
-    from threadkeep.memory.changes import Place
-    from threadkeep.memory.saver import LayeredCheckpointSaver
-
 
 Groups: TypeAlias = list[Group]
 
@@ -65,7 +59,7 @@ class MessageGroups:
     older ones keep their groups.
     """
 
-    def __init__(self, layered: LayeredCheckpointSaver) -> None:
+    def __init__(self, layered: LayeredChanges) -> None:
         self._layered = layered
 
     def __call__(self, config: Place) -> Groups:
@@ -193,7 +187,7 @@ def _stop(seen: SeenCheckpoint) -> int:
 
 
 def _checked(
-    layered: LayeredCheckpointSaver, seen: SeenCheckpoint, start: Any, stop: Any
+    layered: LayeredChanges, seen: SeenCheckpoint, start: Any, stop: Any
 ) -> Workflow[list[BaseMessage]]:
     """Return the messages of a range that separates no tool call from its results."""
     numbers = validation.is_count(start, 0) and validation.is_count(stop, 1)
@@ -215,53 +209,3 @@ def _checked(
             hint = "Use a range that has the results of all its tool calls."
             raise invalid("range", (start, stop), hint)
     return [message for position, message in found if start <= position < stop]
-
-
-@dataclass(frozen=True, slots=True)
-class SavedConversation:
-    """The result of `save_checkpoint_optimized`.
-
-    `effective_count` is the number of messages in which a collapsed group counts as one, and
-    `layer` the deepest layer that it asks for.
-    """
-
-    config: RunnableConfig
-    layer: LayerName
-    messages: int
-    effective_count: int
-
-
-class IntegratedCheckpointManager:
-    """Layers and groups together: a collapsed group counts as one message for the layers.
-
-    Args:
-        layered: the saver.
-        groups: its groups; None for `layered.groups`.
-    """
-
-    def __init__(
-        self, layered: LayeredCheckpointSaver, groups: MessageGroups | None = None
-    ) -> None:
-        self.layered = layered
-        self.groups = groups if groups is not None else layered.groups
-
-    def _save(self, config: RunnableConfig, messages: Iterable[Any]) -> Workflow[SavedConversation]:
-        """Store a conversation as `LayeredCheckpointSaver.save`, and say which layer it is in.
-
-        Raises:
-            InvalidArgumentError: they are no messages.
-        """
-        stored = yield from self.layered._save(config, messages)  # noqa: SLF001 - it is made of it
-        seen = yield from self.layered._found(arguments.place(stored).thread)  # noqa: SLF001
-        count = effective_count(seen.record, len(seen.live))
-        removed = 0 if seen.record is None else len(seen.record.removed)
-        layer = self.layered.policy.layer(count)
-        return SavedConversation(stored, layer, seen.stop - removed, count)
-
-    save_checkpoint_optimized, asave_checkpoint_optimized = sync_and_async(_save)
-
-    def _load(self, config: RunnableConfig) -> Workflow[list[Any]]:
-        """Return the view of a thread; see `LayeredCheckpointSaver.load`."""
-        return (yield from self.layered._load(config))  # noqa: SLF001 - it is made of it
-
-    load, aload = sync_and_async(_load)

@@ -24,7 +24,8 @@ from threadkeep.memory.changes import LayeredChanges, Place, config_of, ids_of, 
 from threadkeep.memory.groups import MessageGroups, groups_of
 from threadkeep.memory.policy import ArchivedMessage, Layer, LayerName, Layers, Suggestion, Usage
 from threadkeep.memory.records import Record
-from threadkeep.memory.summaries import Summary, as_summarizer
+from threadkeep.memory.summaries import Summary
+from threadkeep.memory.summarizers import as_summarizer
 from threadkeep.memory.times import with_zone
 from threadkeep.memory.view import LayeredView
 

@@ -15,16 +15,13 @@ from contextvars import copy_context
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from threadkeep._core.messages import Messages, text_of
 from threadkeep._core.validation import is_count
 from threadkeep.errors import SummaryError, invalid
 from threadkeep.memory import answers, extract
 from threadkeep.memory.times import time_of
-
-if TYPE_CHECKING:
-    pass
 
 MAX_CHARS = 200
 LISTS = ("key_topics", "decisions", "entities", "open_questions")
@@ -287,28 +284,3 @@ class CallableSummarizer:
 
 async def _awaited(answer: Awaitable[Any]) -> Any:
     return await answer
-
-
-def as_summarizer(given: Any, *, max_chars: int = MAX_CHARS, language: str = "en") -> Summarizer:
-    """Return the summarizer for an argument: a summarizer, a chat model, a callable, or None.
-
-    Args:
-        given: None is the offline summarizer.
-        max_chars: length of summaries, unless a summarizer is given.
-        language: of a chat model's prompt, "en" or "zh".
-
-    Raises:
-        InvalidArgumentError: it is none of these.
-    """
-    if given is None:
-        return ExtractiveSummarizer(max_chars)
-    if isinstance(given, Summarizer) and not isinstance(given, type):
-        return given
-    if callable(getattr(given, "invoke", None)) and not isinstance(given, type):
-        from threadkeep.memory.chat_model import ChatModelSummarizer  # noqa: PLC0415 - a cycle
-
-        return ChatModelSummarizer(given, max_chars=max_chars, language=language)
-    if callable(given) and not isinstance(given, type):
-        return CallableSummarizer(given, max_chars=max_chars)
-    hint = "Use a summarizer, a chat model of LangChain, a function, or None."
-    raise invalid("summarizer", given, hint)

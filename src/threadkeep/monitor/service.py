@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
-from threadkeep._stores.open import extra
+from threadkeep._stores.extras import extra
 from threadkeep.errors import OpenError, invalid
 from threadkeep.monitor.monitor import Monitor
 

@@ -22,9 +22,8 @@ from langgraph.store.base.embed import EmbeddingsLambda
 from threadkeep._core.engine.operation import External, Requests
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.validation import is_count
-from threadkeep._stores.items.backend import SearchOptions
-from threadkeep._stores.items.records import Metric
-from threadkeep._stores.open import extra
+from threadkeep._stores.extras import extra
+from threadkeep._stores.items.records import Metric, SearchOptions
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import EmbeddingError, InvalidArgumentError, invalid
 

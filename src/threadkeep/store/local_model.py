@@ -8,7 +8,7 @@ from typing import Any
 
 from langchain_core.embeddings import Embeddings
 
-from threadkeep._stores.open import extra
+from threadkeep._stores.extras import extra
 
 DIMS = 256
 

@@ -30,13 +30,13 @@ from threadkeep._core.validation import is_count
 from threadkeep._run.group_commit import GroupCommit
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow
-from threadkeep._stores.base import Backend
+from threadkeep._stores.base import AsyncBackend, Backend, no_room
+from threadkeep._stores.items.records import SearchOptions
 from threadkeep._stores.items.values import ItemPacker
 from threadkeep._stores.process_forks import PerLoop
 from threadkeep.errors import ClosedError, InvalidArgumentError, invalid
 from threadkeep.savers.maintenance import Done
 from threadkeep.store import operations, puts, transfer
-from threadkeep.store.backends import items_over
 from threadkeep.store.calls import Calls
 from threadkeep.store.embedding import Index
 from threadkeep.store.items import ItemEngine, ItemVersion
@@ -44,7 +44,6 @@ from threadkeep.store.transfer import ItemEraseReport
 from threadkeep.threads.retention.background import Collector
 
 if TYPE_CHECKING:
-    from threadkeep._stores.base import AsyncBackend
     from threadkeep._stores.items.records import Namespace
 
 _TOGETHER = GroupCommit(max_batch=1000, max_wait=0)
@@ -115,7 +114,9 @@ class Store(BaseStore, driver.Closing):
                 hint="Leave out index, or serde.",
             )
         backend = self._pair.backend
-        items = items_over(backend, self._index.options if self._index else None)
+        if not isinstance(backend, Backend | AsyncBackend):
+            raise no_room(backend, "stores no items")
+        items = backend.items(self._index.options if self._index else SearchOptions())
         self._rows = driver.BottomStore(items, group_commit)
         self._stack = driver.Stack(self._rows)
         self._engine = ItemEngine(

@@ -25,8 +25,8 @@ from threadkeep.memory.summaries import (
     ExtractiveSummarizer,
     Summarizer,
     Summary,
-    as_summarizer,
 )
+from threadkeep.memory.summarizers import as_summarizer
 
 MESSAGES = [
     HumanMessage("Hello! The latency of order-1234 rose to 350 ms after version 2.4.1."),

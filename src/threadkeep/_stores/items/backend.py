@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.items.records import (
@@ -11,22 +11,10 @@ from threadkeep._stores.items.records import (
     ItemChange,
     ItemKey,
     ItemPut,
-    Metric,
     Namespace,
     PutItems,
 )
 from threadkeep.errors import InvalidArgumentError
-
-
-class SearchOptions(NamedTuple):
-    """The part of a store's index that its backend has to know.
-
-    `dims` is 0 without vectors; `text`: items have words to search for.
-    """
-
-    dims: int = 0
-    metric: Metric = "cosine"
-    text: bool = False
 
 
 def other_dims(dims: int, stored: int) -> InvalidArgumentError:

@@ -9,8 +9,8 @@ from math import log
 from types import ModuleType
 from typing import TypeVar
 
+from threadkeep._stores.extras import extra
 from threadkeep._stores.items.records import ItemRow, Metric, Place, Scored
-from threadkeep._stores.open import extra
 
 P = TypeVar("P", Place, bytes)
 

@@ -16,6 +16,17 @@ Place: TypeAlias = tuple[int, int]
 Metric: TypeAlias = Literal["cosine", "l2", "inner_product"]
 
 
+class SearchOptions(NamedTuple):
+    """The part of a store's index that its backend has to know.
+
+    `dims` is 0 without vectors; `text`: items have words to search for.
+    """
+
+    dims: int = 0
+    metric: Metric = "cosine"
+    text: bool = False
+
+
 # -- rows --------------------------------------------------------------------------------
 
 

@@ -69,6 +69,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from threadkeep._core.engine.model import Change
+    from threadkeep._stores.items.records import SearchOptions
+    from threadkeep._stores.memory.cache import MemoryEntries
+    from threadkeep._stores.memory.items import MemoryItems
 
 
 class CountsItems(Protocol):
@@ -99,6 +102,22 @@ class MemoryBackend(Backend):
         self.beside: weakref.WeakSet[CountsItems] = weakref.WeakSet()
         """The items and caches that were opened over this backend."""
         process_forks.watch(self)
+
+    def items(self, options: SearchOptions) -> MemoryItems:
+        """Return items that end with this process. See `Backend.items`."""
+        from threadkeep._stores.memory.items import MemoryItems  # noqa: PLC0415 - only for a store
+
+        items = MemoryItems(options)
+        self.beside.add(items)
+        return items
+
+    def cache(self) -> MemoryEntries:
+        """Return entries that end with this process. See `Backend.cache`."""
+        from threadkeep._stores.memory.cache import MemoryEntries  # noqa: PLC0415 - only for a cache
+
+        entries = MemoryEntries()
+        self.beside.add(entries)
+        return entries
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """Answer each read, in order. See `Backend.fetch`."""

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from threadkeep._core.engine.usage import ItemUsage
-from threadkeep._stores.items.backend import ItemBackend, SearchOptions
+from threadkeep._stores.items.backend import ItemBackend
 from threadkeep._stores.items.ranking import best, nearest, numpy, word_scores
 from threadkeep._stores.items.records import (
     EmbedItem,
@@ -31,6 +31,7 @@ from threadkeep._stores.items.records import (
     PutItems,
     RefreshItems,
     Scored,
+    SearchOptions,
     Vector,
     VersionRow,
 )

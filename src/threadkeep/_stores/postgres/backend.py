@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from psycopg import AsyncConnection, Connection
 from psycopg.errors import Diagnostic
@@ -14,11 +13,10 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from threadkeep._core.engine.model import Batch, Change, CopyThread, Read, ReadThread
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._stores.base import AsyncBackend, ScrubReport
-from threadkeep._stores.postgres import changes, maintenance, migrations, partitions, reads
+from threadkeep._stores.postgres import changes, maintenance, reads
 from threadkeep._stores.postgres.connections import (
     NEWEST_STATE,
     ONE_STATE,
-    ConnectionSource,
     Given,
     OwnAsyncPools,
     OwnPool,
@@ -27,12 +25,19 @@ from threadkeep._stores.postgres.connections import (
     settings_of,
 )
 from threadkeep._stores.postgres.database import Database
-from threadkeep._stores.postgres.failures import DRIVER_ERRORS, refusal
+from threadkeep._stores.postgres.failures import refusal
 from threadkeep._stores.postgres.statement import Rows, Statement
 from threadkeep._stores.postgres.threads import make_sound
 from threadkeep._stores.postgres.usage import item_usage
 from threadkeep._stores.sync_bridge import BlockingFace, finish
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
+
+if TYPE_CHECKING:
+    from threadkeep._stores.caches import BlockingCache
+    from threadkeep._stores.items.records import SearchOptions
+    from threadkeep._stores.postgres.cache import PostgresEntries
+    from threadkeep._stores.postgres.items import AsyncPostgresItems, PostgresItems
+    from threadkeep._stores.postgres.message_index import PostgresIndex
 
 # (A replica that takes over has the same; a copy by pg_dump has not.)
 _IDENTITY = """
@@ -48,10 +53,6 @@ class AsyncPostgresBackend(Database, AsyncBackend):
     has_identity = True
     counts_usage = True
     commits_groups = True
-
-    def __init__(self, source: ConnectionSource, settings: PostgresSettings) -> None:
-        super().__init__(source, settings)
-        self._partition_by = settings.partition_by
 
     async def fetch(self, reads_: Sequence[Read]) -> list[Any]:
         """Answer each read, in order, all from one state. See `Backend.fetch`."""
@@ -110,39 +111,6 @@ class AsyncPostgresBackend(Database, AsyncBackend):
         found = {stored.row for stored in target.checkpoints}
         return found <= {stored.row for stored in source.checkpoints}
 
-    async def migrate(self) -> None:
-        """Migrate the tables to this release's version, and make and drop partitions.
-
-        Any number of processes may do so at once. Needs the right to create tables.
-        """
-        await self.carry_out(self._migration)
-
-    async def carry_out(self, begin: Callable[[], migrations.Plan]) -> None:
-        """Run the statements of a plan; `begin` makes one, and another for each retry."""
-        with self.mapped_errors(migrating=True):
-            await self.retried(partial(self._carry_out, begin))
-
-    async def _carry_out(self, begin: Callable[[], migrations.Plan]) -> None:
-        plan = begin()
-        answer: Any = None
-        error: Exception | None = None
-        async with self._source.lend() as conn:
-            while True:
-                try:
-                    step = plan.send(answer) if error is None else plan.throw(error)
-                except StopIteration:
-                    return
-                answer = error = None
-                try:
-                    (answer,) = await send(conn, self.ready([step]), NEWEST_STATE)
-                except DRIVER_ERRORS as failure:
-                    error = failure
-
-    def _migration(self) -> migrations.Plan:
-        yield from migrations.plan(self._schema)
-        if self._partition_by == "month":
-            yield from partitions.plan(self._schema, now())
-
     async def identity(self) -> str:
         """Name the schema among those of all servers. See `Backend.identity`."""
         statement = Statement(_IDENTITY, (self._schema,))
@@ -180,6 +148,18 @@ class AsyncPostgresBackend(Database, AsyncBackend):
                 conn.remove_notice_handler(note)
         return rows, warnings
 
+    def items(self, options: SearchOptions) -> AsyncPostgresItems:
+        """See `Backend.items`."""
+        from threadkeep._stores.postgres.items import AsyncPostgresItems  # noqa: PLC0415 - only for a store
+
+        return AsyncPostgresItems(self, options)
+
+    def cache(self) -> PostgresEntries:
+        """See `Backend.cache`."""
+        from threadkeep._stores.postgres.cache import PostgresEntries  # noqa: PLC0415 - only for a cache
+
+        return PostgresEntries(self)
+
     async def close(self) -> None:
         """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
         await self._source.close()
@@ -203,14 +183,33 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
         native = AsyncPostgresBackend(loops, settings)
         super().__init__(AsyncPostgresBackend(OwnPool(settings), settings), native, loops)
 
+    def items(self, options: SearchOptions) -> PostgresItems:
+        """See `Backend.items`."""
+        from threadkeep._stores.postgres.items import PostgresItems  # noqa: PLC0415 - only for a store
+
+        native = self.asynchronous
+        return PostgresItems(
+            self.face.items(options), None if native is None else native.items(options)
+        )
+
+    def cache(self) -> BlockingCache:
+        """See `Backend.cache`."""
+        from threadkeep._stores.caches import BlockingCache  # noqa: PLC0415 - only for a cache
+
+        native = self.asynchronous
+        return BlockingCache(self.face.cache(), None if native is None else native.cache())
+
+    def message_index(self) -> PostgresIndex | None:
+        """See `Backend.message_index`: None if the connections are the program's own."""
+        if self.settings is None:
+            return None
+        from threadkeep._stores.postgres.message_index import PostgresIndex  # noqa: PLC0415 - only for layered memory
+
+        return PostgresIndex(self.settings.conninfo, schema=self.settings.schema)
+
     def migrate(self) -> None:
         """See `AsyncPostgresBackend.migrate`."""
         finish(self.face.migrate())
-
-
-def now() -> datetime:
-    """Return the time by which partitions are made ahead."""
-    return datetime.now(UTC)
 
 
 def opened(

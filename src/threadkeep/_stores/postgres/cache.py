@@ -17,8 +17,8 @@ from threadkeep._stores.caches import (
     UseEntries,
     end_of,
 )
-from threadkeep._stores.postgres.backend import AsyncPostgresBackend
 from threadkeep._stores.postgres.connections import NEWEST_STATE, ONE_STATE
+from threadkeep._stores.postgres.database import Database
 from threadkeep._stores.postgres.statement import Rows, Statement, array
 from threadkeep.errors import ThreadkeepError
 
@@ -82,7 +82,7 @@ class PostgresEntries(AsyncCacheBackend):
 
     commits_groups = True
 
-    def __init__(self, database: AsyncPostgresBackend) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
 
     async def _send(
@@ -138,6 +138,3 @@ def _statements(change: Change) -> list[Statement]:
         case ClearEntries(spaces):
             stops = _array([end_of(space) for space in spaces or ()])
             return [Statement(_CLEAR, (_array(spaces or ()), stops))]
-
-
-entries_over = PostgresEntries

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from threadkeep._stores.postgres.connections import ConnectionSource, PostgresSettings, send
+from threadkeep._stores.postgres import migrations, partitions
+from threadkeep._stores.postgres.connections import (
+    NEWEST_STATE,
+    ConnectionSource,
+    PostgresSettings,
+    send,
+)
 from threadkeep._stores.postgres.failures import (
     DRIVER_ERRORS,
     lost_connection,
@@ -31,6 +38,7 @@ class Database:
         limit = settings.statement_timeout
         # (0 would be no limit at all)
         text = f"SET LOCAL statement_timeout = {max(1, round(1000 * limit))}" if limit else ""
+        self._partition_by = settings.partition_by
         self._before = (Statement(text),) if text else ()
 
     @property
@@ -89,3 +97,41 @@ class Database:
     async def _send(self, statements: Sequence[Statement], isolation: str) -> list[Rows]:
         async with self._source.lend() as conn:
             return await send(conn, statements, isolation, self._before)
+
+    async def migrate(self) -> None:
+        """Migrate the tables to this release's version, and make and drop partitions.
+
+        Any number of processes may do so at once. Needs the right to create tables.
+        """
+        await self.carry_out(self._migration)
+
+    async def carry_out(self, begin: Callable[[], migrations.Plan]) -> None:
+        """Run the statements of a plan; `begin` makes one, and another for each retry."""
+        with self.mapped_errors(migrating=True):
+            await self.retried(partial(self._carry_out, begin))
+
+    async def _carry_out(self, begin: Callable[[], migrations.Plan]) -> None:
+        plan = begin()
+        answer: Any = None
+        error: Exception | None = None
+        async with self._source.lend() as conn:
+            while True:
+                try:
+                    step = plan.send(answer) if error is None else plan.throw(error)
+                except StopIteration:
+                    return
+                answer = error = None
+                try:
+                    (answer,) = await send(conn, self.ready([step]), NEWEST_STATE)
+                except DRIVER_ERRORS as failure:
+                    error = failure
+
+    def _migration(self) -> migrations.Plan:
+        yield from migrations.plan(self._schema)
+        if self._partition_by == "month":
+            yield from partitions.plan(self._schema, now())
+
+
+def now() -> datetime:
+    """Return the time by which partitions are made ahead."""
+    return datetime.now(UTC)

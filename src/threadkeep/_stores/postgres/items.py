@@ -16,7 +16,6 @@ from psycopg.types.numeric import Int8
 from threadkeep._stores.items.backend import (
     AsyncItemBackend,
     ItemBackend,
-    SearchOptions,
     merged,
     other_dims,
 )
@@ -28,10 +27,11 @@ from threadkeep._stores.items.records import (
     Namespace,
     PutItems,
     RefreshItems,
+    SearchOptions,
 )
 from threadkeep._stores.postgres import migrations
-from threadkeep._stores.postgres.backend import AsyncPostgresBackend, PostgresBackend
 from threadkeep._stores.postgres.connections import NEWEST_STATE, ONE_STATE
+from threadkeep._stores.postgres.database import Database
 from threadkeep._stores.postgres.item_queries import big_endian, bounds_of, path_of, query, quoted
 from threadkeep._stores.postgres.statement import (
     Array,
@@ -58,21 +58,12 @@ _MOST_DIMS, _MOST_INDEXED, _MOST_HALVES = 16_000, 2000, 4000  # of `vector`, and
 _OPERATORS_OF = {"cosine": ("<=>", "cosine"), "l2": ("<->", "l2"), "inner_product": ("<#>", "ip")}
 
 
-def items_over(
-    backend: PostgresBackend | AsyncPostgresBackend, options: SearchOptions
-) -> PostgresItems | AsyncPostgresItems:
-    """Return the items in the database of a saver's backend."""
-    if isinstance(backend, AsyncPostgresBackend):
-        return AsyncPostgresItems(backend, options)
-    return PostgresItems(backend, options)
-
-
 class AsyncPostgresItems(AsyncItemBackend):
     """Rows in tables of a saver's schema, over connections that are awaited."""
 
     commits_groups = True
 
-    def __init__(self, database: AsyncPostgresBackend, options: SearchOptions) -> None:
+    def __init__(self, database: Database, options: SearchOptions) -> None:
         self._database = database
         self._options = options
 
@@ -170,13 +161,6 @@ class PostgresItems(BlockingFace[AsyncPostgresItems], ItemBackend):
     """Rows in tables of a saver's schema; `asynchronous` serves awaiting calls."""
 
     has_identity = False
-
-    def __init__(self, backend: PostgresBackend, options: SearchOptions) -> None:
-        native = backend.asynchronous
-        awaited = None
-        if isinstance(native, AsyncPostgresBackend):
-            awaited = AsyncPostgresItems(native, options)
-        super().__init__(AsyncPostgresItems(backend.face, options), awaited)
 
     def sweep(self, now: int, limit: int) -> int:
         """See `ItemBackend.sweep`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadkeep._core.engine.model import (
     THREADS,
@@ -65,6 +65,12 @@ from threadkeep.errors import (
     ThreadkeepError,
     invalid,
 )
+
+if TYPE_CHECKING:
+    from threadkeep._stores.caches import BlockingCache
+    from threadkeep._stores.items.records import SearchOptions
+    from threadkeep._stores.redis.cache import RedisEntries
+    from threadkeep._stores.redis.items import AsyncRedisItems, RedisItems
 
 T = TypeVar("T", Batch, DropThread)
 
@@ -289,6 +295,18 @@ class AsyncRedisBackend(Server, AsyncBackend):
                 if not cursor:
                     return
 
+    def items(self, options: SearchOptions) -> AsyncRedisItems:
+        """See `Backend.items`."""
+        from threadkeep._stores.redis.items import AsyncRedisItems  # noqa: PLC0415 - only for a store
+
+        return AsyncRedisItems(self, options)
+
+    def cache(self) -> RedisEntries:
+        """See `Backend.cache`."""
+        from threadkeep._stores.redis.cache import RedisEntries  # noqa: PLC0415 - only for a cache
+
+        return RedisEntries(self)
+
     async def identity(self) -> str:
         """Name the threads under this prefix. See `Backend.identity`."""
         key = identity_of(self.prefix)
@@ -364,6 +382,22 @@ class RedisBackend(BlockingFace[AsyncRedisBackend]):
         else:
             given = GivenClient(server, BLOCKING)
             super().__init__(AsyncRedisBackend(given, RedisSettings("", **options)))
+
+    def items(self, options: SearchOptions) -> RedisItems:
+        """See `Backend.items`."""
+        from threadkeep._stores.redis.items import RedisItems  # noqa: PLC0415 - only for a store
+
+        native = self.asynchronous
+        return RedisItems(
+            self.face.items(options), None if native is None else native.items(options)
+        )
+
+    def cache(self) -> BlockingCache:
+        """See `Backend.cache`."""
+        from threadkeep._stores.caches import BlockingCache  # noqa: PLC0415 - only for a cache
+
+        native = self.asynchronous
+        return BlockingCache(self.face.cache(), None if native is None else native.cache())
 
 
 def _over_own_clients(

@@ -188,6 +188,3 @@ def _found(ids: Sequence[bytes], texts: Sequence[bytes | None]) -> dict[bytes, R
     return {
         id_: (text[1:], None) if text[:1] == _VALUE else (None, text[1:]) for id_, text in pairs
     }
-
-
-entries_over = RedisEntries

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias, TypeVar
 from threadkeep._stores.items.backend import (
     AsyncItemBackend,
     ItemBackend,
-    SearchOptions,
     merged,
     other_dims,
 )
@@ -33,9 +32,9 @@ from threadkeep._stores.items.records import (
     Namespace,
     Place,
     Scored,
+    SearchOptions,
     VersionRow,
 )
-from threadkeep._stores.redis.backend import AsyncRedisBackend, RedisBackend
 from threadkeep._stores.redis.item_rows import (
     KINDS,
     change_words,
@@ -49,6 +48,7 @@ from threadkeep._stores.redis.item_rows import (
 )
 from threadkeep._stores.redis.rows import Word, item_key, pack_number
 from threadkeep._stores.redis.scripts import RedisCommand, call
+from threadkeep._stores.redis.server import Server
 from threadkeep._stores.sync_bridge import BlockingFace, finish
 from threadkeep.errors import ConflictError, CorruptionError, ThreadkeepError
 
@@ -96,7 +96,7 @@ class AsyncRedisItems(AsyncItemBackend):
 
     commits_groups = True
 
-    def __init__(self, server: AsyncRedisBackend, options: SearchOptions) -> None:
+    def __init__(self, server: Server, options: SearchOptions) -> None:
         if options.dims:
             numpy()
         self._server = server
@@ -400,14 +400,3 @@ class RedisItems(BlockingFace[AsyncRedisItems], ItemBackend):
     def erase(self, prefix: Namespace) -> int:
         """See `ItemBackend.erase`."""
         return finish(self.face.erase(prefix))
-
-
-def items_over(
-    backend: RedisBackend | AsyncRedisBackend, options: SearchOptions
-) -> RedisItems | AsyncRedisItems:
-    """Return the backend of items over a saver's clients: blocking, async or both."""
-    if isinstance(backend, AsyncRedisBackend):
-        return AsyncRedisItems(backend, options)
-    loops = backend.asynchronous
-    awaited = AsyncRedisItems(loops, options) if isinstance(loops, AsyncRedisBackend) else None
-    return RedisItems(AsyncRedisItems(backend.face, options), awaited)

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
     from threadkeep._core.engine.model import Change, Read, ThreadState
     from threadkeep._stores.base import ScrubReport
+    from threadkeep._stores.items.records import SearchOptions
+    from threadkeep._stores.sqlite.cache import SqliteEntries
+    from threadkeep._stores.sqlite.items import SqliteItems
+    from threadkeep._stores.sqlite.message_index import SqliteIndex
     from threadkeep._stores.sqlite.opening import Database
 
 
@@ -155,6 +159,27 @@ class SqliteBackend(Backend):
         from threadkeep._stores.sqlite.maintenance import scrub  # noqa: PLC0415 - seldom needed
 
         return scrub(self._connections)
+
+    def items(self, options: SearchOptions) -> SqliteItems:
+        """See `Backend.items`."""
+        from threadkeep._stores.sqlite.items import SqliteItems  # noqa: PLC0415 - only for a store
+
+        return SqliteItems(self._connections, options)
+
+    def cache(self) -> SqliteEntries:
+        """See `Backend.cache`."""
+        from threadkeep._stores.sqlite.cache import SqliteEntries  # noqa: PLC0415 - only for a cache
+
+        return SqliteEntries(self._connections)
+
+    def message_index(self) -> SqliteIndex | None:
+        """See `Backend.message_index`: None for a file that is read only, or without FTS5."""
+        from threadkeep._stores.sqlite.message_index import SqliteIndex, has_fts5  # noqa: PLC0415 - only for layered memory
+
+        location = self.location
+        if location.in_memory or location.is_read_only or not has_fts5():
+            return None
+        return SqliteIndex(location.path, busy_timeout=location.busy_timeout)
 
     def close(self) -> None:
         """Close all connections; a read under way may end first. Idempotent."""

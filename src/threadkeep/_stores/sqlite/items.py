@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from threadkeep._stores.items.backend import ItemBackend, SearchOptions, merged, other_dims
+from threadkeep._stores.items.backend import ItemBackend, merged, other_dims
 from threadkeep._stores.items.ranking import best, nearest
 from threadkeep._stores.items.records import (
     Earlier,
@@ -30,6 +30,7 @@ from threadkeep._stores.items.records import (
     PutItems,
     RefreshItems,
     Scored,
+    SearchOptions,
     VersionRow,
 )
 from threadkeep._stores.sqlite.connections import Connections, MadeTables

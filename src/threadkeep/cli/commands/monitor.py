@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 import typer
 
-from threadkeep._stores.open import extra
+from threadkeep._stores.extras import extra
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import URL_ARGUMENT, flag, option, parse_positive, parse_size
 from threadkeep.cli.stores import Session, public_name, settings

@@ -12,7 +12,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from threadkeep._core.codec import Codec
 from threadkeep._run.layered_store import LayeredStore
 from threadkeep._stores.base import without
-from threadkeep._stores.open import check_is_path, extra, is_postgres, sqlite_path
+from threadkeep._stores.extras import extra
+from threadkeep._stores.open import check_is_path, is_postgres, sqlite_path
 from threadkeep._stores.sqlite.opening import MEMORY, path_of
 from threadkeep.errors import InvalidArgumentError, OpenError
 from threadkeep.threads.transfer.sources.base import (
