@@ -207,7 +207,7 @@ def test_a_read_writes_the_uses_of_a_minute(tmp_path, clock, monkeypatch):
     with open_cache(f"sqlite:///{tmp_path / 'c.db'}") as cache:
         cache.set(dict.fromkeys((A, B, C), (1, None)))
         changes = []
-        monkeypatch.setattr(cache._blocking, "_commit", changes.append)
+        monkeypatch.setattr(cache._store, "commit", changes.append)
         for key in (A, A, B, C):
             cache.get([key])
         assert changes == []

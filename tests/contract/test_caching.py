@@ -29,7 +29,7 @@ from threadkeep._core.engine.model import Batch, ReadSegments, Segment, Span
 from threadkeep._run.layers.driver import BackendPair
 from threadkeep._run.segment_cache import layer as hot_module
 from threadkeep._run.segment_cache.layer import CacheLayer, Hot
-from threadkeep._run.segment_cache.lru import (
+from threadkeep._run.segment_cache.segments import (
     Fresh,
     SegmentCache,
 )

@@ -6,8 +6,10 @@ microseconds since 1970. A row holds a value, or a lease: its owner is computing
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
+from threadkeep._core.engine import operation
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.sync_bridge import BlockingFace, finish
 
@@ -69,6 +71,11 @@ class TrimEntries(NamedTuple):
 Change: TypeAlias = SetEntries | UseEntries | RemoveEntries | ClearEntries
 
 
+_commit: Any = operation.Commit
+Commit: Callable[[Change], operation.Commit] = _commit
+"""The request that carries out a change."""
+
+
 class Claim(NamedTuple):
     """Lease the ids that have neither a value nor a lease."""
 
@@ -121,6 +128,8 @@ class AsyncCacheBackend(AsyncBackend):
 
 class BlockingCache(BlockingFace[AsyncCacheBackend]):
     """An `AsyncCacheBackend` over connections that never suspend."""
+
+    commits_groups = False  # (a server takes the commits of several threads at once)
 
     def claim(self, claim: Claim) -> list[bytes]:
         """See `CacheBackend.claim`."""

@@ -24,8 +24,7 @@ def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     except StopIteration as stop:
         result: T = stop.value
         return result
-    finally:
-        coroutine.close()
+    coroutine.close()  # pragma: no cover
     raise AssertionError("A coroutine over a blocking driver suspended.")  # pragma: no cover
 
 

@@ -5,25 +5,28 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from functools import lru_cache, partial
+from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 from langgraph.cache.base import BaseCache, FullKey, Namespace
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep._core.codec import Codec, Compression, NativeCodec, SerdeCodec, pack, unpack
+from threadkeep._core.engine.operation import Call, Fetch, Requests
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.validation import LONGEST, duration, is_count, micros
 from threadkeep._run.layers.driver import (
     BackendPair,
     BottomStore,
     Closing,
+    Stack,
     Workflow,
+    on,
     sync_and_async,
     sync_or_async,
 )
@@ -31,15 +34,15 @@ from threadkeep._stores.base import AsyncBackend, Backend, no_room
 from threadkeep._stores.caches import (
     PAGE,
     ClearEntries,
+    Commit,
     Entry,
+    GetEntries,
     RemoveEntries,
     SetEntries,
     TrimEntries,
     UseEntries,
 )
-from threadkeep._stores.sync_bridge import finish
 from threadkeep.cache.leases import Found, Leases
-from threadkeep.cache.rows import Awaited, Blocking
 from threadkeep.errors import (
     ClosedError,
     CodecError,
@@ -49,8 +52,6 @@ from threadkeep.errors import (
     ThreadkeepError,
     invalid,
 )
-
-T = TypeVar("T")
 
 _COMPRESSION = Compression(over=16 * 1024)  # (most values are small, and speed counts)
 _NOTE_EVERY = 60_000_000  # microseconds between two writes of uses
@@ -109,7 +110,7 @@ class NodeCache(BaseCache[Any], Closing):
         self._backend = backend
         self._owned = BackendPair(backend) if owned else None
         self._store = BottomStore(entries)
-        self._blocking, self._awaited = Blocking(self._store), Awaited(self._store)
+        self._stack = Stack(self._store)
         self._leases = None if lifetime is None else Leases(lifetime)
         self._used: set[bytes] = set()  # ids, since uses were last noted
         self._noted_at = 0
@@ -158,30 +159,32 @@ class NodeCache(BaseCache[Any], Closing):
         if another run has leased one of them, this waits for its value until that lease ends. Where
         that run fails, the next one is waited for, for three leases in all.
         """
-        return self._finish(self._get, keys)
+        return self._stack.run(self._get(keys))
 
     async def aget(self, keys: Sequence[FullKey]) -> dict[FullKey, Any]:
         """Async variant of `get`."""
-        return await self._get(self._awaited, keys)
+        return await self._stack.arun_here(self._get(keys))
 
-    async def _get(self, store: Blocking, keys: Sequence[FullKey]) -> dict[FullKey, Any]:
+    def _get(self, keys: Sequence[FullKey]) -> Requests[dict[FullKey, Any]]:
         asked = {_id(key): key for key in keys}
         if not asked:
             return {}
         values: dict[bytes, Any] = {}
         try:
-            values, leased = await self._read(store, asked)
+            values, leased = yield from self._read(asked)
             if self._leases is not None and len(values) < len(asked):
-                await self._leases.wait(store, self._read, asked, values, leased)
+                yield from self._leases.wait(self._read, asked, values, leased)
         except ThreadkeepError as error:
             _note(error, "read")
-        self._hits += len(values)
-        self._misses += len(asked) - len(values)
+        hits = len(values)
+        self._hits += hits
+        self._misses += len(asked) - hits
         return {key: values[id_] for id_, key in asked.items() if id_ in values}
 
-    async def _read(self, store: Blocking, ids: Iterable[bytes]) -> Found:
+    def _read(self, ids: Iterable[bytes]) -> Requests[Found]:
         now = _now()
-        rows = await store.get(ids, now)
+        reads: Any = (GetEntries(tuple(ids), now),)
+        (rows,) = yield Fetch(reads)
         values: dict[bytes, Any] = {}
         leased: dict[bytes, bytes] = {}
         unreadable: list[bytes] = []
@@ -195,24 +198,20 @@ class NodeCache(BaseCache[Any], Closing):
                 _note(error, "read a value of")
                 unreadable.append(id_)
         try:
-            await self._note_uses(store, values, now)
+            if not self._store.instant:  # (else a read notes uses)
+                self._used.update(values)
+                if len(self._used) >= PAGE or now - self._noted_at >= _NOTE_EVERY:
+                    yield from self._write_uses(now)
             if unreadable:  # (a lease takes their place)
-                await store.commit(RemoveEntries(tuple(unreadable)))
+                yield Commit(RemoveEntries(tuple(unreadable)))
         except ThreadkeepError as error:
             _note(error, "write to")
         return values, leased
 
-    async def _note_uses(self, store: Blocking, ids: Iterable[bytes], now: int) -> None:
-        """Remember that these were used, and write that down once in a while."""
-        if not self._store.instant:  # (else a read notes it)
-            self._used.update(ids)
-            if len(self._used) >= PAGE or now - self._noted_at >= _NOTE_EVERY:
-                await self._write_uses(store, now)
-
-    async def _write_uses(self, store: Blocking, now: int) -> None:
+    def _write_uses(self, now: int) -> Requests[None]:
         used, self._used, self._noted_at = self._used, set(), now
         if used:
-            await store.commit(UseEntries(tuple(used), now))
+            yield Commit(UseEntries(tuple(used), now))
 
     # -- writing -------------------------------------------------------------------------
 
@@ -221,18 +220,18 @@ class NodeCache(BaseCache[Any], Closing):
 
         A value that cannot be stored is logged, and removed if it was there.
         """
-        self._finish(self._set, pairs)
+        self._stack.run(self._set(pairs))
 
     async def aset(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> None:
         """Async variant of `set`."""
-        await self._set(self._awaited, pairs)
+        await self._stack.arun_here(self._set(pairs))
 
-    async def _set(self, store: Blocking, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> None:
+    def _set(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> Requests[None]:
         now, size = _now(), 0
         entries: list[Entry] = []
         gone: list[bytes] = []
         for key, (value, ttl) in pairs.items():
-            id_, expires_at = _id(key), _expiry(now, ttl)
+            id_, expires_at = _id(key), None if ttl is None else _expiry(now, ttl)
             data = self._encoded(id_, value)
             if data is None or (expires_at is not None and expires_at <= now):
                 gone.append(id_)
@@ -241,57 +240,51 @@ class NodeCache(BaseCache[Any], Closing):
                 size += len(data)
         try:
             if gone:
-                await store.commit(RemoveEntries(tuple(gone)))
+                yield Commit(RemoveEntries(tuple(gone)))
             if entries:
-                await store.commit(SetEntries(tuple(entries), now))
+                yield Commit(SetEntries(tuple(entries), now))
                 self._untrimmed += max(
                     len(entries) / self._entries_a_trim, size / self._bytes_a_trim
                 )
                 if self._untrimmed >= 1:
-                    await self._trim(store, 1 + len(entries) // PAGE, now)
+                    yield from self._trim(1 + len(entries) // PAGE, now)
         except ThreadkeepError as error:
             _note(error, "write to")
 
-    async def _trim(self, store: Blocking, times: int, now: int) -> None:
+    def _trim(self, times: int, now: int) -> Requests[None]:
         self._untrimmed = 0.0
-        await self._write_uses(store, now)
+        yield from self._write_uses(now)
+        trim = TrimEntries(now, self._max_entries, self._max_bytes)
         for _ in range(times):
-            trim = TrimEntries(now, self._max_entries, self._max_bytes)
-            self._evictions += await store.trim(trim)
+            self._evictions += yield Call("trim", (trim,))
 
     def delete(self, keys: Sequence[FullKey]) -> None:
         """Remove values, and end leases."""
-        self._finish(self._delete, keys)
+        self._stack.run(self._delete(keys))
 
     async def adelete(self, keys: Sequence[FullKey]) -> None:
         """Async variant of `delete`."""
-        await self._delete(self._awaited, keys)
+        await self._stack.arun_here(self._delete(keys))
 
-    async def _delete(self, store: Blocking, keys: Sequence[FullKey]) -> None:
+    def _delete(self, keys: Sequence[FullKey]) -> Requests[None]:
         ids = dict.fromkeys(map(_id, keys))
         if ids:
-            await store.commit(RemoveEntries(tuple(ids)))
+            yield Commit(RemoveEntries(tuple(ids)))
 
     def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:
         """Remove the values of these very namespaces, or (None) all, and end leases."""
-        self._finish(self._clear, namespaces)
+        self._stack.run(self._clear(namespaces))
 
     async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
         """Async variant of `clear`."""
-        await self._clear(self._awaited, namespaces)
+        await self._stack.arun_here(self._clear(namespaces))
 
-    async def _clear(self, store: Blocking, namespaces: Sequence[Namespace] | None) -> None:
+    def _clear(self, namespaces: Sequence[Namespace] | None) -> Requests[None]:
         spaces = None
         if namespaces is not None:
             spaces = tuple([_space(each)[1] for each in namespaces])
         if spaces != ():
-            await store.commit(ClearEntries(spaces))
-
-    def _finish(self, method: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-        """Run a method for a blocking caller; over async connections in their event loop."""
-        if self._store.is_blocking:
-            return finish(method(self._blocking, *args))
-        return self._store.in_loop(partial(method, self._awaited, *args))
+            yield Commit(ClearEntries(spaces))
 
     # -- values --------------------------------------------------------------------------
 
@@ -300,10 +293,11 @@ class NodeCache(BaseCache[Any], Closing):
 
         What LangGraph caches are the writes of a task, a deque of pairs. They are stored as one
         flat list, which is a third faster than a tuple for each. The list begins with a mark of
-        the entry, so that a value in another entry's row is noticed.
+        the entry (the end of its id), so that a value in another entry's row is noticed.
         """
         try:
-            data = self._codec.encode([_mark(id_), *(_flat(value) or (False, value))])
+            mark = int.from_bytes(id_[-4:])
+            data = self._codec.encode([mark, *(_flat(value) or (False, value))])
             if not self._store.instant:  # (what stays in the process needs no checksum)
                 data = pack([data], _COMPRESSION)
         except CodecError as error:
@@ -319,12 +313,11 @@ class NodeCache(BaseCache[Any], Closing):
             stored = self._codec.decode(data if self._store.instant else unpack(data)[0])
             if type(stored[0]) is int:  # (values of older releases begin with a bool)
                 mark, *stored = stored
-                if mark != _mark(id_):
+                if mark != int.from_bytes(id_[-4:]):
                     raise CorruptionError("The cache holds another entry's value here.")
             if not stored[0]:
                 return stored[1]
-            flat = iter(stored[1:])
-            return deque(zip(flat, flat, strict=True))
+            return deque(zip(stored[1::2], stored[2::2], strict=True))
         except (TypeError, LookupError, ValueError) as error:  # (a store may hold any type)
             if isinstance(error, ThreadkeepError):
                 raise
@@ -343,17 +336,16 @@ class NodeCache(BaseCache[Any], Closing):
 
     def _close(self) -> Workflow[None]:
         """Close the cache, and the store that was opened for it. Idempotent."""
-        write = self._write_last_uses
-        yield from sync_or_async(lambda: self._finish(write), lambda: write(self._awaited))
+        yield from on(self._stack, self._write_last_uses())
         yield from sync_or_async(self._store.close, self._store.aclose)
         if self._owned is not None:
             yield from sync_or_async(self._owned.close, self._owned.aclose)
 
     close, aclose = sync_and_async(_close)
 
-    async def _write_last_uses(self, store: Blocking) -> None:
+    def _write_last_uses(self) -> Requests[None]:
         with suppress(ThreadkeepError):
-            await self._write_uses(store, _now())
+            yield from self._write_uses(_now())
 
 
 def _flat(value: Any) -> list[Any] | None:
@@ -382,8 +374,6 @@ def _note(error: ThreadkeepError, doing: str) -> None:
 
 def _expiry(now: int, ttl: Any) -> int | None:
     """Return when a value with this time to live, in seconds, expires."""
-    if ttl is None:
-        return None
     if type(ttl) not in (int, float) or ttl != ttl:  # noqa: PLR0124 - nan
         raise invalid("ttl", ttl, "Use seconds, or None.")
     return now + round(ttl * 1e6) if ttl < LONGEST / 1e6 else None
@@ -403,11 +393,6 @@ def _space(namespace: Namespace) -> tuple[bytes, bytes]:
     if not path or not texts:
         raise invalid("namespace", namespace, 'Use texts: ("a", "b").')
     return path, blake2b(path, digest_size=8).digest()
-
-
-def _mark(id_: bytes) -> int:
-    """Return a number that tells entries apart: the end of an id's digest."""
-    return int.from_bytes(id_[-4:])
 
 
 def _id(key: FullKey) -> bytes:

@@ -7,17 +7,18 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import SystemRandom
 from sys import getrefcount
 from typing import Any, TypeAlias
 
 from langgraph.cache.base import FullKey
 
+from threadkeep._core.engine.operation import Call, External, Requests
 from threadkeep._core.engine.snapshots import own_copy
-from threadkeep._stores.caches import Claim, RemoveEntries
+from threadkeep._stores.caches import Claim, Commit, RemoveEntries
 from threadkeep._stores.process_forks import ResetInChild
-from threadkeep.cache.rows import Blocking
 
 _MOST = 1000
 _COLLECTIONS = 3  # for one lease: an event loop closes generators between them
@@ -86,20 +87,18 @@ class Leases(ResetInChild):
     def _reset(self) -> None:
         self._leases: dict[bytes, Lease] = {}
 
-    async def wait(
+    def wait(
         self,
-        store: Blocking,
-        read: Callable[[Blocking, Sequence[bytes]], Awaitable[Found]],
+        read: Callable[[Sequence[bytes]], Requests[Found]],
         asked: Mapping[bytes, FullKey],
         values: dict[bytes, Any],
         leased: dict[bytes, bytes],
-    ) -> None:
+    ) -> Requests[None]:
         """Lease all missing keys, or none while another run has one of them, and wait for it.
 
         So nobody waits who has leases by the same call.
 
         Args:
-            store: the store, for this caller.
             read: reads ids.
             asked: the ids, and the keys that the caller has given.
             values: what `read` has found of them; values that come are added.
@@ -109,23 +108,24 @@ class Leases(ResetInChild):
         pause = _FIRST_PAUSE
         while True:
             missing = [id_ for id_ in asked if id_ not in values]
-            others = await self._others(store, asked, missing, leased)
+            others = yield from self._others(asked, missing, leased)
             free = [id_ for id_ in missing if id_ not in leased]
             is_over = time.monotonic() >= end
-            if (is_over or not others) and await self._claim(store, asked, free, partly=is_over):
+            free_to_claim = is_over or not others
+            if free_to_claim and (yield from self._claim(asked, free, partly=is_over)):
                 return
-            await store.sleep(pause * _RANDOM.uniform(0.5, 1.0))
+            seconds = pause * _RANDOM.uniform(0.5, 1.0)
+            yield External(partial(time.sleep, seconds), partial(asyncio.sleep, seconds))
             pause = min(1.5 * pause, _LONGEST_PAUSE)
-            more, leased = await read(store, missing)
+            more, leased = yield from read(missing)
             values.update(more)
 
-    async def _others(
+    def _others(
         self,
-        store: Blocking,
         asked: Mapping[bytes, FullKey],
         ids: Sequence[bytes],
         leased: dict[bytes, bytes],
-    ) -> list[bytes]:
+    ) -> Requests[list[bytes]]:
         """Return the ids that other runs compute; end leases of runs of this process that ended."""
         others = []
         for id_ in [id_ for id_ in ids if id_ in leased]:
@@ -135,27 +135,26 @@ class Leases(ResetInChild):
             elif lease.key is asked[id_][1] or lease.asker() is _asker():
                 continue  # the same run asks again
             elif lease.has_ended:
-                await store.commit(RemoveEntries((id_,), leased.pop(id_)))
+                yield Commit(RemoveEntries((id_,), leased.pop(id_)))
             else:
                 others.append(id_)
         return others
 
-    async def _claim(
+    def _claim(
         self,
-        store: Blocking,
         asked: Mapping[bytes, FullKey],
         free: Sequence[bytes],
         *,
         partly: bool,
-    ) -> bool:
+    ) -> Requests[bool]:
         """Lease these ids; return False if another run was faster, and nothing is leased."""
         if not free:
             return True
         owner, now = _RANDOM.randbytes(8), time.time_ns() // 1000
         claim = Claim(tuple(free), owner, now, now + self._lifetime)
-        claimed = await store.claim(claim)
+        claimed: list[bytes] = yield Call("claim", (claim,))
         if len(claimed) < len(free) and not partly:
-            await store.commit(RemoveEntries(tuple(claimed), owner))
+            yield Commit(RemoveEntries(tuple(claimed), owner))
             return False
         for id_ in claimed:
             self._leases[id_] = Lease(asked[id_][1], owner, _asker())

@@ -29,8 +29,8 @@ from threadkeep._stores.message_index import (
     wanted,
 )
 from threadkeep.memory import records
-from threadkeep.memory.lru import Recent
 from threadkeep.memory.policy import ArchivedMessage
+from threadkeep.memory.recent import Recent
 from threadkeep.memory.records import Record
 
 _log = logging.getLogger("threadkeep.memory")

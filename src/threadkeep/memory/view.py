@@ -25,7 +25,7 @@ from threadkeep._run.layers.driver import Workflow, sync_and_async
 from threadkeep.errors import CorruptionError
 from threadkeep.memory import records, window
 from threadkeep.memory.archiving import Archiving, SeenCheckpoint
-from threadkeep.memory.lru import Recent
+from threadkeep.memory.recent import Recent
 from threadkeep.memory.records import POINTER, Record
 from threadkeep.memory.summaries import Summary
 

@@ -19,9 +19,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep._core.engine.operation import External
-from threadkeep._core.policies.caching import ReadCache
+from threadkeep._core.lru import Lru
 from threadkeep._run.layers.driver import Workflow
-from threadkeep._run.segment_cache.lru import LruCache
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import CodecError, InvalidArgumentError, NotFoundError, ThreadkeepError
 from threadkeep.sessions.checkpoint import Checkpoint, as_dict, now
@@ -92,34 +91,31 @@ class Remembered(ResetInChild):
 
     def _reset(self) -> None:
         self._lock = threading.Lock()  # held for moments only
-        self._values: LruCache[Any] = LruCache(ReadCache(threads=_MOST_REMEMBERED, ttl=None))
+        self._values: Lru[tuple[str, str], Any] = Lru(_MOST_REMEMBERED)
 
     def get(self, session: str, workflow: str = "") -> Any:
         """Return a head, or a session's number; None if it is not remembered."""
         with self._lock:
-            return self._values.get(repr((session, workflow)))
+            return self._values.get((session, workflow))
 
     def put(self, value: Any, session: str, workflow: str = "") -> None:
         """Remember a head or a number, in place of an older one."""
-        key = repr((session, workflow))
         with self._lock:
-            known = self._values.get(key)
+            known = self._values.get((session, workflow))
             if known is None or known <= value:
-                self._values.put(key, value)
+                self._values.put((session, workflow), value)
 
     def count(self, session: str, number: int) -> int:
         """Return the number of the session's next checkpoint, after `number` at least."""
-        key = repr((session, ""))
         with self._lock:
-            found: int = max(self._values.get(key) or 0, number) + 1
-            self._values.put(key, found)
-        return found
+            newest = max(self._values.get((session, "")) or 0, number)
+            return int(self._values.put((session, ""), newest + 1))
 
     def forget(self, session: str, workflow: str) -> None:
         """Forget what others may have changed."""
         with self._lock:
-            self._values.drop(repr((session, workflow)))
-            self._values.drop(repr((session, "")))
+            self._values.drop((session, workflow))
+            self._values.drop((session, ""))
 
 
 class SaverRecords:

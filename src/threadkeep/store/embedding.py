@@ -7,7 +7,6 @@ import logging
 import sys
 import threading
 from array import array
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
@@ -21,6 +20,7 @@ from langgraph.store.base.embed import EmbeddingsLambda
 
 from threadkeep._core.engine.operation import External, Requests
 from threadkeep._core.engine.usage import Counters
+from threadkeep._core.lru import Lru
 from threadkeep._core.validation import is_count
 from threadkeep._stores.extras import extra
 from threadkeep._stores.items.records import Metric, SearchOptions
@@ -138,7 +138,7 @@ class Embedder(ResetInChild):
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[bytes, bytes] = OrderedDict()
+        self._known: Lru[bytes, bytes] = Lru(_CACHED_BYTES // (4 * self._dims))
 
     def counters(self) -> Counters:
         """Return what was counted in this process."""
@@ -225,7 +225,6 @@ class Embedder(ResetInChild):
                 if vector is None:
                     missing.append(text)
                 else:
-                    self._known.move_to_end(key)
                     found[text] = vector
             self._hits += len(found)
             self._misses += len(missing)
@@ -239,12 +238,9 @@ class Embedder(ResetInChild):
         except EmbeddingError as error:
             self._note_failure(error)
             raise
-        most = _CACHED_BYTES // (4 * self._dims)
         with self._lock:
             for text, vector in zip(texts, packed, strict=True):
-                self._known[_key(kind, text)] = vector
-            while len(self._known) > most:
-                self._known.popitem(last=False)
+                self._known.put(_key(kind, text), vector)
         return dict(zip(texts, packed, strict=True))
 
     def _all_packed(self, texts: Sequence[str], vectors: Any) -> list[bytes]:

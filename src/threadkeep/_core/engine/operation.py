@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast, final
 
 from threadkeep._core.engine.model import (
     Batch,
@@ -27,6 +27,7 @@ from threadkeep.errors import ThreadkeepError
 T = TypeVar("T")
 
 
+@final
 class Fetch(NamedTuple):
     """Answer these reads in one round trip. Reply: a list, in order."""
 
@@ -34,6 +35,7 @@ class Fetch(NamedTuple):
     hot: bool = False  # this process has just used the rows: a local disk has them in memory
 
 
+@final
 class Commit(NamedTuple):
     """Carry out this change. Reply: None."""
 

@@ -95,6 +95,8 @@ class BackendPair:
         self.instant = backend.instant
         self._blocking = backend if isinstance(backend, Backend) else None
         self.awaited = backend.asynchronous if isinstance(backend, Backend) else backend
+        self.is_blocking = self._blocking is not None
+        """True if the backend has blocking methods."""
         self._loop = None if isinstance(backend, Backend) else running_loop()
 
     @property
@@ -121,11 +123,6 @@ class BackendPair:
         if not future.done() or future.cancelled():
             raise ClosedError("The event loop was shut down: nobody knows if this was done.")
         return future.result()
-
-    @property
-    def is_blocking(self) -> bool:
-        """True if the backend has blocking methods."""
-        return self._blocking is not None
 
     def call(self, request: Call) -> Any:
         """Call a method of the backend."""
@@ -173,19 +170,18 @@ class BottomStore(BackendPair):
 
     def __init__(self, backend: Backend | AsyncBackend, how: GroupCommit = AT_ONCE) -> None:
         super().__init__(backend)
-        is_grouping = backend.commits_groups and not self.instant
         self._writer: Writer | None = None
         self._loop_writers: PerLoop[LoopWriter] | None = None
-        if is_grouping and self._blocking is not None:
+        if backend.commits_groups and self._blocking is not None and not self.instant:
             self._writer = Writer(self._blocking, how)
-        if is_grouping and self.awaited is not None:
+        if self.awaited is not None and self.awaited.commits_groups and not self.instant:
             self._loop_writers = PerLoop(partial(LoopWriter, self.awaited, how))
 
-    def answer(self, request: Request) -> Any:
-        """Carry out a request, and wait for it."""
-        if isinstance(request, Fetch):
+    async def answer(self, request: Request) -> Any:
+        """Carry out a request; nothing suspends."""
+        if type(request) is Fetch:
             return self.blocking.fetch(request.reads)
-        if isinstance(request, Commit):
+        if type(request) is Commit:
             return self.commit(request.change)
         if isinstance(request, CommitMany):
             return self.blocking.commit_many(request.changes)
@@ -197,9 +193,9 @@ class BottomStore(BackendPair):
         """Carry out a request for an awaiting caller."""
         if self._blocking is None:
             self._loop = asyncio.get_running_loop()
-        if isinstance(request, Fetch):
+        if type(request) is Fetch:
             return await self._afetch(request)
-        if isinstance(request, Commit):
+        if type(request) is Commit:
             waiting = self.submit(request.change)
             return None if waiting is None else await waiting
         if isinstance(request, CommitMany):
@@ -288,7 +284,8 @@ class Stack:
         """Run an operation, and wait for it."""
         if not self._store.is_blocking:
             return self._store.in_loop(partial(self.arun_here, operation))
-        return finish(drive(self._through(operation), self._answer))
+        whole = self._through(operation) if self._layers else operation
+        return finish(drive(whole, self._store.answer))
 
     async def arun(self, operation: Requests[T]) -> T:
         """See `run`. In front of a store that blocks, a worker thread does all of it."""
@@ -301,7 +298,8 @@ class Stack:
 
         Values are looked at before this first suspends, as the program continues then.
         """
-        return await drive(self._through(operation), self._store.aanswer)
+        whole = self._through(operation) if self._layers else operation
+        return await drive(whole, self._store.aanswer)
 
     def commit(self, change: Change) -> None:
         """Commit a change; durable on return, unless `write_behind` is used.
@@ -323,9 +321,6 @@ class Stack:
         for layer in self._layers:
             operation = through(layer, operation)
         return operation
-
-    async def _answer(self, request: Request) -> Any:
-        return self._store.answer(request)
 
 
 Workflow: TypeAlias = Generator[External, Any, T]

@@ -78,8 +78,9 @@ def drive(
                     reply = yield request
             except Exception as exc:  # noqa: BLE001 - the generator decides what it means
                 error = exc
-    finally:
+    except BaseException:  # (also a cancellation)
         requests.close()
+        raise
 
 
 def _kind(request: Request) -> type:

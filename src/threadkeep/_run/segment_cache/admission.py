@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from threadkeep._core.engine.model import Batch, Segment
-from threadkeep._core.policies.caching import ReadCache
+from threadkeep._core.lru import Lru
 from threadkeep._core.policies.tiering import HotTier
 from threadkeep._core.validation import micros
-from threadkeep._run.segment_cache.lru import LruCache
 from threadkeep._stores.process_forks import ResetInChild
 
 _THREADS = 10_000  # that are remembered
@@ -47,7 +46,7 @@ class Admission(ResetInChild):
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._threads: LruCache[_Thread] = LruCache(ReadCache(threads=_THREADS, ttl=None))
+        self._threads: Lru[str, _Thread] = Lru(_THREADS)
 
     def note_checkpoint(self, thread: str, ts: int | str) -> None:
         """Note the time of a checkpoint that was read."""

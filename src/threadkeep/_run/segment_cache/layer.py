@@ -36,7 +36,7 @@ from threadkeep._run.segment_cache.admission import (
     Admission,
     Verdict,
 )
-from threadkeep._run.segment_cache.lru import Fresh, SegmentCache
+from threadkeep._run.segment_cache.segments import Fresh, SegmentCache
 from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.records import Log, add, between, missing
 from threadkeep.errors import SegmentTakenError, ThreadkeepError

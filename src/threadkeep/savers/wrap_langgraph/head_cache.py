@@ -16,8 +16,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from threadkeep._core.lru import Lru
 from threadkeep._core.policies.caching import ReadCache
-from threadkeep._run.segment_cache.lru import LruCache
 from threadkeep._run.write_behind.commit_queue import Threads
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.savers.wrap_langgraph.calls import Frozen, freeze, thaw
@@ -56,7 +56,8 @@ class HeadCache(ResetInChild):
 
     def _reset(self) -> None:
         self._lock = threading.Lock()  # held for moments only
-        self._threads: LruCache[dict[HeadKey, Frozen]] = LruCache(self._how or ReadCache())
+        how = self._how or ReadCache()
+        self._threads: Lru[str, dict[HeadKey, Frozen]] = Lru(how.threads, how.bytes, how.ttl)
         self._changes = [0] * _COUNTERS
         self._doubts: set[str] = set()
 

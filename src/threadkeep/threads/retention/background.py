@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 
 from threadkeep._core.engine.operation import Operation, Progress
+from threadkeep._core.lru import Lru
 from threadkeep._run.ending import End
 from threadkeep._stores import process_forks
 from threadkeep.errors import ThreadkeepError
@@ -92,16 +92,13 @@ class Gained:
     def __init__(self, enough: int) -> None:
         self._enough = enough
         self._lock = threading.Lock()
-        self._counts: OrderedDict[str, int] = OrderedDict()
+        self._counts: Lru[str, int] = Lru(_MOST_COUNTED)
 
     def is_enough(self, thread: str) -> bool:
         """Count one more; return whether there are enough, and count from 0 then."""
         with self._lock:
-            count = self._counts.pop(thread, 0) + 1
-            if count < self._enough:
-                self._counts[thread] = count
-            if len(self._counts) > _MOST_COUNTED:
-                self._counts.popitem(last=False)
+            count = (self._counts.get(thread) or 0) + 1
+            self._counts.put(thread, count % self._enough)
             return count >= self._enough
 
 

@@ -1,84 +1,20 @@
-"""LRU caches by thread, bounded by threads, bytes and age.
-
-To evict anything costs one read of the store.
-"""
+"""LRU cache of segments by thread. To evict anything costs one read of the store."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from threadkeep._core.engine.model import ReadSegments, Segment
+from threadkeep._core.lru import Lru
 from threadkeep._core.policies.caching import ReadCache
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep._stores.records import Log, between
 
-T = TypeVar("T")
 _OVERHEAD = 200  # bytes that a segment takes beside its data, about
-
-
-@dataclass(slots=True)
-class _Entry(Generic[T]):
-    value: T
-    size: int = 0
-    used: float = 0.0
-
-
-class LruCache(Generic[T]):
-    """LRU cache of one value for each thread. Its owner holds a lock."""
-
-    def __init__(self, how: ReadCache, clock: Callable[[], float] = time.monotonic) -> None:
-        self._how = how
-        self._clock = clock
-        self._entries: OrderedDict[str, _Entry[T]] = OrderedDict()
-        self.size = 0
-        """About how many bytes are cached."""
-
-    def get(self, thread: str) -> T | None:
-        """Return the value of a thread, which counts as a use of it."""
-        self._trim()
-        entry = self._entries.get(thread)
-        if entry is None:
-            return None
-        entry.used = self._clock()
-        self._entries.move_to_end(thread)
-        return entry.value
-
-    def put(self, thread: str, value: T) -> T:
-        """Cache a value, of no size yet, in place of the thread's last one."""
-        self.drop(thread)
-        self._entries[thread] = _Entry(value, used=self._clock())
-        self._trim()
-        return value
-
-    def weigh(self, thread: str, size: int) -> None:
-        """Note that the value of a thread takes so many bytes more."""
-        self._entries[thread].size += size
-        self.size += size
-        self._trim()
-
-    def _trim(self) -> None:
-        """Evict until all is within the limits."""
-        while self._entries and self._is_over():
-            self.drop(next(iter(self._entries)))
-
-    def _is_over(self) -> bool:
-        how = self._how
-        if len(self._entries) > how.threads or self.size > how.bytes:
-            return True
-        oldest = next(iter(self._entries.values()))
-        return how.ttl is not None and oldest.used < self._clock() - how.ttl
-
-    def drop(self, thread: str | None) -> None:
-        """Evict a thread, or (None) all."""
-        for name in [*self._entries] if thread is None else [thread]:
-            entry = self._entries.pop(name, None)
-            if entry is not None:
-                self.size -= entry.size
 
 
 class Fresh(NamedTuple):
@@ -106,7 +42,8 @@ class SegmentCache(ResetInChild):
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._threads: LruCache[_Thread] = LruCache(self._how, self._clock)
+        how = self._how
+        self._threads: Lru[str, _Thread] = Lru(how.threads, how.bytes, how.ttl, self._clock)
 
     def find(self, read: ReadSegments) -> list[Segment]:
         """Return the cached segments that overlap the spans."""
