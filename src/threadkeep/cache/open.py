@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from threadkeep._stores.open import open_backend, open_postgres, open_redis
+from threadkeep._stores.open import open_backend, open_in
 from threadkeep._stores.sqlite import Database, SqliteBackend
 from threadkeep.cache.cache import NodeCache
 from threadkeep.savers.options import pop_named
@@ -73,7 +73,7 @@ class PostgresCache(NodeCache):
 
     def __init__(self, conn: Any, **options: Any) -> None:
         own = pop_named(options, _OWN)
-        super().__init__(open_postgres(conn, **options), owned=True, **own)
+        super().__init__(open_in("postgres", conn, **options), owned=True, **own)
 
 
 class RedisCache(NodeCache):
@@ -87,7 +87,7 @@ class RedisCache(NodeCache):
 
     def __init__(self, redis: Any, **options: Any) -> None:
         own = pop_named(options, _OWN)
-        super().__init__(open_redis(redis, **options), owned=True, **own)
+        super().__init__(open_in("redis", redis, **options), owned=True, **own)
 
 
 InMemoryCache = MemoryCache

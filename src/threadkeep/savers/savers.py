@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep._stores.open import open_backend, open_postgres, open_redis
+from threadkeep._stores.open import open_backend, open_in
 from threadkeep._stores.sqlite import Database, SqliteBackend
 from threadkeep.savers.options import check_options, pop_options
 from threadkeep.savers.saver import Saver
@@ -104,7 +104,7 @@ class PostgresSaver(Saver):
     ) -> None:
         options["serde"] = serde
         own = pop_options(options)
-        super().__init__(open_postgres(conn, pipe, **options), **own)
+        super().__init__(open_in("postgres", conn, pipe, **options), **own)
 
     @classmethod
     def from_conn_string(cls, conn_string: str, *, pipeline: bool = False, **options: Any) -> Self:
@@ -152,7 +152,7 @@ class RedisSaver(Saver):
 
     def __init__(self, redis_url: Any, **options: Any) -> None:
         own = pop_options(options)
-        super().__init__(open_redis(redis_url, **options), **own)
+        super().__init__(open_in("redis", redis_url, **options), **own)
 
     @classmethod
     def from_conn_string(cls, conn_string: str, **options: Any) -> Self:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Literal, Self
 
 from threadkeep._run.layers.driver import in_thread
-from threadkeep._stores.open import open_backend, open_postgres, open_redis
+from threadkeep._stores.open import open_backend, open_in
 from threadkeep._stores.sqlite import SqliteBackend
 from threadkeep._stores.sqlite.opening import Database
 from threadkeep.savers.options import pop_named
@@ -85,7 +85,7 @@ class PostgresStore(Store):
 
     def __init__(self, conn: Any, pipe: Any = None, **options: Any) -> None:
         own = pop_named(options, _OWN)
-        super().__init__(open_postgres(conn, pipe, **options), owned=True, **own)
+        super().__init__(open_in("postgres", conn, pipe, **options), owned=True, **own)
 
     @classmethod
     def from_conn_string(
@@ -114,7 +114,7 @@ class RedisStore(Store):
 
     def __init__(self, redis_url: Any, **options: Any) -> None:
         own = pop_named(options, _OWN)
-        super().__init__(open_redis(redis_url, **options), owned=True, **own)
+        super().__init__(open_in("redis", redis_url, **options), owned=True, **own)
 
     @classmethod
     def from_conn_string(cls, conn_string: str, **options: Any) -> Self:

@@ -5,4 +5,6 @@ Needs the extra `threadkeep[redis]`.
 
 from threadkeep._stores.redis.backend import AsyncRedisBackend, RedisBackend, hot_store, opened
 
-__all__ = ["AsyncRedisBackend", "RedisBackend", "hot_store", "opened"]
+__all__ = ["OPTIONS", "AsyncRedisBackend", "RedisBackend", "hot_store", "opened"]
+
+OPTIONS = ("prefix", "ttl", "ttl_refresh_on_read", "max_connections", "timeout")
