@@ -18,7 +18,7 @@ from kit.postgres_server import SECONDS
 from kit.rows import place, value_at
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver, Retention
-from threadkeep._stores.postgres import backend as backends
+from threadkeep._stores.postgres import database as backends
 from threadkeep._stores.postgres import partitions as module
 from threadkeep._stores.postgres.partitions import Month
 from threadkeep.errors import BackendError

@@ -21,7 +21,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver, open_saver
 from threadkeep.__main__ import main
-from threadkeep._stores.postgres import backend as backends
+from threadkeep._stores.postgres import database as backends
 from threadkeep._stores.postgres.partitions import (
     Month,
     ahead,

@@ -16,7 +16,7 @@ from bench.stores import load_sqlite_vec
 from kit.stores import INDEX
 from langgraph.store.base import PutOp
 from threadkeep.store import SqliteStore
-from threadkeep.store import sqlite
+from threadkeep._stores.sqlite import items as sqlite
 
 def found(metric):
     with SqliteStore(sys.argv[1], index=INDEX | {"distance_type": metric}) as store:
