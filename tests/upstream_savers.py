@@ -60,7 +60,7 @@ def _open_cache(name: str, folder: Path, **options: Any) -> Any:
 ON_EACH_STORE: dict[type, tuple[type, Callable[..., Any]]] = {
     memory.InMemorySaver: (threadkeep.Saver, open_backend),
     memory_store.InMemoryStore: (our_stores.Store, _open_store),
-    memory_cache.InMemoryCache: (our_caches.ReadCache, _open_cache),
+    memory_cache.InMemoryCache: (our_caches.NodeCache, _open_cache),
 }
 """Ours in place of LangGraph's classes that keep everything in memory, and what opens it."""
 
