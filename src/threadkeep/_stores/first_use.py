@@ -10,12 +10,11 @@ from contextlib import suppress
 from threadkeep._stores.process_forks import ResetInChild
 
 
-def in_event_loop() -> bool:
-    """Return True if this thread runs an event loop, which a blocking call would hold up."""
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread, if one does: what blocks holds it up."""
     with suppress(RuntimeError):
-        asyncio.get_running_loop()
-        return True
-    return False
+        return asyncio.get_running_loop()
+    return None
 
 
 class FirstUse(ResetInChild):
@@ -33,7 +32,7 @@ class FirstUse(ResetInChild):
     def __init__(self, do: Callable[[], None]) -> None:
         self._do: Callable[[], None] | None = do
         super().__init__()
-        if not in_event_loop():
+        if running_loop() is None:
             self()
 
     def _reset(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from threadkeep._core.engine.operation import External
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow
+from threadkeep._stores.first_use import running_loop
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import ClosedError
 
@@ -78,7 +79,7 @@ class Background(ResetInChild):
         tasks = [one for one in running if isinstance(one, asyncio.Task)]
 
         def end() -> None:
-            here = driver.running_loop()
+            here = running_loop()
             for task in tasks:
                 if task.get_loop() is here:
                     task.cancel()

@@ -32,6 +32,7 @@ from threadkeep._core.engine.operation import commit as committing
 from threadkeep._run.group_commit import AT_ONCE, GroupCommit, LoopWriter, Writer
 from threadkeep._run.layers.layer import StoreLayer, drive, through
 from threadkeep._stores.base import AsyncBackend, Backend
+from threadkeep._stores.first_use import running_loop
 from threadkeep._stores.process_forks import PerLoop, ResetInChild
 from threadkeep._stores.sync_bridge import finish
 from threadkeep.errors import ClosedError, InvalidArgumentError
@@ -45,13 +46,6 @@ _LOOK_EVERY = 1.0  # seconds, after the event loop that a thread waits for
 
 
 # -- worker threads --------------------------------------------------------------------
-
-
-def running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop that runs in this thread, if one does."""
-    with suppress(RuntimeError):
-        return asyncio.get_running_loop()
-    return None
 
 
 class _Workers(ResetInChild):
