@@ -19,7 +19,7 @@ PROGRAM = """
 import os, signal, sys
 from threadkeep import SqliteSaver
 from threadkeep._stores.sqlite import connections, maintenance as scrubbing
-from threadkeep.threads.erasure import erase as erasing
+from threadkeep.threads import erasure as erasing
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)

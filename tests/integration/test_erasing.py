@@ -28,7 +28,7 @@ from threadkeep.errors import (
     UnfinishedErasureError,
 )
 from threadkeep.savers.saver import Saver
-from threadkeep.threads.erasure.erase import EraseReport
+from threadkeep.threads.erasure import EraseReport
 
 from .test_retention import _chat, _talk
 

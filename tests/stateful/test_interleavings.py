@@ -43,8 +43,8 @@ from threadkeep._core.engine.listing import delta_history
 from threadkeep._core.engine.operation import CheckpointRef
 from threadkeep._stores.memory import MemoryBackend
 from threadkeep.savers.saver import Saver
+from threadkeep.threads import forks as copying
 from threadkeep.threads import statistics
-from threadkeep.threads.forks import fork as copying
 from threadkeep.threads.repair import check as checking
 from threadkeep.threads.retention import apply as housekeeping
 

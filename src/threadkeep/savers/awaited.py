@@ -63,7 +63,7 @@ class AwaitedMaintenance:
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Async variant of `copy_thread`."""
         source, target = validation.each_thread("thread_ids", (source_thread_id, target_thread_id))
-        await self._store.arun(lazy.fork.copy_thread(self._engine, source, target))
+        await self._store.arun(lazy.forks.copy_thread(self._engine, source, target))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Async variant of `prune`."""

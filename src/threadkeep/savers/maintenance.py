@@ -107,7 +107,7 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
             InvalidArgumentError: an id is invalid.
         """
         source, target = validation.each_thread("thread_ids", (source_thread_id, target_thread_id))
-        self._store.run(lazy.fork.copy_thread(self._engine, source, target))
+        self._store.run(lazy.forks.copy_thread(self._engine, source, target))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep the newest checkpoint of each namespace ("keep_latest"), or none ("delete").

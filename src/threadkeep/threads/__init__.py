@@ -11,12 +11,11 @@ if _CHECKING:
     from threadkeep.threads.archives.tiering import ArchivedThread, TierReport
     from threadkeep.threads.diff import Change, ChannelDiff, DiffSide, StateDiff, TextEdit
     from threadkeep.threads.diff.checkpoints import ChannelVersion
-    from threadkeep.threads.erasure.erase import ErasedThread, EraseReport
+    from threadkeep.threads.erasure import ErasedThread, EraseReport
     from threadkeep.threads.facade import Threads
-    from threadkeep.threads.forks.branches import BranchCheckpoint, Branches
-    from threadkeep.threads.forks.merge import MergeConflict, MergeReport, MergeStrategy
-    from threadkeep.threads.registry.filters import Filters
-    from threadkeep.threads.registry.info import ThreadInfo, ThreadPage
+    from threadkeep.threads.forks import BranchCheckpoint, Branches
+    from threadkeep.threads.merging import MergeConflict, MergeReport, MergeStrategy
+    from threadkeep.threads.registry import Filters, ThreadInfo, ThreadPage
     from threadkeep.threads.repair.check import CheckReport, Finding
     from threadkeep.threads.repair.quarantine import read_quarantine
     from threadkeep.threads.repair.repair import RepairedThread, RepairReport
@@ -65,25 +64,25 @@ __all__ = [
 _HOMES = {  # where a name is, which is imported when it is used
     "AdoptReport": "threadkeep.threads.transfer.adopt",
     "ArchivedThread": "threadkeep.threads.archives.tiering",
-    "BranchCheckpoint": "threadkeep.threads.forks.branches",
-    "Branches": "threadkeep.threads.forks.branches",
+    "BranchCheckpoint": "threadkeep.threads.forks",
+    "Branches": "threadkeep.threads.forks",
     "Change": "threadkeep.threads.diff",
     "ChannelDiff": "threadkeep.threads.diff",
     "ChannelVersion": "threadkeep.threads.diff.checkpoints",
     "CheckReport": "threadkeep.threads.repair.check",
     "CollectedThread": "threadkeep.threads.retention.gc",
     "DiffSide": "threadkeep.threads.diff",
-    "EraseReport": "threadkeep.threads.erasure.erase",
-    "ErasedThread": "threadkeep.threads.erasure.erase",
+    "EraseReport": "threadkeep.threads.erasure",
+    "ErasedThread": "threadkeep.threads.erasure",
     "ExportReport": "threadkeep.threads.transfer.bundles",
-    "Filters": "threadkeep.threads.registry.filters",
+    "Filters": "threadkeep.threads.registry",
     "Finding": "threadkeep.threads.repair.check",
     "GcReport": "threadkeep.threads.retention.gc",
     "ImportReport": "threadkeep.threads.transfer.bundles",
     "Mark": "threadkeep._core.engine.thread_entry",
-    "MergeConflict": "threadkeep.threads.forks.merge",
-    "MergeReport": "threadkeep.threads.forks.merge",
-    "MergeStrategy": "threadkeep.threads.forks.merge",
+    "MergeConflict": "threadkeep.threads.merging",
+    "MergeReport": "threadkeep.threads.merging",
+    "MergeStrategy": "threadkeep.threads.merging",
     "MirrorReport": "threadkeep.threads.transfer.mirror",
     "OffloadReport": "threadkeep.threads.archives.offload",
     "Progress": "threadkeep._core.engine.operation",
@@ -91,8 +90,8 @@ _HOMES = {  # where a name is, which is imported when it is used
     "RepairedThread": "threadkeep.threads.repair.repair",
     "StateDiff": "threadkeep.threads.diff",
     "TextEdit": "threadkeep.threads.diff",
-    "ThreadInfo": "threadkeep.threads.registry.info",
-    "ThreadPage": "threadkeep.threads.registry.info",
+    "ThreadInfo": "threadkeep.threads.registry",
+    "ThreadPage": "threadkeep.threads.registry",
     "ThreadStatus": "threadkeep._core.engine.thread_entry",
     "Threads": "threadkeep.threads.facade",
     "TierReport": "threadkeep.threads.archives.tiering",

@@ -28,11 +28,10 @@ if TYPE_CHECKING:
     from threadkeep.threads.archives.tiering import TierReport
     from threadkeep.threads.diff import StateDiff
     from threadkeep.threads.diff.checkpoints import ChannelVersion, ConfigOrPair
-    from threadkeep.threads.erasure.erase import EraseReport
-    from threadkeep.threads.forks.branches import Branches
-    from threadkeep.threads.forks.merge import MergeReport, MergeStrategy
-    from threadkeep.threads.registry.filters import Filters, OrderName
-    from threadkeep.threads.registry.info import ThreadInfo, ThreadPage
+    from threadkeep.threads.erasure import EraseReport
+    from threadkeep.threads.forks import Branches
+    from threadkeep.threads.merging import MergeReport, MergeStrategy
+    from threadkeep.threads.registry import Filters, OrderName, ThreadInfo, ThreadPage
     from threadkeep.threads.repair.repair import RepairReport
     from threadkeep.threads.retention.gc import GcReport
     from threadkeep.threads.transfer.adopt import AdoptReport
@@ -57,12 +56,12 @@ class AwaitedThreads:
     ) -> ThreadInfo:
         """Async variant of `create`."""
         return await self._store.arun(
-            lazy.filters.create(self._engine, thread_id, metadata, tags, ttl, exist_ok=exist_ok)
+            lazy.registry.create(self._engine, thread_id, metadata, tags, ttl, exist_ok=exist_ok)
         )
 
     async def aget(self, thread_id: str) -> ThreadInfo | None:
         """Async variant of `get`."""
-        return await self._store.arun(lazy.filters.get(thread_id))
+        return await self._store.arun(lazy.registry.get(thread_id))
 
     async def aupdate(
         self,
@@ -73,7 +72,7 @@ class AwaitedThreads:
     ) -> ThreadInfo:
         """Async variant of `update`."""
         return await self._store.arun(
-            lazy.filters.update(self._engine, thread_id, metadata or {}, ttl)
+            lazy.registry.update(self._engine, thread_id, metadata or {}, ttl)
         )
 
     async def atag(
@@ -81,7 +80,7 @@ class AwaitedThreads:
     ) -> ThreadInfo:
         """Async variant of `tag`."""
         return await self._store.arun(
-            lazy.filters.tag(self._engine, thread_id, tags, checkpoint_id, ns, add=True)
+            lazy.registry.tag(self._engine, thread_id, tags, checkpoint_id, ns, add=True)
         )
 
     async def auntag(
@@ -89,7 +88,7 @@ class AwaitedThreads:
     ) -> ThreadInfo:
         """Async variant of `untag`."""
         return await self._store.arun(
-            lazy.filters.tag(self._engine, thread_id, tags, checkpoint_id, ns, add=False)
+            lazy.registry.tag(self._engine, thread_id, tags, checkpoint_id, ns, add=False)
         )
 
     async def apin(
@@ -97,7 +96,7 @@ class AwaitedThreads:
     ) -> ThreadInfo:
         """Async variant of `pin`."""
         return await self._store.arun(
-            lazy.filters.pin(self._engine, thread_id, checkpoint_id, ns, pinned=True)
+            lazy.registry.pin(self._engine, thread_id, checkpoint_id, ns, pinned=True)
         )
 
     async def aunpin(
@@ -105,7 +104,7 @@ class AwaitedThreads:
     ) -> ThreadInfo:
         """Async variant of `unpin`."""
         return await self._store.arun(
-            lazy.filters.pin(self._engine, thread_id, checkpoint_id, ns, pinned=False)
+            lazy.registry.pin(self._engine, thread_id, checkpoint_id, ns, pinned=False)
         )
 
     async def asearch(
@@ -118,14 +117,14 @@ class AwaitedThreads:
     ) -> ThreadPage:
         """Async variant of `search`."""
         return await self._store.arun(
-            lazy.filters.search(self._engine, order, limit, cursor, filters)
+            lazy.registry.search(self._engine, order, limit, cursor, filters)
         )
 
     async def ascan(self, **filters: Unpack[Filters]) -> AsyncIterator[ThreadInfo]:
         """Async variant of `scan`."""
         cursor: str | None = None
         while True:
-            page = await self._store.arun(lazy.filters.by_name(self._engine, cursor, filters))
+            page = await self._store.arun(lazy.registry.by_name(self._engine, cursor, filters))
             for one in page.threads:
                 yield one
             if (cursor := page.cursor) is None:
@@ -133,7 +132,7 @@ class AwaitedThreads:
 
     async def acount(self, **filters: Unpack[Filters]) -> int:
         """Async variant of `count`."""
-        return await self._store.arun(lazy.filters.count(self._engine, filters))
+        return await self._store.arun(lazy.registry.count(self._engine, filters))
 
     async def aexport_bundle(
         self,
@@ -216,11 +215,11 @@ class AwaitedThreads:
 
     async def abranches(self, thread_id: str, ns: str = "") -> Branches:
         """Async variant of `branches`."""
-        return await self._store.arun(lazy.branches.branches(self._engine, thread_id, ns))
+        return await self._store.arun(lazy.forks.branches(self._engine, thread_id, ns))
 
     async def abranches_by_ns(self, thread_id: str) -> dict[str, Branches]:
         """Async variant of `branches_by_ns`."""
-        return await self._store.arun(lazy.branches.all_branches(self._engine, thread_id))
+        return await self._store.arun(lazy.forks.all_branches(self._engine, thread_id))
 
     async def adiff(
         self, thread_id: str, before_id: str | None, after_id: str | None = None, ns: str = ""
@@ -257,7 +256,7 @@ class AwaitedThreads:
     ) -> ThreadInfo:
         """Async variant of `fork`."""
         return await self._store.arun(
-            lazy.fork.fork(self._engine, thread_id, checkpoint_id, new_thread_id)
+            lazy.forks.fork(self._engine, thread_id, checkpoint_id, new_thread_id)
         )
 
     async def amerge_fork(
@@ -270,7 +269,7 @@ class AwaitedThreads:
     ) -> MergeReport:
         """Async variant of `merge_fork`."""
         return await self._store.arun(
-            lazy.merge.merge(self._engine, fork_id, target_thread_id, strategy, dry_run=dry_run)
+            lazy.merging.merge(self._engine, fork_id, target_thread_id, strategy, dry_run=dry_run)
         )
 
     async def adiscard_fork(self, fork_id: str, *, delete: bool = False) -> ThreadInfo:
@@ -296,7 +295,7 @@ class AwaitedThreads:
 
     async def aretain(self, thread_id: str, policy: Retention | None) -> ThreadInfo:
         """Async variant of `retain`."""
-        return await self._store.arun(lazy.filters.retain(self._engine, thread_id, policy))
+        return await self._store.arun(lazy.registry.retain(self._engine, thread_id, policy))
 
     async def aarchive(self, thread_id: str) -> ThreadInfo:
         """Async variant of `archive`."""
@@ -360,7 +359,7 @@ class AwaitedThreads:
     ) -> EraseReport:
         """Async variant of `erase`."""
         return await driver.arun(
-            lazy.erase.erase(
+            lazy.erasure.erase(
                 self._store,
                 self._engine,
                 thread_id,

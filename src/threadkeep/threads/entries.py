@@ -17,8 +17,7 @@ from threadkeep.threads import lazy
 
 if TYPE_CHECKING:
     from threadkeep._run.layered_store import OfAStore
-    from threadkeep.threads.registry.filters import Filters, OrderName
-    from threadkeep.threads.registry.info import ThreadInfo, ThreadPage
+    from threadkeep.threads.registry import Filters, OrderName, ThreadInfo, ThreadPage
     from threadkeep.threads.transfer.adopt import AdoptReport
     from threadkeep.threads.transfer.bundles import ExportReport, ImportReport
     from threadkeep.threads.transfer.mirror import MirrorReport
@@ -53,12 +52,12 @@ class ThreadEntries:
             InvalidArgumentError: an argument is invalid.
         """
         return self._store.run(
-            lazy.filters.create(self._engine, thread_id, metadata, tags, ttl, exist_ok=exist_ok)
+            lazy.registry.create(self._engine, thread_id, metadata, tags, ttl, exist_ok=exist_ok)
         )
 
     def get(self, thread_id: str) -> ThreadInfo | None:
         """Return what is known of a thread, also of a deleted one; None if there never was one."""
-        return self._store.run(lazy.filters.get(thread_id))
+        return self._store.run(lazy.registry.get(thread_id))
 
     def update(
         self,
@@ -76,7 +75,7 @@ class ThreadEntries:
             ThreadNotFoundError: there is no such thread.
             InvalidArgumentError: an argument is invalid.
         """
-        return self._store.run(lazy.filters.update(self._engine, thread_id, metadata or {}, ttl))
+        return self._store.run(lazy.registry.update(self._engine, thread_id, metadata or {}, ttl))
 
     def tag(
         self, thread_id: str, *tags: str, checkpoint_id: str | None = None, ns: str = ""
@@ -96,7 +95,7 @@ class ThreadEntries:
             InvalidArgumentError: a tag is no text, or too long, or there are too many.
         """
         return self._store.run(
-            lazy.filters.tag(self._engine, thread_id, tags, checkpoint_id, ns, add=True)
+            lazy.registry.tag(self._engine, thread_id, tags, checkpoint_id, ns, add=True)
         )
 
     def untag(
@@ -109,7 +108,7 @@ class ThreadEntries:
             InvalidArgumentError: a tag is no text.
         """
         return self._store.run(
-            lazy.filters.tag(self._engine, thread_id, tags, checkpoint_id, ns, add=False)
+            lazy.registry.tag(self._engine, thread_id, tags, checkpoint_id, ns, add=False)
         )
 
     def pin(self, thread_id: str, *, checkpoint_id: str | None = None, ns: str = "") -> ThreadInfo:
@@ -119,7 +118,7 @@ class ThreadEntries:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
         """
         return self._store.run(
-            lazy.filters.pin(self._engine, thread_id, checkpoint_id, ns, pinned=True)
+            lazy.registry.pin(self._engine, thread_id, checkpoint_id, ns, pinned=True)
         )
 
     def unpin(
@@ -127,7 +126,7 @@ class ThreadEntries:
     ) -> ThreadInfo:
         """Undo `pin`; the checkpoint need not exist any more."""
         return self._store.run(
-            lazy.filters.pin(self._engine, thread_id, checkpoint_id, ns, pinned=False)
+            lazy.registry.pin(self._engine, thread_id, checkpoint_id, ns, pinned=False)
         )
 
     def search(
@@ -150,7 +149,7 @@ class ThreadEntries:
         Raises:
             InvalidArgumentError: an argument is invalid.
         """
-        return self._store.run(lazy.filters.search(self._engine, order, limit, cursor, filters))
+        return self._store.run(lazy.registry.search(self._engine, order, limit, cursor, filters))
 
     def scan(self, **filters: Unpack[Filters]) -> Iterator[ThreadInfo]:
         """Yield all threads that match, sorted by name; read page by page.
@@ -160,7 +159,7 @@ class ThreadEntries:
         """
         cursor: str | None = None
         while True:
-            page = self._store.run(lazy.filters.by_name(self._engine, cursor, filters))
+            page = self._store.run(lazy.registry.by_name(self._engine, cursor, filters))
             for one in page.threads:  # noqa: UP028 - the async variant cannot `yield from`
                 yield one
             if (cursor := page.cursor) is None:
@@ -172,7 +171,7 @@ class ThreadEntries:
         Raises:
             InvalidArgumentError: a filter is invalid.
         """
-        return self._store.run(lazy.filters.count(self._engine, filters))
+        return self._store.run(lazy.registry.count(self._engine, filters))
 
 
 class ThreadTransfers:

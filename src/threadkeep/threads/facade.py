@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from threadkeep.threads.archives.tiering import TierReport
     from threadkeep.threads.diff import StateDiff
     from threadkeep.threads.diff.checkpoints import ChannelVersion, ConfigOrPair
-    from threadkeep.threads.erasure.erase import EraseReport
-    from threadkeep.threads.forks.branches import Branches
-    from threadkeep.threads.forks.merge import MergeReport, MergeStrategy
-    from threadkeep.threads.registry.info import ThreadInfo
+    from threadkeep.threads.erasure import EraseReport
+    from threadkeep.threads.forks import Branches
+    from threadkeep.threads.merging import MergeReport, MergeStrategy
+    from threadkeep.threads.registry import ThreadInfo
     from threadkeep.threads.repair.repair import RepairReport
     from threadkeep.threads.retention.gc import GcReport
 
@@ -53,7 +53,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             InvalidArgumentError: a name is no text.
             CorruptionError, UnknownTypeError: a checkpoint's row or writes cannot be read.
         """
-        return self._store.run(lazy.branches.branches(self._engine, thread_id, ns))
+        return self._store.run(lazy.forks.branches(self._engine, thread_id, ns))
 
     def branches_by_ns(self, thread_id: str) -> dict[str, Branches]:
         """Return the trees of all checkpoint namespaces, by namespace; "" is the graph's own.
@@ -62,7 +62,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             ThreadNotFoundError: the thread holds no checkpoints.
             ThreadkeepError: as `branches`.
         """
-        return self._store.run(lazy.branches.all_branches(self._engine, thread_id))
+        return self._store.run(lazy.forks.all_branches(self._engine, thread_id))
 
     def diff(
         self, thread_id: str, before_id: str | None, after_id: str | None = None, ns: str = ""
@@ -144,7 +144,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             ThreadExistsError: a thread of the new name holds checkpoints.
         """
         return self._store.run(
-            lazy.fork.fork(self._engine, thread_id, checkpoint_id, new_thread_id)
+            lazy.forks.fork(self._engine, thread_id, checkpoint_id, new_thread_id)
         )
 
     def merge_fork(
@@ -180,7 +180,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             ThreadNotFoundError: one of the threads holds nothing.
         """
         return self._store.run(
-            lazy.merge.merge(self._engine, fork_id, target_thread_id, strategy, dry_run=dry_run)
+            lazy.merging.merge(self._engine, fork_id, target_thread_id, strategy, dry_run=dry_run)
         )
 
     def discard_fork(self, fork_id: str, *, delete: bool = False) -> ThreadInfo:
@@ -233,7 +233,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             ThreadNotFoundError: there is no such thread.
             InvalidArgumentError: it is no Retention, or one with `max_count`, which is of a store.
         """
-        return self._store.run(lazy.filters.retain(self._engine, thread_id, policy))
+        return self._store.run(lazy.registry.retain(self._engine, thread_id, policy))
 
     def archive(self, thread_id: str) -> ThreadInfo:
         """Move a thread into the cold store (`cold=`), as one immutable, checked object.
@@ -400,7 +400,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             BackendError: the store failed; erase again.
         """
         return driver.run(
-            lazy.erase.erase(
+            lazy.erasure.erase(
                 self._store,
                 self._engine,
                 thread_id,

@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, Any
 from threadkeep._core.engine.operation import Requests, external
 
 if TYPE_CHECKING:
-    from threadkeep.threads import statistics
+    from threadkeep.threads import erasure, forks, merging, registry, statistics
     from threadkeep.threads.archives import archive, offload, tiering
     from threadkeep.threads.diff import checkpoints
-    from threadkeep.threads.erasure import erase
-    from threadkeep.threads.forks import branches, fork, merge
-    from threadkeep.threads.registry import filters
     from threadkeep.threads.repair import check, repair
     from threadkeep.threads.retention import apply, gc
     from threadkeep.threads.streams import rows as stream_rows
@@ -27,17 +24,16 @@ _PATHS = {
     "adopt": "threads.transfer.adopt",
     "apply": "threads.retention.apply",
     "archive": "threads.archives.archive",
-    "branches": "threads.forks.branches",
     "bundles": "threads.transfer.bundles",
     "check": "threads.repair.check",
     "checkpoints": "threads.diff.checkpoints",
-    "erase": "threads.erasure.erase",
-    "filters": "threads.registry.filters",
-    "fork": "threads.forks.fork",
+    "erasure": "threads.erasure",
+    "forks": "threads.forks",
     "gc": "threads.retention.gc",
-    "merge": "threads.forks.merge",
+    "merging": "threads.merging",
     "mirror": "threads.transfer.mirror",
     "offload": "threads.archives.offload",
+    "registry": "threads.registry",
     "repair": "threads.repair.repair",
     "statistics": "threads.statistics",
     "stream_rows": "threads.streams.rows",
@@ -47,17 +43,16 @@ __all__ = [
     "adopt",
     "apply",
     "archive",
-    "branches",
     "bundles",
     "check",
     "checkpoints",
-    "erase",
-    "filters",
-    "fork",
+    "erasure",
+    "forks",
     "gc",
-    "merge",
+    "merging",
     "mirror",
     "offload",
+    "registry",
     "repair",
     "statistics",
     "stream_rows",

@@ -31,7 +31,7 @@ from threadkeep._run.delegate import behind
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow
 from threadkeep.errors import CorruptionError, invalid
-from threadkeep.threads.registry.info import EPOCH
+from threadkeep.threads.registry import EPOCH
 
 MOST = 10
 IDLE_DAYS = 30

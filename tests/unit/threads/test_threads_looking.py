@@ -9,8 +9,8 @@ from threadkeep._core.engine.model import Batch
 from threadkeep._core.engine.operation import CheckpointRef
 from threadkeep.errors import CheckpointNotFoundError, CorruptionError, ThreadNotFoundError
 from threadkeep.savers.saver import Saver
+from threadkeep.threads import forks
 from threadkeep.threads.diff import checkpoints
-from threadkeep.threads.forks import branches
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_thread_that_is_deleted_meanwhile_is_not_there(made):
 
 def test_a_tree_whose_thread_is_deleted_between_pages_is_as_it_was_read(made):
     saver, backend = made
-    steps = Steps(branches.branches(saver._engine, "t", ""), backend)
+    steps = Steps(forks.branches(saver._engine, "t", ""), backend)
     steps.step()
     saver.delete_thread("t")
     found = steps.finish()

@@ -17,7 +17,7 @@ from threadkeep.cli.terminal import Drawn, line, made_by, moment, plural, print_
 from threadkeep.errors import MergeConflictError
 from threadkeep.savers.saver import Saver
 from threadkeep.threads import MergeReport
-from threadkeep.threads.forks.branches import BranchCheckpoint, Branches
+from threadkeep.threads.forks import BranchCheckpoint, Branches
 
 
 @command("threadkeep fork 42 --as 'what if' --url threads.db", cold=True)

@@ -28,7 +28,7 @@ from threadkeep.cli.terminal import Drawn, plural, print_thread, table, thread_t
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, UnfinishedErasureError
 from threadkeep.savers.saver import Saver
 from threadkeep.threads import EraseReport, ThreadInfo, ThreadPage
-from threadkeep.threads.registry.filters import MOST
+from threadkeep.threads.registry import MOST
 
 _WHEN = "Use an ISO time (UTC), or a time ago such as 7d, 12h or 30m."
 _STATES = ", ".join(ThreadStatus)

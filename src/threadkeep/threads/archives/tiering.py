@@ -31,7 +31,7 @@ from threadkeep.errors import (
 from threadkeep.threads.archives import archive as archiving
 from threadkeep.threads.archives import offload as offloading
 from threadkeep.threads.archives.offload import OffloadReport, move_out, tidy
-from threadkeep.threads.registry.info import ThreadInfo, info
+from threadkeep.threads.registry import ThreadInfo, info
 
 
 @dataclass(frozen=True, slots=True)

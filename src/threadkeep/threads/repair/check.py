@@ -6,7 +6,7 @@ Nothing is changed, and one broken row or segment never keeps the others from be
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -32,6 +32,8 @@ from threadkeep._core.engine.lineage import (
     write_key,
 )
 from threadkeep._core.engine.model import (
+    LAYERS_KEY,
+    LAYERS_NS,
     FindThreads,
     ReadDamage,
     ReadSegments,
@@ -59,7 +61,6 @@ from threadkeep.errors import (
     ThreadArchivedError,
     ThreadkeepError,
 )
-from threadkeep.threads.repair.layers import lost_records
 
 UNREADABLE = (CodecError, InvalidArgumentError)
 """Errors of a store about rows that it cannot read."""
@@ -490,3 +491,18 @@ def _registry_problem(rows: ThreadRows, entry: ThreadEntry | None) -> str:
     if not rows.family and entry.origin is None and entry.size != size:
         return f"the registry counts {entry.size} bytes, its rows are {size}"
     return ""
+
+
+def lost_records(rows: ThreadRows, lineage: Lineage) -> Iterator[tuple[CheckpointKey, str]]:
+    """Yield the readable checkpoints whose archived messages are missing, and the problems."""
+    there = {stored.row.id for stored in rows.checkpoints if stored.row.ns == LAYERS_NS}
+    for (ns, id), stored in lineage.stored.items():
+        row = stored.row
+        if ns == LAYERS_NS:
+            record = row.parent
+        elif not ns and LAYERS_KEY in row.metadata:
+            record = json.loads(row.metadata).get(LAYERS_KEY)
+        else:
+            continue
+        if record and record not in there:
+            yield (ns, id), f"archived messages are missing: there is no record {record}"

@@ -51,7 +51,7 @@ from threadkeep.errors import (
     ThreadExistsError,
     ThreadNotFoundError,
 )
-from threadkeep.threads.forks import fork as forking
+from threadkeep.threads import forks as forking
 from threadkeep.threads.transfer.sources import Source, SourceCheckpoint, SourceWrite, open_source
 from threadkeep.threads.transfer.whole_thread import CheckpointKey, parts_of
 

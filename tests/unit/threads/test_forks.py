@@ -8,7 +8,7 @@ from kit.engine import Chain, Counted, checkpoint, config, counted_saver
 
 from threadkeep._core.engine.model import Batch
 from threadkeep.savers.saver import Saver
-from threadkeep.threads.forks.branches import (
+from threadkeep.threads.forks import (
     BranchCheckpoint,
     tree,
 )

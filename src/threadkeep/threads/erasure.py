@@ -58,7 +58,7 @@ from threadkeep.errors import (
     UnfinishedErasureError,
     invalid,
 )
-from threadkeep.threads.registry.filters import metadata_labels
+from threadkeep.threads.registry import metadata_labels
 from threadkeep.threads.retention.apply import shortened, thinning
 
 if TYPE_CHECKING:

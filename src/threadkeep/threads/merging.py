@@ -21,7 +21,7 @@ from threadkeep._core.engine import load, put, registration
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.elements import Elements
 from threadkeep._core.engine.lineage import Lineage
-from threadkeep._core.engine.model import LAYERS_KEY, Child, ReadThread, ThreadRows
+from threadkeep._core.engine.model import LAYERS_KEY, LAYERS_NS, Child, ReadThread, ThreadRows
 from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch, fetch_segments
 from threadkeep._core.engine.optimistic import retry
 from threadkeep._core.engine.refs import covering
@@ -30,12 +30,12 @@ from threadkeep._core.langgraph_internals import DELTA_COUNTERS, is_internal
 from threadkeep.errors import (
     CheckpointNotFoundError,
     ConflictError,
+    CorruptionError,
     InvalidArgumentError,
     MergeConflictError,
     ThreadNotFoundError,
     invalid,
 )
-from threadkeep.threads.forks import layers
 
 _NOTHING: Any = object()  # in place of the value of a channel without one
 _Written: TypeAlias = Mapping[str, Sequence[Sequence[Any]]]  # by channel, of each superstep
@@ -88,9 +88,9 @@ def merge(
         if _reducers(strategy) is not None:
             written = yield from _written(engine, fork, base_id)
         states: Sequence[load.Loaded] = (base, ours, theirs)
-        layered = yield from layers.channel(engine, states)
+        layered = yield from channel(engine, states)
         if layered is not None:
-            states = [layers.joined(state, layered) for state in states]
+            states = [joined(state, layered) for state in states]
         how = _How(strategy, written, layered)
         values, channels, conflicts = _merged(engine, states, how)
         if conflicts and strategy is None and not dry_run:
@@ -101,10 +101,10 @@ def merge(
         report = MergeReport(fork, into, base_id, channels, conflicts)
         if dry_run or not values:
             return report
-        record = layers.archived(ours)
+        record = archived(ours)
         if layered in values:
             record, values[layered] = values[layered]
-            yield from layers.carry(engine, fork, into, str(record))
+            yield from carry(engine, fork, into, str(record))
         call = _checkpoint(into, ours, theirs, values, record)
         # (whatever the saver's own option says: no run may have continued meanwhile)
         yield from put.save(engine._replace(conflicts="raise"), call)
@@ -319,3 +319,70 @@ def _checkpoint(
     if record is not None:
         metadata[LAYERS_KEY] = record
     return put.Put(CheckpointRef(into, "", id), ours.id, new, metadata, frozenset(values))
+
+
+def archived(state: load.Loaded) -> str | None:
+    """Return the record of what is archived: "" for nothing, None if saved without layers."""
+    found = state.metadata.get(LAYERS_KEY)
+    return found if isinstance(found, str) else None
+
+
+def channel(engine: Engine, states: Sequence[load.Loaded]) -> Operation[str | None]:
+    """Return the channel of which the base, ours and theirs have archived different messages.
+
+    None if they have archived the same: then it is merged as any other.
+
+    Raises:
+        InvalidArgumentError: a head does not say what is archived.
+    """
+    records = [archived(state) for state in states]
+    heads = list(zip(states, records, strict=True))[1:]
+    if not any(records):
+        return None
+    for state, record in heads:
+        if record is None:
+            raise InvalidArgumentError(
+                "The newest checkpoint of this thread was saved without layers.",
+                hint="Save one with them first: LayeredCheckpointSaver(saver).save(config, [...]).",
+                thread=state.thread,
+            )
+    if len({record or "" for record in records}) == 1:
+        return None
+    state, record = next(one for one in heads if one[1])
+    found = yield from _record(engine, state.thread, str(record))
+    return str(found.checkpoint["channel_values"]["record"]["channel"])
+
+
+def joined(state: load.Loaded, channel: str) -> load.Loaded:
+    """Return a state with a channel's value as `[record, messages]`."""
+    values = state.checkpoint["channel_values"]
+    both = [archived(state) or "", values.get(channel, [])]
+    return state._replace(
+        checkpoint={**state.checkpoint, "channel_values": {**values, channel: both}}
+    )
+
+
+def carry(engine: Engine, fork: str, into: str, key: str) -> Operation[None]:
+    """Copy a record of a fork, and those that it continues, as far as a thread lacks them."""
+    lacking: list[str] = []
+    at: str | None = key or None
+    while at is not None and (yield from load.load(engine, _place(into, at))) is None:
+        lacking.append(at)
+        at = (yield from _record(engine, fork, at)).parent
+    for one in reversed(lacking):
+        record = yield from _record(engine, fork, one)
+        new = frozenset(record.checkpoint["channel_values"])
+        place = CheckpointRef(into, LAYERS_NS, one)
+        call = put.Put(place, record.parent, record.checkpoint, record.metadata, new)
+        yield from put.save(engine, call)
+
+
+def _place(thread: str, record: str) -> load.Load:
+    return load.Load(CheckpointRef(thread, LAYERS_NS, record))
+
+
+def _record(engine: Engine, thread: str, key: str) -> Operation[Any]:
+    found = yield from load.load(engine, _place(thread, key))
+    if found is None:
+        raise CorruptionError(f"The record {key} of archived messages is missing.", thread=thread)
+    return found

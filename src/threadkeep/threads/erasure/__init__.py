@@ -1,1 +1,0 @@
-"""Erasure: threads that leave no byte behind."""

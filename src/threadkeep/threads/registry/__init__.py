@@ -1,1 +1,0 @@
-"""Registry of threads: what is known of each, and how threads are found."""
