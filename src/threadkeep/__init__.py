@@ -8,7 +8,7 @@ Options of savers: Compression, GroupCommit, ReadCache, Retention, Tiering (with
 and ColdTier), WriteBehind.
 
 In front of a saver: LayeredCheckpointSaver (long conversations), StreamingCheckpointSaver (answers
-that are being streamed), `wrap` (savers of others).
+that are being streamed).
 
 Beside a saver: `open_store` and Store (long-term memory), `open_cache` and NodeCache (results of
 nodes), CheckpointManager (state of what is no graph), Monitor and `observe` (metrics and traces).
@@ -48,7 +48,6 @@ if _CHECKING:
     from threadkeep.memory import LayeredCheckpointSaver
     from threadkeep.monitor import Monitor, observe
     from threadkeep.opening import open_all
-    from threadkeep.savers.wrap_langgraph import wrap
     from threadkeep.sessions import CheckpointManager as CheckpointManager
     from threadkeep.store import Store, open_store
     from threadkeep.streaming import StreamingCheckpointSaver
@@ -91,7 +90,6 @@ __all__ = [
     "open_store",
     "register",
     "register_module",
-    "wrap",
 ]
 
 _SELDOM = {  # what is imported when it is used, and where it is
@@ -105,7 +103,6 @@ _SELDOM = {  # what is imported when it is used, and where it is
     "open_all": "opening",
     "open_cache": "cache",
     "open_store": "store",
-    "wrap": "savers.wrap_langgraph",
 }
 
 

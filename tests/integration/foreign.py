@@ -1,4 +1,4 @@
-"""LangGraph's own savers, for the suites that wrap them."""
+"""LangGraph's own savers, for tests."""
 
 from __future__ import annotations
 
@@ -19,21 +19,10 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from psycopg.conninfo import make_conninfo
 
-from threadkeep import ReadCache, WriteBehind, wrap
-
 if TYPE_CHECKING:
     from pathlib import Path
 
 FOREIGN = ("memory", "sqlite", "aiosqlite", "postgres", "aiopostgres")
-BLOCKING = ("sqlite", "postgres")
-"""Those that cannot be awaited."""
-
-SELDOM = WriteBehind(flush_interval=60)
-MODES: dict[str, dict[str, Any]] = {
-    "relaxed": {"write_behind": SELDOM},
-    "cache": {"cache": ReadCache(), "sole_writer": True},
-    "both": {"write_behind": SELDOM, "cache": ReadCache(), "sole_writer": True},
-}
 
 
 @cache
@@ -87,10 +76,3 @@ async def foreign(name: str, folder: Path) -> AsyncIterator[Any]:
     else:
         async with AsyncPostgresSaver.from_conn_string(emptied()) as saver:
             yield saver
-
-
-@asynccontextmanager
-async def wrapped(name: str, mode: str, folder: Path) -> AsyncIterator[Any]:
-    """One of them, wrapped."""
-    async with foreign(name, folder) as inner, wrap(inner, **MODES[mode]) as saver:
-        yield saver

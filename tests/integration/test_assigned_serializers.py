@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kit.places import at
 from langchain_core.messages import HumanMessage
-from langgraph.checkpoint.memory import InMemorySaver as LangGraphsInMemorySaver
-from langgraph.checkpoint.serde.base import maybe_add_typed_methods
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, MessagesState, StateGraph
 
-from threadkeep import MemorySaver, ReadCache, SqliteSaver, WriteBehind, wrap
+from threadkeep import MemorySaver, SqliteSaver, WriteBehind
 from threadkeep.cache import InMemoryCache
 from threadkeep.errors import CorruptionError, InvalidArgumentError
 from threadkeep.memory import LayeredCheckpointSaver, Layers
@@ -114,25 +112,6 @@ def test_what_waits_is_stored_by_the_serializer_of_its_save(tmp_path: Path) -> N
         saver.flush()
         assert values(saver)["a"] == ["before", SECRET]
     assert SECRET.encode() not in bytes_in(tmp_path)
-
-
-def test_calls_that_wait_in_front_of_another_saver_keep_their_serializer() -> None:
-    inner = LangGraphsInMemorySaver()
-    saver = wrap(inner, write_behind=WriteBehind(flush_interval=60))
-    put(saver, "t", 1, a={1: ("x",)})
-    saver.serde = maybe_add_typed_methods(JsonOnly())
-    put(saver, "u", 1, a="y")
-    saver.flush()
-    assert values(inner)["a"] == {"1": ["x"]}
-    saver.close()
-
-
-def test_a_cache_in_front_of_another_saver_holds_nothing_of_the_serializer_before() -> None:
-    with wrap(LangGraphsInMemorySaver(), cache=ReadCache(), sole_writer=True) as saver:
-        put(saver, "t", 1, a={1, 2})
-        assert values(saver) == values(saver) == {"a": {1, 2}}
-        saver.serde = JsonPlusSerializer(__unpack_ext_hook__=lambda code, data: "hooked")
-        assert values(saver) == {"a": "hooked"}
 
 
 def test_what_is_no_serializer_is_refused() -> None:

@@ -16,7 +16,7 @@ from langgraph.checkpoint.conformance import validate
 from langgraph.checkpoint.conformance.initializer import RegisteredCheckpointer
 from langgraph.checkpoint.memory import InMemorySaver
 
-from threadkeep import MemorySaver, WriteBehind, wrap
+from threadkeep import MemorySaver
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.memory import LayeredCheckpointSaver, Layers
 from threadkeep.monitor import observe
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DECORATORS: dict[str, Callable[[Any], Any]] = {
-    "wrap": lambda saver: wrap(saver, write_behind=WriteBehind()),
     "observe": observe,
     "streaming": StreamingCheckpointSaver,
     "layered": LayeredCheckpointSaver,
@@ -55,9 +54,8 @@ async def test_what_is_offered(name: str, tmp_path: Path) -> None:
 
 def test_what_is_inside_stays() -> None:
     for saver in (MemorySaver(), Inner()):
-        for name, decorate in DECORATORS.items():
-            if isinstance(saver, Inner) or name != "wrap":
-                assert overridden(decorate(saver)) == overridden(saver)
+        for decorate in DECORATORS.values():
+            assert overridden(decorate(saver)) == overridden(saver)
 
 
 def test_the_class_is_that_of_the_decorator() -> None:
@@ -91,14 +89,14 @@ async def outcome(name: str, decorate: Callable[[Any], Any], folder: Path) -> An
     return sum(one.tests_passed for one in found.values()), failures, missing
 
 
-@pytest.mark.parametrize("decorator", ["observe", "streaming", "layered", "wrap"])
+@pytest.mark.parametrize("decorator", ["observe", "streaming", "layered"])
 async def test_published_suite(decorator: str, tmp_path: Path) -> None:
     missing = {"delete_for_runs", "copy_thread", "prune"}
     assert await outcome("memory", DECORATORS[decorator], tmp_path) == (58, [], missing)
 
 
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("decorator", ["observe", "streaming", "layered", "wrap"])
+@pytest.mark.parametrize("decorator", ["observe", "streaming", "layered"])
 async def test_published_suite_on_a_saver_that_prunes(decorator: str, tmp_path: Path) -> None:
     missing = {"delete_for_runs", "copy_thread"}
     assert await outcome("aiopostgres", DECORATORS[decorator], tmp_path) == (66, [], missing)

@@ -17,7 +17,7 @@ from kit.postgres import url_for
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
-from threadkeep import MemorySaver, monitor, open_saver, wrap
+from threadkeep import MemorySaver, monitor, open_saver
 from threadkeep._core.engine import thread_sizes
 from threadkeep._core.engine.model import Batch
 from threadkeep._stores.sqlite import usage
@@ -212,7 +212,7 @@ async def test_savers_of_other_makers(monkeypatch: pytest.MonkeyPatch, listed: i
         for thread in ("x", "y", "y"):
             chat.invoke({"messages": ["a" * 200]}, {"configurable": {"thread_id": thread}})
     found, own = monitor.stats(theirs), await monitor.astats(ours)
-    again = await monitor.astats(wrap(theirs))
+    again = await monitor.astats(theirs)
     assert dataclasses.replace(again, at=found.at) == found
     assert own == monitor.stats(LayeredCheckpointSaver(ours)) == ours.stats()
     assert own.full_copy_bytes > 0

@@ -40,10 +40,6 @@ class Delegate(BaseCheckpointSaver[Any]):
     @serde.setter
     def serde(self, serde: Any) -> None:
         self._inner.serde = serde
-        self._forget_decoded()
-
-    def _forget_decoded(self) -> None:
-        """Evict values that the serializer of before has decoded."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -260,9 +256,9 @@ def _is_ours(kind: type, name: str) -> bool:
     return owner.__module__.startswith("threadkeep.")
 
 
-def behind(saver: Any, kind: type[Delegate] = Delegate) -> Any:
-    """Return the saver behind those of a kind that stand in front of it."""
-    while isinstance(saver, kind):
+def behind(saver: Any) -> Any:
+    """Return the innermost saver: the one without another inside."""
+    while isinstance(saver, Delegate):
         saver = saver._inner  # noqa: SLF001 - a delegate's own
     return saver
 
