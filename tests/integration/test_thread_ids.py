@@ -13,7 +13,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 
-from threadkeep import MemorySaver, SqliteSaver, wrap
+from threadkeep import MemorySaver, SqliteSaver
 from threadkeep.errors import InvalidArgumentError, InvalidConfigError, ThreadkeepError
 from threadkeep.memory import LayeredCheckpointSaver
 from threadkeep.monitor import observe
@@ -131,7 +131,6 @@ def test_ids_of_any_kind(thread: Any) -> None:
 
 
 IN_FRONT: dict[str, Callable[[Any], Any]] = {
-    "wrap": wrap,
     "observe": observe,
     "streaming": StreamingCheckpointSaver,
     "layered": lambda inner: LayeredCheckpointSaver(inner, summarizer=lambda *_: "short"),
@@ -141,8 +140,6 @@ IN_FRONT: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("inner", [InMemorySaver, MemorySaver])
 @pytest.mark.parametrize("kind", IN_FRONT)
 def test_in_front_of_any_saver(kind: str, inner: Any) -> None:
-    if kind == "wrap" and inner is MemorySaver:
-        pytest.skip("it has what wrap adds")
     saver = IN_FRONT[kind](inner())
     for thread in ("ann", 7):
         put(saver, thread)
