@@ -2,7 +2,7 @@
 
 Where they cannot be compiled (no compiler, an interpreter without a global lock), the
 installation goes on without them: the same is there in Python (in
-`threadkeep/_core`: `engine/capture.py`, `shadow.py` and `manifest.py`, `validation.py`).
+`threadkeep/_core`: `engine/shadow.py` and `refs.py`, `validation.py`).
 """
 
 import sysconfig

@@ -22,7 +22,7 @@ from threadkeep._core.engine.model import (
     Segment,
     Span,
 )
-from threadkeep._core.policies.tiering import HotTier, Tiering
+from threadkeep._core.policies import HotTier, Tiering
 from threadkeep._run.layered_store import LayeredStore
 from threadkeep._run.layers.driver import BackendPair
 from threadkeep._run.segment_cache.layer import CacheLayer, Hot

@@ -32,14 +32,11 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep import errors
 from threadkeep._core import arguments
-from threadkeep._core.engine import (
-    listing,
-    logs,
-)
+from threadkeep._core.engine import logs
 from threadkeep._core.engine import (
     put as write,
 )
-from threadkeep._core.engine.listing import delta_history
+from threadkeep._core.engine.load import delta_history
 from threadkeep._core.engine.operation import CheckpointRef
 from threadkeep._stores.memory import MemoryBackend
 from threadkeep.savers.saver import Saver
@@ -135,9 +132,9 @@ def load_old(scene: Scene, saver: Saver, name: str) -> Any:
 
 
 def list_all(scene: Scene, saver: Saver, name: str) -> Any:
-    listed = listing.begin(arguments.listing(config(), None, None, 20))
+    listed = load.begin(arguments.listing(config(), None, None, 20))
     assert listed is not None
-    steps = scene.steps(listing.page(saver._engine, listed))
+    steps = scene.steps(load.page(saver._engine, listed))
 
     def check(there: Any) -> None:
         assert steps.result.found

@@ -1,3 +1,16 @@
+"""Texts: numbers and names in reports, words for full-text indexes, texts of messages."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from langchain_core.messages import BaseMessage
+
+
 """Numbers and names as reports and commands show them."""
 
 
@@ -18,3 +31,43 @@ def size(count: float) -> str:
             return f"{count:.{0 if unit == 'bytes' else 1}f} {unit}"
         count /= 1000
     return f"{count:,.1f} TB"
+
+
+_TOKEN_CHARS = 64
+_CHARACTER = (
+    "\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
+    "\U00020000-\U000323af"
+)
+_PART = rf"[^\W_{_CHARACTER}]+"
+_TOKEN = re.compile(rf"[{_CHARACTER}]|{_PART}(?:[-_.]+{_PART})*")
+_JOINT = re.compile("([-_.]+)")
+_IDENTIFIER = re.compile(r"[\d_]")
+_JOINED = 4
+
+
+def tokens(text: str) -> list[str]:
+    """Return the words of a text, casefolded; each Chinese, Japanese or Korean character is one.
+
+    Of `order-1234`, `foo_bar` or `2.5`, the parts are words, and so is the whole, or up to four of
+    its parts: so `a.foo_bar.c` has `foo_bar`, and a text has all the words of any part of it.
+    """
+    found = []
+    for word in _TOKEN.findall(unicodedata.normalize("NFKC", text).casefold()):
+        parts = _JOINT.split(word)  # and what joins them, in turn
+        found += parts[::2]
+        for length in range(3, min(len(parts), 2 * _JOINED - 1) + 1, 2):
+            joined = ("".join(parts[i : i + length]) for i in range(0, len(parts) - length + 1, 2))
+            found += [each for each in joined if _IDENTIFIER.search(each)]
+    return [token[:_TOKEN_CHARS] for token in found]
+
+
+Messages: TypeAlias = "Sequence[BaseMessage]"
+
+
+def text_of(message: BaseMessage) -> str:
+    """Return the text of a message's content, be that a str or a list of blocks."""
+    content: Any = message.content
+    if isinstance(content, str):
+        return content
+    texts = [block.get("text") if isinstance(block, Mapping) else block for block in content]
+    return "\n".join(text for text in texts if isinstance(text, str) and text)

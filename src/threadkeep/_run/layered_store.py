@@ -29,9 +29,7 @@ from threadkeep._stores.open import open_hot
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 
 if TYPE_CHECKING:
-    from threadkeep._core.policies.caching import ReadCache
-    from threadkeep._core.policies.retention import Retention
-    from threadkeep._core.policies.tiering import Tiering
+    from threadkeep._core.policies import ReadCache, Retention, Tiering
     from threadkeep._run.segment_cache.layer import CacheLayer
     from threadkeep._run.write_behind import WriteBehind
     from threadkeep._run.write_behind.layer import WriteBehindLayer

@@ -15,7 +15,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
-from threadkeep._core.codec.raw import CLASS, Raw
+from threadkeep._core.codec.codecs import CLASS, Raw
 from threadkeep._core.engine.thread_summary import following, tasks
 from threadkeep._core.langgraph_internals import TASKS
 from threadkeep.threads.diff.records import plain

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from threadkeep._core.messages import Messages, text_of
+from threadkeep._core.texts import Messages, text_of
 from threadkeep._core.validation import is_count, is_time
 from threadkeep.errors import invalid
 from threadkeep.memory.extract import middle_cut

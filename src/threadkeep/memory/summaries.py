@@ -17,7 +17,7 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, Protocol, runtime_checkable
 
-from threadkeep._core.messages import Messages, text_of
+from threadkeep._core.texts import Messages, text_of
 from threadkeep._core.validation import is_count
 from threadkeep.errors import SummaryError, invalid
 from threadkeep.memory import answers, extract

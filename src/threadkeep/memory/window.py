@@ -19,7 +19,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from threadkeep._core.messages import text_of
+from threadkeep._core.texts import text_of
 from threadkeep.memory.policy import Layers
 from threadkeep.memory.summaries import Summary
 

@@ -12,7 +12,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core.engine.thread_sizes import ChannelStats
 from threadkeep._core.langgraph_internals import is_internal
-from threadkeep._core.policies.retention import Retention
+from threadkeep._core.policies import Retention
 from threadkeep._core.texts import plural, size
 from threadkeep._run.delegate import behind
 from threadkeep._run.layers import driver

@@ -31,13 +31,11 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep._core import arguments, validation
 from threadkeep._core.codec import Compression, NativeCodec, SerdeCodec
-from threadkeep._core.engine import listing, load, put
+from threadkeep._core.engine import load, put
 from threadkeep._core.engine.context import Engine, remember, to_commit
 from threadkeep._core.engine.operation import Operation
 from threadkeep._core.engine.put import Call, Put
-from threadkeep._core.policies.caching import ReadCache
-from threadkeep._core.policies.retention import Retention
-from threadkeep._core.policies.tiering import Tiering
+from threadkeep._core.policies import ReadCache, Retention, Tiering
 from threadkeep._run.group_commit import GroupCommit
 from threadkeep._run.layered_store import (
     RANDOM,
@@ -249,9 +247,9 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             InvalidArgumentError: the limit or an id is invalid.
             CorruptionError: a checkpoint is damaged; nothing is left out.
         """
-        at = listing.begin(arguments.listing(config, filter, before, limit))
+        at = load.begin(arguments.listing(config, filter, before, limit))
         while at is not None:
-            found, at = self._store.run(listing.page(self._engine, at))
+            found, at = self._store.run(load.page(self._engine, at))
             yield from map(arguments.checkpoint_tuple, found)
 
     async def alist(
@@ -263,9 +261,9 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """Async variant of `list`."""
-        at = listing.begin(arguments.listing(config, filter, before, limit))
+        at = load.begin(arguments.listing(config, filter, before, limit))
         while at is not None:
-            found, at = await self._store.arun(listing.page(self._engine, at))
+            found, at = await self._store.arun(load.page(self._engine, at))
             for loaded in found:
                 yield arguments.checkpoint_tuple(loaded)
 
@@ -284,7 +282,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
     def _history(
         self, config: RunnableConfig, channels: Sequence[str]
     ) -> Operation[Mapping[str, Any]]:
-        return listing.delta_history(self._engine, arguments.place(config), list(channels))
+        return load.delta_history(self._engine, arguments.place(config), list(channels))
 
     # -- writing ---------------------------------------------------------------------
 

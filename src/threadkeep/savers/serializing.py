@@ -9,7 +9,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_methods
 
 from threadkeep._core.codec import with_serde
-from threadkeep._core.codec.raw import RawCodec
+from threadkeep._core.codec.codecs import RawCodec
 
 if TYPE_CHECKING:
     from threadkeep._core.engine.context import Engine

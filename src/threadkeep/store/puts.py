@@ -17,7 +17,7 @@ from langgraph.store.base import (
 )
 
 from threadkeep._core.engine.operation import Commit, External, Fetch, Requests
-from threadkeep._core.words import tokens
+from threadkeep._core.texts import tokens
 from threadkeep._stores.items.records import (
     Earlier,
     EmbedItem,

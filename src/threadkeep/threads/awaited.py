@@ -21,8 +21,7 @@ from threadkeep._run.layers import driver
 from threadkeep.threads import lazy
 
 if TYPE_CHECKING:
-    from threadkeep._core.policies.retention import Retention
-    from threadkeep._core.policies.tiering import Tiering
+    from threadkeep._core.policies import Retention, Tiering
     from threadkeep._run.layered_store import OfAStore
     from threadkeep.threads.archives.offload import OffloadReport
     from threadkeep.threads.archives.tiering import TierReport

@@ -35,8 +35,8 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.operation import Fetch, Operation, Progress, commit, no_progress
-from threadkeep._core.engine.optimistic import Build, T, ThreadSnapshot, optimistic
 from threadkeep._core.engine.refs import span_of
+from threadkeep._core.engine.registration import Build, T, ThreadSnapshot, optimistic
 from threadkeep._core.engine.thread_entry import (
     EntryUpdate,
     ReadEntry,

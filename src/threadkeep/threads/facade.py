@@ -22,8 +22,7 @@ from threadkeep.threads.awaited import AwaitedThreads
 from threadkeep.threads.entries import ThreadEntries, ThreadTransfers
 
 if TYPE_CHECKING:
-    from threadkeep._core.policies.retention import Retention
-    from threadkeep._core.policies.tiering import Tiering
+    from threadkeep._core.policies import Retention, Tiering
     from threadkeep.threads.archives.offload import OffloadReport
     from threadkeep.threads.archives.tiering import TierReport
     from threadkeep.threads.diff import StateDiff

@@ -18,7 +18,6 @@ from threadkeep._core import validation
 from threadkeep._core.engine import thread_entry, thread_summary
 from threadkeep._core.engine.context import Engine, Keyframes, named, not_found, read_manifest
 from threadkeep._core.engine.lineage import CheckpointKey, Lineage, checkpoint_key, write_key
-from threadkeep._core.engine.manifest import Manifest
 from threadkeep._core.engine.model import (
     HIDDEN,
     OWN_NS,
@@ -32,8 +31,8 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.operation import Fetch, Operation, commit, fetch
-from threadkeep._core.engine.optimistic import ThreadSnapshot, optimistic, read_snapshot
-from threadkeep._core.engine.refs import Inline, Run
+from threadkeep._core.engine.refs import Inline, Manifest, Run
+from threadkeep._core.engine.registration import ThreadSnapshot, optimistic, read_snapshot
 from threadkeep._core.engine.rows import counting, of_the_graph, unpack_metadata, unpack_time
 from threadkeep._core.engine.thread_entry import ThreadEntry, ThreadStatus
 from threadkeep._core.engine.thread_summary import following, own, tasks

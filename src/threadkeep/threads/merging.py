@@ -23,8 +23,8 @@ from threadkeep._core.engine.elements import Elements
 from threadkeep._core.engine.lineage import Lineage
 from threadkeep._core.engine.model import LAYERS_KEY, LAYERS_NS, Child, ReadThread, ThreadRows
 from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch, fetch_segments
-from threadkeep._core.engine.optimistic import retry
 from threadkeep._core.engine.refs import covering
+from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.rows import Write, counting
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS, is_internal
 from threadkeep.errors import (

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeAlias, TypedDict, overload
 
+from threadkeep._core import policies as policy
 from threadkeep._core import validation
 from threadkeep._core.engine import registration, thread_entry
 from threadkeep._core.engine.cold_references import archive_of
@@ -27,8 +28,7 @@ from threadkeep._core.engine.thread_entry import (
     is_archived,
     label_prefix,
 )
-from threadkeep._core.policies import retention as policy
-from threadkeep._core.policies.retention import RECORD, Retention, check_policy
+from threadkeep._core.policies import RECORD, Retention, check_policy
 from threadkeep._core.validation import LONGEST, MICROSECOND, duration
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, invalid
 

@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableLambda
 
-from threadkeep._core.messages import text_of
+from threadkeep._core.texts import text_of
 from threadkeep.errors import InvalidArgumentError, SummaryError
 from threadkeep.memory import extract
 from threadkeep.memory.chat_model import ChatModelSummarizer

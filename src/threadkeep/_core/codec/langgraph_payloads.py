@@ -23,9 +23,9 @@ import ormsgpack
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from pydantic import SecretBytes, SecretStr, ValidationError
 
-from threadkeep._core.codec import data_classes, numpy_pandas, subclasses
+from threadkeep._core.codec import data_classes, subclasses, values
 from threadkeep._core.codec.codecs import NativeCodec
-from threadkeep._core.codec.decoder import Decoder
+from threadkeep._core.codec.coders import Decoder
 from threadkeep._core.codec.format import CODES, Decode, Tag, describe
 from threadkeep._core.codec.introspection import (
     ADDRESSES,
@@ -146,7 +146,7 @@ LangGraphDecoder.decoders = {
     3: _read_method,
     4: _read_fields,
     5: _read_fields,
-    6: lambda data, decoder: numpy_pandas.make_array(*decoder.unpack(data)),
+    6: lambda data, decoder: values.make_array(*decoder.unpack(data)),
     7: lambda data, decoder: _DeltaSnapshot(decoder.unpack(data)),
 }
 

@@ -16,7 +16,7 @@ from weakref import ref
 
 from langgraph.checkpoint.serde import _msgpack as _langgraph
 
-from threadkeep._core.codec import data_classes, langchain_types, numpy_pandas, subclasses, values
+from threadkeep._core.codec import data_classes, langchain_types, subclasses, values
 from threadkeep._core.codec.format import (
     CODES,
     HOMES,
@@ -270,7 +270,7 @@ class Registry:
         if (foreign := self.foreign.get(name)) and foreign.cls is cls:
             own = foreign.encode
             return Rule(Tag.FOREIGN, lambda value, packer: packer.pack([name, own(value)]), True)  # noqa: FBT003
-        if rule := numpy_pandas.rule_for(cls) or values.v1_secret_rule(cls):
+        if rule := values.rule_for(cls):
             return rule
         tag = kind_of(cls) or (Tag.PLAIN if self.named.get(name) is cls else None)
         if tag is None:

@@ -1,5 +1,5 @@
 /* Identity of objects, copies of values as they are at one instant, and shadows of values
- * (capture.py and shadow.py have the same in Python).
+ * (shadow.py has the same in Python).
  *
  * Invariants: while a function here looks at objects, no Python code runs (but for the hash of a
  * dict's unusual keys) and the collector is off, so that no other thread can change them
@@ -715,7 +715,7 @@ disjoint(PyObject *module, PyObject *shadows)
 
 enum { MOST_KINDS = 4096 };  /* classes that are remembered from one value to the next */
 
-/* The kind of an instance for a shadow; as in capture.py. */
+/* The kind of an instance for a shadow; as in shadow.py. */
 enum { LEAF, CONTAINER, STATE, SETTLED, OPAQUE, DERIVED };
 
 /* A container that was met. The original is borrowed: what refers to it cannot change yet. */

@@ -1,8 +1,7 @@
 from collections.abc import Sequence
 from typing import Any, final
 
-from threadkeep._core.engine.capture import Layout
-from threadkeep._core.engine.shadow import WatchedCopies
+from threadkeep._core.engine.shadow import Layout, WatchedCopies
 
 @final
 class Shadow:

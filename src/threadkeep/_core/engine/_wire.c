@@ -1,5 +1,5 @@
 /* A manifest as a difference to its keyframe, and a look at a checkpoint's names and versions
- * (manifest.py and checks.py have the same in Python).
+ * (refs.py and validation.py have the same in Python).
  *
  * Invariants: no code of the program runs (but for the comparison of a dict's unusual keys), as
  * nothing is compared but plain text, numbers and None; where there is anything else, the Python is

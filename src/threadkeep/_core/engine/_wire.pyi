@@ -1,8 +1,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from threadkeep._core.engine.manifest import ChannelEntry, Versions
-from threadkeep._core.engine.refs import Ref
+from threadkeep._core.engine.refs import ChannelEntry, Ref, Versions
 
 def difference(
     entries: Mapping[str, ChannelEntry],

@@ -8,14 +8,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from threadkeep._core.codec import Codec
 from threadkeep._core.codec.frame import Compression
-from threadkeep._core.engine import manifest, refs
+from threadkeep._core.engine import refs
 from threadkeep._core.engine.differences import SeenSequence, to_watch
 from threadkeep._core.engine.elements import Elements
 from threadkeep._core.engine.logs import FULL_COUNT, KEYFRAMES, Appender, TailSegment
-from threadkeep._core.engine.manifest import Manifest
 from threadkeep._core.engine.model import HIDDEN, Batch, HeadFence, Segment, Span, StoredCheckpoint
 from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch_segments
-from threadkeep._core.engine.refs import Cell, Inline, Ref, Run
+from threadkeep._core.engine.refs import Cell, Inline, Manifest, Ref, Run
 from threadkeep._core.engine.rows import manifest_of
 from threadkeep._core.engine.shadow import Shadow
 from threadkeep._core.engine.snapshots import (
@@ -74,13 +73,13 @@ def read_manifest(
     known, place = {} if known is None else known, (row.key_log, row.key_pos)
     if place not in known:
         whole = Elements(NO_CODEC, (stored.keyframe,)).raw(*place)
-        known[place] = manifest.decode(whole), len(whole)
+        known[place] = refs.decode_manifest(whole), len(whole)
     key, size = known[place]
     data = manifest_of(row)
     # A process that comes and goes cannot count: large differences tell as much.
     used = KEYFRAME_EVERY if 2 * len(data) > size + _KEYFRAME_ROW else 1
-    return manifest.decode(data, key), Keyframe(
-        key, row.key_log, row.key_pos, used, manifest.numbers(key)
+    return refs.decode_manifest(data, key), Keyframe(
+        key, row.key_log, row.key_pos, used, refs.numbers(key)
     )
 
 

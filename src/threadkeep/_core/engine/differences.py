@@ -14,9 +14,14 @@ from typing import Any, NamedTuple
 
 from threadkeep._core.codec import Codec, NativeCodec
 from threadkeep._core.codec.introspection import layout
-from threadkeep._core.engine import capture
-from threadkeep._core.engine.capture import is_state
-from threadkeep._core.engine.shadow import Shadow, WatchedCopies, copy_and_watch
+from threadkeep._core.engine.shadow import (
+    Shadow,
+    WatchedCopies,
+    behind,
+    copy_and_watch,
+    is_state,
+    same_front,
+)
 from threadkeep.errors import UnserializableError
 
 
@@ -60,11 +65,11 @@ class SeenSequence:
 
     def same_front(self, items: list[Any]) -> int:
         """Count the elements at the beginning of `items` that are the very ones seen here."""
-        return min(capture.same_front(self._items, items), self.size)
+        return min(same_front(self._items, items), self.size)
 
     def behind(self, value: list[Any]) -> list[Any] | None:
         """Return what a list has behind these elements; None if it does not begin with them."""
-        return capture.behind(self._items, self.size, value)
+        return behind(self._items, self.size, value)
 
     def followed(self, new: list[Any], shadow: Shadow) -> SeenSequence:
         """Return this list with new elements behind it. Called by one thread at a time."""
@@ -216,7 +221,7 @@ class _Comparer:
     def _same_front(self) -> int:
         at = self.old.same_front(self.items)
         if self.keys is not None and self.old.keys is not None:
-            at = min(at, capture.same_front(self.old.keys, self.keys))
+            at = min(at, same_front(self.old.keys, self.keys))
         return min(at, min(self.changed, default=at))
 
     def _same_back(self) -> int:
@@ -224,10 +229,10 @@ class _Comparer:
         most = min(most, self.old.size - 1 - max(self.changed, default=-1))
         if most <= 0:
             return 0
-        at = capture.same_front(self.old.items[: -most - 1 : -1], self.items[: -most - 1 : -1])
+        at = same_front(self.old.items[: -most - 1 : -1], self.items[: -most - 1 : -1])
         if self.keys is not None and self.old.keys is not None:
             keys = self.old.keys[: -most - 1 : -1], self.keys[: -most - 1 : -1]
-            at = min(at, capture.same_front(*keys))
+            at = min(at, same_front(*keys))
         return at
 
     def _found(self) -> list[int | None]:

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 from threadkeep._core.codec import Codec
 from threadkeep._core.engine import elements, refs
-from threadkeep._core.engine.capture import is_state
 from threadkeep._core.engine.differences import (
     Comparison,
     SeenSequence,
@@ -35,7 +34,7 @@ from threadkeep._core.engine.logs import (
 )
 from threadkeep._core.engine.model import Span
 from threadkeep._core.engine.refs import Cell, Inline, Ref, Run
-from threadkeep._core.engine.shadow import ONE_LEAF, Shadow, WatchedCopies, copy_and_watch
+from threadkeep._core.engine.shadow import ONE_LEAF, Shadow, WatchedCopies, copy_and_watch, is_state
 from threadkeep._core.engine.snapshots import (
     CellValue,
     ChannelValue,

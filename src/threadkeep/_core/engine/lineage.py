@@ -14,7 +14,6 @@ from threadkeep._core.codec.frame import Compression, pack, unpack
 from threadkeep._core.engine import thread_summary
 from threadkeep._core.engine.context import NO_CODEC, Engine, Keyframes, read_manifest
 from threadkeep._core.engine.elements import Elements
-from threadkeep._core.engine.manifest import Manifest
 from threadkeep._core.engine.model import (
     CheckpointRow,
     Child,
@@ -26,7 +25,7 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.operation import Operation, fetch_segments
-from threadkeep._core.engine.refs import Cell, Inline, Ref, Run, covering
+from threadkeep._core.engine.refs import Cell, Inline, Manifest, Ref, Run, covering
 from threadkeep._core.engine.rows import counting, unpack_metadata, unpack_writes
 from threadkeep._core.engine.snapshots import Keyframe
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS, is_internal

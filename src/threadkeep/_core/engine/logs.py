@@ -16,10 +16,9 @@ from typing import Any, NamedTuple, TypeAlias
 from threadkeep._core.codec.frame import Compression, pack
 from threadkeep._core.codec.introspection import layout
 from threadkeep._core.engine import refs
-from threadkeep._core.engine.capture import is_leaf, is_state
 from threadkeep._core.engine.differences import Comparison, Piece, SeenSequence
 from threadkeep._core.engine.model import Segment, Span
-from threadkeep._core.engine.shadow import Shadow
+from threadkeep._core.engine.shadow import Shadow, is_leaf, is_state
 from threadkeep._core.engine.snapshots import BatchSegments, RunValue
 from threadkeep.errors import UnserializableError
 

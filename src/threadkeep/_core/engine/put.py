@@ -14,8 +14,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from threadkeep._core.codec import Codec
-from threadkeep._core.engine import manifest as manifests
-from threadkeep._core.engine import thread_summary
+from threadkeep._core.engine import refs, thread_summary
 from threadkeep._core.engine.context import (
     KEYFRAME_EVERY,
     RUN_ATTEMPTS,
@@ -31,7 +30,6 @@ from threadkeep._core.engine.context import (
 )
 from threadkeep._core.engine.draft import Draft
 from threadkeep._core.engine.logs import KEYFRAMES, Appender
-from threadkeep._core.engine.manifest import ChannelEntry, Manifest, Version
 from threadkeep._core.engine.model import (
     FREE,
     NESTED,
@@ -50,7 +48,7 @@ from threadkeep._core.engine.operation import (
     fetch,
     fetch_checkpoint,
 )
-from threadkeep._core.engine.refs import Inline, Ref
+from threadkeep._core.engine.refs import ChannelEntry, Inline, Manifest, Ref, Version
 from threadkeep._core.engine.rows import created_at, pack_metadata, pack_time, pack_writes, seal
 from threadkeep._core.engine.shadow import copy_and_watch
 from threadkeep._core.engine.snapshots import (
@@ -378,7 +376,7 @@ def _manifest(
     """Store the changed values; the manifest, and the values that are known now."""
     checkpoint = call.checkpoint
     values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
-    before = parent.manifest if parent is not None else manifests.EMPTY
+    before = parent.manifest if parent is not None else refs.EMPTY
     old_entries, new, complete = before.entries, call.new, call.complete
     entries: dict[str, ChannelEntry] = {}
     held: dict[str, ChannelValue] = {}
@@ -411,7 +409,7 @@ def _manifest(
     updated = checkpoint.get("updated_channels", False)
     if updated is not None and updated is not False:
         updated = list(updated)
-    seen = manifests.sharing(checkpoint.get("versions_seen", {}), before.seen)
+    seen = refs.sharing(checkpoint.get("versions_seen", {}), before.seen)
     return Manifest(checkpoint.get("v", 1), entries, seen, updated, extra), held
 
 
@@ -423,9 +421,9 @@ def _encoded(
     if key is not None and key.used < KEYFRAME_EVERY:
         key = Keyframe(key.manifest, key.log, key.pos, key.used + 1, key.numbers)
     else:
-        log, pos = appender.append(KEYFRAMES, [manifests.encode(written)])
-        key = Keyframe(written, log, pos, 1, manifests.numbers(written))
-    return key, manifests.encode(written, key.manifest, key.numbers)
+        log, pos = appender.append(KEYFRAMES, [refs.encode_manifest(written)])
+        key = Keyframe(written, log, pos, 1, refs.numbers(written))
+    return key, refs.encode_manifest(written, key.manifest, key.numbers)
 
 
 def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generation: int) -> Built:

@@ -1,17 +1,15 @@
-"""Value references: how a manifest or a pending write refers to one value.
-
-On the wire (MessagePack): bytes for a plain `Inline`, else a list that begins with the kind: `[0,
-data, *uses]`, `[1, log, pos, *uses]`, `[2|3|4, *spans]`; a span is `log, start, length`; no value
-at all is nil. `[5, kind, *changes]` gives the spans as a difference to those of an older reference
-(see `_changes`).
-"""
+"""Refs and manifests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
+import ormsgpack
+
 from threadkeep._core.engine.model import Segment, SegmentInfo, Span
+from threadkeep.errors import CorruptionError
 
 _INLINE, _CELL, LIST, TUPLE, DICT, _CHANGED = range(6)
 _MANY_SPANS = 2  # from here on, spans are written as a difference to the older reference's
@@ -188,3 +186,189 @@ def covering(spans: Iterable[Span]) -> tuple[Span, ...]:
         else:
             out.append(span)
     return tuple(out)
+
+
+Version: TypeAlias = int | float | str | None
+Versions: TypeAlias = dict[str, Version]
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class ChannelEntry(NamedTuple):
+    """A channel's version and value; no value means the channel is empty."""
+
+    version: Version
+    ref: Ref | None
+    removed: bool = False  # it had a value, which did not have to be kept
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there never was a value: the channel is empty, or a DeltaChannel."""
+        return self.ref is None and not self.removed
+
+
+class Manifest(NamedTuple):
+    """A checkpoint without its identity: format `v`, channels, what nodes have seen."""
+
+    v: int
+    entries: Mapping[str, ChannelEntry] = _NONE
+    seen: Mapping[str, Versions] = _NONE
+    updated: list[str] | bool | None = False  # `updated_channels`; False where that is absent
+    extra: bytes | None = None  # keys of other LangGraph releases, encoded
+
+    def needs(self) -> Iterable[Span]:
+        """Return every span that some channel's value is in."""
+        return (span for entry in self.entries.values() if entry.ref for span in entry.ref.needs)
+
+
+EMPTY = Manifest(0, {}, {})
+
+
+Numbers: TypeAlias = tuple[Mapping[str, int], Mapping[str, int]]  # of a keyframe's channels, nodes
+
+
+def numbers(keyframe: Manifest) -> Numbers:
+    """Number a keyframe's channels and nodes."""
+    channels = {name: number for number, name in enumerate(keyframe.entries)}
+    return channels, {name: number for number, name in enumerate(keyframe.seen)}
+
+
+def encode_manifest(
+    manifest: Manifest, keyframe: Manifest = EMPTY, known: Numbers | None = None
+) -> bytes:
+    """Encode a manifest as a difference to `keyframe`, whose numbers may be known."""
+    v, entries, seen, updated, extra = manifest
+    channels, nodes = numbers(keyframe) if known is None else known
+    if isinstance(updated, list):
+        updated = [channels.get(name, name) for name in updated]  # type: ignore[misc]  # wire form
+    parts = (entries, seen, keyframe.entries, keyframe.seen, channels, nodes, to_wire)
+    changed = difference(*parts) or portable_difference(*parts)
+    return ormsgpack.packb([v, updated, extra, *changed])
+
+
+def portable_difference(
+    entries: Mapping[str, ChannelEntry],
+    seen: Mapping[str, Versions],
+    known: Mapping[str, ChannelEntry],
+    known_seen: Mapping[str, Versions],
+    channels: Mapping[str, int],
+    nodes: Mapping[str, int],
+    to_wire: Callable[[Ref | None, Ref | None], Any],
+) -> list[Any]:
+    """Return the last five parts of the list that is packed; the compiled twin None if unusual."""
+    whole = [entry.version for entry in entries.values() if type(entry.version) is int]
+    newest = max(whole) if whole and min(whole) >= 0 else 0
+    changed: list[Any] = []
+    for name, entry in entries.items():
+        old = known.get(name)
+        version, ref, removed = entry
+        # (Versions first: they tell most entries apart, and a reference may be long.)
+        if entry is old or (
+            old is not None and same_version(version, old.version) and entry[1:] == old[1:]
+        ):
+            continue
+        to = False if removed else to_wire(ref, None if old is None else old.ref)
+        changed += (channels.get(name, name), _distance(version, newest), to)
+    seen_now: list[Any] = []
+    for node, versions in seen.items():
+        before = known_seen.get(node)
+        if before is versions or (before is not None and _same(versions, before)):
+            continue
+        seen_now += (nodes.get(node, node), _seen_wire(versions, before, channels, newest))
+    return [_gone(channels, entries), changed, _gone(nodes, seen), seen_now, newest]
+
+
+def _gone(numbers: Mapping[str, int], now: Mapping[str, Any]) -> list[int]:
+    if numbers.keys() <= now.keys():
+        return []
+    return [number for name, number in numbers.items() if name not in now]
+
+
+def _distance(version: Version, newest: int) -> Version:
+    return newest - version if type(version) is int else version
+
+
+def sharing(
+    seen: Mapping[str, Mapping[str, Version]], before: Mapping[str, Versions]
+) -> dict[str, Versions]:
+    """Copy what nodes have seen; where that is what they had seen before, reuse it."""
+    shared: dict[str, Versions] = {}
+    for node, versions in seen.items():
+        old = before.get(node)
+        shared[node] = old if old is not None and _same(versions, old) else dict(versions)
+    return shared
+
+
+def decode_manifest(data: bytes, keyframe: Manifest = EMPTY) -> Manifest:
+    """Return the manifest that `encode` encoded against the same keyframe."""
+    try:
+        return _decoded(ormsgpack.unpackb(data), keyframe)
+    except (ValueError, TypeError, IndexError, KeyError) as exc:
+        raise CorruptionError("A checkpoint's manifest is damaged.") from exc
+
+
+def _decoded(parts: list[Any], keyframe: Manifest) -> Manifest:
+    v, updated, extra, gone, entries_wire, gone_nodes, seen_wire, newest = parts
+    names, nodes = list(keyframe.entries), list(keyframe.seen)
+    entries = _without(keyframe.entries, gone)
+    flat = iter(entries_wire)
+    for key, version, wire in zip(flat, flat, flat, strict=True):
+        name = names[key] if isinstance(key, int) else key
+        known = keyframe.entries.get(name)
+        is_removed = wire is False
+        ref = None if is_removed else from_wire(wire, None if known is None else known.ref)
+        entries[name] = ChannelEntry(_distance(version, newest), ref, is_removed)
+    seen = _without(keyframe.seen, gone_nodes)
+    flat = iter(seen_wire)
+    for key, wire in zip(flat, flat, strict=True):
+        node = nodes[key] if isinstance(key, int) else key
+        versions = {} if wire[0] else dict(keyframe.seen.get(node, _NONE))
+        told = iter(wire)
+        next(told)
+        for channel, version in zip(told, told, strict=True):
+            name = names[channel] if isinstance(channel, int) else channel
+            versions[name] = _distance(version, newest)
+        seen[node] = versions
+    if isinstance(updated, list):
+        updated = [names[key] if isinstance(key, int) else key for key in updated]
+    return Manifest(v, entries, seen, updated, extra)
+
+
+def _without(old: Mapping[str, Any], gone: Sequence[int]) -> dict[str, Any]:
+    if not gone:
+        return dict(old)
+    names = list(old)
+    dropped = {names[number] for number in gone}
+    return {name: value for name, value in old.items() if name not in dropped}
+
+
+def _same(a: Mapping[str, Version], b: Versions) -> bool:
+    if a != b:
+        return False
+    for name, version in a.items():  # noqa: SIM110 - half the time of `all`, for every save
+        if type(version) is not type(b[name]):
+            return False
+    return True
+
+
+def _seen_wire(
+    new: Versions, old: Versions | None, channels: Mapping[str, int], newest: int
+) -> list[Any]:
+    """Return the versions that changed; all of them where some went away."""
+    whole = old is None or not old.keys() <= new.keys()
+    wire: list[Any] = [whole]
+    for name, version in new.items():
+        if whole or old is None or name not in old or not same_version(version, old[name]):
+            wire += (channels.get(name, name), _distance(version, newest))
+    return wire
+
+
+def same_version(a: Version, b: Version) -> bool:
+    """Return True if both are one version: 1 and 1.0 are two."""
+    return a == b and type(a) is type(b)
+
+
+difference: Callable[..., list[Any] | None]
+try:
+    from threadkeep._core.engine._wire import difference
+except ImportError:  # it could not be compiled
+    difference = portable_difference

@@ -1,26 +1,352 @@
-"""Shadows: noticing that a value was changed in place since it was encoded.
-
-A shadow remembers every mutable container reachable from a run of elements, and the identity of all
-that each referred to. One that holds says that encoding the elements again would give the same
-bytes; what cannot be watched (arrays, foreign objects) is opaque and never holds. Compiled in
-`_identity.c`; the Python here has the same answers.
-"""
+"""Shadows."""
 
 from __future__ import annotations
 
+import dataclasses
+import gc
+import types
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Sequence
-from itertools import chain
-from typing import Any, NamedTuple
+from enum import Enum
+from itertools import chain, islice
+from operator import is_, itemgetter
+from types import MemberDescriptorType
+from typing import Any, NamedTuple, TypeAlias
 
-from threadkeep._core.engine.capture import (
-    KINDS,
-    LAYOUTS,
-    Watched,
-    can_change,
-    capture,
-    portable_consists_of,
-    portable_intact,
+from pydantic import BaseModel
+
+from threadkeep._core.codec.introspection import layout
+
+FENCE = (object(),)
+"""Stands behind each container that is watched, so that nothing moves to its neighbour unseen."""
+
+
+class Watched(NamedTuple):
+    """The containers that are watched of an element, in rows with a fence behind each."""
+
+    containers: Sequence[Any] = ()  # all that can be reached, one that is met again once more
+    referents: Sequence[Any] = ()  # held, so that no identity is used again
+    dicts: Sequence[Any] = ()  # those whose keys the interpreter may not list
+    keys: Sequence[Any] = ()
+    is_opaque: bool = False  # a part cannot be watched
+
+
+def portable_intact(elements: Sequence[Watched]) -> bool:
+    """Return True if all that is watched of the elements is as it was."""
+    rows = [chain.from_iterable(map(itemgetter(n), elements)) for n in range(4)]
+    containers, referents, dicts, keys = rows
+    try:
+        return _all_same(gc.get_referents(*containers), list(referents)) and _all_same(
+            list(chain.from_iterable(dicts)), list(keys)
+        )
+    except RuntimeError:  # a dict that grows at this very moment has changed
+        return False
+
+
+def _all_same(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(map(is_, one, other))
+
+
+def portable_consists_of(
+    value: object, keys: list[Any] | None, items: list[Any], size: int
+) -> bool:
+    """Return True if a list, tuple or dict has the first `size` of the items, and no more."""
+    if size > len(items):
+        return False
+    items = items[:size]
+    if isinstance(value, dict):
+        pairs = list(value.items())
+        return (
+            keys is not None
+            and len(keys) == size
+            and _all_same(
+                [x for pair in pairs for x in pair],
+                [x for pair in zip(keys, items, strict=True) for x in pair],
+            )
+        )
+    return isinstance(value, (list, tuple)) and _all_same(list(value), items)
+
+
+def portable_same_front(one: list[Any], other: list[Any]) -> int:
+    """Count the items that both lists begin with."""
+    same = zip(one, other, strict=False)
+    return next((i for i, (a, b) in enumerate(same) if a is not b), min(len(one), len(other)))
+
+
+def portable_behind(old: list[Any], size: int, now: list[Any]) -> list[Any] | None:
+    """Return what `now` has behind the first `size` items of `old`; None if it begins otherwise."""
+    now = list(now)
+    if not 0 <= size <= min(len(old), len(now)) or not all(map(is_, islice(old, size), now)):
+        return None
+    return now[size:]
+
+
+def can_change(value: object) -> bool:
+    """Return True if a container can change by itself, not only by what it refers to."""
+    return not isinstance(value, tuple) and type(value) is not frozenset
+
+
+LEAF, CONTAINER, STATE, SETTLED, OPAQUE, DERIVED = range(6)  # (a leaf is the only falsy one)
+"""`DERIVED` classes add to dict, list or set: copied, but not to be watched."""
+
+_LEAF_BASES = (type, Enum, types.FunctionType, types.BuiltinFunctionType)
+_LEAF_MODULES = frozenset(
+    {
+        *("datetime", "decimal", "uuid", "ipaddress", "fractions", "re", "zoneinfo"),
+        *("pathlib", "pathlib._local"),  # (a program's own path may have attributes)
+    }
 )
+_COPIED = (list, dict, set, deque, OrderedDict, defaultdict, bytearray)  # by their `copy`
+_TRIES = 16
+
+Layout: TypeAlias = tuple[bool, tuple[MemberDescriptorType, ...], Any]
+"""Of an instance: it has a `__dict__`, its slots, and the slot of the fields a model was given."""
+
+
+class _Kinds(dict[type, int]):
+    """The kind of each class's instances, determined when one is first met."""
+
+    def __missing__(self, cls: type) -> int:
+        kind = _classify(cls)
+        # (A struct sequence, which has `n_fields`, has room that is not shown.)
+        if kind in (STATE, SETTLED, DERIVED) or (
+            issubclass(cls, tuple) and not hasattr(cls, "n_fields")
+        ):
+            where = layout(cls)
+            slots = tuple(where.slots.values())
+            LAYOUTS[cls] = (where.has_dict, slots, where.slots.get("__pydantic_fields_set__"))
+        elif cls is OrderedDict:
+            LAYOUTS[cls] = (True, (), None)
+        self[cls] = kind
+        return kind
+
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE, as copyreg uses it
+_MOST = 4096  # classes that are remembered from one value to the next
+_BUILT_IN: dict[type, int] = {
+    **dict.fromkeys((str, bytes, int, float, bool, complex, type(None), range), LEAF),
+    **dict.fromkeys((list, tuple, dict, set, frozenset, deque), CONTAINER),
+    **dict.fromkeys((OrderedDict, defaultdict), CONTAINER),
+}
+KINDS: _Kinds = _Kinds()
+LAYOUTS: dict[type, Layout] = {}
+
+
+def _classify(cls: type) -> int:
+    if cls in _BUILT_IN:
+        return _BUILT_IN[cls]
+    if type(cls).__hash__ is not type.__hash__ or type(cls).__eq__ is not type.__eq__:
+        return OPAQUE  # (looking the class up runs the program's code)
+    if issubclass(cls, _LEAF_BASES) or cls.__module__ in _LEAF_MODULES:
+        return LEAF
+    if hasattr(cls, "__del__"):
+        return OPAQUE  # a copy would run it
+    if _solid_base(cls) in (dict, list, set):
+        return DERIVED
+    if _solid_base(cls) is not object:
+        # A subclass of a C type may keep state that no reference shows.
+        return CONTAINER if issubclass(cls, tuple) else OPAQUE
+    if issubclass(cls, BaseModel):
+        return SETTLED if _is_settled(cls) else STATE
+    if dataclasses.is_dataclass(cls):
+        return STATE
+    if hasattr(cls, "__attrs_attrs__") or cls.__module__.startswith("langgraph."):
+        return STATE
+    return OPAQUE
+
+
+def _is_settled(cls: type[BaseModel]) -> bool:
+    """Return True if a model keeps the dicts it was made with, and only adds to its fields set.
+
+    Then its instance need not be watched, nor more of the set than its size: half as much to do.
+    """
+    return not cls.__private_attributes__ and not cls.model_config.get("validate_assignment")
+
+
+def _solid_base(cls: type) -> type:
+    return next(base for base in cls.__mro__ if not base.__flags__ & _HEAP_TYPE)
+
+
+def is_state(value: object) -> bool:
+    """Return True for an instance of a data class (message, model, dataclass, ...)."""
+    return KINDS[type(value)] in (STATE, SETTLED)
+
+
+def is_leaf(value: object) -> bool:
+    """Return True if the value can never change."""
+    return KINDS[type(value)] == LEAF
+
+
+class _Walk:
+    """Watches elements, one after the other."""
+
+    def __init__(self) -> None:
+        self.met: dict[int, Any] = {}
+        self.found: dict[int, list[Any]] = {}  # what each refers to
+
+    def element(self, element: Any) -> Watched:
+        """Watch an element."""
+        if not KINDS[type(element)]:
+            return _LEAF
+        self.containers: list[Any] = []
+        self.refs: list[Any] = []
+        self.dicts: list[Any] = []
+        self.keys: list[Any] = []
+        watched = self.below(element)
+        return Watched(self.containers, self.refs, self.dicts, self.keys, not watched)
+
+    def below(self, element: Any) -> bool:
+        """Watch all containers below an element; False if one cannot be."""
+        met = {id(element)}
+        own: set[int] = set()  # of instances: each one's `__dict__` and set of fields
+        reached = [element]
+        again: set[int] = set()  # numbers of those that were reached before
+        watched = True
+        for number, value in enumerate(reached):  # (it grows as we go)
+            if number in again:
+                # A container in several places of an element; of an instance, its `__dict__`.
+                once = value.__dict__ if LAYOUTS.get(type(value), (False,))[0] else value
+                self._note(once, gc.get_referents(once))
+                continue
+            kind = KINDS[type(value)]
+            if kind not in (CONTAINER, OPAQUE) and type(value) not in LAYOUTS:
+                kind = OPAQUE  # another thread has started again
+            self.met[id(value)] = value
+            watched = watched and kind not in (OPAQUE, DERIVED)
+            if kind == OPAQUE:
+                continue
+            inner = None
+            if type(value) in LAYOUTS:
+                # Asking for `__dict__` makes the interpreter settle on one dict object.
+                # Its keys are the class's fields: no need to watch those.
+                inner = getattr(value, "__dict__", None)
+                own.add(id(inner))
+            if isinstance(value, dict) and value and id(value) not in own:
+                # (An empty dict cannot change without referring to something.)
+                self.dicts += (value, FENCE)
+                self.keys += (*value, *FENCE)
+            found = self.found[id(value)] = gc.get_referents(value)
+            self._note(value, found)
+            # (from Python 3.13 on, an instance refers to its values past its `__dict__`)
+            for below in (*found, inner):
+                kind = KINDS[type(below)]
+                if kind and id(below) not in met:
+                    met.add(id(below))
+                    reached.append(below)
+                elif kind not in (LEAF, OPAQUE) and id(below) not in own and can_change(below):
+                    again.add(len(reached))
+                    reached.append(below)
+        return watched
+
+    def _note(self, container: Any, found: list[Any]) -> None:
+        self.containers += (container, FENCE)
+        self.refs += (*found, *FENCE)
+
+
+_LEAF = Watched()
+
+
+def capture(
+    elements: list[Any], *, copying: bool
+) -> tuple[list[Watched], list[Any], dict[int, Any]]:
+    """Capture all that can be reached from the elements, at one instant if nothing changes.
+
+    Returns what is watched of each, copies of them, and the instance that each copied one (by its
+    `id`) was made from. No copies without `copying`, for values that nobody else has.
+    """
+    if len(KINDS) > _MOST:  # a program that defines classes in functions has ever more
+        KINDS.clear()
+        LAYOUTS.clear()
+    for _ in range(_TRIES):
+        try:
+            walk = _Walk()
+            watched = [walk.element(element) for element in elements]
+            made = _copied(walk.met) if copying else {}
+        except RuntimeError:  # it was changed at this very moment
+            continue
+        # (a value that changed and changed back meanwhile may have been copied in between)
+        if not copying or (portable_intact(watched) and _are_exact(made, walk.found)):
+            break
+    else:
+        watched = [element._replace(is_opaque=True) for element in watched]
+    for copy, original in list(made.values()):
+        _rewire(copy, original, made)
+    copies = [_copy_of(element, made) for element in elements] if copying else []
+    originals = {id(copy): old for copy, old in made.values() if is_state(old)}
+    return watched, copies, originals
+
+
+_Made: TypeAlias = dict[int, tuple[Any, Any]]  # an original's `id`: its copy, and itself
+
+
+def _copied(met: dict[int, Any]) -> _Made:
+    made: _Made = {}
+    for address, value in met.items():
+        cls: type = type(value)
+        if cls in _COPIED:
+            made[address] = (value.copy(), value)
+        elif KINDS[cls] in (STATE, SETTLED, DERIVED) and cls in LAYOUTS:
+            made[address] = (_instance(cls, value), value)
+        elif cls is tuple or (issubclass(cls, tuple) and cls in LAYOUTS):
+            made[address] = (None, value)  # made when what is in it has been copied
+    return made
+
+
+def _are_exact(made: _Made, found: dict[int, list[Any]]) -> bool:
+    """Return True if copied containers refer to what was found in the originals."""
+    for address, (copy, original) in made.items():
+        if type(original) in _COPIED and address in found:
+            own = getattr(original, "__dict__", found)  # (an OrderedDict's, which is not copied)
+            order = list if type(original) is list else sorted
+            before = order([id(one) for one in found[address] if one is not own])
+            if order(map(id, gc.get_referents(copy))) != before:
+                return False
+    return True
+
+
+def _instance(cls: type, value: Any) -> Any:
+    base = next(base for base in (dict, list, set, object) if issubclass(cls, base))
+    copy: Any = base.__new__(cls)
+    if base is not object:
+        vars(base)["extend" if base is list else "update"](copy, value)
+    for slot in LAYOUTS[cls][1]:
+        try:
+            slot.__set__(copy, slot.__get__(value))
+        except AttributeError:
+            continue
+    return copy
+
+
+def _copy_of(value: Any, made: _Made) -> Any:
+    if id(value) not in made:
+        return value
+    copy, original = made[id(value)]
+    if copy is None:  # a tuple
+        copy = tuple.__new__(type(original), [_copy_of(item, made) for item in original])
+        made[id(value)] = (copy, original)
+    return copy
+
+
+def _rewire(copy: Any, original: Any, made: _Made) -> None:
+    """Let a copy refer to copies; keys and members of sets stay, seldom more than text."""
+    if copy is None or isinstance(copy, tuple):
+        copy = _copy_of(original, made)
+    elif isinstance(copy, dict):
+        put: Any = OrderedDict.__setitem__ if isinstance(copy, OrderedDict) else dict.__setitem__
+        for key, value in list(dict.items(copy)):
+            put(copy, key, _copy_of(value, made))
+    elif isinstance(copy, (list, deque)):
+        put = list.__setitem__ if isinstance(copy, list) else deque.__setitem__
+        for i, value in enumerate(list(copy)):
+            put(copy, i, _copy_of(value, made))
+    if KINDS[type(copy)] in (STATE, SETTLED, DERIVED):
+        for slot in LAYOUTS[type(copy)][1]:
+            try:
+                slot.__set__(copy, _copy_of(slot.__get__(copy), made))
+            except AttributeError:
+                continue
+    if LAYOUTS.get(type(copy), (False,))[0]:
+        object.__setattr__(copy, "__dict__", _copy_of(original.__dict__, made))
 
 
 class PortableShadow:
@@ -128,14 +454,30 @@ def portable_disjoint(shadows: list[PortableShadow]) -> list[bool]:
 
 
 try:
-    from threadkeep._core.engine._identity import Shadow, copy_and_watch, disjoint, prepare
+    from threadkeep._core.engine._identity import (
+        Shadow,
+        behind,
+        copy_and_watch,
+        disjoint,
+        prepare,
+        same_front,
+    )
 except ImportError:  # it could not be compiled
     Shadow = PortableShadow  # type: ignore[misc,assignment] # a class in place of a class
     disjoint, copy_and_watch = portable_disjoint, portable_copy_and_watch  # type: ignore[assignment] # with that class
+    behind, same_front = portable_behind, portable_same_front
 else:
     prepare(KINDS, LAYOUTS, WatchedCopies)
 
 ONE_LEAF = Shadow.of([None])
 """The shadow of one element that can never change."""
 
-__all__ = ["ONE_LEAF", "Shadow", "WatchedCopies", "copy_and_watch", "disjoint"]
+__all__ = [
+    "ONE_LEAF",
+    "Shadow",
+    "WatchedCopies",
+    "behind",
+    "copy_and_watch",
+    "disjoint",
+    "same_front",
+]

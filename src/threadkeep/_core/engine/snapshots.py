@@ -9,9 +9,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep._core.codec import Codec
 from threadkeep._core.engine.differences import SeenSequence
-from threadkeep._core.engine.manifest import Manifest, Numbers
 from threadkeep._core.engine.model import Segment, Span
-from threadkeep._core.engine.refs import Ref
+from threadkeep._core.engine.refs import Manifest, Numbers, Ref
 from threadkeep._core.engine.shadow import Shadow
 
 _LEAST = 128  # entries before the first sweep

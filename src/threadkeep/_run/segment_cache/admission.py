@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 from threadkeep._core.engine.model import Batch, Segment
 from threadkeep._core.lru import Lru
-from threadkeep._core.policies.tiering import HotTier
+from threadkeep._core.policies import HotTier
 from threadkeep._core.validation import micros
 from threadkeep._stores.process_forks import ResetInChild
 

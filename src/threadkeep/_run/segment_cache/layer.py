@@ -28,8 +28,7 @@ from threadkeep._core.engine.model import (
     Span,
 )
 from threadkeep._core.engine.operation import Commit, CommitMany, Fetch, Requests, call, fetch
-from threadkeep._core.policies.caching import ReadCache
-from threadkeep._core.policies.tiering import HotTier
+from threadkeep._core.policies import HotTier, ReadCache
 from threadkeep._run.layers.driver import BackendPair
 from threadkeep._run.layers.layer import CHANGES
 from threadkeep._run.segment_cache.admission import (

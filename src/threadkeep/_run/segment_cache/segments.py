@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from threadkeep._core.engine.model import ReadSegments, Segment
 from threadkeep._core.lru import Lru
-from threadkeep._core.policies.caching import ReadCache
+from threadkeep._core.policies import ReadCache
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep._stores.records import Log, between
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from threadkeep._core.codec.frame import unpack
-from threadkeep._core.engine import manifest as manifests
 from threadkeep._core.engine import refs, thread_summary
 from threadkeep._core.engine.context import BatchSource
 from threadkeep._core.engine.lineage import (
@@ -34,8 +33,8 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.operation import Operation, commit, fetch
-from threadkeep._core.engine.optimistic import retry
 from threadkeep._core.engine.refs import Cell, Inline, Ref, Run, span_of
+from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.rows import pack_writes, with_body, with_manifest
 from threadkeep._core.engine.shadow import Shadow, copy_and_watch
 from threadkeep._core.engine.snapshots import CellValue, ChannelValue, RunValue
@@ -213,9 +212,9 @@ class _Rebase:
             for channel, entry in state.manifest.entries.items()
         }
         written = state.manifest._replace(entries=entries)
-        log, pos = self._appender.append(KEYFRAMES, [manifests.encode(written)])
+        log, pos = self._appender.append(KEYFRAMES, [refs.encode_manifest(written)])
         row = row._replace(key_log=log, key_pos=pos)
-        return with_manifest(row, manifests.encode(written, written))
+        return with_manifest(row, refs.encode_manifest(written, written))
 
     def _refuse_cut_off(self, row: CheckpointRow) -> None:
         """Refuse a checkpoint whose DeltaChannels are rebuilt through one that has gone."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, TypeAlias
 
-from threadkeep._core.engine.fields import field, is_path
+from threadkeep._core.engine.load import field, is_path
 from threadkeep._core.validation import is_unicode
 from threadkeep._stores.items.records import Condition
 from threadkeep.errors import InvalidArgumentError, invalid

@@ -10,7 +10,7 @@ import psycopg
 import psycopg.errors
 from psycopg_pool import ConnectionPool
 
-from threadkeep._core.messages import Messages
+from threadkeep._core.texts import Messages
 from threadkeep._stores.message_index import NO_EDITS, Edits, Hit, indexed, wanted
 from threadkeep._stores.postgres.connections import open_pool, settings_of
 from threadkeep._stores.postgres.failures import mapped_errors

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 
-from threadkeep._core.messages import Messages
+from threadkeep._core.texts import Messages
 from threadkeep._stores.message_index import NO_EDITS, Edits, Hit, indexed, wanted
 from threadkeep._stores.sqlite.connections import Connections
 from threadkeep._stores.sqlite.opening import DatabaseLocation

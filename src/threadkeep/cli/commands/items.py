@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from threadkeep._core.codec.raw import RawCodec
+from threadkeep._core.codec.codecs import RawCodec
 from threadkeep._core.engine.operation import call
 from threadkeep._core.texts import size
 from threadkeep._run.layered_store import store_of

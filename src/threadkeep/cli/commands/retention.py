@@ -8,8 +8,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS, ThreadStatus
-from threadkeep._core.policies.retention import Retention
-from threadkeep._core.policies.tiering import ColdTier, Tiering, WarmTier
+from threadkeep._core.policies import ColdTier, Retention, Tiering, WarmTier
 from threadkeep._core.validation import duration
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import (

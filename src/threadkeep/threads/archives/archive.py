@@ -20,7 +20,7 @@ from threadkeep._core.engine.cold_references import ArchiveRecord, archive_of, i
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import Batch, DropThread, RowsFence, ThreadRows
 from threadkeep._core.engine.operation import Operation, commit, fetch_checkpoint
-from threadkeep._core.engine.optimistic import OVERTAKEN, retry
+from threadkeep._core.engine.registration import OVERTAKEN, retry
 from threadkeep._core.engine.thread_entry import (
     WITH_CHECKPOINTS,
     EntryFence,

@@ -38,7 +38,7 @@ from threadkeep._core.engine.model import (
     Segment,
 )
 from threadkeep._core.engine.operation import Commit, Fetch, Requests, call, commit, external, fetch
-from threadkeep._core.engine.optimistic import retry
+from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.thread_entry import (
     EntryFence,
     ReadEntry,

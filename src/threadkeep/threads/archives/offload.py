@@ -59,8 +59,8 @@ from threadkeep._core.engine.operation import (
     fetch_checkpoint,
     fetch_segments,
 )
-from threadkeep._core.engine.optimistic import OVERTAKEN, ThreadSnapshot, read_snapshot, retry
 from threadkeep._core.engine.refs import covering, span_of
+from threadkeep._core.engine.registration import OVERTAKEN, ThreadSnapshot, read_snapshot, retry
 from threadkeep._core.engine.rows import heads, unpack_writes
 from threadkeep._core.engine.thread_entry import (
     WITH_CHECKPOINTS,

@@ -13,9 +13,9 @@ from threadkeep._core.engine.cold_references import archive_of
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import DropThread, ThreadRows
 from threadkeep._core.engine.operation import Operation, Progress, commit
-from threadkeep._core.engine.optimistic import retry
+from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS, EntryFence, ThreadEntry
-from threadkeep._core.policies.tiering import Tiering, check_over
+from threadkeep._core.policies import Tiering, check_over
 from threadkeep._core.validation import MICROSECOND, duration, micros
 from threadkeep._run.layered_store import LayeredStore
 from threadkeep._run.layers.driver import Runner, Workflow, on

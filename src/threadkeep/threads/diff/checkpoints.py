@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep._core import arguments, validation
-from threadkeep._core.engine import listing
+from threadkeep._core.engine import load
 from threadkeep._core.engine.context import (
     Engine,
     Keyframes,
@@ -25,8 +25,7 @@ from threadkeep._core.engine.context import (
     unless_hidden,
 )
 from threadkeep._core.engine.elements import Elements
-from threadkeep._core.engine.listing import FIRST_STRETCH, LONGEST_STRETCH, ChannelHistory, stretch
-from threadkeep._core.engine.manifest import ChannelEntry, Manifest, Version, same_version
+from threadkeep._core.engine.load import FIRST_STRETCH, LONGEST_STRETCH, ChannelHistory, stretch
 from threadkeep._core.engine.model import (
     HIDDEN,
     ReadCheckpoint,
@@ -35,7 +34,7 @@ from threadkeep._core.engine.model import (
     ThreadState,
 )
 from threadkeep._core.engine.operation import CheckpointRef, Fetch, Operation
-from threadkeep._core.engine.refs import Inline, Ref
+from threadkeep._core.engine.refs import ChannelEntry, Inline, Manifest, Ref, Version, same_version
 from threadkeep._core.engine.rows import unpack_metadata, unpack_time
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS, is_internal
 from threadkeep._run.layers.driver import Runner, Workflow, external, on
@@ -215,7 +214,7 @@ def _deltas(side: Side, channels: Iterable[str]) -> Operation[dict[str, ChannelH
         return {}
     row = side.stored.row
     place = CheckpointRef(side.stored.thread, row.ns, row.id)
-    histories = yield from listing.walk(place, dict.fromkeys(empty), side.state)
+    histories = yield from load.walk(place, dict.fromkeys(empty), side.state)
     counted = side.metadata.get(DELTA_COUNTERS)
     known = counted if isinstance(counted, dict) else {}
     return {c: one for c, one in histories.items() if one.writes or c in known}

@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeAlias
 from pydantic_core import to_json
 
 from threadkeep._core.codec import introspection
-from threadkeep._core.codec.raw import CLASS, Raw
-from threadkeep._core.engine.capture import is_state
+from threadkeep._core.codec.codecs import CLASS, Raw
+from threadkeep._core.engine.shadow import is_state
 
 Path: TypeAlias = tuple[Any, ...]
 """Place in a value: positions of lists, keys of dicts, names of fields."""

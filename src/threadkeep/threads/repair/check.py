@@ -45,8 +45,8 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.operation import Operation, Progress, fetch, fetch_segments
-from threadkeep._core.engine.optimistic import ThreadSnapshot, read_snapshot
 from threadkeep._core.engine.refs import Cell, Ref, span_of
+from threadkeep._core.engine.registration import ThreadSnapshot, read_snapshot
 from threadkeep._core.engine.rows import counts_for, manifest_of, unpack_writes
 from threadkeep._core.engine.thread_entry import ThreadEntry
 from threadkeep._core.engine.thread_sizes import (

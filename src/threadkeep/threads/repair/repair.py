@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from threadkeep._core import validation
-from threadkeep._core.engine import manifest, thread_summary
+from threadkeep._core.engine import refs, thread_summary
 from threadkeep._core.engine.cold_references import WITH_COLD, lost_archive
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.lineage import (
@@ -42,7 +42,7 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.operation import Operation, Progress, commit
-from threadkeep._core.engine.optimistic import ThreadSnapshot, read_snapshot, retry
+from threadkeep._core.engine.registration import ThreadSnapshot, read_snapshot, retry
 from threadkeep._core.engine.rows import heads, with_manifest
 from threadkeep._core.engine.thread_entry import (
     ARCHIVE_RECORD,
@@ -375,7 +375,7 @@ def _without_lost(found: Examined, key: CheckpointKey) -> CheckpointRow:
         channel: entry._replace(ref=None) if channel in lost else entry
         for channel, entry in read.entries.items()
     }
-    data = manifest.encode(read._replace(entries=entries), keyframe.manifest)
+    data = refs.encode_manifest(read._replace(entries=entries), keyframe.manifest)
     return with_manifest(row._replace(flags=row.flags | HIDDEN), data)
 
 

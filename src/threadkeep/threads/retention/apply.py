@@ -13,8 +13,7 @@ from functools import partial
 from typing import NamedTuple, TypeAlias, cast
 
 from threadkeep._core.codec import Codec
-from threadkeep._core.engine import manifest as manifests
-from threadkeep._core.engine import thread_entry, thread_summary
+from threadkeep._core.engine import refs, thread_entry, thread_summary
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.lineage import (
     CheckpointKey,
@@ -50,8 +49,8 @@ from threadkeep._core.engine.operation import (
     fetch_checkpoint,
     fetch_segments,
 )
-from threadkeep._core.engine.optimistic import ThreadSnapshot, optimistic, read_snapshot
 from threadkeep._core.engine.refs import Ref, covering, length, span_of
+from threadkeep._core.engine.registration import ThreadSnapshot, optimistic, read_snapshot
 from threadkeep._core.engine.rows import (
     created_at,
     heads,
@@ -364,7 +363,9 @@ def _without_refs(
     if not names:
         return row, 0
     removed = {name: read.entries[name]._replace(ref=None, removed=True) for name in names}
-    data = manifests.encode(read._replace(entries={**read.entries, **removed}), keyframe.manifest)
+    data = refs.encode_manifest(
+        read._replace(entries={**read.entries, **removed}), keyframe.manifest
+    )
     return with_manifest(row, data), len(names)
 
 

@@ -16,7 +16,7 @@ from threadkeep._core.engine.lineage import CheckpointKey, checkpoint_key
 from threadkeep._core.engine.model import HIDDEN, OWN_NS, StoredCheckpoint
 from threadkeep._core.engine.rows import time_of, visible
 from threadkeep._core.engine.thread_summary import waits
-from threadkeep._core.policies.retention import Ends, Retention
+from threadkeep._core.policies import Ends, Retention
 from threadkeep._core.validation import micros
 from threadkeep.errors import CorruptionError
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple, cast
 
-from threadkeep._core import validation
+from threadkeep._core import policies, validation
 from threadkeep._core.engine import registration, thread_entry, thread_summary
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.lineage import (
@@ -25,8 +25,7 @@ from threadkeep._core.engine.lineage import (
 )
 from threadkeep._core.engine.model import Batch, DropThread, ThreadRows
 from threadkeep._core.engine.operation import Operation, Progress
-from threadkeep._core.engine.optimistic import ThreadSnapshot, optimistic
-from threadkeep._core.engine.registration import ALL, PAGE, page_of
+from threadkeep._core.engine.registration import ALL, PAGE, ThreadSnapshot, optimistic, page_of
 from threadkeep._core.engine.rows import visible
 from threadkeep._core.engine.thread_entry import (
     OWN_TAGS,
@@ -36,8 +35,7 @@ from threadkeep._core.engine.thread_entry import (
     is_archived,
     is_there,
 )
-from threadkeep._core.policies import retention as policies
-from threadkeep._core.policies.retention import Retention, check_policy
+from threadkeep._core.policies import Retention, check_policy
 from threadkeep._core.validation import micros
 from threadkeep.errors import CodecError, ConflictError
 from threadkeep.threads.retention.apply import (

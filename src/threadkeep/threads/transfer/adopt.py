@@ -19,12 +19,10 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from threadkeep._core import validation
 from threadkeep._core.codec import Codec
-from threadkeep._core.engine import listing, put
+from threadkeep._core.engine import load, put
 from threadkeep._core.engine.context import Engine, Keyframes, read_manifest
 from threadkeep._core.engine.differences import alike
-from threadkeep._core.engine.listing import Listing
-from threadkeep._core.engine.load import Loaded
-from threadkeep._core.engine.manifest import Manifest
+from threadkeep._core.engine.load import Listing, Loaded
 from threadkeep._core.engine.model import HIDDEN, DropThread, ReadThread, ThreadRows
 from threadkeep._core.engine.operation import (
     CheckpointRef,
@@ -35,6 +33,7 @@ from threadkeep._core.engine.operation import (
     no_progress,
 )
 from threadkeep._core.engine.put import Call, Put, PutWrites
+from threadkeep._core.engine.refs import Manifest
 from threadkeep._core.engine.rows import (
     created_at,
     pack_time,
@@ -291,9 +290,9 @@ class _Adoption:
         """Compare all checkpoints as LangGraph's own saver and ours return them."""
         theirs = yield from external(self.source.saver)
         rest = set(keys)
-        at = listing.begin(Listing(target))
+        at = load.begin(Listing(target))
         while at is not None:
-            page, at = yield from on(self.store, listing.page(self.engine, at))
+            page, at = yield from on(self.store, load.page(self.engine, at))
             for loaded in page:
                 if (loaded.ns, loaded.id) in rest:
                     yield from external(partial(self._compare, theirs, name, loaded))

@@ -20,7 +20,6 @@ import ormsgpack
 from threadkeep._core.codec.introspection import references
 from threadkeep._core.engine.context import NO_CODEC, Keyframes, read_manifest
 from threadkeep._core.engine.elements import Elements
-from threadkeep._core.engine.manifest import Manifest
 from threadkeep._core.engine.model import (
     HIDDEN,
     CheckpointRow,
@@ -30,7 +29,7 @@ from threadkeep._core.engine.model import (
     StoredCheckpoint,
     WriteRow,
 )
-from threadkeep._core.engine.refs import Inline, Ref, Run
+from threadkeep._core.engine.refs import Inline, Manifest, Ref, Run
 from threadkeep._core.engine.rows import Write, counting, manifest_of
 from threadkeep.errors import CorruptionError, ThreadkeepError
 from threadkeep.threads.transfer.allowance import parsed_size

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 from threadkeep._core import validation
 from threadkeep._core.engine.model import DropThread
 from threadkeep._core.engine.operation import Operation, Progress, commit, no_progress
-from threadkeep._core.engine.optimistic import retry
+from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.rows import created_at
 from threadkeep._core.engine.thread_entry import is_archived, is_there
 from threadkeep._run.layered_store import LayeredStore, store_of

@@ -21,8 +21,8 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.operation import Operation, commit
-from threadkeep._core.engine.optimistic import ThreadSnapshot, read_snapshot, retry
 from threadkeep._core.engine.refs import span_of
+from threadkeep._core.engine.registration import ThreadSnapshot, read_snapshot, retry
 from threadkeep._core.engine.thread_entry import is_archived, is_there
 from threadkeep.errors import CodecError, ThreadExistsError
 from threadkeep.threads.transfer.whole_thread import (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kit.engine import exactly
 from kit.values import VALUES, Plain, changes
 
-from threadkeep._core.engine import capture
+from threadkeep._core.engine import differences, shadow
 from threadkeep._core.engine.differences import (
     Piece,
     SeenSequence,
@@ -24,14 +24,14 @@ from threadkeep._core.engine.shadow import Shadow
 @pytest.fixture(params=["compiled", "portable"], scope="module", autouse=True)
 def _both_ways(request):
     """The comparisons as they are compiled, and the same in Python."""
-    before = capture.behind, capture.same_front
+    before = differences.behind, differences.same_front
     if request.param == "portable":
-        capture.behind, capture.same_front = (
-            capture.portable_behind,
-            capture.portable_same_front,
+        differences.behind, differences.same_front = (
+            shadow.portable_behind,
+            shadow.portable_same_front,
         )
     yield
-    capture.behind, capture.same_front = before
+    differences.behind, differences.same_front = before
 
 
 def seen_of(value):

@@ -27,7 +27,7 @@ from langgraph.graph.message import add_messages
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from threadkeep._core.engine import manifest, rows
+from threadkeep._core.engine import refs, rows
 from threadkeep.errors import UnserializableError
 from threadkeep.savers.saver import Saver
 
@@ -182,7 +182,7 @@ def test_housekeeping_decodes_each_row_once(made, monkeypatch, call, counters):
 
         return wrapped
 
-    monkeypatch.setattr(manifest, "decode", counting("manifest", manifest.decode))
+    monkeypatch.setattr(refs, "decode_manifest", counting("manifest", refs.decode_manifest))
     monkeypatch.setattr(rows, "unpack_writes", counting("writes", rows.unpack_writes))
     getattr(saver, call)({"prune": ["t"], "delete_for_runs": ["0"]}[call])
     assert decoded["manifest"] <= 2 * count  # each with its keyframe
@@ -195,8 +195,8 @@ def test_housekeeping_decodes_what_it_keeps_where_no_channel_is_empty(made, monk
     for i in range(60):
         chain.put(n=i)
     decoded = []
-    whole = manifest.decode
-    monkeypatch.setattr(manifest, "decode", lambda *given: decoded.append(1) or whole(*given))
+    whole = refs.decode_manifest
+    monkeypatch.setattr(refs, "decode_manifest", lambda *given: decoded.append(1) or whole(*given))
     saver.prune(["t"])
     assert len(decoded) == 2
 

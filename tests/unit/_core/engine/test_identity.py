@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadkeep._core.engine.capture import (
+from threadkeep._core.engine.shadow import (
     behind,
     portable_behind,
     portable_same_front,

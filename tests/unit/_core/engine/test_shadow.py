@@ -20,7 +20,7 @@ from kit.values import VALUES, Attrs, Mixed, Model, Pair, Plain, Slotted, change
 from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep._core.codec.introspection import layout
-from threadkeep._core.engine import capture as captures
+from threadkeep._core.engine import shadow as captures
 from threadkeep._core.engine import shadow as shadows
 from threadkeep._core.engine.shadow import PortableShadow
 

@@ -11,19 +11,27 @@ from hypothesis import strategies as st
 from kit.engine import exactly
 
 from threadkeep._core import validation
-from threadkeep._core.engine import manifest
-from threadkeep._core.engine.capture import (
+from threadkeep._core.engine import refs
+from threadkeep._core.engine.model import Span
+from threadkeep._core.engine.refs import (
+    Cell,
+    ChannelEntry,
+    Inline,
+    Manifest,
+    Run,
+    numbers,
+    portable_difference,
+    to_wire,
+)
+from threadkeep._core.engine.shadow import (
     behind,
     portable_behind,
 )
-from threadkeep._core.engine.manifest import ChannelEntry, Manifest, numbers, portable_difference
-from threadkeep._core.engine.model import Span
-from threadkeep._core.engine.refs import Cell, Inline, Run, to_wire
 
 from .test_manifest import ENTRY, MANIFESTS, NAMES, SEEN, VERSIONS
 
 compiled = pytest.mark.skipif(
-    manifest.difference is portable_difference, reason="it could not be compiled"
+    refs.difference is portable_difference, reason="it could not be compiled"
 )
 USUAL = Manifest(
     4,
@@ -67,7 +75,7 @@ def parts(written, key):
 
 def assert_same(written, key):
     """Whatever the compiled one answers is what the Python does."""
-    answer = manifest.difference(*parts(written, key))
+    answer = refs.difference(*parts(written, key))
     if answer is not None:
         assert exactly(answer) == exactly(portable_difference(*parts(written, key)))
     return answer
@@ -124,7 +132,7 @@ def test_a_difference_to_what_it_came_from(key, data):
         Manifest(4, {"c": ChannelEntry("2", Run(2, (Span(1, 0, 1), Span(3, 0, 1))))}, {}),
     ],
 )
-@pytest.mark.parametrize("key", [USUAL, manifest.EMPTY])
+@pytest.mark.parametrize("key", [USUAL, refs.EMPTY])
 @compiled
 def test_usual_manifests_are_left_to_the_compiled_one(written, key):
     assert assert_same(written, key) is not None
@@ -147,7 +155,7 @@ def test_unusual_versions_are_left_to_the_python(other):
     ):
         for version in (1, "1"):
             key = Manifest(4, {"a": ChannelEntry(version, ref)}, {"node": {"a": version}})
-            assert manifest.difference(*parts(written, key)) is None
+            assert refs.difference(*parts(written, key)) is None
 
 
 @compiled
@@ -160,8 +168,8 @@ def test_unusual_names_and_mappings_are_left_to_the_python():
         Manifest(4, MappingProxyType({}), {}),
         Manifest(4, {}, {"node": MappingProxyType({})}),
     ):
-        assert manifest.difference(*parts(written, Manifest(4, {}, {}))) is None
-    assert manifest.difference(*parts(Manifest(4, {}, {}), Manifest(4, odd, {}))) is None
+        assert refs.difference(*parts(written, Manifest(4, {}, {}))) is None
+    assert refs.difference(*parts(Manifest(4, {}, {}), Manifest(4, odd, {}))) is None
 
 
 def test_what_fails_fails_in_both():
@@ -170,7 +178,7 @@ def test_what_fails_fails_in_both():
 
     several = Run(2, (Span(1, 0, 1), Span(3, 0, 1)))
     given = [{"a": ChannelEntry(1, several)}, {}, {}, {}, {}, {}, refuse]
-    for ways in (manifest.difference, portable_difference):
+    for ways in (refs.difference, portable_difference):
         with pytest.raises(LookupError):
             ways(*given)
 
@@ -189,8 +197,8 @@ def test_nothing_is_kept_or_lost():
     before = counts()
     for _ in range(100):
         for key in keys:
-            manifest.difference(entries, seen, key, {}, numbered, numbered, to_wire)
-            manifest.difference(odd, seen, key, {}, numbered, numbered, to_wire)
+            refs.difference(entries, seen, key, {}, numbered, numbered, to_wire)
+            refs.difference(odd, seen, key, {}, numbered, numbered, to_wire)
     assert counts() == before
 
 

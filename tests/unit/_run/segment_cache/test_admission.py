@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from threadkeep._core.engine.model import Batch, Segment
-from threadkeep._core.policies.tiering import HotTier
+from threadkeep._core.policies import HotTier
 from threadkeep._run.segment_cache import admission
 from threadkeep._run.segment_cache.admission import (
     Admission,

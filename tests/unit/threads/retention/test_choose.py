@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadkeep import Retention
+from threadkeep._core import policies as policy
 from threadkeep._core.engine.model import HIDDEN, CheckpointRow, Child, StoredCheckpoint, WriteRow
 from threadkeep._core.engine.refs import Inline
 from threadkeep._core.engine.rows import pack_writes, with_body
-from threadkeep._core.policies import retention as policy
 from threadkeep.errors import CorruptionError, InvalidArgumentError, NewerFormatError
 from threadkeep.threads.retention.choose import (
     GRACE,

@@ -10,7 +10,7 @@ from codec_local_classes import HERE, instances, make_classes
 from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep._core.codec import NativeCodec, Registry
-from threadkeep._core.codec.raw import Raw, RawCodec
+from threadkeep._core.codec.codecs import Raw, RawCodec
 from threadkeep.errors import CorruptionError, UnknownTypeError, UnserializableError
 from threadkeep.threads.diff.records import plain
 from threadkeep.threads.diff.values import differences

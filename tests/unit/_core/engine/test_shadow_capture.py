@@ -17,9 +17,9 @@ from kit.values import VALUES, Mixed, Model, Pair, Slotted, changes
 from langchain_core.messages import HumanMessage
 from pydantic import BaseModel
 
-from threadkeep._core.engine import capture as captures
+from threadkeep._core.engine import shadow as captures
 from threadkeep._core.engine import shadow as shadows
-from threadkeep._core.engine.capture import is_state
+from threadkeep._core.engine.shadow import is_state
 
 BOTH = list(dict.fromkeys([shadows.copy_and_watch, shadows.portable_copy_and_watch]))
 still: Any = shadows.copy_and_watch
