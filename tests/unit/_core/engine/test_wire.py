@@ -28,7 +28,7 @@ from threadkeep._core.engine.shadow import (
     portable_behind,
 )
 
-from .test_manifest import ENTRY, MANIFESTS, NAMES, SEEN, VERSIONS
+from .test_refs_manifest import ENTRY, MANIFESTS, NAMES, SEEN, VERSIONS
 
 compiled = pytest.mark.skipif(
     refs.difference is portable_difference, reason="it could not be compiled"
