@@ -20,7 +20,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from threadkeep._core.engine.usage import Counters
-from threadkeep.monitor.counters import METRICS
+from threadkeep.monitor.exports import METRICS
 
 PROGRAM = Path(__file__).parents[1] / "kit" / "workers.py"
 TURNS = 24

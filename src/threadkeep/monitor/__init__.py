@@ -6,10 +6,8 @@ from threadkeep.monitor.advice import Advice, aadvise, advise
 from threadkeep.monitor.alerts import Alert, Thresholds
 from threadkeep.monitor.exports import Sink
 from threadkeep.monitor.monitor import Monitor, Snapshot
-from threadkeep.monitor.observe import ObservedSaver, observe
-from threadkeep.monitor.observe_items import ObservedCache, ObservedStore
-from threadkeep.monitor.probes import Storage, ThreadSize
-from threadkeep.monitor.window import Rates
+from threadkeep.monitor.observe import ObservedCache, ObservedSaver, ObservedStore, observe
+from threadkeep.monitor.probes import Rates, Storage, ThreadSize
 from threadkeep.threads.statistics import Stats, astats, stats
 
 __all__ = [

@@ -1,54 +1,49 @@
-"""Exports of the operations of what is observed: to sinks, spans and logs."""
+"""Exports of observed operations to sinks, spans and logs; counters as metrics."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
+from threadkeep._core.engine.usage import Counters
 from threadkeep._core.texts import shown
+from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import invalid
 
-if TYPE_CHECKING:
-    from threadkeep.monitor import opentelemetry, prometheus
-
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 _log = logging.getLogger("threadkeep")
 
 
 class Sink(Protocol):
-    """Receiver of measurements. Called after each operation, from whatever thread runs it."""
+    """Receiver of measurements, called after each operation by the thread that ran it."""
 
     def record(self, operation: str, seconds: float, error: BaseException | None) -> None:
-        """Take note of an operation. Quick: the caller waits for it.
+        """Receive the measurement of an operation. Must be quick: the caller waits for it.
 
         Args:
-            operation: the method, such as "put" or "get_tuple"; that of an async variant, too. Of a
-                store or cache with its kind: "store.put", "cache.get".
-            seconds: how long it took.
-            error: the error that it ended with; None if it succeeded.
+            operation: the method, such as "put" or "get_tuple", also for its async variant. For
+                stores and caches with their kind: "store.put", "cache.get".
+            seconds: its duration.
+            error: the error that ended it; None if it succeeded.
         """
 
 
 class Exports:
-    """Exports of what is observed, and of its clones."""
+    """Receivers of the operations of an observed saver, store or cache and of its clones."""
 
     def __init__(self, observed: object, backend: str) -> None:
         self.observed = observed
         self.backend = backend
         self.sinks: tuple[Sink, ...] = ()
-        self.spans: opentelemetry.Spans | None = None
+        self.start_span: Callable[..., Callable[[BaseException | None], None]] | None = None
         self.logs: Logs | None = None
         self.lock = threading.Lock()
-
-    def add(
-        self, metrics: prometheus.PrometheusMetrics | opentelemetry.OpenTelemetryMetrics
-    ) -> None:
-        """Export to these metrics, too."""
-        metrics.totals.add(self.observed, self.backend, self)
-        self.sinks += (metrics.sink(self.backend),)
 
 
 class Operation:
@@ -66,21 +61,21 @@ class Operation:
 
     def __enter__(self) -> None:
         self._end_span = None
-        if (spans := self._exports.spans) is not None:
+        if (start := self._exports.start_span) is not None:
             thread, is_current = thread_of(self._subject), self._is_current
             self._end_span = _guarded(
-                "tracer", spans.start, self._operation, thread, is_current=is_current
+                "tracer", start, self._operation, thread, is_current=is_current
             )
         self._began = perf_counter()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         seconds = perf_counter() - self._began
-        if kind is GeneratorExit:  # a listing that its reader has left
+        if kind is GeneratorExit:  # (the reader of a listing stopped early)
             error = None
         for sink in self._exports.sinks:
             try:
                 sink.record(self._operation, seconds, error)
-            except Exception:  # noqa: BLE001 - sinks are other people's, and the save is made
+            except Exception:  # noqa: BLE001 - sinks of users raise what they like
                 _log.exception("A sink of an observed saver failed: %r", sink)
         if (logs := self._exports.logs) is not None:
             _guarded("logger", logs.record, self._operation, self._subject, seconds, error)
@@ -89,7 +84,7 @@ class Operation:
 
 
 class Observed:
-    """Base of what is observed, with its sinks."""
+    """Base of observed savers, stores and caches, with their sinks."""
 
     _exports: Exports
 
@@ -102,23 +97,23 @@ class Observed:
                 self._exports.sinks += (sink,)
 
     def remove_sink(self, sink: Sink) -> None:
-        """Remove a receiver of measurements; nothing if it is not there."""
+        """Remove a receiver of measurements, if it was added."""
         with self._exports.lock:
             sinks = self._exports.sinks
             self._exports.sinks = tuple([one for one in sinks if one is not sink])
 
 
 def _guarded(name: str, call: Callable[..., T], *args: Any, **options: Any) -> T | None:
-    """Call what is the program's. A failure is logged, and fails no operation."""
+    """Call code of the program. A failure is logged, and does not fail the operation."""
     try:
         return call(*args, **options)
-    except Exception:  # noqa: BLE001 - tracers and loggers are other people's
+    except Exception:  # noqa: BLE001 - tracers and loggers of users raise what they like
         _log.exception("The %s of an observed saver failed.", name)
         return None
 
 
 def thread_of(subject: object) -> str | None:
-    """Return the id of the thread that a config, or an id, names; None if it names none."""
+    """Return the thread id in a config, or the id itself; None if there is none."""
     if isinstance(subject, str):
         return subject
     try:
@@ -168,9 +163,129 @@ class Logs:
         text += ", thread %s" if "thread_id" in fields else ""
         text += ": %s" if "error" in fields else ""
         logger, options = self._logger, {"extra": fields}
-        if isinstance(logger, logging.LoggerAdapter):  # (whose fields would replace these)
+        if isinstance(logger, logging.LoggerAdapter):  # (its own fields would replace these)
             text, processed = logger.process(text, options)
             options = {**processed, "extra": {**(processed.get("extra") or {}), **fields}}
             logger = logger.logger
         values = [shown(one) if isinstance(one, str) else one for one in fields.values()]
         logger.log(level, text, *values, **options)
+
+
+# -- counters as metrics ---------------------------------------------------------------
+
+
+class Metric(NamedTuple):
+    """Exported metric: the attribute of `Counters` for each tuple of label values."""
+
+    name: str
+    help: str
+    attributes: Mapping[tuple[str, ...], str]
+    labels: tuple[str, ...] = ()
+    gauge: Literal["", "sum", "max"] = ""
+    """For a value that also falls: how the values of several processes become one."""
+
+
+def _cache_metric(name: str, help: str, counter: str) -> Metric:
+    attributes: dict[tuple[str, ...], str] = {
+        ("working_set",): f"working_set_{counter}",
+        ("segments",): f"cache_{counter}",
+        ("results",): f"result_{counter}",
+        ("vectors",): f"vector_{counter}",
+    }
+    return Metric(name, help, attributes, labels=("cache",))
+
+
+METRICS = (
+    Metric("written_bytes", "Bytes that saves stored.", {(): "written_bytes"}),
+    Metric(
+        "saved_bytes",
+        "Estimated bytes saved compared with storing each full state.",
+        {(): "saved_bytes"},
+    ),
+    _cache_metric("cache_hits", "Values found in a cache.", "hits"),
+    _cache_metric("cache_misses", "Values not found in a cache.", "misses"),
+    Metric(
+        "cache_evictions",
+        "Values that a cache removed to stay within its limits.",
+        {("results",): "result_evictions"},
+        labels=("cache",),
+    ),
+    Metric("embedding_calls", "Calls of the embedding model.", {(): "embedding_calls"}),
+    Metric(
+        "embedding_failures", "Failed calls of the embedding model.", {(): "embedding_failures"}
+    ),
+    Metric("conflicts", "Runs that met another run of their thread.", {(): "conflicts"}),
+    Metric("retries", "Repeated calls of the store.", {(): "retries"}),
+    Metric("queued_saves", "Saves in the write-behind queue.", {(): "queued"}, gauge="sum"),
+    Metric("queued_bytes", "Bytes in the write-behind queue.", {(): "queued_bytes"}, gauge="sum"),
+    Metric(
+        "queue_used_ratio",
+        "Part of max_pending_bytes that the fullest queue takes.",
+        {(): "queue_used"},
+        gauge="max",
+    ),
+)
+
+
+class Totals(ResetInChild):
+    """Counters of savers, stores and caches, summed by backend.
+
+    A saver that is gone keeps its last counts, so that counters never decrease.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[weakref.ref[Any], tuple[str, Counters]] = {}
+        self._gone: dict[str, Counters] = {}
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+
+    def add(self, saver: object, backend: str, observer: object) -> None:
+        """Count a saver, store or cache, once; ignore it if it has no counters.
+
+        Its counters are read a last time when the observer is collected.
+        """
+        counters = getattr(saver, "counters", None)
+        if callable(counters):
+            owner = getattr(counters, "__self__", saver)  # (delegates pass the call on)
+            ref = weakref.ref(owner)
+            with self._lock:
+                self._last.setdefault(ref, (backend, Counters()))
+            weakref.finalize(observer, self._see, ref, owner).atexit = False
+
+    def _see(self, ref: weakref.ref[Any], saver: Any) -> Counters:
+        """Read the counters of a saver. Takes no lock: the garbage collector may call this."""
+        counters: Counters = saver.counters()
+        self._last[ref] = self._last[ref][0], counters
+        return counters
+
+    def read(self) -> dict[str, Counters]:
+        """Return the sums by backend."""
+        with self._lock:
+            totals = dict(self._gone)
+            for ref in list(self._last):
+                saver = ref()
+                backend, last = self._last[ref]
+                if saver is not None:
+                    last = self._see(ref, saver)
+                else:
+                    last = replace(last, queued=0, queued_bytes=0, queue_used=0.0)
+                    self._gone[backend] = self._gone.get(backend, Counters()) + last
+                    del self._last[ref]
+                totals[backend] = totals.get(backend, Counters()) + last
+            return totals
+
+
+def made_once(make: Callable[[K], T]) -> Callable[[K], T]:
+    """Return a function that calls `make` once for each key, as long as the key exists."""
+    lock = threading.Lock()
+    known: weakref.WeakKeyDictionary[K, T] = weakref.WeakKeyDictionary()
+
+    def get(key: K) -> T:
+        with lock:
+            if key not in known:
+                known[key] = make(key)
+            return known[key]
+
+    return get

@@ -24,8 +24,7 @@ from threadkeep._run.layers.driver import Workflow, sync_and_async
 from threadkeep.errors import invalid
 from threadkeep.monitor.alerts import Alert, Alerts, Reading, Thresholds, channels, is_callback
 from threadkeep.monitor.observe import ObservedSaver, observe
-from threadkeep.monitor.probes import Canary, Storage, StorageHistory
-from threadkeep.monitor.window import Rates, Window
+from threadkeep.monitor.probes import Canary, Rates, Storage, StorageHistory, Window
 
 _WINDOW = 10  # intervals that the window of operations covers
 _STORAGE_EVERY = 10  # intervals between two measurements of sizes

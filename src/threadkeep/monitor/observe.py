@@ -1,10 +1,11 @@
-"""Observation of savers, stores and caches: each operation is timed, and exported."""
+"""Observation of savers, stores and caches: each operation is timed and exported."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.cache.base import BaseCache
@@ -13,14 +14,17 @@ from langgraph.store.base import BaseStore
 
 from threadkeep._core import validation
 from threadkeep._run.delegate import Delegate, behind
+from threadkeep._run.layers.driver import Closing
 from threadkeep.errors import invalid
 from threadkeep.monitor.exports import Exports, Logs, Observed, Operation, Sink
-from threadkeep.monitor.observe_items import ObservedCache, ObservedStore
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
     from opentelemetry.trace import Tracer
     from prometheus_client import CollectorRegistry
+
+    from threadkeep.monitor.opentelemetry import OpenTelemetryMetrics
+    from threadkeep.monitor.prometheus import PrometheusMetrics
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,7 +35,7 @@ def _named(options: dict[str, Any]) -> object:
 
 
 def _plain(name: str, given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments of a call with ids in place of configs that name threads."""
+    """Return the arguments of a call with thread ids in place of configs."""
     if name in {"delete_thread", "copy_thread"}:
         return tuple(map(validation.thread_in, given))
     if name == "prune" and given:
@@ -40,19 +44,28 @@ def _plain(name: str, given: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _timed(
-    method: Callable[P, T],
+    method: Callable[P, T], kind: str = ""
 ) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
-    """Return a method that times the one of the same name of the saver inside, and its variant."""
-    name, awaited = method.__name__, f"a{method.__name__}"
+    """Return a method that times the inner object's method, and its async variant.
 
-    @wraps(method)
+    Args:
+        method: the method of LangGraph's base class.
+        kind: what precedes the operation's name, such as "store."; "" for savers.
+    """
+    name, awaited = method.__name__, f"a{method.__name__}"
+    operation = f"{kind}{name}"
+    base = {"": BaseCheckpointSaver, "store.": BaseStore, "cache.": BaseCache}[kind]
+
+    @wraps(method, updated=())  # (without the mark of an abstract method)
     def timed(self: Any, *args: Any, **options: Any) -> Any:
-        with Operation(self._exports, name, args[0] if args else _named(options)):
+        subject = None if kind else args[0] if args else _named(options)
+        with Operation(self._exports, operation, subject):
             return getattr(self._inner, name)(*_plain(name, args), **options)
 
-    @wraps(getattr(BaseCheckpointSaver, awaited))
+    @wraps(getattr(base, awaited), updated=())
     async def variant(self: Any, *args: Any, **options: Any) -> Any:
-        with Operation(self._exports, name, args[0] if args else _named(options)):
+        subject = None if kind else args[0] if args else _named(options)
+        with Operation(self._exports, operation, subject):
             return await getattr(self._inner, awaited)(*_plain(name, args), **options)
 
     return cast("tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]", (timed, variant))
@@ -61,7 +74,7 @@ def _timed(
 class ObservedSaver(Observed, Delegate):
     """A saver whose operations are observed, as `observe` returns it.
 
-    The methods of `BaseCheckpointSaver` are measured; all others are those of the saver inside.
+    The methods of `BaseCheckpointSaver` are measured; all others belong to the inner saver.
     """
 
     def __init__(self, saver: BaseCheckpointSaver[Any], backend: str) -> None:
@@ -81,7 +94,7 @@ class ObservedSaver(Observed, Delegate):
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
         """See `BaseCheckpointSaver`. Measured until it is exhausted or closed."""
-        # (its span is not the current one: the reader's own work is not part of it)
+        # (not the current span: the reader's own work is not part of it)
         with Operation(self._exports, "list", config, is_current=False):
             yield from self._inner.list(config, **options)
 
@@ -94,46 +107,85 @@ class ObservedSaver(Observed, Delegate):
                 yield found
 
 
-@overload
-def observe(
-    saver: BaseCheckpointSaver[Any],
-    *,
-    registry: CollectorRegistry | None = ...,
-    opentelemetry: bool = ...,
-    tracer: Tracer | None = ...,
-    meter: Meter | None = ...,
-    logger: Any = ...,
-    sinks: Iterable[Sink] = ...,
-    backend: str | None = ...,
-) -> ObservedSaver: ...
+class _Front(Observed, Closing):
+    """Front of a store or cache. Attributes that it lacks are those of the inner one."""
+
+    _inner: Any
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+    def close(self) -> None:
+        """Close the inner store or cache, if it can be closed."""
+        if hasattr(self._inner, "close"):
+            self._inner.close()
+
+    async def aclose(self) -> None:
+        """Async variant of `close`."""
+        close = getattr(self._inner, "aclose", getattr(self._inner, "close", None))
+        closed = None if close is None else close()
+        if isawaitable(closed):
+            await closed
+
+
+class ObservedStore(_Front, BaseStore):
+    """A store whose operations are observed, as `observe` returns it.
+
+    The methods of `BaseStore` are measured, as "store.get" and so on; all others belong to the
+    inner store.
+    """
+
+    def __init__(self, store: BaseStore, backend: str) -> None:
+        self._inner, self._exports = store, Exports(store, backend)
+        self.supports_ttl = store.supports_ttl
+        self.ttl_config = store.ttl_config
+
+    get, aget = _timed(BaseStore.get, "store.")
+    search, asearch = _timed(BaseStore.search, "store.")
+    put, aput = _timed(BaseStore.put, "store.")
+    delete, adelete = _timed(BaseStore.delete, "store.")
+    list_namespaces, alist_namespaces = _timed(BaseStore.list_namespaces, "store.")
+    batch, abatch = _timed(BaseStore.batch, "store.")
+
+
+class ObservedCache(_Front, BaseCache[Any]):
+    """A cache of node results whose operations are observed, as `observe` returns it.
+
+    The methods of `BaseCache` are measured, as "cache.get" and so on; all others belong to the
+    inner cache.
+    """
+
+    def __init__(self, cache: BaseCache[Any], backend: str) -> None:
+        self._inner, self._exports = cache, Exports(cache, backend)
+        super().__init__(serde=cache.serde)
+
+    get, aget = _timed(BaseCache[Any].get, "cache.")
+    set, aset = _timed(BaseCache[Any].set, "cache.")
+    clear, aclear = _timed(BaseCache[Any].clear, "cache.")
+
+
+class _Options(TypedDict, total=False):
+    registry: CollectorRegistry | None
+    opentelemetry: bool
+    tracer: Tracer | None
+    meter: Meter | None
+    logger: Any
+    sinks: Iterable[Sink]
+    backend: str | None
 
 
 @overload
-def observe(
-    saver: BaseStore,
-    *,
-    registry: CollectorRegistry | None = ...,
-    opentelemetry: bool = ...,
-    tracer: Tracer | None = ...,
-    meter: Meter | None = ...,
-    logger: Any = ...,
-    sinks: Iterable[Sink] = ...,
-    backend: str | None = ...,
-) -> ObservedStore: ...
+def observe(saver: BaseCheckpointSaver[Any], **options: Unpack[_Options]) -> ObservedSaver: ...
 
 
 @overload
-def observe(
-    saver: BaseCache[Any],
-    *,
-    registry: CollectorRegistry | None = ...,
-    opentelemetry: bool = ...,
-    tracer: Tracer | None = ...,
-    meter: Meter | None = ...,
-    logger: Any = ...,
-    sinks: Iterable[Sink] = ...,
-    backend: str | None = ...,
-) -> ObservedCache: ...
+def observe(saver: BaseStore, **options: Unpack[_Options]) -> ObservedStore: ...
+
+
+@overload
+def observe(saver: BaseCache[Any], **options: Unpack[_Options]) -> ObservedCache: ...
 
 
 def observe(
@@ -147,46 +199,59 @@ def observe(
     sinks: Iterable[Sink] = (),
     backend: str | None = None,
 ) -> ObservedSaver | ObservedStore | ObservedCache:
-    """Return a saver, store or cache that does what the other one does, and exports what it costs.
+    """Return the same saver, store or cache with metrics, spans and logs of its operations.
 
-    Counts, errors and durations of the methods of `BaseCheckpointSaver`, `BaseStore` or
-    `BaseCache`, sync and async, to what is named here and nothing else. No content is exported.
+    Exports counts, errors and durations of the methods of `BaseCheckpointSaver`, `BaseStore` or
+    `BaseCache`, sync and async, only to the receivers named here. No content is exported.
 
     Args:
         saver: any LangGraph saver, store or cache; closed with this one.
-        registry: a registry of `prometheus_client`, in which the metrics `threadkeep_*` are.
-            All that is observed may share one.
-        opentelemetry: spans and metrics by the program's own tracer and meter providers, where
-            `tracer` or `meter` is None.
-        tracer: spans by this tracer of OpenTelemetry, as children of the current span.
-        meter: the metric `db.client.operation.duration` by this meter of OpenTelemetry.
-        logger: a logger of `logging` or `structlog`: an event for each operation, at level debug,
-            and at level warning for those that fail.
+        registry: a registry of `prometheus_client` for the metrics `threadkeep_*`. Several savers,
+            stores and caches may share it.
+        opentelemetry: use the program's own tracer and meter providers if `tracer` or `meter` is
+            None.
+        tracer: a tracer of OpenTelemetry, for spans that are children of the current span.
+        meter: a meter of OpenTelemetry, for the metric `db.client.operation.duration`.
+        logger: a logger of `logging` or `structlog`: one event per operation, at level debug, or
+            warning if it failed.
         sinks: further receivers of measurements; see `Sink`.
-        backend: the store's name in what is exported; None finds it out ("sqlite", "postgresql",
-            "redis", "memory" and so on).
+        backend: the database's exported name; None derives it from the class ("sqlite",
+            "postgresql", "redis", "memory" and so on).
 
     Raises:
         InvalidArgumentError: an argument is invalid.
-        OpenError: a library that is needed is not installed.
+        OpenError: a library is not installed.
     """
     if not isinstance(sinks, Iterable):
         raise invalid("sinks", sinks, "Use a list of objects with record().")
     if backend is not None and not validation.text("backend", backend):
         raise invalid("backend", backend, "Use the store's name, or None.")
     observed = _observed(saver, backend)
-    exports = observed._exports  # noqa: SLF001 - made here
+    exports = observed._exports  # noqa: SLF001 - created here
     if registry is not None:
         from threadkeep.monitor import prometheus  # noqa: PLC0415 - of an extra
 
-        exports.add(prometheus.metrics_of(registry))
+        _export(exports, prometheus.metrics_of(registry))
     if validation.flag("opentelemetry", opentelemetry) or tracer is not None or meter is not None:
-        _export_to_opentelemetry(exports, tracer, meter, is_global=opentelemetry)
+        from threadkeep.monitor import opentelemetry as telemetry  # noqa: PLC0415 - of an extra
+
+        if opentelemetry:
+            own_tracer, own_meter = telemetry.tracer_and_meter()
+            tracer, meter = tracer or own_tracer, meter or own_meter
+        if meter is not None:
+            _export(exports, telemetry.metrics_of(meter))
+        if tracer is not None:
+            exports.start_span = telemetry.Spans(tracer, exports.backend).start
     for sink in sinks:
         observed.add_sink(sink)
     if logger is not None:
         exports.logs = Logs(logger, exports.backend)
     return observed
+
+
+def _export(exports: Exports, metrics: PrometheusMetrics | OpenTelemetryMetrics) -> None:
+    metrics.totals.add(exports.observed, exports.backend, exports)
+    exports.sinks += (metrics.sink(exports.backend),)
 
 
 def _observed(saver: object, backend: str | None) -> ObservedSaver | ObservedStore | ObservedCache:
@@ -200,23 +265,9 @@ def _observed(saver: object, backend: str | None) -> ObservedSaver | ObservedSto
     raise invalid("saver", saver, "Use a LangGraph saver, store or cache.")
 
 
-def _export_to_opentelemetry(
-    exports: Exports, tracer: Tracer | None, meter: Meter | None, *, is_global: bool
-) -> None:
-    from threadkeep.monitor import opentelemetry  # noqa: PLC0415 - of an extra
+# -- names of databases ----------------------------------------------------------------
 
-    if is_global:
-        own_tracer, own_meter = opentelemetry.tracer_and_meter()
-        tracer, meter = tracer or own_tracer, meter or own_meter
-    if meter is not None:
-        exports.add(opentelemetry.metrics_of(meter))
-    if tracer is not None:
-        exports.spans = opentelemetry.Spans(tracer, exports.backend)
-
-
-# -- what is observed ------------------------------------------------------------------
-
-_BACKENDS = {  # by a part of the name of a class; the values are OpenTelemetry's names
+_BACKENDS = {  # part of a class name: OpenTelemetry's name of the database
     "sqlite": "sqlite",
     "postgres": "postgresql",
     "redis": "redis",
@@ -230,7 +281,7 @@ _BACKENDS = {  # by a part of the name of a class; the values are OpenTelemetry'
 
 
 def backend_of(saver: object) -> str:
-    """Return the name of the database of a saver, store or cache, by the name of its class."""
+    """Return the database of a saver, store or cache, by the name of its class."""
     saver = behind(saver)
     store = getattr(saver, "backend", saver)
     for cls in type(store).__mro__:

@@ -1,6 +1,6 @@
 """Spans and metrics of observed savers by OpenTelemetry's API, without an SDK.
 
-Names are those of the semantic conventions for databases; beyond them "threadkeep.".
+Names are those of the semantic conventions for databases; other names begin with "threadkeep.".
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from importlib import metadata
 
 from threadkeep._stores.extras import extra
 from threadkeep.errors import invalid
-from threadkeep.monitor import counters
-from threadkeep.monitor.counters import METRICS, Totals, made_once
+from threadkeep.monitor import exports
+from threadkeep.monitor.exports import METRICS, Totals, made_once
 
 with extra("OpenTelemetry", "monitor"):
     from opentelemetry import context, metrics, trace
@@ -24,12 +24,12 @@ BOUNDARIES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10)
 """Bucket boundaries that the conventions recommend, in seconds."""
 
 SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
-"""Version of the conventions whose names are used."""
+"""Version of the conventions."""
 
 
 @cache
 def tracer_and_meter() -> tuple[Tracer, Meter]:
-    """Return those of the program's own providers."""
+    """Return a tracer and a meter of the global providers."""
     name, version = "threadkeep", metadata.version("threadkeep")
     return (
         trace.get_tracer(name, version, schema_url=SCHEMA),
@@ -38,7 +38,7 @@ def tracer_and_meter() -> tuple[Tracer, Meter]:
 
 
 def attributes_of(backend: str, operation: str) -> dict[str, str]:
-    """Return the attributes of an operation, for spans and metrics."""
+    """Return the attributes of an operation for spans and metrics."""
     return {"db.system.name": backend, "db.operation.name": operation}
 
 
@@ -46,10 +46,10 @@ def attributes_of(backend: str, operation: str) -> dict[str, str]:
 
 
 class OpenTelemetryMetrics:
-    """Metrics of all observed savers of one meter. Their own counters are read by callbacks.
+    """Metrics of all observed savers of one meter. Callbacks read the counters of the savers.
 
     Raises:
-        InvalidArgumentError: it is no meter.
+        InvalidArgumentError: it is not a meter.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -72,10 +72,10 @@ class OpenTelemetryMetrics:
             create(f"threadkeep.{metric.name}", [partial(self._observe, metric)], unit, metric.help)
 
     def sink(self, backend: str) -> DurationSink:
-        """Return a sink for a saver."""
+        """Return the sink of one observed saver, store or cache."""
         return DurationSink(self._durations, backend)
 
-    def _observe(self, metric: counters.Metric, _: CallbackOptions) -> Iterator[Observation]:
+    def _observe(self, metric: exports.Metric, _: CallbackOptions) -> Iterator[Observation]:
         for backend, found in self.totals.read().items():
             for values, attribute in metric.attributes.items():
                 labels = dict(zip(metric.labels, values, strict=True))
@@ -111,7 +111,7 @@ class Spans:
             raise invalid("tracer", tracer, "Use a Tracer of OpenTelemetry.")
         self._tracer = tracer
         self._backend = backend
-        # (as the conventions have it for databases in the memory of the process)
+        # (the conventions ask for this if the database is in the process)
         self._kind = SpanKind.INTERNAL if backend == "memory" else SpanKind.CLIENT
 
     def start(
@@ -129,7 +129,7 @@ class Spans:
 def _end(span: Span, token: Token[context.Context] | None, error: BaseException | None) -> None:
     if token is not None:
         context.detach(token)
-    if error is not None:  # (its type alone: its text may quote content)
+    if error is not None:  # (only its type: its text may quote content)
         span.set_attribute("error.type", type(error).__qualname__)
         span.set_status(Status(StatusCode.ERROR))
     span.end()

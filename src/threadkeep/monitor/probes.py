@@ -1,14 +1,17 @@
-"""Probes of a store: a canary, which is written, read back, compared and removed, and sizes."""
+"""Measurements of a store: a canary, sizes, and a sliding window of operations."""
 
 from __future__ import annotations
 
 import random
 import secrets
 from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from math import ceil
+from statistics import linear_regression
 from time import time as _now
 from typing import Any, cast
 
@@ -23,21 +26,25 @@ from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._run.delegate import behind
 from threadkeep._run.layered_store import LayeredStore
 from threadkeep._run.layers.driver import Workflow, on
-from threadkeep.errors import ConflictError, CorruptionError
-from threadkeep.monitor.window import SAMPLES, days_until, growth_per_day
+from threadkeep.errors import (
+    ConflictError,
+    CorruptionError,
+    InvalidArgumentError,
+    InvalidConfigError,
+)
 
 NS = f"{OWN_NS}canary"
 _THREADS = [f"{NS}-{number:02}" for number in range(32)]
 _TRIES = 5
-_ABANDONED = 600  # seconds after which a canary is that of a monitor that crashed
+_ABANDONED = 600  # seconds after which the monitor of a canary has crashed
 _CHANNEL = "canary"
 
 
 class Canary:
     """Canary of a store, on one of 32 threads that only canaries use.
 
-    They are few and known by name, so that what a crash left is found in any store, without a
-    search.
+    The threads have fixed names, so that the next monitor finds and removes what a crash left in
+    any store, without a search.
     """
 
     def __init__(self, saver: BaseCheckpointSaver[Any]) -> None:
@@ -45,14 +52,14 @@ class Canary:
         self._inner = behind(saver)
 
     def probe(self) -> Workflow[None]:
-        """Write, read back, compare and delete.
+        """Write a canary, read it back, compare and delete it.
 
-        What looks like a loss may be another monitor, on the same thread at the same time: it is
-        tried again on others.
+        Another monitor on the same thread looks like data loss, so a failed comparison is repeated
+        on other threads.
 
         Raises:
-            CorruptionError: what was read is not what was written.
-            Exception: the saver's own.
+            CorruptionError: the canary was not read back as it was written.
+            Exception: any error of the saver.
         """
         *some, last = random.sample(_THREADS, _TRIES)
         for thread in some:
@@ -92,7 +99,7 @@ class Canary:
             raise CorruptionError("The canary was not read back as it was written.")
 
     def remove_abandoned(self) -> Workflow[None]:
-        """Remove what canaries of monitors that crashed have left."""
+        """Remove canaries of monitors that crashed."""
         for thread in _THREADS:
             found = yield from _call(self._inner, "get_tuple", _config(thread))
             if found is not None:
@@ -123,6 +130,98 @@ def _store(saver: Any) -> LayeredStore | None:
     return store if isinstance(store, LayeredStore) else None
 
 
+# -- the window --------------------------------------------------------------------------
+
+SAMPLES = 300
+DAY = 86400
+_LEAST_SPAN = 3600  # seconds of sizes that a growth needs
+_CALLERS_OWN = (ConflictError, InvalidArgumentError, InvalidConfigError)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Operations in a window; times in seconds, None without operations.
+
+    `per_second` is None within the first second.
+    """
+
+    operations: int = 0
+    failures: int = 0
+    per_second: float | None = None
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+    @property
+    def error_rate(self) -> float | None:
+        """The part of the operations that failed, 0 to 1."""
+        return self.failures / self.operations if self.operations else None
+
+
+class Window:
+    """Sink that keeps the newest 300 operations, up to an age. Takes no lock.
+
+    Args:
+        seconds: the age at which an operation leaves the window.
+        clock: returns monotonic seconds.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._began = clock()
+        self._samples: deque[tuple[float, float, bool]] = deque(maxlen=SAMPLES)
+
+    def record(self, operation: str, seconds: float, error: BaseException | None) -> None:
+        """Add an operation. Callers' mistakes, conflicts and cancellations are not failures."""
+        del operation
+        has_failed = isinstance(error, Exception) and not isinstance(error, _CALLERS_OWN)
+        self._samples.append((self._clock(), seconds, has_failed))
+
+    def rates(self) -> Rates:
+        """Return the rates of the operations in the window."""
+        now = self._clock()
+        since = max(now - self._seconds, self._began)
+        # (a copy, as other threads keep recording)
+        samples = [one for one in self._samples.copy() if one[0] >= since]
+        if len(samples) == SAMPLES:
+            since = samples[0][0]
+        passed = now - since
+        is_known = passed > 0 and (passed >= 1 or len(samples) == SAMPLES)
+        times = sorted([one[1] for one in samples])
+        return Rates(
+            operations=len(samples),
+            failures=sum([one[2] for one in samples]),
+            per_second=len(samples) / passed if is_known else None,
+            p50=_percentile(times, 0.50),
+            p95=_percentile(times, 0.95),
+            p99=_percentile(times, 0.99),
+        )
+
+
+def _percentile(ordered: list[float], part: float) -> float | None:
+    """Return the smallest value not below this part of all values; None without values."""
+    return ordered[ceil(part * len(ordered)) - 1] if ordered else None
+
+
+def growth_per_day(sizes: Iterable[tuple[float, int]]) -> float | None:
+    """Return the growth of sizes at times in seconds, in bytes a day (least squares).
+
+    None within the first hour.
+    """
+    times, values = zip(*sizes, strict=True)
+    if times[-1] - times[0] < _LEAST_SPAN:
+        return None
+    return linear_regression(times, values).slope * DAY
+
+
+def days_until(size: int, per_day: float | None, limit: int | None) -> float | None:
+    """Return the days until a size reaches a limit; None without growth or limit."""
+    if limit is None or not per_day or per_day <= 0:
+        return None
+    return max(limit - size, 0) / per_day
+
+
 # -- sizes -------------------------------------------------------------------------------
 
 _LARGEST = 100  # threads whose growth is followed
@@ -135,8 +234,8 @@ class ThreadSize:
     Args:
         thread: its id.
         bytes: about what its rows and segments hold, as stored.
-        growth_per_day: bytes a day; None until it was followed for an hour.
-        days_left: days until it reaches `max_thread_bytes`, if it grows on like this.
+        growth_per_day: bytes a day; None in the first hour.
+        days_left: days until it reaches `max_thread_bytes` at this growth.
     """
 
     thread: str
@@ -150,8 +249,8 @@ class Storage:
     """Size of a store.
 
     Args:
-        bytes: what all of it takes, with the store's own overhead and free space.
-        growth_per_day: bytes a day; None until it was followed for an hour.
+        bytes: all of it, with the store's own overhead and free space.
+        growth_per_day: bytes a day; None in the first hour.
         threads: its 100 largest threads, the largest first.
         items: items of stores in the same database.
         item_bytes: bytes of their values, earlier versions and vectors.
@@ -169,7 +268,7 @@ class Storage:
 
 
 class StorageHistory:
-    """Sizes of a store and of its largest threads over time. Known for threadkeep's savers alone.
+    """Sizes of a store and of its largest threads over time. Only for threadkeep's savers.
 
     Args:
         saver: any saver.
@@ -208,7 +307,7 @@ class StorageHistory:
 
 
 def _sizes() -> Requests[dict[str | None, int]]:
-    """Return the sizes of the largest threads by name, and under None that of the store."""
+    """Return the sizes of the largest threads by name, and of the store under None."""
     query = SearchThreads(ALL, "size", descending=True, after=None, limit=_LARGEST)
     found, sizes = yield Fetch((query, ReadSizes(None, 1)))
     threads = [one for one in cast("list[ThreadEntry]", found) if not one.thread.startswith(OWN_NS)]

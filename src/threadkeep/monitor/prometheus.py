@@ -1,8 +1,8 @@
 """Metrics of observed savers, stores and caches in a registry of prometheus_client.
 
-Their counters are read, and what came since is added to metrics. A scrape does that. With
-PROMETHEUS_MULTIPROC_DIR another process may be the one that is scraped: there each process does it
-once a second, into its files in that folder.
+A scrape reads the counters and adds the difference to the metrics. With PROMETHEUS_MULTIPROC_DIR,
+another process may answer the scrape, so each process also writes its metrics to files once a
+second.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Literal
 
 from threadkeep._stores.extras import extra
 from threadkeep.errors import invalid
-from threadkeep.monitor import counters
-from threadkeep.monitor.counters import METRICS, Totals, made_once
+from threadkeep.monitor import exports
+from threadkeep.monitor.exports import METRICS, Totals, made_once
 
 with extra("Prometheus", "monitor"):
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, values
@@ -34,10 +34,10 @@ _IS_SHARED = values.ValueClass is not values.MutexValue  # (with PROMETHEUS_MULT
 
 
 class PrometheusMetrics:
-    """Metrics of all that is observed for one registry.
+    """Metrics of everything observed for one registry.
 
     Raises:
-        InvalidArgumentError: it is no registry, or has other metrics of these names.
+        InvalidArgumentError: it is not a registry, or it has other metrics of these names.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -62,12 +62,12 @@ class PrometheusMetrics:
             self._added: defaultdict[tuple[str, str], float] = defaultdict(float)
             registry.register(self)
         except ValueError as error:
-            hint = f"Use one without other metrics of these names. {error}"
+            hint = f"Use a registry without other metrics of these names. {error}"
             raise invalid("registry", registry, hint) from error
         _known.add(self)
 
     def sink(self, backend: str) -> PrometheusSink:
-        """Return a sink for what is observed."""
+        """Return the sink of one observed saver, store or cache."""
         kind = _SharedSink if _IS_SHARED else PrometheusSink
         return kind(self._durations, self._errors, backend)
 
@@ -76,7 +76,7 @@ class PrometheusMetrics:
         return [one for _, exported in self._exported for one in exported.describe()]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the counters as they are now."""
+        """Yield the current counters."""
         with _updating:
             self.update()
         for _, exported in self._exported:
@@ -86,7 +86,7 @@ class PrometheusMetrics:
         """Add what was counted since the last update. The caller holds the lock.
 
         Args:
-            is_end: this process ends, and with it all that it has queued.
+            is_end: the process ends, so its queues count as empty.
         """
         for exported, backend, labels, attribute, value in self._values():
             child = exported.labels(backend, *labels)
@@ -97,7 +97,7 @@ class PrometheusMetrics:
                 self._added[backend, attribute] = value
 
     def begin_in_child(self) -> None:
-        """Leave out what the parent of a fork has counted: it exports that itself."""
+        """Leave out what the parent of a fork has counted: the parent exports that itself."""
         for _, backend, _, attribute, value in self._values():
             self._added[backend, attribute] = value
 
@@ -109,7 +109,7 @@ class PrometheusMetrics:
                     yield exported, backend, labels, attribute, getattr(found, attribute)
 
 
-def _exported(metric: counters.Metric) -> Counter | Gauge:
+def _exported(metric: exports.Metric) -> Counter | Gauge:
     name, labels = f"threadkeep_{metric.name}", ("backend", *metric.labels)
     if metric.gauge:
         mode = _MODES[metric.gauge]
@@ -121,7 +121,7 @@ metrics_of = made_once(PrometheusMetrics)
 
 
 class PrometheusSink:
-    """Durations and errors of what is observed."""
+    """Sink for the durations and errors of one observed saver, store or cache."""
 
     def __init__(self, durations: Histogram, errors: Counter, backend: str) -> None:
         self._observing = cache(lambda operation: durations.labels(operation, backend).observe)
@@ -143,10 +143,9 @@ _updater: threading.Thread | None = None
 
 
 class _SharedSink(PrometheusSink):
-    """The same in one of several processes, whose counters are written to its files."""
+    """Sink of one of several processes. Starts the thread that writes the counters to files."""
 
     def record(self, operation: str, seconds: float, error: BaseException | None) -> None:
-        """See `Sink`."""
         super().record(operation, seconds, error)
         if _updater is None or not _updater.is_alive():
             _start_updater()
@@ -154,13 +153,13 @@ class _SharedSink(PrometheusSink):
 
 def _start_updater() -> None:
     """Start the thread that updates the files of this process; also in the child of a fork."""
-    global _updater  # noqa: PLW0603 - one of the process
+    global _updater  # noqa: PLW0603 - one per process
     with _updating:
         if _updater is not None and _updater.is_alive():
             return
         _updater = threading.Thread(target=_run, name="threadkeep-metrics", daemon=True)
         _updater.start()
-        # (unlike atexit's, this is called in processes of multiprocessing, too)
+        # (unlike atexit's functions, this also runs in processes of multiprocessing)
         Finalize(None, _update_all, kwargs={"is_end": True}, exitpriority=0)
 
 
@@ -183,8 +182,8 @@ def _after_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # (After `process_forks`, whose locks the counters are read under: before a fork this comes
-    # first, and after it last. The thread must not be updating: it holds prometheus_client's lock.)
+    # Registered after `process_forks`, whose locks protect the counters: this runs first before a
+    # fork, and last after it. An update must not be under way: it holds prometheus_client's lock.
     os.register_at_fork(
         before=_updating.acquire,
         after_in_parent=_updating.release,

@@ -5,48 +5,50 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http import HTTPStatus
+from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from threadkeep._stores.extras import extra
 from threadkeep.errors import OpenError, invalid
 from threadkeep.monitor.monitor import Monitor
 
 with extra("The service", "monitor"):
-    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client import CollectorRegistry, make_wsgi_app
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-_PREFIX = "threadkeep_monitor_"
-_SECONDS = 10  # that a client may take for its request
+_SECONDS = 10  # for a client to send its request
 _MOST_PORT = 65535
 
 
 class MonitorMetrics:
-    """Collector of `prometheus_client`: the snapshot of a monitor. No thread id is a label."""
+    """Collector of `prometheus_client` for the snapshot of a monitor. No thread id is a label."""
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics. Those that are not known yet are left out."""
+        """Yield the metrics. A metric that is not known yet has no sample."""
         found = self._monitor.snapshot()
         rates, storage = found.rates, found.storage
         latency = {"50": rates.p50, "95": rates.p95, "99": rates.p99}
-        alerts = {one.name: 1 for one in found.alerts}
-        healthy = float(found.healthy) if found.measurements else None
-        yield _gauge("healthy", "1 if the store is healthy.", healthy)
-        yield CounterMetricFamily(f"{_PREFIX}measurements", "Measurements.", found.measurements)
-        text = "Measurements that failed."
-        yield CounterMetricFamily(f"{_PREFIX}failed_measurements", text, found.failed)
-        yield _gauge("error_ratio", "Part of the operations that failed.", rates.error_rate)
-        yield _gauge("operations_per_second", "Operations a second.", rates.per_second)
+        alerts = {one.name: 1.0 for one in found.alerts}
+        name = "threadkeep_monitor_measurements"
+        yield CounterMetricFamily(name, "Measurements.", found.measurements)
+        name = "threadkeep_monitor_failed_measurements"
+        yield CounterMetricFamily(name, "Measurements that failed.", found.failed)
         yield _labelled("latency_seconds", "Latency of operations.", "percentile", latency)
         yield _labelled("alert", "1 for each active alert.", "alert", alerts)
+        healthy = float(found.healthy) if found.measurements else None
+        yield _gauge("healthy", "1 if the store is healthy.", healthy)
+        yield _gauge("error_ratio", "Part of the operations that failed.", rates.error_rate)
+        yield _gauge("operations_per_second", "Operations per second.", rates.per_second)
         if storage is not None:
             largest = max([one.bytes for one in storage.threads], default=0)
             yield _gauge("stored_bytes", "Size of the store.", storage.bytes)
@@ -59,57 +61,54 @@ class MonitorMetrics:
 
 
 def _gauge(name: str, text: str, value: float | None) -> Metric:
-    return GaugeMetricFamily(f"{_PREFIX}{name}", text, value)
+    return GaugeMetricFamily(f"threadkeep_monitor_{name}", text, value)
 
 
 def _labelled(name: str, text: str, label: str, values: Mapping[str, float | None]) -> Metric:
-    family = GaugeMetricFamily(f"{_PREFIX}{name}", text, labels=[label])
+    family = GaugeMetricFamily(f"threadkeep_monitor_{name}", text, labels=[label])
     for at, value in values.items():
         if value is not None:
             family.add_metric([at], value)
     return family
 
 
-class _Handler(BaseHTTPRequestHandler):
-    timeout = _SECONDS
-    server: _Server
+def _application(monitor: Monitor, registry: CollectorRegistry) -> WSGIApplication:
+    """Return a WSGI application of `/healthz` and `/metrics`."""
+    metrics = make_wsgi_app(registry)
 
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if path == "/healthz":
-            snapshot = self.server.monitor.snapshot()
-            body = json.dumps(snapshot.as_json()).encode()
-            self._reply(200 if snapshot.healthy else 503, "application/json", body)
-        elif path == "/metrics":
-            self._reply(200, CONTENT_TYPE_LATEST, generate_latest(self.server.registry))
+    def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        is_head = environ["REQUEST_METHOD"] == "HEAD"
+        if environ["PATH_INFO"] == "/metrics":
+            wanted = {**environ, "REQUEST_METHOD": "GET"} if is_head else environ
+            body: Iterable[bytes] = metrics(wanted, start)
         else:
-            self._reply(404, "text/plain", b"/healthz or /metrics\n")
+            status, kind, body = HTTPStatus.NOT_FOUND, "text/plain", [b"/healthz or /metrics\n"]
+            if environ["PATH_INFO"] == "/healthz":
+                found = monitor.snapshot()
+                status = HTTPStatus.OK if found.healthy else HTTPStatus.SERVICE_UNAVAILABLE
+                kind, body = "application/json", [json.dumps(found.as_json()).encode()]
+            start(f"{status.value} {status.phrase}", [("Content-Type", kind)])
+        return [] if is_head else body
 
-    def _reply(self, status: int, kind: str, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    do_HEAD = do_GET  # noqa: N815 - the name that http.server asks for
-
-    def log_message(self, format: str, *args: object) -> None:  # requests are not logged
-        """Log nothing."""
+    return answer
 
 
-class _Server(ThreadingHTTPServer):
+class _Handler(WSGIRequestHandler):
+    timeout = _SECONDS
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log no requests."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
-    def __init__(self, host: str, port: int, monitor: Monitor, registry: CollectorRegistry) -> None:
-        self.monitor = monitor
-        self.registry = registry
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), _Handler)
-
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore a client that has gone."""
+        """Ignore a client that left or timed out."""
+
+
+class _ServerOnIPv6(_Server):
+    address_family = socket.AF_INET6
 
 
 @contextmanager
@@ -119,27 +118,28 @@ def serve(monitor: Monitor, registry: CollectorRegistry, listen: str) -> Iterato
     Args:
         monitor: the monitor; its metrics are added to the registry.
         registry: what `/metrics` shows.
-        listen: "host:port"; port 0 is any that is free.
+        listen: "host:port"; port 0 takes a free port.
 
     Raises:
         InvalidArgumentError: the address is invalid.
-        OpenError: it cannot be listened on.
+        OpenError: the address is not available.
     """
     host, _, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or int(port) > _MOST_PORT:
         raise invalid("listen", listen, "Use a host and a port, such as 127.0.0.1:9464.")
     registry.register(MonitorMetrics(monitor))
+    kind, name = (_ServerOnIPv6, f"[{host}]") if ":" in host else (_Server, host)
     try:
-        server = _Server(host, int(port), monitor, registry)
+        server = make_server(host, int(port), _application(monitor, registry), kind, _Handler)
     except OSError as error:
-        raise OpenError(f"{listen} cannot be listened on: {error.strerror}.") from error
-    thread = threading.Thread(target=server.serve_forever, name="threadkeep-http", daemon=True)
-    thread.start()
-    try:
-        shown = f"[{host}]" if ":" in host else host
-        yield f"http://{shown}:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        hint = "Choose another port: 127.0.0.1:0 takes a free one."
+        raise OpenError(f"Cannot listen on {listen}: {error.strerror}.", hint=hint) from error
+    with server:
+        thread = threading.Thread(target=server.serve_forever, name="threadkeep-http", daemon=True)
+        thread.start()
+        try:
+            yield f"http://{name}:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()

@@ -13,7 +13,7 @@ from threadkeep.errors import ConflictError, InvalidArgumentError
 from threadkeep.monitor import Monitor, Thresholds
 from threadkeep.monitor.alerts import Alerts, Reading, _used, channels
 from threadkeep.monitor.monitor import _text
-from threadkeep.monitor.window import DAY, SAMPLES, Window, days_until, growth_per_day
+from threadkeep.monitor.probes import DAY, SAMPLES, Window, days_until, growth_per_day
 
 
 class Clock:

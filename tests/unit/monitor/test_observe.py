@@ -249,7 +249,7 @@ def test_a_saver_that_is_observed_twice_is_counted_once() -> None:
 def test_a_registry_with_other_metrics_of_these_names_is_refused() -> None:
     registry = CollectorRegistry()
     Counter("threadkeep_operation_errors", "Not ours.", registry=registry)
-    with pytest.raises(InvalidArgumentError, match="Use one without other metrics of these names"):
+    with pytest.raises(InvalidArgumentError, match="without other metrics of these names"):
         observe(MemorySaver(), registry=registry)
 
 
