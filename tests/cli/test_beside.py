@@ -16,7 +16,6 @@ from threadkeep import SqliteSaver
 from threadkeep._core.codec import DEFAULT_REGISTRY
 from threadkeep._core.codec.registry import LocalClasses
 from threadkeep.cache import NodeCache
-from threadkeep.cli.hints import _IN_SHELL, in_shell
 from threadkeep.cli.terminal import table
 from threadkeep.memory import LayeredCheckpointSaver
 from threadkeep.sessions import CheckpointManager
@@ -200,5 +199,3 @@ def test_hints_speak_of_commands_and_options(told, here):
     assert said.endswith("Find its id: threadkeep threads.")
     SqliteSaver("backup.db").close()
     assert here("import", "backup.db", *URL)[2][0].count("threadkeep export") == 1
-    for shell in _IN_SHELL.values():
-        assert in_shell(shell) == shell

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import pty
@@ -23,7 +24,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
 import threadkeep as package
 from threadkeep import SqliteSaver
 from threadkeep.__main__ import main
-from threadkeep.cli.app import build
+from threadkeep.cli.app import build, flags, in_shell
 
 COMMANDS = sorted(build().commands)
 
@@ -305,6 +306,50 @@ def test_the_package_itself_needs_none_of_them():
     libraries = "{'pydantic_settings', 'typer', 'rich'}"
     program = f"import sys, threadkeep; assert not {libraries} & set(sys.modules), sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=SECONDS)
+
+
+def texts():
+    """Every text in the modules that commands run, without docstrings and SQL."""
+    root = Path(package.__file__).parent
+    for room in ("_core", "_run", "_stores", "savers", "threads"):
+        for file in root.joinpath(room).rglob("*.py"):
+            tree = ast.parse(file.read_text())
+            nodes = [*ast.walk(tree)]
+            docs = {node.value for node in nodes if isinstance(node, ast.Expr)}
+            texts = [node for node in nodes if isinstance(node, ast.Constant) and node not in docs]
+            yield from [
+                one.value for one in texts if isinstance(one.value, str) and " " in one.value
+            ]
+
+
+def test_no_hint_names_a_python_argument_that_has_a_flag():
+    named = re.compile(rf"(?<![\w(?])(?<!, )({'|'.join([*flags(), 'key'])})=(?![=\s]*[?:$%\d])")
+    found = [text for text in map(in_shell, texts()) if named.search(text)]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("python", "shell"),
+    [
+        ("To replace it: replace=True, or --replace.", "To replace it: --replace."),
+        ("erase with rewrite=True (--rewrite), or wait", "erase with --rewrite, or wait"),
+        (
+            "Open the store with cold=, its URL. Then stop.",
+            "Use --cold URL, or set TK_COLD. Then stop.",
+        ),
+        ("Use strategy='theirs'.", "Use --strategy theirs."),
+        (
+            "Find it: saver.threads.search(), or `threadkeep threads`.",
+            "Find it: threadkeep threads.",
+        ),
+        ("Register it: register(X, name='x').", "Register it: register(X, name='x')."),
+        ("Write ?schema=NAME in the URL.", "Write ?schema=NAME in the URL."),
+        ("The thread is new.", "The thread is new."),
+    ],
+)
+def test_hints_speak_of_commands_and_flags(python, shell):
+    assert in_shell(python) == shell
+    assert in_shell(shell) == shell
 
 
 # -- configuration -----------------------------------------------------------------------

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 import typer
 
 from threadkeep.cli import commands as commands  # (importing them adds them)
-from threadkeep.cli.app import build
-from threadkeep.cli.terminal import escape_unencodable, print_error
+from threadkeep.cli.app import build, print_error
+from threadkeep.cli.terminal import escape_unencodable
 from threadkeep.errors import NotFoundError, ThreadkeepError
 
 _NOT_FOUND, _FAILED = 1, 2

@@ -1,11 +1,14 @@
-"""The program: its commands by panel, and the options that all of them share."""
+"""The program: its commands by panel, the options that they share, and its errors."""
 
 from __future__ import annotations
 
 import importlib
+import json
+import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from inspect import Parameter, Signature, signature
 from typing import Any, NamedTuple, TypeVar
@@ -13,10 +16,10 @@ from typing import Any, NamedTuple, TypeVar
 import typer
 from typer.main import get_command
 
-from threadkeep.cli.hints import with_flags
 from threadkeep.cli.parameters import AS_JSON, COLD, IMPORTS, RAW, URL, option
 from threadkeep.cli.stores import Session
-from threadkeep.errors import InvalidArgumentError, UnknownTypeError
+from threadkeep.cli.terminal import clean, write
+from threadkeep.errors import InvalidArgumentError, ThreadkeepError, UnknownTypeError
 
 F = TypeVar("F", bound=Callable[..., int | None])
 
@@ -92,11 +95,7 @@ def build() -> Any:
 
 def _callback(found: _Command) -> Callable[..., int | None]:
     """Return the function that typer calls: with the command's parameters and the shared ones."""
-    groups = {name: _parameters(make) for name, make in found.groups.items()}
-    parameters: list[Parameter] = []
-    for one in _parameters(found.run)[1:]:
-        parameters += groups.get(one.name, [one])
-    parameters += found.options.values()
+    parameters = _callback_parameters(found)
 
     def call(**arguments: Any) -> int | None:
         given = {one.name: one for one in parameters if arguments[one.name] not in (None, [])}
@@ -104,17 +103,16 @@ def _callback(found: _Command) -> Callable[..., int | None]:
         try:
             return run(arguments)
         except InvalidArgumentError as error:
-            error.message = with_flags(error.message, flags)
+            error.message = _with_flag(error.message, flags)
             raise
 
     def run(arguments: dict[str, Any]) -> int | None:
         shared = {name: arguments.pop(name) for name in found.options}
         if "imports" in shared:
             _import(shared["imports"])
-        for name, own in groups.items():
-            arguments[name] = found.groups[name](
-                **{one.name: arguments.pop(one.name) for one in own}
-            )
+        for name, make in found.groups.items():
+            own = {one.name: arguments.pop(one.name) for one in _parameters(make)}
+            arguments[name] = make(**own)
         session = Session(
             shared.get("url"),
             shared.get("cold"),
@@ -133,6 +131,15 @@ def _callback(found: _Command) -> Callable[..., int | None]:
     call.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # typer reads it
     call.__doc__ = found.run.__doc__
     return call
+
+
+def _callback_parameters(found: _Command) -> list[Parameter]:
+    """Return a command's own parameters, those of its groups, and the shared ones."""
+    parameters: list[Parameter] = []
+    for one in _parameters(found.run)[1:]:
+        make = found.groups.get(one.name)
+        parameters += [one] if make is None else _parameters(make)
+    return [*parameters, *found.options.values()]
 
 
 def _flag(parameter: Parameter) -> str:
@@ -178,3 +185,115 @@ def _options(
     ),
 ) -> None:
     """Inspect, change, move and maintain LangGraph threads in a threadkeep store."""
+
+
+# -- errors ------------------------------------------------------------------------------
+
+_NAMED = re.compile(r"^Invalid (?:value for )?(\w+):")
+
+
+def _with_flag(message: str, flags: Mapping[str, str]) -> str:
+    """Return a message about an invalid value with the command's flag for it."""
+    found = _NAMED.match(message)
+    name = "" if found is None else found[1].replace("_id", "")  # (a flag is --thread or THREAD)
+    if found is None or name not in flags:
+        return message
+    return f"Invalid value for {flags[name]}:{message[found.end() :]}"
+
+
+# Sentences for Python programs, by a pattern in them, and the sentence for the shell.
+_SENTENCES = {
+    r"get_state_history": "threadkeep history lists the others.",
+    r"[Oo]pen .*\bcold=": "Use --cold URL, or set TK_COLD.",
+    r"exist_ok=": "Use another id.",
+    r"LayeredCheckpointSaver\(": "Save one with them in your program first.",
+    r"metadata=\{": "Use a thread id, or --metadata KEY=VALUE.",
+    r"\badopt\(.*key=": (
+        "Use the key that LANGGRAPH_AES_KEY held: --key-file FILE, or TK_ADOPT_KEY."
+    ),
+    r"strategy=.*\ba function": "Use --strategy theirs, or --strategy ours.",
+}
+_PHRASES = {
+    r"Call setup\(\)( once)?, or run ": "Run ",
+    r"(?<![?\w])schema=(?!\w)": "?schema=NAME in the URL",
+    r", or one of these savers.*(?=\.)": "",
+    r", or (a function|None)(?=\.)": "",
+    r"graph\.update_state": "graph.update_state in your program",
+    r"`(threadkeep [^`]*)`": r"\1",
+}
+_CALLS = {
+    "export_bundle": "export",
+    "import_bundle": "import",
+    "merge_fork": "merge",
+    "search": "threads",
+    "delete_thread": "delete",
+}
+_CALL = re.compile(r"(?:(?:saver\.)?threads\.(\w+)|\b(\w+_\w+))(\([^)]*\))?")
+# (not the arguments of a call, such as "f(name=...)" or "f(x, name=...)")
+_OPTION = re.compile(r"(?<![?&(\w])(?<!, )(\w+)=(?:\"([^\"]*)\"|'([^']*)'|True|\.\.\.)?(?!\w)")
+_TWICE = re.compile(r"(--[\w-]+|threadkeep \w+)(?:, or \1| \(\1\))")
+
+
+def in_shell(text: str) -> str:
+    """Return an error or hint with commands and flags in place of Python's names."""
+    sentences = re.split(r"(?<=[.!?]) ", text)
+    for number, sentence in enumerate(sentences):
+        for pattern, shell in _SENTENCES.items():
+            if re.search(pattern, sentence):
+                sentences[number] = shell
+    text = " ".join(sentences)
+    for pattern, shell in _PHRASES.items():
+        text = re.sub(pattern, shell, text)
+    return _TWICE.sub(r"\1", _OPTION.sub(_as_option, _CALL.sub(_as_command, text)))
+
+
+def _as_command(call: re.Match[str]) -> str:
+    method = call[1] or call[2]
+    name = _CALLS.get(method, method if call[1] else "")
+    if name not in _commands:
+        return call[0]
+    return f"threadkeep {name}{' THREAD' if call[3] == '(thread_id)' else ''}"
+
+
+def _as_option(given: re.Match[str]) -> str:
+    flag, value = flags().get(given[1], ""), given[2] or given[3]
+    return f"{flag} {value}" if flag and value else flag or given[0]
+
+
+@cache
+def flags() -> dict[str, str]:
+    """Return the flags of all commands by the name of the parameter."""
+    parameters = [one for found in _commands.values() for one in _callback_parameters(found)]
+    return {one.name: _flag(one) for one in parameters if _flag(one).startswith("--")}
+
+
+def print_error(
+    error: ThreadkeepError | typer.TyperException, *, as_json: bool, secrets: Sequence[str] = ()
+) -> None:
+    """Print an error to stderr; replace secrets that a usage error would repeat."""
+    if isinstance(error, ThreadkeepError):
+        error.message, error.hint = in_shell(error.message), in_shell(error.hint)
+    if as_json:
+        write(json.dumps({"error": _error_document(error, secrets)}), sys.stderr)
+        return
+    text = str(error) if isinstance(error, ThreadkeepError) else _usage(error, secrets)
+    write(f"threadkeep: {clean(' '.join(text.split()))}", sys.stderr)
+
+
+def _error_document(
+    error: ThreadkeepError | typer.TyperException, secrets: Sequence[str]
+) -> dict[str, Any]:
+    if not isinstance(error, ThreadkeepError):
+        return {"type": "Usage", "message": _usage(error, secrets), "hint": ""}
+    place = {n: getattr(error, n) for n in ("thread", "namespace", "checkpoint", "channel")}
+    return {"type": type(error).__name__, "message": error.message, "hint": error.hint, **place}
+
+
+def _usage(error: typer.TyperException, secrets: Sequence[str]) -> str:
+    context = getattr(error, "ctx", None)
+    see = f" See {context.command_path} --help." if context is not None else ""
+    message = error.format_message().strip()
+    for secret in filter(None, secrets):
+        message = message.replace(secret, "...")
+    end = "" if not see or message.endswith((".", "?")) else "."
+    return f"{message}{end}{see}"

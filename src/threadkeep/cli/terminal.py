@@ -33,8 +33,7 @@ from rich.text import Text
 from threadkeep._core.engine.operation import Progress
 from threadkeep._core.engine.thread_entry import ThreadStatus
 from threadkeep._core.texts import plural as plural  # noqa: PLC0414 - for commands
-from threadkeep.cli.hints import in_shell
-from threadkeep.errors import InvalidArgumentError, ThreadkeepError
+from threadkeep.errors import InvalidArgumentError
 from threadkeep.threads import ThreadInfo
 
 Drawn: TypeAlias = RenderableType | None
@@ -60,7 +59,7 @@ class Output:
     def print(self, document: Any, *drawn: Drawn) -> None:
         """Print the result: as the JSON document, or drawn, without what is None."""
         if self.as_json:
-            _write(json.dumps(document, default=str), sys.stdout)
+            write(json.dumps(document, default=str), sys.stdout)
         else:
             _draw(drawn, sys.stdout)
 
@@ -138,38 +137,6 @@ def interrupted_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def print_error(
-    error: ThreadkeepError | typer.TyperException, *, as_json: bool, secrets: Sequence[str] = ()
-) -> None:
-    """Print an error to stderr, and none of the secrets that a usage error would repeat."""
-    if isinstance(error, ThreadkeepError):
-        error.hint = in_shell(error.hint)
-    if as_json:
-        _write(json.dumps({"error": _error_document(error, secrets)}), sys.stderr)
-        return
-    text = str(error) if isinstance(error, ThreadkeepError) else _usage(error, secrets)
-    _write(f"threadkeep: {clean(' '.join(text.split()))}", sys.stderr)
-
-
-def _error_document(
-    error: ThreadkeepError | typer.TyperException, secrets: Sequence[str]
-) -> dict[str, Any]:
-    if not isinstance(error, ThreadkeepError):
-        return {"type": "Usage", "message": _usage(error, secrets), "hint": ""}
-    place = {n: getattr(error, n) for n in ("thread", "namespace", "checkpoint", "channel")}
-    return {"type": type(error).__name__, "message": error.message, "hint": error.hint, **place}
-
-
-def _usage(error: typer.TyperException, secrets: Sequence[str]) -> str:
-    context = getattr(error, "ctx", None)
-    see = f" See {context.command_path} --help." if context is not None else ""
-    message = error.format_message().strip()
-    for secret in filter(None, secrets):
-        message = message.replace(secret, "...")
-    end = "" if not see or message.endswith((".", "?")) else "."
-    return f"{message}{end}{see}"
-
-
 def clean(text: str) -> str:
     """Escape control characters, except line feeds and tabs."""
     return text.translate(_ESCAPED)
@@ -210,10 +177,11 @@ def _draw(items: Iterable[Drawn], stream: TextIO) -> None:
                 shown = clean(item) if isinstance(item, str) else item
                 console.print(shown, soft_wrap=is_plain, crop=False)
             lines = captured.get().removesuffix("\n").split("\n")
-            _write("".join(f"{line.rstrip()}\n" for line in lines), stream, "")
+            write("".join(f"{line.rstrip()}\n" for line in lines), stream, "")
 
 
-def _write(text: str, stream: TextIO, end: str = "\n") -> None:
+def write(text: str, stream: TextIO, end: str = "\n") -> None:
+    """Print a text; if the reader of stdout is gone, end the command."""
     try:
         print(text, file=stream, end=end, flush=True)
     except BrokenPipeError:

@@ -31,7 +31,7 @@ from threadkeep.cli.stores import (
     public_name,
 )
 from threadkeep.cli.terminal import Drawn, plural, skipped_lines, table, text
-from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, WrongKeyError
+from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
 from threadkeep.threads import AdoptReport, Filters, MirrorReport
 from threadkeep.threads.transfer.bundles import check_is_bundle
 from threadkeep.threads.transfer.sources.base import KEY_SIZES
@@ -152,21 +152,17 @@ def adopt(
         target, threads = [], words
     url = session.url(*target)
     check_exists(source)
-    try:
-        with open_target(url, dry_run=dry_run) as saver, session.progress() as progress:
-            done = saver.threads.adopt(
-                source,
-                threads or None,
-                replace=replace,
-                as_fork=as_fork,
-                dry_run=dry_run,
-                verify=verify,
-                key=_read_key(key_file),
-                progress=progress,
-            )
-    except WrongKeyError as error:
-        error.hint = f"Use the key that LANGGRAPH_AES_KEY held: --key-file FILE, or {_KEY}."
-        raise
+    with open_target(url, dry_run=dry_run) as saver, session.progress() as progress:
+        done = saver.threads.adopt(
+            source,
+            threads or None,
+            replace=replace,
+            as_fork=as_fork,
+            dry_run=dry_run,
+            verify=verify,
+            key=_read_key(key_file),
+            progress=progress,
+        )
     names = {"from": public_name(source), "to": public_name(url), "dry_run": dry_run}
     session.print({**names, **asdict(done)}, *_adopt_lines(done, dry_run=dry_run))
     return 1 if done.conflicts else 0

@@ -10,7 +10,7 @@ from typing import Any
 from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS, ThreadStatus
 from threadkeep._core.policies import ColdTier, Retention, Tiering, WarmTier
 from threadkeep._core.validation import duration
-from threadkeep.cli.app import command
+from threadkeep.cli.app import command, print_error
 from threadkeep.cli.parameters import (
     DRY_RUN,
     OPTIONAL_THREAD_IDS,
@@ -23,7 +23,7 @@ from threadkeep.cli.parameters import (
     thread_argument,
 )
 from threadkeep.cli.stores import Session, settings
-from threadkeep.cli.terminal import Drawn, plural, print_error, table, thread_table
+from threadkeep.cli.terminal import Drawn, plural, table, thread_table
 from threadkeep.errors import (
     BackendError,
     InvalidArgumentError,

@@ -11,7 +11,7 @@ import typer
 
 from threadkeep._core.engine.operation import Progress
 from threadkeep._stores.open import file_of
-from threadkeep.cli.app import command
+from threadkeep.cli.app import command, in_shell
 from threadkeep.cli.parameters import (
     DRY_RUN,
     OPTIONAL_THREAD_IDS,
@@ -104,13 +104,13 @@ def repair(
         "dry_run": dry_run,
         **asdict(report),
         "unrepaired": [
-            {**asdict(one), "hint": HINTS.get(one.kind, "")} for one in report.unrepaired
+            {**asdict(one), "hint": in_shell(HINTS.get(one.kind, ""))} for one in report.unrepaired
         ],
     }
     lines = [line for one in report.repaired for line in _repair_lines(one, dry_run=dry_run)]
     lines += [f"not repaired: {finding}" for finding in report.unrepaired]
     kinds = {finding.kind for finding in report.unrepaired}
-    lines += [hint for kind, hint in HINTS.items() if kind in kinds]
+    lines += [in_shell(hint) for kind, hint in HINTS.items() if kind in kinds]
     lines.append(_repair_summary(report, dry_run=dry_run))
     session.print(document, *lines)
     return 0 if report.ok else 1

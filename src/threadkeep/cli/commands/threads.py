@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from threadkeep._core.engine.thread_entry import ThreadStatus
-from threadkeep.cli.app import command
+from threadkeep.cli.app import command, in_shell
 from threadkeep.cli.parameters import (
     DRY_RUN,
     THREAD,
@@ -272,6 +272,6 @@ def _erase_lines(report: EraseReport) -> list[Drawn]:
     if report.shared_with:
         lines.append(f"Shared history with: {', '.join(report.shared_with)}")
     lines += [f"Cleared: {place}" for place in report.cleared]
-    lines += [f"Remaining: {place}" for place in report.remains]
-    lines += [f"Not done: {place}" for place in report.unfinished]
+    lines += [f"Remaining: {in_shell(place)}" for place in report.remains]
+    lines += [f"Not done: {in_shell(place)}" for place in report.unfinished]
     return [table(columns[:width], [row[:width] for row in rows]), *lines]
