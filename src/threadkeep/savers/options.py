@@ -27,9 +27,9 @@ _CLASSES = {  # (imported where a value is given)
     "compression": ("_core.codec", "Compression(level=3)"),
     "group_commit": ("_run.group_commit", "GroupCommit()"),
     "write_behind": ("_run.write_behind", "WriteBehind()"),
-    "cache": ("_core.policies.caching", "ReadCache(threads=1000)"),
-    "tiering": ("_core.policies.tiering", "Tiering()"),
-    "retention": ("_core.policies.retention", "Retention(keep_last=10)"),
+    "cache": ("_core.policies", "ReadCache(threads=1000)"),
+    "tiering": ("_core.policies", "Tiering()"),
+    "retention": ("_core.policies", "Retention(keep_last=10)"),
 }
 _OTHERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "conflicts": (lambda value: value in ("fork", "raise"), 'Use "fork" or "raise".'),
