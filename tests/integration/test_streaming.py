@@ -27,7 +27,7 @@ from threadkeep.errors import (
     UnknownTypeError,
 )
 from threadkeep.streaming import PartialStream, Stream, StreamingCheckpointSaver
-from threadkeep.threads.streams.rows import KEPT, LIVE, NAMESPACE
+from threadkeep.threads.partial_output import KEPT, LIVE, NAMESPACE
 
 from .saves import Watched
 

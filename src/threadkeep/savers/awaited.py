@@ -18,10 +18,10 @@ from threadkeep.threads import lazy
 
 if TYPE_CHECKING:
     from threadkeep._core.engine.operation import Progress
+    from threadkeep.threads.partial_output import PartialStream
     from threadkeep.threads.repair.check import CheckReport
     from threadkeep.threads.retention.background import Collector
     from threadkeep.threads.statistics import Stats
-    from threadkeep.threads.streams.parts import PartialStream
 
 
 class AwaitedMaintenance:
@@ -72,11 +72,11 @@ class AwaitedMaintenance:
 
     async def apartial(self, thread_id: str) -> list[PartialStream]:
         """Async variant of `partial`."""
-        return await driver.arun(lazy.stream_rows.partial_of(self, thread_id))
+        return await driver.arun(lazy.partial_output.partial_of(self, thread_id))
 
     async def adiscard_partial(self, thread_id: str, stream: str | None = None) -> int:
         """Async variant of `discard_partial`."""
-        return await driver.arun(lazy.stream_rows.discard_of(self, thread_id, stream))
+        return await driver.arun(lazy.partial_output.discard_of(self, thread_id, stream))
 
     async def astats(self, *, exact: bool = False) -> Stats:
         """Async variant of `stats`."""

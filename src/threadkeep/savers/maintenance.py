@@ -17,10 +17,10 @@ from threadkeep.threads import lazy
 
 if TYPE_CHECKING:
     from threadkeep._core.engine.operation import Progress
+    from threadkeep.threads.partial_output import PartialStream
     from threadkeep.threads.repair.check import CheckReport
     from threadkeep.threads.retention.background import Collector
     from threadkeep.threads.statistics import Stats
-    from threadkeep.threads.streams.parts import PartialStream
 
 
 class Done:
@@ -129,7 +129,7 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
         Raises:
             InvalidArgumentError: the thread's id is invalid.
         """
-        return driver.run(lazy.stream_rows.partial_of(self, thread_id))
+        return driver.run(lazy.partial_output.partial_of(self, thread_id))
 
     def discard_partial(self, thread_id: str, stream: str | None = None) -> int:
         """Discard what pending streams of a thread left; return how many there were.
@@ -143,7 +143,7 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
         Raises:
             InvalidArgumentError: the thread's id is invalid.
         """
-        return driver.run(lazy.stream_rows.discard_of(self, thread_id, stream))
+        return driver.run(lazy.partial_output.discard_of(self, thread_id, stream))
 
     def stats(self, *, exact: bool = False) -> Stats:
         """Return statistics: totals, growth, the largest and busiest threads, bytes by channel.

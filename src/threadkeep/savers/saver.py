@@ -57,7 +57,7 @@ from threadkeep.threads.retention.background import Collector, Gained, quietly
 if TYPE_CHECKING:
     from threadkeep._core.engine.operation import Progress
     from threadkeep._core.engine.usage import Counters
-    from threadkeep.threads.streams.stream import Stream
+    from threadkeep.threads.stream import Stream
 
 PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
 
@@ -448,7 +448,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             InvalidArgumentError: an option is invalid.
             InvalidConfigError: the config has no thread_id.
         """
-        from threadkeep.threads.streams.stream import Stream  # noqa: PLC0415 - seldom needed
+        from threadkeep.threads.stream import Stream  # noqa: PLC0415 - seldom needed
 
         return Stream(self, config, interval=interval, max_pending=max_pending, max_bytes=max_bytes)
 

@@ -2,13 +2,13 @@
 
 from threadkeep.streaming.graphs import astream_saved, stream_saved
 from threadkeep.streaming.saver import StreamingCheckpointSaver
-from threadkeep.threads.streams.parts import (
+from threadkeep.threads.partial_output import (
     PartialMessage,
     PartialStream,
     PartialValues,
     StreamStatus,
 )
-from threadkeep.threads.streams.stream import Stream
+from threadkeep.threads.stream import Stream
 
 __all__ = [
     "PartialMessage",

@@ -13,8 +13,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core.langgraph_internals import TASK_ID, TASK_NS
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.threads.streams.parts import Part, of_event, of_message
-from threadkeep.threads.streams.stream import Stream
+from threadkeep.threads.partial_output import Part, of_event, of_message
+from threadkeep.threads.stream import Stream
 
 _RECORDED = ("messages", "custom", "updates", "checkpoints")
 _INTERRUPT = "__interrupt__"

@@ -11,9 +11,14 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from threadkeep._run.delegate import Delegate
 from threadkeep._run.layers.driver import Workflow, sync_and_async
 from threadkeep.errors import InvalidArgumentError, StateError
-from threadkeep.threads.streams.parts import PartialStream, StreamStatus
-from threadkeep.threads.streams.rows import discard_of, partial_of, thread_of
-from threadkeep.threads.streams.stream import INTERVAL, MAX_BYTES, MAX_PENDING, Stream
+from threadkeep.threads.partial_output import (
+    PartialStream,
+    StreamStatus,
+    discard_of,
+    partial_of,
+    thread_of,
+)
+from threadkeep.threads.stream import INTERVAL, MAX_BYTES, MAX_PENDING, Stream
 
 
 class StreamingCheckpointSaver(Delegate):

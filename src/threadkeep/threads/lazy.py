@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from threadkeep._core.engine.operation import Requests, external
 
 if TYPE_CHECKING:
-    from threadkeep.threads import erasure, forks, merging, registry, statistics
+    from threadkeep.threads import erasure, forks, merging, partial_output, registry, statistics
     from threadkeep.threads.archives import archive, offload, tiering
     from threadkeep.threads.diff import checkpoints
     from threadkeep.threads.repair import check, repair
     from threadkeep.threads.retention import apply, gc
-    from threadkeep.threads.streams import rows as stream_rows
     from threadkeep.threads.transfer import adopt, bundles, mirror
 
 _PATHS = {
@@ -33,10 +32,10 @@ _PATHS = {
     "merging": "threads.merging",
     "mirror": "threads.transfer.mirror",
     "offload": "threads.archives.offload",
+    "partial_output": "threads.partial_output",
     "registry": "threads.registry",
     "repair": "threads.repair.repair",
     "statistics": "threads.statistics",
-    "stream_rows": "threads.streams.rows",
     "tiering": "threads.archives.tiering",
 }
 __all__ = [
@@ -52,10 +51,10 @@ __all__ = [
     "merging",
     "mirror",
     "offload",
+    "partial_output",
     "registry",
     "repair",
     "statistics",
-    "stream_rows",
     "tiering",
 ]
 

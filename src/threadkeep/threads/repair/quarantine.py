@@ -18,8 +18,13 @@ from threadkeep._core.engine.model import UnreadableRow
 from threadkeep._stores.files import file_errors, sync_folder
 from threadkeep.errors import CorruptionError, OpenError
 from threadkeep.threads.repair.check import Finding, Kind
-from threadkeep.threads.transfer.allowance import UNLIMITED
-from threadkeep.threads.transfer.bundle_format import BUNDLE, BundleWriter, Form, read_threads
+from threadkeep.threads.transfer.bundle_format import (
+    BUNDLE,
+    UNLIMITED,
+    BundleWriter,
+    Form,
+    read_threads,
+)
 from threadkeep.threads.transfer.whole_thread import WholeThread
 
 _FINDINGS, _UNREADABLE = "findings", "unreadable"

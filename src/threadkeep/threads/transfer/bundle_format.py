@@ -1,45 +1,42 @@
 """Format of bundles: files of threads that any store can import (docs/design/0006-bundles.md).
 
-A bundle that was read to its end is complete; anything else ends in a typed error.
+A reader that reaches the end has read a complete bundle; any other file raises a typed error.
 
     head    89 54 4B 42 0D 0A 1A 0A, then the version, 1 byte
     record  kind (1 byte), size of the body (8 bytes), CRC-32 of kind, size and body (4 bytes), body
-              "T": a thread, MessagePack in a zstd frame that tells its size
-              "P": a thread, MessagePack as it is: where zstd would make it smaller than a reader
-                   believes (`threads.transfer.allowance`)
+              "T": a thread, MessagePack in a zstd frame that declares its size
+              "P": a thread, uncompressed MessagePack: used if the compressed record would exceed
+                   the limit on memory
               "E": the end: number of threads (8 bytes), SHA-256 of all bytes before this record
 
 All numbers are little endian.
 The end is the last record, and nothing follows it. A thread is the array `[id, deleted_at,
-segments, checkpoints, writes, more]`, each of the three in the middle an array of arrays: the
-fields of the records in `_core.engine.model`, in their order. `more` maps names to optional parts:
-a later release adds names there.
+segments, checkpoints, writes, more]`. Segments, checkpoints and writes are arrays of arrays: the
+fields of the records in `_core.engine.model`, in their order. `more` maps names to optional parts;
+a later release may add names.
+
+Limit on memory: in memory, a record may take 200 times its own size, and all records of a file
+together 64 MB more. The sizes are those that the records declare; nothing is opened to measure it.
+Writers apply the same limit, and write uncompressed what would exceed it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace as replaced
 from types import NoneType
-from typing import Any, BinaryIO, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, BinaryIO, Final, NamedTuple, TypeVar, get_args, get_type_hints
 from zlib import crc32
 
 import ormsgpack
 import zstandard
 
-from threadkeep._core.codec.frame import uncompressed
+from threadkeep._core.codec.frame import opened_size, uncompressed
 from threadkeep._core.engine.model import CheckpointRow, Segment, WriteRow
 from threadkeep._core.engine.thread_entry import ThreadEntry
 from threadkeep.errors import CorruptionError, NewerFormatError, NotOursError, UnserializableError
-from threadkeep.threads.transfer.allowance import (
-    BEYOND,
-    UNLIMITED,
-    Allowance,
-    opened_sizes,
-    parsed_size,
-)
 from threadkeep.threads.transfer.whole_thread import WholeThread
 
 T = TypeVar("T")
@@ -49,22 +46,24 @@ _HEAD = struct.Struct("<cQI")
 _TAIL = struct.Struct("<Q32s")
 _MOST = 1 << 32  # bytes of one thread: bounds what a record makes a reader allocate
 _LEVEL = 3
+_TIMES = 200
+_OBJECT = 80  # most bytes of the object that one byte of MessagePack may stand for
+_ELEMENT = 64  # bytes of an element in memory, beside its own
 
+BEYOND: Final = 1 << 26
+UNLIMITED: Final = 1 << 62
 MAGIC = b"\x89TKB\r\n\x1a\n"  # as PNG's: a transfer as text damages it visibly
 VERSION = 1
 
 
 class Form(NamedTuple):
-    """Kind of file; `names` are those that `more` of its threads may have.
-
-    `beyond` are bytes of memory: see `threads.transfer.allowance`.
-    """
+    """Kind of file with this format: a bundle, an archive or a quarantine file."""
 
     magic: bytes
-    names: frozenset[str]
+    names: frozenset[str]  # known names in `more`
     noun: str
-    hint: str
-    beyond: int = BEYOND
+    hint: str  # of errors about damage
+    beyond: int = BEYOND  # bytes of memory for all records, beside 200 times their size
 
 
 # Names in `more`:
@@ -74,7 +73,7 @@ BUNDLE = Form(
     MAGIC,
     frozenset((_DIGESTS, _ENTRY)),
     "bundle",
-    "Use another backup: the rest of this one cannot be relied on.",
+    "Use another backup: the rest of this file cannot be trusted.",
 )
 ARCHIVE = BUNDLE._replace(beyond=UNLIMITED)  # (the store has its digest)
 _TEXT, _NUMBER, _BYTES = (str,), (int,), (bytes,)
@@ -85,7 +84,7 @@ _ENTRY_KINDS = (
 
 
 def _kinds(record: type) -> tuple[Any, ...]:
-    """Return the types that each field of a record may have."""
+    """List the types that each field of a record may have."""
     return tuple([get_args(hint) or (hint,) for hint in get_type_hints(record).values()])
 
 
@@ -93,7 +92,7 @@ _SEGMENT, _CHECKPOINT, _WRITE = map(_kinds, (Segment, CheckpointRow, WriteRow))
 
 
 class BundleWriter:
-    """Writer of a bundle, which is complete once `end` has returned."""
+    """Writer of a bundle, which is complete after `end`."""
 
     def __init__(self, file: BinaryIO, form: Form = BUNDLE) -> None:
         self._file = file
@@ -135,7 +134,7 @@ class BundleWriter:
 
 
 def read_bundle(file: BinaryIO) -> Iterator[WholeThread]:
-    """Yield the threads of a bundle, which is known to be complete only at its end."""
+    """Yield the threads of a bundle. Only at the end is it known to be complete."""
     return (whole for whole, _ in read_threads(file, BUNDLE))
 
 
@@ -183,13 +182,13 @@ def _damaged(how: str, form: Form) -> CorruptionError:
 
 
 def _read_record(file: BinaryIO, form: Form) -> tuple[bytes, bytes, bytes]:
-    """Return a record's kind, body and head."""
+    """Read a record's kind, body and head."""
     head = file.read(_HEAD.size)
     if len(head) != _HEAD.size:
         raise _damaged(" was cut short", form)
     kind, size, crc = _HEAD.unpack(head)
     if kind not in (_THREAD, _PLAIN, _END) or size > 2 * _MOST:
-        raise _damaged(" is damaged: there is no such record", form)
+        raise _damaged(" is damaged: a record has an unknown kind or size", form)
     body = _read(file, size, form)
     if _crc(kind, body) != crc:
         raise _damaged(" is damaged: a checksum does not match", form)
@@ -197,7 +196,7 @@ def _read_record(file: BinaryIO, form: Form) -> tuple[bytes, bytes, bytes]:
 
 
 def _read(file: BinaryIO, size: int, form: Form) -> bytes:
-    """Read in parts: a damaged size must not allocate memory."""
+    """Read in parts, so that a damaged size allocates no memory."""
     parts: list[bytes] = []
     while size:
         part = file.read(min(size, 1 << 24))
@@ -218,7 +217,7 @@ def _crc(kind: bytes, body: bytes) -> int:
 def _bounded(whole: WholeThread, plain: bytes) -> bytes:
     if len(plain) > _MOST:
         raise UnserializableError(
-            f"A thread of {len(plain)} bytes is over the limit of {_MOST}.",
+            f"A thread of {len(plain)} bytes exceeds the limit of {_MOST}.",
             hint="Back this store up in its own format, or prune the thread.",
             thread=whole.thread,
         )
@@ -226,41 +225,24 @@ def _bounded(whole: WholeThread, plain: bytes) -> bytes:
 
 
 def _packed(whole: WholeThread, more: dict[str, Any]) -> bytes:
-    return ormsgpack.packb(
-        [
-            whole.thread,
-            whole.deleted_at,
-            [[s.log, s.start, s.count, s.data] for s in whole.segments],
-            [list(row) for row in whole.checkpoints],
-            [list(row) for row in whole.writes],
-            _more(whole) | more,
-        ]
-    )
-
-
-def _more(whole: WholeThread) -> dict[str, Any]:
-    more: dict[str, Any] = {}
+    own: dict[str, Any] = {}
     if whole.digests is not None:
-        more[_DIGESTS] = list(whole.digests)
+        own[_DIGESTS] = whole.digests
     if whole.entry is not None:
-        entry = whole.entry
-        more[_ENTRY] = [
-            *(entry.state, entry.created_at, entry.updated_at, entry.size, list(entry.labels)),
-            *(entry.pinned, entry.ttl, list(entry.origin or ()), entry.waits_at),
-        ]
-    return more
+        _, *fields, origin, waits_at = whole.entry[:10]
+        own[_ENTRY] = [*fields, origin or (), waits_at]
+    tables = (whole.segments, whole.checkpoints, whole.writes)
+    rows = [[list(row) for row in table] for table in tables]
+    return ormsgpack.packb([whole.thread, whole.deleted_at, *rows, own | more])
 
 
 def _entry(thread: str, more: dict[str, Any]) -> ThreadEntry | None:
     if _ENTRY not in more:
         return None
-    state, created_at, updated_at, size, labels, pinned, ttl, origin, waits_at = _checked(
-        _ENTRY_KINDS, more[_ENTRY]
-    )
+    *times, labels, pinned, ttl, origin, waits_at = _checked(_ENTRY_KINDS, more[_ENTRY])
     _checked((_TEXT,) * len(labels), labels)
     _checked((_TEXT,) * len(origin), origin)
     begun = (origin[0], origin[1]) if origin else None
-    times = (state, created_at, updated_at, size)
     return ThreadEntry(thread, *times, tuple(labels), pinned, ttl, begun, waits_at)
 
 
@@ -291,11 +273,11 @@ def _unpacked(
 
 
 def _check_names(more: dict[str, Any], form: Form) -> None:
-    """Raise NewerFormatError for a part that this release does not know, and would lose."""
+    """Raise NewerFormatError for a part that this release would lose."""
     for name in more:
         if name not in form.names:
             raise NewerFormatError(
-                f"A thread of the {form.noun} has {name!r}, which this release does not know.",
+                f"A thread of the {form.noun} has an unknown part, {name!r}.",
                 hint="Upgrade threadkeep: pip install --upgrade threadkeep",
             )
 
@@ -312,9 +294,9 @@ def _plain(body: bytes, most: int) -> bytes:
 
 
 def _believed(body: bytes, needed: int, most: int) -> int:
-    """Return the bytes that a record needs; raise ValueError if it may not take so many."""
+    """Return `needed`; raise ValueError if the record may not take so many bytes."""
     if not 0 <= needed <= most:
-        raise ValueError(f"its {len(body)} bytes declare {needed}, more than threadkeep writes so")
+        raise ValueError(f"its {len(body)} bytes declare {needed}, more than the limit of {most}")
     return needed
 
 
@@ -323,8 +305,79 @@ def _all(make: Callable[..., T], kinds: tuple[Any, ...], rows: Any) -> tuple[T, 
 
 
 def _checked(kinds: tuple[Any, ...], values: Any) -> Any:
-    """Return the values if each is of one of its kinds."""
+    """Return the values; raise TypeError unless each has one of its types."""
     for kind, value in zip(kinds, values, strict=True):
         if type(value) not in kind:
             raise TypeError(f"unexpected {type(value).__name__}")
     return values
+
+
+# -- memory ---------------------------------------------------------------------------
+
+
+class Allowance:
+    """Bytes of memory that the records of one file may still take. See the limit on memory."""
+
+    def __init__(self, beyond: int) -> None:
+        self._beyond = beyond
+
+    def most(self, body: bytes) -> int:
+        """Return the most bytes that this record may take in memory."""
+        return self._beyond + _TIMES * len(body)
+
+    def take(self, body: bytes, needed: int) -> int:
+        """Count a record as read; return the bytes that it may take beside those."""
+        left = self.most(body) - needed
+        self._beyond = min(self._beyond, left)
+        return left
+
+
+def parsed_size(plain: bytes, most: int) -> int:
+    """Estimate the bytes that MessagePack and its objects take, up to about `most`.
+
+    The objects are counted only if they might exceed `most`.
+    """
+    if (1 + _OBJECT) * len(plain) <= most:
+        return len(plain)
+    return len(plain) + _OBJECT * _objects(plain, most // _OBJECT)
+
+
+def opened_sizes(segments: Iterable[Segment]) -> int:
+    """Add up the bytes of memory that segments declare for their elements."""
+    needed = 0
+    for _, _, count, data in segments:
+        size = opened_size(data)
+        # (an element has at least one byte: this bounds a damaged count)
+        needed += size + _ELEMENT * max(0, min(count, size or len(data)))
+    return needed
+
+
+# By the first byte of a MessagePack object: the object's bytes, and the bytes that hold the length
+# of the rest. Objects in an array or a map are counted separately.
+_STEPS = {
+    **{first: (1, 0) for first in range(256)},
+    **{0xA0 + n: (1 + n, 0) for n in range(32)},  # short str
+    **{0xC4 + n: (1 + (1 << n), 1 << n) for n in range(3)},  # bin
+    **{0xC7 + n: (2 + (1 << n), 1 << n) for n in range(3)},  # ext
+    0xCA: (5, 0),
+    0xCB: (9, 0),  # float
+    **{0xCC + n: (1 + (1 << n % 4), 0) for n in range(8)},  # int
+    **{0xD4 + n: (2 + (1 << n), 0) for n in range(5)},  # ext of a fixed size
+    **{0xD9 + n: (1 + (1 << n), 1 << n) for n in range(3)},  # str
+    0xDC: (3, 0),
+    0xDD: (5, 0),
+    0xDE: (3, 0),
+    0xDF: (5, 0),  # array, map
+}
+
+
+def _objects(plain: bytes, most: int) -> int:
+    """Count the objects in MessagePack, up to one more than `most`."""
+    at = count = 0
+    while at < len(plain) and count <= most:
+        step, width = _STEPS[plain[at]]
+        if width:
+            step += int.from_bytes(plain[at + 1 : at + 1 + width], "big")
+        at += step
+        count += 1
+    return count

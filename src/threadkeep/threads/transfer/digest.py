@@ -32,7 +32,7 @@ from threadkeep._core.engine.model import (
 from threadkeep._core.engine.refs import Inline, Manifest, Ref, Run
 from threadkeep._core.engine.rows import Write, counting, manifest_of
 from threadkeep.errors import CorruptionError, ThreadkeepError
-from threadkeep.threads.transfer.allowance import parsed_size
+from threadkeep.threads.transfer.bundle_format import parsed_size
 from threadkeep.threads.transfer.whole_thread import CheckpointKey, WholeThread
 
 SIZE = 16  # bytes

@@ -1,4 +1,4 @@
-"""A stream that is saved as it comes, by a worker beside it."""
+"""A stream that a worker saves while it runs, and the buffer that decides when."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Self
@@ -20,20 +20,136 @@ from threadkeep._core.engine.operation import External
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow, sync_and_async, sync_or_async
 from threadkeep.errors import InvalidArgumentError, StateError, invalid
-from threadkeep.threads.streams.parts import Buffer, Part, StreamStatus, of_event, of_message
-from threadkeep.threads.streams.rows import LIVE, StreamRows
+from threadkeep.threads.partial_output import (
+    LIVE,
+    Part,
+    StreamRows,
+    StreamStatus,
+    is_in,
+    of_event,
+    of_message,
+)
 
 INTERVAL = 3.0
 MAX_PENDING = 5
 MAX_BYTES = 64 * 1024
-_LOOK = 1.0  # seconds between two looks at a worker that may be gone
+_LOOK = 1.0  # seconds between two checks that the worker is alive
+_FULL = 4  # times `max_bytes` that may wait before `update` waits
+_SMALL = 64  # estimated bytes of a part beside its value
+_FIRST_SAVE = 0.1  # estimated seconds of the first save
 _STATUSES = ("completed", "pending", "discarded")
-_ANEW = "Start another one: saver.streaming(config)."
 _log = logging.getLogger("threadkeep")
 
 
+def weight(value: Any, depth: int = 10) -> int:
+    """Estimate the bytes of a value."""
+    if isinstance(value, str | bytes | bytearray):
+        return len(value)
+    if isinstance(value, BaseMessage):
+        value = [value.content]
+    elif isinstance(value, Mapping):
+        value = [*value, *value.values()]
+    if not depth or not isinstance(value, list | tuple | set | frozenset):
+        return _SMALL
+    return _SMALL + sum([weight(each, depth - 1) for each in value])
+
+
+class Buffer:
+    """Parts that wait for a save. Times are seconds of any monotonic clock.
+
+    A save begins early enough to end before the oldest part is `interval` old, judged by the time
+    that the last save took.
+    """
+
+    def __init__(self, interval: float, max_bytes: int) -> None:
+        self._interval = interval
+        self._max_bytes = max_bytes
+        self._waiting: list[Part] = []
+        self._taken: list[Part] = []
+        self._bytes = self._taken_bytes = 0
+        self._oldest = 0.0  # when the first waiting part came
+        self._began = 0.0
+        self._cost = min(_FIRST_SAVE, interval / 10)
+        self._not_before = 0.0  # after a failure
+        self._saved_values: set[str] = set()  # namespaces with saved values in no checkpoint yet
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing waits."""
+        return not self._waiting and not self._taken
+
+    @property
+    def is_full(self) -> bool:
+        """True if the stream has to wait."""
+        return self.bytes >= _FULL * self._max_bytes
+
+    @property
+    def bytes(self) -> int:
+        """Estimated bytes that wait, including the save under way."""
+        return self._bytes + self._taken_bytes
+
+    def add(self, part: Part, now: float) -> bool:
+        """Add a part. Return True if the time of the next save has changed."""
+        is_first, before = not self._waiting, self._bytes
+        if is_first:
+            self._oldest = now
+        self._waiting.append(part)
+        self._bytes += _SMALL + weight(part.value)
+        return is_first or before < self._max_bytes <= self._bytes
+
+    def drop_values(self, namespace: str) -> Part | None:
+        """Drop values that a checkpoint of the namespace holds now, with those of its subgraphs.
+
+        Returns:
+            The part that drops saved values; None if none were saved.
+        """
+        before, self._waiting = self._waiting, []
+        for part in before:
+            if part.kind == "values" and is_in(namespace, part.namespace):
+                self._bytes -= _SMALL + weight(part.value)
+            else:
+                self._waiting.append(part)
+        saved = self._saved_values | _with_values(self._taken)
+        self._saved_values = {one for one in self._saved_values if not is_in(namespace, one)}
+        is_known = any(is_in(namespace, one) for one in saved)
+        return Part("checkpoint", namespace, "", "", None) if is_known else None
+
+    def delay(self, now: float) -> float | None:
+        """Return the seconds until the next save; None while nothing waits."""
+        if not self._waiting:
+            return None
+        if self._bytes >= self._max_bytes:
+            return max(0.0, self._not_before - now)
+        lead = min(self._interval / 2, 2 * self._cost)
+        return max(0.0, self._oldest + self._interval - lead - now, self._not_before - now)
+
+    def take(self, now: float) -> list[Part]:
+        """Begin a save of all waiting parts; end it with `saved` or `failed`."""
+        self._taken, self._waiting = self._waiting, []
+        self._taken_bytes, self._bytes = self._bytes, 0
+        self._began = now
+        return self._taken
+
+    def saved(self, now: float) -> None:
+        """End a save."""
+        self._saved_values |= _with_values(self._taken)
+        self._taken, self._taken_bytes = [], 0
+        self._cost = now - self._began
+
+    def failed(self, now: float) -> None:
+        """End a failed save: its parts wait for another interval."""
+        self._waiting = [*self._taken, *self._waiting]
+        self._bytes += self._taken_bytes
+        self._taken, self._taken_bytes = [], 0
+        self._oldest, self._not_before = self._began, now + self._interval
+
+
+def _with_values(parts: Iterable[Part]) -> set[str]:
+    return {part.namespace for part in parts if part.kind == "values"}
+
+
 class _Signal:
-    """An event that threads wait for, or (with a loop) tasks; set from anywhere."""
+    """An event for threads or, with a loop, for tasks. Any thread may set it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._loop = loop
@@ -47,7 +163,7 @@ class _Signal:
                 self._loop.call_soon_threadsafe(self._awaited.set)
 
     def wait(self, seconds: float | None) -> Workflow[None]:
-        """Wait until it is set, and reset it."""
+        """Wait for the event, and reset it."""
         own = None if self._loop is None else partial(self._await, seconds)
         yield External(partial(self._wait, seconds), own)
 
@@ -62,10 +178,10 @@ class _Signal:
 
 
 class Stream:
-    """Output of a run that is saved every few seconds, as `Saver.streaming` returns it.
+    """Output of a run, saved every few seconds. `Saver.streaming` returns it.
 
-    `with` or `async with` starts and stops it. After an exception, or a cancellation, all that
-    came is saved, and the stream stays pending. `update` may be called from any thread.
+    `with` or `async with` starts and stops it. After an exception or a cancellation, all output is
+    saved, and the stream stays pending. You may call `update` from any thread.
     """
 
     def __init__(
@@ -84,7 +200,7 @@ class Stream:
                 raise invalid(name, count, "Use a whole number, 1 or more.")
         self._rows = StreamRows(saver, config, max_pending)
         self._buffer = Buffer(float(interval), max_bytes)
-        self._lock = threading.Lock()  # of the buffer and the state; held for moments only
+        self._lock = threading.Lock()  # of the buffer and the state; never held during I/O
         self._state = "new"
         self._failure: Exception | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -93,17 +209,17 @@ class Stream:
 
     @property
     def id(self) -> str:
-        """The id, by which `partial` lists the stream."""
+        """The stream's id in `partial`."""
         return self._rows.id
 
     @property
     def thread(self) -> str:
-        """The id of the thread."""
+        """The thread's id."""
         return self._rows.thread
 
     @property
     def is_started(self) -> bool:
-        """True from its start to its end."""
+        """True from the stream's start to its end."""
         return self._state == "started"
 
     # -- life ------------------------------------------------------------------------
@@ -112,7 +228,7 @@ class Stream:
         """Start to save.
 
         Raises:
-            StateError: it was started before.
+            StateError: the stream was started before.
         """
         self._begin(None)
         self._thread = threading.Thread(
@@ -122,7 +238,7 @@ class Stream:
         return self
 
     async def astart(self) -> Self:
-        """Async variant of `start`: this event loop saves."""
+        """Async variant of `start`: a task of this event loop saves."""
         loop = asyncio.get_running_loop()
         self._begin(loop)
         self._task = loop.create_task(driver.arun(self._work()))
@@ -132,7 +248,9 @@ class Stream:
         with self._lock:
             if self._state != "new":
                 raise StateError(
-                    "The stream was started before.", hint="Use one for each run.", **self._place
+                    "The stream was started before.",
+                    hint="Use a new stream for each run.",
+                    thread=self.thread,
                 )
             self._state = "started"
         self._loop = loop
@@ -143,13 +261,14 @@ class Stream:
         """Stop, after the save that is under way.
 
         Args:
-            status: "completed" drops the parts, as the thread's checkpoint has the output by now;
-                "discarded" drops them too; "pending" saves the rest and leaves them to `partial`.
+            status: "completed" removes the parts, as the thread's checkpoint has the output now;
+                "discarded" removes them too; "pending" saves the rest and keeps them for `partial`.
 
         Raises:
             StateError: the stream is not started.
-            InvalidArgumentError: another status, or the stream belongs to an event loop: `astop`.
-            ThreadkeepError: the rest, or the status, could not be stored. It can be stopped again.
+            InvalidArgumentError: the status is unknown, or the stream belongs to an event loop: use
+                `astop`.
+            ThreadkeepError: the rest, or the status, could not be stored. You can stop it again.
         """
         # (a cancelled caller waits until all is saved)
         acall = partial(driver.arun, self._end(status))
@@ -160,8 +279,8 @@ class Stream:
     def _end_blocking(self, status: StreamStatus) -> None:
         if self._task is not None:
             raise InvalidArgumentError(
-                "The stream is saved by an event loop, which this call would block.",
-                hint="Use astop() there.",
+                "The stream is saved by an event loop, which stop() would block.",
+                hint="Use await astop().",
             )
         driver.run(self._end(status))
 
@@ -202,7 +321,7 @@ class Stream:
             self._task.result()
 
     def _leave(self, error: BaseException | None) -> Workflow[None]:
-        """Stop as `with` does."""
+        """Stop at the end of a `with` block."""
         if not self.is_started:  # (stopped in the block)
             return
         if error is None:
@@ -210,7 +329,7 @@ class Stream:
             return
         try:
             yield from self._stop("pending")
-        except Exception:  # noqa: BLE001 - the error of the block is what counts
+        except Exception:  # noqa: BLE001 - the error of the block is more important
             _log.warning("The rest of a stream could not be saved.", exc_info=True)
 
     def __enter__(self) -> Self:
@@ -236,19 +355,19 @@ class Stream:
         message: str = "",
         ns: str = "",
     ) -> None:
-        """Add output, which is saved soon. Where the store is too slow, wait for it.
+        """Add output, which is saved soon. If the store is too slow, wait until there is room.
 
         Args:
             output: text, a message or a chunk of one, or values by channel.
-            event: a custom event, of any kind; None for none.
-            node: the node that it came from.
+            event: a custom event, of any type; None for none.
+            node: the node that produced the output.
             message: the id of the message that the text belongs to.
             ns: the checkpoint namespace of the node.
 
         Raises:
-            StateError: the stream is not started, or has ended; or its event loop has; or it
+            StateError: the stream is not started, or has ended; or its event loop has ended; or it
                 belongs to an event loop, and no more output can wait: use `aupdate`.
-            InvalidArgumentError: the output is of another kind.
+            InvalidArgumentError: the output has another type.
             ThreadkeepError: the store fails, and no more output can wait.
         """
         for part in _parts(output, event, ns, node, message):
@@ -273,7 +392,7 @@ class Stream:
                 raise StateError(
                     "The store is slower than the stream, and no more output can wait.",
                     hint="Use await aupdate(...), which waits until there is room.",
-                    **self._place,
+                    thread=self.thread,
                 )
             driver.run(self._wait_for_room())
 
@@ -292,15 +411,15 @@ class Stream:
         return self._thread is not None and self._thread.is_alive()
 
     def _offer(self, part: Part) -> bool:
-        """Add a part without waiting; return False if there is no room for it."""
+        """Add a part without waiting; return False if the buffer is full."""
         with self._lock:
             if self._state != "started":
                 raise self._not_started()
             if not self._is_alive():  # its event loop has ended, or all tasks were cancelled
                 raise StateError(
-                    "The worker of the stream is gone.",
-                    hint='Call stop("pending") or astop, which saves the rest.',
-                    **self._place,
+                    "The worker of the stream has ended.",
+                    hint='Call stop("pending") or astop("pending") to save the rest.',
+                    thread=self.thread,
                 )
             if self._buffer.is_full:
                 return False
@@ -310,14 +429,19 @@ class Stream:
         return True
 
     def _drop_values(self, ns: str) -> Part | None:
-        """Drop the values of a namespace that a checkpoint holds now. See `Buffer`."""
+        """See `Buffer.drop_values`."""
         with self._lock:
             return self._buffer.drop_values(ns)
+
+    def _not_started(self) -> StateError:
+        text, hint = "has ended", "Start another one: saver.streaming(config)."
+        if self._state == "new":
+            text, hint = "is not started", "Use `with`, or call start() first."
+        return StateError(f"The stream {text}.", hint=hint, thread=self.thread)
 
     # -- the worker ------------------------------------------------------------------
 
     def _work(self) -> Workflow[None]:
-        """Save what is due, until the stream is stopped."""
         while self._state == "started":
             with self._lock:
                 delay = self._buffer.delay(time.monotonic())
@@ -333,26 +457,14 @@ class Stream:
         try:
             yield from self._rows.append(parts)
             ended = self._buffer.saved
-        except Exception as error:  # noqa: BLE001 - it is tried again, and raised where it matters
+        except Exception as error:  # noqa: BLE001 - `stop` or a full buffer raises it
             failure = error
             _log.warning("A stream could not be saved; it is tried again.", exc_info=True)
-        finally:  # (also where it was cancelled)
+        finally:  # (also after a cancellation)
             with self._lock:
                 ended(time.monotonic())
             self._failure = failure
             self._room.set()
-
-    # -- errors ----------------------------------------------------------------------
-
-    @property
-    def _place(self) -> dict[str, str]:
-        return {"thread": self.thread}
-
-    def _not_started(self) -> StateError:
-        if self._state == "new":
-            hint = "Use `with`, or call start() first."
-            return StateError("The stream is not started.", hint=hint, **self._place)
-        return StateError("The stream has ended.", hint=_ANEW, **self._place)
 
 
 def _parts(output: object, event: Any, ns: str, node: str, message: str) -> Iterator[Part]:
