@@ -239,10 +239,12 @@ def _packed(whole: WholeThread, more: dict[str, Any]) -> bytes:
 def _entry(thread: str, more: dict[str, Any]) -> ThreadEntry | None:
     if _ENTRY not in more:
         return None
-    *times, labels, pinned, ttl, origin, waits_at = _checked(_ENTRY_KINDS, more[_ENTRY])
+    fields = _checked(_ENTRY_KINDS, more[_ENTRY])
+    state, created_at, updated_at, size, labels, pinned, ttl, origin, waits_at = fields
     _checked((_TEXT,) * len(labels), labels)
     _checked((_TEXT,) * len(origin), origin)
     begun = (origin[0], origin[1]) if origin else None
+    times = (state, created_at, updated_at, size)
     return ThreadEntry(thread, *times, tuple(labels), pinned, ttl, begun, waits_at)
 
 
@@ -355,7 +357,7 @@ def opened_sizes(segments: Iterable[Segment]) -> int:
 # By the first byte of a MessagePack object: the object's bytes, and the bytes that hold the length
 # of the rest. Objects in an array or a map are counted separately.
 _STEPS = {
-    **{first: (1, 0) for first in range(256)},
+    **dict.fromkeys(range(256), (1, 0)),
     **{0xA0 + n: (1 + n, 0) for n in range(32)},  # short str
     **{0xC4 + n: (1 + (1 << n), 1 << n) for n in range(3)},  # bin
     **{0xC7 + n: (2 + (1 << n), 1 << n) for n in range(3)},  # ext

@@ -34,8 +34,7 @@ from threadkeep.errors import (
 )
 from threadkeep.threads.transfer import digest, whole_thread
 from threadkeep.threads.transfer.bundle_format import MAGIC, BundleWriter, read_bundle
-from threadkeep.threads.transfer.putting import Outcome, put_thread
-from threadkeep.threads.transfer.whole_thread import CheckpointKey, WholeThread
+from threadkeep.threads.transfer.whole_thread import CheckpointKey, Outcome, WholeThread, put_thread
 
 AddThread: TypeAlias = Callable[[BundleWriter, str], Workflow[int]]
 

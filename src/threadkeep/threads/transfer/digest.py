@@ -1,11 +1,11 @@
 """Digests of checkpoints: 16 bytes, equal in every store (docs/design/0011-moving-threads.md).
 
-A digest is computed from what a reader can see and from the stored elements of values. Segments,
-addresses in logs, generations, the store's numbers and the thread's own id are no part of it.
-Nothing is decoded, so that no class is needed.
+A digest is the BLAKE2b hash of MessagePack of the fields that a reader can see and of the stored
+elements of values. It does not depend on segments, addresses in logs, generations, the store's
+numbers or the thread's id. Values are not decoded, so no class is needed.
 
-BLAKE2b of MessagePack. Equal digests mean equal checkpoints. Checkpoints with different ones may
-have equal values still, where one of them is stored whole and the other one in parts.
+Equal digests mean equal checkpoints. Different digests may still mean equal values: one checkpoint
+may store a value whole and another one in parts.
 """
 
 from __future__ import annotations
@@ -27,19 +27,18 @@ from threadkeep._core.engine.model import (
     Segment,
     Span,
     StoredCheckpoint,
-    WriteRow,
 )
 from threadkeep._core.engine.refs import Inline, Manifest, Ref, Run
 from threadkeep._core.engine.rows import Write, counting, manifest_of
 from threadkeep.errors import CorruptionError, ThreadkeepError
 from threadkeep.threads.transfer.bundle_format import parsed_size
-from threadkeep.threads.transfer.whole_thread import CheckpointKey, WholeThread
+from threadkeep.threads.transfer.whole_thread import CheckpointKey, WholeThread, writes_of
 
 SIZE = 16  # bytes
 
 
 def of_checkpoints(whole: WholeThread) -> dict[CheckpointKey, bytes]:
-    """Compute the digest of each checkpoint of a thread, hidden ones too."""
+    """Compute the digest of each checkpoint of a thread, including hidden checkpoints."""
     digests = _Thread(whole)
     found: dict[CheckpointKey, bytes] = {}
     for row in whole.checkpoints:
@@ -60,15 +59,13 @@ def _hash_bytes(data: bytes) -> bytes:
 
 
 class _Thread:
-    """One state of a thread, whose checkpoints' digests share those of values."""
+    """Digests of a thread's checkpoints, which share the digests of values."""
 
     def __init__(self, whole: WholeThread) -> None:
         self._values = _Values(whole.segments, whole.spare)
         self._known: Keyframes = {}
         self._spare = whole.spare
-        self._writes: dict[CheckpointKey, list[WriteRow]] = {}
-        for write in whole.writes:
-            self._writes.setdefault((write.ns, write.checkpoint_id), []).append(write)
+        self._writes = writes_of(whole)
         self._children = _first_children(whole.checkpoints)
 
     def checkpoint(self, row: CheckpointRow) -> bytes:
@@ -81,9 +78,9 @@ class _Thread:
         return _hash([place, metadata, self._manifest(manifest), *self._pending(row)])
 
     def _taken(self, row: CheckpointRow, spare: int) -> int:
-        """Return the bytes that the checkpoint's manifest takes and its keyframe, if it is new."""
+        """Return the bytes that the checkpoint's keyframe takes, if it is new."""
         place, data = (row.key_log, row.key_pos), manifest_of(row)
-        key = b"" if place in self._known else self._values.raw(*place)
+        key = b"" if place in self._known else self._values.elements.raw(*place)
         taken = parsed_size(key, spare) + parsed_size(data, spare)
         if taken > spare:
             raise CorruptionError(f"A manifest of {len(key) + len(data)} bytes has too many parts.")
@@ -96,7 +93,7 @@ class _Thread:
         return [manifest.v, manifest.updated, manifest.extra, channels, seen]
 
     def _pending(self, row: CheckpointRow) -> tuple[list[Any], list[Any]]:
-        """Return the pending writes that count, and those on the parent that led here."""
+        """Return the pending writes that count, and the parent's writes that led here."""
         own = counting(self._writes.get((row.ns, row.id), ()), self._children.get((row.ns, row.id)))
         before = self._writes.get((row.ns, row.parent), ()) if row.parent is not None else ()
         led = counting(before, Child(row.id, row.run, row.seen))
@@ -117,20 +114,16 @@ def _first_children(rows: Iterable[CheckpointRow]) -> dict[CheckpointKey, Child]
 
 
 class _Values:
-    """Digests of values; those of elements are computed once for each segment."""
+    """Digests of values; the digests of elements are computed once for each segment."""
 
     def __init__(self, segments: Sequence[Segment], spare: int | None) -> None:
         self._segments = {(s.log, s.start): s for s in segments}
         self._starts: dict[int, list[int]] = {}
         for log, start in sorted(self._segments):
             self._starts.setdefault(log, []).append(start)
-        self._elements = Elements(NO_CODEC, segments, spare)
+        self.elements = Elements(NO_CODEC, segments, spare)
         self._digests: dict[tuple[int, int], bytes] = {}  # by segment, one after the other
         self._known: dict[Ref, bytes] = {}
-
-    def raw(self, log: int, pos: int) -> bytes:
-        """Return the bytes of an element."""
-        return self._elements.raw(log, pos)
 
     def segment(self, log: int, pos: int) -> Segment | None:
         """Find the segment that holds a position."""
@@ -140,18 +133,18 @@ class _Values:
         return found if found is not None and pos < found.stop else None
 
     def digest(self, ref: Ref | None) -> bytes | None:
-        """Compute the digest of a value; None for none."""
+        """Compute the digest of a value; None if there is no value."""
         if ref is None:
             return None
         if isinstance(ref, Run):
             return _hash([ref.kind, b"".join([d for s in ref.spans for d in self._of_span(s)])])
         if ref not in self._known:  # many checkpoints hold the same value
-            data = ref.data if isinstance(ref, Inline) else self._elements.raw(ref.log, ref.pos)
+            data = ref.data if isinstance(ref, Inline) else self.elements.raw(ref.log, ref.pos)
             self._known[ref] = _hash(self._parts(data, ref.uses))
         return self._known[ref]
 
     def _parts(self, data: bytes, uses: Sequence[Span]) -> list[bytes]:
-        """Return a value's bytes, with digests of elements in place of their addresses."""
+        """Split a value's bytes, with digests of elements in place of their addresses."""
         parts, at = [], 0
         for log, pos, size, start in references(data) if uses else ():
             if start >= at and any(log == s.log and s.start <= pos < s.stop for s in uses):
@@ -175,6 +168,6 @@ class _Values:
         place = segment.log, segment.start
         if place not in self._digests:
             positions = range(segment.start, segment.stop)
-            raws = [self._elements.raw(segment.log, pos) for pos in positions]
+            raws = [self.elements.raw(segment.log, pos) for pos in positions]
             self._digests[place] = b"".join(map(_hash_bytes, raws))
         return self._digests[place]

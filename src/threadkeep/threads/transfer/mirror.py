@@ -27,7 +27,7 @@ from threadkeep.errors import (
     ThreadExistsError,
     ThreadNotFoundError,
 )
-from threadkeep.threads.transfer import digest, putting, whole_thread
+from threadkeep.threads.transfer import digest, whole_thread
 from threadkeep.threads.transfer.bundles import compare
 from threadkeep.threads.transfer.whole_thread import (
     CheckpointKey,
@@ -184,7 +184,7 @@ class _Mirror:
         whole = yield from self._read(own)
         expected = yield from external(partial(digest.of_checkpoints, whole))
         now = time.time_ns() // 1000
-        put = putting.put_thread(whole, now, replace=replace, marks=True)
+        put = whole_thread.put_thread(whole, now, replace=replace, marks=True)
         yield from on(self.there, put)
         return expected
 

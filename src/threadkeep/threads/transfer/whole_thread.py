@@ -1,18 +1,23 @@
-"""Whole threads, read from a store: one state, without elements that its rows do not refer to."""
+"""Whole threads: one consistent state, read from a store and put into another.
+
+A whole thread holds only the elements that its rows refer to. While it is put, no row refers to
+anything that is not stored yet.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
-from threadkeep._core.codec.frame import Compression
-from threadkeep._core.engine import thread_entry
+from threadkeep._core.codec.frame import Compression, unpack
+from threadkeep._core.engine import thread_entry, thread_summary
 from threadkeep._core.engine.cold_references import STUB
 from threadkeep._core.engine.lineage import (
     Lineage,
     Positions,
+    by_log,
     overlap,
     parts,
     positions,
@@ -20,7 +25,9 @@ from threadkeep._core.engine.lineage import (
 )
 from threadkeep._core.engine.model import (
     OWN_NS,
+    Batch,
     CheckpointRow,
+    DropThread,
     FindThreads,
     ReadSegments,
     ReadThread,
@@ -32,26 +39,28 @@ from threadkeep._core.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep._core.engine.operation import Fetch, Operation, fetch, fetch_checkpoint
+from threadkeep._core.engine.operation import Fetch, Operation, commit, fetch, fetch_checkpoint
+from threadkeep._core.engine.registration import ThreadSnapshot, read_snapshot, retry, rows_fence
 from threadkeep._core.engine.refs import covering, span_of
-from threadkeep._core.engine.registration import read_snapshot, retry, rows_fence
 from threadkeep._core.engine.rows import body_of, manifest_of, with_body, with_manifest
 from threadkeep._core.engine.thread_entry import (
     ReadEntry,
     ThreadEntry,
     ThreadStatus,
+    is_archived,
     is_there,
 )
-from threadkeep.errors import StaleThreadError, ThreadkeepError
+from threadkeep.errors import CodecError, StaleThreadError, ThreadExistsError, ThreadkeepError
 
 T = TypeVar("T")
 S = TypeVar("S", Segment, SegmentInfo)
 Row: TypeAlias = CheckpointRow | WriteRow
 CheckpointKey: TypeAlias = tuple[str, str]
 """The namespace and id of a checkpoint."""
+Outcome: TypeAlias = Literal["unchanged", "added", "extended", "replaced"]
 
 _PAGE = 256
-_MOST_BYTES = 4 << 20  # in one read or write: Redis runs nothing else meanwhile
+_MOST_BYTES = 4 << 20  # in one read or write: Redis blocks all clients meanwhile
 _MOST_ROWS = 128
 
 
@@ -64,11 +73,10 @@ class WholeThread:
         deleted_at: its tombstone; 0 if it was never deleted.
         segments: by log and start.
         checkpoints: by namespace and id, hidden ones included.
-        writes: by namespace and id, orphans included; those of a checkpoint in `seq` order,
-            which counts from 1 without gaps.
+        writes: by namespace, id and `seq`, which counts from 1; orphans included.
         digests: of the checkpoints, in their order, if they were computed.
         entry: the registry's entry, if there is one.
-        spare: bytes of memory that reading it may take beside its elements, if it is not trusted.
+        spare: bytes of memory that an untrusted thread may take beside its elements.
     """
 
     thread: str
@@ -82,7 +90,7 @@ class WholeThread:
 
     @property
     def is_nothing(self) -> bool:
-        """True if there is no trace of the thread, not even a tombstone."""
+        """True if the thread left no trace, not even a tombstone."""
         return self == WholeThread(self.thread, 0, (), (), ())
 
     @property
@@ -92,11 +100,19 @@ class WholeThread:
         return has_entry or bool(self.checkpoints)
 
 
-def all_threads() -> Operation[list[str]]:
-    """Return the ids of all threads, in order, also of those without checkpoints.
+class StoredThread(NamedTuple):
+    """A whole thread, with its rows and entry as the store has them."""
 
-    Those of threadkeep's own, such as what a monitor has left behind, are left out.
-    """
+    whole: WholeThread
+    rows: ThreadRows
+    entry: ThreadEntry | None
+
+
+# -- reading -------------------------------------------------------------------------
+
+
+def all_threads() -> Operation[list[str]]:
+    """List the ids of all threads but threadkeep's own, sorted, with or without checkpoints."""
     names: list[str] = []
     while True:
         after = names[-1] if names else None
@@ -106,45 +122,35 @@ def all_threads() -> Operation[list[str]]:
             return [name for name in names if not name.startswith(OWN_NS)]
 
 
-# -- reading -------------------------------------------------------------------------
-
-
-class StoredThread(NamedTuple):
-    """A whole thread, with its rows and entry as they are in the store."""
-
-    whole: WholeThread
-    rows: ThreadRows
-    entry: ThreadEntry | None
-
-
 def read_thread(thread: str, *, stub: bool = True, stubs: bool = False) -> Operation[WholeThread]:
     """Read one state of a thread; see `read_state`."""
     return (yield from read_state(thread, stub=stub, stubs=stubs)).whole
 
 
 def read_state(thread: str, *, stub: bool = True, stubs: bool = False) -> Operation[StoredThread]:
-    """Read one state of a thread, while others write, seal and prune it.
+    """Read one state of a thread while others write, seal and prune it.
 
     `stub` leaves an archived thread in the cold store (it has no rows then), `stubs` offloaded
     segments.
 
     Raises:
         ConflictError: segments were removed at every attempt.
-        CorruptionError: damaged rows had to be numbered again.
+        CorruptionError: writes of damaged rows had to be renumbered.
     """
 
     def attempt() -> Operation[StoredThread]:
         rows, entry = yield from read_rows(thread, stub=stub)
         used = _used(rows)
         infos = [s for s in rows.segments if used is None or touches(used, span_of(s))]
-        segments = yield from segments_of(thread, infos, stubs=stubs)
+        segments = yield from _segments(thread, infos, stubs=stubs)
         if infos:
-            # Positions are given again only after a removal, and that raises the generation.
+            # Positions are reused only after a removal, which raises the generation.
             after = yield from fetch_checkpoint(thread, "", None)
-            if after.generation != rows.generation or uncovered(infos, segments):
+            if after.generation != rows.generation or _uncovered(infos, segments):
                 raise StaleThreadError(thread=thread)
-        whole = whole_of(thread, rows, _in_use(segments, used), entry, stubs=stubs)
-        return StoredThread(whole, rows, entry)
+        if used is not None:  # a shared segment also holds elements of other threads
+            segments = [part for one in segments for part in _parts_in_use(one, used)]
+        return StoredThread(whole_of(thread, rows, segments, entry, stubs=stubs), rows, entry)
 
     return retry(thread, attempt)
 
@@ -152,25 +158,18 @@ def read_state(thread: str, *, stub: bool = True, stubs: bool = False) -> Operat
 def read_rows(
     thread: str, *, stub: bool = True
 ) -> Operation[tuple[ThreadRows, ThreadEntry | None]]:
-    """Read a thread without its segments, and its entry; `stub` as in `read_thread`."""
+    """Read a thread's rows without its segments, and its entry; `stub` as in `read_state`."""
     rows, entry = yield Fetch([ReadThread(thread, stub=stub), ReadEntry(thread)])
     return rows, thread_entry.sound(entry)
 
 
 def _used(rows: ThreadRows) -> Positions | None:
-    """Return the positions that a thread's rows refer to; None of damaged rows."""
+    """Find the positions that rows refer to; None for damaged rows, whose segments all stay."""
     try:
         lineage = Lineage(rows.checkpoints)
         return positions(lineage, lineage.stored, rows.orphans)
     except ThreadkeepError:
-        return None  # they are copied as they are, with all that may be theirs
-
-
-def _in_use(segments: list[Segment], used: Positions | None) -> list[Segment]:
-    """Cut segments to the positions in use: a shared one also holds elements of other threads."""
-    if used is None:
-        return segments
-    return [part for segment in segments for part in _parts_in_use(segment, used)]
+        return None
 
 
 def _parts_in_use(segment: Segment, used: Positions) -> Sequence[Segment]:
@@ -180,29 +179,26 @@ def _parts_in_use(segment: Segment, used: Positions) -> Sequence[Segment]:
     try:
         return parts(segment, spans, Compression())
     except ThreadkeepError:
-        return [segment]  # (damaged, or a stub: opening it raises)
+        return [segment]  # (a damaged segment or a stub cannot be opened)
 
 
-def segments_of(
+def _segments(
     thread: str, places: Iterable[SegmentInfo], *, stubs: bool
 ) -> Operation[list[Segment]]:
-    """Read what is at these places now: the same segments, or sealed ones that hold them."""
+    """Read the segments at these places: the same ones, or sealed ones that hold them."""
     found: dict[Span, Segment] = {}
     for part in parts_of(places, lambda place: place.size):
         spans = covering(map(span_of, part))
         for segment in (yield from fetch(ReadSegments(thread, spans, stub=stubs))):
             found[segment.span] = segment
-    # A page read later may hold a sealed segment in place of some that an earlier one had.
-    return [found[span] for span in _outermost(found)]
-
-
-def _outermost(spans: Iterable[Span]) -> Iterator[Span]:
-    """Sort spans, without those within another."""
+    # A later page may have a sealed segment that holds segments of an earlier page.
+    outermost: list[Segment] = []
     log, stop = -1, 0
-    for span in sorted(spans, key=lambda span: (span.log, span.start, -span.stop)):
+    for span in sorted(found, key=lambda span: (span.log, span.start, -span.stop)):
         if span.log != log or span.stop > stop:
-            yield span
+            outermost.append(found[span])
             log, stop = span.log, span.stop
+    return outermost
 
 
 def whole_of(
@@ -213,12 +209,12 @@ def whole_of(
     *,
     stubs: bool = False,
 ) -> WholeThread:
-    """Make a whole thread of what was read, its writes numbered again from 1.
+    """Make a whole thread of rows, with writes numbered from 1.
 
     With `stubs`, stubs among the segments stay, and so does the record of their archive.
 
     Raises:
-        CorruptionError: damaged rows had to be numbered again.
+        CorruptionError: writes of damaged rows had to be renumbered.
     """
     writes = [row for stored in rows.checkpoints for row in stored.writes]
     checkpoints, writes = _numbered(
@@ -226,8 +222,8 @@ def whole_of(
     )
     keeps = stubs and any(segment.data.startswith(STUB) for segment in segments)
     if entry is not None:
-        # (the revision counts in its own store only, the rows give the size, and an archive is
-        # the store's own, unless it holds all there is)
+        # (the revision and an archive belong to the store, and the rows give the size; only an
+        # archived thread, or one with stubs, still needs the archive)
         own = entry.labels
         if entry.state != ThreadStatus.ARCHIVED and not keeps:
             own = thread_entry.without_record(own, thread_entry.ARCHIVE_RECORD)
@@ -242,9 +238,9 @@ def _numbered(
 ) -> tuple[list[CheckpointRow], list[WriteRow]]:
     """Number each checkpoint's writes from 1, as a store will.
 
-    `seen` is such a number: where there was a gap it changes, and with it the checksum.
+    `seen` refers to these numbers: it changes after a gap, and with it the row's checksum.
     """
-    places: dict[tuple[str, str], list[int]] = {}
+    places: dict[CheckpointKey, list[int]] = {}
     for write in writes:
         places.setdefault((write.ns, write.checkpoint_id), []).append(write.seq)
     gaps = {place: seqs for place, seqs in places.items() if seqs[-1] != len(seqs)}
@@ -259,13 +255,12 @@ def _numbered(
         seqs = gaps.get((write.ns, write.checkpoint_id))
         if seqs:
             seen, seq = bisect_right(seqs, write.seen), bisect_right(seqs, write.seq)
-            numbered = with_body(write._replace(seen=seen), body_of(write))
-            writes[at] = numbered._replace(seq=seq)
+            writes[at] = with_body(write._replace(seen=seen), body_of(write))._replace(seq=seq)
     return checkpoints, writes
 
 
 def fence_of(state: StoredThread) -> Operation[RowsFence]:
-    """Return a fence that holds as long as nobody adds a row to the thread or its family."""
+    """Make a fence that fails if a row is added to the thread or its family."""
     others: tuple[ThreadRows, ...] = ()
     if state.rows.family:
         others = (yield from read_snapshot(state.whole.thread)).others
@@ -276,7 +271,7 @@ def fence_of(state: StoredThread) -> Operation[RowsFence]:
 
 
 def rows_of(whole: WholeThread) -> set[Row]:
-    """Return the rows of a thread, which are the same bytes in each of its copies."""
+    """Return a thread's rows, whose bytes are the same in each copy."""
     return {*whole.checkpoints, *whole.writes}
 
 
@@ -288,11 +283,17 @@ def marks_of(entry: ThreadEntry | None) -> set[Any]:
     return {*entry.labels, *marks, *([] if entry.ttl is None else [("ttl", entry.ttl)])}
 
 
-def stored_of(whole: WholeThread) -> tuple[list[StoredCheckpoint], list[WriteRow]]:
-    """Return the checkpoints with their writes, and the writes on none of them."""
-    writes: dict[tuple[str, str], list[WriteRow]] = {}
+def writes_of(whole: WholeThread) -> dict[CheckpointKey, list[WriteRow]]:
+    """Group the pending writes by checkpoint."""
+    writes: dict[CheckpointKey, list[WriteRow]] = {}
     for write in whole.writes:
         writes.setdefault((write.ns, write.checkpoint_id), []).append(write)
+    return writes
+
+
+def stored_of(whole: WholeThread) -> tuple[list[StoredCheckpoint], list[WriteRow]]:
+    """Return the checkpoints with their writes, and the writes without a checkpoint."""
+    writes = writes_of(whole)
     checkpoints = [
         StoredCheckpoint(whole.thread, row, None, tuple(writes.pop((row.ns, row.id), ())))
         for row in whole.checkpoints
@@ -300,23 +301,10 @@ def stored_of(whole: WholeThread) -> tuple[list[StoredCheckpoint], list[WriteRow
     return checkpoints, [write for some in writes.values() for write in some]
 
 
-def uncovered(wanted: Iterable[S], stored: Iterable[Segment | SegmentInfo]) -> list[S]:
-    """Return the segments of which some position is not stored."""
-    spans: dict[int, list[Span]] = {}
-    for span in covering(map(span_of, stored)):
-        spans.setdefault(span.log, []).append(span)
-
-    def is_covered(wanted: Span) -> bool:
-        some = spans.get(wanted.log, [])  # (apart, and in order)
-        at = bisect_right(some, wanted.start, key=lambda span: span.start)
-        return at > 0 and holds(some[at - 1], wanted)
-
-    return [one for one in wanted if not is_covered(span_of(one))]
-
-
-def holds(outer: Span, inner: Span) -> bool:
-    """Return True if a span holds all of another one."""
-    return outer.log == inner.log and outer.start <= inner.start and inner.stop <= outer.stop
+def _uncovered(wanted: Iterable[S], stored: Iterable[Segment | SegmentInfo]) -> list[S]:
+    """Return the segments that are not stored in full."""
+    known = by_log(map(span_of, stored))
+    return [one for one in wanted if overlap(known, span_of(one)) != [span_of(one)]]
 
 
 def parts_of(
@@ -325,7 +313,7 @@ def parts_of(
     most_items: int | None = None,
     most_bytes: int | None = None,
 ) -> Generator[list[T], None, None]:
-    """Yield the items in parts that are neither too many nor too large."""
+    """Group items into parts of limited number and size."""
     most_items, most_bytes = most_items or _MOST_ROWS, most_bytes or _MOST_BYTES
     part: list[T] = []
     total = 0
@@ -337,3 +325,175 @@ def parts_of(
         total += size(item)
     if part:
         yield part
+
+
+# -- putting -------------------------------------------------------------------------
+
+
+def put_thread(
+    whole: WholeThread,
+    now: int,
+    *,
+    replace: bool = False,
+    marks: bool = False,
+    dry_run: bool = False,
+) -> Operation[Outcome]:
+    """Put a thread into a store, or what the stored one lacks. Repeat it after an interruption.
+
+    `now` are microseconds since 1970. With `replace` it replaces a thread with other rows, with
+    `marks` a thread with the same rows gets its labels, pin and time to live.
+
+    Raises:
+        ThreadExistsError: rows in the store would be lost.
+        ConflictError: others keep changing this thread.
+    """
+
+    def attempt() -> Operation[Outcome]:
+        there = yield from read_snapshot(whole.thread)
+        numbered = whole_of(whole.thread, there.rows)
+        is_lost = is_archived(there.entry) or not rows_of(numbered) <= rows_of(whole)
+        if numbered.checkpoints and not (is_lost or marks):  # (a mirror compares only rows)
+            is_lost = not (yield from _is_sound(whole, there.rows))
+        if is_lost and not replace:
+            raise ThreadExistsError(
+                "The store has this thread already, in another state.",
+                hint="It is not changed. To replace it: replace=True, or --replace.",
+                thread=whole.thread,
+            )
+        outcome: Outcome = "extended" if numbered.checkpoints else "added"
+        has_marks = not marks or marks_of(whole.entry) <= marks_of(there.entry)
+        if is_lost:
+            outcome = "replaced"
+        elif has_marks and _is_complete(whole, numbered, there):
+            outcome = "unchanged"
+        if not (dry_run or outcome == "unchanged"):
+            yield from _put(whole, numbered, there, outcome, now)
+        return outcome
+
+    return retry(whole.thread, attempt)
+
+
+def _is_sound(whole: WholeThread, rows: ThreadRows) -> Operation[bool]:
+    """Check that the store has the same elements at the thread's positions."""
+    wanted = by_log([segment.span for segment in whole.segments])
+    infos = [one for one in rows.segments if touches(wanted, span_of(one))]
+    try:
+        stored = yield from _segments(whole.thread, infos, stubs=True)
+        other = set(stored).difference(whole.segments)
+        own = dict(_elements(whole.segments)) if other else {}
+        return all(own.get(place, data) == data for place, data in _elements(other))
+    except CodecError:
+        return False
+
+
+def _elements(segments: Iterable[Segment]) -> Iterator[tuple[tuple[int, int], bytes]]:
+    """Iterate over elements with their log and position; stubs are left out."""
+    for segment in segments:
+        if not segment.data.startswith(STUB):
+            for n, data in enumerate(unpack(segment.data, segment.count)):
+                yield (segment.log, segment.start + n), data
+
+
+def _is_complete(whole: WholeThread, numbered: WholeThread, there: ThreadSnapshot) -> bool:
+    """True if the store has all rows and positions, an entry and the tombstone."""
+    return (  # (the tombstone of a thread with checkpoints does not matter)
+        (bool(whole.checkpoints) or there.rows.deleted_at == whole.deleted_at)
+        and is_there(there.entry) >= is_there(whole.entry)
+        and rows_of(numbered) == rows_of(whole)
+        and not _uncovered(whole.segments, there.rows.segments)
+    )
+
+
+def _put(
+    whole: WholeThread, numbered: WholeThread, there: ThreadSnapshot, outcome: Outcome, now: int
+) -> Operation[None]:
+    """Put a thread part by part, or in one change if rows or segments have to be removed."""
+    if outcome == "replaced" or not _fits(whole, numbered, there.rows):
+        drop = DropThread(whole.thread, whole.deleted_at, there.rows.generation, there.fences)
+        yield from commit(drop._replace(rows=_registered(whole, now)))
+        return
+    last = Batch(whole.thread, now)
+    for batch in _batches(whole, rows_of(numbered), there, now):
+        ready = batch
+        if batch.checkpoints or batch.writes:
+            ready, last = last, batch
+        if ready.segments or ready.checkpoints or ready.writes:
+            yield from commit(ready)
+    yield from _merge_entry(whole, now, last)
+
+
+def _fits(whole: WholeThread, numbered: WholeThread, rows: ThreadRows) -> bool:
+    """True if the stored thread can be extended: its numbers and positions stay."""
+    if not rows_of(numbered):
+        return not rows.segments and rows.deleted_at == whole.deleted_at
+    stored = [row for one in rows.checkpoints for row in one.writes]
+    return {*stored, *rows.orphans} == set(numbered.writes) and all(
+        segment.start <= one.start and one.stop <= segment.stop
+        for segment in _uncovered(whole.segments, rows.segments)
+        for one in _overlapping(segment, rows.segments)
+    )
+
+
+def _overlapping(segment: Segment, stored: Iterable[SegmentInfo]) -> list[Span]:
+    spans = [span_of(one) for one in stored if one.log == segment.log]
+    return [span for span in spans if span.start < segment.stop and segment.start < span.stop]
+
+
+def _batches(
+    whole: WholeThread, stored: set[Row], there: ThreadSnapshot, now: int
+) -> Iterator[Batch]:
+    """Yield what is missing: segments before rows, older checkpoints before younger ones.
+
+    A larger segment replaces small ones, as in sealing. The last batch of a new thread raises the
+    generation: a process may still know an expired thread of the same id.
+    """
+    plain = Batch(whole.thread, now, there.rows.generation, fences=(there.rows_fence,))
+    for part in parts_of(_uncovered(whole.segments, there.rows.segments), lambda s: len(s.data)):
+        drops = [span for one in part for span in _overlapping(one, there.rows.segments)]
+        keys = tuple([(span.log, span.start, span.stop - span.start) for span in drops])
+        yield plain._replace(segments=tuple(part), drop_segments=keys)
+    done, batches = there.rows_fence, []
+    for rows in parts_of(sorted(rows_of(whole) - stored, key=_age), thread_summary.row_size):
+        checkpoints = tuple([row for row in rows if isinstance(row, CheckpointRow)])
+        writes = tuple([row for row in rows if isinstance(row, WriteRow)])
+        batches.append(plain._replace(fences=(done,), checkpoints=checkpoints, writes=writes))
+        done = RowsFence(done.checkpoints + len(checkpoints), done.writes + len(writes))
+    yield from batches[:-1]
+    for last in batches[-1:]:
+        yield last._replace(bump_generation=not stored)
+
+
+def _age(row: Row) -> tuple[str, str, int]:
+    if isinstance(row, CheckpointRow):
+        return (row.id, row.ns, 0)
+    return (row.checkpoint_id, row.ns, row.seq)
+
+
+def _registered(whole: WholeThread, now: int) -> Batch:
+    """Make a batch of all of a thread, with its entry or one derived from its rows."""
+    entry = whole.entry if is_there(whole.entry) else None
+    if entry is None and whole.checkpoints:
+        entry = thread_summary.entry_of(whole.thread, *stored_of(whole), now)
+    size = sum([len(segment.data) for segment in whole.segments])
+    touch = thread_summary.of_rows(*stored_of(whole), size)
+    batch = Batch(whole.thread, now, bump_generation=True, entry=entry, touch=touch)
+    segments, checkpoints, writes = whole.segments, whole.checkpoints, whole.writes
+    return batch._replace(segments=segments, checkpoints=checkpoints, writes=writes)
+
+
+def _merge_entry(whole: WholeThread, now: int, last: Batch) -> Operation[None]:
+    """Commit the last rows, with the labels, pin and time to live of both entries."""
+    there = yield from read_snapshot(whole.thread, alone=True)
+    own, entry = whole.entry if is_there(whole.entry) else None, there.entry
+    if own is None and entry is None and whole.checkpoints:
+        own = thread_summary.entry_of(whole.thread, *stored_of(whole), now)
+    size = thread_summary.bytes_of(there.rows.segments)
+    touch = thread_summary.of_rows(*stored_of(whole), size)
+    if own is not None:
+        touch = touch._replace(at=own.updated_at, labels=own.labels)
+        if not is_there(entry):
+            entry = own
+        entry = entry._replace(pinned=own.pinned or entry.pinned, ttl=own.ttl or entry.ttl)
+    bumps = last.bump_generation or is_archived(own)  # (generation 0 means never archived)
+    last = last._replace(fences=(*last.fences, there.entry_fence), bump_generation=bumps)
+    yield from commit(last._replace(entry=entry, touch=touch))

@@ -36,7 +36,7 @@ from threadkeep._stores.memory import MemoryBackend
 from threadkeep.errors import ConflictError, ThreadDeletedError, ThreadExistsError
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.retention import apply
-from threadkeep.threads.transfer import putting, whole_thread
+from threadkeep.threads.transfer import whole_thread
 
 LONG = "x" * 90
 NOW = 1_763_000_000_000_000
@@ -72,7 +72,7 @@ def read(saver, thread="t"):
 
 
 def put(saver, whole, *, replace=False):
-    return run_on(putting.put_thread(whole, NOW, replace=replace), saver._store.backend)
+    return run_on(whole_thread.put_thread(whole, NOW, replace=replace), saver._store.backend)
 
 
 def sound(saver):
@@ -219,7 +219,7 @@ def test_nothing_refers_to_what_is_not_there_yet_and_a_cut_off_put_is_completed(
     number = 0
     while True:
         target = memory_saver()
-        steps = Steps(putting.put_thread(whole, NOW), target._store.backend)
+        steps = Steps(whole_thread.put_thread(whole, NOW), target._store.backend)
         for _ in range(number):
             if steps.request is not None:
                 steps.step()
@@ -249,13 +249,13 @@ def test_an_answer_that_was_lost(saver):
     """Whichever it was: writes are not there twice, and nothing else is missing."""
     whole = read(saver)
     backend = Twice()
-    run_on(putting.put_thread(whole, NOW), backend)
+    run_on(whole_thread.put_thread(whole, NOW), backend)
     needed = len(backend.commits)
     assert needed > 20
     for number in range(1, needed + 1):
         backend = Twice()
         backend.at = number
-        run_on(putting.put_thread(whole, NOW), backend)
+        run_on(whole_thread.put_thread(whole, NOW), backend)
         assert run_on(whole_thread.read_thread("t"), backend) == whole
 
 
@@ -265,7 +265,7 @@ def test_what_somebody_else_has_put_between_two_batches_is_not_lost(saver):
     number, ended = 0, False
     while not ended:
         target = memory_saver()
-        steps = Steps(putting.put_thread(whole, NOW), target._store.backend)
+        steps = Steps(whole_thread.put_thread(whole, NOW), target._store.backend)
         for _ in range(number):
             steps.step()
         number += 1
@@ -301,7 +301,7 @@ def test_what_stands_there_gives_way_in_one_change(saver):
     backend = Counted()
     fill(Chain(Saver(backend), start=100), 3)
     backend.asked()
-    run_on(putting.put_thread(read(saver), NOW, replace=True), backend)
+    run_on(whole_thread.put_thread(read(saver), NOW, replace=True), backend)
     (change,) = backend.commits
     assert isinstance(change, DropThread)
     assert change.rows.checkpoints == read(saver).checkpoints
@@ -311,7 +311,7 @@ def test_what_came_while_it_was_looked_at_is_not_replaced_unseen(saver):
     there = memory_saver()
     chain = Chain(there)
     chain.put(n=1)
-    steps = Steps(putting.put_thread(read(saver), NOW, replace=True), there._store.backend)
+    steps = Steps(whole_thread.put_thread(read(saver), NOW, replace=True), there._store.backend)
     while isinstance(steps.request, Fetch):
         steps.step()
     chain.put(n=2)
@@ -328,7 +328,7 @@ def test_an_earlier_state_is_extended(saver):
     backend = Counted()
     fill(Chain(Saver(backend)), 3)
     backend.asked()
-    assert run_on(putting.put_thread(whole, NOW), backend) == "extended"
+    assert run_on(whole_thread.put_thread(whole, NOW), backend) == "extended"
     assert all(isinstance(change, Batch) for change in backend.commits)
     assert run_on(whole_thread.read_thread("t"), backend).checkpoints == whole.checkpoints
 
@@ -340,14 +340,14 @@ def test_what_is_known_of_a_thread_is_left_unless_marks_are_wanted(saver):
     assert put(saver, whole) == "unchanged"
     assert saver.threads.get("t").metadata == {"plan": "new"}
     backend = saver._store.backend
-    assert run_on(putting.put_thread(whole, NOW, marks=True), backend) == "extended"
+    assert run_on(whole_thread.put_thread(whole, NOW, marks=True), backend) == "extended"
     assert saver.threads.get("t").metadata == {"plan": "old"}
 
 
 def test_nothing_is_changed_on_trial(saver):
     whole = read(saver)
     backend = Counted()
-    assert run_on(putting.put_thread(whole, NOW, dry_run=True), backend) == "added"
+    assert run_on(whole_thread.put_thread(whole, NOW, dry_run=True), backend) == "added"
     assert backend.commits == []
 
 
@@ -366,9 +366,9 @@ def test_rows_alone_do_not_make_the_same_thread(saver):
 def test_a_thread_that_is_there_already_is_only_read(saver):
     whole = read(saver)
     backend = Counted()
-    run_on(putting.put_thread(whole, NOW), backend)
+    run_on(whole_thread.put_thread(whole, NOW), backend)
     backend.asked()
-    assert run_on(putting.put_thread(whole, NOW), backend) == "unchanged"
+    assert run_on(whole_thread.put_thread(whole, NOW), backend) == "unchanged"
     assert backend.asked()[1] == 0
 
 
@@ -437,7 +437,7 @@ def test_a_saver_that_knew_a_thread_that_has_expired_does_not_rely_on_it():
 def test_deleting_while_it_is_put(saver):
     whole = read(saver)
     target = memory_saver()
-    steps = until_commit(Steps(putting.put_thread(whole, NOW), target._store.backend))
+    steps = until_commit(Steps(whole_thread.put_thread(whole, NOW), target._store.backend))
     steps.step()
     run_on(apply.delete_thread(target._engine, "t"), target._store.backend)
     steps.finish()
