@@ -40,8 +40,8 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.operation import Fetch, Operation, commit, fetch, fetch_checkpoint
-from threadkeep._core.engine.registration import ThreadSnapshot, read_snapshot, retry, rows_fence
 from threadkeep._core.engine.refs import covering, span_of
+from threadkeep._core.engine.registration import ThreadSnapshot, read_snapshot, retry, rows_fence
 from threadkeep._core.engine.rows import body_of, manifest_of, with_body, with_manifest
 from threadkeep._core.engine.thread_entry import (
     ReadEntry,
