@@ -97,7 +97,7 @@ def test_a_turn_goes_on_where_no_summary_can_be_made(
         view = chat.say("t", talk(2, count))
         assert view == talk(count + 2)  # (all of it: nothing leaves without a summary)
         assert memory.full_messages("t") == talk(count + 2)
-    assert "No summary was made of thread 't'" in caplog.text
+    assert "Thread 't' was not summarized" in caplog.text
     assert {one.layer for one in memory.layers("t")} == {"full"}
     summarizer.is_down = False
     chat.say("t", talk(2, 14))

@@ -1,11 +1,9 @@
-"""Layered memory: conversations of any length in the window of a model, and nothing lost."""
+"""Layered memory: conversations of any length in a model's window, without losing a message."""
 
 from typing import TYPE_CHECKING as _CHECKING
 from typing import Any as _Any
 
-from threadkeep.memory.chat_model import ChatModelSummarizer
-from threadkeep.memory.groups import MessageGroups
-from threadkeep.memory.integrated import IntegratedCheckpointManager, SavedConversation
+from threadkeep.memory.changes import MessageGroups
 from threadkeep.memory.policy import (
     ArchivedMessage,
     ArchiveSuggestion,
@@ -16,19 +14,23 @@ from threadkeep.memory.policy import (
     Usage,
 )
 from threadkeep.memory.records import Group
-from threadkeep.memory.saver import LayeredCheckpointSaver
-from threadkeep.memory.summaries import (
+from threadkeep.memory.saver import (
+    IntegratedCheckpointManager,
+    LayeredCheckpointSaver,
+    SavedConversation,
+)
+from threadkeep.memory.summaries import Summarizer, Summary
+from threadkeep.memory.summarizers import (
     CallableSummarizer,
+    ChatModelSummarizer,
     ExtractiveSummarizer,
-    Summarizer,
-    Summary,
 )
 from threadkeep.memory.window import add_messages
 
 if _CHECKING:
     from threadkeep.memory.middleware import LayeredMemoryMiddleware as LayeredMemoryMiddleware
 
-# (Without LayeredMemoryMiddleware: `import *` would load langchain, or fail without it.)
+# (LayeredMemoryMiddleware is left out: `import *` would need langchain.)
 __all__ = [
     "ArchiveSuggestion",
     "ArchivedMessage",
@@ -57,7 +59,7 @@ def __getattr__(name: str) -> _Any:
     try:
         from threadkeep.memory.middleware import LayeredMemoryMiddleware  # noqa: PLC0415 - needs langchain
     except ImportError as error:
-        text = f"{name} needs langchain 1.0 or newer ({error}): use pip install langchain"
+        text = f"{name} needs langchain 1.0 or newer ({error}). Run: pip install langchain"
         raise AttributeError(text) from error
     return LayeredMemoryMiddleware
 

@@ -1,39 +1,69 @@
-"""The archive of threads: records that are stored, read, and found by id and by words.
+"""The archive of threads: stored records, and their messages found by id and by words.
 
-The records are the archive. The index finds them quickly, and counts only while it has all records
-of a conversation: anybody may remove a thread from it, in any process.
+The records are the archive. The index only makes finding quick. Any process may remove a thread
+from the index, so its answers count only while it has all records of a conversation.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
+from threadkeep._core.lru import Lru
 from threadkeep._run.delegate import Delegate
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.first_use import FirstUse
-from threadkeep._stores.message_index import (
-    ArchiveIndex,
-    Hit,
-    ScanIndex,
-    indexed,
-    wanted,
-)
+from threadkeep._stores.message_index import ArchiveIndex, Hit, ScanIndex, indexed, wanted
 from threadkeep.memory import records
 from threadkeep.memory.policy import ArchivedMessage
-from threadkeep.memory.recent import Recent
 from threadkeep.memory.records import Record
 
+T = TypeVar("T")
+
+_CACHED = 2048  # records, and views of checkpoints
 _log = logging.getLogger("threadkeep.memory")
+
+
+class Recent(Generic[T]):
+    """LRU cache of values by thread and checkpoint id.
+
+    It keeps a copy of the id: the saver detects the end of a run by the references to its id.
+    """
+
+    def __init__(self) -> None:
+        self._values: Lru[tuple[str, bytes], T] = Lru(_CACHED)
+        self._lock = threading.Lock()
+
+    def get(self, thread: str, key: str) -> T | None:
+        """Return a value, or None."""
+        with self._lock:
+            return self._values.get((thread, key.encode()))
+
+    def put(self, thread: str, key: str, value: T) -> None:
+        """Add a value."""
+        with self._lock:
+            self._values.put((thread, key.encode()), value)
+
+    def pop(self, thread: str, key: str) -> None:
+        """Drop a value."""
+        with self._lock:
+            self._values.drop((thread, key.encode()))
+
+    def forget(self, thread: str) -> None:
+        """Drop all values of a thread."""
+        with self._lock:
+            for at in [at for at in self._values if at[0] == thread]:
+                self._values.drop(at)
 
 
 def _is_encrypted(saver: BaseCheckpointSaver[Any]) -> bool:
@@ -43,8 +73,8 @@ def _is_encrypted(saver: BaseCheckpointSaver[Any]) -> bool:
 def open_index(saver: BaseCheckpointSaver[Any]) -> ArchiveIndex:
     """Return the index of a saver's threads.
 
-    It is in the saver's own SQLite file or PostgreSQL schema. For other stores, and if the saver
-    encrypts or its connections are the program's own, it is in this process's memory.
+    It is in the saver's SQLite file or PostgreSQL schema. For other stores, for savers that
+    encrypt, and for connections that your program opened, it is in the memory of this process.
     """
     backend = getattr(saver, "backend", None)
     if _is_encrypted(saver) or not isinstance(backend, Backend | AsyncBackend):
@@ -53,7 +83,7 @@ def open_index(saver: BaseCheckpointSaver[Any]) -> ArchiveIndex:
 
 
 class Archive(Delegate):
-    """A saver with records of threads beside their checkpoints."""
+    """A saver that stores records of threads beside their checkpoints."""
 
     def __init__(
         self, saver: BaseCheckpointSaver[Any], *, channel: str, index: ArchiveIndex | None
@@ -72,7 +102,7 @@ class Archive(Delegate):
     # -- records ---------------------------------------------------------------------
 
     def _record(self, thread: str, key: str) -> Workflow[Record | None]:
-        """Return a record; None if it does not exist."""
+        """Return a record, or None if it does not exist."""
         record = self._records.get(thread, key)
         if record is None:
             found = yield from self._call("get_tuple", records.place(thread, key))
@@ -83,7 +113,7 @@ class Archive(Delegate):
         return record
 
     def _add(self, thread: str, before: Record | None, record: Record) -> Workflow[Record]:
-        """Store a record, and what it archives in the index."""
+        """Store a record, and add its messages to the index."""
         version = self._inner.get_next_version(None if before is None else before.version, None)
         record = replace(record, version=version)
         yield from self._call("put", *records.to_put(thread, record, self.channel))
@@ -104,34 +134,36 @@ class Archive(Delegate):
         found = yield from driver.sync_or_async(call, acall)
         return {one.checkpoint["id"]: records.from_tuple(one) for one in found}
 
-    def _back_to(self, thread: str, record: Record, start: int) -> Workflow[list[Record]]:
-        """Return a record and those that it continues, back to a position, oldest first."""
-        chain, at = [record], record
-        while at.start > start and at.parent is not None:
-            above = yield from self._record(thread, at.parent)
-            if above is None:
-                break
-            at = above
-            chain.append(at)
-        return chain[::-1]
+    def _chain(self, thread: str, record: Record | None) -> Workflow[list[Record]]:
+        """Return a record and its ancestors, oldest first."""
+        if record is None:
+            return []
+        return records.chain((yield from self._all_records(thread)), record.key)
 
     def _archived(
         self, thread: str, record: Record, start: int = 0
     ) -> Workflow[list[tuple[int, BaseMessage, Record]]]:
-        """Return what is archived up to a record from a position on, with positions and records."""
+        """Return position, message and record of all archived messages from `start` on."""
         if start:
-            chain = yield from self._back_to(thread, record, start)
+            chain, at = [record], record
+            while at.start > start and at.parent is not None:
+                above = yield from self._record(thread, at.parent)
+                if above is None:
+                    break
+                at = above
+                chain.append(at)
+            chain.reverse()
         else:
-            chain = records.chain((yield from self._all_records(thread)), record.key)
+            chain = yield from self._chain(thread, record)
         return [one for one in records.archived(chain) if one[0] >= start]
 
     # -- the index -------------------------------------------------------------------
 
     @property
     def index(self) -> ArchiveIndex:
-        """The index. Once `serde` encrypts, no index of ours in the database gets plain text.
+        """The index of archived messages. The first use may open it, which blocks.
 
-        It may have to be opened, which blocks.
+        Once `serde` encrypts, no index of ours in the database receives plain text.
         """
         self._open_index()
         if self._own_index and _is_encrypted(self) and not isinstance(self._indexes[-1], ScanIndex):
@@ -139,7 +171,7 @@ class Archive(Delegate):
         return self._indexes[-1]
 
     def _index(self, thread: str, record: Record) -> Workflow[bool]:
-        """Add a record to the index, if that has the record before; return True if it is there."""
+        """Add a record to an index that has its parent; return True if the index has the record."""
         edits, new = {}, {id: one for id, one in record.edits.items() if one is not None}
         if new and record.parent is not None:
             before = yield from self._record(thread, record.parent)
@@ -150,20 +182,20 @@ class Archive(Delegate):
         def add(thread: str, key: str) -> bool:
             return self.index.add(thread, key, record.start, messages, edits=edits, after=after)
 
-        return bool((yield from self._asked(thread, add, record.key)))
+        return bool((yield from self._ask_index(thread, add, record.key)))
 
     def _indexed(self, thread: str, record: Record) -> Workflow[bool]:
-        """Add to the index what it lacks of a conversation; return True if it has all now."""
+        """Add the missing records of a conversation to the index; return True if it has all."""
         chain = [record]
 
         def has(thread: str, key: str) -> bool:
             return self.index.has(thread, key)
 
-        if record.parent and not (yield from self._asked(thread, has, record.parent)):
-            chain = records.chain((yield from self._all_records(thread)), record.key)
+        if record.parent and not (yield from self._ask_index(thread, has, record.parent)):
+            chain = yield from self._chain(thread, record)
         lacking: list[Record] = []
         for one in reversed(chain):
-            if (yield from self._asked(thread, has, one.key)):
+            if (yield from self._ask_index(thread, has, one.key)):
                 break
             lacking.append(one)
         for one in reversed(lacking):
@@ -171,36 +203,36 @@ class Archive(Delegate):
                 return False
         return True
 
-    def _asked(self, thread: str, call: Callable[..., Any], *args: Any) -> Workflow[Any]:
-        """Call a method of the index; None if it fails: it can be made again from the records."""
+    def _ask_index(self, thread: str, call: Callable[..., Any], *args: Any) -> Workflow[Any]:
+        """Call a method of the index; return None if it fails."""
         try:
             return (yield from driver.external(partial(call, thread, *args)))
-        except Exception:  # noqa: BLE001 - the records have all that it has
+        except Exception:  # noqa: BLE001 - the records can rebuild it
             _log.warning("The archive's index failed for thread %r.", thread, exc_info=True)
             return None
 
     def _hits(
         self, thread: str, record: Record, look: Callable[[str], list[Hit]]
     ) -> Workflow[list[Hit] | None]:
-        """Return what the index finds; None if it does not have all of a conversation.
+        """Return hits in the index, or None if it lacks a part of the conversation.
 
-        Others may remove the thread from the index at any time, as an archive in the cold store
-        does. So what was found counts only if the newest record is there after.
+        Another process may remove the thread at any time (archiving to the cold store does so):
+        hits count only if the newest record is still there after the search.
         """
 
         def looked(_: str) -> list[Hit] | None:
             found = look(thread)
             return found if self.index.has(thread, record.key) else None
 
-        found: list[Hit] | None = yield from self._asked(thread, looked)
+        found: list[Hit] | None = yield from self._ask_index(thread, looked)
         if found is None and (yield from self._indexed(thread, record)):
-            found = yield from self._asked(thread, looked)
+            found = yield from self._ask_index(thread, looked)
         return found
 
     def _find(
         self, thread: str, record: Record, ids: Sequence[str]
     ) -> Workflow[dict[str, ArchivedMessage]]:
-        """Return the archived messages with these ids, as they are now."""
+        """Return the archived messages with these ids, in their present form."""
         if not ids or not record.stop:
             return {}
 
@@ -232,14 +264,14 @@ class Archive(Delegate):
     def _scanned(
         self, thread: str, record: Record, is_wanted: Callable[[BaseMessage], bool]
     ) -> Workflow[list[ArchivedMessage]]:
-        """Return some archived messages, as the records alone have them, oldest first."""
+        """Return archived messages without the index, oldest first."""
         archived = yield from self._archived(thread, record)
         return [as_archived(*one) for one in archived if is_wanted(one[1])]
 
     def _messages_of(
         self, thread: str, record: Record, hits: Iterable[Hit], limit: int | None = None
     ) -> Workflow[list[ArchivedMessage]]:
-        """Return the messages of hits that a record's conversation has, as they are now."""
+        """Return the messages of hits in a record's conversation, in their present form."""
         found: dict[int, ArchivedMessage] = {}
         for hit in hits:
             if limit is not None and len(found) >= limit:
@@ -255,7 +287,7 @@ class Archive(Delegate):
         return list(found.values())
 
     def _continues(self, thread: str, record: Record, other: Record) -> Workflow[bool]:
-        """Return True if a record is another one, or continues it."""
+        """Return True if `record` is `other`, or a descendant of it."""
         at: Record | None = record
         while at is not None and at.step > other.step:
             at = yield from self._record(thread, at.towards(other.step))
@@ -263,5 +295,5 @@ class Archive(Delegate):
 
 
 def as_archived(position: int, message: BaseMessage, record: Record) -> ArchivedMessage:
-    """Return a message of the archive, as `search_messages` returns it."""
+    """Return an archived message for `search_messages`."""
     return ArchivedMessage(message, position, record.key, record.archived_at)

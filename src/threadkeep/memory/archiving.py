@@ -1,13 +1,16 @@
-"""Archiving what leaves the window: who does so, summaries, suggestions.
+"""Archiving of messages that leave the window: claims, summaries, suggestions.
 
 `archive.py` stores the records and finds them again; `view.py` shows them to graphs.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,22 +23,21 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from threadkeep._core.engine.operation import External
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow
+from threadkeep._stores.first_use import running_loop
 from threadkeep._stores.message_index import ArchiveIndex
-from threadkeep.errors import SummaryError
+from threadkeep._stores.process_forks import ResetInChild
+from threadkeep.errors import ClosedError, SummaryError
 from threadkeep.memory import records, window
 from threadkeep.memory.archive import Archive
-from threadkeep.memory.background import Background
-from threadkeep.memory.policy import (
-    ArchiveSuggestion,
-    Layers,
-    SplitSuggestion,
-    Suggestion,
-)
+from threadkeep.memory.policy import ArchiveSuggestion, Layers, SplitSuggestion, Suggestion
 from threadkeep.memory.records import Group, Record, SummaryClaim
-from threadkeep.memory.summaries import ExtractiveSummarizer, Summarizer, Summary
+from threadkeep.memory.summaries import Summarizer, Summary
+from threadkeep.memory.summarizers import ExtractiveSummarizer
 
-CHUNK = 50  # messages that are summarised at once
+CHUNK = 50  # messages in one call of the summarizer
 _EXTRACTIVE = ExtractiveSummarizer()
+_WORKERS = 4
+_MAX_QUEUED = 64  # threads with summaries under way in the background
 
 _log = logging.getLogger("threadkeep.memory")
 
@@ -55,13 +57,23 @@ class SeenCheckpoint:
         return self.found.checkpoint["id"]
 
     @property
+    def behind(self) -> int:
+        """Position of the first message in full."""
+        return self.record.stop if self.record is not None else 0
+
+    @property
     def stop(self) -> int:
-        """Position behind the last message of the conversation."""
-        return len(self.live) + (self.record.stop if self.record is not None else 0)
+        """Position after the last message of the conversation."""
+        return self.behind + len(self.live)
+
+    @property
+    def removed(self) -> int:
+        """Number of archived messages that were removed."""
+        return len(self.record.removed) if self.record is not None else 0
 
 
 class Archiving(Archive):
-    """A saver that archives what leaves the windows of its threads."""
+    """A saver that archives the messages that leave the windows of its threads."""
 
     def __init__(
         self,
@@ -91,10 +103,10 @@ class Archiving(Archive):
     # -- summaries -------------------------------------------------------------------
 
     def _advance(self, seen: SeenCheckpoint) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
-        """Return the record and the messages in full, after what is due has left the window.
+        """Archive the messages that are due; return the record and the messages still in full.
 
-        Without a summary nothing leaves. The caller waits for one call of a model at most; further
-        calls, which a long conversation needs at first, are made in the background.
+        Messages leave only with a summary. The caller waits for one call of a model at most. The
+        further calls that a long conversation needs at first are made in the background.
         """
         if not self._is_due(seen):
             return seen.record, seen.live
@@ -110,9 +122,9 @@ class Archiving(Archive):
     def _catch_up(
         self, seen: SeenCheckpoint, *, until: Callable[[], bool]
     ) -> Workflow[SeenCheckpoint]:
-        """Summarise all that is due, a part at a time.
+        """Summarize all messages that are due, a part at a time.
 
-        Ends early if that fails, if somebody else is doing it, or if `until` returns True.
+        Ends early if a summary fails, if another process is at it, or if `until` returns True.
         """
         before = None
         while before is not seen and self._is_due(seen) and not until():
@@ -120,14 +132,14 @@ class Archiving(Archive):
         return seen
 
     def _step(self, seen: SeenCheckpoint, *, is_asked: bool = True) -> Workflow[SeenCheckpoint]:
-        """Return what is left in full after others have summarised, and then (`is_asked`) we.
+        """Use a summary of another process, else (`is_asked`) make one.
 
-        The same object if nothing was summarised.
+        Returns `seen` itself if no messages left the window.
         """
         newest = yield from self._call("get_tuple", records.place(seen.thread))
         seen = yield from self._made_by_others(seen, newest)
         if is_asked and self._is_due(seen):
-            seen = yield from self._summarised(seen, newest)
+            seen = yield from self._summarized(seen, newest)
         return seen
 
     def _is_due(self, seen: SeenCheckpoint) -> bool:
@@ -147,15 +159,15 @@ class Archiving(Archive):
     def _made_by_others(
         self, seen: SeenCheckpoint, newest: CheckpointTuple | None
     ) -> Workflow[SeenCheckpoint]:
-        """Return the state behind what is stored already for the messages that are to leave."""
+        """Return the state after the thread's newest record, if that archives just what is due."""
         own = seen.record
         key = None if own is None else own.key
         record = None if newest is None else records.from_tuple(newest)
         if record is None or record.key == key or record.parent is None:
             return seen
-        if record.groups != (own.groups if own is not None else ()):  # (another branch has others)
+        if record.groups != (own.groups if own is not None else ()):  # (of another branch)
             return seen
-        count = record.stop - (own.stop if own is not None else 0)
+        count = record.stop - seen.behind
         before = own.digest if own is not None else ""
         if not 0 < count <= self._leaving(own, seen.live):
             return seen
@@ -169,15 +181,15 @@ class Archiving(Archive):
         if above is None or (above.key != key and (own is not None or above.step)):
             return seen
         ids = [one.id for each in reversed(made) for one in each.messages]
-        if ids != [one.id for one in seen.live[:count]]:  # (another branch says the same)
+        if ids != [one.id for one in seen.live[:count]]:  # (equal messages of another branch)
             return seen
         self._records.put(seen.thread, record.key, record)
         return replace(seen, record=record, live=seen.live[count:])
 
-    def _summarised(
+    def _summarized(
         self, seen: SeenCheckpoint, newest: CheckpointTuple | None
     ) -> Workflow[SeenCheckpoint]:
-        """Summarise and archive the oldest part of what leaves the window, one call's worth."""
+        """Summarize and archive the oldest messages that are due, with one call."""
         if seen.thread in self._background.busy:
             return seen
         self._background.busy.add(seen.thread)
@@ -188,7 +200,7 @@ class Archiving(Archive):
                 return seen
             claim, newest = found
             after = yield from self._made_by_others(seen, newest)
-            if after is not seen:  # (somebody was faster)
+            if after is not seen:
                 return after
             return (yield from self._claimed_part(seen, claim, before))
         finally:
@@ -197,7 +209,7 @@ class Archiving(Archive):
     def _claimed_part(
         self, seen: SeenCheckpoint, claim: SummaryClaim, before: Record
     ) -> Workflow[SeenCheckpoint]:
-        """Summarise and archive a part; if that fails, nothing leaves and the claim is given up."""
+        """Summarize and archive a part. If that fails, give the claim up: no messages leave."""
         live, count = seen.live, self._leaving(before, seen.live)
         part = live[: window.oldest(live, min(count, CHUNK), count)]
         try:
@@ -205,28 +217,29 @@ class Archiving(Archive):
             new = yield from self._add(seen.thread, before, new)
             left = live[len(part) :]
             yield from self._suggest(seen.thread, before, new, effective_count(new, len(left)))
-        except Exception:  # noqa: BLE001 - a turn goes on without a summary, whatever failed
+        except Exception:  # noqa: BLE001 - a turn continues without a summary
             _log.warning(
-                "No summary was made of thread %r; its next turn tries again.",
+                "Thread %r was not summarized; its next turn tries again.",
                 seen.thread,
                 exc_info=True,
             )
-            with suppress(Exception):  # (else the claim ends by its time)
+            with suppress(Exception):  # (else the claim expires)
                 yield from self._claim_write(seen.thread, before, *claim.failure())
             return seen
         return replace(seen, record=new, live=left)
 
     def _first(self, seen: SeenCheckpoint) -> Workflow[Record]:
-        """Return the record that the thread's first one continues."""
+        """Return the empty record that a thread begins with, the same in all processes."""
         found = yield from self._record(seen.thread, seen.key)
         if found is not None:
             return found
-        return (yield from self._add(seen.thread, None, records.first(seen.key, seen.found)))
+        first = Record(key=seen.key, root=seen.key, created_at=seen.found.checkpoint["ts"])
+        return (yield from self._add(seen.thread, None, first))
 
     def _claimed(
         self, thread: str, before: Record, newest: CheckpointTuple | None
     ) -> Workflow[tuple[SummaryClaim, CheckpointTuple | None] | None]:
-        """Claim to continue a record; None if somebody else is doing that.
+        """Claim to continue a record; None if another process has claimed that.
 
         Returns:
             The claim, and the thread's newest record after it.
@@ -251,13 +264,13 @@ class Archiving(Archive):
     def _next(
         self, seen: SeenCheckpoint, before: Record, part: list[BaseMessage], left: int
     ) -> Workflow[Record]:
-        """Return the record of messages that leave; `left` are in full before that."""
+        """Return the record of a part that leaves; `left` messages are in full before that."""
         summary = before.summary
         kept = window.staying(part, self.policy)
         ids = {id(one) for one in kept}
-        told = [one for one in part if id(one) not in ids]
-        if told:
-            summary = yield from self._ask(told, summary)
+        rest = [one for one in part if id(one) not in ids]
+        if rest:
+            summary = yield from self._ask(rest, summary)
         stop = before.stop + len(part)
         if summary is not None:
             summary = replace(summary, message_count=stop)
@@ -275,12 +288,18 @@ class Archiving(Archive):
             model=self.summarizer.model,
             prompt_version=self.summarizer.prompt_version,
         )
-        return self._suggested(new, left - len(part))
+        count = effective_count(new, left - len(part))
+        limits = {
+            ArchiveSuggestion.tag: self.policy.summary_window,
+            SplitSuggestion.tag: self.policy.archive_threshold,
+        }
+        due = [tag for tag, limit in limits.items() if count > limit]
+        return replace(new, suggested=tuple(dict.fromkeys((*new.suggested, *due))))
 
     def _closed(
         self, thread: str, before: Record, part: list[BaseMessage]
     ) -> Workflow[tuple[Group, ...]]:
-        """Return the groups that a part fills. No model is asked for their summaries."""
+        """Return the groups that a part fills, with summaries made without a model."""
         start, stop, size = before.group_start, before.stop + len(part), self.policy.group_size
         if stop - start <= size:
             return ()
@@ -300,43 +319,103 @@ class Archiving(Archive):
         acall = partial(driver.in_thread, call)
         if hasattr(summarizer, "asummarize"):
             acall = partial(summarizer.asummarize, messages, previous)
-        summary = yield External(call, acall)  # (a turn that is cancelled does not wait)
+        summary = yield External(call, acall)  # (a cancelled turn does not wait)
         if not isinstance(summary, Summary) or not isinstance(summary.content, str):
-            raise SummaryError(f"The summarizer returned {type(summary).__name__}, no Summary.")
+            raise SummaryError(
+                f"The summarizer returned {type(summary).__name__} instead of Summary."
+            )
         return summary
 
-    # -- suggestions -----------------------------------------------------------------
-
-    def _suggested(self, record: Record, left: int) -> Record:
-        """The record, which says what was suggested up to it."""
-        count = effective_count(record, left)
-        limits = {
-            ArchiveSuggestion.tag: self.policy.summary_window,
-            SplitSuggestion.tag: self.policy.archive_threshold,
-        }
-        due = [tag for tag, limit in limits.items() if count > limit]
-        suggested = tuple(dict.fromkeys((*record.suggested, *due)))
-        return replace(record, suggested=suggested)
-
     def _suggest(self, thread: str, before: Record, record: Record, count: int) -> Workflow[None]:
-        """Tell of suggestions that a record makes first: a log line, an event, a tag."""
+        """Report suggestions that a record makes first: log them, tag the thread, call back."""
         for kind in (ArchiveSuggestion, SplitSuggestion):
-            if kind.tag in record.suggested and kind.tag not in before.suggested:
-                event = kind(thread, count)
-                _log.info(
-                    "Thread %r has more than %d messages: %s", thread, event.messages, kind.tag
-                )
-                threads = getattr(self._inner, "threads", None)
-                if threads is not None:
-                    tag = partial(threads.tag, thread, kind.tag)
-                    yield from driver.sync_or_async(tag, partial(threads.atag, thread, kind.tag))
-                if self._on_suggestion is not None:
-                    self._on_suggestion(event)
+            if kind.tag not in record.suggested or kind.tag in before.suggested:
+                continue
+            _log.info("Thread %r has more than %d messages: %s", thread, count, kind.tag)
+            threads = getattr(self._inner, "threads", None)
+            if threads is not None:
+                tag = partial(threads.tag, thread, kind.tag)
+                yield from driver.sync_or_async(tag, partial(threads.atag, thread, kind.tag))
+            if self._on_suggestion is not None:
+                self._on_suggestion(kind(thread, count))
 
 
 def effective_count(record: Record | None, left: int) -> int:
-    """Return the number of messages in which a group that was collapsed counts as one."""
+    """Return the number of messages; a collapsed group counts as one."""
     if record is None:
         return left
     collapsed = [group.messages - 1 for group in record.groups if group.status == "summarized"]
     return record.stop - len(record.removed) + left - sum(collapsed)
+
+
+class Background(ResetInChild):
+    """Workflows that run beside their callers, at most one for each thread."""
+
+    def _reset(self) -> None:
+        self._pool = ThreadPoolExecutor(_WORKERS, "threadkeep-memory")
+        self._running: dict[str, Future[Any] | asyncio.Task[Any]] = {}
+        self._lock = threading.Lock()
+        self._is_ended = False
+        self.busy: set[str] = set()  # threads that this process is summarizing
+
+    def is_ending(self) -> bool:
+        """Return True after `end`, and at the exit of the program: begin no further call then."""
+        if not self._is_ended:
+            try:
+                self._pool.submit(int)  # (refused at exit, which waits for the pool)
+            except RuntimeError:
+                self._is_ended = True
+        return self._is_ended
+
+    def submit(self, thread: str, make: Callable[[], Workflow[Any]]) -> Workflow[None]:
+        """Begin a workflow, unless this thread has one already or too many are under way."""
+
+        async def abegin() -> None:
+            self._begin(thread, lambda: asyncio.ensure_future(driver.arun(make())))
+
+        def begin() -> None:
+            self._begin(thread, lambda: self._pool.submit(driver.run, make()))
+
+        yield External(begin, abegin)
+
+    def _begin(self, thread: str, start: Callable[[], Any]) -> None:
+        with self._lock:
+            if self.is_ending() or thread in self._running or len(self._running) >= _MAX_QUEUED:
+                return
+            running = self._running[thread] = start()
+        running.add_done_callback(partial(self._done, thread))
+
+    def _done(self, thread: str, running: Future[Any] | asyncio.Task[Any]) -> None:
+        with self._lock:
+            self._running.pop(thread, None)
+        error = None if running.cancelled() else running.exception()
+        if error is not None and not (self._is_ended and isinstance(error, ClosedError)):
+            _log.error("Summary of thread %r failed.", thread, exc_info=error)
+
+    def end(self) -> Workflow[None]:
+        """Wait for the calls under way, and begin no further ones.
+
+        A blocking caller cannot wait for tasks: it cancels them.
+        """
+        with self._lock:
+            self._is_ended = True
+            running = list(self._running.values())
+        futures = [one for one in running if isinstance(one, Future)]
+        tasks = [one for one in running if isinstance(one, asyncio.Task)]
+
+        def end() -> None:
+            here = running_loop()
+            for task in tasks:
+                if task.get_loop() is here:
+                    task.cancel()
+                    continue
+                with suppress(RuntimeError):  # its loop is closed
+                    task.get_loop().call_soon_threadsafe(task.cancel)
+            wait(futures)
+            self._pool.shutdown(wait=False)
+
+        async def ended() -> None:
+            await asyncio.gather(*tasks, *map(asyncio.wrap_future, futures), return_exceptions=True)
+            self._pool.shutdown(wait=False)
+
+        yield External(end, ended)

@@ -1,4 +1,6 @@
-"""Changes of a layered conversation by hand: edits, pins, new summaries, splits."""
+"""Changes of a layered conversation by hand: edits, pins, new summaries, splits, groups."""
+
+# ruff: noqa: SLF001 - MessageGroups is a part of the saver
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 from uuid import uuid4
 
 from langchain_core.messages import BaseMessage, convert_to_messages
@@ -19,27 +21,29 @@ from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow, sync_and_async
 from threadkeep.errors import StateError, ThreadNotFoundError, invalid
 from threadkeep.memory import window
-from threadkeep.memory.archiving import CHUNK, SeenCheckpoint
-from threadkeep.memory.records import POINTER, Record
+from threadkeep.memory.archiving import CHUNK, SeenCheckpoint, effective_count
+from threadkeep.memory.records import POINTER, Group, Record, groups_of, with_groups
 from threadkeep.memory.summaries import Summary
-from threadkeep.memory.view import LayeredView
+from threadkeep.memory.view import LayeredView, Messages
 
 Place = str | RunnableConfig
-"""A thread, by its id, or a config of it, which may name a checkpoint."""
+"""A thread's id, or a config that names a thread or a checkpoint."""
+
+Groups: TypeAlias = list[Group]
 
 
 class LayeredChanges(LayeredView):
-    """A saver whose conversations can be changed by hand. See `LayeredCheckpointSaver`."""
+    """A saver whose conversations you can change by hand. See `LayeredCheckpointSaver`."""
 
     def _edit(self, config: Place, messages: Iterable[BaseMessage]) -> Workflow[RunnableConfig]:
-        """Replace messages by id, archived ones too. Older checkpoints keep what they had.
+        """Replace messages by id, including archived ones. Older checkpoints do not change.
 
         Returns:
             The config of the new checkpoint.
 
         Raises:
-            ThreadNotFoundError: there is no such thread.
-            InvalidArgumentError: a message has no id, or the thread has none of that id.
+            ThreadNotFoundError: the thread does not exist.
+            InvalidArgumentError: a message has no id, or the thread has no message with that id.
         """
         given = messages_of(messages)
         if not all(one.id for one in given):
@@ -49,49 +53,55 @@ class LayeredChanges(LayeredView):
     edit, aedit = sync_and_async(_edit)
 
     def _remove(self, config: Place, ids: Iterable[str]) -> Workflow[RunnableConfig]:
-        """Remove messages by id, archived ones too. Older checkpoints keep what they had.
+        """Remove messages by id, including archived ones. Older checkpoints do not change.
+
+        Returns:
+            The config of the new checkpoint.
 
         Raises:
-            ThreadNotFoundError: there is no such thread.
-            InvalidArgumentError: the thread has no message of such an id.
+            ThreadNotFoundError: the thread does not exist.
+            InvalidArgumentError: the thread has no message with such an id.
         """
         return (yield from self._changed(config, dict.fromkeys(ids_of(ids))))
 
     remove, aremove = sync_and_async(_remove)
 
     def _pin(self, config: Place, *ids: str, pinned: bool = True) -> Workflow[RunnableConfig]:
-        """Pin messages: they stay in view, whatever leaves the window.
+        """Pin messages, so that they stay in view. A tool call is pinned with its results.
+
+        Returns:
+            The config of the new checkpoint.
 
         Raises:
-            ThreadNotFoundError: there is no such thread.
-            InvalidArgumentError: the thread has no message of such an id.
+            ThreadNotFoundError: the thread does not exist.
+            InvalidArgumentError: the thread has no message with such an id.
         """
         found = yield from self._full_messages(config)
-        chosen = {str(one.id): one for one in found if one.id in ids}
-        for indexes in window.exchanges(found):  # (of a tool call all is pinned, or nothing)
-            exchange = {str(found[index].id): found[index] for index in indexes}
-            chosen |= exchange if chosen.keys() & exchange.keys() else {}
-        chosen = {str(one.id): one for one in found if str(one.id) in chosen}
-        for id, one in chosen.items():
-            marks = {**one.additional_kwargs, "pinned": pinned}
-            chosen[id] = one.model_copy(update={"additional_kwargs": marks})
-        missing = dict.fromkeys(id for id in ids if id not in chosen)
-        return (yield from self._changed(config, {**chosen, **missing}))
+        chosen = {str(one.id) for one in found if one.id in ids}
+        for indexes in window.exchanges(found):
+            exchange = {str(found[index].id) for index in indexes}
+            chosen |= exchange if chosen & exchange else set()
+        edits: dict[str, BaseMessage | None] = {}
+        for one in found:
+            if str(one.id) in chosen:
+                marks = {**one.additional_kwargs, "pinned": pinned}
+                edits[str(one.id)] = one.model_copy(update={"additional_kwargs": marks})
+        return (yield from self._changed(config, {**dict.fromkeys(ids), **edits}))
 
     pin, apin = sync_and_async(_pin)
 
     def _changed(
         self, config: Place, edits: dict[str, BaseMessage | None]
     ) -> Workflow[RunnableConfig]:
-        """Store a checkpoint in which messages are replaced, or (None) removed."""
+        """Store a checkpoint in which messages are replaced, or removed (None)."""
         seen = yield from self._found(config)
         live = [edits.get(str(one.id), one) for one in seen.live]
         missing = [id for id in edits if id not in {one.id for one in seen.live}]
         record, archived = seen.record, dict[str, BaseMessage | None]()
         if record is not None and missing:
             found = yield from self._archived(seen.thread, record)
-            there = {one.id for _, one, _ in found}
-            archived = {id: edits[id] for id in missing if id in there}
+            known = {one.id for _, one, _ in found}
+            archived = {id: edits[id] for id in missing if id in known}
         unknown = [id for id in missing if id not in archived]
         if unknown:
             raise invalid("id", unknown[0], "Use the id of a message of this thread.")
@@ -102,33 +112,42 @@ class LayeredChanges(LayeredView):
             record = yield from self._shifted(at, record, seen.live, left)
         return (yield from self._write(arguments.head(seen.thread), seen, left, record))
 
-    def _resummarize(self, config: Place) -> Workflow[Summary | None]:
-        """Make the summary anew from the archived messages, as after an edit of one of them.
-
-        Asks the summarizer once for each 50 messages of the archive.
+    def _full_messages(self, config: Place) -> Workflow[list[BaseMessage]]:
+        """Return all messages of a conversation in full, oldest first.
 
         Raises:
-            ThreadNotFoundError: there is no such thread.
-            SummaryError: the summarizer failed; the summary stays.
+            ThreadNotFoundError: the thread or checkpoint does not exist.
         """
         seen = yield from self._found(config)
-        record = seen.record
+        if seen.record is None:
+            return seen.live
+        found = yield from self._archived(seen.thread, seen.record)
+        return [message for _, message, _ in found] + seen.live
+
+    full_messages, afull_messages = sync_and_async(_full_messages)
+
+    def _resummarize(self, config: Place) -> Workflow[Summary | None]:
+        """Make the summary again from the archived messages, for example after an edit.
+
+        Calls the summarizer once for each 50 archived messages.
+
+        Raises:
+            ThreadNotFoundError: the thread does not exist.
+            SummaryError: the summarizer failed; the summary stays as it was.
+        """
+        seen = yield from self._found(config)
+        record, summary = seen.record, None
         if record is None:
             return None
         found = yield from self._archived(seen.thread, record)
-        summary = yield from self._folded([message for _, message, _ in found])
+        messages = [message for _, message, _ in found]
+        staying = {id(one) for one in window.staying(messages, self.policy)}
+        rest = [one for one in messages if id(one) not in staying]
+        for start in range(0, len(rest), CHUNK):
+            summary = yield from self._ask(rest[start : start + CHUNK], summary)
         new = record.after(seen.key, summary=summary, is_stale=False)
         record = yield from self._add(seen.thread, record, new)
         yield from self._write(arguments.head(seen.thread), seen, seen.live, record)
-        return summary
-
-    def _folded(self, messages: Sequence[BaseMessage]) -> Workflow[Summary | None]:
-        """Return the summary of messages, a part of them at a time."""
-        summary: Summary | None = None
-        staying = {id(one) for one in window.staying(messages, self.policy)}
-        told = [one for one in messages if id(one) not in staying]
-        for start in range(0, len(told), CHUNK):
-            summary = yield from self._ask(told[start : start + CHUNK], summary)
         return summary
 
     resummarize, aresummarize = sync_and_async(_resummarize)
@@ -136,24 +155,24 @@ class LayeredChanges(LayeredView):
     def _split(self, config: Place, new_thread_id: str | None = None) -> Workflow[RunnableConfig]:
         """Begin a new thread with the summary of this one, and link the two.
 
-        The new thread's view is the summary alone, of all messages. The threads' metadata link them
-        (`split_from`, `split_into`), where the saver keeps metadata of threads.
+        The new thread's view is a summary of all messages, and the pinned messages. The metadata of
+        the threads link them (`split_from`, `split_into`), if the saver keeps metadata of threads.
 
         Returns:
             The config of the new thread.
 
         Raises:
-            ThreadNotFoundError: there is no such thread.
-            StateError: it has no messages, or the new one has checkpoints.
-            SummaryError: the summarizer failed; nothing was done.
+            ThreadNotFoundError: the thread does not exist.
+            StateError: the thread has no messages, or the new one has checkpoints.
+            SummaryError: the summarizer failed; nothing was stored.
         """
         seen = yield from self._found(config)
         name = str(uuid4()) if new_thread_id is None else validation.thread_id(new_thread_id)
         new = arguments.head(name)
         if (yield from self._look(new)) is not None:
-            raise StateError("The new thread has checkpoints already.", thread=name)
+            raise StateError("The new thread already has checkpoints.", thread=name)
         if not seen.stop:
-            raise StateError("The thread has no messages to summarise.", thread=seen.thread)
+            raise StateError("The thread has no messages to summarize.", thread=seen.thread)
         summary = None if seen.record is None else seen.record.summary
         if seen.live:
             summary = yield from self._ask(seen.live, summary)
@@ -173,14 +192,11 @@ class LayeredChanges(LayeredView):
         yield from self._write(new, None, [], seed, key=root)
         threads = getattr(self._inner, "threads", None)
         if threads is not None:
-            for one, link in (
-                (name, {"split_from": seen.thread}),
-                (seen.thread, {"split_into": name}),
-            ):
-                update = partial(threads.update, one, metadata=link)
-                yield from driver.sync_or_async(
-                    update, partial(threads.aupdate, one, metadata=link)
-                )
+            links = ((name, "split_from", seen.thread), (seen.thread, "split_into", name))
+            for one, link, other in links:
+                update = partial(threads.update, one, metadata={link: other})
+                aupdate = partial(threads.aupdate, one, metadata={link: other})
+                yield from driver.sync_or_async(update, aupdate)
         return new
 
     split, asplit = sync_and_async(_split)
@@ -194,7 +210,7 @@ class LayeredChanges(LayeredView):
         *,
         key: str | None = None,
     ) -> Workflow[RunnableConfig]:
-        """Store a checkpoint behind another one that has these messages, and all else of it."""
+        """Store a child of a checkpoint that has other messages and the same other channels."""
         before: Any = empty_checkpoint() if seen is None else seen.found.checkpoint
         metadata = {} if seen is None else seen.found.metadata
         versions = before["channel_versions"]
@@ -215,10 +231,10 @@ class LayeredChanges(LayeredView):
         return cast("RunnableConfig", (yield from self._call("put", above, checkpoint, more, new)))
 
     def _found(self, config: Place) -> Workflow[SeenCheckpoint]:
-        """Return a checkpoint as it is stored; of a head, after what is due has left the window.
+        """Return a stored checkpoint; for a head, archive the messages that are due first.
 
         Raises:
-            ThreadNotFoundError: there is none.
+            ThreadNotFoundError: it does not exist.
         """
         place = config_of(config)
         seen = yield from self._look(place)
@@ -231,7 +247,7 @@ class LayeredChanges(LayeredView):
 
 
 def config_of(config: Place) -> RunnableConfig:
-    """Return the config of a place; LangGraph passes ids of threads on as texts."""
+    """Return the config of a place, with its thread id as a str, as LangGraph passes it on."""
     if not validation.is_mapping(config):
         return arguments.head(config)
     at = arguments.place(config)
@@ -239,16 +255,158 @@ def config_of(config: Place) -> RunnableConfig:
 
 
 def ids_of(ids: Iterable[str]) -> list[str]:
-    """Return ids as a list; a single text is none."""
+    """Return validated ids; a single text is refused."""
     if isinstance(ids, str):
         raise invalid("ids", ids, "Use a list of ids.")
     return list(validation.ids("ids", list(ids)))
 
 
 def messages_of(messages: Iterable[Any]) -> list[BaseMessage]:
-    """Return messages, of whatever `convert_to_messages` takes."""
+    """Return messages, given in any form that `convert_to_messages` takes."""
     try:
         return list(convert_to_messages(list(messages)))
     except (TypeError, ValueError, NotImplementedError) as error:
         hint = "Use messages, dicts with role and content, or pairs of role and text."
         raise invalid("messages", messages, hint) from error
+
+
+class MessageGroups:
+    """Groups of messages in the threads of a `LayeredCheckpointSaver`.
+
+    Each method has an async variant. Each change is stored as a new checkpoint of the thread; older
+    checkpoints keep their groups.
+    """
+
+    def __init__(self, layered: LayeredChanges) -> None:
+        self._layered = layered
+
+    def __call__(self, config: Place) -> Groups:
+        """Return the groups of a thread; see `list`."""
+        return self.list(config)
+
+    def _list(self, config: Place) -> Workflow[Groups]:
+        """Return the groups of a thread in order; together they are the whole conversation.
+
+        Raises:
+            ThreadNotFoundError: the thread or checkpoint does not exist.
+        """
+        seen = yield from self._layered._found(config)
+        return (yield from self._of(seen))
+
+    list, alist = sync_and_async(_list)
+
+    def _of(self, seen: SeenCheckpoint) -> Workflow[Groups]:
+        chain = yield from self._layered._chain(seen.thread, seen.record)
+        return groups_of(chain, seen.stop)
+
+    def _count(self, config: Place) -> Workflow[int]:
+        """Return the number of messages; a collapsed group counts as one.
+
+        Raises:
+            ThreadNotFoundError: the thread or checkpoint does not exist.
+        """
+        seen = yield from self._layered._found(config)
+        return effective_count(seen.record, len(seen.live))
+
+    effective_count, aeffective_count = sync_and_async(_count)
+
+    def _regroup(self, config: Place, ranges: Iterable[tuple[int, int, str]]) -> Workflow[Groups]:
+        """Set groups, each `(start, stop, topic)`; they replace groups by hand in these ranges.
+
+        Returns:
+            The groups of the thread.
+
+        Raises:
+            ThreadNotFoundError: the thread does not exist.
+            InvalidArgumentError: a range is invalid, or separates a tool call from its results.
+        """
+        seen = yield from self._layered._found(config)
+        new: list[Group] = []
+        for start, stop, topic in ranges:
+            yield from self._messages(seen, start, stop)
+            status = "archived" if stop <= seen.behind else "open"
+            key, topic_ = str(uuid4()), validation.text("topic", topic)
+            group = Group(key, start, stop, topic_, status, by_hand=True)  # type: ignore[arg-type]  # one of its values
+            new = with_groups(new, [group])
+        return (yield from self._set(seen, new))
+
+    regroup, aregroup = sync_and_async(_regroup)
+
+    def _collapse(
+        self, config: Place, start: int, stop: int, topic: str = "", summary: str | None = None
+    ) -> Workflow[Group]:
+        """Show a summary in place of the messages from `start` to `stop`; they count as one.
+
+        Args:
+            config: the thread.
+            start: position of the first message in the conversation.
+            stop: position after the last one.
+            topic: topic of the group; empty for the summary's own.
+            summary: summary of the messages; None to call the summarizer.
+
+        Raises:
+            ThreadNotFoundError: the thread does not exist.
+            InvalidArgumentError: the range is invalid, or separates a tool call from its results.
+            SummaryError: the summarizer failed; nothing was stored.
+        """
+        seen = yield from self._layered._found(config)
+        found = yield from self._messages(seen, start, stop)
+        if summary is None:
+            made = yield from self._layered._ask(found, None)
+            summary, topic = made.content, topic or ", ".join(made.key_topics[:3])
+        group = Group(str(uuid4()), start, stop, topic, "summarized", summary, by_hand=True)
+        yield from self._set(seen, [group])
+        return group
+
+    collapse, acollapse = sync_and_async(_collapse)
+
+    def _expand(self, config: Place, key: str) -> Workflow[Group]:
+        """Show the messages of a group again, also of an archived one.
+
+        Stores nothing if the messages are in view already.
+
+        Raises:
+            ThreadNotFoundError: the thread does not exist.
+            InvalidArgumentError: the thread has no such group.
+        """
+        seen = yield from self._layered._found(config)
+        found = [one for one in (yield from self._of(seen)) if one.key == key]
+        if not found:
+            raise invalid("key", key, "Use the key of a group that groups(config) returned.")
+        if found[0].status == "open":
+            return found[0]
+        group = replace(found[0], status="open", by_hand=True)
+        yield from self._set(seen, [group])
+        return group
+
+    expand, aexpand = sync_and_async(_expand)
+
+    def _set(self, seen: SeenCheckpoint, new: Sequence[Group]) -> Workflow[Groups]:
+        """Store a checkpoint with these groups, and the other groups by hand outside of them."""
+        layered = self._layered
+        before = seen.record or (yield from layered._first(seen))
+        record = before.after(seen.key, groups=tuple(with_groups(before.groups, new)))
+        record = yield from layered._add(seen.thread, before, record)
+        config = yield from layered._write(arguments.head(seen.thread), seen, seen.live, record)
+        return (yield from self._list(config))
+
+    def _messages(self, seen: SeenCheckpoint, start: Any, stop: Any) -> Workflow[Messages]:
+        """Return the messages of a range that separates no tool call from its results."""
+        numbers = validation.is_count(start, 0) and validation.is_count(stop, 1)
+        if not numbers or not start < stop <= seen.stop:
+            hint = f"Use positions of the conversation: 0 <= start < stop <= {seen.stop}."
+            raise invalid("range", (start, stop), hint)
+        if start < seen.behind < stop:
+            hint = f"Use a range before or after {seen.behind}, where the messages in full begin."
+            raise invalid("range", (start, stop), hint)
+        found: list[tuple[int, BaseMessage]] = list(enumerate(seen.live, seen.behind))
+        if start < seen.behind and seen.record is not None:
+            archived = yield from self._layered._archived(seen.thread, seen.record)
+            found = [(position, message) for position, message, _ in archived]
+        messages = [message for _, message in found]
+        for edge in (start, stop):
+            at = sum(1 for position, _ in found if position < edge)
+            if at < len(messages) and window.whole(messages, at) != at:
+                hint = "Use a range that has the results of all its tool calls."
+                raise invalid("range", (start, stop), hint)
+        return [message for position, message in found if start <= position < stop]

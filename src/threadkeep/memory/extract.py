@@ -1,6 +1,6 @@
 """Digests of messages without a model: informative sentences, topics, names, decisions, questions.
 
-Pure functions of texts in English and Chinese. Fast: each distinct word is looked at once.
+Pure functions of texts in English and Chinese. They look at each distinct word once.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 MIN_CHARS = 20
-_HEAD_CHARS, _TAIL_CHARS = 400, 200  # of one message that are read
+_HEAD_CHARS, _TAIL_CHARS = 400, 200  # read of each message
 _ITEM_CHARS = 160
 _TOPICS = 5
 _FOUND = 12  # decisions, and names
 _QUESTIONS = 3
 _TRIED = 40  # sentences, best first
 
-# A full stop within a number or a name ends no sentence.
-# (The set comes first: it is what `re` looks for quickly.)
+# A full stop within a number or a name does not end a sentence.
+# (The set comes first, because `re` finds it quickly.)
 _SENTENCE_END = re.compile(r"[.!?。！？；\n](?:(?<![.!?])\s*|[\"')\]]?(?:\s+|$))")
 _QUESTION = ("?", "？", '?"', "?)")
 _PUNCTUATION = ".,;:!?\"'()[]{}<>*`…—-"
 _HAN = re.compile("[\u4e00-\u9fff]")
-# Words of Chinese grammar: what is left between them are mostly words and terms.
+# Words of Chinese grammar. The text between them is mostly words and terms.
 _GRAMMAR = sorted(
     "的了是在和与就都把被我你他她它们这那也又很吗呢吧啊呀着过给请及或但而且从到对为以所将会只有可能"
 )
@@ -60,7 +60,7 @@ Texts: TypeAlias = Sequence[tuple[str, str]]
 
 
 class Digest(NamedTuple):
-    """Parts of a summary. Questions and decisions are in their order, the rest by importance."""
+    """Parts of a summary. Questions and decisions are in text order, the rest by importance."""
 
     content: str
     key_topics: list[str]
@@ -83,7 +83,7 @@ class _Sentence(NamedTuple):
 
 
 def shortened(text: str, limit: int) -> str:
-    """Return a text on one line and cut at a sentence's end or between words if it is too long."""
+    """Return a text on one line, cut after a sentence or between words if it is too long."""
     text = " ".join(text[: 8 * limit + 1000].split())
     if len(text) <= limit:
         return text
@@ -99,7 +99,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def middle_cut(text: str, limit: int) -> str:
-    """Return a text without its middle if it is too long."""
+    """Return a text, without its middle if it is too long."""
     if len(text) <= limit:
         return text
     head = limit * 2 // 3
@@ -110,7 +110,7 @@ def middle_cut(text: str, limit: int) -> str:
 
 
 def digest(texts: Texts, before: str, limit: int) -> Digest:
-    """Return a digest of messages; half of its content, at most, is of the content before."""
+    """Return a digest of messages. The content before fills at most half of it."""
     old = list(_spoken([("", before)]))
     new = list(_spoken(texts))
     known = _Vocabulary([words for _, _, words in (*old, *new)])
@@ -133,10 +133,10 @@ def digest(texts: Texts, before: str, limit: int) -> Digest:
 
 
 def sentences(text: str) -> list[str]:
-    """Return the sentences of a text; of a long text, those at its beginning and its end."""
+    """Return the sentences of a text; of a long text, only the first and the last ones."""
     if len(text) > _HEAD_CHARS + _TAIL_CHARS:
         head, tail = sentences(text[:_HEAD_CHARS]), sentences(text[-_TAIL_CHARS:])
-        return [*(head[:-1] or head), *tail[1:]]  # (without those that were cut)
+        return [*(head[:-1] or head), *tail[1:]]  # (without the cut ones)
     ends = [end.end() for end in _SENTENCE_END.finditer(text)]
     found = [text[i:j].strip() for i, j in zip([0, *ends], [*ends, len(text)], strict=True)]
     return [each for each in found if len(each) > 1]
@@ -151,7 +151,7 @@ def _spoken(texts: Texts) -> Iterator[tuple[str, str, list[str]]]:
 
 
 class _Vocabulary:
-    """The distinct words of some sentences, and what each adds to a sentence."""
+    """The distinct words of some sentences, and the weight of each."""
 
     def __init__(self, spoken: list[list[str]]) -> None:
         counts = Counter(chain.from_iterable(spoken))
@@ -178,7 +178,7 @@ class _Vocabulary:
         decides = not asks and (not self._deciding.isdisjoint(words) or _decides(text))
         weight = sum(map(self._weights.__getitem__, words)) / (len(words) + 4)
         if not place:
-            weight *= 1.3  # the first often says what is wanted
+            weight *= 1.3  # the first often states the task
         if speaker == "tool":
             weight *= 0.5
         if asks:
@@ -202,7 +202,7 @@ def _decides(text: str) -> bool:
 
 
 def _chosen(read: list[_Sentence], room: int, known: list[_Sentence]) -> list[_Sentence]:
-    """Return the best sentences that fit and do not repeat one another."""
+    """Return the best sentences that fit and do not repeat each other."""
     chosen: list[_Sentence] = []
     taken = [frozenset(each.words) for each in known]
     distinct = {each.text: each for each in reversed(read)}.values()
@@ -226,7 +226,7 @@ def _repeats(words: frozenset[str], other: frozenset[str]) -> bool:
 
 
 def _open_questions(read: list[_Sentence]) -> list[str]:
-    """Return the last questions of which nobody else takes up a word later."""
+    """Return the last questions whose words no other speaker repeats later."""
     found: list[str] = []
     said: dict[str, set[str]] = {}  # by each speaker, later
     for each in reversed(read):

@@ -1,4 +1,4 @@
-"""LayeredMemoryMiddleware: LangChain's agents see the view of a conversation."""
+"""LayeredMemoryMiddleware: LangChain agents see the view of a conversation."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from threadkeep.memory.saver import LayeredCheckpointSaver
 
 
 class LayeredMemoryMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Middleware for `create_agent`: each call of the model is sent the view of the conversation.
+    """Middleware for `create_agent` that sends the model the view of the conversation.
 
-    The agent's state is not changed, whatever becomes of a summary. Its checkpointer may be the
-    same `LayeredCheckpointSaver` or any other saver; without one, the config has to name a thread
-    all the same. In a long turn the user's last message is sent as well, once it has left the
-    window. Put this first: what it sees should be the conversation as the state has it.
+    It never changes the agent's state. The agent's checkpointer may be the same
+    `LayeredCheckpointSaver` or any other saver; without one, the config still has to name a thread.
+    If the user's last message has left the window during a long turn, it is sent too. Put this
+    middleware first, so that it sees the messages of the state.
 
     Args:
-        layered: its policy and summarizer make the view, its store has the archive.
+        layered: the saver whose policy and summarizer make the view, and whose store archives.
 
     Raises:
-        InvalidArgumentError: `layered` is no `LayeredCheckpointSaver`.
+        InvalidArgumentError: `layered` is not a `LayeredCheckpointSaver`.
     """
 
     def __init__(self, layered: LayeredCheckpointSaver) -> None:
@@ -54,7 +54,7 @@ class LayeredMemoryMiddleware(AgentMiddleware[Any, Any, Any]):
 
 
 def _place() -> RunnableConfig:
-    """Return the config of the root's checkpoint that the model is called at."""
+    """Return the config of the root graph's checkpoint during a call of the model."""
     found = get_config()["configurable"]
     at = found.get("checkpoint_map", {}).get("")
     return {"configurable": {"thread_id": found.get("thread_id"), "checkpoint_id": at}}
@@ -63,8 +63,8 @@ def _place() -> RunnableConfig:
 def _with(request: ModelRequest[Any], view: Sequence[BaseMessage]) -> ModelRequest[Any]:
     """Return the request with a view in place of its messages.
 
-    Summaries are messages of the user's role here: several models take one system message alone,
-    and want a message of the user first. So is the last one of the user, if it has left the window.
+    Summaries become the user's messages, because several models take only one system message, and
+    want a message of the user first. The user's last message follows if it has left the window.
     """
     messages: list[Any] = [
         HumanMessage(one.content, id=one.id) if window.is_marker(one) else one for one in view

@@ -1,10 +1,11 @@
-"""The policy of layered memory, and what is reported of a thread."""
+"""Limits of layered memory, and the reports that it returns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
 from langchain_core.messages import BaseMessage
@@ -13,10 +14,10 @@ from langchain_core.messages.utils import count_tokens_approximately
 from threadkeep._core.engine.thread_entry import ARCHIVE_SUGGESTED, SPLIT_SUGGESTED
 from threadkeep._core.validation import is_count
 from threadkeep.errors import invalid
-from threadkeep.memory.times import time_of
 
 Counter: TypeAlias = Callable[[Sequence[BaseMessage]], int]
 LayerName: TypeAlias = Literal["full", "summary", "archive"]
+_MILLISECONDS = 1e11  # Unix times from here on (the year 5138) are in milliseconds
 
 
 def is_pinned(message: BaseMessage) -> bool:
@@ -30,17 +31,18 @@ class Layers:
 
     Args:
         full_window: number of the newest messages that the graph sees in full. A tool call is
-            never separated from its results, so that there may be a few more.
-        summary_window: number of messages, with those in full, after which older ones form groups
-            in the archive, and an `ArchiveSuggestion` is made.
+            never separated from its results, so there may be a few more.
+        summary_window: number of messages, including those in full, after which older messages
+            form groups in the archive, and an `ArchiveSuggestion` is made.
         archive_threshold: number of messages after which a `SplitSuggestion` is made.
         batch: number of messages that leave the window together, with one call of the summarizer.
-            The window grows by up to `batch - 1` messages first; in between the beginning of the
-            prompt stays the same, which providers cache. 1: the window has exactly its size.
-        max_tokens: most tokens of the messages in full, instead of `full_window`. A batch leaves
-            once there are more.
+            The window first grows by up to `batch - 1` messages. In between, the beginning of the
+            prompt stays the same, so providers can cache it. With 1, the window has exactly its
+            size.
+        max_tokens: limit of the tokens in full, instead of `full_window`. A batch leaves as soon
+            as the limit is exceeded.
         counter: function that counts the tokens of messages.
-        pinned: function that tells whether a message stays in view for good.
+        pinned: function that returns True for a message that always stays in view.
 
     Raises:
         InvalidArgumentError: a limit is invalid.
@@ -58,7 +60,7 @@ class Layers:
         if not is_count(self.full_window, 1):
             raise invalid("full_window", self.full_window, "Use a number of messages, 1 or more.")
         if not is_count(self.summary_window, self.full_window + 1):
-            hint = "Use a number of messages, more than full_window."
+            hint = "Use a number of messages greater than full_window."
             raise invalid("summary_window", self.summary_window, hint)
         if not is_count(self.archive_threshold, self.summary_window):
             hint = "Use a number of messages, summary_window or more."
@@ -73,11 +75,11 @@ class Layers:
 
     @property
     def group_size(self) -> int:
-        """Number of messages of a group in the archive."""
+        """Number of messages in a group of the archive."""
         return self.summary_window - self.full_window
 
     def layer(self, count: int) -> LayerName:
-        """Return the deepest layer that a conversation of so many messages has."""
+        """Return the deepest layer of a conversation of `count` messages."""
         if count < self.full_window + self.batch:
             return "full"
         return "summary" if count <= self.summary_window else "archive"
@@ -85,7 +87,7 @@ class Layers:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A suggestion for a thread that has become long; `messages` is its effective count."""
+    """A suggestion for a long thread; a collapsed group counts as one of its `messages`."""
 
     thread: str
     messages: int
@@ -107,8 +109,12 @@ class SplitSuggestion(Suggestion):
 class Layer:
     """A layer of a thread.
 
-    `key` is what `search_messages(key=)` takes; None for the messages in full. `summary` stands
-    for the messages in the graph's view or, of an archived group, beside it.
+    Attributes:
+        layer: its name.
+        messages: number of its messages.
+        key: for `search_messages(key=)`; None for the messages in full.
+        archived_at: time at which its messages left the window.
+        summary: text that replaces the messages in the view, or describes an archived group.
     """
 
     layer: LayerName
@@ -120,7 +126,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedMessage:
-    """A message that has left the window, at its position in the whole conversation."""
+    """A message that has left the window, with its position in the whole conversation."""
 
     message: BaseMessage
     position: int
@@ -129,13 +135,13 @@ class ArchivedMessage:
 
     @property
     def time(self) -> datetime:
-        """Time that the message states, or else the time at which it was archived."""
+        """Time that the message states, or `archived_at` if it states none."""
         return time_of(self.message) or self.archived_at
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Messages and tokens of the whole conversation, and of what the graph sees of it."""
+    """Messages and tokens of the whole conversation, and of the graph's view of it."""
 
     messages: int
     tokens: int
@@ -151,3 +157,36 @@ class Usage:
     def saved(self) -> float:
         """Share of the conversation's tokens that the graph does not see, 0 to 1."""
         return max(0.0, self.saved_tokens / self.tokens) if self.tokens else 0.0
+
+
+# -- times of messages -----------------------------------------------------------------
+
+
+def time_of(message: BaseMessage) -> datetime | None:
+    """Return the time that a message states, or None.
+
+    It is the first valid `timestamp` or `created_at` among the message's fields, its
+    `additional_kwargs` and its `response_metadata`: a datetime, a text in ISO format, or Unix time
+    in seconds or milliseconds.
+    """
+    for data in (message.model_extra or {}, message.additional_kwargs, message.response_metadata):
+        for name in ("timestamp", "created_at"):
+            if (time := _parsed(data.get(name))) is not None:
+                return time
+    return None
+
+
+def with_zone(time: datetime) -> datetime:
+    """Return a time with a zone; a time without one is local."""
+    return time if time.tzinfo is not None else time.astimezone()
+
+
+def _parsed(value: object) -> datetime | None:
+    with suppress(ValueError, OverflowError, OSError):
+        if isinstance(value, datetime):
+            return with_zone(value)
+        if isinstance(value, str):
+            return with_zone(datetime.fromisoformat(value))
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value / 1000 if value >= _MILLISECONDS else value, UTC)
+    return None

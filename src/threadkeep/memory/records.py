@@ -1,8 +1,8 @@
-"""Records of layered memory: what has left a thread's window, and what stands for it.
+"""Records of layered memory: messages that have left a thread's window, and their summary.
 
-Each is a checkpoint in a namespace of the thread. A record is never changed: it continues its
-parent, and the thread's own checkpoints name, in their metadata, the record that they continue.
-So every checkpoint has the view that it had, and a fork continues from there.
+Each record is a checkpoint in a namespace of the thread. A record never changes: a new one
+continues its parent. The metadata of the thread's own checkpoints name the record that they
+continue, so every checkpoint keeps its view, and a fork continues from it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
@@ -24,19 +24,20 @@ from threadkeep.memory.summaries import Summary
 
 NS = LAYERS_NS
 POINTER = LAYERS_KEY  # in the metadata of a thread's checkpoints: the record's key
-CLAIM_SECONDS = 300.0  # after which somebody else may make a summary that was begun
+CLAIM_SECONDS = 300.0  # after which another process may make a summary that was begun
 JUMPS = (8, 64, 512, 4096, 32768)  # steps
 _CLAIM, _FAILED = "claim", "failed"
 
 GroupStatus = Literal["open", "summarized", "archived"]
+Write: TypeAlias = tuple[list[tuple[str, Any]], str]  # a pending write and its task
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A contiguous range of a conversation: messages `start` to `stop`, of which a topic tells.
+    """A contiguous range of a conversation, messages `start` to `stop`, with a topic.
 
     open: its messages are in view. summarized: its summary is in view, and counts as one message.
-    archived: it is behind the window, and a part of the summary of the conversation.
+    archived: it has left the window, and the conversation's summary covers it.
     """
 
     key: str
@@ -53,7 +54,7 @@ class Group:
         return self.stop - self.start
 
     def has(self, position: int) -> bool:
-        """Return True for a position of its range."""
+        """Return True for a position in its range."""
         return self.start <= position < self.stop
 
     def as_json(self) -> dict[str, Any]:
@@ -63,15 +64,21 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """Record of what has left the window of a thread.
+    """Record of messages that have left the window of a thread, and the state after it.
 
-    `messages` are those from `start` to `stop` of the conversation; `edits` are later changes of
-    archived ones, None for one that was removed, and `edited` names, for each message that was
-    ever changed, the record with the change. `jumps` are the nearest ancestors whose step is a
-    multiple of 8, 64 and so on. `closed` are the groups that it fills. All else is the state after
-    it: `kept` messages, which stay in view; `summary` of all before `stop`; `group_start`, where
-    the open group begins; `groups` that were made by hand; `digest` of all before `stop`; the
-    positions that were `removed`.
+    What the record adds:
+        messages: messages `start` to `stop` of the conversation.
+        edits: later changes of archived messages by id; None for a removed message.
+        closed: groups that it fills.
+
+    The state after it:
+        edited: for each message that was ever changed, the record with the change.
+        jumps: the nearest ancestors whose step is a multiple of 8, 64 and so on.
+        kept: messages that stay in view.
+        summary, digest, tokens: of all messages before `stop`.
+        group_start: position at which the open group begins.
+        groups: groups that were made by hand.
+        removed: positions of removed messages.
     """
 
     key: str
@@ -105,11 +112,18 @@ class Record:
         """Time at which it was made."""
         return datetime.fromisoformat(self.created_at)
 
-    def after(self, root: str, **changes: Any) -> Record:
-        """Return a record that continues this one, made at a checkpoint of the thread's root."""
-        key, edits = str(uuid6()), changes.pop("edits", {})
-        messages = changes.pop("messages", ())
-        anew = [one.id for one in messages if one.id in self.edited]
+    def after(
+        self,
+        root: str,
+        *,
+        messages: Sequence[BaseMessage] = (),
+        edits: Mapping[str, BaseMessage | None] | None = None,
+        closed: tuple[Group, ...] = (),
+        **changes: Any,
+    ) -> Record:
+        """Return a record that continues this one, made at the thread's checkpoint `root`."""
+        key, edits = str(uuid6()), edits or {}
+        anew = [one.id for one in messages if one.id and one.id in self.edited]
         return replace(
             self,
             key=key,
@@ -121,7 +135,7 @@ class Record:
             edited={**self.edited, **dict.fromkeys([*anew, *edits], key)},
             jumps=self._jumps(),
             start=self.stop,
-            closed=changes.pop("closed", ()),
+            closed=closed,
             created_at=datetime.now(UTC).isoformat(),
             **changes,
         )
@@ -137,22 +151,18 @@ class Record:
         return tuple(jumps)
 
     def towards(self, step: int) -> str:
-        """Return the ancestor that is the nearest to one of this step, of those known here."""
+        """Return the known ancestor that is nearest to the ancestor with this step."""
         for size, key in reversed([*zip(JUMPS, self.jumps, strict=False)]):
             if (self.step - 1) // size * size >= step:
                 return key
         return str(self.parent)
 
 
-def first(root: str, found: CheckpointTuple) -> Record:
-    """Return the record that a thread's others continue. It is the same for all processes."""
-    return Record(key=root, root=root, created_at=found.checkpoint["ts"])
-
-
 _PLAIN = (
     *("start", "stop", "group_start", "digest", "tokens", "model", "prompt_version"),
-    *("is_stale", "step", "created_at", "root"),
+    *("is_stale", "step", "created_at", "root", "edited"),
 )
+_TUPLES = ("jumps", "suggested", "removed")
 
 
 def to_put(
@@ -160,9 +170,8 @@ def to_put(
 ) -> tuple[RunnableConfig, Any, Any, dict[str, Any]]:
     """Return the arguments of `put` that store a record of a channel."""
     plain: dict[str, Any] = {name: getattr(record, name) for name in _PLAIN}
+    plain |= {name: list(getattr(record, name)) for name in _TUPLES}
     plain["channel"] = channel
-    plain["edited"], plain["jumps"] = dict(record.edited), list(record.jumps)
-    plain["suggested"], plain["removed"] = list(record.suggested), list(record.removed)
     plain["origin"] = None if record.origin is None else list(record.origin)
     plain["groups"] = [group.as_json() for group in record.groups]
     plain["closed"] = [group.as_json() for group in record.closed]
@@ -181,7 +190,7 @@ def to_put(
 
 
 def place(thread: str, key: str | None = None) -> RunnableConfig:
-    """Return the config of a record, or (None) of the newest one."""
+    """Return the config of a record, or of the newest one (None)."""
     configurable = {"thread_id": thread, "checkpoint_ns": NS}
     if key is not None:
         configurable["checkpoint_id"] = key
@@ -203,12 +212,8 @@ def from_tuple(found: CheckpointTuple) -> Record:
         summary=_summary(plain["summary"]),
         closed=tuple(Group(**group) for group in plain["closed"]),
         groups=tuple(Group(**group) for group in plain["groups"]),
-        edited=plain["edited"],
-        jumps=tuple(plain["jumps"]),
-        suggested=tuple(plain["suggested"]),
-        removed=tuple(plain["removed"]),
         origin=None if plain["origin"] is None else tuple(plain["origin"]),
-        **{name: plain[name] for name in _PLAIN},
+        **{name: plain[name] for name in _PLAIN} | {name: tuple(plain[name]) for name in _TUPLES},
     )
 
 
@@ -221,11 +226,11 @@ def _summary(plain: dict[str, Any] | None) -> Summary | None:
     return Summary(**fields)
 
 
-# -- a conversation --------------------------------------------------------------------
+# -- conversations ---------------------------------------------------------------------
 
 
 def chain(records: Mapping[str, Record], key: str | None) -> list[Record]:
-    """Return a record and those that it continues, oldest first."""
+    """Return a record and its ancestors, oldest first."""
     found: list[Record] = []
     while key is not None and key in records:
         found.append(records[key])
@@ -234,10 +239,10 @@ def chain(records: Mapping[str, Record], key: str | None) -> list[Record]:
 
 
 def archived(records: Sequence[Record]) -> Iterator[tuple[int, BaseMessage, Record]]:
-    """Yield the position, message and record of what a chain has archived, with all edits made."""
+    """Yield the position, message and record of all that a chain has archived, as edited later."""
     later: dict[str, BaseMessage | None] = {}
     found: list[tuple[int, BaseMessage, Record]] = []
-    for record in reversed(records):  # (an id that was removed may come again)
+    for record in reversed(records):  # (a removed id may come again)
         for position, message in reversed([*enumerate(record.messages, record.start)]):
             edited = later.get(message.id, message) if message.id else message
             if edited is not None:
@@ -247,7 +252,7 @@ def archived(records: Sequence[Record]) -> Iterator[tuple[int, BaseMessage, Reco
 
 
 def longest(some: Iterable[Record], messages: Sequence[BaseMessage]) -> Record | None:
-    """Return the record of the most messages that a conversation begins with."""
+    """Return the record that archives the most of the messages that a conversation begins with."""
     found, digest, stop = None, "", 0
     for record in sorted(some, key=lambda one: (one.stop, one.key)):
         if record.stop <= len(messages):
@@ -257,30 +262,73 @@ def longest(some: Iterable[Record], messages: Sequence[BaseMessage]) -> Record |
     return found
 
 
+# -- groups ----------------------------------------------------------------------------
+
+
+def groups_of(chain: Sequence[Record], stop: int) -> list[Group]:
+    """Return the groups of a conversation that ends at `stop`, in order.
+
+    Groups that were made by hand replace the parts of other groups that they cover.
+    """
+    if not chain:
+        return [Group("full", 0, stop)] if stop else []
+    newest = chain[-1]
+    found = [group for record in chain for group in record.closed]
+    content = newest.summary.content if newest.summary is not None else ""
+    if newest.stop > newest.group_start:
+        key = f"{newest.key}/summary"  # (the record's own key may be of messages in another group)
+        found.append(Group(key, newest.group_start, newest.stop, "", "summarized", content))
+    if stop > newest.stop:
+        found.append(Group("full", newest.stop, stop))
+    by_hand = [
+        replace(group, status="archived")
+        if group.status == "summarized" and group.stop <= newest.stop
+        else group
+        for group in newest.groups
+    ]
+    return with_groups(found, by_hand)
+
+
+def with_groups(groups: Sequence[Group], others: Sequence[Group]) -> list[Group]:
+    """Return groups in order, after others have replaced the parts that they cover."""
+    left = list(groups)
+    for other in others:
+        left = [
+            replace(one, start=start, stop=stop)
+            for one in left
+            for start, stop in (
+                (one.start, min(one.stop, other.start)),
+                (max(one.start, other.stop), one.stop),
+            )
+            if start < stop
+        ]
+    return sorted([*left, *others], key=lambda group: group.start)
+
+
 # -- claims ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryClaim:
-    """The right to continue a record with a summary, as a pending write on that record.
+    """The right to continue a record with a summary, stored as a pending write on that record.
 
-    Of two writes of one task the first counts, in every saver: so one of all processes has it.
+    Every saver keeps the first of two writes of one task, so one process holds each claim.
     """
 
     attempt: int
     owner: str
 
-    def write(self) -> tuple[list[tuple[str, Any]], str]:
+    def write(self) -> Write:
         """Return the write that claims, and its task."""
         deadline = time.time() + CLAIM_SECONDS
         return [(_CLAIM, {"owner": self.owner, "until": deadline})], f"{_CLAIM}-{self.attempt}"
 
-    def failure(self) -> tuple[list[tuple[str, Any]], str]:
+    def failure(self) -> Write:
         """Return the write that gives the claim up, and its task."""
         return [(_FAILED, self.owner)], f"{_FAILED}-{self.attempt}"
 
     def is_held(self, found: CheckpointTuple | None) -> bool:
-        """Return False if somebody else has claimed first."""
+        """Return False if another process has claimed first."""
         claims, _ = _claims(found)
         return bool(claims.get(self.attempt, {"owner": self.owner})["owner"] == self.owner)
 
@@ -288,9 +336,9 @@ class SummaryClaim:
 def open_claim(
     found: CheckpointTuple | None, owner: str, *, is_continued: bool
 ) -> SummaryClaim | None:
-    """Return the claim to try; None while somebody else is at it.
+    """Return the claim to try, or None while another process holds one.
 
-    A claim is over when it was given up, when its time is over, or when the record was continued.
+    A claim ends when it is given up, when it expires, or when the record is continued.
     """
     claims, failed = _claims(found)
     newest = max(claims, default=-1)

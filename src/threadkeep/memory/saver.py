@@ -1,9 +1,9 @@
-"""LayeredCheckpointSaver: conversations that stay as short as their window, and lose nothing."""
+"""LayeredCheckpointSaver: conversations as short as their window, without losing a message."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -20,23 +20,36 @@ from threadkeep._stores.message_index import ArchiveIndex
 from threadkeep.errors import InvalidArgumentError, invalid
 from threadkeep.memory import records, window
 from threadkeep.memory.archive import as_archived
-from threadkeep.memory.changes import LayeredChanges, Place, config_of, ids_of, messages_of
-from threadkeep.memory.groups import MessageGroups, groups_of
-from threadkeep.memory.policy import ArchivedMessage, Layer, LayerName, Layers, Suggestion, Usage
-from threadkeep.memory.records import Record
+from threadkeep.memory.archiving import effective_count
+from threadkeep.memory.changes import (
+    LayeredChanges,
+    MessageGroups,
+    Place,
+    config_of,
+    ids_of,
+    messages_of,
+)
+from threadkeep.memory.policy import (
+    ArchivedMessage,
+    Layer,
+    LayerName,
+    Layers,
+    Suggestion,
+    Usage,
+    with_zone,
+)
 from threadkeep.memory.summaries import Summary
 from threadkeep.memory.summarizers import as_summarizer
-from threadkeep.memory.times import with_zone
 from threadkeep.memory.view import LayeredView
 
 
 class LayeredCheckpointSaver(LayeredChanges):
-    """A saver that shows graphs the newest messages and a summary of what came before.
+    """A saver that shows graphs the newest messages and a summary of the older ones.
 
-    Nothing is lost: what leaves the window is archived in the same thread, and is found again by
-    `full_messages` and `search_messages`. All else is as with the saver inside, whose attributes
-    this one has. A `config` may be the id of a thread, or name a checkpoint. Methods have async
-    variants: `alayers` of `layers`, and so on.
+    Nothing is lost: messages that leave the window are archived in the same thread, and
+    `full_messages` and `search_messages` find them again. Everything else works as with the wrapped
+    saver, whose attributes this one has. A `config` may be a thread's id, or name a checkpoint.
+    Methods have async variants: `alayers` of `layers`, and so on.
 
     Args:
         saver: any LangGraph saver; closed with this one.
@@ -44,10 +57,10 @@ class LayeredCheckpointSaver(LayeredChanges):
         summarizer: a chat model, a `Summarizer`, or a function of `(messages, previous)`; None for
             `ExtractiveSummarizer()`, which needs no model.
         channel: the channel that holds the messages.
-        language: "en" or "zh": the title of the summary's message.
-        index: where archived messages are searched; None for one beside the saver's own tables.
-        background: summaries are made beside the turn that needs them; that turn and those until
-            the summary is there see all messages. Otherwise the turn waits.
+        language: "en" or "zh": language of the title of the summary's message.
+        index: index for searching archived messages; None for one beside the saver's own tables.
+        background: make summaries in the background; until a summary is ready, turns see all
+            messages. Otherwise the turn waits.
         on_suggestion: called with each `ArchiveSuggestion` and `SplitSuggestion`.
 
     Raises:
@@ -69,12 +82,12 @@ class LayeredCheckpointSaver(LayeredChanges):
         if not isinstance(saver, BaseCheckpointSaver):
             raise invalid("saver", saver, "Use a LangGraph saver, such as SqliteSaver(path).")
         if isinstance(saver, LayeredView):
-            raise invalid("saver", saver, "Use the saver inside it: it has layers already.")
+            raise invalid("saver", saver, "Use the saver that it wraps: this one has layers.")
         if policy is not None and not isinstance(policy, Layers):
             raise invalid("policy", policy, "Use Layers(...).")
         if not isinstance(channel, str) or not channel:
             raise invalid("channel", channel, 'Use the name of a channel, such as "messages".')
-        if language not in window.LANGUAGES:
+        if language not in window.TITLES:
             raise invalid("language", language, 'Use "en" or "zh".')
         super().__init__(
             saver,
@@ -93,18 +106,18 @@ class LayeredCheckpointSaver(LayeredChanges):
         """Store the messages of a conversation as the thread's new checkpoint.
 
         Args:
-            config: names the thread; its id will do.
-            messages: all of them, or those that `load` returned with the new ones behind.
-                What `convert_to_messages` takes: messages, dicts, pairs of role and text.
+            config: the thread's id, or a config that names it.
+            messages: all messages, or those that `load` returned followed by new ones, in any form
+                that `convert_to_messages` takes: messages, dicts, pairs of role and text.
 
         Returns:
             The config of the checkpoint.
 
         Raises:
-            InvalidArgumentError: they are no messages, or begin with an older summary.
+            InvalidArgumentError: these are not messages, or they begin with an older summary.
         """
         head = arguments.head(arguments.place(config_of(config)).thread)
-        given = _recognised(messages_of(messages), (yield from self._load(head)))
+        given = _recognized(messages_of(messages), (yield from self._load(head)))
         seen = yield from self._look(head)
         record = None if seen is None else seen.record
         if seen is None:
@@ -115,18 +128,21 @@ class LayeredCheckpointSaver(LayeredChanges):
             view = yield from self._restored(at, view, _with_ids(given, ()))
             record, live = view.record, [*view.live]
         else:
-            record, rest = _behind(record, given)
-            live = _with_ids(rest, seen.live)
+            if record is None or window.digest("", given[: record.stop]) != record.digest:
+                record = None  # (another conversation)
+            else:
+                given = given[record.stop :]
+            live = _with_ids(given, seen.live)
         stored = yield from self._write(head, seen, live, record)
-        yield from self._get_tuple(head)  # (what is due leaves the window)
+        yield from self._get_tuple(head)  # (archives the messages that are due)
         return stored
 
     save, asave = sync_and_async(_save)
 
     def _load(self, config: Place) -> Workflow[list[BaseMessage]]:
-        """Return the view of a thread: a summary of what came before, and the newest messages.
+        """Return the view of a thread: a summary of the older messages, and the newest ones.
 
-        An empty list if the thread has none.
+        An empty list if the thread has no messages.
         """
         found = yield from self._get_tuple(config_of(config))
         values = {} if found is None else found.checkpoint["channel_values"]
@@ -134,21 +150,7 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     load, aload = sync_and_async(_load)
 
-    # -- originals -------------------------------------------------------------------
-
-    def _full_messages(self, config: Place) -> Workflow[list[BaseMessage]]:
-        """Return all messages of a conversation, as they were written, oldest first.
-
-        Raises:
-            ThreadNotFoundError: there is no such thread or checkpoint.
-        """
-        seen = yield from self._found(config)
-        if seen.record is None:
-            return seen.live
-        found = yield from self._archived(seen.thread, seen.record)
-        return [message for _, message, _ in found] + seen.live
-
-    full_messages, afull_messages = sync_and_async(_full_messages)
+    # -- reading ---------------------------------------------------------------------
 
     def _search_messages(
         self,
@@ -161,19 +163,19 @@ class LayeredCheckpointSaver(LayeredChanges):
         before: datetime | int | None = None,
         limit: int | None = None,
     ) -> Workflow[list[ArchivedMessage]]:
-        """Return archived messages that match all that is asked for.
+        """Return the archived messages that match all filters.
 
         Args:
-            config: names the thread, or a checkpoint of it; an id will do.
+            config: the thread's id, or a config that names the thread or a checkpoint.
             query: words that a message has, all of them; the newest messages come first then.
             key: the key of a layer or group; see `layers` and `groups`.
             ids: ids of messages.
-            after: only those after this time (see `ArchivedMessage.time`), or behind this position.
-            before: only those before this time, or before this position.
-            limit: the most to return.
+            after: only messages after this time (see `ArchivedMessage.time`) or position.
+            before: only messages before this time or position.
+            limit: the greatest number of messages to return.
 
         Raises:
-            ThreadNotFoundError: there is no such thread.
+            ThreadNotFoundError: the thread does not exist.
             InvalidArgumentError: a filter is invalid.
         """
         count, places = validation.limit(limit), (_edge(after), _edge(before))
@@ -203,20 +205,18 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     search_messages, asearch_messages = sync_and_async(_search_messages)
 
-    # -- what there is ---------------------------------------------------------------
-
     def _layers(self, config: Place) -> Workflow[list[Layer]]:
         """Return the layers of a thread, oldest first: groups in the archive, summary, full.
 
         Raises:
-            ThreadNotFoundError: there is no such thread or checkpoint.
+            ThreadNotFoundError: the thread or checkpoint does not exist.
         """
         seen = yield from self._found(config)
         record, found = seen.record, list[Layer]()
         if record is not None:
-            chain = records.chain((yield from self._all_records(seen.thread)), record.key)
-            for group in groups_of(chain, record.stop):
-                group = replace(group, stop=min(group.stop, record.stop))  # noqa: PLW2901
+            chain = yield from self._chain(seen.thread, record)
+            for each in records.groups_of(chain, record.stop):
+                group = replace(each, stop=min(each.stop, record.stop))
                 count = group.messages - sum(map(group.has, record.removed))
                 if count <= 0:
                     continue
@@ -230,26 +230,25 @@ class LayeredCheckpointSaver(LayeredChanges):
     layers, alayers = sync_and_async(_layers)
 
     def _usage(self, config: Place) -> Workflow[Usage]:
-        """Return the messages and tokens of a conversation, and of what a graph sees of it.
+        """Return the messages and tokens of a conversation, and of a graph's view of it.
 
         Raises:
-            ThreadNotFoundError: there is no such thread or checkpoint.
+            ThreadNotFoundError: the thread or checkpoint does not exist.
         """
         seen = yield from self._found(config)
         view = yield from self._view(seen, seen.record, seen.live)
         shown = self._messages(view)
         archived = 0 if seen.record is None else seen.record.tokens
         tokens = archived + self.policy.counter(seen.live)
-        removed = 0 if seen.record is None else len(seen.record.removed)
-        return Usage(seen.stop - removed, tokens, len(shown), self.policy.counter(shown))
+        return Usage(seen.stop - seen.removed, tokens, len(shown), self.policy.counter(shown))
 
     usage, ausage = sync_and_async(_usage)
 
     def _summary(self, config: Place) -> Workflow[Summary | None]:
-        """Return the summary of what has left the window; None if nothing has.
+        """Return the summary of the messages that have left the window, or None.
 
         Raises:
-            ThreadNotFoundError: there is no such thread or checkpoint.
+            ThreadNotFoundError: the thread or checkpoint does not exist.
         """
         seen = yield from self._found(config)
         return None if seen.record is None else seen.record.summary
@@ -258,20 +257,20 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     @property
     def groups(self) -> MessageGroups:
-        """Groups of messages of threads: `groups(config)` lists them, its methods change them."""
+        """Groups of messages: `groups(config)` lists them, its methods change them."""
         return MessageGroups(self)
 
-    # -- the rest --------------------------------------------------------------------
+    # -- deletion --------------------------------------------------------------------
 
     def _delete_thread(self, thread_id: str) -> Workflow[None]:
-        """Remove a thread, with its layers and what the index has of it."""
+        """Delete a thread, its layers, and its messages in the index."""
         yield from super()._delete_thread(thread_id)
         yield from self._forget(str(validation.thread_in(thread_id)))
 
     delete_thread, adelete_thread = sync_and_async(_delete_thread)
 
     def _erase(self, thread_id: str, **options: Any) -> Workflow[Any]:
-        """Erase a thread as `threads.erase` does, and what the index has of it."""
+        """Erase a thread as `threads.erase` does, and its messages in the index."""
         threads = getattr(self._inner, "threads", None)
         if threads is None:
             raise InvalidArgumentError(
@@ -280,33 +279,28 @@ class LayeredCheckpointSaver(LayeredChanges):
         thread_id = validation.thread_id(thread_id)
         yield from self._forget(thread_id)
         erase = partial(threads.erase, thread_id, **options)
-        return (
-            yield from driver.sync_or_async(erase, partial(threads.aerase, thread_id, **options))
-        )
+        aerase = partial(threads.aerase, thread_id, **options)
+        return (yield from driver.sync_or_async(erase, aerase))
 
     erase, aerase = sync_and_async(_erase)
 
     def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> Workflow[None]:
-        """See `BaseCheckpointSaver`. The archive of a thread that is kept stays whole."""
+        """See `BaseCheckpointSaver`. Threads that are kept keep their whole archive."""
         threads: Any = validation.threads_in(thread_ids)
         if strategy != "delete" and not hasattr(self._inner, "delete_checkpoints"):
-            for thread in threads:
-                yield from self._refuse_archived(str(thread))
+            for thread in map(str, threads):
+                if (yield from self._call("get_tuple", records.place(thread))) is not None:
+                    raise InvalidArgumentError(
+                        f"{type(self._inner).__name__} would also prune archived messages.",
+                        hint="Wrap a threadkeep saver, or use delete_thread().",
+                        thread=thread,
+                    )
         yield from super()._prune(threads, strategy=strategy)
         if strategy == "delete":
             for thread in threads:
                 yield from self._forget(str(thread))
 
     prune, aprune = sync_and_async(_prune)
-
-    def _refuse_archived(self, thread: str) -> Workflow[None]:
-        """Refuse a thread with archived messages."""
-        if (yield from self._call("get_tuple", records.place(thread))) is not None:
-            raise InvalidArgumentError(
-                f"{type(self._inner).__name__} would prune archived messages, too.",
-                hint="Use a saver of threadkeep inside, or delete_thread().",
-                thread=thread,
-            )
 
     def _forget(self, thread: str) -> Workflow[None]:
         for cache in (self._views, self._records):
@@ -318,8 +312,6 @@ class LayeredCheckpointSaver(LayeredChanges):
 def _is_between(
     one: ArchivedMessage, after: datetime | int | None, before: datetime | int | None
 ) -> bool:
-    """Return True if a message is between two times or positions."""
-
     def at(edge: datetime | int) -> Any:
         return one.position if isinstance(edge, int) else one.time
 
@@ -335,11 +327,11 @@ def _edge(value: datetime | int | None) -> datetime | int | None:
     return with_zone(value)
 
 
-def _recognised(given: list[BaseMessage], view: list[BaseMessage]) -> list[BaseMessage]:
-    """Return the messages; those of a view that came back without ids have its ids again.
+def _recognized(given: list[BaseMessage], view: list[BaseMessage]) -> list[BaseMessage]:
+    """Return messages; if they begin with a view that has lost its ids, restore its ids.
 
     Raises:
-        InvalidArgumentError: they begin with another summary: it would become a message.
+        InvalidArgumentError: they begin with another summary, which would become a message.
     """
     if any(window.is_marker(one) for one in given) or not any(map(window.is_marker, view)):
         return given
@@ -347,13 +339,13 @@ def _recognised(given: list[BaseMessage], view: list[BaseMessage]) -> list[BaseM
     if len(given) >= len(view) and all(window.reads_as(one, other) for one, other in pairs):
         return [*view, *given[len(view) :]]
     if any(window.is_titled(one) for one in given):
-        hint = "Use the messages that load(config) returned last, with the new ones behind."
+        hint = "Use the messages that load(config) returned last, followed by the new ones."
         raise invalid("messages", given, hint)
     return given
 
 
 def _with_ids(given: Sequence[BaseMessage], before: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """The messages, each with an id: that of the equal one before, or a new one."""
+    """Return messages with ids; an equal message at the same position before keeps its id."""
     found = []
     for index, message in enumerate(given):
         own = before[index] if index < len(before) else None
@@ -366,10 +358,53 @@ def _with_ids(given: Sequence[BaseMessage], before: Sequence[BaseMessage]) -> li
     return found
 
 
-def _behind(
-    record: Record | None, given: list[BaseMessage]
-) -> tuple[Record | None, list[BaseMessage]]:
-    """Return the record and the messages behind it; no record if they are others before."""
-    if record is None or window.digest("", given[: record.stop]) != record.digest:
-        return None, given
-    return record, given[record.stop :]
+@dataclass(frozen=True, slots=True)
+class SavedConversation:
+    """The result of `save_checkpoint_optimized`.
+
+    Attributes:
+        config: the config of the checkpoint.
+        layer: the deepest layer of the conversation.
+        messages: the number of its messages.
+        effective_count: the number of its messages; a collapsed group counts as one.
+    """
+
+    config: RunnableConfig
+    layer: LayerName
+    messages: int
+    effective_count: int
+
+
+class IntegratedCheckpointManager:
+    """Layers and groups together: a collapsed group counts as one message for the layers.
+
+    Args:
+        layered: the saver.
+        groups: its groups; None for `layered.groups`.
+    """
+
+    def __init__(
+        self, layered: LayeredCheckpointSaver, groups: MessageGroups | None = None
+    ) -> None:
+        self.layered = layered
+        self.groups = groups if groups is not None else layered.groups
+
+    def _save(self, config: RunnableConfig, messages: Iterable[Any]) -> Workflow[SavedConversation]:
+        """Store a conversation as `LayeredCheckpointSaver.save` does, and report its layer.
+
+        Raises:
+            InvalidArgumentError: these are not messages.
+        """
+        stored = yield from self.layered._save(config, messages)  # noqa: SLF001 - its own saver
+        seen = yield from self.layered._found(arguments.place(stored).thread)  # noqa: SLF001 - likewise
+        count = effective_count(seen.record, len(seen.live))
+        layer = self.layered.policy.layer(count)
+        return SavedConversation(stored, layer, seen.stop - seen.removed, count)
+
+    save_checkpoint_optimized, asave_checkpoint_optimized = sync_and_async(_save)
+
+    def _load(self, config: RunnableConfig) -> Workflow[list[Any]]:
+        """Return the view of a thread; see `LayeredCheckpointSaver.load`."""
+        return (yield from self.layered._load(config))  # noqa: SLF001 - its own saver
+
+    load, aload = sync_and_async(_load)

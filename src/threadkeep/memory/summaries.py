@@ -1,31 +1,25 @@
-"""Summaries of messages, and summarizers: the protocol, an offline one, and any callable.
+"""Summaries of messages, the protocol of summarizers, and their answers as summaries.
 
-The previous summary goes to a summarizer as such, never as one of the messages.
+A summarizer gets the previous summary separately, never as one of the messages.
 """
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
-from contextvars import copy_context
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from inspect import iscoroutinefunction
 from typing import Any, Protocol, runtime_checkable
 
 from threadkeep._core.texts import Messages, text_of
 from threadkeep._core.validation import is_count
 from threadkeep.errors import SummaryError, invalid
-from threadkeep.memory import answers, extract
-from threadkeep.memory.times import time_of
+from threadkeep.memory import extract
+from threadkeep.memory.policy import time_of
 
-MAX_CHARS = 200
 LISTS = ("key_topics", "decisions", "entities", "open_questions")
-_ITEMS = 20  # of each list
+_ITEMS = 20  # in each list
 _ITEM_CHARS = 160
 
 
@@ -40,7 +34,7 @@ class Summary:
         entities: names, identifiers and numbers.
         open_questions: questions without an answer.
         message_count: number of messages that it covers.
-        time_range: times of the first and the last message, where messages have times.
+        time_range: times of the first and the last message with a time, in ISO format.
     """
 
     content: str
@@ -52,20 +46,20 @@ class Summary:
     time_range: tuple[str, str] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON."""
+        """Return the summary as plain JSON."""
         values = asdict(self).items()
         return {name: list(value) if type(value) is tuple else value for name, value in values}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Summary:
-        """Return the summary of which `to_dict` made this; unknown keys are left out.
+        """Return a summary made by `to_dict`; unknown keys are ignored.
 
         Raises:
-            InvalidArgumentError: it has no text as its content.
+            InvalidArgumentError: `content` is missing, or is not a text.
         """
         if not isinstance(data, Mapping) or not isinstance(data.get("content"), str):
             raise invalid("summary", data, "Use a dict with a text as its 'content'.")
-        lists: dict[str, Any] = {name: _texts(data.get(name)) for name in LISTS}
+        lists: dict[str, Any] = {name: _short_texts(data.get(name)) for name in LISTS}
         count, times = data.get("message_count", 0), data.get("time_range")
         return cls(
             data["content"],
@@ -75,13 +69,13 @@ class Summary:
         )
 
 
-def _texts(value: object) -> tuple[str, ...]:
-    """Return a list that a model may have made: texts, each once, bounded."""
+def _short_texts(value: object) -> tuple[str, ...]:
+    """Return the distinct texts of a list, limited in number and length."""
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, Sequence):
         return ()
-    texts = [extract.shortened(" ".join(answers.texts(each)), _ITEM_CHARS) for each in value]
+    texts = [extract.shortened(" ".join(_texts(each)), _ITEM_CHARS) for each in value]
     return tuple(dict.fromkeys(filter(None, texts)))[-_ITEMS:]
 
 
@@ -89,7 +83,7 @@ def _texts(value: object) -> tuple[str, ...]:
 class Summarizer(Protocol):
     """Makes summaries.
 
-    `asummarize`, with the parameters of `summarize`, is optional: without it, async callers run
+    `asummarize`, with the parameters of `summarize`, is optional. Without it, async callers run
     `summarize` in a worker thread.
     """
 
@@ -99,12 +93,12 @@ class Summarizer(Protocol):
 
     @property
     def prompt_version(self) -> str:
-        """Version of the prompt or method: after a change, messages are summarized anew."""
+        """Version of the prompt or method."""
 
     def summarize(self, messages: Messages, previous: Summary | None) -> Summary:
-        """Summarize the previous summary and the messages that follow those it covers.
+        """Summarize the previous summary together with the messages that follow it.
 
-        `message_count` of the result counts both. Raises `SummaryError` where it fails.
+        The result's `message_count` counts both. Raises `SummaryError` on failure.
         """
 
 
@@ -118,10 +112,10 @@ def finished(answer: Any, messages: Messages, previous: Summary | None, max_char
         answer: a str, which may be JSON of the fields, a `Summary`, or a dict of its fields.
         messages: the messages that were summarized.
         previous: the previous summary.
-        max_chars: length of the content, at most.
+        max_chars: limit of the content's length.
 
     Raises:
-        SummaryError: the answer is empty, broken JSON, or of another kind.
+        SummaryError: the answer is empty, broken JSON, or of another type.
     """
     if isinstance(answer, str):
         answer = _parsed(answer)
@@ -136,25 +130,15 @@ def finished(answer: Any, messages: Messages, previous: Summary | None, max_char
         raise SummaryError("The summarizer returned an empty summary.")
     times = list(previous.time_range) if previous and previous.time_range else []
     times += [time.isoformat() for message in messages if (time := time_of(message))]
+    lists: dict[str, Any] = {name: _short_texts(getattr(answer, name)) for name in LISTS}
     summary: Summary = replace(
         answer,
         content=content,
-        key_topics=_texts(answer.key_topics),
-        decisions=_texts(answer.decisions),
-        entities=_texts(answer.entities),
-        open_questions=_texts(answer.open_questions),
+        **lists,
         message_count=len(messages) + (previous.message_count if previous else 0),
         time_range=(times[0], times[-1]) if times else None,
     )
     return summary
-
-
-def _parsed(answer: str) -> str | dict[str, Any]:
-    try:
-        return answers.parsed(answer, LISTS)
-    except ValueError as error:
-        hint = "Raise the model's limit of tokens, or ask for plain text."
-        raise SummaryError(str(error), hint=hint) from error
 
 
 def digest(messages: Messages, previous: Summary | None, max_chars: int) -> extract.Digest:
@@ -164,123 +148,79 @@ def digest(messages: Messages, previous: Summary | None, max_chars: int) -> extr
 
 
 def with_lists(content: str, found: extract.Digest, previous: Summary | None) -> Summary:
-    """Return a summary with the lists of a digest after those of the previous summary."""
+    """Return a summary with the lists of the previous one, then those of a digest."""
     lists: dict[str, Any] = {
         name: (*getattr(previous, name, ()), *getattr(found, name)) for name in LISTS
     }
     return Summary(content, **lists)
 
 
-@contextmanager
-def failures(timeout: float | None = None) -> Iterator[None]:
-    """Raise what fails within the block as `SummaryError`."""
-    try:
-        yield
-    except SummaryError:
-        raise
-    except Exception as error:
-        text = f"The summarizer failed: {type(error).__name__}: {error}"
-        if isinstance(error, TimeoutError) and timeout is not None:
-            text = f"The summary was not ready within {timeout} seconds."
-        raise SummaryError(text) from error
+# -- JSON in texts ---------------------------------------------------------------------
+
+_FENCED = re.compile(
+    r"```[ \t]*(?:(?:json[5cl]?|text|markdown|md)\b)?(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE
+)
+_OBJECT = re.compile(r"""[\[\s]*\{\s*["'][^"']*["']\s*:""")
+_NAME = re.compile(r"""["'](\w+)["']\s*:""")
+_CONTENTS = ("content", "summary", "text")  # names of the summary itself, first choice first
+_KNOWN = {"content", "summary", *LISTS}
+_DECODER = json.JSONDecoder(strict=False)  # (models put line breaks into texts)
+_MAX_OBJECTS = 50  # attempts to decode an object within prose
 
 
-def in_thread(call: Callable[[], Any], timeout: float | None = None) -> Any:
-    """Return what a call returns in a thread of its own, or raise `TimeoutError`.
+def _parsed(text: str) -> str | dict[str, Any]:
+    """Return an answer without its JSON: a text, or a dict of "content" and the lists in it.
 
-    The thread is a daemon: a model that hangs does not keep the program from ending.
+    A JSON object within prose is the answer if it has two known names, or one in a code fence;
+    otherwise the conversation may have been about JSON. The last of several objects is the answer.
     """
-    future: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - it is raised where the call was made
-            future.set_exception(error)
-
-    target = partial(copy_context().run, run)
-    threading.Thread(target=target, name="threadkeep-summary", daemon=True).start()
-    return future.result(timeout)
-
-
-def valid_max_chars(value: int) -> int:
-    """Return a valid length of summaries."""
-    if not is_count(value, extract.MIN_CHARS):
-        raise invalid("max_chars", value, f"Use {extract.MIN_CHARS} or more.")
-    return value
-
-
-def version(prompt: str | Callable[..., Any]) -> str:
-    """Return the hash of a prompt's text, or of a function's name."""
-    text = prompt if isinstance(prompt, str) else _name_of(prompt)
-    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:12]
+    fenced = _FENCED.fullmatch(text.strip())
+    plain = (fenced[1] if fenced else text).strip()
+    found = _decoded(plain)
+    if found is None:
+        fences = (one for fence in _FENCED.finditer(text) for one in _objects(fence[1]))
+        objects = reversed([*_objects(text)])
+        found = next((one for one in objects if len(_KNOWN & one.keys()) > 1), None)
+        found = found or next((one for one in fences if _KNOWN & one.keys()), None)
+    if found is None:
+        if _OBJECT.match(plain) or len(_KNOWN.intersection(_NAME.findall(text))) > 1:
+            raise SummaryError(
+                "The answer is broken JSON, perhaps cut at the model's token limit.",
+                hint="Raise the model's token limit, or ask for plain text.",
+            )
+        return plain
+    fields = found if isinstance(found, Mapping) else {}
+    contents = (" ".join(_texts(fields.get(name))) for name in _CONTENTS)
+    content = next(filter(None, contents), "") or " ".join(_texts(found))
+    lists = {name: fields[name] for name in LISTS if name in fields}
+    return {"content": content, **lists} if lists else content
 
 
-def _name_of(function: Callable[..., Any]) -> str:
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{named.__module__}.{named.__qualname__}"
+def _objects(text: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the outermost JSON objects within a text, in order."""
+    at = text.find("{")
+    for _ in range(_MAX_OBJECTS):
+        if at < 0:
+            return
+        end = at + 1
+        with suppress(ValueError, RecursionError):
+            found, end = _DECODER.raw_decode(text, at)
+            yield found
+        at = text.find("{", end)
 
 
-# -- summarizers -----------------------------------------------------------------------
+def _decoded(text: str) -> Any:
+    """Decode a text that is JSON as a whole; None for other texts and for numbers."""
+    with suppress(ValueError, RecursionError):
+        found = _DECODER.decode(text)
+        return found if isinstance(found, Mapping | list | str) else None
+    return None
 
 
-class ExtractiveSummarizer:
-    """Summaries of the most informative sentences: offline, deterministic, English and Chinese.
-
-    Args:
-        max_chars: length of the summary, at most. Up to half of it is of the previous summary.
-    """
-
-    model = "extractive"
-    prompt_version = "1"
-
-    def __init__(self, max_chars: int = MAX_CHARS) -> None:
-        self._max_chars = valid_max_chars(max_chars)
-
-    def summarize(self, messages: Messages, previous: Summary | None) -> Summary:
-        """Summarize. See `Summarizer.summarize`."""
-        found = digest(messages, previous, self._max_chars)
-        content = found.content or "(no text)"
-        return finished(with_lists(content, found, previous), messages, previous, self._max_chars)
-
-
-class CallableSummarizer:
-    """Summaries by a function of the messages and the previous summary.
-
-    Args:
-        function: returns a str, a `Summary` or a dict of its fields; sync or async.
-        max_chars: length of the summary, at most.
-    """
-
-    def __init__(
-        self, function: Callable[[Messages, Summary | None], Any], *, max_chars: int = MAX_CHARS
-    ) -> None:
-        if not callable(function):
-            raise invalid("summarizer", function, "Use a function of messages and a summary.")
-        self._function = function
-        self._max_chars = valid_max_chars(max_chars)
-        self.model = _name_of(function)
-        self.prompt_version = version(function)
-
-    def summarize(self, messages: Messages, previous: Summary | None) -> Summary:
-        """Summarize. See `Summarizer.summarize`."""
-        with failures():
-            answer = self._function(messages, previous)
-            if isinstance(answer, Awaitable):  # (a thread, as an event loop may run in this one)
-                answer = in_thread(partial(asyncio.run, _awaited(answer)))
-            return finished(answer, messages, previous, self._max_chars)
-
-    async def asummarize(self, messages: Messages, previous: Summary | None) -> Summary:
-        """Async variant of `summarize`; a sync function runs in a worker thread."""
-        with failures():
-            if iscoroutinefunction(self._function):
-                answer = self._function(messages, previous)
-            else:
-                answer = await asyncio.to_thread(self._function, messages, previous)
-            if isinstance(answer, Awaitable):
-                answer = await answer
-            return finished(answer, messages, previous, self._max_chars)
-
-
-async def _awaited(answer: Awaitable[Any]) -> Any:
-    return await answer
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts and numbers within a value, in order."""
+    if isinstance(value, Mapping | list | tuple):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(each)
+    elif value is not None and not isinstance(value, bool) and (text := str(value).strip()):
+        yield text

@@ -1,8 +1,8 @@
 """Loading and saving through the window: the saver's methods that a graph calls.
 
-A checkpoint stores the messages in full and, in its metadata, the key of the record that holds what
-came before. Loading puts the view together; saving takes it apart again. So what a graph is shown
-is never stored as the conversation, and the conversation is never loaded to show a graph its view.
+A checkpoint stores the messages in full. Its metadata have the key of the record of all earlier
+messages. Loading makes the view of both; saving takes the view apart again. So the view is never
+stored as the conversation, and a view is made without loading the conversation.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow, sync_and_async
 from threadkeep.errors import CorruptionError
 from threadkeep.memory import records, window
+from threadkeep.memory.archive import Recent
 from threadkeep.memory.archiving import Archiving, SeenCheckpoint
-from threadkeep.memory.recent import Recent
 from threadkeep.memory.records import POINTER, Record
 from threadkeep.memory.summaries import Summary
 
@@ -34,11 +34,15 @@ Messages: TypeAlias = list[BaseMessage]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """View that a run was shown, and the messages that it stands for.
+    """The view that a run loaded, and the messages that it represents.
 
-    `stored` is the checkpoint's own record, and `record` the one that the view was made of, whose
-    message the run knows by `mark`. `carried` are archived messages that it sees, by id, and
-    `hidden` the messages in full that it does not see, by group.
+    Attributes:
+        live: the messages in full.
+        stored: the checkpoint's own record.
+        record: the record that the view was made of.
+        mark: the key in the id of its summary's message.
+        carried: archived messages in the view, by id; None for a removed one.
+        hidden: messages in full that a collapsed group replaces, by group.
     """
 
     live: Sequence[BaseMessage] = ()
@@ -50,7 +54,7 @@ class View:
 
 
 _NOTHING = View()
-_ANCESTORS = 64  # that are looked at for a record
+_ANCESTORS = 64  # searched for a record
 _log = logging.getLogger("threadkeep.memory")
 
 
@@ -67,7 +71,7 @@ class LayeredView(Archiving):
     def _get_tuple(self, config: RunnableConfig) -> Workflow[CheckpointTuple | None]:
         """Return a checkpoint with the view of its messages. See `BaseCheckpointSaver`.
 
-        The thread's head may get a new summary first; any other checkpoint has the one it had.
+        The thread's head may get a new summary first; every other checkpoint keeps its own.
         """
         found: CheckpointTuple | None = yield from self._call("get_tuple", config)
         seen = None if found is None else (yield from self._seen(found))
@@ -87,20 +91,20 @@ class LayeredView(Archiving):
     get_tuple, aget_tuple = sync_and_async(_get_tuple)
 
     def _due(self, seen: SeenCheckpoint) -> Workflow[tuple[Record | None, Messages]]:
-        """Return the record and the messages in full of a head, after what is due has left.
+        """Archive the messages of a head that are due; return the record and the others.
 
-        Nothing leaves while a task's writes wait that may refer to messages in the window.
+        No messages leave while a task has pending writes, which may refer to them.
         """
         if any(channel == self.channel for _, channel, _ in seen.found.pending_writes or ()):
             return seen.record, seen.live
         try:
             return (yield from self._advance(seen))
-        except Exception:  # noqa: BLE001 - the store may be read-only, say: a turn goes on
+        except Exception:  # noqa: BLE001 - the turn continues, for example on a read-only store
             _log.warning("The layers of thread %r stay as they are.", seen.thread, exc_info=True)
             return seen.record, seen.live
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
-        """Yield checkpoints, each with the view that it had. See `BaseCheckpointSaver`."""
+        """Yield checkpoints, each with its view. See `BaseCheckpointSaver`."""
         for found in super().list(config, **options):
             yield driver.run(self._listed(found))
 
@@ -118,14 +122,18 @@ class LayeredView(Archiving):
         return self._shown(seen, (yield from self._view(seen, seen.record, seen.live)))
 
     def _look(self, config: RunnableConfig) -> Workflow[SeenCheckpoint | None]:
-        """Return a checkpoint as it is stored; None if there is none."""
+        """Return a checkpoint as it is stored, or None."""
         found: CheckpointTuple | None = yield from self._call("get_tuple", config)
         return None if found is None else (yield from self._seen(found, always=True))
 
     def _seen(
         self, found: CheckpointTuple, *, always: bool = False
     ) -> Workflow[SeenCheckpoint | None]:
-        """Return what a checkpoint stores; None where memory has no part in it."""
+        """Return the stored parts of a checkpoint; None if layers do not apply to it.
+
+        They do not apply to subgraphs, other types of channels, and (unless `always`) checkpoints
+        without messages.
+        """
         thread, ns, _ = arguments.place(found.config)
         live = found.checkpoint["channel_values"].get(self.channel)
         pointer = _pointer(found)
@@ -138,17 +146,17 @@ class LayeredView(Archiving):
         record = (yield from self._record(thread, pointer)) if pointer else None
         if record is None and pointer:
             raise CorruptionError(
-                f"The record {pointer} of what has left the window is missing.",
-                hint="Use the saver inside to read the checkpoint without its archive.",
+                f"The record {pointer} of archived messages is missing.",
+                hint="Use the wrapped saver to read the checkpoint without its archive.",
                 thread=thread,
                 checkpoint=found.checkpoint["id"],
             )
         return SeenCheckpoint(found, thread, live or [], record)
 
     def _inherited(self, found: CheckpointTuple, live: Messages) -> Workflow[str | None]:
-        """Return the record of a checkpoint that was saved without layers: its ancestor's.
+        """Return the record of the nearest layered ancestor of a checkpoint saved without layers.
 
-        If it has none of the ancestor's messages, it begins a new conversation.
+        None if the checkpoint shares no message with that ancestor: it begins a new conversation.
         """
         thread = arguments.place(found.config).thread
         if (yield from self._call("get_tuple", records.place(thread))) is None:
@@ -177,7 +185,7 @@ class LayeredView(Archiving):
     def _view(
         self, seen: SeenCheckpoint, record: Record | None, live: Sequence[BaseMessage]
     ) -> Workflow[View]:
-        """Return the view of some messages behind a record."""
+        """Return the view of a record and the messages after it."""
         if record is None:
             return View(seen.live, seen.record)
         carried = {str(one.id): one.model_copy() for one in record.kept}
@@ -213,16 +221,13 @@ class LayeredView(Archiving):
         found += [one for one in head if not isinstance(one, SystemMessage)]
         groups = {group.key: group for group in record.groups}
         owners = {id(one): key for key, some in view.hidden.items() for one in some}
-        shown: set[str] = set()
         for one in view.live:
             key = owners.get(id(one))
             if key is None:
                 found.append(one)
-            elif key not in shown:
-                shown.add(key)
-                group = groups[key]
-                told = (key, group.topic, group.summary, self._language, group.messages)
-                found.append(window.group_message(*told))
+            elif group := groups.pop(key, None):  # (its first message)
+                texts = (group.topic, group.summary, self._language)
+                found.append(window.group_message(key, *texts, group.messages))
         return found
 
     # -- conversations that others store ---------------------------------------------
@@ -230,13 +235,13 @@ class LayeredView(Archiving):
     def _view_for(
         self, config: RunnableConfig, messages: Sequence[BaseMessage]
     ) -> Workflow[Messages]:
-        """Return the view of a conversation that a run has at hand.
+        """Return the view of a conversation that you have in memory.
 
-        No checkpoint is stored; what leaves the window is archived.
+        Messages that leave the window are archived; no checkpoint is stored.
 
         Args:
-            config: names the thread and, where there is one, the checkpoint that the run is at.
-            messages: all of the conversation, or the view that a run has loaded with what is new.
+            config: the thread, and the checkpoint that the run is at, if any.
+            messages: the whole conversation, or a loaded view followed by new messages.
         """
         at = arguments.place(config)
         given = [window.with_id(one) for one in messages]
@@ -254,17 +259,16 @@ class LayeredView(Archiving):
     def _taken_apart(
         self, at: CheckpointRef, given: Messages
     ) -> Workflow[tuple[Record | None, Messages]]:
-        """Return the record that messages begin with, and the messages in full behind it."""
-        names = [name for one in given if (name := window.name_of(one))]
+        """Return the record that messages begin with, and the messages in full after it."""
+        names = [_name_of(one) for one in given if window.is_marker(one)]
         if not names:
             record = yield from self._beginning(at.thread, given)
             return record, given[0 if record is None else record.stop :]
         view = yield from self._view_named(at, given, names)
         live: Messages = []
         for one in given:
-            name = window.name_of(one)
-            if name is not None:
-                live += view.hidden.get(name, ())
+            if window.is_marker(one):
+                live += view.hidden.get(_name_of(one), ())
             elif one.id not in view.carried:
                 live.append(one)
         return view.record, live
@@ -274,7 +278,7 @@ class LayeredView(Archiving):
     ) -> Workflow[View]:
         """Return the view whose summary and groups have these names.
 
-        The checkpoint that a run is at may not be stored yet: its view is the one that was loaded.
+        The run's checkpoint may not be stored yet: its view is the loaded one then.
         """
         loaded = [views[0] for name in names if (views := self._views.get(at.thread, name))]
         view = loaded[0] if loaded else (yield from self._view_of(at, given))
@@ -283,14 +287,14 @@ class LayeredView(Archiving):
         return view
 
     def _beginning(self, thread: str, given: Messages) -> Workflow[Record | None]:
-        """Return the record that archives most of what has left the window of a conversation."""
-        behind = given[: self._leaving(None, given)]
+        """Return the record that archives the most of the messages that have left the window."""
+        before = given[: self._leaving(None, given)]
         newest = yield from self._call("get_tuple", records.place(thread))
         if newest is None:
             return None
-        record = records.longest([records.from_tuple(newest)], behind)
+        record = records.longest([records.from_tuple(newest)], before)
         if record is None:
-            record = records.longest((yield from self._all_records(thread)).values(), behind)
+            record = records.longest((yield from self._all_records(thread)).values(), before)
         return record
 
     # -- saving ----------------------------------------------------------------------
@@ -298,7 +302,7 @@ class LayeredView(Archiving):
     def _put(
         self, config: RunnableConfig, checkpoint: Any, metadata: Any, new_versions: Any
     ) -> Workflow[Any]:
-        """Store a checkpoint, with the messages that the view stood for. See `Saver.put`."""
+        """Store a checkpoint with the messages that its view represents. See `Saver.put`."""
         at = arguments.place(config)
         if at.ns:
             return (yield from self._call("put", config, checkpoint, metadata, new_versions))
@@ -316,7 +320,7 @@ class LayeredView(Archiving):
                 live = view.live
             elif view.stored is view.record:
                 live = view.live
-            else:  # (nobody has written since the view was made: it is stored as its parent is)
+            else:  # (the channel has not changed since: store it as in the parent)
                 seen = yield from self._look(_config(at))
                 live = [] if seen is None else seen.live
         pointer = view.record if is_new else view.stored
@@ -333,15 +337,15 @@ class LayeredView(Archiving):
         )
         self._views.put(at.thread, str(checkpoint["id"]), (view,))
         if at.id is not None:
-            self._views.pop(at.thread, at.id)  # (the run continues; another one would read it)
+            self._views.pop(at.thread, at.id)  # (another run would read it)
         return stored
 
     put, aput = sync_and_async(_put)
 
     def _view_of(self, at: CheckpointRef, shown: Sequence[BaseMessage]) -> Workflow[View]:
-        """Return the view that a run was shown which has made these messages of it.
+        """Return the view from which a run has made these messages.
 
-        A checkpoint may have been shown twice, with an older summary and a newer one.
+        A checkpoint may have been loaded twice, with an older summary and a newer one.
         """
         if at.id is None:
             return _NOTHING
@@ -353,28 +357,23 @@ class LayeredView(Archiving):
         seen = yield from self._look(_config(at))
         if seen is None:
             return _NOTHING
-        behind = 0 if seen.record is None else seen.record.stop
         for mark in marks:
             record = yield from self._record(at.thread, mark)
             if record is not None:
-                live = seen.live[record.stop - behind :] if record.stop >= behind else []
+                live = seen.live[record.stop - seen.behind :] if record.stop >= seen.behind else []
                 return (yield from self._view(seen, record, live))
         return (yield from self._view(seen, seen.record, seen.live))
 
     def _restored(
         self, at: CheckpointRef, view: View, shown: Sequence[BaseMessage]
     ) -> Workflow[View]:
-        """Return the view with the messages that a run has made of it.
-
-        What it changed or removed of archived messages becomes a record.
-        """
+        """Return a view changed by a run; changes of archived messages become a record."""
         record = view.record
         present = {one.id for one in shown}
         known = {one.id for one in view.live}
         mark = view.mark and window.MARK + view.mark
         seen = {mark, *known, *view.carried, *(window.GROUP + key for key in view.hidden)}
-        if record is None or not present & seen:
-            # (whoever removes all that is in view removes the summary, too)
+        if record is None or not present & seen:  # (all messages in view were removed)
             return View((yield from self._unmarked(at, shown)))
         carried = dict(view.carried)
         gone = [id for id in window.removed_by(shown) if id not in carried]
@@ -416,9 +415,9 @@ class LayeredView(Archiving):
         return View(live, record, record, view.mark, carried, view.hidden)
 
     def _unmarked(self, at: CheckpointRef, shown: Sequence[BaseMessage]) -> Workflow[Messages]:
-        """Return the messages without other summaries of this thread, as subgraphs keep them.
+        """Return messages without stale summaries of this thread, as subgraphs may keep them.
 
-        What another thread's view was made of is a message like any other.
+        The summary of another thread becomes an ordinary message.
         """
         found: Messages = []
         for one in shown:
@@ -435,7 +434,7 @@ class LayeredView(Archiving):
         before: Sequence[BaseMessage],
         live: Sequence[BaseMessage],
     ) -> Workflow[Record]:
-        """Return the record with groups that begin earlier, where messages before were removed."""
+        """Return the record with its groups moved, if messages before them were removed."""
         if not record.groups:
             return record
         left = {one.id for one in live}
@@ -457,7 +456,7 @@ class LayeredView(Archiving):
     def _edited(
         self, at: CheckpointRef, record: Record, edits: Mapping[str, BaseMessage | None]
     ) -> Workflow[Record]:
-        """Store changes of archived messages; return the record."""
+        """Store changes of archived messages; return the new record."""
         kept = {str(one.id): one for one in record.kept}
         for id, one in edits.items():
             if one is None:
@@ -474,7 +473,7 @@ class LayeredView(Archiving):
         new = record.after(
             at.id or record.root,
             edits=dict(edits),
-            kept=staying,  # (less than all, and no summary: `save` would take the view for all)
+            kept=staying,  # (without a summary, `save` would take a partial view for the whole)
             summary=Summary("", message_count=record.stop) if is_unmarked else record.summary,
             removed=(*record.removed, *(one.position for one in gone)),
             is_stale=True,
@@ -483,13 +482,18 @@ class LayeredView(Archiving):
 
 
 def _pointer(found: CheckpointTuple) -> str | None:
-    """Return the key of a checkpoint's record, "" for none, None where no layers were at work."""
+    """Return the key of a checkpoint's record, "" for none, None if saved without layers."""
     pointer = dict(found.metadata or {}).get(POINTER)
     return pointer if isinstance(pointer, str) else None
 
 
+def _name_of(marker: BaseMessage) -> str:
+    """Return the key of the record or group that a message of memory represents."""
+    return str(marker.id).split(":")[1]
+
+
 def _missing(view: View, ids: Container[str | None]) -> int:
-    """Number of the view's messages in full that are not among these."""
+    """Number of the view's messages in full without these ids."""
     return sum(1 for one in view.live if one.id not in ids)
 
 

@@ -1,4 +1,4 @@
-"""The window of a conversation: which messages leave it, what takes their place, and back.
+"""The window of a conversation: which messages leave it, and which messages replace them.
 
 Pure functions of lists of messages.
 """
@@ -26,13 +26,12 @@ from threadkeep.memory.summaries import Summary
 if TYPE_CHECKING:
     from langgraph.graph.message import Messages
 
-MARK = "threadkeep-memory:"  # the id of a summary's message: this, and the record's key
+MARK = "threadkeep-memory:"  # a summary's message has the id MARK + the record's key
 GROUP = "threadkeep-group:"
-DETAILS = "threadkeep_memory"  # in additional_kwargs of a summary's message
-_TITLES = {"en": "[Summary of the earlier conversation]", "zh": "[之前的对话总结]"}
-LANGUAGES = tuple(_TITLES)
-_PATIENCE = 100  # messages after which no result of a tool call is expected any more
-_REMOVE_ALL = "__remove_all__"  # as `langgraph.graph.message` has it
+DETAILS = "threadkeep_memory"  # key in additional_kwargs of a summary's message
+TITLES = {"en": "[Summary of the earlier conversation]", "zh": "[之前的对话总结]"}
+_PATIENCE = 100  # messages after which a tool call no longer waits for its result
+_REMOVE_ALL = "__remove_all__"  # as in `langgraph.graph.message`
 
 
 def are_messages(value: object) -> TypeGuard[list[BaseMessage]]:
@@ -40,27 +39,22 @@ def are_messages(value: object) -> TypeGuard[list[BaseMessage]]:
     return isinstance(value, list) and all(isinstance(one, BaseMessage) for one in value)
 
 
+def is_marker(message: object) -> bool:
+    """Return True for a message that memory has put into a view."""
+    return isinstance(message, BaseMessage) and (message.id or "").startswith((MARK, GROUP))
+
+
 def marked(message: BaseMessage) -> str | None:
-    """Return the key of the record that a summary's message stands for; None for any other."""
+    """Return the key of the record that a summary's message represents, or None."""
     id = message.id or ""
     return id.removeprefix(MARK) if id.startswith(MARK) else None
 
 
-def name_of(message: BaseMessage) -> str | None:
-    """Return the key of a record or group that a message stands for; None for any other."""
-    return message.id.split(":")[1] if message.id and is_marker(message) else None
-
-
-def is_marker(message: BaseMessage) -> bool:
-    """Return True for a message that memory has put into a view."""
-    return (message.id or "").startswith((MARK, GROUP))
-
-
-# -- what leaves -----------------------------------------------------------------------
+# -- messages that leave ---------------------------------------------------------------
 
 
 def exchanges(messages: Sequence[BaseMessage]) -> list[list[int]]:
-    """Return the indexes of each tool call that has results, and of these, in order."""
+    """Return, for each tool call with results, its index and the indexes of the results."""
     found: dict[int, list[int]] = {}
     callers: dict[str, int] = {}
     for index, message in enumerate(messages):
@@ -72,8 +66,8 @@ def exchanges(messages: Sequence[BaseMessage]) -> list[list[int]]:
     return [[first, *results] for first, results in sorted(found.items())]
 
 
-def waiting(messages: Sequence[BaseMessage]) -> list[int]:
-    """Return the indexes of tool calls of which a result may still come."""
+def _waiting(messages: Sequence[BaseMessage]) -> list[int]:
+    """Return the indexes of recent tool calls without a result."""
     answered = {one.tool_call_id for one in messages if isinstance(one, ToolMessage)}
     return [
         index
@@ -86,10 +80,10 @@ def waiting(messages: Sequence[BaseMessage]) -> list[int]:
 def leaving(
     messages: Sequence[BaseMessage], policy: Layers, collapsed: Sequence[range] = ()
 ) -> int:
-    """Return the number of the oldest messages that leave the window now: a batch or more.
+    """Return the number of the oldest messages that leave the window now: 0, or at least a batch.
 
-    A collapsed range of messages counts as one, and stays or leaves as a whole. With a limit of
-    tokens a batch leaves as soon as the limit is exceeded, but no more than half of what fits.
+    A collapsed range counts as one message, and stays or leaves as a whole. With a limit of tokens
+    a batch leaves as soon as the limit is exceeded, but no more than half of the messages that fit.
     """
     limit, tokens, used, cut = policy.max_tokens, policy.max_tokens is not None, 0, 0
     limit = policy.full_window if limit is None else limit
@@ -104,12 +98,12 @@ def leaving(
         cut = max(cut, min(policy.batch, (cut + len(messages)) // 2))
     for span in collapsed:
         cut = span.start if cut in span else cut
-    cut = min([whole(messages, cut), *waiting(messages)])
+    cut = min([whole(messages, cut), *_waiting(messages)])
     return cut if tokens or cut >= policy.batch else 0
 
 
 def whole(messages: Sequence[BaseMessage], cut: int) -> int:
-    """Return the greatest cut, not after this one, that separates no tool call from its results."""
+    """Return the greatest cut up to this one that separates no tool call from its results."""
     for first, *_, last in reversed(exchanges(messages)):
         if first < cut <= last:
             cut = first
@@ -117,9 +111,9 @@ def whole(messages: Sequence[BaseMessage], cut: int) -> int:
 
 
 def oldest(messages: Sequence[BaseMessage], size: int, most: int) -> int:
-    """Return the number of the oldest messages that are whole exchanges, and `size` or fewer.
+    """Return how many of the oldest messages make whole exchanges, at most `size`.
 
-    If the first exchange alone is longer, it is that exchange, or `most` messages.
+    A longer first exchange is returned alone, or cut at `most` messages.
     """
     cut = whole(messages, size)
     while not cut and size < most:
@@ -131,13 +125,13 @@ def oldest(messages: Sequence[BaseMessage], size: int, most: int) -> int:
 def full_groups(
     archived: Sequence[tuple[int, BaseMessage]], start: int, stop: int, size: int
 ) -> Iterator[tuple[int, int, list[BaseMessage]]]:
-    """Yield start, stop and messages of each group of a size that others follow before `stop`.
+    """Yield start, stop and messages of each full group; the last group stays open.
 
     Args:
-        archived: positions and messages from `start` on, without those that were removed.
+        archived: positions and messages from `start` on, without removed ones.
         start: position of the first group.
-        stop: position behind the last message.
-        size: of a group. One that would separate a tool call from its results has another size.
+        stop: position after the last message.
+        size: messages in a group; another number if a tool call would lose its results.
     """
     while stop - start > size:
         archived = [one for one in archived if one[0] >= start]
@@ -152,9 +146,9 @@ def full_groups(
 
 
 def staying(messages: Sequence[BaseMessage], policy: Layers) -> list[BaseMessage]:
-    """Return those of the leaving messages that stay in view: system messages and pinned ones.
+    """Return the messages that always stay in view: system messages and pinned ones.
 
-    Of a tool call and its results all stay, or none.
+    A tool call and its results stay together or leave together.
     """
     stay = {index for index, message in enumerate(messages) if stays(message, policy)}
     for indexes in exchanges(messages):
@@ -164,7 +158,7 @@ def staying(messages: Sequence[BaseMessage], policy: Layers) -> list[BaseMessage
 
 
 def stays(message: BaseMessage, policy: Layers) -> bool:
-    """Return True for a message that stays in view for good."""
+    """Return True for a message that always stays in view."""
     return isinstance(message, SystemMessage) or policy.pinned(message)
 
 
@@ -172,56 +166,56 @@ def stays(message: BaseMessage, policy: Layers) -> bool:
 
 
 def summary_message(summary: Summary, language: str, made_of: Mapping[str, Any]) -> SystemMessage:
-    """Return the message that stands for what has left the window; `made_of` says what that is."""
-    text = f"{_TITLES[language]} {summary.content}".rstrip()
+    """Return the message that replaces archived messages; `made_of` describes its source."""
+    text = f"{TITLES[language]} {summary.content}".rstrip()
     details = {**made_of, **summary.to_dict()}
     return SystemMessage(text, id=MARK + made_of["record"], additional_kwargs={DETAILS: details})
 
 
 def group_message(key: str, topic: str, text: str, language: str, count: int) -> HumanMessage:
-    """Return the message that stands for a collapsed group.
+    """Return the message that replaces a collapsed group.
 
-    (Some providers take a system message at the beginning only.)
+    Some providers take a system message only at the beginning, so this one is the user's.
     """
     title = f"{topic}: {text}" if topic else text
     details = {"group": key, "message_count": count}
-    content = f"{_TITLES[language]} {title}"
+    content = f"{TITLES[language]} {title}"
     return HumanMessage(content, id=GROUP + key, additional_kwargs={DETAILS: details})
 
 
 def same(one: BaseMessage, other: BaseMessage) -> bool:
-    """Return True for equal messages; those that differ in their ids alone are equal."""
+    """Return True for messages that are equal except for their ids."""
     return one is other or digest_of(one) == digest_of(other)
 
 
 def without_orphans(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return the messages without tool calls that have no result, and results of no call."""
-    whole = {index for indexes in exchanges(messages) for index in indexes}
+    """Return the messages except tool calls without results, and results without calls."""
+    paired = {index for indexes in exchanges(messages) for index in indexes}
     return [
         one
         for index, one in enumerate(messages)
-        if index in whole or not (isinstance(one, ToolMessage) or getattr(one, "tool_calls", None))
+        if index in paired or not (isinstance(one, ToolMessage) or getattr(one, "tool_calls", None))
     ]
 
 
 def reads_as(one: BaseMessage, other: BaseMessage) -> bool:
-    """Return True for messages of one kind that say the same, whatever else they carry."""
+    """Return True for messages of one type and text."""
     return one.type == other.type and text_of(one) == text_of(other)
 
 
 def is_titled(message: BaseMessage) -> bool:
     """Return True for a message that reads as a summary."""
-    return isinstance(message, SystemMessage) and text_of(message).startswith((*_TITLES.values(),))
+    return isinstance(message, SystemMessage) and text_of(message).startswith((*TITLES.values(),))
 
 
 def digest_of(message: BaseMessage) -> str:
-    """Return a hash of what a message says, but for its id."""
+    """Return a hash of a message without its id."""
     fields = message.model_dump(exclude={"id", "artifact"})
     return sha256(dumps(fields, sort_keys=True, default=repr).encode()).hexdigest()[:32]
 
 
 def with_id(message: BaseMessage) -> BaseMessage:
-    """Return a message with an id: its own, or one that is made of its contents."""
+    """Return a message with an id: its own, or the hash of its contents."""
     return message if message.id else message.model_copy(update={"id": digest_of(message)})
 
 
@@ -236,51 +230,40 @@ def digest(before: str, messages: Iterable[BaseMessage]) -> str:
 
 
 def add_messages(left: Messages, right: Messages, **options: Any) -> Messages:
-    """Add messages as LangGraph's `add_messages` does, and let archived ones be removed by id.
+    """Add messages as LangGraph's `add_messages` does, and remove archived messages by id.
 
-    LangGraph's reducer refuses `RemoveMessage` of an id that it does not see. With this one in the
-    state's annotation, such a removal reaches the archive, if there is one. Summaries of earlier
-    turns that come back with the messages of a client are left out.
+    LangGraph's reducer refuses `RemoveMessage` of an id that it does not see. With this reducer in
+    the state's annotation, the removal reaches the archive. If a client sends back summaries of
+    earlier turns with its messages, they are left out.
     """
     from langgraph.graph.message import add_messages as add  # noqa: PLC0415 - slow, and an extra
 
-    if not isinstance(left, list) or not any(_is_marker(one) for one in left):
+    if not isinstance(left, list) or not any(is_marker(one) for one in left):
         return add(left, right, **options)
     own = {getattr(one, "id", None) for one in left}
     given: list[Any] = right if isinstance(right, list) else [right]
-    updates = [one for one in given if not _is_marker(one) or one.id in own]
+    updates = [one for one in given if not is_marker(one) or one.id in own]
     seen = {getattr(one, "id", None) for one in (*left, *updates) if not _removes(one)}
     removed = [one.id for one in updates if _removes(one) and one.id not in seen]
     rest = [one for one in updates if not (_removes(one) and one.id in removed)]
-    return add(cast("Messages", _noted(left, removed)), cast("Messages", rest), **options)
-
-
-def _is_marker(message: object) -> bool:
-    return isinstance(message, BaseMessage) and is_marker(message)
+    noted = [_with_removed(one, removed) if removed and is_marker(one) else one for one in left]
+    return add(cast("Messages", noted), cast("Messages", rest), **options)
 
 
 def _removes(message: object) -> TypeGuard[RemoveMessage]:
     return isinstance(message, RemoveMessage) and message.id != _REMOVE_ALL
 
 
-def _noted(messages: Sequence[Any], removed: Sequence[str | None]) -> list[Any]:
-    """The messages, in which the summary's one says what else was removed."""
-    if not removed:
-        return list(messages)
-    return [_with_removed(one, removed) if _is_marker(one) else one for one in messages]
-
-
-def _with_removed(marker: BaseMessage, removed: Sequence[str | None]) -> BaseMessage:
+def _with_removed(marker: Any, removed: Sequence[str | None]) -> BaseMessage:
+    """Return a summary's message that also lists removed ids."""
     details: Mapping[str, Any] = marker.additional_kwargs.get(DETAILS, {})
-    more = [*details.get("removed", ()), *removed]
-    return marker.model_copy(
-        update={
-            "additional_kwargs": {**marker.additional_kwargs, DETAILS: {**details, "removed": more}}
-        }
-    )
+    details = {**details, "removed": [*details.get("removed", ()), *removed]}
+    kwargs = {**marker.additional_kwargs, DETAILS: details}
+    copied: BaseMessage = marker.model_copy(update={"additional_kwargs": kwargs})
+    return copied
 
 
 def removed_by(messages: Iterable[BaseMessage]) -> list[str]:
-    """Return the ids that the reducer has noted as removed."""
+    """Return the ids that the reducer has listed as removed."""
     found = [one.additional_kwargs.get(DETAILS, {}) for one in messages if is_marker(one)]
     return [str(id) for details in found for id in details.get("removed", ())]

@@ -19,14 +19,13 @@ from langchain_core.runnables import RunnableLambda
 from threadkeep._core.texts import text_of
 from threadkeep.errors import InvalidArgumentError, SummaryError
 from threadkeep.memory import extract
-from threadkeep.memory.chat_model import ChatModelSummarizer
-from threadkeep.memory.summaries import (
+from threadkeep.memory.summaries import Summarizer, Summary
+from threadkeep.memory.summarizers import (
     CallableSummarizer,
+    ChatModelSummarizer,
     ExtractiveSummarizer,
-    Summarizer,
-    Summary,
+    as_summarizer,
 )
-from threadkeep.memory.summarizers import as_summarizer
 
 MESSAGES = [
     HumanMessage("Hello! The latency of order-1234 rose to 350 ms after version 2.4.1."),
@@ -267,7 +266,7 @@ def test_an_answer_with_other_fields_or_none_is_a_text(answer, content):
     [JSON[:-30], f"```json\n{JSON[:40]}", f"Here:\n{JSON[:-5]}", str(FIELDS), '{"总结": "They'],
 )
 def test_broken_json_is_no_summary(answer):
-    with pytest.raises(SummaryError, match="Raise the model's limit of tokens"):
+    with pytest.raises(SummaryError, match="Raise the model's token limit"):
         as_summarizer(lambda messages, previous: answer).summarize(MESSAGES, None)
 
 

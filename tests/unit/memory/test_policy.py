@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage
 
-from threadkeep.memory.times import time_of
+from threadkeep.memory.policy import time_of
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
