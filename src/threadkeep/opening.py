@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
 from threadkeep._run.layers import driver
 from threadkeep._run.layers.driver import Workflow, sync_or_async
-from threadkeep.cache import NodeCache
+from threadkeep._stores.options import listed
+from threadkeep.cache.cache import CacheOptions, NodeCache
+from threadkeep.savers.options import OpenAllOptions
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.savers import open_saver
-from threadkeep.store import Store
+from threadkeep.store.store import Store, StoreOptions
 
 
 class _Three(NamedTuple):
@@ -48,12 +49,13 @@ class Opened(driver.Closing, _Three):
     close, aclose = driver.sync_and_async(_close)
 
 
+@listed(OpenAllOptions)
 def open_all(
     url: str,
     *,
-    store: Mapping[str, Any] | None = None,
-    cache: Mapping[str, Any] | None = None,
-    **options: Any,
+    store: StoreOptions | None = None,
+    cache: CacheOptions | None = None,
+    **options: Unpack[OpenAllOptions],
 ) -> Opened:
     """Open a saver, a store and a cache on one database, in this order.
 
@@ -63,18 +65,19 @@ def open_all(
         url: as `open_saver` takes it.
         store: options of `threadkeep.store.Store`, such as `index`.
         cache: options of `threadkeep.cache.NodeCache`.
-        **options: those of `open_saver`.
+        **options: those of `open_saver`, without `cache`.
 
     Raises:
         OpenError: the scheme is unknown, or the store cannot be opened.
-        InvalidArgumentError, TypeError: an option is invalid or unknown.
+        InvalidArgumentError: an option is unknown or invalid.
     """
     saver = open_saver(url, **options)
-    serde = {"serde": options["serde"]} if options.get("serde") is not None else {}
+    items: StoreOptions = {"serde": options.get("serde"), **(store or {})}
+    results: CacheOptions = {"serde": options.get("serde"), **(cache or {})}
     with ExitStack() as stack:
         stack.callback(saver.close)
-        items = Store(saver.backend, **{**serde, **(store or {})})
-        stack.callback(items.close)
-        opened = Opened(saver, items, NodeCache(saver.backend, **{**serde, **(cache or {})}))
+        beside = Store(saver.backend, **items)
+        stack.callback(beside.close)
+        opened = Opened(saver, beside, NodeCache(saver.backend, **results))
         stack.pop_all()
     return opened

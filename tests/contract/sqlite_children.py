@@ -5,13 +5,13 @@ import os
 import threading
 
 from threadkeep._core.engine.model import Batch, ReadThread, Segment
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import ThreadkeepError
 from threadkeep.testing.records import checkpoint, segment, write
 
 # A fork server: children start fast, and none inherits this process's threads.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["threadkeep._stores.sqlite", "threadkeep.testing"])
+CONTEXT.set_forkserver_preload(["threadkeep._stores.sqlite.backend", "threadkeep.testing"])
 SECONDS = 60  # for a child that hangs
 
 

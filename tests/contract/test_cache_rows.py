@@ -23,7 +23,7 @@ import threadkeep
 from threadkeep import cache as caches
 from threadkeep._core.engine.snapshots import own_copy
 from threadkeep._stores.caches import Claim
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.cache import NodeCache, open_cache
 from threadkeep.cache import cache as module
 from threadkeep.errors import (

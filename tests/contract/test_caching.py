@@ -34,10 +34,10 @@ from threadkeep._run.segment_cache.segments import (
     SegmentCache,
 )
 from threadkeep._stores.base import Backend
-from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.open import open_hot
-from threadkeep._stores.postgres import PostgresBackend
 from threadkeep._stores.postgres import backend as postgres_backend
+from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep.errors import InvalidArgumentError, OpenError, UnreachableError
 from threadkeep.savers.saver import Saver
 from threadkeep.testing.records import NOW, THREAD, segment

@@ -26,7 +26,7 @@ from threadkeep._core.policies import HotTier, Tiering
 from threadkeep._run.layered_store import LayeredStore
 from threadkeep._run.layers.driver import BackendPair
 from threadkeep._run.segment_cache.layer import CacheLayer, Hot
-from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.open import open_hot
 from threadkeep.testing import BlockingBackend
 from threadkeep.testing.records import NOW, THREAD, checkpoint

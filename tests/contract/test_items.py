@@ -34,12 +34,11 @@ from threadkeep._stores.items.records import (
     Vector,
     VersionRow,
 )
-from threadkeep._stores.memory import MemoryBackend
-from threadkeep._stores.postgres import PostgresBackend
+from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.postgres import item_queries as postgres_queries
-from threadkeep._stores.postgres.backend import opened
-from threadkeep._stores.redis import RedisBackend
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.postgres.backend import PostgresBackend, opened
+from threadkeep._stores.redis.backend import RedisBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import ConflictError, InvalidArgumentError, OpenError
 
 OPTIONS = SearchOptions(dims=2, text=True)

@@ -43,9 +43,9 @@ from threadkeep._run.segment_cache.layer import CacheLayer
 from threadkeep._run.write_behind.layer import WriteBehindLayer
 from threadkeep._stores.base import Backend
 from threadkeep._stores.cold_store import ColdStore
-from threadkeep._stores.memory import MemoryBackend
-from threadkeep._stores.postgres import PostgresBackend
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.memory.backend import MemoryBackend
+from threadkeep._stores.postgres.backend import PostgresBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import InvalidArgumentError, StaleThreadError, ThreadkeepError
 from threadkeep.savers.saver import Saver
 from threadkeep.testing import BackendContract

@@ -3,7 +3,7 @@
 from kit.contract import Variant
 
 from threadkeep._stores.base import AsyncBackend
-from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.testing import BackendContract, BlockingBackend
 
 

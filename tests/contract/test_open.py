@@ -5,11 +5,11 @@ import traceback
 import pytest
 
 from threadkeep._core.engine.model import Batch
-from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.open import open_backend, open_hot
-from threadkeep._stores.postgres import PostgresBackend
-from threadkeep._stores.redis import RedisBackend
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.postgres.backend import PostgresBackend
+from threadkeep._stores.redis.backend import RedisBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import InvalidArgumentError, OpenError
 
 
@@ -80,7 +80,7 @@ def test_options_reach_the_backend(tmp_path):
         ("file:///x.db", "Known are sqlite:///"),
         ("sqlite://threads.db", "sqlite:///threads.db"),
         ("sqlite:///", "names no file"),
-        ("sqlite:///x.db?mode=ro", "Use arguments for options"),
+        ("sqlite:///x.db?mode=ro", "Options: synchronous, busy_timeout"),
         ("sqlite:///x.db#1", "%23"),
         ("sqlite:///\udcff.db", "two hex digits"),
         (None, "Known are sqlite:///"),
@@ -117,7 +117,7 @@ PASSWORD = "hunter2"
         ("postgresql://u:{}@h/\udcff", "not valid Unicode"),
         ("memory://u:{}@h", "Write memory://"),
         ("sqlite://u:{}@h/x.db", "names a host"),
-        ("sqlite:///x.db?key={}", "Use arguments for options"),
+        ("sqlite:///x.db?key={}", "Options: synchronous, busy_timeout"),
         ("redis://u:{}@h:port", "Use redis://"),
         ("redis://u:{}@[h", "Use redis://"),
     ],

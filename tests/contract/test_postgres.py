@@ -9,7 +9,7 @@ from kit.postgres import empty_schema, hashed, monthly, url, url_for
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep._core.engine.model import Batch, CopyThread, DropThread, HeadFence, ReadThread
-from threadkeep._stores.postgres import PostgresBackend, opened
+from threadkeep._stores.postgres.backend import PostgresBackend, opened
 from threadkeep.errors import BackendError, ConflictError
 from threadkeep.testing import BackendContract, BlockingBackend
 from threadkeep.testing.records import checkpoint, uid

@@ -27,11 +27,8 @@ from threadkeep._core.engine.thread_entry import (
     move,
 )
 from threadkeep._run.group_commit import LoopWriter
-from threadkeep._stores.postgres import (
-    AsyncPostgresBackend,
-    PostgresBackend,
-    changes,
-)
+from threadkeep._stores.postgres import changes
+from threadkeep._stores.postgres.backend import AsyncPostgresBackend, PostgresBackend
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 

@@ -14,7 +14,7 @@ from kit.postgres_server import SECONDS, bouncer
 from kit.rows import aput, place, put, value_at
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
-from threadkeep._stores.postgres import PostgresBackend
+from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep.errors import StatementTimeoutError
 from threadkeep.testing import BlockingBackend
 

@@ -22,11 +22,8 @@ from threadkeep._core.engine.thread_entry import (
     EntryUpdate,
     move,
 )
-from threadkeep._stores.postgres import (
-    PostgresBackend,
-    changes,
-    reads,
-)
+from threadkeep._stores.postgres import changes, reads
+from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep._stores.postgres.partitions import ahead
 from threadkeep._stores.postgres.statement import register_arrays
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write

@@ -15,7 +15,7 @@ from kit.rows import aput, place, put, value_at
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep._core.engine.model import CopyThread
-from threadkeep._stores.postgres import PostgresBackend
+from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep.errors import (
     BackendError,
     DiskFullError,

@@ -19,7 +19,7 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.usage import ReadUsage
 from threadkeep._core.langgraph_internals import RUNTIME
-from threadkeep._stores.postgres import PostgresBackend
+from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
 WARM = 12  # rounds until each statement has been prepared

@@ -9,7 +9,7 @@ from kit.rows import checkpoint, metadata, place, put, value_at
 
 from threadkeep import PostgresSaver
 from threadkeep._core.engine.model import Batch, FindThreads, ScanCheckpoints
-from threadkeep._stores.postgres import PostgresBackend
+from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep.testing import records
 
 ODD = [

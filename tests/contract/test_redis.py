@@ -11,7 +11,7 @@ from kit.contract import Variant
 from kit.redis import empty_prefix, url, url_for
 from kit.redis_servers import Server
 
-from threadkeep._stores.redis import RedisBackend, opened
+from threadkeep._stores.redis.backend import RedisBackend, opened
 from threadkeep.testing import BackendContract, BlockingBackend
 
 

@@ -24,7 +24,7 @@ from threadkeep._core.engine.model import (
     Segment,
     Span,
 )
-from threadkeep._stores.redis import AsyncRedisBackend, RedisBackend, opened
+from threadkeep._stores.redis.backend import AsyncRedisBackend, RedisBackend, opened
 from threadkeep.errors import InvalidArgumentError, OpenError, StaleThreadError
 from threadkeep.testing.records import NOW, THREAD, checkpoint, segment, uid, write
 

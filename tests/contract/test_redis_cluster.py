@@ -16,7 +16,7 @@ from langgraph.graph import START, StateGraph
 
 import threadkeep
 from threadkeep._core.engine.model import Batch, FindThreads, HeadFence, ReadCheckpoint, ReadThread
-from threadkeep._stores.redis import RedisBackend, opened
+from threadkeep._stores.redis.backend import RedisBackend, opened
 from threadkeep._stores.redis.rows import (
     index_of,
     keys_of,

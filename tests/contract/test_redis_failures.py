@@ -23,7 +23,8 @@ from threadkeep._core.engine.model import (
     Segment,
 )
 from threadkeep._stores import retries
-from threadkeep._stores.redis import RedisBackend, clients
+from threadkeep._stores.redis import clients
+from threadkeep._stores.redis.backend import RedisBackend
 from threadkeep._stores.redis.failures import mapped, passes
 from threadkeep.errors import (
     BackendError,

@@ -27,9 +27,9 @@ from threadkeep._stores.items.records import (
     Vector,
     VersionRow,
 )
-from threadkeep._stores.memory import MemoryBackend
-from threadkeep._stores.redis import RedisBackend
+from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.redis import items as redis_items
+from threadkeep._stores.redis.backend import RedisBackend
 from threadkeep._stores.redis.scripts import RedisCommand
 from threadkeep._stores.sync_bridge import finish
 from threadkeep.errors import ConflictError, DiskFullError, InvalidArgumentError

@@ -26,8 +26,8 @@ from threadkeep._core.engine.model import (
     WriteRow,
     WritesFence,
 )
-from threadkeep._stores.memory import MemoryBackend
-from threadkeep._stores.redis import RedisBackend
+from threadkeep._stores.memory.backend import MemoryBackend
+from threadkeep._stores.redis.backend import RedisBackend
 from threadkeep._stores.redis.rows import (
     pack_number,
     pack_text,

@@ -15,7 +15,7 @@ from threadkeep._core.engine.model import (
     ScanCheckpoints,
     ThreadState,
 )
-from threadkeep._stores.redis import RedisBackend
+from threadkeep._stores.redis.backend import RedisBackend
 from threadkeep._stores.redis.rows import (
     index_of,
     keys_of,

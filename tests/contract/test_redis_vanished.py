@@ -10,7 +10,8 @@ from langgraph.graph import START, StateGraph
 
 from threadkeep import RedisSaver
 from threadkeep._core.engine.model import Batch, ReadCheckpoint, ReadThread
-from threadkeep._stores.redis import RedisBackend, server
+from threadkeep._stores.redis import server
+from threadkeep._stores.redis.backend import RedisBackend
 from threadkeep.errors import StaleThreadError
 from threadkeep.testing.records import NOW, THREAD, checkpoint, segment
 

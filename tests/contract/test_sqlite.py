@@ -4,7 +4,7 @@ import sqlite3
 
 from kit.contract import Variant
 
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.testing import BackendContract
 
 

@@ -17,10 +17,8 @@ from threadkeep._core.engine.thread_entry import (
     ReadEntry,
     move,
 )
-from threadkeep._stores.sqlite import (
-    SqliteBackend,
-    changes,
-)
+from threadkeep._stores.sqlite import changes
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import (
     BackendError,
     ClosedError,

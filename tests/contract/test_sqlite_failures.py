@@ -16,7 +16,7 @@ from threadkeep._core.engine.model import (
     ScanCheckpoints,
     Span,
 )
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import (
     CorruptionError,
     DiskFullError,

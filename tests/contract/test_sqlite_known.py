@@ -20,12 +20,9 @@ from threadkeep._core.engine.thread_entry import (
     ThreadEntry,
     move,
 )
-from threadkeep._stores.memory import MemoryBackend
-from threadkeep._stores.sqlite import (
-    SqliteBackend,
-    additions,
-    known,
-)
+from threadkeep._stores.memory.backend import MemoryBackend
+from threadkeep._stores.sqlite import additions, known
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep._stores.sqlite.reads import checkpoint as answer
 from threadkeep.errors import SegmentTakenError, ThreadDeletedError
 from threadkeep.testing.records import checkpoint, segment, uid, write

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sqlite_children as children
 
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import (
     InvalidArgumentError,
     LockedError,

@@ -9,7 +9,7 @@ import pytest
 import sqlite_children as children
 
 from threadkeep._core.engine.model import ReadDamage, ReadThread
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep._stores.sqlite.maintenance import back_up
 from threadkeep.errors import OpenError
 from threadkeep.threads.transfer.bundles import (

@@ -14,7 +14,7 @@ from threadkeep._core.engine.model import (
     ScanCheckpoints,
     Span,
 )
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import CorruptionError
 from threadkeep.testing.records import checkpoint, segment, uid, write
 

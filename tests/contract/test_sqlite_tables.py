@@ -27,7 +27,7 @@ from threadkeep._core.engine.thread_entry import (
     move,
     tag_label,
 )
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
 COUNTS = ("checkpoints", "writes", "segment_bytes", "deleted_at")

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from threadkeep._core.engine.model import Batch, ReadCheckpoint
-from threadkeep._stores.sqlite import SqliteBackend, wal_index
+from threadkeep._stores.sqlite import wal_index
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep._stores.sqlite.known import Known
 from threadkeep.testing.records import checkpoint, segment, uid, write
 

@@ -39,10 +39,10 @@ from threadkeep import Retention, errors
 from threadkeep._core.engine import logs
 from threadkeep._core.engine.cold_references import LEAST
 from threadkeep._stores.base import Backend
-from threadkeep._stores.memory import MemoryBackend
-from threadkeep._stores.postgres import PostgresBackend
-from threadkeep._stores.redis import RedisBackend
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.memory.backend import MemoryBackend
+from threadkeep._stores.postgres.backend import PostgresBackend
+from threadkeep._stores.redis.backend import RedisBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.savers.saver import Saver
 
 LONG = "x" * 90

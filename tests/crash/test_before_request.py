@@ -30,8 +30,8 @@ from threadkeep._core.engine.operation import (
 )
 from threadkeep._run.layers.layer import CHANGES
 from threadkeep._stores.base import Backend
-from threadkeep._stores.postgres import PostgresBackend
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.postgres.backend import PostgresBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.savers.saver import Saver
 
 LONG = "x" * 1200

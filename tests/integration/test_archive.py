@@ -27,7 +27,7 @@ from threadkeep._core.engine.operation import commit, fetch
 from threadkeep._core.engine.thread_entry import ReadEntry
 from threadkeep._stores.base import Backend
 from threadkeep._stores.cold_store import ColdStore
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import (
     BackendError,
     ConflictError,

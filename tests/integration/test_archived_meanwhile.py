@@ -11,7 +11,7 @@ from kit.engine import Chain, checkpoint, config
 from langchain_core.messages import HumanMessage
 
 from threadkeep._stores.base import Backend
-from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import StateError
 from threadkeep.savers.saver import Saver
 

@@ -12,8 +12,8 @@ from kit.backends import BACKENDS, SHARED, open_backend, url_of
 
 from threadkeep import Retention, open_saver
 from threadkeep._core.engine.operation import call
-from threadkeep._stores.memory import MemoryBackend
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.memory.backend import MemoryBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import CorruptionError, InvalidArgumentError, ReadOnlyError
 from threadkeep.savers.saver import Saver
 

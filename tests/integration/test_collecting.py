@@ -19,7 +19,7 @@ from kit.runs import Delta, story, told
 import threadkeep
 from threadkeep import GroupCommit, ReadCache, Retention, SqliteSaver, WriteBehind
 from threadkeep._core.engine.model import Batch
-from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import BackendError, InvalidArgumentError
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.retention.background import Gained

@@ -17,8 +17,8 @@ from threadkeep._core.codec.frame import Compression
 from threadkeep._core.engine.model import Batch, ReadSegments, ReadThread, Span
 from threadkeep._core.engine.operation import fetch
 from threadkeep._stores.base import Backend
-from threadkeep._stores.memory import MemoryBackend
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.memory.backend import MemoryBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,

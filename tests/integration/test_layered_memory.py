@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 from threadkeep import MemorySaver, Retention, Saver
 from threadkeep import SqliteSaver as OurSqliteSaver
 from threadkeep._stores.message_index import ScanIndex
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import InvalidArgumentError, StateError, ThreadNotFoundError
 from threadkeep.memory import (
     ArchiveSuggestion,

@@ -17,7 +17,7 @@ from threadkeep import MemorySaver
 from threadkeep._core.engine.model import Batch, ReadThread
 from threadkeep._run.layers import driver
 from threadkeep._stores.base import AsyncBackend
-from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import (
     BackendError,
     ConflictError,

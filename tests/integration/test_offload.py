@@ -32,7 +32,7 @@ from threadkeep._core.engine.model import Batch, CopyThread, DropThread, ForkThr
 from threadkeep._core.engine.operation import Commit
 from threadkeep._core.engine.thread_entry import EntryUpdate
 from threadkeep._stores.cold_store import ColdStore
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,

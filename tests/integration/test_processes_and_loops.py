@@ -18,7 +18,7 @@ from langgraph.types import Send
 
 import threadkeep
 from threadkeep._stores.base import AsyncBackend
-from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.savers.saver import Saver
 

@@ -10,7 +10,7 @@ from langchain_core.messages import HumanMessage
 
 from threadkeep import GroupCommit, MemorySaver
 from threadkeep._core.engine.model import DropThread
-from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import InvalidArgumentError, InvalidConfigError, UnserializableError
 from threadkeep.savers.saver import Saver
 

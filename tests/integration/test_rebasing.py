@@ -17,7 +17,7 @@ from langchain_core.messages import HumanMessage
 from threadkeep import Retention, WriteBehind, errors
 from threadkeep._core.engine import logs
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS
-from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.savers.saver import Saver
 
 SELDOM = WriteBehind(flush_interval=60)

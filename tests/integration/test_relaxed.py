@@ -25,7 +25,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from threadkeep import AsyncPostgresSaver, GroupCommit, MemorySaver, WriteBehind, open_saver
 from threadkeep._run.write_behind.commit_queue import _nonempty
-from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import (
     ClosedError,
     DiskFullError,

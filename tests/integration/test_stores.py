@@ -22,7 +22,7 @@ from langgraph.types import CachePolicy
 from psycopg_pool import AsyncConnectionPool
 
 from threadkeep import open_all
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep._stores.sqlite.maintenance import back_up, restore
 from threadkeep.errors import (
     ClosedError,

@@ -30,7 +30,7 @@ from threadkeep._run.layers.driver import (
     Stack,
 )
 from threadkeep._stores.base import Backend
-from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import BackendError, ThreadkeepError
 from threadkeep.savers.saver import Saver
 

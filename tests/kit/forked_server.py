@@ -22,10 +22,10 @@ from contextlib import suppress
 
 MODULES = (
     "threadkeep.cli",
-    "threadkeep._stores.memory",
-    "threadkeep._stores.postgres",
-    "threadkeep._stores.redis",
-    "threadkeep._stores.sqlite",
+    "threadkeep._stores.memory.backend",
+    "threadkeep._stores.postgres.backend",
+    "threadkeep._stores.redis.backend",
+    "threadkeep._stores.sqlite.backend",
     "threadkeep.memory",
     "threadkeep.testing",
     "langgraph.graph",

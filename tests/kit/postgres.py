@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psycopg
 
-from threadkeep._stores.postgres import PostgresBackend
+from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep.testing.records import uid
 
 TABLES = ("checkpoints", "writes", "segments", "threads", "thread_labels", "heaps")

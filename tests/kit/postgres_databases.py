@@ -67,7 +67,9 @@ def _set_up(url, options, ready, go, answers):
 def set_up_at_once(database, processes, **options):
     """Call `setup()` in that many processes, all of which must succeed."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["threadkeep._stores.postgres", "threadkeep.savers.savers"])
+    context.set_forkserver_preload(
+        ["threadkeep._stores.postgres.backend", "threadkeep.savers.savers"]
+    )
     ready, go, answers = context.Semaphore(0), context.Event(), context.Queue()
     children = [
         context.Process(target=_set_up, args=(database, options, ready, go, answers), daemon=True)

@@ -38,7 +38,7 @@ from threadkeep._core.engine import (
 )
 from threadkeep._core.engine.load import delta_history
 from threadkeep._core.engine.operation import CheckpointRef
-from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.savers.saver import Saver
 from threadkeep.threads import forks as copying
 from threadkeep.threads import statistics

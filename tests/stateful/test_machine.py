@@ -52,7 +52,7 @@ from threadkeep._run.layers.driver import (
 )
 from threadkeep._run.write_behind.layer import WriteBehindLayer
 from threadkeep._stores.cold_store import ColdStore
-from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.archives import offload
 from threadkeep.threads.archives.layer import TierLayer

@@ -27,8 +27,8 @@ from threadkeep._core.engine.model import HIDDEN, FindThreads, ReadThread, Threa
 from threadkeep._core.engine.rows import unpack_writes
 from threadkeep._core.engine.thread_entry import ReadEntry, ThreadEntry
 from threadkeep._stores.base import Backend
-from threadkeep._stores.memory import MemoryBackend
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.memory.backend import MemoryBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import ThreadDeletedError
 from threadkeep.memory import LayeredCheckpointSaver, Layers
 from threadkeep.savers.saver import Saver

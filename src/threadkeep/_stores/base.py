@@ -19,7 +19,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from threadkeep._core.engine.model import Change, Read
 from threadkeep._core.engine.usage import ItemUsage
@@ -265,26 +264,10 @@ def no_room(backend: object, what: str) -> InvalidArgumentError:
     """Return the error for a backend that holds threads only."""
     return InvalidArgumentError(
         f"{type(backend).__name__} {what}.",
-        hint="Use a backend of threadkeep: memory, SQLite, PostgreSQL or Redis.",
+        hint="Use the `backend` of a saver that `threadkeep.open_saver` opened.",
     )
 
 
 def _unknown_remains(backend: object) -> ScrubReport:
     name = type(backend).__name__
     return ScrubReport(remains=(f"{name} does not say what its files hold of removed rows.",))
-
-
-def without(parameter: str, url: str) -> tuple[str, str | None]:
-    """A URL without a parameter that is ours and not the driver's, and that one's last value."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:  # the driver will say what is wrong with it
-        return url, None
-    if not parts.scheme or f"{parameter}=" not in parts.query:
-        return url, None
-    parameters = parse_qsl(parts.query, keep_blank_values=True)
-    kept = [(name, value) for name, value in parameters if name != parameter]
-    ours = [value for name, value in parameters if name == parameter]
-    # As libpq has it: %20, not +, is a space.
-    rest = urlunsplit(parts._replace(query=urlencode(kept, quote_via=quote)))
-    return rest, ours[-1] if ours else None

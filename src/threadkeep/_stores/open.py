@@ -1,18 +1,23 @@
-"""Backends by URL.
+"""Databases by URL, with their options.
 
-Errors say what to give, and show no part of a URL that may be a password.
+Errors name the value to use, and show no part of a URL that may be a password.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from threadkeep._stores.extras import extra
-from threadkeep._stores.sqlite.urls import path_in
-from threadkeep._stores.urls import FORMS, is_public, shown
+from threadkeep._stores.memory import MemoryOptions
+from threadkeep._stores.options import check, described, from_environment, from_url
+from threadkeep._stores.postgres import PostgresOptions
+from threadkeep._stores.redis import RedisOptions
+from threadkeep._stores.sqlite import SqliteOptions, path_in
+from threadkeep._stores.urls import is_public, shown
 from threadkeep.errors import InvalidArgumentError, OpenError
 
 if TYPE_CHECKING:
@@ -20,47 +25,126 @@ if TYPE_CHECKING:
     from threadkeep._stores.postgres.maintenance import Dumps
     from threadkeep._stores.redis.backend import HotRedis
 
-# Folder: the name in errors, and the schemes of URLs. The folder has `opened` and `OPTIONS`; the
-# extra that installs its driver has the folder's name.
-DATABASES: dict[str, tuple[str, ...]] = {
-    "memory": ("Memory", "memory"),
-    "sqlite": ("SQLite", "sqlite"),
-    "postgres": ("PostgreSQL", "postgresql", "postgres"),
-    "redis": ("Redis", "redis", "rediss", "redis+cluster", "rediss+cluster", "unix"),
+T = TypeVar("T")
+
+
+class Database(NamedTuple):
+    """Kind of database. Its folder in `_stores` has its name.
+
+    `OPTIONS` of the folder is a `TypedDict` with the database's options; `opened` of its module
+    `backend` opens a URL. The extra that installs its driver has the folder's name, too.
+
+    Attributes:
+        title: the name in errors.
+        schemes: of its URLs.
+        forms: examples of its URLs.
+    """
+
+    title: str
+    schemes: tuple[str, ...]
+    forms: tuple[str, ...]
+
+
+DATABASES = {
+    "sqlite": Database(
+        "SQLite",
+        ("sqlite",),
+        ("sqlite:///relative.db", "sqlite:////absolute.db", "sqlite:///:memory:"),
+    ),
+    "postgres": Database(
+        "PostgreSQL", ("postgresql", "postgres"), ("postgresql://user@host/database",)
+    ),
+    "redis": Database(
+        "Redis",
+        ("redis", "rediss", "redis+cluster", "rediss+cluster", "unix"),
+        ("redis://host:6379/0", "redis+cluster://host:6379"),
+    ),
+    "memory": Database("Memory", ("memory",), ("memory://",)),
 }
-_FOLDERS = {scheme: folder for folder, (_, *schemes) in DATABASES.items() for scheme in schemes}
+
+
+class DatabaseOptions(SqliteOptions, PostgresOptions, RedisOptions, total=False):
+    """Options of all databases, for editors and type checkers."""
+
+
+def open_url(
+    url: str, kind: type[T], given: Mapping[str, Any], defaults: str = ""
+) -> tuple[Backend | AsyncBackend, T]:
+    """Open the database that a URL names; see `open_in`.
+
+    An option that is not given is taken from the URL's query, else from the environment, else from
+    the attribute `defaults` of the database's folder, if it has one.
+    """
+    name = database_of(url)
+    folder = _folder(name)
+    own, theirs = described(kind), described(folder.OPTIONS)
+    place, in_url = from_url(url, theirs)
+    variables = from_environment(os.environ, {**theirs, **own})
+    database = {n: value for n, value in variables.items() if n not in own}
+    in_url = {**getattr(folder, defaults, {}), **database, **in_url}
+    given = {**{n: value for n, value in variables.items() if n in own}, **given}
+    return open_in(name, kind, given, place, in_url=in_url)
 
 
 def open_backend(url: str, **options: Any) -> Backend | AsyncBackend:
-    """Open the backend that a URL names, with its own options. See `threadkeep.open_saver`."""
+    """Open the database that a URL names, with options of the database; see `open_url`."""
+    return open_url(url, MemoryOptions, options)[0]
+
+
+def open_in(
+    name: str, kind: type[T], given: Mapping[str, Any], *place: Any, in_url: Mapping[str, Any] = {}
+) -> tuple[Backend | AsyncBackend, T]:
+    """Open a database of a kind. If an option is unknown or invalid, nothing is opened.
+
+    Args:
+        name: see `DATABASES`.
+        kind: the `TypedDict` of the caller's own options.
+        given: the caller's options, and those of the database.
+        place: a URL, or something else that the database's `opened` takes, such as a client.
+        in_url: options of the database, used if not given.
+
+    Returns:
+        The backend, and the caller's own options.
+    """
+    folder = _folder(name)
+    own = described(kind)
+    check(DATABASES[name].title, given, {**described(folder.OPTIONS), **own})
+    theirs = dict(in_url) | {k: v for k, v in given.items() if k not in own}
+    with extra(DATABASES[name].title, name):
+        module = import_module(f"{folder.__name__}.backend")
+    backend: Backend | AsyncBackend = module.opened(*place, **theirs)
+    return backend, cast("T", {k: v for k, v in given.items() if k in own})
+
+
+def _folder(name: str) -> Any:
+    return import_module(f"threadkeep._stores.{name}")
+
+
+def forms() -> str:
+    """Return a hint with the URLs of all databases."""
+    examples = [form for database in DATABASES.values() for form in database.forms]
+    return f"Known are {', '.join(examples[:-1])} and {examples[-1]}."
+
+
+def database_of(url: object) -> str:
+    """Return the name of the database of a URL; see `DATABASES`."""
     if not isinstance(url, str):
-        raise OpenError(f"{type(url).__name__} is not a URL.", hint=FORMS)
+        raise OpenError(f"{type(url).__name__} is not a URL.", hint=forms())
     try:
         url.encode()
     except UnicodeEncodeError:
         hint = "Use a byte that is no character as % and two hex digits."
         # (the cause would show all of it)
         raise OpenError(f"{shown(url)} is not valid Unicode.", hint=hint) from None
-    folder = _FOLDERS.get(_scheme(url))
-    if folder is None:
+    name = _by_scheme(url)
+    if name is None:
         raise _unknown(url)
-    return open_in(folder, url, **options)
+    return name
 
 
-def open_in(folder: str, /, *place: Any, **options: Any) -> Backend | AsyncBackend:
-    """Open a database of the kind whose folder has this name.
-
-    Args:
-        folder: see `DATABASES`.
-        place: a URL, or what else the folder's `opened` takes, such as a client of the driver.
-        options: those of the backend.
-    """
-    title = DATABASES[folder][0]
-    with extra(title, folder):
-        database: Any = import_module(f"threadkeep._stores.{folder}")
-    _check_options(f"{DATABASES[folder][1]}://", options, database.OPTIONS)
-    backend: Backend | AsyncBackend = database.opened(*place, **options)
-    return backend
+def _by_scheme(url: str) -> str | None:
+    scheme = _scheme(url)
+    return next((name for name, found in DATABASES.items() if scheme in found.schemes), None)
 
 
 def _scheme(url: str) -> str:
@@ -88,16 +172,16 @@ _CONNINFO = (
 def _unknown(url: str) -> OpenError:
     if found := re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", url):
         driver = _scheme(url).startswith(("postgresql+", "postgres+"))
-        hint = "Use postgresql://, without a driver." if driver else FORMS
+        hint = "Use postgresql://, without a driver." if driver else forms()
         return OpenError(f"The scheme {found[1]!r} is unknown.", hint=hint)
     check_is_path(url)
-    hint = f"For a file write sqlite:///{url}. {FORMS}" if url and is_public(url) else FORMS
+    hint = f"For a file write sqlite:///{url}. {forms()}" if url and is_public(url) else forms()
     return OpenError(f"{shown(url)} is not a URL.", hint=hint)
 
 
 def is_postgres(url: str) -> bool:
     """Return True if a URL names a PostgreSQL database."""
-    return _FOLDERS.get(_scheme(url)) == "postgres"
+    return _by_scheme(url) == "postgres"
 
 
 def sqlite_path(url: str) -> str | None:
@@ -131,14 +215,5 @@ def postgres_dumps(url: str, folder: str) -> Dumps:
 def open_hot(url: Any) -> HotRedis:
     """Open the Redis that caches segments of a store."""
     with extra("A hot store", "redis"):
-        from threadkeep._stores import redis  # noqa: PLC0415 - an extra, only where it is used
-    return redis.hot_store(url)
-
-
-def _check_options(scheme: str, options: dict[str, Any], known: tuple[str, ...]) -> None:
-    unknown = sorted(options.keys() - set(known))
-    if unknown:
-        raise InvalidArgumentError(
-            f"{scheme} has no option {unknown[0]!r}.",
-            hint=f"Options here: {', '.join(known) or 'none'}.",
-        )
+        from threadkeep._stores.redis.backend import hot_store  # noqa: PLC0415 - an extra, only where it is used
+    return hot_store(url)

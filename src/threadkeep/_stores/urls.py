@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-FORMS = (
-    "Known are sqlite:///relative.db, sqlite:////absolute.db, sqlite:///:memory:,"
-    " postgresql://user@host/database, redis://host:6379/0, redis+cluster://host:6379 and"
-    " memory://."
-)
-
 
 def is_public(text: str) -> bool:
     """Return True if an error may show the text: it cannot hold a password."""

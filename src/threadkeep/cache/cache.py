@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
+from typing import Annotated, Any, TypedDict, Unpack
 
 import orjson
 from langgraph.cache.base import BaseCache, FullKey, Namespace
@@ -42,6 +42,7 @@ from threadkeep._stores.caches import (
     TrimEntries,
     UseEntries,
 )
+from threadkeep._stores.options import Option, complete, listed
 from threadkeep.cache.leases import Found, Leases
 from threadkeep.errors import (
     ClosedError,
@@ -61,6 +62,57 @@ _MUST_KNOW = (InvalidArgumentError, ClosedError, NotSetUpError)  # the program i
 _log = logging.getLogger("threadkeep")
 
 
+def _is_limit(value: object) -> bool:
+    return is_count(value, 1) and value <= LONGEST  # type: ignore[operator] # it is a count
+
+
+class CacheOptions(TypedDict, total=False):
+    """Options of every cache."""
+
+    serde: Annotated[
+        SerializerProtocol | None,
+        Option(
+            None,
+            "A LangGraph serializer for the values, which may encrypt them, in place of the codec.",
+            lambda value: value is None or bool(SerdeCodec(value)),
+            "Use a serializer of LangGraph.",
+            None,
+        ),
+    ]
+    lease: Annotated[
+        timedelta | float | None,
+        Option(
+            None,
+            "Seconds, or a timedelta. If many miss one key at the same time, in any process, one"
+            " computes its value, and the others wait for it this long at most. None: all compute"
+            " it.",
+            lambda value: value is None or bool(duration("lease", value)),
+            "Use seconds, more than 0, or a timedelta.",
+            None,
+        ),
+    ]
+    max_bytes: Annotated[
+        int,
+        Option(
+            256 * 2**20,
+            "Bytes of values, beyond about which the least recently used are evicted.",
+            _is_limit,
+            "Use a number of 1 or more.",
+            None,
+        ),
+    ]
+    max_entries: Annotated[
+        int,
+        Option(
+            100_000,
+            "Entries, beyond about which the least recently used are evicted.",
+            _is_limit,
+            "Use a number of 1 or more.",
+            None,
+        ),
+    ]
+
+
 class NodeCache(BaseCache[Any], Closing):
     """Results of nodes, in place of LangGraph's caches; sync and async on one object.
 
@@ -70,34 +122,27 @@ class NodeCache(BaseCache[Any], Closing):
     Args:
         backend: the backend of a saver, over whose connections the cache works: close the cache
             before the saver. Over the backend of a `MemorySaver` it is on its own.
-        serde: a serializer for the values, which may encrypt them, in place of the codec.
-        lease: seconds, or a timedelta. Of many who miss one key at the same time, in any process,
-            one computes its value, and the others wait for it as long as this at most. None: all
-            compute it.
-        max_bytes: bytes of values, beyond about which the least recently used are evicted.
-        max_entries: entries, likewise.
         owned: close the backend with the cache.
+        **options: see `help(NodeCache.__init__)`.
 
     Raises:
         InvalidArgumentError: an option is invalid, or the backend is not of threadkeep.
         OpenError: the store cannot be opened; or it has no cache yet, and is read only.
     """
 
+    @listed(CacheOptions)
     def __init__(
         self,
         backend: Backend | AsyncBackend,
         *,
-        serde: SerializerProtocol | None = None,
-        lease: timedelta | float | None = None,
-        max_bytes: int = 256 * 2**20,
-        max_entries: int = 100_000,
         owned: bool = False,
+        **options: Unpack[CacheOptions],
     ) -> None:
-        self._serde = serde or BaseCache.serde
         try:
-            for name, value in (("max_bytes", max_bytes), ("max_entries", max_entries)):
-                if not is_count(value, 1) or value > LONGEST:
-                    raise invalid(name, value, "Use a number of 1 or more.")
+            given = complete("NodeCache", CacheOptions, options)
+            serde, lease = given["serde"], given["lease"]
+            max_bytes, max_entries = given["max_bytes"], given["max_entries"]
+            self._serde = serde or BaseCache.serde
             lifetime = micros(None if lease is None else duration("lease", lease))
             self._codec: Codec = NativeCodec() if serde is None else SerdeCodec(serde)
             if not isinstance(backend, Backend | AsyncBackend):

@@ -2,43 +2,61 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Unpack
 
-from threadkeep._stores.open import open_backend, open_in
-from threadkeep._stores.sqlite import Database, SqliteBackend
-from threadkeep.cache.cache import NodeCache
-from threadkeep.savers.options import pop_named
+from threadkeep._stores.open import DatabaseOptions, open_in, open_url
+from threadkeep._stores.options import listed
+from threadkeep._stores.postgres import PostgresOptions
+from threadkeep._stores.redis import RedisOptions
+from threadkeep._stores.sqlite import CACHE_DEFAULTS, SqliteOptions
+from threadkeep._stores.sqlite.opening import Database
+from threadkeep.cache.cache import CacheOptions, NodeCache
 
-_OWN = ("serde", "lease", "max_bytes", "max_entries")
+
+class SqliteCacheOptions(CacheOptions, SqliteOptions, total=False):
+    """Options of `SqliteCache`."""
 
 
-def open_cache(url: str, **options: Any) -> NodeCache:
+class PostgresCacheOptions(CacheOptions, PostgresOptions, total=False):
+    """Options of `PostgresCache`."""
+
+
+class RedisCacheOptions(CacheOptions, RedisOptions, total=False):
+    """Options of `RedisCache`."""
+
+
+class OpenCacheOptions(CacheOptions, DatabaseOptions, total=False):
+    """Options of `open_cache`: those of caches, and of all databases."""
+
+
+@listed(OpenCacheOptions)
+def open_cache(url: str, **options: Unpack[OpenCacheOptions]) -> NodeCache:
     """Open a cache in the store that a URL names; use it under `with` or `async with`.
 
     Args:
         url: as `threadkeep.open_saver` takes it; the store may be a saver's.
-        **options: those of `NodeCache`, and those of the backend (see `SqliteCache`,
-            `threadkeep.PostgresSaver` and `RedisSaver`).
+        **options: those of caches, and those of the URL's database. The default of `synchronous`
+            is "normal" here.
 
     Raises:
         OpenError: the scheme is unknown, or the store cannot be opened.
         InvalidArgumentError: an option is unknown or invalid.
     """
-    own = pop_named(options, _OWN)
-    if isinstance(url, str) and url[:9].lower() == "sqlite://":
-        options.setdefault("synchronous", "normal")
-    return NodeCache(open_backend(url, **options), owned=True, **own)
+    backend, own = open_url(url, CacheOptions, options, "CACHE_DEFAULTS")
+    return NodeCache(backend, owned=True, **own)
 
 
 class MemoryCache(NodeCache):
     """A cache in this process, in place of LangGraph's `InMemoryCache`.
 
     Args:
-        **options: those of `NodeCache`.
+        **options: see `help(MemoryCache.__init__)`.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(open_backend("memory://"), owned=True, **options)
+    @listed(CacheOptions)
+    def __init__(self, **options: Unpack[CacheOptions]) -> None:
+        backend, own = open_in("memory", CacheOptions, options, "memory://")
+        super().__init__(backend, owned=True, **own)
 
 
 class SqliteCache(NodeCache):
@@ -46,21 +64,13 @@ class SqliteCache(NodeCache):
 
     Args:
         path: the file, which may be that of a saver, but not that of LangGraph's cache.
-        synchronous: "normal": a power cut may take the last entries; "full": it does not.
-        busy_timeout: seconds to wait for another process that is writing.
-        **options: those of `NodeCache`.
+        **options: see `help(SqliteCache.__init__)`.
     """
 
-    def __init__(
-        self,
-        path: Database,
-        *,
-        synchronous: Literal["full", "normal"] = "normal",
-        busy_timeout: float = 30.0,
-        **options: Any,
-    ) -> None:
-        backend = SqliteBackend(path, synchronous=synchronous, busy_timeout=busy_timeout)
-        super().__init__(backend, owned=True, **options)
+    @listed(SqliteCacheOptions, **CACHE_DEFAULTS)
+    def __init__(self, path: Database, **options: Unpack[SqliteCacheOptions]) -> None:
+        backend, own = open_in("sqlite", CacheOptions, {**CACHE_DEFAULTS, **options}, path)
+        super().__init__(backend, owned=True, **own)
 
 
 class PostgresCache(NodeCache):
@@ -68,12 +78,13 @@ class PostgresCache(NodeCache):
 
     Args:
         conn: a URL, or a pool or connection of psycopg.
-        **options: those of `NodeCache`, and those of the connections: see `PostgresSaver`.
+        **options: see `help(PostgresCache.__init__)`.
     """
 
-    def __init__(self, conn: Any, **options: Any) -> None:
-        own = pop_named(options, _OWN)
-        super().__init__(open_in("postgres", conn, **options), owned=True, **own)
+    @listed(PostgresCacheOptions)
+    def __init__(self, conn: Any, **options: Unpack[PostgresCacheOptions]) -> None:
+        backend, own = open_in("postgres", CacheOptions, options, conn)
+        super().__init__(backend, owned=True, **own)
 
 
 class RedisCache(NodeCache):
@@ -81,13 +92,13 @@ class RedisCache(NodeCache):
 
     Args:
         redis: a URL, or a client of redis-py, blocking or async.
-        **options: those of `NodeCache`, and those of the client, such as `prefix`: see
-            `threadkeep.RedisSaver`.
+        **options: see `help(RedisCache.__init__)`.
     """
 
-    def __init__(self, redis: Any, **options: Any) -> None:
-        own = pop_named(options, _OWN)
-        super().__init__(open_in("redis", redis, **options), owned=True, **own)
+    @listed(RedisCacheOptions)
+    def __init__(self, redis: Any, **options: Unpack[RedisCacheOptions]) -> None:
+        backend, own = open_in("redis", CacheOptions, options, redis)
+        super().__init__(backend, owned=True, **own)
 
 
 InMemoryCache = MemoryCache

@@ -19,7 +19,7 @@ from pydantic_settings import (
 )
 
 from threadkeep._stores.open import file_of
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.cli.terminal import Output
 from threadkeep.errors import InvalidArgumentError, OpenError
 from threadkeep.savers.saver import Saver

@@ -20,7 +20,8 @@ from threadkeep._run.layers import driver
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.files import file_errors, replacing
 from threadkeep._stores.open import file_of, is_postgres, open_backend, postgres_dumps
-from threadkeep._stores.sqlite import SqliteBackend, maintenance
+from threadkeep._stores.sqlite import maintenance
+from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.archives.layer import TierLayer

@@ -1,87 +1,224 @@
-"""Options of a saver: their names, and the validation of their values."""
+"""Options of savers: one row each. See `threadkeep._stores.options`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
-from typing import Any
+import json
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Literal, TypedDict
 
-from threadkeep._core.codec import SerdeCodec
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from threadkeep._core.codec import Compression, SerdeCodec
+from threadkeep._core.policies import ReadCache, Retention, Tiering
 from threadkeep._core.validation import duration, is_count
-from threadkeep.errors import InvalidArgumentError, invalid
+from threadkeep._run.group_commit import GroupCommit
+from threadkeep._run.write_behind import WriteBehind
+from threadkeep._stores.open import DatabaseOptions
+from threadkeep._stores.options import Option, check, described, flag, optional
+from threadkeep._stores.postgres import PostgresOptions
+from threadkeep._stores.redis import RedisThreadOptions
+from threadkeep._stores.sqlite import SqliteOptions
+from threadkeep.errors import InvalidArgumentError
 
 
-def _is_text(value: object) -> bool:
+def _record(kind: type, example: str, help: str, *, parse: bool = True) -> Option:
+    """Return an option whose value is a record; its text form is JSON of the record's arguments."""
+    return Option(
+        None,
+        help,
+        lambda value: value is None or isinstance(value, kind),
+        f"Use a threadkeep.{kind.__name__}, such as {example}.",
+        _json(kind) if parse else None,
+    )
+
+
+def _json(kind: type) -> Callable[[str], Any]:
+    return lambda text: kind(**json.loads(text))
+
+
+def _is_url(value: object) -> bool:
     return isinstance(value, str | None)
 
 
-def _is_time(value: object) -> bool:
-    return value is None or bool(duration("gc_every", value))
+class CommonOptions(TypedDict, total=False):
+    """Options of every saver, without `serde` and `cache`."""
+
+    conflicts: Annotated[
+        Literal["fork", "raise"],
+        Option(
+            "fork",
+            '"fork": concurrent runs of a thread branch, as in LangGraph, and a warning is logged'
+            ' (see `forked_runs`). "raise": the later run is refused with `ConflictError`.',
+            lambda value: value in ("fork", "raise"),
+            'Use "fork" or "raise".',
+        ),
+    ]
+    compression: Annotated[
+        Compression | None,
+        _record(Compression, "Compression(level=3)", "When and how segments are compressed."),
+    ]
+    pickle_fallback: Annotated[
+        bool,
+        Option(
+            False,  # noqa: FBT003 - the default
+            "Pickle values that the codec cannot store, and load pickles. Loading runs the code"
+            " that they name: only for data that you trust.",
+            lambda value: type(value) is bool,
+            "Use True or False.",
+            flag,
+        ),
+    ]
+    working_set_bytes: Annotated[
+        int,
+        Option(
+            256 * 1024 * 1024,
+            "Memory for values of recent threads, in bytes.",
+            lambda value: is_count(value, 0),
+            "Use a number of bytes, 0 or more.",
+            int,
+        ),
+    ]
+    group_commit: Annotated[
+        GroupCommit | None,
+        _record(
+            GroupCommit,
+            "GroupCommit()",
+            "Limits for several saves in one transaction. None: up to 100 saves that are queued"
+            " share a transaction, and none waits for more.",
+        ),
+    ]
+    write_behind: Annotated[
+        WriteBehind | None,
+        _record(
+            WriteBehind,
+            "WriteBehind()",
+            "Saves return before they are durable, and are stored soon. Not with"
+            ' `conflicts="raise"`, nor with an async pool or client.',
+        ),
+    ]
+    hot: Annotated[
+        str | None,
+        Option(
+            None,
+            "URL of a Redis server that caches a PostgreSQL database for all processes.",
+            _is_url,
+            "Use the URL of a Redis server.",
+        ),
+    ]
+    cold: Annotated[
+        str | None,
+        Option(
+            None,
+            "URL of the cold store, for archived threads and old values: `file:///folder`,"
+            " `s3://bucket/path`, `gs://bucket/path` or `az://container/path`.",
+            _is_url,
+            "Use the URL of a cold store, such as file:///folder or s3://bucket/path.",
+        ),
+    ]
+    tiering: Annotated[
+        Tiering | None,
+        _record(
+            Tiering,
+            "Tiering()",
+            "Which threads are cached, and what `threads.tier()` moves into the cold store by"
+            " default.",
+            parse=False,
+        ),
+    ]
+    retention: Annotated[
+        Retention | None,
+        _record(
+            Retention,
+            "Retention(keep_last=10)",
+            "What to keep of threads that have no retention of their own; `threads.gc()` removes"
+            " the rest.",
+            parse=False,
+        ),
+    ]
+    gc_every: Annotated[
+        timedelta | float | None,
+        Option(
+            None,
+            "Seconds, or a timedelta, between two runs of `threads.gc()` (and of `threads.tier()`"
+            " with `tiering` and `cold`) in a background thread, until the saver is closed; not in"
+            " the child of a fork. Failures are logged.",
+            lambda value: value is None or bool(duration("gc_every", value)),
+            "Use seconds, more than 0, or a timedelta.",
+            optional(float),
+        ),
+    ]
+    gc_on_put: Annotated[
+        int | None,
+        Option(
+            None,
+            "Number of checkpoints that this saver puts into a thread before a put applies the"
+            " retention to it. Failures are logged.",
+            lambda value: value is None or is_count(value, 1),
+            "Use a number of checkpoints, 1 or more.",
+            optional(int),
+        ),
+    ]
 
 
-def _is_serde(value: Any) -> bool:
-    return value is None or bool(SerdeCodec(value))
+class SerdeOption(TypedDict, total=False):
+    """The serializer of a saver."""
+
+    serde: Annotated[
+        SerializerProtocol | None,
+        Option(
+            None,
+            "A LangGraph serializer to use in place of threadkeep's codec.",
+            lambda value: value is None or bool(SerdeCodec(value)),
+            "Use a serializer of LangGraph.",
+            None,
+        ),
+    ]
 
 
-_CLASSES = {  # (imported where a value is given)
-    "compression": ("_core.codec", "Compression(level=3)"),
-    "group_commit": ("_run.group_commit", "GroupCommit()"),
-    "write_behind": ("_run.write_behind", "WriteBehind()"),
-    "cache": ("_core.policies", "ReadCache(threads=1000)"),
-    "tiering": ("_core.policies", "Tiering()"),
-    "retention": ("_core.policies", "Retention(keep_last=10)"),
-}
-_OTHERS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "conflicts": (lambda value: value in ("fork", "raise"), 'Use "fork" or "raise".'),
-    "serde": (_is_serde, ""),
-    "pickle_fallback": (lambda value: type(value) is bool, "Use True or False."),
-    "working_set_bytes": (lambda value: is_count(value, 0), "Use a number of bytes, 0 or more."),
-    "hot": (_is_text, "Use the URL of a Redis server."),
-    "cold": (_is_text, "Use the URL of a cold store, such as file:///folder or s3://bucket/path."),
-    "gc_every": (_is_time, ""),
-    "gc_on_put": (
-        lambda value: value is None or is_count(value, 1),
-        "Use a number of checkpoints, 1 or more.",
-    ),
-}
-NAMES = (*_OTHERS, *_CLASSES)
+class CacheOption(TypedDict, total=False):
+    """The cache of a saver."""
+
+    cache: Annotated[
+        ReadCache | None,
+        _record(
+            ReadCache,
+            "ReadCache(threads=1000)",
+            "How much of the store to cache in memory, as bytes; None for nothing.",
+        ),
+    ]
 
 
-def pop_named(given: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Remove options of these names from those given, and return them."""
-    return {name: given.pop(name) for name in names if name in given}
+class SaverOptions(CommonOptions, SerdeOption, CacheOption, total=False):
+    """Options of every saver."""
 
 
-def pop_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Remove a saver's options from those given, and return them; the backend's are left."""
-    own = pop_named(given, NAMES)
-    check_options(own)
-    return own
+class SqliteSaverOptions(SaverOptions, SqliteOptions, total=False):
+    """Options of `SqliteSaver`."""
+
+
+class PostgresSaverOptions(CommonOptions, CacheOption, PostgresOptions, total=False):
+    """Options of `PostgresSaver`, beside `serde`."""
+
+
+class RedisSaverOptions(SaverOptions, RedisThreadOptions, total=False):
+    """Options of `RedisSaver`."""
+
+
+class OpenAllOptions(CommonOptions, SerdeOption, DatabaseOptions, RedisThreadOptions, total=False):
+    """Options of `open_all`: those of `open_saver` without `cache`."""
+
+
+class OpenSaverOptions(OpenAllOptions, CacheOption, total=False):
+    """Options of `open_saver`: those of savers, and of all databases."""
 
 
 def check_options(given: Mapping[str, Any]) -> None:
-    """Validate the options that are given."""
-    for name, value in given.items():
-        if name in _CLASSES:
-            _check_class(name, value)
-        elif name not in _OTHERS:
-            raise InvalidArgumentError(
-                f"Unknown option: {name!r}.", hint=f"Options of a saver: {', '.join(NAMES)}."
-            )
-        elif not _OTHERS[name][0](value):
-            raise invalid(name, value, _OTHERS[name][1])
+    """Check options of a saver."""
+    check("A saver", given, described(SaverOptions))
     if given.get("write_behind") is not None and given.get("conflicts") == "raise":
         raise InvalidArgumentError(
             'write_behind= and conflicts="raise" exclude each other: a save that has returned'
             " cannot raise a conflict.",
             hint="Leave one of them out.",
         )
-
-
-def _check_class(name: str, value: object) -> None:
-    module, example = _CLASSES[name]
-    kind = example.partition("(")[0]
-    if value is not None and not isinstance(
-        value, getattr(import_module(f"threadkeep.{module}"), kind)
-    ):
-        raise invalid(name, value, f"Use a threadkeep.{kind}, such as {example}.")

@@ -14,9 +14,8 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -27,7 +26,6 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
     DeltaChannelHistory,
 )
-from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep._core import arguments, validation
 from threadkeep._core.codec import Compression, NativeCodec, SerdeCodec
@@ -35,19 +33,17 @@ from threadkeep._core.engine import load, put
 from threadkeep._core.engine.context import Engine, remember, to_commit
 from threadkeep._core.engine.operation import Operation
 from threadkeep._core.engine.put import Call, Put
-from threadkeep._core.policies import ReadCache, Retention, Tiering
-from threadkeep._run.group_commit import GroupCommit
 from threadkeep._run.layered_store import (
     RANDOM,
     LayeredStore,
 )
 from threadkeep._run.layers import driver, layer
-from threadkeep._run.write_behind import WriteBehind
 from threadkeep._stores.base import AsyncBackend, Backend
+from threadkeep._stores.options import complete, listed
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import ThreadkeepError
 from threadkeep.savers.maintenance import Maintenance
-from threadkeep.savers.options import NAMES, check_options
+from threadkeep.savers.options import SaverOptions, check_options
 from threadkeep.savers.serializing import Serializing
 from threadkeep.threads import lazy
 from threadkeep.threads.archives.layer import TierLayer
@@ -61,7 +57,6 @@ if TYPE_CHECKING:
 
 PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
 
-WORKING_SET_BYTES = 256 * 1024 * 1024
 _CLONES = 16  # savers with another allowlist that are kept for the next run
 _log = logging.getLogger("threadkeep")
 
@@ -92,81 +87,44 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
     Args:
         backend: stores the rows; closed with the saver. On an async one, sync methods are for
             other threads than that of its event loop.
-        conflicts: "fork" lets concurrent runs of a thread branch, as LangGraph does, and logs
-            it (see `forked_runs`); "raise" refuses the later one with `ConflictError`.
-        serde: a LangGraph serializer to use instead of threadkeep's own codec.
-        compression: when and how segments are compressed.
-        pickle_fallback: pickle what cannot be stored otherwise (and load pickles, which
-            runs the code they name: only for data that is trusted).
-        working_set_bytes: about how much memory to use for remembering threads.
-        group_commit: limits for several saves in one transaction. None: saves that are queued
-            together share one, and none is delayed to wait for more.
-        write_behind: saves return before they are durable, and are stored soon. Not with
-            `conflicts="raise"`, nor with an async pool or client.
-        cache: how much of the store to cache in memory, as bytes; None for nothing.
-        hot: the URL of a Redis that caches a PostgreSQL database for all processes.
-        cold: the URL of the cold store, for archived threads and old values of others:
-            `file:///folder`, `s3://bucket/path`, `gs://bucket/path` or `az://container/path`.
-        tiering: what is cached, and what `threads.tier()` moves into the cold store by default.
-        retention: what to keep of threads without a retention of their own; `threads.gc()`
-            removes the rest.
-        gc_every: seconds, or a timedelta, between two runs of `threads.gc()` (and of
-            `threads.tier()` if `tiering` and `cold` are given) in a background thread, until the
-            saver is closed; not in the child of a fork. Failures are logged.
-        gc_on_put: the number of checkpoints that this saver puts into a thread before a put
-            applies retention to it. Failures are logged.
+        **options: see `help(Saver.__init__)`.
 
     Raises:
-        InvalidArgumentError: an option is invalid, or `gc_every` has no sync backend.
+        InvalidArgumentError: an option is unknown or invalid, or `gc_every` has no sync backend.
         OpenError: `hot` or `cold` cannot be read or opened, or its library is not installed.
     """
 
-    def __init__(  # noqa: PLR0913 - they are given by name
-        self,
-        backend: Backend | AsyncBackend,
-        *,
-        conflicts: Literal["fork", "raise"] = "fork",
-        serde: SerializerProtocol | None = None,
-        compression: Compression | None = None,
-        pickle_fallback: bool = False,
-        working_set_bytes: int = WORKING_SET_BYTES,
-        group_commit: GroupCommit | None = None,
-        write_behind: WriteBehind | None = None,
-        cache: ReadCache | None = None,
-        hot: str | None = None,
-        cold: str | None = None,
-        tiering: Tiering | None = None,
-        retention: Retention | None = None,
-        gc_every: timedelta | float | None = None,
-        gc_on_put: int | None = None,
-    ) -> None:
-        given = locals()
-        check_options({name: given[name] for name in NAMES})
+    @listed(SaverOptions)
+    def __init__(self, backend: Backend | AsyncBackend, **options: Unpack[SaverOptions]) -> None:
+        check_options(options)
+        given = complete("Saver", SaverOptions, options)
+        serde, gc_every, gc_on_put = given["serde"], given["gc_every"], given["gc_on_put"]
         if gc_every is not None:
             driver.BackendPair(backend).blocking  # noqa: B018 - raises if there is none
         self._begin_serde(serde)
-        codec = NativeCodec(pickle_fallback=pickle_fallback) if serde is None else SerdeCodec(serde)
+        fallback = given["pickle_fallback"]
+        codec = NativeCodec(pickle_fallback=fallback) if serde is None else SerdeCodec(serde)
         self._store = LayeredStore(
             backend,
-            _tier(cold),
-            group_commit=group_commit,
-            write_behind=write_behind,
-            cache=cache,
-            hot=hot,
-            tiering=tiering,
-            working_set_bytes=working_set_bytes,
+            _tier(given["cold"]),
+            group_commit=given["group_commit"],
+            write_behind=given["write_behind"],
+            cache=given["cache"],
+            hot=given["hot"],
+            tiering=given["tiering"],
+            working_set_bytes=given["working_set_bytes"],
         )
-        self._store.retention = retention
+        self._store.retention = given["retention"]
         self._forked = _ForkedRuns()
         self._engine = Engine(
             codec=codec,
-            compression=compression or Compression(),
+            compression=given["compression"] or Compression(),
             working_set=self._store.working_set,
-            conflicts=conflicts,
+            conflicts=given["conflicts"],
             token=RANDOM.getrandbits,
             now=_now,
             forked=self._forked.note,
-            holds_all=write_behind is not None,
+            holds_all=given["write_behind"] is not None,
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
         self._gained = None if gc_on_put is None else Gained(gc_on_put)

@@ -8,13 +8,15 @@ from dataclasses import fields
 from functools import partial
 from operator import attrgetter
 from os import PathLike, fspath
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Unpack, runtime_checkable
 
 from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep._core.engine.operation import External
 from threadkeep._run.layers.driver import Closing, Workflow, sync_and_async
+from threadkeep._stores.options import listed
 from threadkeep.errors import BackendError, InvalidArgumentError
+from threadkeep.savers.options import SaverOptions, SqliteSaverOptions
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.savers import MemorySaver, SqliteSaver
 from threadkeep.sessions.checkpoint import Checkpoint, count, now, text
@@ -154,7 +156,8 @@ class SQLiteCheckpointStore(SaverCheckpointStore):
         OpenError: and its kinds, if the file cannot be opened.
     """
 
-    def __init__(self, path: str | PathLike[str], **options: Any) -> None:
+    @listed(SqliteSaverOptions)
+    def __init__(self, path: str | PathLike[str], **options: Unpack[SqliteSaverOptions]) -> None:
         super().__init__(SqliteSaver(fspath(path), **options))
 
 
@@ -165,7 +168,8 @@ class MemoryCheckpointStore(SaverCheckpointStore):
         **options: those of `MemorySaver`.
     """
 
-    def __init__(self, **options: Any) -> None:
+    @listed(SaverOptions)
+    def __init__(self, **options: Unpack[SaverOptions]) -> None:
         super().__init__(MemorySaver(**options))
 
 

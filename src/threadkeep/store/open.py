@@ -4,43 +4,61 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Self, Unpack
 
 from threadkeep._run.layers.driver import in_thread
-from threadkeep._stores.open import open_backend, open_in
-from threadkeep._stores.sqlite import SqliteBackend
+from threadkeep._stores.open import DatabaseOptions, open_in, open_url
+from threadkeep._stores.options import listed
+from threadkeep._stores.postgres import PostgresOptions
+from threadkeep._stores.redis import RedisOptions
+from threadkeep._stores.sqlite import SqliteOptions
 from threadkeep._stores.sqlite.opening import Database
-from threadkeep.savers.options import pop_named
-from threadkeep.store.store import Store
-
-_OWN = ("index", "ttl", "serde", "history", "group_commit")
+from threadkeep.store.store import Store, StoreOptions
 
 
-def open_store(url: str, **options: Any) -> Store:
+class SqliteStoreOptions(StoreOptions, SqliteOptions, total=False):
+    """Options of `SqliteStore`."""
+
+
+class PostgresStoreOptions(StoreOptions, PostgresOptions, total=False):
+    """Options of `PostgresStore`."""
+
+
+class RedisStoreOptions(StoreOptions, RedisOptions, total=False):
+    """Options of `RedisStore`."""
+
+
+class OpenStoreOptions(StoreOptions, DatabaseOptions, total=False):
+    """Options of `open_store`: those of stores, and of all databases."""
+
+
+@listed(OpenStoreOptions)
+def open_store(url: str, **options: Unpack[OpenStoreOptions]) -> Store:
     """Open the store that a URL names; use it under `with` or `async with`.
 
     Args:
         url: as `threadkeep.open_saver` takes it.
-        **options: those of `Store`, and those of the backend (see `threadkeep.SqliteSaver`,
-            `PostgresSaver` and `RedisSaver`).
+        **options: those of stores, and those of the URL's database.
 
     Raises:
         OpenError: the scheme is unknown, or the store cannot be opened.
         InvalidArgumentError: an option is unknown or invalid.
     """
-    own = pop_named(options, _OWN)
-    return Store(open_backend(url, **options), owned=True, **own)
+    backend, own = open_url(url, StoreOptions, options)
+    return Store(backend, owned=True, **own)
 
 
 class MemoryStore(Store):
     """A store in this process, in place of LangGraph's `InMemoryStore`.
 
     Args:
-        **options: those of `Store`.
+        **options: see `help(MemoryStore.__init__)`.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(open_backend("memory://"), owned=True, **options)
+    @listed(StoreOptions)
+    def __init__(self, **options: Unpack[StoreOptions]) -> None:
+        backend, own = open_in("memory", StoreOptions, options, "memory://")
+        super().__init__(backend, owned=True, **own)
 
 
 class SqliteStore(Store):
@@ -49,25 +67,18 @@ class SqliteStore(Store):
     The file may be that of a saver.
 
     Args:
-        conn: the file's path, or a connection of sqlite3 or aiosqlite, of which the file is taken.
-        synchronous: see `SqliteSaver`.
-        busy_timeout: see `SqliteSaver`.
-        **options: those of `Store`.
+        conn: the file's path, or a connection of sqlite3 or aiosqlite, whose file is opened.
+        **options: see `help(SqliteStore.__init__)`.
     """
 
-    def __init__(
-        self,
-        conn: Database,
-        *,
-        synchronous: Literal["full", "normal"] = "full",
-        busy_timeout: float = 30.0,
-        **options: Any,
-    ) -> None:
-        backend = SqliteBackend(conn, synchronous=synchronous, busy_timeout=busy_timeout)
-        super().__init__(backend, owned=True, **options)
+    @listed(SqliteStoreOptions)
+    def __init__(self, conn: Database, **options: Unpack[SqliteStoreOptions]) -> None:
+        backend, own = open_in("sqlite", StoreOptions, options, conn)
+        super().__init__(backend, owned=True, **own)
 
     @classmethod
-    def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
+    @listed(SqliteStoreOptions)
+    def from_conn_string(cls, conn_string: str, **options: Unpack[SqliteStoreOptions]) -> Self:
         """Open a file (or ":memory:"); use it under `with` or `async with`."""
         return cls(conn_string, **options)
 
@@ -80,16 +91,25 @@ class PostgresStore(Store):
     Args:
         conn: a URL (or another conninfo of libpq), or a pool or connection of psycopg.
         pipe: a pipeline of psycopg on that connection; not needed.
-        **options: those of `Store`, and those of the database: see `PostgresSaver`.
+        **options: see `help(PostgresStore.__init__)`.
     """
 
-    def __init__(self, conn: Any, pipe: Any = None, **options: Any) -> None:
-        own = pop_named(options, _OWN)
-        super().__init__(open_in("postgres", conn, pipe, **options), owned=True, **own)
+    @listed(PostgresStoreOptions)
+    def __init__(
+        self, conn: Any, pipe: Any = None, **options: Unpack[PostgresStoreOptions]
+    ) -> None:
+        backend, own = open_in("postgres", StoreOptions, options, conn, pipe)
+        super().__init__(backend, owned=True, **own)
 
     @classmethod
+    @listed(PostgresStoreOptions)
     def from_conn_string(
-        cls, conn_string: str, *, pipeline: bool = False, pool_config: Any = None, **options: Any
+        cls,
+        conn_string: str,
+        *,
+        pipeline: bool = False,
+        pool_config: Any = None,
+        **options: Unpack[PostgresStoreOptions],
     ) -> Self:
         """Open the database of a URL; use it under `with` or `async with`.
 
@@ -97,11 +117,12 @@ class PostgresStore(Store):
             conn_string: the URL.
             pipeline: has no effect: calls are pipelined where it helps.
             pool_config: `min_size` and `max_size` of the pool, as LangGraph takes them.
-            **options: those of `PostgresStore`.
+            **options: as for `PostgresStore`.
         """
         del pipeline
         sizes = {name: (pool_config or {}).get(name) for name in ("min_size", "max_size")}
-        return cls(conn_string, **{k: v for k, v in sizes.items() if v is not None} | options)
+        given: Any = {name: size for name, size in sizes.items() if size is not None} | options
+        return cls(conn_string, **given)
 
 
 class RedisStore(Store):
@@ -109,15 +130,17 @@ class RedisStore(Store):
 
     Args:
         redis_url: a URL, or a client of redis-py: see `RedisSaver`.
-        **options: those of `Store`, and `prefix`, `max_connections` and `timeout` of `RedisSaver`.
+        **options: see `help(RedisStore.__init__)`.
     """
 
-    def __init__(self, redis_url: Any, **options: Any) -> None:
-        own = pop_named(options, _OWN)
-        super().__init__(open_in("redis", redis_url, **options), owned=True, **own)
+    @listed(RedisStoreOptions)
+    def __init__(self, redis_url: Any, **options: Unpack[RedisStoreOptions]) -> None:
+        backend, own = open_in("redis", StoreOptions, options, redis_url)
+        super().__init__(backend, owned=True, **own)
 
     @classmethod
-    def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
+    @listed(RedisStoreOptions)
+    def from_conn_string(cls, conn_string: str, **options: Unpack[RedisStoreOptions]) -> Self:
         """Open the server of a URL; use it under `with` or `async with`."""
         return cls(conn_string, **options)
 

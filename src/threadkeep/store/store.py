@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -33,6 +33,7 @@ from threadkeep._run.layers.driver import Workflow
 from threadkeep._stores.base import AsyncBackend, Backend, no_room
 from threadkeep._stores.items.records import SearchOptions
 from threadkeep._stores.items.values import ItemPacker
+from threadkeep._stores.options import Option, complete, listed
 from threadkeep._stores.process_forks import PerLoop
 from threadkeep.errors import ClosedError, InvalidArgumentError, invalid
 from threadkeep.savers.maintenance import Done
@@ -52,22 +53,79 @@ _SWEPT = 1000  # items that one transaction removes
 _TTL_KEYS = ("refresh_on_read", "omit_expired", "default_ttl", "sweep_interval_minutes")
 
 
+def _checked_later(value: object) -> bool:
+    del value
+    return True
+
+
+class StoreOptions(TypedDict, total=False):
+    """Options of every store."""
+
+    index: Annotated[
+        IndexConfig | Mapping[str, Any] | None,
+        Option(
+            None,
+            "The fields to search by meaning or words, and the model: see `IndexConfig` of"
+            ' LangGraph. Beyond it: `search`, "semantic" (default), "hybrid" (meaning and words)'
+            ' or "text" (words alone); `distance_type`, "cosine" (default), "l2" or'
+            ' "inner_product".',
+            _checked_later,
+            "",
+            None,
+        ),
+    ]
+    ttl: Annotated[
+        TTLConfig | None,
+        Option(
+            None,
+            "Lifetimes of items: see `TTLConfig` of LangGraph, in minutes. With"
+            " `sweep_interval_minutes`, a thread removes expired items until the store is closed.",
+            _checked_later,
+            "",
+            None,
+        ),
+    ]
+    serde: Annotated[
+        SerializerProtocol | None,
+        Option(
+            None,
+            "A LangGraph serializer for all values, such as an `EncryptedSerializer`, in place of"
+            " JSON and threadkeep's codec. Filters are then tested on each item of the namespace.",
+            _checked_later,
+            "",
+            None,
+        ),
+    ]
+    history: Annotated[
+        int,
+        Option(
+            0,
+            "Earlier versions of an item to keep, for `versions`. Use the same number in all"
+            " stores that write to the database: a put without it discards what it replaces.",
+            lambda value: is_count(value, 0),
+            "Use a number of versions, 0 or more.",
+            None,
+        ),
+    ]
+    group_commit: Annotated[
+        GroupCommit | None,
+        Option(
+            None,
+            "Limits for several puts in one transaction, as for a saver.",
+            _checked_later,
+            "",
+            None,
+        ),
+    ]
+
+
 class Store(BaseStore, driver.Closing):
     """A LangGraph store of items, on any backend of threadkeep.
 
     Args:
         backend: that of a saver (`saver.backend`), whose connections it shares.
-        index: the fields to search by meaning or words, and the model: see `IndexConfig` of
-            LangGraph. Beyond it: `search`, "semantic" (default), "hybrid" (meaning and words) or
-            "text" (words alone); `distance_type`, "cosine" (default), "l2" or "inner_product".
-        ttl: lifetimes of items: see `TTLConfig` of LangGraph, in minutes. With
-            `sweep_interval_minutes`, a thread removes expired items until the store is closed.
-        serde: a LangGraph serializer for all values, such as an `EncryptedSerializer`, instead of
-            JSON and threadkeep's codec. Filters are then tested on each item of the namespace.
-        history: how many earlier versions of an item to keep, for `versions`. All stores that
-            write to the database should have it: what a put without it replaces is missing.
-        group_commit: limits for several puts in one transaction, as a saver's.
         owned: close the backend with the store.
+        **options: see `help(Store.__init__)`.
 
     Raises:
         InvalidArgumentError: an option is invalid.
@@ -76,21 +134,18 @@ class Store(BaseStore, driver.Closing):
 
     supports_ttl = True
 
+    @listed(StoreOptions)
     def __init__(
         self,
         backend: Backend | AsyncBackend,
         *,
-        index: IndexConfig | Mapping[str, Any] | None = None,
-        ttl: TTLConfig | None = None,
-        serde: SerializerProtocol | None = None,
-        history: int = 0,
-        group_commit: GroupCommit | None = None,
         owned: bool = False,
+        **options: Unpack[StoreOptions],
     ) -> None:
         self._pair = driver.BackendPair(backend)
         self._is_owned = owned
         try:
-            self._open(index, ttl, serde, history, group_commit or _TOGETHER)
+            self._open(**complete("Store", StoreOptions, options))
         except BaseException:
             if owned and isinstance(backend, Backend):
                 backend.close()
@@ -102,10 +157,8 @@ class Store(BaseStore, driver.Closing):
         ttl: TTLConfig | None,
         serde: SerializerProtocol | None,
         history: int,
-        group_commit: GroupCommit,
+        group_commit: GroupCommit | None,
     ) -> None:
-        if not is_count(history, 0):
-            raise invalid("history", history, "Use a number of versions, 0 or more.")
         self.ttl_config = _checked_ttl(ttl)
         self._index = None if index is None else Index(index)
         if self._index is not None and not isinstance(serde, JsonPlusSerializer | None):
@@ -117,7 +170,7 @@ class Store(BaseStore, driver.Closing):
         if not isinstance(backend, Backend | AsyncBackend):
             raise no_room(backend, "stores no items")
         items = backend.items(self._index.options if self._index else SearchOptions())
-        self._rows = driver.BottomStore(items, group_commit)
+        self._rows = driver.BottomStore(items, group_commit or _TOGETHER)
         self._stack = driver.Stack(self._rows)
         self._engine = ItemEngine(
             packer=ItemPacker(serde),

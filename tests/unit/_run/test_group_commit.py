@@ -20,7 +20,7 @@ from threadkeep._run.group_commit import (
     LoopWriter,
     Writer,
 )
-from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import BackendError, ConflictError, UnreachableError
 from threadkeep.testing.records import checkpoint, write
 

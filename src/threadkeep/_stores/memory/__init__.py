@@ -1,18 +1,12 @@
-"""The backend that keeps rows in this process."""
+"""Rows in the memory of this process. The store has no options."""
 
-from threadkeep._stores.memory.backend import MemoryBackend
-from threadkeep._stores.urls import shown
-from threadkeep.errors import OpenError
+from __future__ import annotations
 
-__all__ = ["OPTIONS", "MemoryBackend", "opened"]
-
-OPTIONS = ()
+from typing import TypedDict
 
 
-def opened(url: str) -> MemoryBackend:
-    """Open a new store."""
-    if url.lower() != "memory://":
-        raise OpenError(
-            f"{shown(url)} names a place, but memory has none.", hint="Write memory://."
-        )
-    return MemoryBackend()
+class MemoryOptions(TypedDict, total=False):
+    """No options."""
+
+
+OPTIONS = MemoryOptions

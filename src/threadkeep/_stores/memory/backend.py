@@ -63,7 +63,8 @@ from threadkeep._stores.memory.rows import (
     entry_of,
 )
 from threadkeep._stores.records import between, matches
-from threadkeep.errors import ClosedError, ThreadkeepError
+from threadkeep._stores.urls import shown
+from threadkeep.errors import ClosedError, OpenError, ThreadkeepError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -343,3 +344,12 @@ _REPLIES: dict[type[Read], Callable[[Threads, Any], Any]] = {
     CountThreads: _count,
     ReadDamage: _damage,
 }
+
+
+def opened(url: str) -> MemoryBackend:
+    """Open a new store."""
+    if url.lower() != "memory://":
+        raise OpenError(
+            f"{shown(url)} names a place, but memory has none.", hint="Write memory://."
+        )
+    return MemoryBackend()

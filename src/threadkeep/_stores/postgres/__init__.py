@@ -1,10 +1,108 @@
-"""Rows in a PostgreSQL database (needs the extra `threadkeep[postgres]`)."""
+"""Rows in a PostgreSQL database, and its options (needs the extra `threadkeep[postgres]`)."""
 
-from threadkeep._stores.postgres.backend import AsyncPostgresBackend, PostgresBackend, opened
+from __future__ import annotations
 
-__all__ = ["OPTIONS", "AsyncPostgresBackend", "PostgresBackend", "opened"]
+from typing import Annotated, Any, Literal, TypedDict
 
-OPTIONS = (
-    *("schema", "min_size", "max_size", "timeout", "prepare_threshold", "statement_timeout"),
-    *("application_name", "partition_by"),
-)
+from threadkeep._core.validation import is_count, is_time
+from threadkeep._stores.options import Option, optional
+
+_LONGEST_TIMEOUT = 2**31 - 1  # milliseconds, as the server counts
+_LONGEST_NAME = 63  # bytes of an identifier, as PostgreSQL is built
+
+
+def _is_schema(value: Any) -> bool:
+    size = len(value.encode()) if isinstance(value, str) else 0
+    return 0 < size <= _LONGEST_NAME and not set(value) & set("\0%$")
+
+
+def _is_limit(value: Any) -> bool:
+    return value is None or (is_time(value) and value * 1000 <= _LONGEST_TIMEOUT)
+
+
+class PostgresOptions(TypedDict, total=False):
+    """Options of a PostgreSQL database and its connections."""
+
+    schema: Annotated[
+        str,
+        Option(
+            "threadkeep",
+            "The schema of the tables.",
+            _is_schema,
+            "Use a name of 1 to 63 bytes, without % and $.",
+        ),
+    ]
+    min_size: Annotated[
+        int,
+        Option(
+            1,
+            "Connections that a pool keeps open.",
+            lambda value: is_count(value, 0),
+            "Use a number of connections, 0 or more.",
+            int,
+        ),
+    ]
+    max_size: Annotated[
+        int,
+        Option(
+            16,
+            "Connections of a pool at most.",
+            lambda value: is_count(value, 1),
+            "Use at least 1, and no less than min_size.",
+            int,
+        ),
+    ]
+    timeout: Annotated[
+        float,
+        Option(
+            30.0,
+            "Seconds to wait for a free connection.",
+            is_time,
+            "Use seconds, more than 0.",
+            float,
+        ),
+    ]
+    prepare_threshold: Annotated[
+        int | None,
+        Option(
+            5,
+            "Uses after which a statement is prepared; None for never.",
+            lambda value: value is None or is_count(value, 0),
+            "Use 0 or more, or None.",
+            optional(int),
+        ),
+    ]
+    statement_timeout: Annotated[
+        float | None,
+        Option(
+            None,
+            "Seconds after which the server cancels a statement; None for its own setting.",
+            _is_limit,
+            "Use seconds, at most 2,147,483, or None.",
+            optional(float),
+        ),
+    ]
+    application_name: Annotated[
+        str,
+        Option(
+            "threadkeep",
+            "The name that the server shows for the connections.",
+            lambda value: isinstance(value, str),
+            "Use a text.",
+        ),
+    ]
+    partition_by: Annotated[
+        Literal["month"] | None,
+        Option(
+            None,
+            '"month": `setup()` keeps checkpoints in a partition for each month. It makes the'
+            " partitions of this month and the next three, and drops past ones that are empty."
+            " None: the table stays as it is.",
+            lambda value: value in (None, "month"),
+            "Use 'month', or None.",
+            optional(str),
+        ),
+    ]
+
+
+OPTIONS = PostgresOptions

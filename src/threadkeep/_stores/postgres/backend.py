@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from psycopg import AsyncConnection, Connection
 from psycopg.errors import Diagnostic
@@ -13,7 +13,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from threadkeep._core.engine.model import Batch, Change, CopyThread, Read, ReadThread
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._stores.base import AsyncBackend, ScrubReport
-from threadkeep._stores.postgres import changes, maintenance, reads
+from threadkeep._stores.postgres import PostgresOptions, changes, maintenance, reads
 from threadkeep._stores.postgres.connections import (
     NEWEST_STATE,
     ONE_STATE,
@@ -173,7 +173,9 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
     """Settings, unless the connections are the program's own."""
 
     def __init__(
-        self, database: str | ConnectionPool[Any] | Connection[Any], **options: Any
+        self,
+        database: str | ConnectionPool[Any] | Connection[Any],
+        **options: Unpack[PostgresOptions],
     ) -> None:
         if not isinstance(database, str):
             super().__init__(_backend_over(database, ConnectionPool, Connection, options))
@@ -213,7 +215,7 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
 
 
 def opened(
-    database: Any, pipe: Any = None, **options: Any
+    database: Any, pipe: Any = None, **options: Unpack[PostgresOptions]
 ) -> PostgresBackend | AsyncPostgresBackend:
     """Open the backend of a database: see `PostgresBackend`.
 
@@ -230,7 +232,7 @@ def opened(
 
 
 def _backend_over(
-    given: Any, pool: type, connection: type, options: dict[str, Any]
+    given: Any, pool: type, connection: type, options: PostgresOptions
 ) -> AsyncPostgresBackend:
     if not isinstance(given, (pool, connection)):
         raise InvalidArgumentError(
@@ -239,5 +241,5 @@ def _backend_over(
         )
     info = getattr(given, "info", None)
     conninfo = getattr(info, "dsn", None) or getattr(given, "conninfo", "")  # (for errors)
-    settings = PostgresSettings(conninfo if isinstance(conninfo, str) else "", **options)
+    settings = PostgresSettings(conninfo if isinstance(conninfo, str) else "", options)
     return AsyncPostgresBackend(Given(given), settings)

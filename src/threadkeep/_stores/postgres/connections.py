@@ -10,9 +10,8 @@ import re
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias, Unpack, cast
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, pq
@@ -21,59 +20,37 @@ from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import errors
-from threadkeep._core.validation import is_count, is_time
 from threadkeep._stores import sync_bridge
-from threadkeep._stores.base import without
+from threadkeep._stores.options import complete, described, from_url
+from threadkeep._stores.postgres import PostgresOptions
 from threadkeep._stores.postgres.failures import mapped_errors
 from threadkeep._stores.postgres.statement import Array, Rows, Statement, register_arrays
 from threadkeep._stores.process_forks import LoopConnections, PerProcess
 from threadkeep._stores.sync_bridge import entered, result
 
 _QUOTED = re.compile(r'".*"', re.DOTALL)  # what libpq quotes of a conninfo may be its password
-_LONGEST_TIMEOUT = 2**31 - 1  # milliseconds, as the server counts
-_LONGEST_NAME = 63  # bytes of an identifier, as PostgreSQL is built
-_OF_URLS = ("schema", "partition_by")  # parameters that are ours and not libpq's
 _SCHEMES = ("postgresql", "postgres")
 
 
-@dataclass(frozen=True)
 class PostgresSettings:
-    """Checked settings of a store: the options of `PostgresSaver`, and what libpq takes.
+    """Checked settings of a store.
 
-    `conninfo` is "" for the program's own connections.
+    Args:
+        conninfo: as libpq takes it; "" for the program's own connections.
+        options: see `PostgresOptions`.
+
+    Raises:
+        InvalidArgumentError: an option is unknown or invalid.
     """
 
-    conninfo: str
-    schema: str = "threadkeep"
-    min_size: int = 1
-    max_size: int = 16
-    timeout: float = 30.0
-    prepare_threshold: int | None = 5
-    statement_timeout: float | None = None
-    application_name: str = "threadkeep"
-    partition_by: Literal["month"] | None = None
-
-    def __post_init__(self) -> None:
-        size = len(self.schema.encode()) if isinstance(self.schema, str) else 0
-        threshold, limit = self.prepare_threshold, self.statement_timeout
-        valid_threshold = threshold is None or is_count(threshold, 0)
-        valid_limit = limit is None or (is_time(limit) and limit * 1000 <= _LONGEST_TIMEOUT)
-        valid_schema = 0 < size <= _LONGEST_NAME and not set(self.schema) & set("\0%$")
-        for name, valid, hint in (
-            ("schema", valid_schema, "Use a name of 1 to 63 bytes, without % and $."),
-            ("min_size", is_count(self.min_size, 0), "Use a number of connections, 0 or more."),
-            ("timeout", is_time(self.timeout), "Use seconds, more than 0."),
-            ("prepare_threshold", valid_threshold, "Use 0 or more, or None."),
-            ("statement_timeout", valid_limit, "Use seconds, at most 2,147,483, or None."),
-            ("application_name", isinstance(self.application_name, str), "Use a text."),
-            ("partition_by", self.partition_by in (None, "month"), "Use 'month', or None."),
-        ):
-            if not valid:
-                raise errors.invalid(name, getattr(self, name), hint)
-        if not is_count(self.max_size, max(1, self.min_size)):
-            raise errors.invalid(
-                "max_size", self.max_size, "Use at least 1, and no less than min_size."
-            )
+    def __init__(self, conninfo: str, options: PostgresOptions) -> None:
+        self.conninfo = conninfo
+        self.options = complete("PostgreSQL", PostgresOptions, options)
+        self.schema = self.options["schema"]
+        self.timeout = self.options["timeout"]
+        most, least = self.options["max_size"], self.options["min_size"]
+        if most < least:
+            raise errors.invalid("max_size", most, "Use at least 1, and no less than min_size.")
 
     @property
     def quoted_schema(self) -> str:
@@ -95,23 +72,20 @@ class PostgresSettings:
         """Arguments of a connection, beside the conninfo."""
         return {
             "autocommit": True,
-            "prepare_threshold": self.prepare_threshold,
-            "application_name": self.application_name,
+            "prepare_threshold": self.options["prepare_threshold"],
+            "application_name": self.options["application_name"],
         }
 
     @property
     def pool_arguments(self) -> dict[str, Any]:
         """Arguments of a pool of our own, beside the conninfo."""
-        sizes = {"min_size": self.min_size, "max_size": self.max_size, "timeout": self.timeout}
+        sizes = {name: self.options[name] for name in ("min_size", "max_size", "timeout")}
         return {"kwargs": self.arguments, "name": "threadkeep", **sizes}
 
 
-def settings_of(database: str, **options: Any) -> PostgresSettings:
+def settings_of(database: str, **options: Unpack[PostgresOptions]) -> PostgresSettings:
     """Read the settings from a URL, or another conninfo of libpq, and options, which come first."""
-    for name in _OF_URLS:
-        database, value = without(name, database)
-        if value is not None:
-            options.setdefault(name, value)
+    database, in_url = from_url(database, described(PostgresOptions))
     scheme, separator, rest = database.partition("://")
     if separator and scheme.lower() in _SCHEMES:  # libpq knows them in lower case only
         database = f"{scheme.lower()}://{rest}"
@@ -123,7 +97,7 @@ def settings_of(database: str, **options: Any) -> PostgresSettings:
             f"Invalid PostgreSQL URL: {cause}",
             hint="Use postgresql://user:password@host:5432/database.",
         ) from None  # the cause could show the password
-    return PostgresSettings(conninfo, **options)
+    return PostgresSettings(conninfo, cast("PostgresOptions", in_url | options))
 
 
 _Conn: TypeAlias = Connection[Any]

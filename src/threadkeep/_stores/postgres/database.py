@@ -35,10 +35,10 @@ class Database:
         self._retries = 0
         self._schema = settings.quoted_schema
         self._server = settings.server
-        limit = settings.statement_timeout
+        limit = settings.options["statement_timeout"]
         # (0 would be no limit at all)
         text = f"SET LOCAL statement_timeout = {max(1, round(1000 * limit))}" if limit else ""
-        self._partition_by = settings.partition_by
+        self._partition_by = settings.options["partition_by"]
         self._before = (Statement(text),) if text else ()
 
     @property

@@ -86,9 +86,10 @@ class PostgresIndex:
     """
 
     def __init__(self, conninfo: str, schema: str = "threadkeep") -> None:
-        sizes = {"min_size": 0, "max_size": _CONNECTIONS}
-        # (Statements are planned each time: what is best depends on the words.)
-        settings = settings_of(conninfo, schema=schema, prepare_threshold=None, **sizes)
+        # Statements are not prepared: the best plan depends on the words.
+        settings = settings_of(
+            conninfo, schema=schema, prepare_threshold=None, min_size=0, max_size=_CONNECTIONS
+        )
         self._schema = settings.quoted_schema
         self._server = settings.server
         check = ConnectionPool.check_connection

@@ -1,10 +1,78 @@
-"""Rows in a Redis or Valkey server, or in a cluster of them.
+"""Rows in a Redis or Valkey server or cluster, and its options.
 
 Needs the extra `threadkeep[redis]`.
 """
 
-from threadkeep._stores.redis.backend import AsyncRedisBackend, RedisBackend, hot_store, opened
+from __future__ import annotations
 
-__all__ = ["OPTIONS", "AsyncRedisBackend", "RedisBackend", "hot_store", "opened"]
+from typing import Annotated, Any, TypedDict
 
-OPTIONS = ("prefix", "ttl", "ttl_refresh_on_read", "max_connections", "timeout")
+from threadkeep._core.validation import is_count, is_time
+from threadkeep._stores.options import Option, flag, optional
+
+_LONGEST_TTL = 10**9  # seconds: some thirty years
+
+
+def _is_prefix(value: Any) -> bool:
+    return isinstance(value, str) and value != "" and not set(value) & set("{}")
+
+
+def _is_ttl(value: Any) -> bool:
+    return value is None or (is_time(value) and value <= _LONGEST_TTL)
+
+
+class RedisOptions(TypedDict, total=False):
+    """Options of a Redis server and its connections."""
+
+    prefix: Annotated[
+        str,
+        Option("tk", "The beginning of all keys.", _is_prefix, "Use a text, without { and }."),
+    ]
+    max_connections: Annotated[
+        int,
+        Option(
+            16,
+            "Connections of a pool at most (on a cluster, to each node).",
+            lambda value: is_count(value, 1),
+            "Use a number of 1 or more.",
+            int,
+        ),
+    ]
+    timeout: Annotated[
+        float,
+        Option(
+            30.0,
+            "Seconds to wait for a free connection, for a new one, and for each answer.",
+            is_time,
+            "Use seconds, more than 0.",
+            float,
+        ),
+    ]
+
+
+class RedisThreadOptions(RedisOptions, total=False):
+    """Options of a Redis server that holds threads."""
+
+    ttl: Annotated[
+        float | None,
+        Option(
+            None,
+            "Seconds from its last write until a thread expires; None for never.",
+            _is_ttl,
+            f"Use seconds, above 0, at most {_LONGEST_TTL}, or None.",
+            optional(float),
+        ),
+    ]
+    ttl_refresh_on_read: Annotated[
+        bool,
+        Option(
+            False,  # noqa: FBT003 - the default
+            "Reads of a thread (but not of sizes, checks and searches) restart its ttl as well.",
+            lambda value: type(value) is bool,
+            "Use True or False.",
+            flag,
+        ),
+    ]
+
+
+OPTIONS = RedisThreadOptions

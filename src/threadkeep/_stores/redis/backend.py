@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from threadkeep._core.engine.model import (
     THREADS,
@@ -24,8 +24,9 @@ from threadkeep._core.engine.model import (
     ReadThread,
 )
 from threadkeep._core.engine.usage import SAMPLED_ITEMS, ItemUsage
-from threadkeep._stores.base import AsyncBackend, ScrubReport, without
-from threadkeep._stores.redis import threads
+from threadkeep._stores.base import AsyncBackend, ScrubReport
+from threadkeep._stores.options import described, from_url
+from threadkeep._stores.redis import RedisThreadOptions, threads
 from threadkeep._stores.redis.clients import (
     AWAITED,
     BLOCKING,
@@ -364,24 +365,23 @@ class RedisBackend(BlockingFace[AsyncRedisBackend]):
     """Rows in Redis, for blocking calls; `asynchronous` serves awaiting ones.
 
     Args:
-        server: a URL (which may have a parameter `prefix`), or a blocking client of redis-py,
-            which stays the program's own.
-        options: see `RedisSettings`.
+        server: a URL (whose query may have options), or a blocking client of redis-py, which stays
+            the program's own.
+        **options: see `RedisThreadOptions`.
 
     Raises:
         OpenError: the URL cannot be read.
         InvalidArgumentError: an option is invalid, or the client decodes answers.
     """
 
-    def __init__(self, server: Any, **options: Any) -> None:
+    def __init__(self, server: Any, **options: Unpack[RedisThreadOptions]) -> None:
         if isinstance(server, str):
-            url, prefix = without("prefix", server)
-            if prefix is not None:
-                options.setdefault("prefix", prefix)
-            super().__init__(*_over_own_clients(RedisSettings(url, **options)))
+            url, in_url = from_url(server, described(RedisThreadOptions))
+            given = cast("RedisThreadOptions", in_url | options)
+            super().__init__(*_over_own_clients(RedisSettings(url, given)))
         else:
-            given = GivenClient(server, BLOCKING)
-            super().__init__(AsyncRedisBackend(given, RedisSettings("", **options)))
+            client = GivenClient(server, BLOCKING)
+            super().__init__(AsyncRedisBackend(client, RedisSettings("", options)))
 
     def items(self, options: SearchOptions) -> RedisItems:
         """See `Backend.items`."""
@@ -409,13 +409,13 @@ def _over_own_clients(
     return blocking, AsyncRedisBackend(loops, settings, generations), loops
 
 
-def opened(server: Any, **options: Any) -> RedisBackend | AsyncRedisBackend:
+def opened(server: Any, **options: Unpack[RedisThreadOptions]) -> RedisBackend | AsyncRedisBackend:
     """Open the backend of a server: see `RedisBackend`.
 
     An async client of redis-py gives a backend that only awaiting calls can use.
     """
     if isinstance(server, AWAITED):
-        return AsyncRedisBackend(GivenClient(server, AWAITED), RedisSettings("", **options))
+        return AsyncRedisBackend(GivenClient(server, AWAITED), RedisSettings("", options))
     return RedisBackend(server, **options)
 
 
@@ -442,13 +442,13 @@ def hot_store(url: Any) -> HotRedis:
     """
     if not isinstance(url, str) or not url:
         raise invalid("hot", url, "Use the URL of a Redis server.")
-    settings = RedisSettings(
-        *(url, "tk-hot", _HOT_TTL),
-        ttl_refresh_on_read=True,
-        timeout=_HOT_TIMEOUT,
-        indexed=False,
-        patient=False,
-    )
+    options: RedisThreadOptions = {
+        "prefix": "tk-hot",
+        "ttl": _HOT_TTL,
+        "ttl_refresh_on_read": True,
+        "timeout": _HOT_TIMEOUT,
+    }
+    settings = RedisSettings(url, options, indexed=False, patient=False)
     if settings.is_cluster:
         # (the rest of it could show a password)
         scheme = url.partition("://")[0]

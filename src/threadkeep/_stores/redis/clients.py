@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -23,65 +22,48 @@ from redis.connection import parse_url
 from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
-from threadkeep._core.validation import is_count, is_time
 from threadkeep._stores import sync_bridge
+from threadkeep._stores.options import complete
 from threadkeep._stores.process_forks import LoopConnections, PerProcess
+from threadkeep._stores.redis import RedisThreadOptions
 from threadkeep._stores.redis.scripts import RedisCommand
 from threadkeep._stores.sync_bridge import entered, result
-from threadkeep.errors import ClosedError, InvalidArgumentError, OpenError, invalid
+from threadkeep.errors import ClosedError, InvalidArgumentError, OpenError
 
 CLUSTER_SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 BLOCKING = (redis.Redis, redis.cluster.RedisCluster)
 AWAITED = (redis.asyncio.Redis, redis.asyncio.cluster.RedisCluster)
 _CLUSTERS = (redis.cluster.RedisCluster, redis.asyncio.cluster.RedisCluster)
 _FORM = "Use redis://user:password@host:6379/0, rediss://... or redis+cluster://host:6379."
-_LONGEST_TTL = 10**9  # seconds: some thirty years
 
 
-@dataclass(frozen=True)
 class RedisSettings:
     """Checked settings of a store.
 
     Args:
         url: as redis-py takes it, or with the scheme `redis+cluster` (`rediss+cluster`);
             "" for the program's own client.
-        prefix: the beginning of all keys.
-        ttl: seconds until a thread expires after each write; None for never.
-        ttl_refresh_on_read: a read puts this off as well (but not one that looks after all
-            threads: sizes, checks, searches for runs).
-        max_connections: most connections of a pool (on a cluster: of each node).
-        timeout: seconds to wait for a free connection, for a new one, and for each answer.
+        options: see `RedisThreadOptions`.
         indexed: keep a list of all threads; without it, none can be searched for.
-        patient: retry for a while where a failure passes.
+        patient: retry passing failures for a while.
 
     Raises:
-        InvalidArgumentError: a value is invalid.
+        InvalidArgumentError: an option is unknown or invalid.
         OpenError: the URL cannot be read.
     """
 
-    url: str = field(repr=False)  # it may have a password
-    prefix: str = "tk"
-    ttl: float | None = None
-    ttl_refresh_on_read: bool = False
-    max_connections: int = 16
-    timeout: float = 30.0
-    indexed: bool = True
-    patient: bool = True
-
-    def __post_init__(self) -> None:
-        prefix, ttl = self.prefix, self.ttl
-        valid_prefix = isinstance(prefix, str) and prefix != "" and not set(prefix) & set("{}")
-        valid_ttl = ttl is None or (is_time(ttl) and ttl <= _LONGEST_TTL)
-        is_flag = type(self.ttl_refresh_on_read) is bool
-        for name, valid, hint in (
-            ("prefix", valid_prefix, "Use a text, without { and }."),
-            ("ttl", valid_ttl, f"Use seconds, above 0, at most {_LONGEST_TTL}, or None."),
-            ("ttl_refresh_on_read", is_flag, "Use True or False."),
-            ("max_connections", is_count(self.max_connections, 1), "Use a number of 1 or more."),
-            ("timeout", is_time(self.timeout), "Use seconds, more than 0."),
-        ):
-            if not valid:
-                raise invalid(name, getattr(self, name), hint)
+    def __init__(
+        self, url: str, options: RedisThreadOptions, *, indexed: bool = True, patient: bool = True
+    ) -> None:
+        given = complete("Redis", RedisThreadOptions, options)
+        self.url = url
+        self.prefix = given["prefix"]
+        self.ttl = given["ttl"]
+        self.ttl_refresh_on_read = given["ttl_refresh_on_read"]
+        self.max_connections = given["max_connections"]
+        self.timeout = given["timeout"]
+        self.indexed = indexed
+        self.patient = patient
         if self.url:
             _check_url(self.redis_url)
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack
 
 from threadkeep._core.engine.model import ReadCheckpoint
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._stores.base import Backend
-from threadkeep._stores.sqlite import salvage
+from threadkeep._stores.options import complete
+from threadkeep._stores.sqlite import SqliteOptions, path_in, salvage
 from threadkeep._stores.sqlite.changes import commit_many
 from threadkeep._stores.sqlite.connections import Connections
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, mapped
 from threadkeep._stores.sqlite.opening import DatabaseLocation, finder
 from threadkeep._stores.sqlite.reads import checkpoint, needs_transaction, reply
 from threadkeep._stores.sqlite.usage import item_usage
-from threadkeep.errors import InvalidArgumentError, ThreadkeepError
+from threadkeep.errors import ThreadkeepError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,22 +44,14 @@ class SqliteBackend(Backend):
         self,
         database: Database,
         *,
-        synchronous: Literal["full", "normal"] = "full",
-        busy_timeout: float = 30.0,
         read_only: bool = False,
+        **options: Unpack[SqliteOptions],
     ) -> None:
-        if synchronous not in ("full", "normal"):
-            raise InvalidArgumentError(
-                f"Invalid synchronous: {synchronous!r}.", hint="Use 'full' or 'normal'."
-            )
-        if not isinstance(busy_timeout, int | float) or not 0 <= busy_timeout < 2**31 / 1000:
-            raise InvalidArgumentError(
-                f"Invalid busy_timeout: {busy_timeout!r}.", hint="Use seconds, 0 or more."
-            )
+        given = complete("SQLite", SqliteOptions, options)
         mode = "ro" if read_only else "rwc"
         find = finder(database)
         self._connections = Connections(
-            lambda: DatabaseLocation(find(), synchronous, busy_timeout, mode)
+            lambda: DatabaseLocation(find(), given["synchronous"], given["busy_timeout"], mode)
         )
 
     @property
@@ -184,3 +177,10 @@ class SqliteBackend(Backend):
     def close(self) -> None:
         """Close all connections; a read under way may end first. Idempotent."""
         self._connections.close()
+
+
+def opened(database: Database, **options: Any) -> SqliteBackend:
+    """Open the file of a `sqlite:` URL, of a path, or of a connection."""
+    if isinstance(database, str) and database[:9].lower() == "sqlite://":
+        database = path_in(database)
+    return SqliteBackend(database, **options)

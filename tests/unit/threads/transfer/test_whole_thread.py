@@ -32,7 +32,7 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.operation import Fetch
 from threadkeep._core.engine.rows import manifest_of, unpack_writes
-from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import ConflictError, ThreadDeletedError, ThreadExistsError
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.retention import apply

@@ -11,9 +11,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep._core.codec import Codec
 from threadkeep._run.layered_store import LayeredStore
-from threadkeep._stores.base import without
 from threadkeep._stores.extras import extra
 from threadkeep._stores.open import check_is_path, is_postgres, sqlite_path
+from threadkeep._stores.options import described, from_url
+from threadkeep._stores.postgres import PostgresOptions
 from threadkeep._stores.sqlite.opening import MEMORY, path_of
 from threadkeep.errors import InvalidArgumentError, OpenError
 from threadkeep.threads.transfer.sources.base import (
@@ -50,10 +51,10 @@ def _of_name(name: str, payloads: Payloads) -> Source:
     if not isinstance(name, str):
         raise InvalidArgumentError("Invalid path: bytes.", hint=_HINT)
     if is_postgres(name):
-        name, schema = without("schema", name)
+        name, options = from_url(name, described(PostgresOptions))
         with extra("PostgreSQL", "postgres"):
             from threadkeep.threads.transfer.sources import postgres  # noqa: PLC0415 - an extra, only where it is used
-        return postgres.open_postgres(name, payloads, schema)
+        return postgres.open_postgres(name, payloads, options.get("schema"))
     if "://" in name:
         path = sqlite_path(name)
         if path is None:

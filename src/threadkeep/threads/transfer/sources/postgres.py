@@ -10,7 +10,6 @@ version. The tables are the same since langgraph-checkpoint-postgres 2.0, except
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -18,7 +17,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, writes_sort_key
 from psycopg.rows import dict_row
 
 from threadkeep._core.langgraph_internals import TASKS
-from threadkeep._stores.postgres.connections import settings_of
+from threadkeep._stores.postgres.connections import PostgresSettings, settings_of
 from threadkeep._stores.postgres.failures import mapped_errors
 from threadkeep.errors import NotLangGraphError, OpenError
 from threadkeep.threads.transfer.sources.base import (
@@ -100,7 +99,7 @@ def open_postgres(database: str, payloads: Payloads, schema: str | None = None) 
         db = psycopg.connect(settings.conninfo, row_factory=dict_row, prepare_threshold=None)
     try:
         if schema is not None:
-            path = replace(settings, schema=schema).quoted_schema
+            path = PostgresSettings("", {"schema": schema}).quoted_schema
             db.execute("SELECT set_config('search_path', %s, false)", (path,))
             db.commit()
         db.read_only = True
