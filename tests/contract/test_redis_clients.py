@@ -266,7 +266,7 @@ def test_unknown_options_are_refused():
 
 @pytest.mark.parametrize(
     "bad",
-    ["redis://host:port", "redis+cluster://u:secret@h:99999999", "redis://h?max_connections=x"],
+    ["redis://host:port", "redis+cluster://u:secret@h:99999999", "redis://h?socket_timeout=x"],
 )
 def test_a_url_that_cannot_be_read(bad):
     with pytest.raises(OpenError) as caught:

@@ -30,7 +30,12 @@ SELDOM = (
     *(f"threads.{room}" for room in ("diff", "erasure", "forks", "registry", "repair", "streams")),
     *("threads.retention.apply", "threads.retention.gc", "threads.statistics", "threads.transfer"),
     *(f"threads.archives.{name}" for name in ("archive", "offload", "tiering")),
-    *("_stores.cold_store", "_stores.memory.backend", "_stores.postgres.backend", "_stores.redis.backend"),
+    *(
+        "_stores.cold_store",
+        "_stores.memory.backend",
+        "_stores.postgres.backend",
+        "_stores.redis.backend",
+    ),
     "_stores.sqlite.maintenance",
 )
 EXTRAS = ("psycopg", "psycopg_pool", "redis", "obstore", "rich", "typer", "aiosqlite", "numpy")

@@ -6,13 +6,15 @@ After a wanted change: `.venv/bin/python tests/unit/test_public_api.py` writes t
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Unpack, get_type_hints
 
 import threadkeep
+from threadkeep.savers.options import SaverOptions
 
 FILE = Path(__file__).with_name("public_api.txt")
 MODULES = (
@@ -50,9 +52,9 @@ def signature(of: Any) -> str:
 
 
 def plain(annotation: Any) -> Plain:
-    return Plain(
-        annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    )
+    if isinstance(annotation, str):
+        return Plain(annotation)
+    return Plain(re.sub(r"\b(?:\w+\.)+", "", inspect.formatannotation(annotation)))
 
 
 def members(cls: type) -> Iterator[str]:
@@ -127,7 +129,8 @@ def test_each_method_of_threads_has_an_async_variant():
 
 
 def test_the_types_of_the_options_of_a_saver_can_be_resolved():
-    assert get_type_hints(threadkeep.Saver.__init__)["retention"] == threadkeep.Retention | None
+    assert get_type_hints(SaverOptions)["retention"] == threadkeep.Retention | None
+    assert get_type_hints(threadkeep.Saver.__init__)["options"] == Unpack[SaverOptions]
 
 
 if __name__ == "__main__":
