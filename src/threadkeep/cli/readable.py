@@ -14,10 +14,13 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
+from rich.console import RenderableType
+from rich.padding import Padding
 
 from threadkeep._core.codec.codecs import CLASS, Raw
 from threadkeep._core.engine.thread_summary import following, tasks
 from threadkeep._core.langgraph_internals import TASKS
+from threadkeep.cli.terminal import compact, line, plural, text
 from threadkeep.threads.diff.records import plain
 
 # -- values ------------------------------------------------------------------------------
@@ -198,3 +201,42 @@ def _waiting(writes: list[Any]) -> Iterator[Waiting]:
             for one in value if isinstance(value, list | tuple) else (value,):
                 question = plain(getattr(one, "value", one))
                 yield Waiting(str(task), getattr(one, "id", None), question)
+
+
+# -- drawing -----------------------------------------------------------------------------
+
+_LINES, _CHARACTERS = 20, 2_000  # shown of one text, unless --full
+_ROLES = {"human": "bold green", "user": "bold green", "ai": "bold cyan", "tool": "bold magenta"}
+
+
+def cut(value: str, *, full: bool) -> Padding:
+    """Indent a text. A long one is shortened, and says by how much."""
+    shown = "\n".join(value[:_CHARACTERS].split("\n")[:_LINES])
+    if not full and shown != value:
+        value = f"{shown}\n... {plural(len(value) - len(shown), 'more character')} (--full)"
+    return indented(value)
+
+
+def indented(value: str) -> Padding:
+    """Indent a text."""
+    return Padding(text(value), (0, 0, 0, 2))
+
+
+def message_lines(
+    messages: Iterable[Message], *, full: bool, note: str = ""
+) -> Iterator[RenderableType]:
+    """Yield the lines of messages, each after an empty line; `note` is beside the role."""
+    for message in messages:
+        yield ""
+        yield line(
+            (message.role, _ROLES.get(message.role, "bold")),
+            message.name or "",
+            (f"[{message.tool_call_id}]" if message.tool_call_id else "", "dim"),
+            (message.status if message.status not in (None, "success") else "", "red"),
+            (note, "dim"),
+        )
+        if message.text:
+            yield cut(message.text, full=full)
+        for call in message.tool_calls:
+            id = f" [{call.id}]" if call.id else ""
+            yield cut(f"calls {call.name} {compact(call.args)}{id}", full=full)

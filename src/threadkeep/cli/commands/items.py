@@ -20,9 +20,9 @@ from threadkeep._stores.items.values import ItemPacker
 from threadkeep.cache import NodeCache
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import FULL, YES, argument, flag, option
+from threadkeep.cli.readable import cut
 from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import compact, line, moment, plural, table
-from threadkeep.cli.texts import cut
 from threadkeep.errors import InvalidArgumentError, NotFoundError, NotSetUpError
 from threadkeep.store import InMemoryStore, Store
 from threadkeep.threads.diff.records import plain

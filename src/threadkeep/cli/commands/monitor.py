@@ -1,19 +1,215 @@
-"""The command that monitors a store."""
+"""Commands that measure a store: stats, advise, monitor."""
 
 from __future__ import annotations
 
+import shlex
+import shutil
 import sys
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from queue import SimpleQueue
+from typing import Any
 
 import typer
+from rich.cells import cell_len
 
+from threadkeep._core.engine.usage import ThreadUsage
+from threadkeep._core.texts import shown, size
 from threadkeep._stores.extras import extra
+from threadkeep._stores.open import file_of
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import URL_ARGUMENT, flag, option, parse_positive, parse_size
 from threadkeep.cli.stores import Session, public_name, settings
-from threadkeep.cli.terminal import interrupted_by_sigterm, plural
+from threadkeep.cli.terminal import (
+    Drawn,
+    bar,
+    columns,
+    interrupted_by_sigterm,
+    plural,
+    table,
+    text,
+    width,
+)
 from threadkeep.monitor import Monitor, Snapshot, Thresholds, observe
+from threadkeep.monitor.advice import Advice
+from threadkeep.monitor.advice import advise as advise_on
+from threadkeep.threads.statistics import Stats
+
+_LABELS = {
+    "manifests": "(manifests)",
+    "pending_writes": "(pending writes)",
+    "metadata": "(checkpoint metadata)",
+    "unreferenced": "(unreferenced)",
+    "unread": "(threads not read)",
+}
+_AXIS = "".join([f"{f'-{hours} h':<18}" for hours in (24, 18, 12, 6)]).rstrip()
+_TABLES, _OTHER_LINES = 3, 31
+_NUMBERS = 44  # columns
+_BARS = (24, 8)  # their longest, where there is room
+
+
+@command("threadkeep stats threads.db --watch")
+def stats(
+    session: Session,
+    store: str | None = URL_ARGUMENT,
+    *,
+    top: int = option("--top", "Show N channels, and N threads (at most 10).", 10, min=1),
+    exact: bool = flag("--exact", "Count the parts of every thread. Reads the whole store."),
+    watch: bool = flag("--watch", "Show them anew until interrupted, with rates."),
+    every: str = option("--every TIME", "Interval of --watch, such as 10s.", "2s"),
+) -> None:
+    """Show statistics: totals, growth, the largest and busiest threads, channels."""
+    url = session.url(store)
+    seconds = min(parse_positive("--every", every).total_seconds(), threading.TIMEOUT_MAX)
+    name = public_name(url)
+    looks = _looks(session, url, exact=exact)
+    if not watch:
+        with session.progress() as progress:
+            progress("reading threads", 0, 0)
+            found, _ = next(looks)
+        session.print(_document(name, found), *_lines(name, found, None, top))
+    elif session.as_json:
+        timer = threading.Event()
+        for found, _ in looks:
+            session.print(_document(name, found))
+            timer.wait(seconds)
+    else:
+        session.watch(lambda: _fitting(name, *next(looks), top), seconds)
+
+
+def _looks(session: Session, url: str, *, exact: bool) -> Iterator[tuple[Stats, Stats | None]]:
+    """Yield statistics, each with those before."""
+    before = None
+    while True:
+        # (a file opened to be read alone would show no later saves)
+        with session.open(url, read_only=True) as saver:
+            found = saver.stats(exact=exact)
+        yield found, before
+        before = found
+
+
+def _document(name: str, found: Stats) -> dict[str, Any]:
+    return {"store": name, **found.as_json()}
+
+
+def _lines(
+    name: str, found: Stats, before: Stats | None, top: int, *, is_small: bool = False
+) -> list[Drawn]:
+    more = [] if is_small else [_threads("busiest threads", found.busiest[:top])]
+    return [
+        text(name, "bold"),
+        *found.summary(),
+        _rates(found, before),
+        "",
+        *_chart([] if is_small else [hour.checkpoints for hour in found.hours]),
+        _threads("largest threads", found.largest[:top]),
+        "",
+        *more,
+        "" if found.busiest else None,
+        _channels(found, top),
+    ]
+
+
+def _fitting(name: str, found: Stats, before: Stats | None, top: int) -> list[Drawn]:
+    """Return the lines without empty ones, and with as many rows as the terminal has room for.
+
+    A small terminal shows neither the chart nor the busiest threads.
+    """
+    room = (shutil.get_terminal_size().lines - _OTHER_LINES) // _TABLES
+    lines = _lines(name, found, before, min(top, max(room, 1)), is_small=room < 1)
+    return [line for line in lines if line != ""]
+
+
+def _chart(hours: Sequence[int]) -> Iterator[Drawn]:
+    """Yield a chart of the checkpoints of each hour, if there are any."""
+    if any(hours):
+        yield columns(hours)
+        yield " " * (len(f"{max(hours):,}") + 1) + _AXIS
+        yield ""
+
+
+def _rates(found: Stats, before: Stats | None) -> str | None:
+    if before is None:
+        return None
+    seconds = max((found.at - before.at).total_seconds(), 1e-6)
+    checkpoints = (found.checkpoints - before.checkpoints) / seconds
+    writes = (found.writes - before.writes) / seconds
+    growth = size((found.bytes - before.bytes) / seconds)
+    return f"Now: {checkpoints:,.1f} checkpoints/s, {writes:,.1f} writes/s, {growth}/s"
+
+
+def _threads(title: str, threads: Sequence[ThreadUsage]) -> Drawn:
+    rows = [(one.thread, one.bytes, f"{one.checkpoints:,}", f"{one.recent:,}") for one in threads]
+    return _sizes((title, "checkpoints>", "24 h>"), rows)
+
+
+def _channels(found: Stats, top: int) -> Drawn:
+    """Return channels and other parts of the bytes, down to their sum; small ones in one row."""
+    rows = [
+        (one.name, one.bytes, f"{one.changes:,}", size(one.full_copy_bytes))
+        for one in found.channels[:top]
+        if one.bytes
+    ]
+    rest = found.channels[top:]
+    if any(one.bytes for one in rest):
+        others = plural(len(rest), "more channel")
+        rows.append((f"... {others} (--top)", sum([one.bytes for one in rest]), "", ""))
+    rows += [
+        (label, found.parts[name], "", "")
+        for name, label in _LABELS.items()
+        if found.parts.get(name)
+    ]
+    total = sum([count for _, count, *_ in rows])
+    return _sizes(("channel", "changes>", "full copies>"), rows, total)
+
+
+def _sizes(
+    columns: Sequence[str], rows: Sequence[tuple[str, int, str, str]], total: int = 0
+) -> Drawn:
+    """Return a table of names and bytes, with bars if there is room for them."""
+    room = width() - _NUMBERS
+    names = [shown(name) for name, *_ in rows]
+    most = max([count for _, count, *_ in rows], default=0)
+    longest = next((n for n in _BARS if n + max(map(cell_len, names), default=0) <= room), 0)
+    cells: list[Any] = [
+        (name, *others, size(count), bar(count, most, longest))
+        for name, (_, count, *others) in zip(names, rows, strict=True)
+    ]
+    if total:
+        cells.append(("total", "", "", size(total), text("")))
+    return table((*columns, "bytes>", ""), cells)
+
+
+# -- advise ------------------------------------------------------------------------------
+
+
+@command("threadkeep advise threads.db")
+def advise(session: Session, store: str | None = URL_ARGUMENT) -> None:
+    """Propose settings and commands, from the statistics. Changes nothing."""
+    url = session.url(store)
+    name = public_name(url)
+    word = '"$TK_URL"' if file_of(url) is None else shlex.quote(name)
+    with session.open(url, read_only=True) as saver, session.progress() as progress:
+        progress("reading threads", 0, 0)
+        found = advise_on(saver, url=word)
+    document = {"store": name, "advice": [asdict(one) for one in found]}
+    lines = [line for one in found for line in _advice_lines(one)]
+    if any(one.frees for one in found):
+        lines.append("Try commands with --dry-run first. What they free overlaps.")
+    session.print(document, *(lines or ["No advice: nothing stands out."]))
+
+
+def _advice_lines(one: Advice) -> Iterator[Drawn]:
+    frees = f" Frees about {size(one.frees)}." if one.frees else ""
+    yield text(f"{one.topic}: {one.text}{frees}", "bold")
+    yield f"  {one.command or one.code}"
+    if one.command and one.code:
+        yield f"  {one.code}"
+
+
+# -- monitor -----------------------------------------------------------------------------
 
 
 def _thresholds(
