@@ -200,7 +200,7 @@ def test_a_store_that_fails_is_tried_again(tmp_path: Path) -> None:
 
 def test_a_run_without_a_limit_says_so(run: Any) -> None:
     last = run("gc")[1][-1]
-    assert last.startswith("No limit was given: only threads with a policy")
+    assert last.startswith("No limit was given: checked only threads with a policy")
     assert not run("gc", "--keep-last", "5")[1][-1].startswith("No limit")
 
 

@@ -23,8 +23,8 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: as the shell passes them; None for the process's own.
 
     Returns:
-        The exit code. 0: success. 1: a problem was found, or there is nothing of that name.
-        2: the command failed. 130: interrupted. 141: the reader of the output has gone.
+        The exit code. 0: success. 1: a problem was found, or nothing has that name.
+        2: the command failed. 130: interrupted. 141: the reader of the output is gone.
     """
     words = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in words
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _secrets(words: Iterable[str]) -> Iterator[str]:
-    """Arguments that may hold a password, in whatever form: a usage error would repeat them."""
+    """Yield arguments that may hold a password, which a usage error would repeat."""
     for word in words:
         for part in (word, word.partition("=")[2]):
             if set(part) & set("@=") or "://" in part:

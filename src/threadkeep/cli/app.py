@@ -63,8 +63,8 @@ def command(
 ) -> Callable[[F], F]:
     """Add a command: a function of a session and of typer's parameters.
 
-    Its docstring is the help. It returns the exit code, or None for 0. The example also names it.
-    Each of `groups` is a function of options, whose result is the argument of that name.
+    Its docstring is the help. It returns the exit code, or None for 0. The example names it.
+    Each of `groups` is a function of options; its result is the argument of that name.
     """
     wanted = {"imports": imports, "raw": raw, "cold": cold, "url": url, "as_json": True}
     options = {name: _SHARED[name] for name, is_wanted in wanted.items() if is_wanted}
@@ -77,7 +77,7 @@ def command(
 
 
 def build() -> Any:
-    """Build the program of all commands. Its help is drawn with boxes only on a terminal."""
+    """Build the program of all commands. Only a terminal gets help with boxes."""
     drawn = "rich" if sys.stdout.isatty() else None
     app = typer.Typer(
         epilog="Use threadkeep COMMAND --help for the options and an example of a command.",
@@ -143,7 +143,7 @@ def _callback_parameters(found: _Command) -> list[Parameter]:
 
 
 def _flag(parameter: Parameter) -> str:
-    """Return how a parameter is called in the shell: its first flag, or the name of an argument."""
+    """Return the parameter's name in the shell: its first flag, or the name of the argument."""
     first, *_ = getattr(parameter.default, "param_decls", None) or [parameter.default.metavar]
     return str(first).partition("/")[0]
 
@@ -153,7 +153,7 @@ def _parameters(function: Callable[..., Any]) -> list[Parameter]:
 
 
 def _import(modules: Iterable[str] | None) -> None:
-    """Import the modules whose classes threads hold, and those of LangGraph's own."""
+    """Import the modules of the classes in threads, and LangGraph's own."""
     with suppress(ModuleNotFoundError):
         importlib.import_module("langgraph.types")
     for name in modules or ():
@@ -161,7 +161,7 @@ def _import(modules: Iterable[str] | None) -> None:
             sys.path.insert(0, "")  # the working directory, as for `python -m`
         try:
             importlib.import_module(name)
-        except Exception as error:  # a module of a program raises what it likes
+        except Exception as error:  # modules of users raise what they like
             raise InvalidArgumentError(
                 f"The module {name!r} cannot be imported: {type(error).__name__}: {error}.",
                 hint="Use its full name, in the folder where the program runs.",

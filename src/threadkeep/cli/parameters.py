@@ -25,10 +25,10 @@ _MAX_COMPLETIONS = 50
 
 
 def thread_ids(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete the id of a thread in a SQLite file. Servers are not asked: they may be far."""
+    """Complete a thread id from a SQLite file. Servers are not asked, as they may be slow."""
     try:
         return _ids(context.params.get("url"), incomplete)
-    except Exception:  # noqa: BLE001 - completion must never show a failure
+    except Exception:  # noqa: BLE001 - completion shows no errors
         return []
 
 
@@ -45,7 +45,7 @@ def _ids(option: str | None, prefix: str) -> list[str]:
 
 
 def option(names: str, help: str, default: Any = None, **more: Any) -> Any:
-    """Return an option by its names and that of its value: "--yes -y", or "--as NAME"."""
+    """Return an option; `names` has its flags and its value: "--yes -y", or "--as NAME"."""
     words = names.split()
     flags = [word for word in words if word.startswith("-")]
     metavar = next((word for word in words if word not in flags), None)
@@ -58,16 +58,16 @@ def flag(names: str, help: str) -> Any:
 
 
 def argument(name: str, help: str, default: Any = ..., **more: Any) -> Any:
-    """Return an argument of a command; one without a default is required."""
+    """Return an argument of a command; required if it has no default."""
     return typer.Argument(default, metavar=name, help=help, **more)
 
 
 def thread_argument(help: str, default: Any = ..., name: str = "THREAD") -> Any:
-    """Return an argument for ids of threads."""
+    """Return an argument for thread ids, which the shell completes."""
     return argument(name, help, default, autocompletion=thread_ids)
 
 
-STORE = "a URL for open_saver, or the path of a SQLite file"
+STORE = "a URL (sqlite:///, postgresql://, redis://), or the path of a SQLite file"
 
 URL = option("--url URL", f"Store: {STORE}. Default: TK_URL, else url in threadkeep.toml.")
 URL_ARGUMENT = argument("URL", "Store, same as --url.", None)
@@ -78,27 +78,27 @@ COLD = option(
 )
 AS_JSON = flag("--json", "Print one JSON document to stdout, and errors to stderr.")
 IMPORTS = option(
-    "--import MODULE", "Import this module first, for classes that the thread holds. Repeatable."
+    "--import MODULE", "Import this module first, for its classes in the thread. Repeatable."
 )
-RAW = flag("--raw", "Show objects of unknown classes as their stored parts.")
+RAW = flag("--raw", "Show objects of unknown classes by their stored fields.")
 THREAD = thread_argument("Thread id.")
 THREAD_IDS = thread_argument("Thread ids.")
 OPTIONAL_THREAD_IDS = thread_argument("Thread ids. Default: all.", None)
-NAMESPACE = option("--ns", "Namespace of a subgraph. Default: the graph itself.", "")
-CHECKPOINT = option("--checkpoint", "Checkpoint id. Default: the head.")
-WITH_TAGS = option("--tag", "Only threads with this tag. Repeatable.")
+NAMESPACE = option("--ns NAMESPACE", "Namespace of a subgraph. Default: the graph itself.", "")
+CHECKPOINT = option("--checkpoint ID", "Checkpoint id. Default: the head.")
+WITH_TAGS = option("--tag TAG", "Only threads with this tag. Repeatable.")
 WITH_METADATA = option(
     "--metadata KEY=VALUE", "Only threads with this metadata. VALUE is JSON, else text. Repeatable."
 )
 TTL = option(
     "--ttl TIME",
-    "Idle time after which gc deletes the thread, such as 30d or 12h; never to keep it.",
+    "Idle time after which gc deletes the thread, such as 30d or 12h. never: keep it.",
 )
 YES = flag("--yes -y", "Do not ask for confirmation.")
-DRY_RUN = flag("--dry-run", "Show what would be done, and exit.")
+DRY_RUN = flag("--dry-run", "Show the effect, and change nothing.")
 FULL = flag("--full", "Do not shorten the output.")
 PROGRAMS = option(
-    "--pg-bin FOLDER", "Folder of pg_dump and pg_restore. Default: TK_PG_BIN, else the PATH.", ""
+    "--pg-bin FOLDER", "Folder of pg_dump and pg_restore. Default: TK_PG_BIN, else PATH.", ""
 )
 
 # -- parsers -----------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def parse_positive(option: str, value: str) -> timedelta:
 
 
 def parse_time(option: str, value: str | None) -> datetime | timedelta | None:
-    """Parse an ISO time (UTC, if it names no time zone), or a time ago such as `7d`."""
+    """Parse an ISO time (UTC without a time zone), or a time ago such as `7d`."""
     if value is None:
         return None
     if _DURATION.fullmatch(value):

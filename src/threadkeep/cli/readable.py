@@ -79,7 +79,7 @@ class Message:
 
 
 def conversation(values: Mapping[str, Any], channel: str = "messages") -> list[Message] | None:
-    """Return the messages of a state; None if the channel holds no list."""
+    """Return the messages of a state; None if the channel is not a list."""
     found = values.get(channel)
     return [message(one) for one in found] if isinstance(found, list | tuple) else None
 
@@ -143,7 +143,7 @@ def _block(block: Any) -> str:
     return "" if kind in _CALLS else f"[{kind}]"
 
 
-_CALLS = ("tool_use", "tool_call", "function_call")  # these are among the message's tool calls
+_CALLS = ("tool_use", "tool_call", "function_call")  # (shown as the message's tool calls)
 
 # -- checkpoints -------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class Waiting:
 class CheckpointSummary:
     """Summary of a checkpoint, made without its graph.
 
-    `time` is ISO 8601. `next` names the nodes that are to run, `failed` the errors of tasks.
+    `time` is ISO 8601, `next` the nodes to run, `failed` the errors of tasks.
     """
 
     thread: str
@@ -210,7 +210,7 @@ _ROLES = {"human": "bold green", "user": "bold green", "ai": "bold cyan", "tool"
 
 
 def cut(value: str, *, full: bool) -> Padding:
-    """Indent a text. A long one is shortened, and says by how much."""
+    """Indent a text, shortened with a note if it is long."""
     shown = "\n".join(value[:_CHARACTERS].split("\n")[:_LINES])
     if not full and shown != value:
         value = f"{shown}\n... {plural(len(value) - len(shown), 'more character')} (--full)"

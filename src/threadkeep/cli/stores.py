@@ -31,7 +31,7 @@ _PREFIX = "TK_"
 
 
 class Settings(BaseSettings):
-    """Everything that can be configured."""
+    """All settings."""
 
     model_config = SettingsConfigDict(
         env_prefix=_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True
@@ -52,7 +52,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Read the environment first, then the file, and nothing else."""
+        """Read the environment first, then the file."""
         del init_settings, dotenv_settings, file_secret_settings
         return env_settings, TomlConfigSettingsSource(settings_cls, _config_file())
 
@@ -72,7 +72,7 @@ def settings() -> Settings:
 
 
 def _config_file() -> Path | None:
-    """Return TK_CONFIG's file, else that of the working directory, else the user's own, if any."""
+    """Return the file of TK_CONFIG, of the working directory, or of the user, if one exists."""
     named = os.environ.get("TK_CONFIG")
     if named:
         if not Path(named).is_file():
@@ -94,7 +94,7 @@ def _invalid_setting(error: ValidationError) -> InvalidArgumentError:
 
 
 def url_of(option: str | None, argument: str | None = None) -> str:
-    """Return the URL or path that a command was given, else the configured one."""
+    """Return the URL or path of a command, else the configured one."""
     if option and argument:
         raise InvalidArgumentError("The store is given twice.", hint="Leave out --url.")
     url = option or argument or settings().url
@@ -107,7 +107,7 @@ def url_of(option: str | None, argument: str | None = None) -> str:
 
 
 def open_existing(url: str, cold: str | None = None, *, read_only: bool = False) -> Saver:
-    """Open an existing store; with `read_only` a SQLite file is left as it is."""
+    """Open an existing store; `read_only` leaves a SQLite file unchanged."""
     path, cold = file_of(url), cold or settings().cold
     if path is None:
         return open_saver(url, cold=cold)
@@ -118,10 +118,10 @@ def open_existing(url: str, cold: str | None = None, *, read_only: bool = False)
 
 
 def open_target(url: str, *, dry_run: bool = False) -> Saver:
-    """Open a store to put threads into. A `sqlite:///` URL creates a missing file.
+    """Open a store to write to. A `sqlite:///` URL creates a missing file.
 
-    A plain path has to exist: it may be any word that was mistyped. In a dry run, an empty store
-    takes the place of a missing file.
+    A plain path must exist, as it may be mistyped. A dry run uses an empty store in place of a
+    missing file.
     """
     path = file_of(url)
     if path is not None and "://" not in url:
@@ -137,7 +137,7 @@ def check_exists(url: str, hint: str = "Use the path or URL of an existing store
     """Check that the SQLite file of a store exists."""
     path = file_of(url)
     if path is not None and not Path(path).exists():
-        # (a word that is no path may be a URL with a password, without its scheme)
+        # (the word may be a URL with a password, without its scheme)
         name = "" if set(path) & set("@=") else f" {path}"
         raise OpenError(f"There is no file{name}.", hint=hint)
 

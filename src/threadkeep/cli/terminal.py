@@ -1,9 +1,9 @@
 """Output of the commands: results on stdout, everything else on stderr.
 
-Invariants: nothing else in the package prints; output that goes to no terminal has neither colours
-nor box drawing; nothing that a thread holds can control a terminal.
+Invariants: nothing else in the package prints; only a terminal gets colours and boxes; a thread's
+contents cannot control the terminal.
 
-Strings and cells of tables are escaped where they are printed; what has a style is made by `text`.
+Strings and table cells are escaped when printed. `text` escapes and styles.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from threadkeep.errors import InvalidArgumentError
 from threadkeep.threads import ThreadInfo
 
 Drawn: TypeAlias = RenderableType | None
-"""What is printed; None is nothing."""
+"""Something to print; None prints nothing."""
 
 _READER_GONE = 141  # as shells have it: 128 and the number of SIGPIPE
 _UNLIMITED = 10_000  # columns: lines that go to no terminal are not wrapped
@@ -57,7 +57,7 @@ class Output:
         self.as_json = as_json
 
     def print(self, document: Any, *drawn: Drawn) -> None:
-        """Print the result: as the JSON document, or drawn, without what is None."""
+        """Print the result as a JSON document, or drawn."""
         if self.as_json:
             write(json.dumps(document, default=str), sys.stdout)
         else:
@@ -89,11 +89,11 @@ class Output:
             yield update
 
     def watch(self, draw: Callable[[], Iterable[Drawn]], seconds: float) -> None:
-        """Show on the whole terminal what `draw` returns, anew at an interval until interrupted."""
+        """Show the result of `draw` on the whole terminal; refresh it until interrupted."""
         console = _console(sys.stdout)
         if not console.is_terminal or console.is_dumb_terminal:
             raise InvalidArgumentError(
-                "There is no terminal to watch.", hint="Use --watch --json, or leave --watch out."
+                "--watch needs a terminal.", hint="Use --watch --json, or leave --watch out."
             )
         timer = threading.Event()
         with (
@@ -106,7 +106,7 @@ class Output:
                 timer.wait(seconds)
 
     def confirm(self, verb: str, question: str, *shown: Drawn) -> None:
-        """Ask at the terminal before something is removed."""
+        """Ask for confirmation at the terminal."""
         preview = ", or --dry-run to preview" if shown else ""
         done = f"{verb.removesuffix('e')}ed"
         if self.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -124,12 +124,12 @@ def skipped_lines(skipped: Mapping[str, str]) -> Iterator[str]:
     for thread, reason in skipped.items():
         yield f"Skipped {thread}: {reason}"
     if skipped:
-        yield "`threadkeep check` says what is damaged, `threadkeep repair` puts it right."
+        yield "threadkeep check lists the damage, threadkeep repair removes it."
 
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """End on SIGTERM as on Ctrl-C, which leaves everything in order."""
+    """End on SIGTERM as on Ctrl-C, with all cleanup."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -196,23 +196,23 @@ _BLOCKS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 
 
 def text(value: Any, style: str = "") -> Text:
-    """Return printable text of what a store holds."""
+    """Return a value from a store as printable text."""
     return Text(clean(str(value)), style)
 
 
 def line(*parts: tuple[str, str] | str) -> Text:
-    """Return a line of texts, each with a style or without; empty ones are left out."""
+    """Join texts, each with or without a style, to a line; skip empty ones."""
     styled = [(part, "") if isinstance(part, str) else part for part in parts]
     return Text("  ").join([text(what, style) for what, style in styled if what])
 
 
-_FOLDED = ("", "metadata", "tags", "value")  # columns of any length; others are never broken
+_FOLDED = ("", "metadata", "tags", "value")  # columns that may be folded; others are never broken
 
-_FOLD, _GAP = 10, 3  # columns that such a column takes at least, and that divide two
+_FOLD, _GAP = 10, 3  # least width of a folded column, and the gap between columns
 
 
 class _Fitting:
-    """A table; where its columns do not fit beside each other, its rows as lines."""
+    """Table that prints its rows as lines if its columns do not fit the width."""
 
     def __init__(self, columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
         self._columns, self._rows = columns, rows
@@ -253,7 +253,7 @@ def table(
 ) -> RenderableType | None:
     """Return a table, or None if it has no rows; columns whose names end in `>` hold numbers.
 
-    Ids and times are never broken: where they do not fit, each row becomes some lines.
+    Ids and times are never broken: if they do not fit, each row becomes several lines.
     """
     return _Fitting(columns, [[*map(_cell, row)] for row in rows]) if rows else None
 
@@ -271,12 +271,12 @@ def bar(part: float, whole: float, longest: int) -> Text:
 
 
 def width() -> int:
-    """Return the columns of the terminal; of another output those of a wide one."""
+    """Return the width of the terminal; 100 without one."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDE
 
 
 def columns(counts: Sequence[int]) -> Text:
-    """Return a chart with a column for each count, the greatest at its left side."""
+    """Return a chart with a column for each count; the label is the greatest."""
     most, is_terminal = max(counts, default=0), sys.stdout.isatty()
     blocks = _BLOCKS if is_terminal else " #"
     steps = len(blocks) - 1
@@ -316,7 +316,7 @@ _AGES = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("min", timedelta(
 
 
 def print_thread(output: Output, thread: ThreadInfo) -> None:
-    """Print a thread: the result of a command that changes one."""
+    """Print a thread as the result of a command."""
     output.print({"thread": thread.as_json()}, thread_line(thread))
 
 
@@ -359,7 +359,7 @@ def _ago(thread: ThreadInfo) -> str:
 
 
 def _duration(length: timedelta) -> str:
-    """Return a length of time in the largest unit of which there are two, or in seconds."""
+    """Return a length of time in the largest unit that fits at least twice, else in seconds."""
     for name, unit in _AGES:
         if length >= 2 * unit:
             return f"{length // unit} {name}"

@@ -46,8 +46,8 @@ def merge(
     into: str = thread_argument("Thread that it was forked from.", name="INTO"),
     *,
     strategy: Side | None = option(
-        "--strategy",
-        "Resolve conflicts with the fork's values (theirs) or with the other's (ours)."
+        "--strategy theirs|ours",
+        "Resolve conflicts: theirs takes the fork's values, ours keeps those of INTO."
         " For a function or a graph's reducers, use saver.threads.merge_fork in Python.",
     ),
     dry_run: bool = DRY_RUN,
@@ -71,7 +71,7 @@ def merge(
 def _merge(
     saver: Saver, fork: str, into: str, strategy: Side | None, *, dry_run: bool
 ) -> MergeReport:
-    """Merge, or return what a merge without conflicts would take."""
+    """Merge; on conflicts, return the report of a dry run."""
     try:
         return saver.threads.merge_fork(fork, into, strategy, dry_run=dry_run)
     except MergeConflictError:
@@ -106,9 +106,11 @@ def branches(
     session: Session,
     thread: str = THREAD,
     *,
-    namespace: str = option("--ns", "Namespace. Default: that of the graph itself.", ""),
+    namespace: str = option(
+        "--ns NAMESPACE", "Namespace of a subgraph. Default: the graph itself.", ""
+    ),
 ) -> None:
-    """List the tips of a thread's branches, and where they fork."""
+    """List a thread's branches: their tips, and where they fork."""
     with session.open_to_read() as saver:
         tree = saver.threads.branches(thread, namespace)
     tips = {id: _tip(tree, id) for id in reversed(tree.tips)}
@@ -176,9 +178,9 @@ def history(
     session: Session,
     thread: str = THREAD,
     *,
-    limit: int = option("--limit", "Show the newest N.", 50, min=1),
+    limit: int = option("--limit N", "Show the newest N.", 50, min=1),
     namespace: str | None = option(
-        "--ns", 'Only this namespace; "" for the graph itself. Default: all.'
+        "--ns NAMESPACE", 'Only this namespace; "" for the graph itself. Default: all.'
     ),
 ) -> None:
     """Draw a thread's checkpoints as a tree."""
@@ -225,7 +227,7 @@ def draw(trees: Iterable[Branches], shown: Collection[Spot]) -> list[Tree]:
     branches: dict[Spot, Tree] = {}
     for tree in sorted(trees, key=lambda tree: (len(tree.ns), tree.ns)):
         main = _main_children(tree, shown)
-        for id, one in tree.checkpoints.items():  # (each is behind its parent)
+        for id, one in tree.checkpoints.items():  # (parents come first)
             spot, above = (tree.ns, id), (tree.ns, one.visible_parent or "")
             if spot not in shown:
                 continue
@@ -253,7 +255,7 @@ def _main_children(tree: Branches, shown: Collection[Spot]) -> set[str]:
 
 
 def _begin(one: BranchCheckpoint, ns: str, nodes: Mapping[Spot, Tree], drawn: list[Tree]) -> Tree:
-    """Begin a branch at the step in which a subgraph ran, or else a tree of its own."""
+    """Begin a branch at the step in which a subgraph ran, else a new tree."""
     outer = nodes.get(_outer(ns, one))
     if outer is not None:
         return outer.add(text(f"namespace {ns}", "blue"))

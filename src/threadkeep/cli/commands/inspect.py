@@ -87,7 +87,7 @@ def _read(saver: Saver, thread: str, namespace: str, checkpoint: str | None) -> 
 
 
 def _namespaces(saver: Saver, thread: str) -> list[str]:
-    """Return the namespaces of a thread that has none of the graph itself, such as a session."""
+    """Return the namespaces of a thread without a graph of its own, such as a session."""
     with suppress(NotFoundError):
         names = saver.threads.branches_by_ns(thread)
         return [name for name in names if not name.startswith(OWN_NS)]
@@ -119,7 +119,7 @@ def show(
     last: int | None = option("--last N", "Show only the newest N messages.", min=1),
     full: bool = FULL,
 ) -> None:
-    """Show a thread's conversation, other channels, interrupts and partial output."""
+    """Show a thread's conversation, channels and interrupts."""
     with session.open_to_read() as saver:
         found = _read(saver, thread, namespace, checkpoint)
         info = saver.threads.get(thread)
@@ -160,7 +160,7 @@ def _shown(messages: list[Message], last: int | None, *, full: bool) -> Iterator
 
 
 def _layer_lines(thread: str, layers: Sequence[Layer], *, full: bool) -> Iterator[RenderableType]:
-    """Yield what layered memory has beside the messages in full."""
+    """Yield lines about older messages of layered memory."""
     if layers:
         count = plural(sum(one.messages for one in layers), "older message")
         yield ""
@@ -203,12 +203,12 @@ def state(
     session: Session,
     thread: str = THREAD,
     *,
-    channel: list[str] | None = option("--channel", "Only this channel. Repeatable."),
+    channel: list[str] | None = option("--channel NAME", "Only this channel. Repeatable."),
     checkpoint: str | None = CHECKPOINT,
     namespace: str = NAMESPACE,
     full: bool = FULL,
 ) -> None:
-    """Show the values of channels as JSON, which loses their types."""
+    """Show the values of channels as JSON."""
     with session.open_to_read() as saver:
         found = _read(saver, thread, namespace, checkpoint)
     head, values = summarize(found), found.checkpoint["channel_values"]
@@ -233,11 +233,11 @@ def versions(
     thread: str = THREAD,
     channel: str = argument("CHANNEL", "Channel name."),
     *,
-    limit: int = option("--limit", "Show the newest N.", 10, min=1),
+    limit: int = option("--limit N", "Show the newest N.", 10, min=1),
     checkpoint: str | None = CHECKPOINT,
     namespace: str = NAMESPACE,
 ) -> None:
-    """List versions of a channel, up to the head or to a checkpoint."""
+    """List the versions of a channel."""
     with session.open_to_read() as saver:
         found = saver.threads.versions(
             thread, channel, namespace, limit + 1, checkpoint_id=checkpoint
@@ -303,7 +303,7 @@ def diff(
     """Show what changed between two checkpoints."""
     if before is None and other is None:
         raise InvalidArgumentError(
-            "There is nothing to compare the head with.",
+            "Nothing to compare the head with.",
             hint="Use a checkpoint id (see threadkeep history), or --other THREAD.",
         )
     both = _config(thread, namespace, before), _config(other or thread, namespace, after)
@@ -327,15 +327,15 @@ def _diff_style(line: str) -> str:
 
 
 def _layered(saver: Saver, channel: str) -> LayeredCheckpointSaver:
-    """Return what reads a thread's layers; it writes nothing, and is not to be closed."""
+    """Return a reader of a thread's layers. It writes nothing, and needs no `close`."""
     return LayeredCheckpointSaver(saver, channel=channel, index=ScanIndex())
 
 
 def older_layers(saver: Saver, found: CheckpointTuple) -> list[Layer]:
-    """Return the layers of older messages beside those that a checkpoint has in full."""
+    """Return the layers of older messages, which the checkpoint does not hold in full."""
     if _CHANNEL not in found.checkpoint["channel_values"]:
         return []
-    with suppress(InvalidArgumentError, NotFoundError):  # (its values are no messages)
+    with suppress(InvalidArgumentError, NotFoundError):  # (the channel holds no messages)
         layers = _layered(saver, _CHANNEL).layers(found.config)
         return [one for one in layers if one.layer != "full"]
     return []
@@ -355,16 +355,16 @@ def messages(
     thread: str = THREAD,
     *,
     search: str | None = option("--search WORDS", "Only archived messages with all these words."),
-    channel: str = option("--channel", "Channel of the messages.", _CHANNEL),
+    channel: str = option("--channel NAME", "Channel of the messages.", _CHANNEL),
     last: int | None = option("--last N", "Only the newest N.", min=1),
     full: bool = FULL,
 ) -> None:
-    """Show archived messages of layered memory, as they were written, or search them."""
+    """Show or search archived messages of layered memory."""
     with session.open_to_read() as saver:
         if saver.get_tuple({"configurable": {"thread_id": thread}}) is None:
             raise not_found(CheckpointRef(thread, "", None))
         found: list[ArchivedMessage] = []
-        with suppress(InvalidArgumentError, NotFoundError):  # (its values are no messages)
+        with suppress(InvalidArgumentError, NotFoundError):  # (the channel holds no messages)
             found = _layered(saver, channel).search_messages(thread, query=search)
     found.sort(key=lambda one: one.position)
     shown = found[-last:] if last else found
@@ -398,7 +398,7 @@ def partial(
     discard: bool = flag("--discard", "Discard the output of pending streams."),
     full: bool = FULL,
 ) -> None:
-    """Show the output of streams that did not end, or discard it."""
+    """Show or discard the output of unfinished streams."""
     with session.open() if discard else session.open_to_read() as saver:
         found = [one for one in saver.partial(thread) if stream in (None, one.id)]
         if not found:
@@ -420,7 +420,7 @@ def partial(
 
 
 def stream_document(one: PartialStream) -> dict[str, Any]:
-    """Return a stream as JSON; its messages as `show` has them."""
+    """Return a stream as JSON, with messages as in `show`."""
     return {
         "id": one.id,
         "status": one.status,

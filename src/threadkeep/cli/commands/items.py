@@ -33,7 +33,7 @@ _WIDTH = 60  # characters of a value in a list
 
 @contextmanager
 def _opened(session: Session, *, read_only: bool) -> Iterator[Store | None]:
-    """Open the store's items; None if a file that is only read has none."""
+    """Open the store's items; None if a read-only file has no tables for them."""
     with session.open(read_only=read_only) as saver:
         try:
             store = Store(saver.backend)
@@ -55,7 +55,7 @@ def items(
     ),
     key: str | None = argument("KEY", "Only this item, in full.", None),
     *,
-    limit: int = option("--limit", "List the first N.", 50, min=1),
+    limit: int = option("--limit N", "List the first N.", 50, min=1),
     delete: bool = flag("--delete", "Delete the item."),
     export: Path | None = option("--export FILE", "Write the items to a file, for import_items."),
     yes: bool = YES,
@@ -165,7 +165,7 @@ def cache(
 ) -> None:
     """Show the size of the cache of node results, or clear it."""
     if clear and not yes:
-        session.confirm("clear", "Clear the cache? Results are computed again.")
+        session.confirm("clear", "Clear the cache? Nodes will compute their results again.")
     with session.open(read_only=not clear) as saver:
         used = store_of(saver).run(call("item_usage", round(time() * 1e6)))
         if clear:

@@ -55,12 +55,12 @@ def stats(
     session: Session,
     store: str | None = URL_ARGUMENT,
     *,
-    top: int = option("--top", "Show N channels, and N threads (at most 10).", 10, min=1),
-    exact: bool = flag("--exact", "Count the parts of every thread. Reads the whole store."),
-    watch: bool = flag("--watch", "Show them anew until interrupted, with rates."),
+    top: int = option("--top N", "Show N channels, and N threads (at most 10).", 10, min=1),
+    exact: bool = flag("--exact", "Read every thread instead of a sample."),
+    watch: bool = flag("--watch", "Refresh until interrupted, and show rates."),
     every: str = option("--every TIME", "Interval of --watch, such as 10s.", "2s"),
 ) -> None:
-    """Show statistics: totals, growth, the largest and busiest threads, channels."""
+    """Show totals, growth, and the largest threads and channels."""
     url = session.url(store)
     seconds = min(parse_positive("--every", every).total_seconds(), threading.TIMEOUT_MAX)
     name = public_name(url)
@@ -83,7 +83,7 @@ def _looks(session: Session, url: str, *, exact: bool) -> Iterator[tuple[Stats, 
     """Yield statistics, each with those before."""
     before = None
     while True:
-        # (a file opened to be read alone would show no later saves)
+        # (opened each time: a file that is open read-only shows no later saves)
         with session.open(url, read_only=True) as saver:
             found = saver.stats(exact=exact)
         yield found, before
@@ -113,9 +113,9 @@ def _lines(
 
 
 def _fitting(name: str, found: Stats, before: Stats | None, top: int) -> list[Drawn]:
-    """Return the lines without empty ones, and with as many rows as the terminal has room for.
+    """Return the lines that fit the terminal, without empty ones.
 
-    A small terminal shows neither the chart nor the busiest threads.
+    A small terminal shows no chart and no busiest threads.
     """
     room = (shutil.get_terminal_size().lines - _OTHER_LINES) // _TABLES
     lines = _lines(name, found, before, min(top, max(room, 1)), is_small=room < 1)
@@ -123,7 +123,7 @@ def _fitting(name: str, found: Stats, before: Stats | None, top: int) -> list[Dr
 
 
 def _chart(hours: Sequence[int]) -> Iterator[Drawn]:
-    """Yield a chart of the checkpoints of each hour, if there are any."""
+    """Yield a chart of the checkpoints of each hour; nothing without checkpoints."""
     if any(hours):
         yield columns(hours)
         yield " " * (len(f"{max(hours):,}") + 1) + _AXIS
@@ -187,7 +187,7 @@ def _sizes(
 
 @command("threadkeep advise threads.db")
 def advise(session: Session, store: str | None = URL_ARGUMENT) -> None:
-    """Propose settings and commands, from the statistics. Changes nothing."""
+    """Propose settings and commands from the statistics."""
     url = session.url(store)
     name = public_name(url)
     word = '"$TK_URL"' if file_of(url) is None else shlex.quote(name)
@@ -215,10 +215,10 @@ def _advice_lines(one: Advice) -> Iterator[Drawn]:
 def _thresholds(
     *,
     max_latency_ms: float = option(
-        "--max-latency-ms", "Limit of the 95th percentile. 0: none.", 1000.0, min=0
+        "--max-latency-ms MS", "Limit of the 95th percentile. 0: none.", 1000.0, min=0
     ),
     max_error_rate: float = option(
-        "--max-error-rate", "Limit of failures, 0 to 1. 1: none.", 0.05, min=0
+        "--max-error-rate RATE", "Limit of failures, 0 to 1. 1: none.", 0.05, min=0
     ),
     max_thread_bytes: str | None = option(
         "--max-thread-bytes SIZE", "Limit of a thread, such as 10MB. Default: none."
@@ -243,14 +243,17 @@ def monitor(
     interval: str = option("--interval TIME", "Time between two measurements, such as 60s.", "60s"),
     alert: list[str] | None = option(
         "--alert URL",
-        "Send alerts to this URL of apprise. Repeatable. Default: TK_ALERTS (JSON), else alerts in"
+        "Send alerts to this apprise URL. Repeatable. Default: TK_ALERTS (JSON), else alerts in"
         " threadkeep.toml.",
     ),
     listen: str = option("--listen HOST:PORT", "Serve /healthz and /metrics.", "127.0.0.1:9464"),
     once: bool = flag("--once", "Measure once, and exit. Exit code 1: unhealthy, or an alert."),
     thresholds: Thresholds,
 ) -> int:
-    """Measure a store until SIGTERM or Ctrl-C; serve its health and metrics."""
+    """Measure a store, send alerts, and serve health and metrics.
+
+    Runs until SIGTERM or Ctrl-C.
+    """
     with extra("The monitor", "monitor"):
         from prometheus_client import CollectorRegistry  # noqa: PLC0415 - an extra
     from threadkeep.monitor.service import serve  # noqa: PLC0415 - likewise
@@ -266,7 +269,7 @@ def monitor(
         if session.as_json or sys.stdout.isatty():
             try:
                 session.print(found.as_json(), _line(found))
-            except typer.Exit as error:  # (nobody reads the output any more)
+            except typer.Exit as error:  # (the reader of the output is gone)
                 codes.put(error.exit_code)
 
     with session.open(url) as saver:

@@ -54,9 +54,9 @@ def export(
     tag: list[str] | None = WITH_TAGS,
     metadata: list[str] | None = WITH_METADATA,
 ) -> int:
-    """Export threads to a bundle, a file for any kind of store. Programs may keep running.
+    """Export threads to a bundle, a file for any kind of store.
 
-    Exit code 1: damaged threads were skipped.
+    Programs may keep running. Exit code 1: damaged threads were skipped.
     """
     *threads, file = places
     filters: Filters = {
@@ -96,7 +96,7 @@ def import_bundle(
     file: Path = argument("FILE", "Bundle."),
     *,
     name: str | None = option("--as NAME", "New thread id, for a bundle of one thread."),
-    replace: bool = flag("--replace", "Replace threads that differ, and lose their data."),
+    replace: bool = flag("--replace", "Replace threads that differ. Their data is lost."),
     dry_run: bool = DRY_RUN,
 ) -> None:
     """Import the threads of a bundle. Run it again to finish an interrupted import."""
@@ -134,17 +134,17 @@ def adopt(
     ),
     *,
     replace: bool = flag("--replace", "Resolve conflicts: replace the threads here."),
-    as_fork: bool = flag("--as-fork", "Resolve conflicts: adopt into forks, THREAD-adopted."),
+    as_fork: bool = flag("--as-fork", "Resolve conflicts: adopt into forks named THREAD-adopted."),
     dry_run: bool = DRY_RUN,
-    verify: bool = flag("--verify", "Compare each checkpoint as both savers return it."),
+    verify: bool = flag("--verify", "Compare each checkpoint as both savers load it."),
     key_file: Path | None = option(
         "--key-file FILE",
         f"Key of encrypted values (LANGGRAPH_AES_KEY). Default: the value of {_KEY}.",
     ),
 ) -> int:
-    """Adopt threads of LangGraph's own savers. Exit code 1: there are conflicts.
+    """Copy threads from LangGraph's own savers. Exit code 1: conflicts.
 
-    Run it again to adopt what came since, or to finish an interrupted run.
+    Run it again to adopt new checkpoints, or to finish an interrupted run.
     """
     words = places or []
     target, threads = words[:1], words[1:]
@@ -169,7 +169,7 @@ def adopt(
 
 
 def _read_key(file: Path | None) -> bytes | None:
-    """Read the key, without a line end that makes it too long."""
+    """Read the key, without a trailing line break."""
     if file is None:
         return os.fsencode(os.environ.get(_KEY, "")) or None
     with file_errors(file):
@@ -196,7 +196,7 @@ def _adopt_lines(done: AdoptReport, *, dry_run: bool) -> Iterator[Drawn]:
 
 # -- mirror ------------------------------------------------------------------------------
 
-_ROWS = 20  # shown, beside the conflicts
+_ROWS = 20  # shown, besides conflicts
 
 
 @command("threadkeep mirror threads.db postgresql://agent@db/app --dry-run", url=False)
@@ -211,9 +211,10 @@ def mirror(
     dry_run: bool = DRY_RUN,
     full: bool = FULL,
 ) -> int:
-    """Copy to B what it lacks of A's threads. Exit code 1: conflicts, or damaged threads.
+    """Copy new and changed threads from A to B.
 
-    Run it again to copy what came since, or to finish an interrupted run.
+    Exit code 1: conflicts, or damaged threads. Run it again to copy new checkpoints, or to finish
+    an interrupted run.
     """
     if is_same(a, b):
         raise InvalidArgumentError("A and B are the same store.", hint="Use two stores.")
@@ -234,7 +235,7 @@ def mirror(
 
 _NOTES = {
     "archived": "It is archived in A. To include it, add its id.",
-    "newer": "B has more of it, or it was deleted in A (--delete).",
+    "newer": "B has more checkpoints, or it was deleted in A (--delete).",
 }
 
 

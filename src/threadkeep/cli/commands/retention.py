@@ -53,7 +53,7 @@ def _repeat(session: Session, once: Callable[[], int], every: str | None) -> int
 
 
 def _configured(table: str, options: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Return the options, and the configuration's table where they are None."""
+    """Return the options; those that are None come from the configuration."""
     keys = dict(getattr(settings(), table) or {})
     unknown = sorted(keys.keys() - set(known))
     if unknown:
@@ -80,7 +80,7 @@ def archive(
     idle: str | None = option("--idle TIME", "All threads idle for this long: 30d, 12h."),
     dry_run: bool = DRY_RUN,
 ) -> None:
-    """Move threads into the cold store. Reading one restores it."""
+    """Move threads into the cold store. Reading a thread restores it."""
     if bool(threads) == bool(idle):
         raise InvalidArgumentError("Use either thread ids or --idle.")
     done: list[ThreadInfo] = []
@@ -138,10 +138,10 @@ def _limits(
     max_count: int | None = option("--max-count N", "Keep at most N threads."),
     keep_tagged: bool | None = option(
         "--keep-tagged/--drop-tagged",
-        "Let tags protect: a checkpoint, or a thread from --ttl and --max-count.",
+        "Protect tagged checkpoints, and tagged threads from --ttl and --max-count.",
     ),
 ) -> Retention:
-    """Return the policy of these options, and of the configuration for all others."""
+    """Return the policy of these options and of the configuration."""
     options: dict[str, Any] = {
         "keep": keep,
         "keep_last": keep_last,
@@ -156,7 +156,7 @@ def _limits(
 
 
 def policy_of(options: Mapping[str, Any]) -> Retention:
-    """Return the policy of these options, and of the configuration where they are None."""
+    """Return the policy; options that are None come from the configuration."""
     keys = _configured("retention", options, {field.name for field in fields(Retention)})
     return Retention(**keys)
 
@@ -174,7 +174,7 @@ def gc(
 ) -> int:
     """Remove checkpoints and threads by a retention policy.
 
-    Limits that are not given come from the table retention of threadkeep.toml.
+    Other limits come from the table retention of threadkeep.toml.
     """
     url = session.url(store)
     return _repeat(session, lambda: _collect(session, url, limits, None, dry_run=dry_run), every)
@@ -190,14 +190,14 @@ def prune(
 ) -> int:
     """Remove older checkpoints of threads.
 
-    Pinned threads are left alone, and so are checkpoints that have a pin or a tag.
+    Keeps pinned threads, and checkpoints with a pin or a tag.
     """
     limits = Retention(keep_last=keep_last)
     return _collect(session, session.url(), limits, threads, dry_run=dry_run)
 
 
 _NO_LIMIT = (
-    "No limit was given: only threads with a policy or a time to live of their own were looked at."
+    "No limit was given: checked only threads with a policy or a time to live of their own."
     " See threadkeep gc --help."
 )
 
@@ -249,9 +249,9 @@ def tier(
     threads: list[str] | None = OPTIONAL_THREAD_IDS,
     *,
     warm: str | None = option("--warm TIME", "Leave threads used within this time. Default: 1d."),
-    archive: bool | None = option("--archive/--no-archive", "Archive idle threads, or not."),
+    archive: bool | None = option("--archive/--no-archive", "Archive idle threads or not."),
     offload: bool | None = option(
-        "--offload/--no-offload", "Offload old values of others, or not."
+        "--offload/--no-offload", "Offload old values of other threads or not."
     ),
     offload_over: int | None = option(
         "--offload-over N", "Offload values over N bytes. Default: 65536."
@@ -261,7 +261,7 @@ def tier(
 ) -> int:
     """Move idle threads and old values into the cold store.
 
-    Options that are not given come from the table tiering of threadkeep.toml.
+    Other options come from the table tiering of threadkeep.toml.
     """
     options = {"warm": warm, "archive": archive, "offload": offload, "offload_over": offload_over}
     tiering = _tiering(options)
@@ -271,7 +271,7 @@ def tier(
 
 
 def _tiering(options: Mapping[str, Any]) -> Tiering:
-    """Return the tiering of these options, and of the configuration where they are None."""
+    """Return the tiering; options that are None come from the configuration."""
     keys = _configured("tiering", options, options)
     warm = WarmTier(max_age=keys["warm"]) if "warm" in keys else WarmTier()
     cold = {name: keys[name] for name in ("archive", "offload_over") if name in keys}

@@ -16,7 +16,6 @@ from threadkeep.cli.parameters import (
     DRY_RUN,
     OPTIONAL_THREAD_IDS,
     PROGRAMS,
-    STORE,
     URL_ARGUMENT,
     argument,
     flag,
@@ -43,7 +42,7 @@ def check(session: Session, store: str | None = URL_ARGUMENT) -> int:
     with session.progress() as progress:
         report = _check(session, url, progress)
         if not report.ok and _stamps(url) != before:
-            # Another process wrote meanwhile, and what was read may be of two states.
+            # Another process wrote meanwhile, so the check may have read two states.
             report = _check(session, url, progress)
     document = {"store": public_name(url), "ok": report.ok, **asdict(report)}
     lines = [f"{finding.kind}: {finding}" for finding in report.findings]
@@ -60,7 +59,7 @@ def _checked(threads: int) -> str:
 
 
 def _check(session: Session, url: str, progress: Progress) -> CheckReport:
-    """Check a store; a file too damaged to be opened is one finding."""
+    """Check a store; a file too damaged to open is one finding."""
     try:
         with session.open(url, read_only=True) as saver:
             return saver.check(progress)
@@ -69,7 +68,7 @@ def _check(session: Session, url: str, progress: Progress) -> CheckReport:
 
 
 def _stamps(url: str) -> list[tuple[int, int] | None]:
-    """Return sizes and times of a SQLite file and its WAL, which change when it is written."""
+    """Return sizes and times of a SQLite file and its WAL; every write changes them."""
     path = file_of(url)
     files = [] if path is None else [Path(path), Path(f"{path}-wal")]
     stats = [file.stat() if file.exists() else None for file in files]
@@ -86,12 +85,12 @@ def repair(
     *,
     quarantine: Path | None = option(
         "--quarantine FILE",
-        "File for the removed data. Default: quarantine-TIME.tkq, beside a SQLite file,"
+        "File for the removed data. Default: quarantine-TIME.tkq, in the folder of a SQLite file,"
         " else in this folder.",
     ),
     dry_run: bool = DRY_RUN,
 ) -> int:
-    """Move unreadable data into a file. Exit code 1: problems are left."""
+    """Move unreadable data into a file. Exit code 1: problems remain."""
     url = session.url()
     file = quarantine or _quarantine_file(file_of(url))
     with session.open(url) as saver, session.progress() as progress:
@@ -161,11 +160,11 @@ def backup(
     session: Session,
     places: list[str] = argument(
         "[STORE] FILE",
-        f"STORE: same as --url ({STORE}). FILE: backup to write. An existing backup is replaced.",
+        "STORE: same as --url. FILE: backup to write. An existing backup is replaced.",
     ),
     *,
     form: backups.Format | None = option(
-        "--format",
+        "--format native|bundle",
         "native: the database's own format. bundle: a file for any kind of store."
         " Default: native if there is one, and FILE does not end in .tkb.",
     ),
@@ -212,10 +211,10 @@ def restore(
     store: str | None = URL_ARGUMENT,
     *,
     thread: str | None = option(
-        "--thread", "Restore this archived thread instead.", autocompletion=thread_ids
+        "--thread THREAD", "Restore this archived thread instead.", autocompletion=thread_ids
     ),
     replace: bool = flag(
-        "--replace", "Replace the whole store; from a bundle, only the threads that it holds."
+        "--replace", "Replace the whole store, or from a bundle only its threads."
     ),
     pg_bin: str = PROGRAMS,
 ) -> None:
@@ -238,7 +237,7 @@ def restore(
 
 @command("threadkeep migrate postgresql://owner@localhost/app?schema=agents")
 def migrate(session: Session, store: str | None = URL_ARGUMENT) -> None:
-    """Create the tables of a database, or update them."""
+    """Create or update the tables of a database."""
     url = session.url(store)
     path = file_of(url)
     is_new = path is not None and not Path(path).exists()

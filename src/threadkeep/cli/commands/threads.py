@@ -39,7 +39,7 @@ _METADATA = option("--metadata KEY=VALUE", "VALUE is JSON, else text. Repeatable
 def _filters(  # noqa: PLR0913 - they are given by name
     *,
     state: list[str] | None = option(
-        "--state",
+        "--state STATE",
         f"Only threads in this state: {_STATES}. Repeatable. Default: all but deleted.",
     ),
     tag: list[str] | None = WITH_TAGS,
@@ -49,7 +49,7 @@ def _filters(  # noqa: PLR0913 - they are given by name
     updated_after: str | None = option("--updated-after WHEN", "Updated after this time."),
     updated_before: str | None = option("--updated-before WHEN", "Not updated since this time."),
     has_interrupt: bool | None = option(
-        "--has-interrupt/--no-interrupt", "With or without an interrupt that waits."
+        "--has-interrupt/--no-interrupt", "With or without an unanswered interrupt."
     ),
     pinned: bool | None = option("--pinned/--not-pinned", "Pinned or not."),
     min_bytes: str | None = option("--min-bytes BYTES", "At least this size: 10MB."),
@@ -81,19 +81,21 @@ def threads(
     *,
     filters: dict[str, Any],
     order: str = option(
-        "--order",
+        "--order FIELD",
         "Sort by updated_at, created_at, bytes or thread; - reverses: -bytes.",
         "-updated_at",
     ),
-    limit: int = option("--limit", "Threads per page.", 50, min=1, max=MOST),
-    cursor: str | None = option("--cursor", "Continue after the page that printed this."),
+    limit: int = option("--limit N", "Threads per page.", 50, min=1, max=MOST),
+    cursor: str | None = option(
+        "--cursor CURSOR", "Continue after the page that printed this cursor."
+    ),
     all_pages: bool = flag("--all", "List all pages."),
     count: bool = flag("--count", "Print only the number."),
 ) -> None:
     """List threads that match all options, or show one thread."""
     if thread is not None and (filters or cursor or all_pages or count):
         hint = "Use either a thread id or options that filter."
-        raise InvalidArgumentError("A thread id cannot be combined with a search.", hint=hint)
+        raise InvalidArgumentError("A thread id cannot be combined with filters.", hint=hint)
     with session.open(read_only=True) as saver:
         if thread is not None:
             print_thread(session, _existing(saver, thread))
@@ -109,7 +111,7 @@ def threads(
 
 
 def _existing(saver: Saver, thread: str, *states: ThreadStatus) -> ThreadInfo:
-    """Return a thread, unless it is in one of these states."""
+    """Return a thread; raise if it does not exist, or is in one of these states."""
     found = saver.threads.get(thread)
     if found is None or found.state in states:
         raise ThreadNotFoundError(thread=thread)
@@ -130,13 +132,13 @@ def create(
     session: Session,
     thread: str = argument("THREAD", "Thread id."),
     *,
-    tag: list[str] | None = option("--tag", "Tag. Repeatable."),
+    tag: list[str] | None = option("--tag TAG", "Tag. Repeatable."),
     metadata: list[str] | None = _METADATA,
     ttl: str | None = TTL,
 ) -> None:
     """Register a thread before its first run."""
     pairs = parse_metadata("--metadata", metadata)
-    limit = parse_ttl(ttl) or None  # (a new thread has no time to live)
+    limit = parse_ttl(ttl) or None  # (0, never: a new thread has no time to live)
     with session.open() as saver:
         info = saver.threads.create(thread, metadata=pairs, tags=tag or (), ttl=limit)
     print_thread(session, info)
@@ -169,7 +171,7 @@ def tag(
     *,
     remove: bool = flag("--remove", "Remove the tags instead."),
 ) -> None:
-    """Add tags to a thread, or remove them."""
+    """Add or remove tags of a thread."""
     with session.open() as saver:
         info = (saver.threads.untag if remove else saver.threads.tag)(thread, *tags)
     print_thread(session, info)
@@ -182,7 +184,7 @@ def pin(
     *,
     remove: bool = flag("--remove", "Remove the pin instead."),
 ) -> None:
-    """Pin a thread, so that gc and prune leave it alone."""
+    """Protect a thread from gc and prune."""
     with session.open() as saver:
         info = saver.threads.unpin(thread) if remove else saver.threads.pin(thread)
     print_thread(session, info)
@@ -194,7 +196,7 @@ def copy(
     source: str = thread_argument("Thread id."),
     target: str = argument("COPY", "Thread id of the copy."),
 ) -> None:
-    """Copy a thread, its tags and metadata within the store."""
+    """Copy a thread with its tags and metadata within the store."""
     with session.open() as saver:
         _existing(saver, source, ThreadStatus.CREATED, ThreadStatus.DELETED)
         saver.copy_thread(source, target)
@@ -227,16 +229,16 @@ def erase(
     thread: str | None = thread_argument("Thread id.", None),
     *,
     metadata: list[str] | None = WITH_METADATA,
-    forks: bool = flag("--forks", "Erase forks too: they hold the same data."),
+    forks: bool = flag("--forks", "Erase forks too, as they hold the same data."),
     rewrite: bool = flag("--rewrite", "PostgreSQL: rewrite the tables, which locks them."),
     yes: bool = YES,
     dry_run: bool = DRY_RUN,
 ) -> int:
     """Erase threads from tables, caches and the store's files.
 
-    Name one thread, or all that have some metadata.
+    Name one thread, or choose threads by metadata.
 
-    Exit code 1: part of it was not done. Do what the output says, and erase again.
+    Exit code 1: the erasure is incomplete. Follow the output, and erase again.
     """
     pairs = None if metadata is None else parse_metadata("--metadata", metadata)
     options: dict[str, Any] = {"metadata": pairs, "forks": forks}
