@@ -41,14 +41,14 @@ _SCALARS = frozenset({type(None), bool, int, float, str})
 
 
 class NativeCodec:
-    """Codec that stores values exactly: msgpack with exact types. Immutable.
+    """Codec that stores values exactly, as msgpack with exact types. Immutable.
 
     Args:
         registry: registry of the program's classes.
         pickle_fallback: pickle values that cannot be stored otherwise, and load pickles.
-            Loading a pickle runs whatever code it names: only for trusted data.
-        allowed: (module, name) of classes that may be loaded even where LangGraph's strict
-            mode is on; their modules must have been imported.
+            Loading a pickle runs the code that it names: use it only with trusted data.
+        allowed: (module, name) of classes that may be loaded even in LangGraph's strict mode.
+            Their modules must have been imported.
     """
 
     decoder: ClassVar[type[Decoder]] = Decoder
@@ -64,7 +64,7 @@ class NativeCodec:
         self.pickle_fallback = pickle_fallback
 
     def encode(self, value: Any, intern: Intern | None = None) -> bytes:
-        """See `Codec.encode`. Scalars and messages of plain values are packed at once."""
+        """See `Codec.encode`. Scalars and messages with plain fields take a short path."""
         kind = type(value)
         rule = self.registry.rules.get(kind)
         try:
@@ -74,7 +74,7 @@ class NativeCodec:
                 payload = rule.encode(value, _PLAIN)
                 if payload is not None:
                     return _KNOWN_OBJECT + payload
-        except TypeError:  # (`suppress` would take as long as a scalar)
+        except TypeError:  # (`suppress` would take as long as encoding a scalar)
             pass
         return Encoder(self.registry, self.pickle_fallback, intern).encode(value)
 
@@ -101,14 +101,14 @@ _MAX_TAG = 255  # bytes: its length is stored in one
 
 
 class SerdeCodec:
-    """Codec over a serializer of LangGraph or of the program, stored with its type tag.
+    """Codec over a serializer of LangGraph or of the program. Stores the serializer's type tag.
 
     Args:
         serde: object with `dumps_typed` and `loads_typed`, or `dumps` and `loads`.
-        native: reads the values that threadkeep's own codec wrote before; None refuses them.
+        native: decodes values that threadkeep's own codec wrote earlier; None refuses them.
 
     Raises:
-        InvalidArgumentError: it has neither pair.
+        InvalidArgumentError: `serde` has neither pair of methods.
     """
 
     def __init__(
@@ -117,16 +117,13 @@ class SerdeCodec:
         native: NativeCodec | None = None,
     ) -> None:
         if not (_has(serde, "dumps_typed", "loads_typed") or _has(serde, "dumps", "loads")):
-            raise invalid(
-                "serde",
-                serde,
-                "Use an object with dumps_typed and loads_typed, or dumps and loads.",
-            )
+            hint = "Use an object with dumps_typed and loads_typed, or dumps and loads."
+            raise invalid("serde", serde, hint)
         self.serde = maybe_add_typed_methods(serde)
         self.native = native
 
     def encode(self, value: Any, intern: Intern | None = None) -> bytes:  # noqa: ARG002 - as the docstring says
-        """See `Codec.encode`; serializers have no references: nothing is interned."""
+        """See `Codec.encode`. Serializers have no references, so `intern` is ignored."""
         try:
             kind, data = self.serde.dumps_typed(value)
             return _framed(kind, data)
@@ -136,7 +133,7 @@ class SerdeCodec:
             raise UnserializableError(
                 f"{type(self.serde).__name__} cannot store a {type(value).__qualname__}: "
                 f"{describe(error)}.",
-                hint="dumps_typed gives a type tag, which is a str, and bytes.",
+                hint="dumps_typed must return a type tag (a str) and bytes.",
             ) from error
 
     def decode(self, data: bytes, resolve: Resolve | None = None) -> Any:
@@ -146,8 +143,8 @@ class SerdeCodec:
         if data[:2] != _MARK or len(data) < 3 + (data[2:] or b"\0")[0]:
             raise CorruptionError(
                 f"The value was not written by {type(self.serde).__name__}.",
-                hint="Open the store with the serde= (or none) that it was written with. If it was"
-                " written in part before `saver.serde = ...`, assign the serializer again.",
+                hint="Open the store with the same serde= as when it was written, or with none. If"
+                " part of it was written before `saver.serde = ...`, assign that serializer again.",
             )
         end = 3 + data[2]
         try:
@@ -168,7 +165,7 @@ class SerdeCodec:
         return type(value) is not dict or all(type(key) is str for key in value)
 
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> SerdeCodec:
-        """See `Codec.with_allowlist`; the list is the serializer's own."""
+        """See `Codec.with_allowlist`. Extends the serializer's own list."""
         serde = _extended(self.serde, extra)
         if self.native is not None:
             return SerdeCodec(serde, self.native.with_allowlist(extra))
@@ -176,12 +173,12 @@ class SerdeCodec:
 
 
 def with_serde(codec: Codec, serde: SerializerProtocol) -> SerdeCodec:
-    """Return the codec that replaces another one of a saver when it is assigned a serializer.
+    """Return the codec of a saver after a serializer was assigned to it.
 
-    It reads what threadkeep's own codec wrote before, and has its allowlist.
+    It still decodes what threadkeep's own codec wrote, and keeps that codec's allowlist.
 
     Raises:
-        InvalidArgumentError: it is no serializer.
+        InvalidArgumentError: `serde` is not a serializer.
     """
     native = codec if isinstance(codec, NativeCodec) else getattr(codec, "native", None)
     found = SerdeCodec(serde, native)
@@ -191,7 +188,7 @@ def with_serde(codec: Codec, serde: SerializerProtocol) -> SerdeCodec:
 def comparable(codec: Codec, value: Any) -> bytes:
     """Return bytes that are equal for equal values.
 
-    What a serializer stores may not be: encryption gives other bytes each time.
+    Bytes of the serializer may differ each time, for example if it encrypts.
     """
     if not isinstance(codec, SerdeCodec):
         return codec.encode(value)
@@ -225,7 +222,10 @@ _NONE: Mapping[str, Any] = {}
 
 
 class Raw(Mapping[str, Any]):
-    """Stored parts of an object of an unknown class, by name; `__class__` is the class's name."""
+    """Stored parts of an object of an unknown class, by name; `__class__` is the class name.
+
+    No codec encodes a `Raw`, so it cannot be saved into a thread by mistake.
+    """
 
     __slots__ = ("parts",)
 
@@ -249,12 +249,12 @@ class Raw(Mapping[str, Any]):
 
 
 class RawDecoder(Decoder):
-    """Decoder that returns a `Raw` for an object of an unknown class."""
+    """Decoder that returns a `Raw` for each object of an unknown class."""
 
     __slots__ = ("unpacked",)
 
     def unpack(self, data: bytes) -> Any:
-        """See `Decoder.unpack`. The parts of an object are unpacked before its class is found."""
+        """See `Decoder.unpack`. Keeps the parts of an object until its class is looked up."""
         self.unpacked = super().unpack(data)
         return self.unpacked
 
@@ -266,7 +266,7 @@ class RawDecoder(Decoder):
         except UnknownTypeError:
             self.depth, self.levels = before
             make = _PARTS.get(tag)
-            if make is None:  # (a pickle needs its classes, and others may be secrets)
+            if make is None:  # a pickle needs its classes, and other values may be secrets
                 return Raw(Tag(tag).name.lower(), {"bytes": len(data)})
             reference, *parts = self.unpacked
             name = str(HOMES.get(reference, reference)).replace(":", ".")
@@ -277,7 +277,7 @@ class RawDecoder(Decoder):
 
 
 class RawCodec(NativeCodec):
-    """Codec of a saver that only shows threads."""
+    """Codec of a saver that only displays threads."""
 
     decoder: ClassVar[type[Decoder]] = RawDecoder
 
@@ -289,18 +289,6 @@ def _model(fields: Parts, _: Any = None, extra: Parts | None = None, *__: Any) -
     return {**fields, **(extra or {})}
 
 
-def _record(fields: Parts, *_: Any) -> Parts:
-    return {**fields}
-
-
-def _member(member: Any) -> Parts:
-    return {"value": member}
-
-
-def _subclass(_: int, value: Any, own: Parts = _NONE) -> Parts:
-    return {"value": value, **own}
-
-
 def _exception(args: Any = (), own: Parts = _NONE, fields: Parts = _NONE) -> Parts:
     return {"args": args, **own, **fields}
 
@@ -308,13 +296,10 @@ def _exception(args: Any = (), own: Parts = _NONE, fields: Parts = _NONE) -> Par
 _PARTS: dict[int, Callable[..., Parts]] = {
     Tag.PYDANTIC: _model,
     Tag.PYDANTIC_V1: _model,
-    Tag.DATACLASS: _record,
-    Tag.ATTRS: _record,
-    Tag.PLAIN: _record,
-    Tag.NAMEDTUPLE: _record,
-    Tag.ENUM: _member,
-    Tag.FLAG: _member,
-    Tag.FOREIGN: _member,
-    Tag.SUBCLASS: _subclass,
+    Tag.SUBCLASS: lambda _, value, own=_NONE: {"value": value, **own},
     Tag.EXCEPTION: _exception,
+    **dict.fromkeys(
+        (Tag.DATACLASS, Tag.ATTRS, Tag.PLAIN, Tag.NAMEDTUPLE), lambda fields, *_: {**fields}
+    ),
+    **dict.fromkeys((Tag.ENUM, Tag.FLAG, Tag.FOREIGN), lambda member: {"value": member}),
 }

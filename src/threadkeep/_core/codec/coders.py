@@ -1,4 +1,7 @@
-"""Encoder and decoder: state of one call of the codec."""
+"""Encoder and Decoder: state of one call of `NativeCodec.encode` and `decode`.
+
+Decoding never imports or calls anything that the data names.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ _REFERENCE = Tag.REFERENCE  # looking up an enum member is slow
 
 
 class PlainPacker:
-    """Packer for values that are plain msgpack all the way down: TypeError for others."""
+    """Packer of plain msgpack values; raises TypeError for all others."""
 
     @staticmethod
     def pack(value: Any) -> bytes:
@@ -80,7 +83,7 @@ class Encoder:
         self.failure: BaseException | None = None
 
     def encode(self, value: Any) -> bytes:
-        """Return the bytes of the whole value."""
+        """Return the bytes of a whole value."""
         kind = type(value)
         rule = self.registry.rules.get(kind)
         if rule is None or kind is int:
@@ -91,7 +94,7 @@ class Encoder:
         return _MARKS[rule.tag] + payload
 
     def pack(self, value: Any) -> bytes:
-        """Return msgpack, with an extension for whatever msgpack has no exact form for."""
+        """Return msgpack, with extensions for values that msgpack cannot hold exactly."""
         if self.depth > introspection.SHALLOW:
             self.levels += introspection.depth_of_value(value)
             if self.levels > introspection.LIMIT:
@@ -100,13 +103,13 @@ class Encoder:
             data = _packb(value, self.on_unknown, _OPTIONS)
         except TypeError:
             return self.pack_with_markers(value)
-        # ormsgpack writes a bytearray as bytes without asking: where there may be bytes, look.
+        # ormsgpack writes a bytearray as bytes without calling back.
         if (_BIN_8 in data or _BIN_16 in data or _BIN_32 in data) and _has_buffer(value):
             return self.pack_with_markers(value)
         return data
 
     def pack_with_markers(self, value: Any) -> bytes:
-        """Pack values that ormsgpack refuses: keys that are not str, text that is not Unicode."""
+        """Pack values that ormsgpack refuses: keys that are not str, lone surrogates."""
         self.raise_failure()
         marked = _with_markers(value, 0)
         try:
@@ -117,7 +120,7 @@ class Encoder:
         raise UnserializableError(f"The value cannot be stored: {refusal}.") from refusal
 
     def on_unknown(self, value: Any) -> ormsgpack.Ext:
-        """Callback of ormsgpack for types that it does not know."""
+        """Encode a type that ormsgpack does not know (its callback)."""
         try:
             return self.extension(value)
         except BaseException as error:
@@ -125,7 +128,7 @@ class Encoder:
             raise
 
     def extension(self, value: Any) -> ormsgpack.Ext:
-        """Return an object as an extension, or as a reference to where it is stored already."""
+        """Return an object as an extension, or a reference to where it is stored already."""
         kind = type(value)
         rule = self.registry.rules.get(kind) or self.registry.rule(kind) or _SUBSTITUTE
         if rule.shareable and self.intern is not None:
@@ -136,7 +139,7 @@ class Encoder:
         return _Ext(rule.tag, payload)
 
     def payload(self, value: Any, rule: Rule) -> tuple[Rule, bytes]:
-        """Return an object's payload, and the rule that it was written by in the end."""
+        """Return the payload of an object, and the rule that encoded it."""
         depth, levels = self.depth, self.levels
         if depth == MAX_DEPTH:
             _refuse_depth()
@@ -147,7 +150,7 @@ class Encoder:
                 rule = rule.otherwise
                 payload = rule.encode(value, self)
         except UnserializableError as error:
-            # Too deep stays too deep, and an `encode=` that fails must not go unnoticed.
+            # These two are final: a value nested too deeply, and an `encode=` that fails.
             if isinstance(error, FinalError):
                 raise
             self.failure, self.depth, self.levels = None, depth + 1, levels
@@ -166,14 +169,13 @@ class Encoder:
         except Exception as error:
             raise FinalError(
                 f"A value of type {dotted(type(value))} could not be encoded: {describe(error)}.",
-                hint="The cause, above, comes from the class itself or from its encode=:"
-                " correct it there.",
+                hint="Correct the class, or its encode=: the error above comes from there.",
             ) from error
         self.depth, self.levels = depth, levels
         return rule, payload or b""
 
     def raise_failure(self) -> None:
-        """Raise the error that made ormsgpack give up, if it was not its own."""
+        """Raise the error that stopped ormsgpack, unless it was its own."""
         if isinstance(self.failure, RecursionError):
             _refuse_depth()
         if self.failure is not None:
@@ -181,7 +183,7 @@ class Encoder:
 
 
 def _has_buffer(value: Any) -> bool:
-    """Tell whether a bytearray or memoryview is among the values that ormsgpack writes itself."""
+    """Return True for a bytearray or memoryview that ormsgpack would write as bytes."""
     kind = type(value)
     if kind is list:
         return any(map(_has_buffer, value))
@@ -191,7 +193,7 @@ def _has_buffer(value: Any) -> bool:
 
 
 def _with_markers(value: Any, depth: int) -> Any:
-    """Return the value with markers in place of parts that ormsgpack would refuse or change."""
+    """Replace the parts that ormsgpack would refuse or change by markers."""
     if depth > introspection.LIMIT:
         _refuse_depth()
     kind = type(value)
@@ -219,14 +221,14 @@ def _is_unicode(text: str) -> bool:
 def _refuse_depth() -> NoReturn:
     raise FinalError(
         "The value is nested too deeply, or contains itself.",
-        hint="Store a flat form of it: a list of nodes that refer to each other by id, say.",
+        hint="Store a flat form: for example, a list of nodes that refer to each other by id.",
     )
 
 
 def _substitute(value: Any) -> Any:
-    """Return the value that LangGraph's savers return for a refused value; None if there is none.
+    """Return the value that LangGraph's savers return for a refused value, or None.
 
-    Of a container only itself is replaced, never its content, so that no content is encoded twice.
+    Of a container only the container itself is replaced, so that no content is encoded twice.
     """
     cls: Any = type(value)
     if isinstance(value, BaseException):
@@ -245,7 +247,7 @@ def _substitute(value: Any) -> Any:
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.ndarray):
         return None if cls is numpy.ndarray else value.view(numpy.ndarray)
-    # LangGraph takes no subclasses of these.
+    # LangGraph refuses subclasses of these.
     refused = isinstance(value, (float, tuple, bytes, bytearray, complex))
     return None if refused else plain_value(value)
 
@@ -302,8 +304,8 @@ class Decoder:
         self.classes: dict[tuple[str | int, Tag], type] = {}
 
     def decode(self, data: bytes) -> Any:
-        """Return the value whose bytes these are."""
-        if data[:2] == _KNOWN_OBJECT:  # most values: the short way, a tenth faster
+        """Return the value encoded in these bytes."""
+        if data[:2] == _KNOWN_OBJECT:  # most values: a shortcut, a tenth faster
             try:
                 return langchain_types.decode(data[2:], self)
             except OWN:
@@ -315,7 +317,7 @@ class Decoder:
         return self.unpack(data)
 
     def decode_many(self, items: Iterable[bytes]) -> list[Any]:
-        """Return the values of several pieces of bytes."""
+        """Return the values of several encoded items."""
         hook, options, codecs = self.on_extension, self.options, langchain_types.FIELD_CODECS
         found = []
         for data in items:
@@ -334,7 +336,7 @@ class Decoder:
         """Return the value of a piece of msgpack."""
         if self.depth > introspection.SHALLOW:
             self.levels += introspection.depth_of_bytes(data)
-            if self.levels > 2 * introspection.LIMIT:  # the measure may be too high by as much
+            if self.levels > 2 * introspection.LIMIT:  # the bound may be twice too high
                 raise CorruptionError("The stored value is nested too deeply.")
         try:
             return _unpackb(data, ext_hook=self.on_extension, option=self.options)
@@ -357,8 +359,8 @@ class Decoder:
             raise
         except (ImportError, AttributeError) as error:
             raise UnknownTypeError(
-                f"A stored pickle names what this program does not have: {describe(error)}.",
-                hint="Bring the class back under its old name, if only as an alias.",
+                f"A stored pickle names a class that cannot be imported: {describe(error)}.",
+                hint="Restore the class under its old name; an alias is enough.",
             ) from error
         except Exception as error:
             raise CorruptionError(
@@ -366,7 +368,7 @@ class Decoder:
             ) from error
 
     def on_extension(self, tag: int, data: bytes) -> Any:
-        """Callback of ormsgpack for extensions."""
+        """Decode an extension (callback of ormsgpack)."""
         try:
             return self.extension(tag, data)
         except BaseException as error:
@@ -374,7 +376,7 @@ class Decoder:
             raise
 
     def extension(self, tag: int, data: bytes) -> Any:
-        """Return the object of a tag and a payload."""
+        """Return the object encoded with this tag and payload."""
         levels = self.levels
         self.depth += 1
         if self.depth > MAX_DEPTH:
@@ -384,7 +386,7 @@ class Decoder:
             if tag == Tag.SERDE:
                 raise CorruptionError(
                     "The value was written by a serializer, with serde=.",
-                    hint="Open the store with the same serde= again.",
+                    hint="Open the store with the same serde=.",
                 )
             if not 0 <= tag < Tag.SERDE:
                 raise CorruptionError(f"There is no value of kind {tag}.")
@@ -400,7 +402,7 @@ class Decoder:
         return value
 
     def find(self, reference: str | int, tag: Tag) -> type:
-        """Return the class that data names, if it is allowed and of the stored kind."""
+        """Return the class that the data names, if it is allowed and of the stored kind."""
         try:
             return self.classes[reference, tag]
         except KeyError:
@@ -412,7 +414,7 @@ def _read_reference(data: bytes, decoder: Decoder) -> Any:
     log, position = decoder.unpack(data)
     resolve = decoder.resolve
     if resolve is None:
-        raise CorruptionError("The value refers to an element of a log where none can be.")
+        raise CorruptionError("The value refers to another element, which is not allowed here.")
     return resolve(log, position)
 
 
@@ -432,7 +434,7 @@ def _read_foreign(data: bytes, decoder: Decoder) -> Any:
         raise CorruptionError(
             f"The decode= registered for {name.replace(':', '.')} cannot read the stored value: "
             f"{describe(error)}.",
-            hint="It must stay able to read all results of its encode=.",
+            hint="decode= must read everything that encode= has ever returned.",
         ) from error
 
 

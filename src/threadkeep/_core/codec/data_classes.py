@@ -1,10 +1,10 @@
 """Payloads of enums, named tuples, dataclasses, attrs, pydantic models and plain classes.
 
 A payload begins with the class: its code or "module:qualified name". An instance is rebuilt from
-its attributes without calling the class. Fields that the class gained since get the class's own
-default, those it lost are dropped. That of a model is `[class, fields, fields_set, extra, private,
-unset]`, cut after the last part that is not None; `fields_set` is a number whose bits stand for the
-stored fields in order and then for the extra ones, or a list of names.
+its attributes without calling the class. Fields added to the class since then get the class's
+default; removed fields are dropped. The payload of a model is `[class, fields, fields_set, extra,
+private, unset]`, cut after the last part that is not None. `fields_set` is a number (one bit for
+each stored field in order, then for each extra one) or a list of names.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from threadkeep.errors import UnknownTypeError, UnserializableError
 
 
 def encode_enum(reference: Reference, cls: Any) -> Encode:
-    """Members by name, combinations of flags by value."""
+    """Encode members by name, combinations of flags by value."""
     members = vars(cls)["_member_map_"]
 
     def encode(member: Any, packer: Packer) -> bytes:
@@ -52,8 +52,8 @@ def encode_enum(reference: Reference, cls: Any) -> Encode:
             return packer.pack([reference, member._name_])
         if not issubclass(cls, Flag):
             raise UnserializableError(
-                f"{member!r} is not one of the members that {cls.__qualname__} defines.",
-                hint="Name it in the class.",
+                f"{member!r} is not a member that {cls.__qualname__} defines.",
+                hint="Add it to the class as a named member.",
             )
         return packer.pack([reference, member._value_])
 
@@ -61,7 +61,7 @@ def encode_enum(reference: Reference, cls: Any) -> Encode:
 
 
 def decode_enum(tag: Tag) -> Decode:
-    """Look the member up; flags are combined by the standard library's own code."""
+    """Look up the member; the standard library combines flags."""
 
     def decode(data: bytes, unpacker: Unpacker) -> Any:
         reference, member = unpacker.unpack(data)
@@ -72,7 +72,7 @@ def decode_enum(tag: Tag) -> Decode:
         if member not in members:
             raise UnknownTypeError(
                 f"{dotted(cls)} has no member {member!r} any more.",
-                hint=f"Add {member!r} to {cls.__qualname__}, an alias of its replacement.",
+                hint=f"Add {member!r} to {cls.__qualname__} as an alias of its replacement.",
             )
         return members[member]
 
@@ -80,14 +80,14 @@ def decode_enum(tag: Tag) -> Decode:
 
 
 def combine_flags(cls: type, value: int) -> Any:
-    """Return the member or the combination of members with this value."""
+    """Return the member or combination of members with this value."""
     known = vars(cls)["_value2member_map_"].get(value)
-    # The enum protocol's own hook in its standard form, whatever the class made of it.
+    # The standard hook of the enum protocol, even if the class overrides it.
     return Flag._missing_.__func__(cls, value) if known is None else known  # type: ignore[attr-defined]
 
 
 def encode_namedtuple(reference: Reference, _: type) -> Encode:
-    """Values by field name, so that fields may be added or moved."""
+    """Encode values by field name, so that fields may be added or moved."""
 
     def encode(value: Any, packer: Packer) -> bytes:
         fields = dict(zip(value._fields, tuple.__iter__(value), strict=True))
@@ -98,7 +98,7 @@ def encode_namedtuple(reference: Reference, _: type) -> Encode:
 
 
 def decode_namedtuple(data: bytes, unpacker: Unpacker) -> Any:
-    """Fill the tuple without calling `__new__` of the class."""
+    """Fill the tuple without calling the class's `__new__`."""
     reference, fields, *own = unpacker.unpack(data)
     value = make_namedtuple(unpacker.find(reference, Tag.NAMEDTUPLE), fields)
     set_attributes(value, own[0] if own else {})
@@ -106,20 +106,20 @@ def decode_namedtuple(data: bytes, unpacker: Unpacker) -> Any:
 
 
 def make_namedtuple(cls: Any, fields: dict[str, Any]) -> Any:
-    """Return the tuple of these fields; others get the class's default."""
+    """Return a tuple of these fields, and the class's defaults for the others."""
     known = cls._field_defaults | fields
     missing = [name for name in cls._fields if name not in known]
     if missing:
         raise UnknownTypeError(
             f"{dotted(cls)} now has fields without a default "
             f"that the stored value lacks: {', '.join(missing)}.",
-            hint="Use a default for them.",
+            hint="Give them defaults.",
         )
     return tuple.__new__(cls, [known[name] for name in cls._fields])
 
 
 def encode_record(reference: Reference, cls: type) -> Encode:
-    """All attributes by name, and the names of declared fields that are not set."""
+    """Encode all attributes by name, and the names of declared fields that are not set."""
     declared = tuple(_defaults(cls))
 
     def encode(value: Any, packer: Packer) -> bytes:
@@ -143,7 +143,7 @@ def decode_record(tag: Tag) -> Decode:
 
 
 def add_defaults(value: Any, names: Collection[str]) -> None:
-    """Give fields that are not among these the class's own default."""
+    """Set fields that are not among `names` to the class's default."""
     cls: type = type(value)
     defaults = _defaults(cls).items()
     added = {name: make() for name, make in defaults if name not in names and make}
@@ -175,7 +175,7 @@ _set = object.__setattr__
 
 
 def encode_model(reference: Reference, cls: type) -> Encode:
-    """Fields, private attributes and extra values of a model of pydantic 2."""
+    """Encode fields, private attributes and extra values of a model of pydantic 2."""
     _check_slots(cls)
 
     def encode(model: BaseModel, packer: Packer) -> bytes:
@@ -219,13 +219,13 @@ def decode_model(data: bytes, unpacker: Unpacker) -> BaseModel:
 
 
 def fields_of(cls: type[BaseModel]) -> dict[str, Any]:
-    """Return a model's fields by name."""
+    """Return the fields of a model by name."""
     found = getattr(cls, "__pydantic_fields__", None)  # since 2.10; faster than the property
     return cls.model_fields if found is None else found
 
 
 def encode_model_v1(reference: Reference, cls: Any) -> Encode:
-    """Fields and private attributes of a model of `pydantic.v1`; extra values are fields there."""
+    """Encode a model of `pydantic.v1`, where extra values are fields too."""
     _check_slots(cls)
 
     def encode(model: Any, packer: Packer) -> bytes:
@@ -264,14 +264,14 @@ def _fields_v1(cls: Any, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_slots(cls: Any) -> None:
-    """Refuse a model with slots of its own: pydantic copies and compares models without them."""
+    """Refuse a model with slots of its own: pydantic does not copy or compare them."""
     pydantics = [base for base in cls.__mro__ if base.__module__.partition(".")[0] == "pydantic"]
     known = set(cls.__private_attributes__).union(*[layout(base).slots for base in pydantics])
     own = sorted(layout(cls).slots.keys() - known)
     if own:
         raise FinalError(
-            f"{dotted(cls)} has __slots__ beside its fields: {', '.join(own)}.",
-            hint="Make each a field, or a private attribute: _name: str = PrivateAttr().",
+            f"{dotted(cls)} has __slots__ besides its fields: {', '.join(own)}.",
+            hint="Make each one a field or a private attribute: _name: str = PrivateAttr().",
         )
 
 

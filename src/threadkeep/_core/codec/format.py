@@ -1,8 +1,8 @@
-"""The value format: tags, class numbers, and the types and errors shared by the whole codec.
+"""The value format: tags, class numbers, and the types and errors that the codec shares.
 
-A value is msgpack. Whatever msgpack has no exact form for is an extension: a tag and a payload. As
-the whole value it is written as `OBJECT` (a byte that msgpack never uses), the tag and the payload.
-Tags and class numbers are append-only.
+A value is msgpack. A value without an exact form in msgpack is an extension: a tag and a payload.
+At the top level it is written as `OBJECT` (a byte that msgpack never uses), the tag and the
+payload. Tags and class numbers are append-only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Tag(IntEnum):
     FOREIGN = 11  # the result of a registered encode=
     PICKLE = 12
     EXCEPTION = 13
-    SUBSTITUTE = 14  # what LangGraph's savers return for a value that has no exact form
+    SUBSTITUTE = 14  # the value that LangGraph's savers return for one without an exact form
 
     TUPLE = 16
     SET = 17
@@ -87,7 +87,7 @@ class Tag(IntEnum):
     PANDAS_TIMEDELTA = 63
     PANDAS_NAT = 64
 
-    PATCH = 126  # an element that is a change to another one: the engine's, never a value
+    PATCH = 126  # an element stored as a patch of another one: only the engine uses it
     SERDE = 127  # written by a serializer that the user brought
 
 
@@ -119,10 +119,10 @@ HOMES: dict[int, str] = {
 """Code of a class -> its name in data, "module:qualified name"."""
 
 CODES: dict[str, int] = {home: code for code, home in HOMES.items()}
-"""A class that moves gets its new name in `HOMES`, and the old one is added here."""
+"""When a class moves, `HOMES` gets its new name, and its old name is added here."""
 
 PLAIN: dict[int, dict[str, Any]] = {33: {"timeout": None}, 39: {}, 40: {"score": None}}
-"""Codes of ordinary classes that their attributes describe fully -> defaults of attributes that
+"""Codes of plain classes fully described by their attributes -> defaults of the attributes that
 older releases of LangGraph do not have."""
 
 
@@ -140,11 +140,11 @@ class Unpacker(Protocol):
         """Return the value of a piece of msgpack."""
 
     def find(self, reference: str | int, tag: Tag) -> type:
-        """Return the class that data names, if it is allowed and of the stored kind."""
+        """Return the class that the data names, if it is allowed and of the stored kind."""
 
 
 Reference: TypeAlias = str | int
-"""A class in data: its code, or "module:qualified name"."""
+"""A class as named in data: its code, or "module:qualified name"."""
 
 Encode: TypeAlias = Callable[[Any, Packer], bytes | None]
 Decode: TypeAlias = Callable[[bytes, Any], Any]  # (payload, Unpacker) -> value
@@ -153,8 +153,8 @@ Decode: TypeAlias = Callable[[bytes, Any], Any]  # (payload, Unpacker) -> value
 class Rule(NamedTuple):
     """Encoding of the instances of one type.
 
-    `shareable` instances may be replaced by references. `otherwise` is the rule for an instance
-    for which `encode` returns None.
+    Instances that are `shareable` may be replaced by references. `otherwise` is the rule for
+    instances for which `encode` returns None.
     """
 
     tag: Tag
@@ -173,24 +173,24 @@ Resolve: TypeAlias = Callable[[int, int], Any]
 class Codec(Protocol):
     """Encodes values to bytes and decodes them, exactly or with a typed error.
 
-    A codec has no per-call state: one object serves any number of threads at once.
+    A codec keeps no state between calls, so threads can share it.
     """
 
     def encode(self, value: Any, intern: Intern | None = None) -> bytes:
-        """Return the value's bytes; equal values of equal types give equal bytes.
+        """Return the bytes of a value; equal values of equal types give equal bytes.
 
         Args:
-            value: what to store.
-            intern: called for every message, model, dataclass and the like inside
-                `value` (not for `value` itself), maybe more than once for an object;
-                where it returns an address, a reference replaces the object.
+            value: the value to store.
+            intern: called for every message, model, dataclass and similar object inside `value`
+                (not for `value` itself), possibly more than once. If it returns an address, a
+                reference replaces the object.
 
         Raises:
             UnserializableError: the value would not come back exactly.
         """
 
     def decode(self, data: bytes, resolve: Resolve | None = None) -> Any:
-        """Return an encoded value as new objects.
+        """Decode a value into new objects.
 
         Raises:
             UnknownTypeError: the data names a type that this program has not allowed.
@@ -198,28 +198,28 @@ class Codec(Protocol):
         """
 
     def decode_many(self, items: Sequence[bytes], resolve: Resolve | None = None) -> list[Any]:
-        """Decode each item; cheaper than as many calls of `decode`."""
+        """Decode each item; cheaper than one call of `decode` per item."""
 
     def divides(self, value: Any) -> bool:
-        """Tell whether the elements of a list, tuple or dict may be stored one by one.
+        """Return True if the elements of a list, tuple or dict may be stored one by one.
 
-        A dict's element is the list of its key and its value.
+        An element of a dict is the list of its key and value.
         """
 
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> Codec:
-        """Return a codec that also loads these (module, name) classes once imported."""
+        """Return a codec that also loads these (module, name) classes, once imported."""
 
 
 OWN = (ThreadkeepError, MemoryError, RecursionError)
-"""Errors that decoding passes on; any other means that the data is malformed."""
+"""Errors that decoding passes on; any other error means malformed data."""
 
 
 class FinalError(UnserializableError):
-    """This value cannot be stored exactly, nor be pickled instead."""
+    """This value cannot be stored exactly, and cannot be pickled instead."""
 
 
 def describe(error: BaseException) -> str:
-    """Return an error as one line, even if its own `__str__` fails."""
+    """Return an error as one line, even if its `__str__` fails."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - code of the program
@@ -227,7 +227,7 @@ def describe(error: BaseException) -> str:
 
 
 def malformed(error: Exception) -> CorruptionError:
-    """Return the error for a payload that cannot be read."""
+    """Return the error for an unreadable payload."""
     return CorruptionError(f"The stored value is malformed: {describe(error)}.")
 
 

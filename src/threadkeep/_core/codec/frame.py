@@ -34,8 +34,8 @@ _HEADER = 6  # bytes: magic, version and flags, checksum
 _WIDTHS = {1: "B", 2: "H", 4: "I", 8: "Q"}  # bytes of a size -> its form in `struct`
 
 MAX_BODY = 1 << 30
-"""Bytes that one segment may hold uncompressed: SQLite's own limit for a value is lower,
-and no damaged or hostile size can make a reader allocate more."""
+"""Bytes that one segment may hold uncompressed. SQLite's limit of a value is lower, and no damaged
+or hostile size can make a reader allocate more."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ _AS_IT_IS = Compression(level=None)
 
 
 def pack(elements: Sequence[bytes], compression: Compression) -> bytes:
-    """Return the frame that holds the elements. Raises UnserializableError over `MAX_BODY`."""
+    """Return the frame of the elements. Raises UnserializableError over `MAX_BODY`."""
     body = _join(elements)
     if len(body) > MAX_BODY:
         raise UnserializableError(
             f"A segment of {len(body)} bytes is over the limit of {MAX_BODY}.",
-            hint="Keep such data in a file or an object store, and its address in the state.",
+            hint="Store such data in a file or an object store, and keep its address in the state.",
         )
     flags = 0
     if compression.level and len(body) > compression.over:
@@ -91,7 +91,7 @@ def pack_elsewhere(place: bytes) -> bytes:
 
 
 def elsewhere(data: bytes) -> bytes | None:
-    """Return the place that a frame was moved to, None for one that is here."""
+    """Return the place that a frame was moved to, or None if it was not moved."""
     if not data.startswith(_HEADS[ELSEWHERE]):
         return None
     _check(data)
@@ -99,7 +99,7 @@ def elsewhere(data: bytes) -> bytes | None:
 
 
 def opened_size(data: bytes) -> int:
-    """Return how many bytes `unpack` decompresses; 0 of a frame for which it need not, or fails."""
+    """Count the bytes that `unpack` decompresses; 0 for an uncompressed or damaged frame."""
     if not data.startswith(_HEADS[COMPRESSED]) or not is_intact(data):
         return 0
     try:
@@ -110,7 +110,7 @@ def opened_size(data: bytes) -> int:
 
 
 def uncompressed(data: bytes) -> bytes:
-    """Return the frame of the same elements that is not compressed; a damaged one as it is."""
+    """Return an uncompressed frame of the same elements, or the same bytes if damaged."""
     try:
         return pack(unpack(data), _AS_IT_IS) if opened_size(data) else data
     except CorruptionError:
@@ -120,7 +120,7 @@ def uncompressed(data: bytes) -> bytes:
 def unpack(data: bytes, count: int | None = None) -> list[bytes]:
     """Return the elements of a frame.
 
-    Raises CorruptionError if it is damaged, or does not hold `count` of them, if that is given.
+    Raises CorruptionError if the frame is damaged, or does not hold `count` elements (if given).
     """
     body = data[_HEADER:]
     if (
@@ -133,8 +133,8 @@ def unpack(data: bytes, count: int | None = None) -> list[bytes]:
     flags = _check(data)
     if flags & ELSEWHERE:
         raise CorruptionError(
-            "A segment is in the cold store, which did not have it as it was put there.",
-            hint="Put the object back from a backup of the cold store; the log names it.",
+            "A segment was moved to the cold store, which no longer holds its original bytes.",
+            hint="Restore the object named in the log from a backup of the cold store.",
         )
     if flags & COMPRESSED:
         body = _decompress(body)
@@ -180,9 +180,9 @@ def _join(elements: Sequence[bytes]) -> bytes:
 
 
 def _split(body: bytes, expected: int | None) -> list[bytes]:
-    """Cut a body into its elements; sizes must account for every byte."""
+    """Cut a body into its elements. The sizes must account for every byte."""
     count, at = read_varint(body, 0)
-    if expected is not None and count != expected:  # (before memory is taken for them)
+    if expected is not None and count != expected:  # (before allocating memory for them)
         raise CorruptionError("A stored segment holds a wrong number of elements.")
     if count == 1:
         return [body[at:]]
@@ -203,7 +203,7 @@ def _split(body: bytes, expected: int | None) -> list[bytes]:
 
 
 def _decompress(data: bytes) -> bytes:
-    """Undo the compression; the declared size bounds what is allocated."""
+    """Decompress a body. The declared size bounds the allocation."""
     size, at = read_varint(data, 0)
     packed = data[at:]
     try:
@@ -216,7 +216,7 @@ def _decompress(data: bytes) -> bytes:
 
 
 class _Contexts(threading.local):
-    """Contexts of zstd, which serve one thread at a time."""
+    """zstd contexts: each serves one thread at a time."""
 
     def __init__(self) -> None:
         self.compressors: dict[int, zstandard.ZstdCompressor] = {}
@@ -233,7 +233,7 @@ def _compress(body: bytes, level: int) -> bytes:
     return compressor.compress(body)
 
 
-_MORE = 0x80  # the bit of a byte that says that another follows
+_MORE = 0x80  # the bit that marks another byte to follow
 _MOST = 10  # bytes: enough for 64 bits
 _SMALL = [bytes((n,)) for n in range(_MORE)]
 
@@ -251,7 +251,7 @@ def pack_varint(number: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number that begins at `at`, and where it ends."""
+    """Return the number that begins at `at`, and its end."""
     number = shift = 0
     for byte in data[at : at + _MOST]:
         at += 1
@@ -259,4 +259,4 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < _MORE:
             return number, at
         shift += 7
-    raise CorruptionError("Stored bytes are cut short inside a number.")
+    raise CorruptionError("Stored bytes end inside a number.")

@@ -1,12 +1,13 @@
-"""Inspection of classes, instances and encoded bytes without running any code of theirs.
+"""Inspection of classes, instances and encoded bytes without running any of their code.
 
-Only data classes have a kind, so no data can bring anything else to life. No property,
-`__getattr__`, `__setattr__` or `__init__` is called. ormsgpack recurses in C and stops by itself
-only within one call; objects within objects are calls within calls, hence the measures of depth.
+Only data classes have a kind, so stored data cannot create instances of other classes. No property,
+`__getattr__`, `__setattr__` or `__init__` is called. ormsgpack limits its recursion in C only
+within one call, and objects within objects are nested calls: hence the depth measures here.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import sys
 from collections import OrderedDict, defaultdict, deque
@@ -15,14 +16,6 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
 from functools import cached_property, lru_cache
-from ipaddress import (
-    IPv4Address,
-    IPv4Interface,
-    IPv4Network,
-    IPv6Address,
-    IPv6Interface,
-    IPv6Network,
-)
 from pathlib import Path, PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
 from types import BuiltinFunctionType, FunctionType, MemberDescriptorType
 from typing import Any, Generic, NamedTuple, Protocol
@@ -34,11 +27,12 @@ from pydantic import BaseModel
 
 from threadkeep._core.codec.format import CODES, PLAIN, Tag
 
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class was made while the program ran
-_IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: but by C code, such as deque's since 3.12
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: created at run time
+_IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: created by C code, as deque since 3.12
 
 ADDRESSES: tuple[Any, ...] = (
-    *(IPv4Address, IPv6Address, IPv4Interface, IPv6Interface, IPv4Network, IPv6Network),
+    *(ipaddress.IPv4Address, ipaddress.IPv6Address, ipaddress.IPv4Interface),
+    *(ipaddress.IPv6Interface, ipaddress.IPv4Network, ipaddress.IPv6Network),
 )
 PATHS: tuple[Any, ...] = (PosixPath, WindowsPath, PurePosixPath, PureWindowsPath)
 
@@ -47,21 +41,21 @@ BASES: tuple[type, ...] = (
     *(datetime, date, time, timedelta, Decimal, deque, defaultdict, ZoneInfo, UUID),
     *(*ADDRESSES, *PATHS, Path, PurePath),
 )
-"""Built-in types that a subclass may have as its base; positions are part of the format."""
+"""Built-in types that a subclass may have as its base; the order is part of the format."""
 
 PYTHON_BASES = frozenset(BASES[BASES.index(UUID) :])
-"""Bases that are written in Python: their own state is attributes, too."""
+"""Bases written in Python, whose own state is attributes too."""
 
 _DUMPS = ("model_dump", "dict", "_asdict", "get_secret_value")
-"""Methods by which LangGraph recognizes any class as one of data."""
+"""Methods by which LangGraph recognizes a data class."""
 
 MAX_CLASSES = 1024
-"""Classes that a cache remembers: some programs make classes as they go."""
+"""Limit of the caches of classes: some programs keep creating classes."""
 
 
 @lru_cache(maxsize=MAX_CLASSES)
 def kind_of(cls: type) -> Tag | None:
-    """Return the tag that the instances of a data class are written with, else None."""
+    """Return the tag that instances of a data class are written with, or None."""
     if issubclass(cls, BaseException):
         return Tag.EXCEPTION if solid_base(cls).__module__ == "builtins" else None
     if issubclass(cls, Enum):
@@ -86,12 +80,12 @@ def kind_of(cls: type) -> Tag | None:
 
 
 def solid_base(cls: type) -> type:
-    """Return the nearest base that decides what an instance is: a built-in, or one in C."""
+    """Return the nearest base that decides the memory layout: built-in, or written in C."""
     return next(base for base in cls.__mro__ if base in PYTHON_BASES or not _is_python(base))
 
 
 def _is_plain(cls: type) -> bool:
-    """Tell whether the class declares that attributes are all there is to an instance."""
+    """Return True if a class declares that its attributes are all of its state."""
     return any(
         CODES.get(f"{base.__module__}:{base.__qualname__}") in PLAIN
         or any(isinstance(vars(base).get(name), FunctionType) for name in _DUMPS)
@@ -99,11 +93,11 @@ def _is_plain(cls: type) -> bool:
     )
 
 
-_TRANSPARENT: tuple[Any, ...] = (Generic, Protocol)  # in C or not, they add nothing
+_TRANSPARENT: tuple[Any, ...] = (Generic, Protocol)  # they add no state, even if written in C
 
 
 def _is_python(cls: type) -> bool:
-    """Tell whether a class statement made the class: then it adds attributes only."""
+    """Return True if a class statement made the class, so that it only adds attributes."""
     made_here = cls.__flags__ & (_HEAP_TYPE | _IMMUTABLE_TYPE) == _HEAP_TYPE
     makes_itself = isinstance(vars(cls).get("__new__"), BuiltinFunctionType)
     return cls in _TRANSPARENT or (made_here and not makes_itself)
@@ -115,7 +109,7 @@ def _inherits(cls: type, name: str) -> bool:
 
 _new = object.__new__
 _NOT_STATE = frozenset({"__orig_class__", "_attrs_cached_hash"})
-"""Typing's note of a type argument, and a hash that another process would not share."""
+"""A type argument noted by typing, and a hash that is valid in one process only."""
 
 
 class Layout(NamedTuple):
@@ -128,7 +122,7 @@ class Layout(NamedTuple):
 
 @lru_cache(maxsize=MAX_CLASSES)
 def layout(cls: type) -> Layout:
-    """Return a class's layout."""
+    """Return the layout of a class."""
     slots: dict[str, MemberDescriptorType] = {}
     cached = set()
     for base in reversed(cls.__mro__):
@@ -159,7 +153,7 @@ def read_attributes(instance: Any) -> dict[str, Any]:
 
 
 def set_attributes(instance: Any, state: dict[str, Any]) -> None:
-    """Set the attributes, without those that the class has no place for any more."""
+    """Set the attributes, except those that the class no longer has."""
     cls: type = type(instance)
     where = layout(cls)
     own = object.__getattribute__(instance, "__dict__") if where.has_dict else {}
@@ -172,7 +166,7 @@ def set_attributes(instance: Any, state: dict[str, Any]) -> None:
             own[name] = value
         else:
             slot.__set__(instance, value)
-    # attrs reads this slot before it computes the hash: it must not be unset.
+    # attrs reads this slot before it computes the hash, so it must be set.
     if (cached_hash := where.slots.get("_attrs_cached_hash")) is not None:
         cached_hash.__set__(instance, None)
 
@@ -188,14 +182,14 @@ LIMIT = 254
 """Levels of lists and dicts that ormsgpack packs in one call."""
 
 SHALLOW = 4
-"""Objects within objects up to here are not measured: four calls' worth of stack is there."""
+"""Objects within objects are not measured up to this depth: the stack holds four calls."""
 
 _CONTAINERS = bytes((*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF))
 _OTHERS = bytes(set(range(256)) - set(_CONTAINERS))
 
 
 def depth_of_value(value: Any, level: int = 0) -> int:
-    """Return the levels of lists and dicts in a value; `LIMIT` + 1 if there are more."""
+    """Count the levels of lists and dicts in a value, up to `LIMIT` + 1."""
     kind = type(value)
     if level > LIMIT or (kind is not list and kind is not dict):
         return level
@@ -204,7 +198,7 @@ def depth_of_value(value: Any, level: int = 0) -> int:
 
 
 def depth_of_bytes(data: bytes) -> int:
-    """Return the levels of arrays and maps in msgpack, or up to `SHALLOW` more."""
+    """Count the levels of arrays and maps in msgpack; up to `SHALLOW`, an upper bound."""
     bound = len(data.translate(None, _OTHERS))
     return bound if bound <= SHALLOW else _exact(data)
 
@@ -260,7 +254,7 @@ _PAYLOADS = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
 
 
 class Reference(NamedTuple):
-    """Address of an element, in `size` bytes of a value from `at` on."""
+    """Address of an element: `size` bytes of a value, from `at` on."""
 
     log: int
     pos: int

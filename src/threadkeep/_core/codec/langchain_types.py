@@ -1,10 +1,10 @@
-"""LangChain messages and documents, written by field numbers: the fast path of the codec.
+"""LangChain messages and documents, encoded by field numbers: the fast path of the codec.
 
-A payload is `[code, head, values...]`: the bits of `head` from the second on are the fields that
-differ from their default, whose values follow in bit order. Its first bit is set if other fields
-than those were set explicitly: these follow as a number of such bits. An unusual instance (extra
-values, missing fields) is written as any other model. Every save and load runs this loop, which is
-why a message's six common fields are written out instead of looped over.
+A payload is `[code, head, values...]`. The bits of `head` from the second on mark the fields that
+differ from their default; their values follow in bit order. The first bit is set if a different set
+of fields was set explicitly, which then follows as one more number of such bits. Unusual instances
+(extra values, missing fields) are encoded as any other model. Every save and load runs this loop,
+so a message's six common fields are written out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Always:
 class FieldTable(NamedTuple):
     """Fields of a model in bit order, and the default of its extra values. Append-only.
 
-    A default is None, a str, or a type: an empty dict or list, or `Always`. It never changes.
+    A default is None, a str, or a type: an empty dict or list, or `Always`. Defaults never change.
     """
 
     cls: type
@@ -43,7 +43,7 @@ def _message(
     own: tuple[tuple[str, Any], ...] = (),
     late: tuple[tuple[str, Any], ...] = (),
 ) -> FieldTable:
-    """Return a message's fields, most used first: the lowest bits make the shortest numbers."""
+    """Return the fields of a message, most used first: low bits make short numbers."""
     first: tuple[tuple[str, Any], ...] = (("content", Always), ("id", None))
     common = (
         ("name", None),
@@ -84,13 +84,13 @@ MODELS: dict[int, FieldTable] = {
 """Class code -> the fields of a model that is written by field numbers."""
 
 _new = object.__new__
-# The slots that every pydantic model has, set past its own `__setattr__`.
+# The slots of every pydantic model, set without its `__setattr__`.
 _SLOTS = vars(BaseModel)
 _set_fields = _SLOTS["__dict__"].__set__
 _set_fields_set = _SLOTS["__pydantic_fields_set__"].__set__
 _set_extra = _SLOTS["__pydantic_extra__"].__set__
 _set_private = _SLOTS["__pydantic_private__"].__set__
-_MAX_SHAPES = 256  # per class; a program has a handful, hostile data could have thousands
+_MAX_SHAPES = 256  # per class: programs have a handful, hostile data could have thousands
 
 
 class Field(NamedTuple):
@@ -103,7 +103,7 @@ class Field(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """Common part of all instances with the same written fields."""
+    """Common part of all instances with the same encoded fields."""
 
     template: dict[str, Any]
     dicts: tuple[str, ...]
@@ -114,7 +114,7 @@ class Shape(NamedTuple):
 
 
 class FieldCodec:
-    """Encoding of one known class, worked out once from its table."""
+    """Encoding of one known class, prepared once from its table."""
 
     def __init__(self, code: int, model: FieldTable) -> None:
         self.code = code
@@ -128,7 +128,7 @@ class FieldCodec:
             for name, default in model.fields
             if name in declared
         )
-        # Fields that a newer langchain-core added: usual only at their default.
+        # Fields added by a newer langchain-core: usual only at their default.
         self.unnumbered = tuple(name for name in declared if name not in self.bits)
         self.shapes: dict[int, Shape] = {}
         self.fields_set: dict[int, AbstractSet[str]] = {}  # of each shape, for `encode`
@@ -153,7 +153,7 @@ class FieldCodec:
     def finish(
         self, model: BaseModel, packer: Packer, mask: int, values: list[Any]
     ) -> bytes | None:
-        """Pack the values; None if there is anything unusual beside the fields."""
+        """Pack the values; None if something besides the fields is unusual."""
         head = mask << 1
         fields_set = model.__pydantic_fields_set__
         shape = self.shapes.get(mask) or self.shape(mask)
@@ -191,7 +191,7 @@ class FieldCodec:
         return model
 
     def shape(self, mask: int) -> Shape:
-        """Return the shape for these written fields."""
+        """Return the shape of instances with these encoded fields."""
         if (found := self.shapes.get(mask)) is not None:
             return found
         if mask >> len(self.table):
@@ -216,7 +216,7 @@ class FieldCodec:
         return found
 
     def is_usual(self, model: BaseModel) -> bool:
-        """Tell whether the fields without a number have the class's own default."""
+        """Return True if the fields without a number have the class's default."""
         pairs = [(self.default(n), model.__dict__.get(n, Always)) for n in self.unnumbered]
         return all(type(a) is type(b) and a == b for a, b in pairs)
 
@@ -226,7 +226,7 @@ class FieldCodec:
 
 
 class MessageCodec(FieldCodec):
-    """Encoding of a message: `content`, `id`, own fields, other common fields, late own fields."""
+    """Encoding of a message: `content`, `id`, own fields, common fields, late own fields."""
 
     def __init__(self, code: int, model: FieldTable) -> None:
         super().__init__(code, model)

@@ -1,8 +1,8 @@
 """LangGraph's own payloads, read only: the formats of `JsonPlusSerializer`.
 
-Nothing that the data names is imported, and nothing is called but the closed list below and the
-validation of models that this program has allowed. A value comes back as LangGraph would return it,
-but for a class that cannot be found: that is an `UnknownTypeError`.
+Nothing that the data names is imported. Only the closed list below is called, and the validation of
+models that this program has allowed. Values come back as LangGraph would return them, except that a
+class that cannot be found raises `UnknownTypeError`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ from threadkeep.errors import CorruptionError, ThreadkeepError, UnknownTypeError
 class Shared:
     """Cache of the latest decoded objects by their bytes, up to `most` bytes as stored.
 
-    Neighbouring checkpoints hold mostly the same messages. Within one payload no object is used
-    twice.
+    Neighbouring checkpoints hold mostly the same messages. No object is used twice in one payload.
     """
 
     def __init__(self, most: int = 32 << 20) -> None:
@@ -77,7 +76,7 @@ class Shared:
 def decode_langgraph(
     type_: str, data: bytes, codec: NativeCodec, shared: Shared | None = None
 ) -> Any:
-    """Return the value of a payload of this type tag as `JsonPlusSerializer.dumps_typed` wrote it.
+    """Decode a payload with this type tag, as `JsonPlusSerializer.dumps_typed` wrote it.
 
     Objects in a `shared` cache must not be changed.
     """
@@ -112,14 +111,14 @@ class LangGraphDecoder(Decoder):
         self.shared = shared
 
     def on_extension(self, tag: int, data: bytes) -> Any:
-        """See `Decoder.on_extension`. Objects within objects are those objects' own."""
+        """See `Decoder.on_extension`. Only top-level objects are shared."""
         if self.shared is None or self.depth:
             return super().on_extension(tag, data)
         return self.shared.object(tag, data, super().on_extension)
 
 
 def _reader(arguments: Callable[[Any], tuple[list[Any], Any]]) -> Decode:
-    """Return the decoder of a class and what it is made of, given how that is spread."""
+    """Return a decoder of a class and its arguments, which `arguments` extracts."""
 
     def read(data: bytes, decoder: Decoder) -> Any:
         module, name, stored = decoder.unpack(data)[:3]
@@ -132,7 +131,7 @@ _read_fields = _reader(lambda fields: ([], fields))  # the method that made a du
 
 
 def _read_method(data: bytes, decoder: Decoder) -> Any:
-    """A call of a method: LangGraph writes only this one."""
+    """Decode a method call; LangGraph writes only this one."""
     module, name, arg, method = decoder.unpack(data)
     if (module, name, method) != ("datetime", "datetime", "fromisoformat"):
         raise UnknownTypeError(f"The payload asks to call {module}.{name}.{method}.")
@@ -162,7 +161,7 @@ def construct(finder: Finder, module: str, name: str, args: list[Any], fields: A
     path = f"{module}:{name}"
     cls, kind = finder.look_up(path)
     if kind is Tag.PLAIN and path not in CODES and finder.registry.named.get(path) is None:
-        raise unknown(path, "is stored as a dump of which only the class knows how to read it")
+        raise unknown(path, "is stored as a dump that only the class itself can read")
     return _FILLERS[kind](cls, args, fields)
 
 
@@ -181,7 +180,7 @@ _CLOSED: dict[tuple[str, str], Callable[..., Any]] = {
     ("pydantic.types", "SecretStr"): SecretStr,
     ("pydantic.types", "SecretBytes"): SecretBytes,
     **{("ipaddress", cls.__name__): cls for cls in ADDRESSES},
-    # Python 3.13 moved the classes: payloads have either name.
+    # Python 3.13 moved the classes, so payloads have either name.
     **{
         (home, cls.__name__): partial(make_path, cls)
         for cls in PATHS
@@ -191,14 +190,14 @@ _CLOSED: dict[tuple[str, str], Callable[..., Any]] = {
 
 
 def _fill_enum(cls: Any, args: list[Any], _: Any) -> Any:
-    """LangGraph writes members by value: find it, or combine flags, without calling the class."""
+    """Find a member by value, as LangGraph writes it, or combine flags."""
     (value,) = args
     for member in vars(cls)["_member_map_"].values():
         if type(member.value) is type(value) and member.value == value:
             return member
     if issubclass(cls, Flag):
         return data_classes.combine_flags(cls, value)
-    if isinstance(value, list):  # it was a tuple once
+    if isinstance(value, list):  # msgpack turned a tuple into a list
         return _fill_enum(cls, [tuple(value)], {})
     raise unknown(name_of(cls), f"has no member with value {value!r}")
 
@@ -211,7 +210,7 @@ def _fill_subclass(cls: Any, args: list[Any], _: Any) -> Any:
 
 
 def _fill_exception(cls: Any, args: list[Any], fields: Any) -> Any:
-    """LangGraph writes only data classes as exceptions, of others the `repr`."""
+    """Rebuild an exception; LangGraph writes only dataclasses, of others the `repr`."""
     if not dataclasses.is_dataclass(cls):
         raise unknown(name_of(cls), "is not a data class")
     value = subclasses.make_exception(cls, tuple(args))
@@ -220,7 +219,7 @@ def _fill_exception(cls: Any, args: list[Any], fields: Any) -> Any:
 
 
 def _fill_record(cls: type, args: list[Any], fields: Any) -> Any:
-    """Set the fields; LangGraph writes `Send` and `Item` in forms of their own."""
+    """Set the fields; LangGraph has its own forms of `Send` and `Item`."""
     own = dict(fields)
     if cls.__name__ == "Send" and args:
         own = dict(zip(("node", "arg", "timeout"), args, strict=False))
@@ -235,9 +234,9 @@ def _fill_record(cls: type, args: list[Any], fields: Any) -> Any:
 
 
 def _fill_model(cls: Any, _: list[Any], fields: Any) -> Any:
-    """Validate, as LangGraph does: a dump has lost the types inside the model.
+    """Validate the fields, as LangGraph does: a dump has lost the types inside the model.
 
-    That runs code of the class, which was allowed for loading, never code that the data brings.
+    This runs code of a class that was allowed for loading, never code from the data.
     """
     try:
         return cls.model_validate(fields)
@@ -246,7 +245,7 @@ def _fill_model(cls: Any, _: list[Any], fields: Any) -> Any:
 
 
 def _fill_model_v1(cls: Any, _: list[Any], fields: Any) -> Any:
-    """As `_fill_model`; its ValidationError is a ValueError."""
+    """Validate as `_fill_model`; the ValidationError is a ValueError."""
     try:
         return cls(**fields)
     except ValueError:
@@ -280,19 +279,19 @@ def _read_json(data: bytes, finder: Finder) -> Any:
 
 
 def _revive(value: dict[str, Any], finder: Finder) -> Any:
-    """Return what an envelope describes; any other object is a dict."""
+    """Return the object that an envelope describes; any other dict as it is."""
     version, kind, path = value.get("lc"), value.get("type"), value.get("id")
     if version not in (1, 2) or kind is None or not isinstance(path, list) or not path:
         return value
     if kind != "constructor":
-        raise UnknownTypeError(f"The payload stands for a LangChain {kind}: {'.'.join(path)}.")
+        raise UnknownTypeError(f"The payload refers to a LangChain {kind}: {'.'.join(path)}.")
     args, fields = value.get("args") or [], value.get("kwargs") or {}
     if version == 1:  # LangChain's own envelopes name classes by a path of its own
         cls = _BY_NAME.get(path[-1])
         if cls is None or path[0] not in ("langchain", "langchain_core"):
             raise UnknownTypeError(
                 f"The payload holds a LangChain object that cannot be read: {'.'.join(path)}.",
-                hint="Messages and documents can; load others with langchain_core.load.",
+                hint="Only messages and documents can. Load others with langchain_core.load.",
             )
         return _fill_model(cls, [], fields)
     module, name = ".".join(path[:-1]), path[-1]

@@ -1,8 +1,8 @@
-"""Registry of the classes that a program can store and load, and lookup by the names in data.
+"""Registry of the classes that a program can store and load, and lookup by name.
 
-A lookup never imports, and never calls what data names. A class is found only by its code in the
-built-in table; because it was registered; or because its module is imported, or this process has
-stored instances of it, it is a data class, and it is allowed or LangGraph's strict mode is off.
+A lookup never imports, and never calls what data names. A class is found if it is in the built-in
+table, or was registered, or if all of these hold: its module is imported or this process has stored
+instances of it, it is a data class, and it is allowed or LangGraph's strict mode is off.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Table = dict[str, "ref[type]"]
 
 
 def name_of(cls: type) -> str:
-    """Return a class's name in data: "module:Qualified.Name"."""
+    """Return the name of a class in data: "module:Qualified.Name"."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
@@ -43,7 +43,7 @@ def imported(name: str) -> type | None:
     """Return the class of this name if its module is imported, without running anything."""
     module_name, _, qualname = name.partition(":")
     module = sys.modules.get(module_name)
-    # No isinstance, and no getattr below: a stand-in for a module may import on any access.
+    # No isinstance or getattr: lazy modules may import on any access.
     if not issubclass(type(module), ModuleType) or not qualname:
         return None
     scope = object.__getattribute__(module, "__dict__")
@@ -61,9 +61,9 @@ def imported(name: str) -> type | None:
 class LocalClasses:
     """Weak table of classes that no name leads to: defined inside a function, or made by a call.
 
-    Of classes with the same name, the first one that is alive has it in data, others the name and a
-    number ("app:make.<locals>.Item#2"). Where that is gone, as it is in every other process, the
-    name stands for the latest class.
+    Among classes with the same name, the first one alive has that name in data; others get a number
+    ("app:make.<locals>.Item#2"). If a numbered class is gone, as in every other process, its name
+    stands for the latest class.
     """
 
     def __init__(self) -> None:
@@ -74,14 +74,14 @@ class LocalClasses:
         """Remember a class by its name, and return the name to store."""
         self._latest[name] = _weak(self._latest, name, cls)
         numbered, number = name, 1
-        # (`setdefault` is atomic: of two threads with a class each, one is first.)
+        # (`setdefault` is atomic, so two threads cannot take the same name.)
         while self._classes.setdefault(numbered, _weak(self._classes, numbered, cls))() is not cls:
             number += 1
             numbered = f"{name}#{number}"
         return numbered
 
     def find(self, name: str) -> type | None:
-        """Return the class with this stored name, or else the latest one of the plain name."""
+        """Return the class with this stored name, else the latest one of the plain name."""
         for table, key in ((self._classes, name), (self._latest, name.partition("#")[0])):
             if (known := table.get(key)) is not None and (cls := known()) is not None:
                 return cls
@@ -97,18 +97,18 @@ def _weak(table: Table, key: str, cls: type) -> ref[type]:
 
 
 class Finder(NamedTuple):
-    """Class lookup of one codec: `allowed` holds (module, name) pairs."""
+    """Class lookup of one codec; `allowed` holds (module, name) pairs."""
 
     registry: Registry
     allowed: frozenset[tuple[str, ...]] = frozenset()
 
     def find(self, reference: Reference, tag: Tag) -> type:
-        """Return the class that data refers to, which must still be of the stored kind."""
+        """Return the class that data refers to. It must still be of the stored kind."""
         cls, kind = self.look_up(reference)
         if kind is not tag:
             raise UnknownTypeError(
-                f"{reference} was stored as {tag.name.lower()} and is something else now.",
-                hint="Use the class's old form, or register another one in its place: "
+                f"{reference} was stored as {tag.name.lower()} and is another kind of class now.",
+                hint="Restore the class, or register another one in its place: "
                 f"threadkeep.register(NewClass, name={reference!r})",
             )
         return cls
@@ -135,16 +135,16 @@ class Finder(NamedTuple):
             if cls is None:
                 if (plain := name.partition("#")[0]) != name:
                     return self.look_up(plain)
-                raise unknown(name, "is not among the classes that this program has imported")
+                raise unknown(name, "this program has not imported")
         kind = kind_of(cls)
         if kind is None:
             raise unknown(name, "is not a data class")
         return cls, kind
 
     def _is_listed(self, name: str) -> bool:
-        """LangGraph lists classes by `__name__`, data has the qualified name."""
+        """Check the allowlist, which has `__name__`; data has the qualified name."""
         module, _, qualname = name.partition("#")[0].partition(":")
-        if module == "builtins":  # the only data classes there are exceptions
+        if module == "builtins":  # its only data classes are exceptions
             return True
         return bool({(module, qualname), (module, qualname.rpartition(".")[2])} & self.allowed)
 
@@ -154,8 +154,8 @@ def unknown(name: str, why: str) -> UnknownTypeError:
     module, _, qualname = name.partition(":")
     if "<locals>" in qualname:
         hint = (
-            "It was defined inside a function: define it at the top level of its module, and "
-            f"allow that: threadkeep.register(TheClass, name={name!r})"
+            "It was defined inside a function. Define it at the top level of its module, and "
+            f"register it: threadkeep.register(TheClass, name={name!r})"
         )
     else:
         hint = (
@@ -195,7 +195,7 @@ class Foreign(NamedTuple):
 
 
 class Registry:
-    """The classes that a program has registered, by name, and the rule for every type met."""
+    """The classes that a program has registered, by name, and the rule of every type met."""
 
     def __init__(self) -> None:
         self.named: dict[str, type] = {}
@@ -220,15 +220,15 @@ class Registry:
         if (encode is None) != (decode is None):
             raise InvalidArgumentError("encode and decode must be given together.")
         if cls in _BUILT_IN or cls.__module__ == "builtins":
-            raise InvalidArgumentError(f"threadkeep has its own form for {cls.__qualname__}.")
+            raise InvalidArgumentError(f"threadkeep has a built-in form of {cls.__qualname__}.")
         if encode is None and kind_of(cls) is None and solid_base(cls) is not object:
             raise InvalidArgumentError(
-                f"{cls.__qualname__} is not described by its attributes alone.",
+                f"{cls.__qualname__} has state besides its attributes.",
                 hint=f"threadkeep.register({cls.__qualname__}, encode=..., decode=...)",
             )
         if name is not None and not all(name.partition(":")):
             raise InvalidArgumentError(
-                f"Invalid name: {name!r}.", hint="Give it as 'module:Qualified.Name'."
+                f"Invalid name: {name!r}.", hint="Use the form 'module:Qualified.Name'."
             )
         for key in {name_of(cls), name or name_of(cls)}:
             if encode and decode:
@@ -244,7 +244,7 @@ class Registry:
         except (ImportError, TypeError, ValueError) as error:
             raise InvalidArgumentError(
                 f"The module {name!r} cannot be imported: {error}.",
-                hint="Give the full name of a module of your program, such as 'app.models'.",
+                hint="Use the full name of a module of your program, such as 'app.models'.",
             ) from error
         for cls in _classes_of(name, vars(module)):
             if kind_of(cls) is not None:
@@ -252,7 +252,7 @@ class Registry:
         self._forget()
 
     def rule(self, cls: type) -> Rule | None:
-        """Return the rule for instances of exactly this type, None if they cannot be stored."""
+        """Return the rule for instances of exactly this type, or None if they cannot be stored."""
         try:
             return self.rules[cls]
         except KeyError:
@@ -262,7 +262,7 @@ class Registry:
             return rule
 
     def _forget(self) -> None:
-        """Drop all rules but the built-in ones: a registration may change them."""
+        """Drop all rules except the built-in ones, as a registration may change them."""
         self.rules = dict(_BUILT_IN)
 
     def _make_rule(self, cls: type) -> Rule | None:
@@ -312,16 +312,16 @@ def register(
     """Allow a class to be stored and loaded; also usable as a decorator.
 
     Args:
-        cls: the class. Data classes (pydantic, dataclass, attrs, enum, named tuple) need
-            no more; neither does a plain Python class that its attributes describe.
-        encode: for a foreign class: function from an instance to a value that can be stored.
-        decode: function from that value to the instance. Give both or neither; they must
-            stay able to read stored values.
-        name: another name that stored data has for the class, as "module:Qualified.Name":
-            its name before it was moved or renamed.
+        cls: the class. Data classes (pydantic, dataclass, attrs, enum, named tuple) need no
+            more, and neither do plain Python classes fully described by their attributes.
+        encode: for other classes: function from an instance to a value that can be stored.
+        decode: function from that value to the instance. Give both or neither. It must be able
+            to read all values stored so far.
+        name: another name of the class in stored data, as "module:Qualified.Name": its name
+            before it was moved or renamed.
 
     Raises:
-        InvalidArgumentError: this cannot be registered so; the message says what can.
+        InvalidArgumentError: the class cannot be registered; the message says why.
     """
 
     def add(cls: C) -> C:
@@ -335,10 +335,10 @@ def register_module(name: str) -> None:
     """Allow every data class that a module defines to be loaded.
 
     Args:
-        name: the module's full name; it is imported now if it is not yet.
+        name: the full name of the module, which is imported if necessary.
 
     Raises:
-        InvalidArgumentError: there is no such module, or it cannot be imported.
+        InvalidArgumentError: the module does not exist, or cannot be imported.
     """
     DEFAULT_REGISTRY.register_module(name)
 
@@ -351,7 +351,8 @@ def _data_rule(cls: type, tag: Tag, reference: Reference) -> Rule:
 def _while_found(rule: Rule, cls: type) -> Rule:
     """Return a rule that refuses instances once the class's name leads to another class.
 
-    (As when a module is reloaded: an old instance would come back as one of the new class.)
+    For example, after a module was reloaded, an old instance would come back as one of the new
+    class.
     """
     encode, name = rule.encode, name_of(cls)
     home, inside, modules = cls.__module__, cls.__qualname__, sys.modules
@@ -359,7 +360,7 @@ def _while_found(rule: Rule, cls: type) -> Rule:
     scope = object.__getattribute__(module, "__dict__")
 
     def encode_if_found(value: Any, packer: Packer) -> bytes | None:
-        # (The short way first: this is done for every value of a class of the program's.)
+        # (The quick check first: this runs for every value of a class of the program.)
         here = scope.get(inside) is cls and modules.get(home) is module
         if not here and imported(name) is not cls:
             raise _replaced(cls)
@@ -370,9 +371,8 @@ def _while_found(rule: Rule, cls: type) -> Rule:
 
 def _replaced(cls: type) -> UnserializableError:
     return UnserializableError(
-        f"{dotted(cls)} is another class by now than this value's: "
-        "it would come back as something else.",
-        hint="Make the value again from the new class, or give that another name.",
+        f"{dotted(cls)} is another class now: this value would come back as something else.",
+        hint="Create the value again from the new class, or rename the new class.",
     )
 
 
@@ -380,6 +380,6 @@ def _classes_of(module: str, scope: Mapping[str, Any], outer: str = "") -> Itera
     for name, found in scope.items():
         if not isinstance(found, type) or found.__module__ != module:
             continue
-        if not outer or found.__qualname__ == f"{outer}.{name}":  # not a mere reference
+        if not outer or found.__qualname__ == f"{outer}.{name}":  # not just a reference to it
             yield found
             yield from _classes_of(module, vars(found), found.__qualname__)

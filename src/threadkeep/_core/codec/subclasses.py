@@ -1,9 +1,9 @@
-"""Payloads of subclasses of built-in types, exceptions among them.
+"""Payloads of subclasses of built-in types and of exceptions.
 
 An instance is rebuilt by the methods of its base, never by those of its class. The payload of a
-subclass is `[class, position of the base, plain value, attributes]`, that of an exception `[class,
-arguments, attributes, fields]`, cut after the last part that is not empty; fields are those that
-the arguments do not set, such as the name of an `ImportError`.
+subclass is `[class, position of the base, plain value, attributes]`. The payload of an exception is
+`[class, arguments, attributes, fields]`, cut after the last part that is not empty. Fields are the
+built-in ones that the arguments do not set, such as the name of an `ImportError`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from threadkeep.errors import CorruptionError, UnknownTypeError, UnserializableE
 
 
 class Base(NamedTuple):
-    """A base: function from an instance to the plain value inside, its type, and the inverse."""
+    """A base: how to read the plain value inside an instance, its type, and the inverse."""
 
     plain: Callable[[Any], Any]
     kind: type
@@ -42,7 +42,7 @@ class Base(NamedTuple):
 
 
 def encode_subclass(reference: Reference, cls: Any) -> Encode:
-    """The plain value, and the attributes if there are any."""
+    """Encode the plain value, and the attributes if there are any."""
     base = solid_base(cls)
     plain, code = _BASES[base].plain, BASES.index(base)
 
@@ -65,9 +65,9 @@ def decode_subclass(data: bytes, unpacker: Unpacker) -> Any:
     cls = unpacker.find(reference, Tag.SUBCLASS)
     if solid_base(cls) is not BASES[code]:
         raise UnknownTypeError(
-            f"{dotted(cls)} was stored as a {BASES[code].__name__} "
-            f"and is a {solid_base(cls).__name__} now.",
-            hint="Use its old base again.",
+            f"{dotted(cls)} was a subclass of {BASES[code].__name__} when it was stored, "
+            f"and is a subclass of {solid_base(cls).__name__} now.",
+            hint="Restore the old base class.",
         )
     value = make_subclass(cls, plain)
     set_attributes(value, own[0] if own else {})
@@ -83,7 +83,7 @@ def make_subclass(cls: Any, plain: Any) -> Any:
 
 
 def plain_value(value: Any) -> Any:
-    """Return the value inside an instance of any subclass of a built-in type, else None."""
+    """Return the value inside an instance of a subclass of a built-in type, or None."""
     for base in type(value).__mro__:
         if base in _BASES:
             return _BASES[base].plain(value)
@@ -91,7 +91,7 @@ def plain_value(value: Any) -> Any:
 
 
 def _filled(base: Any, fill: Any, kind: type | None = None) -> Base:
-    """Base of containers that are created empty, and then filled from an iterable."""
+    """Base of containers that are created empty and then filled from an iterable."""
     read = base.items if hasattr(base, "items") else base.__iter__
     plain = kind or base
 
@@ -105,7 +105,7 @@ def _filled(base: Any, fill: Any, kind: type | None = None) -> Base:
 
 
 def _initialized(base: Any, plain: Any, arguments: Callable[[Any], tuple[Any, ...]]) -> Base:
-    """Base whose `__init__` takes arguments that are read off a plain value."""
+    """Base whose `__init__` takes arguments read from a plain value."""
 
     def make(cls: Any, value: Any) -> Any:
         instance = base.__new__(cls)
@@ -116,7 +116,7 @@ def _initialized(base: Any, plain: Any, arguments: Callable[[Any], tuple[Any, ..
 
 
 def _from_fields(base: Any, *names: str) -> Base:
-    """Base whose `__new__` takes the values of these attributes, and `fold` if it has one."""
+    """Base whose `__new__` takes these attributes, and `fold` if it has one."""
     more = ("fold",) if "fold" in vars(base) else ()
 
     def make(cls: Any, value: Any) -> Any:
@@ -191,12 +191,12 @@ _BASES: dict[Any, Base] = {
 
 
 _NOT_FIELDS = frozenset({"obj", "__suppress_context__", "message", "exceptions"})
-"""The last two are a group's, which no one can set: they are its arguments."""
+"""The last two belong to groups and cannot be set: they are the arguments."""
 _ARGS: Any = vars(BaseException)["args"]
 
 
 def encode_exception(reference: Reference, cls: Any) -> Encode:
-    """Arguments, attributes, and the fields that an exception made of the arguments lacks."""
+    """Encode arguments, attributes, and the fields that the arguments do not set."""
 
     def encode(value: Any, packer: Packer) -> bytes:
         args = _ARGS.__get__(value)
@@ -204,8 +204,8 @@ def encode_exception(reference: Reference, cls: Any) -> Encode:
             twin = make_exception(cls, args)
         except Exception as error:
             raise UnserializableError(
-                f"A {dotted(cls)} cannot be made of its arguments again.",
-                hint="Give its arguments to super().__init__() unchanged.",
+                f"A {dotted(cls)} cannot be rebuilt from its arguments.",
+                hint="Pass its arguments to super().__init__() unchanged.",
             ) from error
         known = _fields(cls).items()
         fields = {name: field.__get__(value) for name, field in known}
@@ -219,7 +219,7 @@ def encode_exception(reference: Reference, cls: Any) -> Encode:
 
 
 def decode_exception(data: bytes, unpacker: Unpacker) -> Any:
-    """Rebuild an exception, or the `repr` of a group of which a member is only a `repr`."""
+    """Rebuild an exception; a group with an unreadable member becomes its `repr`."""
     parts = unpacker.unpack(data)
     empty: list[Any] = [None, [], {}, {}]
     reference, args, own, fields = parts + empty[len(parts) :]
@@ -242,14 +242,14 @@ def make_exception(cls: Any, args: tuple[Any, ...]) -> BaseException:
         raise CorruptionError("A stored exception group has no list of exceptions.")
     value: BaseException = base.__new__(cls, *args)
     if type(value) is not cls:
-        raise CorruptionError(f"A stored {cls.__qualname__} has arguments of another exception.")
+        raise CorruptionError(f"A stored {cls.__qualname__} has another exception's arguments.")
     base.__init__(value, *args)
     _ARGS.__set__(value, args)
     return value
 
 
 def _fields(cls: type) -> dict[str, MemberDescriptorType]:
-    """Return the fields that built-in exceptions have beside their arguments."""
+    """Return the fields that built-in exceptions have besides their arguments."""
     return {
         name: member
         for base in cls.__mro__

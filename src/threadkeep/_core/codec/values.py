@@ -1,4 +1,8 @@
-"""Payloads of types of the standard library, NumPy and pandas, each with its own tag."""
+"""Payloads of types of the standard library, NumPy and pandas, each with its own tag.
+
+Types are matched exactly. NumPy and pandas are used only if the program has imported them. Arrays
+keep their memory order and whether they are writable.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +26,9 @@ from threadkeep._core.codec.format import Decode, Encode, Packer, Rule, Tag, Unp
 from threadkeep._core.codec.introspection import ADDRESSES, PATHS
 from threadkeep.errors import CorruptionError, UnknownTypeError, UnserializableError
 
-# -- text and numbers ------------------------------------------------------------------
-
 
 class Pairs:
-    """Marker for a dict with keys that msgpack maps cannot hold exactly."""
+    """Marker for a dict whose keys a msgpack map cannot hold exactly."""
 
     __slots__ = ("pairs",)
 
@@ -39,7 +41,7 @@ def _text(value: Any, _: Packer) -> bytes:
 
 
 def pack_view(value: memoryview, _: Packer | None = None) -> bytes:
-    """Bytes, format, shape and whether it is read-only; bytes alone where no cast makes it."""
+    """Pack bytes, format, shape and read-only flag; only bytes if no cast can rebuild the view."""
     raw, shape = value.tobytes(), list(value.shape or ())
     try:
         _view(raw, value.format, shape)
@@ -76,17 +78,12 @@ def _read_pairs(data: bytes, unpacker: Unpacker) -> dict[Any, Any]:
 
 
 def _members(value: Any, packer: Packer) -> bytes:
-    """Sorted by their bytes: equal sets give equal bytes, whatever their history."""
-    packed = sorted(packer.pack(member) for member in value)
-    return packer.pack(packed)
+    """Encode members sorted by their bytes, so that equal sets give equal bytes."""
+    return packer.pack(sorted(packer.pack(member) for member in value))
 
 
 def _read_members(data: bytes, unpacker: Unpacker) -> list[Any]:
     return [unpacker.unpack(member) for member in unpacker.unpack(data)]
-
-
-def _make_deque(maxlen: int | None, *items: Any) -> deque[Any]:
-    return deque(items, maxlen)
 
 
 def _ordered(value: OrderedDict[Any, Any], packer: Packer) -> bytes:
@@ -96,7 +93,7 @@ def _ordered(value: OrderedDict[Any, Any], packer: Packer) -> bytes:
 
 
 FACTORIES: tuple[Any, ...] = (None, list, dict, set, int, float, str, tuple, bool, frozenset)
-"""Factories that a stored defaultdict may have; positions are part of the format."""
+"""Factories that a stored defaultdict may have; the order is part of the format."""
 
 
 def check_factory(value: defaultdict[Any, Any]) -> None:
@@ -133,7 +130,7 @@ def check_zone(zone: tzinfo | None) -> None:
 
 
 def _clock(build: Any, layout: struct.Struct, *names: str) -> tuple[Encode, Decode]:
-    """Fields, microseconds and fold in one number, and the time zone if there is one."""
+    """Encode the fields, microseconds and fold in one number, and the time zone if any."""
     read_fields = attrgetter(*names)
 
     def encode(value: Any, packer: Packer) -> bytes:
@@ -145,14 +142,14 @@ def _clock(build: Any, layout: struct.Struct, *names: str) -> tuple[Encode, Deco
         *fields, fraction = layout.unpack_from(data)
         zone = unpacker.unpack(data[layout.size :]) if len(data) > layout.size else None
         if zone is not None and not isinstance(zone, tzinfo):
-            raise CorruptionError("A stored time has something else than a time zone.")
+            raise CorruptionError("A stored time does not hold a time zone.")
         return build(*fields, fraction & ~_FOLD, zone, fold=fraction >> 31)
 
     return encode, decode
 
 
 def _timezone(value: timezone, packer: Packer) -> bytes:
-    """Nothing for UTC itself, else the offset and the name, if it has one."""
+    """Encode UTC as nothing, other zones as offset and name."""
     if value is UTC:
         return b""
     return packer.pack(list(value.__getinitargs__()))  # type: ignore[attr-defined]
@@ -171,7 +168,7 @@ def make_zone_info(key: str) -> ZoneInfo:
     """Return the time zone of this name, if this machine knows it."""
     try:
         return ZoneInfo(key)
-    except (ZoneInfoNotFoundError, OSError) as error:  # OSError: the name of a folder of zones
+    except (ZoneInfoNotFoundError, OSError) as error:  # OSError: the key names a folder of zones
         raise UnknownTypeError(
             f"This machine does not know the time zone {key!r}.",
             hint="Install the time zone database: pip install tzdata",
@@ -185,7 +182,7 @@ def make_path(cls: type, *parts: str) -> Any:
     except NotImplementedError as error:
         raise UnknownTypeError(
             f"A stored {cls.__name__} cannot exist on this operating system.",
-            hint="Between systems, store pure paths: PurePosixPath, PureWindowsPath.",
+            hint="To share paths between systems, store PurePosixPath or PureWindowsPath.",
         ) from error
 
 
@@ -280,7 +277,7 @@ _TYPES: tuple[tuple[type, Tag, Any, Decode], ...] = (
         deque,
         Tag.DEQUE,
         lambda value, packer: packer.pack([value.maxlen, *value]),
-        _from_parts(_make_deque),
+        _from_parts(lambda maxlen, *items: deque(items, maxlen)),
     ),
     (OrderedDict, Tag.ORDERED_DICT, _ordered, lambda d, u: OrderedDict(_read_pairs(d, u))),
     (defaultdict, Tag.DEFAULT_DICT, _default_dict, _from_parts(_make_default_dict)),
@@ -342,7 +339,7 @@ _READ_ONLY = 2
 
 
 def rule_for(cls: type) -> Rule | None:
-    """Return the rule for a class of NumPy or pandas, None for any other."""
+    """Return the rule for a class of NumPy, pandas or `pydantic.v1`, or None."""
     numpy, pandas = sys.modules.get("numpy"), sys.modules.get("pandas")
     if numpy is not None and hasattr(numpy, "ndarray"):
         if cls is numpy.ndarray:
@@ -365,7 +362,7 @@ def _imported(name: str) -> Any:
     module = sys.modules.get(name)
     if module is None:
         raise UnknownTypeError(
-            f"The stored value is a value of {name}, which this program has not imported.",
+            f"The stored value is of {name}, which this program has not imported.",
             hint=f"Add to your program: import {name}",
         )
     return module
@@ -390,12 +387,12 @@ def make_array(description: Any, shape: Any, order: str, raw: bytes) -> Any:
     numpy = _imported("numpy")
     array = numpy.ndarray(shape, _dtype(description), buffer=raw, order=order).copy(order=order)
     if array.nbytes != len(raw):
-        raise CorruptionError("A stored array does not have the size of its shape.")
+        raise CorruptionError("The size of a stored array does not match its shape.")
     return array
 
 
 def _scalar(scalar: Any, packer: Packer) -> bytes:
-    """Text and bytes as such (an array would strip trailing zeros), others as raw bytes."""
+    """Encode text and bytes as such (an array would strip trailing zeros), others as raw bytes."""
     if scalar.dtype.kind in "US":
         base: Any = str if scalar.dtype.kind == "U" else bytes
         return packer.pack([scalar.dtype.kind, base.__getitem__(scalar, slice(None))])
@@ -411,7 +408,7 @@ def _read_scalar(data: bytes, unpacker: Unpacker) -> Any:
 
 
 def _describe(dtype: Any) -> Any:
-    """Return a plain description that gives the very same dtype back."""
+    """Return a plain description that rebuilds exactly this dtype."""
     from numpy.lib import format as form  # noqa: PLC0415 - the program has imported numpy
 
     try:
@@ -440,8 +437,7 @@ def _dtype(description: Any) -> Any:
 
 
 def _units(value: Any) -> list[Any]:
-    numpy = _imported("numpy")
-    return [int(value.asm8.view("i8")), numpy.datetime_data(value.asm8.dtype)[0]]
+    return [int(value.asm8.view("i8")), _imported("numpy").datetime_data(value.asm8.dtype)[0]]
 
 
 def _timestamp(value: Any, packer: Packer) -> bytes:

@@ -1,9 +1,8 @@
-"""References into the cold store: archives that entries name, and stubs of segments.
+"""References into the cold store: archives named by entries, and stubs of segments.
 
-A stub stands at the segment's own place, and is a segment as every store knows them. Its data is a
-frame (see `codec.frame`) with a location in MessagePack: `[object, first byte, bytes, SHA-256]`.
-Bytes with another digest are never taken for the segment's: the stub is left, and fails alone
-where it is opened.
+A stub takes the place of a segment, and stores treat it as one. Its data is a frame (see
+`codec.frame`) with a location in MessagePack: `[object, first byte, bytes, SHA-256]`. Bytes with
+another digest are never used for the segment: the stub remains, and fails when it is opened.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ STUB = bytes((MAGIC, VERSION << 4 | ELSEWHERE))
 """First bytes of a stub's data."""
 
 LEAST = 1024
-"""Smallest limit in bytes that can be set for offloading."""
+"""Smallest limit for offloading, in bytes."""
 
 OFFLOAD_OVER = 64 * 1024
-"""Bytes of a stored run of values above which an object of the cold store pays."""
+"""Default limit for offloading: an object in the cold store pays for larger segments."""
 
 USUAL = 140
-"""Bytes that a stub takes, about."""
+"""Typical bytes of a stub."""
 
 MOST = 512
-"""Bytes that a stub takes at most."""
+"""Most bytes of a stub."""
 
 WITH_COLD = "Open the store with cold=, the URL of the cold store (in the shell: TK_COLD)."
 
@@ -44,12 +43,12 @@ WITH_COLD = "Open the store with cold=, the URL of the cold store (in the shell:
 class ArchiveRecord(NamedTuple):
     """The record of a thread's archive in its entry.
 
-    `folder` is where one store puts all archives of this thread: this store, or one that this is a
-    copy of. `name` is that of the newest in it; `sha256` is the digest of its bytes in hex, `size`
-    their number; empty before the first. `state` is the thread's own, which it has again when it
-    is back. `offloaded` is about how many bytes of segments are there beside archives: 0 where
-    there is no stub, -1 where there may soon be one. `back_at` is when the thread, or what was
-    offloaded of it, came back last, in microseconds since 1970.
+    `folder` holds all archives of this thread from one store: this one, or the one that it is a
+    copy of. `name` is the newest archive, `sha256` the hex digest of its bytes, `size` their
+    number; all empty before the first archive. `state` is the thread's own state, restored with it.
+    `offloaded` estimates the bytes of segments offloaded besides archives: 0 without stubs, -1 if
+    there may soon be some. `back_at` is the last time that the thread, or offloaded bytes of it,
+    came back, in microseconds since 1970.
     """
 
     folder: str
@@ -67,7 +66,7 @@ class ArchiveRecord(NamedTuple):
 
 
 def archive_of(entry: ThreadEntry | None) -> ArchiveRecord | None:
-    """Return the archive that an entry names; one of another thread does not count.
+    """Return the archive that an entry names; archives of other threads do not count.
 
     Raises `CorruptionError` if the entry is damaged.
     """
@@ -86,7 +85,7 @@ def archive_of(entry: ThreadEntry | None) -> ArchiveRecord | None:
 
 
 def lost_archive(entry: ThreadEntry | None) -> str:
-    """Return a sentence if a thread is archived and its entry does not say where; else nothing."""
+    """Describe an archived thread whose entry does not name its archive; else ""."""
     if not is_archived(entry):
         return ""
     try:
@@ -97,13 +96,13 @@ def lost_archive(entry: ThreadEntry | None) -> str:
     if not is_lost:
         return ""
     return (
-        "it is archived, and the record of where is lost:"
-        f" its archive is under {home_of('*', entry.thread)} in the cold store"
+        "it is archived, but its entry does not name the archive:"
+        f" look under {home_of('*', entry.thread)} in the cold store"
     )
 
 
 def says_active(entry: ThreadEntry | None) -> bool:
-    """Return True if an entry names an archive that never came back, but is not archived."""
+    """Return True if an unarchived entry names an archive that never came back."""
     if entry is None or entry.state not in WITH_CHECKPOINTS:
         return False
     try:
@@ -114,25 +113,25 @@ def says_active(entry: ThreadEntry | None) -> bool:
 
 
 def with_archive(entry: ThreadEntry, archive: ArchiveRecord) -> ThreadEntry:
-    """Return the entry with this archive, and no other."""
+    """Return the entry with this archive as its only one."""
     others = thread_entry.without_record(entry.labels, thread_entry.ARCHIVE_RECORD)
     label = thread_entry.record_label(thread_entry.ARCHIVE_RECORD, list(archive))
     return entry._replace(labels=tuple(sorted((*others, label))))
 
 
 def is_at(entry: ThreadEntry | None, key: str) -> TypeGuard[ThreadEntry]:
-    """Return whether the thread is archived under this key."""
+    """Return True if the thread is archived under this key."""
     archive = archive_of(entry)
     return is_archived(entry) and archive is not None and archive.key == key
 
 
 def home_of(store: str, thread: str) -> str:
-    """Return the folder of a thread's objects, by the identity of the store that put them there."""
+    """Return the folder of a thread's objects, given the identity of the store that wrote them."""
     return f"threads/{store}/{_name(thread)}/"
 
 
 def _name(thread: str) -> str:
-    """A thread's name as a part of keys, which take few characters."""
+    """Return a thread's name as part of a key, which allows few characters."""
     return hashlib.sha256(thread.encode()).hexdigest()[:40]
 
 
@@ -140,7 +139,7 @@ def _name(thread: str) -> str:
 
 
 class Location(NamedTuple):
-    """Location of a segment's bytes: `size` of them, from `start` on, in the object `key`."""
+    """Location of a segment's bytes: `size` bytes of the object `key`, from `start` on."""
 
     key: str
     start: int
@@ -148,12 +147,12 @@ class Location(NamedTuple):
     sha256: bytes
 
     def matches(self, data: bytes) -> bool:
-        """Return whether these are the bytes that were put there."""
+        """Return True if these are the bytes that were put there."""
         return hashlib.sha256(data).digest() == self.sha256
 
 
 def stubs_for(segments: Iterable[Segment], key: str) -> tuple[bytes, tuple[Segment, ...]]:
-    """Return an object that holds the segments' bytes, one behind the other, and their stubs."""
+    """Return an object with the segments' bytes in a row, and their stubs."""
     stubs, data, start = [], list[bytes](), 0
     for segment in segments:
         size = len(segment.data)
@@ -165,7 +164,7 @@ def stubs_for(segments: Iterable[Segment], key: str) -> tuple[bytes, tuple[Segme
 
 
 def location_of(segment: Segment) -> Location | None:
-    """Return the location of a stub's bytes; None of a segment that is no stub."""
+    """Return the location of a stub's bytes, or None for a segment that is not a stub."""
     packed = elsewhere(segment.data)
     if packed is None:
         return None
@@ -177,7 +176,7 @@ def location_of(segment: Segment) -> Location | None:
 
 
 def is_stub(segment: Segment) -> bool:
-    """Return whether it is a stub that can be read."""
+    """Return True for a readable stub."""
     try:
         return location_of(segment) is not None
     except CorruptionError:

@@ -1,9 +1,9 @@
-"""Turning values into references: what a batch must store, and what is stored already.
+"""Draft: turning the values of a call into references, storing only new elements.
 
-Invariant: what is stored of a value is the value at one instant during the call, though the program
-may keep changing it. New elements are encoded from copies; before anything is appended, all
-shadows and the sequence itself are checked together. Where that fails the value is tried again, and
-at last is copied as a whole.
+Invariant: the stored value is the value at one instant during the call, though the program may keep
+changing it. New elements are encoded from copies. Before anything is appended, all shadows and the
+sequence itself are checked together. If the check fails, the value is tried again, and in the end
+copied as a whole.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from threadkeep._core.engine.working_set import ThreadMemory
 from threadkeep._core.langgraph_internals import START
 from threadkeep.errors import ThreadkeepError, UnserializableError
 
-_PASSING = "passing"  # the log of values that no channel will hold as they are
+_PASSING = "passing"  # the log of values that will change before a channel holds them
 INLINE_MAX = 64  # bytes up to which a value is kept in the manifest itself
-INLINE_USING = 512  # the same for a value that refers to elements: it is a graph's input
+INLINE_USING = 512  # the same for a value that refers to elements: a graph's input
 _SHARE_MOST = 64  # elements of one value that are remembered one by one
 _FEW = 4  # elements of a list that is not long
 _LARGE = 256 * 1024  # bytes from which a list is remembered as such
-_TRIES = 3  # times a value that changes is looked at before it is copied as a whole
+_TRIES = 3  # attempts at a changing value before it is copied as a whole
 
 Stored: TypeAlias = tuple[Ref, ChannelValue]
 _KINDS: dict[type, int] = {list: refs.LIST, tuple: refs.TUPLE, dict: refs.DICT}
@@ -62,7 +62,7 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 class _MovedError(Exception):
-    """A value was changed while it was read."""
+    """A value changed while it was read."""
 
 
 class Draft:
@@ -77,15 +77,15 @@ class Draft:
         self.codec = codec
         self.appender = appender
         self.writes = writes
-        self.fresh = 0  # bytes of what the values do not share with those before them
-        self._settles = False  # the value is a copy, and stored as it is
+        self.fresh = 0  # bytes that the values do not share with the previous ones
+        self._settles = False  # the value is a copy
         self._placed: list[StoredObject] = []
         self._known: list[tuple[str, StoredValue]] = []
 
     def value(self, channel: str, value: Any, old: ChannelValue | None = None) -> Stored:
-        """Store a channel's value, as it is at one instant, beside what was last seen of it."""
+        """Store a channel's value, as it is at one instant, given its last seen value."""
         try:
-            # The values that most calls bring, looked at in one go.
+            # Shortcuts for the most common values.
             kind = type(value)
             if kind in _SCALARS:
                 done = self._scalar(value)
@@ -108,7 +108,7 @@ class Draft:
         return Inline(data), CellValue(value, ONE_LEAF, data, (), None, len(data))
 
     def _grown(self, channel: str, value: list[Any], old: ChannelValue | None) -> Stored | None:
-        """Store a list whose new elements, behind its last version's, were stored a moment ago."""
+        """Store a list whose elements after the last version's were stored a moment ago."""
         recent = self.memory.recent
         if type(old) is not RunValue or old.kind != refs.LIST or not self.codec.divides(value):
             return None
@@ -130,7 +130,7 @@ class Draft:
         placed: list[StoredObject],
         weight: int,
     ) -> Stored | None:
-        """Refer to stored spans, and to objects behind them; None if the list has changed."""
+        """Refer to stored spans and the objects after them; None if the list has changed."""
         spans = refs.merged((*before, *[found.span for found in placed]))
         if seen.shadow.is_opaque or len(spans) > SPANS_FREE or not seen.is_now(value):
             return None
@@ -140,7 +140,7 @@ class Draft:
         return Run(refs.LIST, spans), RunValue(refs.LIST, spans, seen, weight)
 
     def _written(self, channel: str, value: list[Any], old: ChannelValue | None) -> Stored | None:
-        """Store a short list of objects, as a task writes it for a channel that collects them."""
+        """Store a short list of objects, as a task writes it for a collecting channel."""
         recent, items = self.memory.recent, value.copy()
         if not 0 < len(items) <= _SHARE_MOST or not all(map(is_state, items)):
             return None
@@ -155,7 +155,7 @@ class Draft:
         return None if recent.has_any(items) else self._new(channel, value, items)
 
     def _new(self, channel: str, value: list[Any], items: list[Any]) -> Stored | None:
-        """Store a list of objects none of which is stored; None if it changes meanwhile."""
+        """Store a list of objects that are all new; None if it changes meanwhile."""
         copies, shadow, _ = copy_and_watch(items)
         try:
             elements = [self.codec.encode(copy) for copy in copies]
@@ -177,7 +177,7 @@ class Draft:
         self.fresh += weight
         spans = (Span(log, start, start + len(items)),)
         run, held = Run(refs.LIST, spans), RunValue(refs.LIST, spans, seen, weight)
-        if weight > _LARGE:  # (more than is remembered one by one)
+        if weight > _LARGE:  # (too large to be remembered one by one)
             self._known.append((channel, StoredValue(value, run, held, home, weight)))
         return run, held
 
@@ -216,14 +216,14 @@ class Draft:
         else:
             small = self._small(value)
             ref, held = small or self._run(channel, kind, value, compare(value, None), None)
-        # A single value is held whole, however little of it had to be stored.
+        # A single value is held whole, even if little of it had to be stored.
         size = held.weight if isinstance(held, CellValue) else self.appender.size - before
         self.fresh += size
         self._known.append((channel, StoredValue(value, ref, held, self.appender.home, size)))
         return ref, held
 
     def _moved(self) -> None:
-        """Try again, unless the value is a copy: keys and members of sets are shared."""
+        """Try again, unless the value is a copy, which shares keys and members of sets."""
         if not self._settles:
             raise _MovedError
 
@@ -254,7 +254,7 @@ class Draft:
         afresh: bool = False,
     ) -> Stored:
         fresh = new_elements(now)
-        for e in [] if afresh else fresh:  # objects that were stored a moment ago, as a write say
+        for e in [] if afresh else fresh:  # objects just stored, for example as a write
             placed = self.memory.recent.placed(e.item) if e.key is NO_KEY else None
             if placed is not None and is_state(e.item):
                 self.appender.borrow(placed.home, placed.span)
@@ -283,12 +283,12 @@ class Draft:
         return run, RunValue(kind, run.spans, seen, weight, raws)
 
     def _know_part(self, channel: str, kind: int, fresh: list[Element]) -> None:
-        """Let the write that brought these elements find them, if it comes later."""
+        """Remember these elements, so that the write that brought them finds them if it comes later."""
         new = [e for e in fresh if e.data and e.shadow is not None]
         if not new:
             return
         if kind != refs.DICT and len(new) == 1 and is_state(new[0].item):
-            return  # a single object is found by itself
+            return  # a single object is found by its identity
         spans = refs.merged([e.span for e in new if e.span is not None])
         items = [e.item for e in new]
         keys = [e.key for e in new] if kind == refs.DICT else None
@@ -332,7 +332,7 @@ class Draft:
         return raws
 
     def _found_known(self, channel: str, fresh: list[Element], at: int) -> int:
-        """Count the elements from `at` on that came with a list or dict that is stored already."""
+        """Count the elements from `at` on that came with a list or dict already stored."""
         known, offset = self.memory.recent.known_part(channel, fresh[at].item) or (None, 0)
         held = known.held if known is not None else None
         if known is None or not isinstance(held, RunValue) or not held.seen.shadow.holds():
@@ -370,9 +370,9 @@ class Draft:
                 self._placed.append(placed)
 
     def _aside(self, channel: str, items: list[Any]) -> str:
-        """Return the log for objects that LangGraph will give an id before they are final.
+        """Return the log for objects that LangGraph will still give an id.
 
-        They are other values then: the channel's log reserves a position for each, to stay in
+        With an id they are other values. The channel's log reserves a position for each, to stay in
         order.
         """
         for item in items:
@@ -390,7 +390,7 @@ class Draft:
     def _input(self, channel: str, value: dict[Any, Any]) -> Stored:
         """Store a graph's input: a dict of channel updates.
 
-        Each object in it will be met again, as a pending write and in its channel, and is stored
+        Each object in it will occur again, as a pending write and in its channel, and is stored
         once, where its channel will look for it.
         """
         new = [
@@ -423,7 +423,7 @@ class Draft:
         uses: list[StoredObject] = []
 
         def intern(part: object) -> tuple[int, int] | None:
-            # (of an instance, which is a copy, `originals` has what it was made from)
+            # (the instance is a copy; `originals` has its source)
             placed = self._placed_at(originals.get(id(part)))
             if placed is None:
                 return None
@@ -456,7 +456,7 @@ class Draft:
 
 
 def _is_apart(old: SeenSequence, items: list[Any]) -> bool:
-    """Return True if these are objects of their own, not the last version in another form."""
+    """Return True for new objects of their own, not the last version in another form."""
     if len(items) == 1 < old.size <= _FEW:  # (too few for `is_fragment`)
         return id(items[0]) not in map(id, old.items)
     return is_fragment(old, items)

@@ -1,4 +1,8 @@
-"""Reading checkpoints: one, a page, and the history of DeltaChannels."""
+"""Reading checkpoints with their values and pending writes: one, a page, or their history.
+
+A run may be lent the objects that the last run of the thread left in the working set. All other
+readers get fresh objects, and no object occurs in two places of one load.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +66,7 @@ def is_path(name: object) -> bool:
 def field(value: Mapping[str, Any], name: str) -> Any:
     """Return a field of a dict, or along its path in nested dicts; None if it is missing.
 
-    A field of exactly this name comes before the path.
+    A field with exactly this name takes precedence over the path.
     """
     if name in value or not is_path(name):
         return value.get(name)
@@ -75,7 +79,7 @@ def field(value: Mapping[str, Any], name: str) -> Any:
 
 
 class Load(NamedTuple):
-    """A `get_tuple` call: by a run (`run`), or from inside a running task (`nested`)."""
+    """A `get_tuple` call by a run (`run`), or from inside a running task (`nested`)."""
 
     place: CheckpointRef
     run: bool = False
@@ -83,7 +87,7 @@ class Load(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """A checkpoint as a caller may have it: it shares only elements lent to a run."""
+    """A checkpoint as a caller gets it; only elements lent to a run are shared."""
 
     thread: str
     ns: str
@@ -101,7 +105,7 @@ def is_hot(engine: Engine, call: Load) -> bool:
 
 
 def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
-    """Return the checkpoint, or None if it is not there."""
+    """Return the checkpoint, or None if it does not exist."""
     place, generation = call.place, -1
     while True:
         hot = is_hot(engine, call)
@@ -114,7 +118,7 @@ def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
         try:
             return (yield from _read(engine, call, stored, reply.generation))
         except ThreadkeepError as exc:
-            # Segments may have been removed between the two reads: then look again.
+            # Segments may have been removed between the two reads, so read again.
             if not isinstance(exc, CorruptionError) or reply.generation == generation:
                 exc.at(thread=place.thread, namespace=place.ns or None, checkpoint=stored.row.id)
                 raise
@@ -136,7 +140,7 @@ def _read(
         if entry.ref is not None and name not in lent:
             spans += entry.ref.needs
     found, segments = yield from read_elements(engine, stored.thread, spans, generation)
-    values = {}  # fresh containers of what is lent
+    values = {}  # lent values, in fresh containers
     for name, held in lent.items():
         if isinstance(held, CellValue):
             values[name] = held.value
@@ -154,7 +158,7 @@ def _read(
             if entry.ref is not None and name not in lent:
                 value = loaded.checkpoint["channel_values"][name]
                 known[name] = watched_value(entry.ref, found, value)
-        if not current:  # (else they are open already)
+        if not current:  # else the logs are open already
             resume_logs(memory, ns, read, key, segments, found)
         owner = LOADS.of(loaded.id)
         data, codec = row.manifest, engine.codec
@@ -172,7 +176,7 @@ def _lendable(engine: Engine, state: CheckpointSnapshot) -> dict[str, ChannelVal
     if state.owner is None or not state.owner.ended or state.codec != engine.codec:
         return {}
     intact = {name: held for name, held in state.values.items() if _shadow(held).holds()}
-    # What is met twice is stored twice: a change to it must not show in both places.
+    # An object in two places is stored twice: a change must not show in both.
     once = disjoint([_shadow(held) for held in intact.values()])
     return {name: held for (name, held), alone in zip(intact.items(), once, strict=True) if alone}
 
@@ -190,7 +194,7 @@ def assemble(
     values: dict[str, Any],
     flags: int,
 ) -> Loaded:
-    """Make a checkpoint of the values given, and of the others decoded from `found`."""
+    """Build a checkpoint from the given values, and decode the others from `found`."""
     row = stored.row
     channel_values = {}
     for name, entry in read.entries.items():
@@ -219,7 +223,7 @@ def assemble(
         checkpoint |= engine.codec.decode(read.extra)
     parent = None
     if row.parent is not None:
-        # A sibling (a copy) descends from what this checkpoint descends from.
+        # A sibling (a copy) has the same origin as this checkpoint.
         parent = LOADS.add(row.parent, row.run, row.seen, FREE)
     return Loaded(
         thread=stored.thread,
@@ -233,7 +237,7 @@ def assemble(
 
 
 def _written(found: Elements, write: Write) -> tuple[str, str, Any]:
-    found.reader = write  # (who applies a write may change its value)
+    found.reader = write  # (its value may be changed when the write is applied)
     return write.task_id, write.channel, _decoded(found, write.ref, write.channel)
 
 
@@ -250,7 +254,7 @@ _SCALARS = (str, int, float, bool, type(None))
 
 
 class Listing(NamedTuple):
-    """A `list` call: `thread` None means every thread, `ns` None every namespace."""
+    """A `list` call. `thread` None means every thread, `ns` None every namespace."""
 
     thread: str | None
     ns: str | None = None
@@ -263,14 +267,14 @@ class Listing(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Some checkpoints, and the listing that continues behind them; None at the end."""
+    """Some checkpoints, and the listing that continues after them, or None at the end."""
 
     found: list[Loaded]
     rest: Listing | None
 
 
 def begin(listing: Listing) -> Listing | None:
-    """Return the listing; None if it can hold nothing."""
+    """Return the listing, or None if it must be empty."""
     return None if listing.limit is not None and listing.limit <= 0 else listing
 
 
@@ -292,7 +296,7 @@ def page(engine: Engine, listing: Listing) -> Operation[Page]:
 def _read_page(
     engine: Engine, listing: Listing, size: int
 ) -> Operation[tuple[list[StoredCheckpoint], list[Loaded]]]:
-    """Return a page's rows, and those that match with their values."""
+    """Return a page's rows, and the matching ones with their values."""
     thread, ns, id, before, wanted, limit, after, _ = listing
     simple = {k: v for k, v in wanted.items() if isinstance(v, _SCALARS) and not is_path(k)}
     scan = ScanCheckpoints(thread, ns, id, before, simple, after, size)
@@ -315,7 +319,7 @@ def _read_page(
                     loaded[item.thread, item.ns, item.id] = item
             found = [loaded[one.thread, one.row.ns, one.row.id] for one in matching]
         except CorruptionError:
-            # Segments may have been removed between the two reads: then the rows changed.
+            # Segments may have been removed between the two reads, if the rows changed.
             if rows == previous:
                 raise
             previous = rows
@@ -358,14 +362,14 @@ class ChannelHistory(NamedTuple):
 def delta_history(
     engine: Engine, place: CheckpointRef, channels: Sequence[str]
 ) -> Operation[dict[str, dict[str, Any]]]:
-    """Return each channel's `writes`, and the `seed`: of its nearest ancestor with a value."""
+    """Return each channel's `writes`, and the `seed`: the value at its nearest ancestor."""
     generation = -1
     while True:
         reply = yield from fetch_checkpoint(place.thread, place.ns, place.id)
         try:
             return (yield from _history(engine, place, channels, reply))
         except (CorruptionError, StaleThreadError):
-            # Checkpoints or segments may have been removed meanwhile: then look again.
+            # Checkpoints or segments may have been removed meanwhile, so read again.
             if reply.generation == generation:
                 raise
             generation = reply.generation
@@ -391,9 +395,9 @@ def _history(
 def walk(
     place: CheckpointRef, channels: dict[str, None], target: ThreadState
 ) -> Operation[dict[str, ChannelHistory]]:
-    """Walk up the path until each channel has found its seed, or to the root.
+    """Walk up the path until each channel has a seed, or to the root.
 
-    Raises StaleThreadError where checkpoints were removed meanwhile.
+    Raises StaleThreadError if checkpoints were removed meanwhile.
     """
     writes: dict[str, list[Write]] = {channel: [] for channel in channels}
     seeds: dict[str, Ref | None] = {}

@@ -1,8 +1,8 @@
 """Logs of a thread that this process appends to, and the segments of one batch.
 
-Invariant: a position is handed out once, as far as this process knows; another process that took it
-is noticed at the commit. A batch carries each position that it was given, and the segments that it
-borrows from other batches until those are known to be committed.
+Invariant: within this process, a position is handed out once; positions taken by another process
+are noticed at the commit. A batch carries each position that it was given, and the segments that it
+borrows from other batches until those are committed.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from threadkeep.errors import UnserializableError
 Lock: TypeAlias = AbstractContextManager[Any]
 NEW_LOG_BITS = 31
 KEYFRAMES = ""  # the channel whose log holds the keyframes
-EXCLUSIVE = 2**47  # added to a random number of as many bits: no two are ever the same
+EXCLUSIVE = 2**47  # added to a random number of as many bits, which never repeats
 
 NESTED = 64  # namespaces of subgraphs whose logs stay open
 
 SEGMENT_BYTES = 256 * 1024  # new elements are cut into segments of about this size
 SEAL_COUNT = 32  # so many new elements, or so many new bytes, are sealed
 SEAL_BYTES = 32 * 1024
-SEAL_KEYFRAMES = 16  # keyframes are much alike: a few of them compress well
-FULL_COUNT = 256  # a sealed segment takes more until it holds so many elements or bytes
+SEAL_KEYFRAMES = 16  # keyframes are similar, so a few of them compress well
+FULL_COUNT = 256  # a sealed segment grows up to so many elements or bytes
 FULL_BYTES = 64 * 1024
 
 
 class TailSegment(NamedTuple):
-    """The elements of a stored segment, their bytes, and the bytes that the segment takes."""
+    """The elements of a stored segment, their bytes, and the bytes of the segment."""
 
     elements: list[bytes]
     size: int
@@ -50,7 +50,7 @@ Tail: TypeAlias = dict[int, TailSegment]  # by start
 
 @dataclass(slots=True)
 class OpenLog:
-    """A log that is ripe for sealing when it has `least` new elements, or many new bytes."""
+    """An open log, ripe for sealing at `least` new elements, or many new bytes."""
 
     log: int
     next: int = 0
@@ -91,16 +91,16 @@ class OpenLogs:
         self.tails = 0
 
     def count_up(self) -> None:
-        """Count up the logs of the root namespace from now on: there are no others."""
+        """Number the logs of the root namespace in sequence from now on: it has no others."""
         self._counts = True
 
     def abandon(self) -> None:
-        """Continue in logs of other numbers: others took these. The caller holds the lock."""
+        """Continue in logs with other numbers, as these were taken. The caller holds the lock."""
         self.clear()
         self._next_log = self._token(NEW_LOG_BITS)
 
     def reserve(self, ns: str, channel: str, count: int) -> tuple[int, int]:
-        """Reserve positions of the channel's log; return its number and the first of them."""
+        """Reserve positions of the channel's log; return its number and the first position."""
         with self._lock:
             log = self._logs.get((ns, channel)) or self._open(ns, channel, self._new_number(ns))
             start = log.next
@@ -124,8 +124,8 @@ class OpenLogs:
     def _new_number(self, ns: str) -> int:
         if self._exclusive:
             return EXCLUSIVE + self._token(EXCLUSIVE.bit_length() - 1)
-        # Only the root namespace of a thread that was seen empty counts up: of the others it
-        # is not known which logs there are.
+        # Only the root namespace of a thread that was seen empty is numbered in sequence: the
+        # logs of others are unknown.
         counts = not ns and self._counts
         number = self._next_log if counts else self._token(NEW_LOG_BITS)
         if not ns:
@@ -133,7 +133,7 @@ class OpenLogs:
         return number
 
     def start(self, ns: str, channel: str) -> None:
-        """Let the channel continue in a fresh log."""
+        """Continue the channel in a fresh log."""
         with self._lock:
             self._close(ns, channel)
 
@@ -169,7 +169,7 @@ class OpenLogs:
                     self._ripe[number] = log
 
     def begin_seals(self) -> list[tuple[OpenLog, Tail]]:
-        """Return the logs that are ripe, each with a copy of its tail; `end_seal` must follow."""
+        """Return the ripe logs, each with a copy of its tail; `end_seal` must follow."""
         if not self._ripe:
             return []
         with self._lock:
@@ -179,7 +179,7 @@ class OpenLogs:
             return [(log, dict(log.tail)) for log in found]
 
     def end_seal(self, log: OpenLog, sealed: Tail, grows: Tail) -> None:
-        """Let the log be sealed again: `sealed` left the tail; `grows` is made of it."""
+        """Allow sealing again: `sealed` left the tail, and became `grows`."""
         with self._lock:
             log.sealing = False
             for start in sealed:
@@ -198,7 +198,7 @@ class OpenLogs:
 
 def _overlaps(tail: Tail, start: int, stop: int) -> bool:
     last = max(tail, default=-1)
-    if start > last:  # most come in their order, and those that are there do not overlap
+    if start > last:  # most arrive in order, and existing ones do not overlap
         return last >= 0 and start < last + len(tail[last].elements)
     return start in tail or any(
         at < stop and start < at + len(part.elements) for at, part in tail.items()
@@ -206,7 +206,7 @@ def _overlaps(tail: Tail, start: int, stop: int) -> bool:
 
 
 class Appender:
-    """Collects the new elements of one batch for logs of one namespace."""
+    """Collects the new elements of one batch for the logs of one namespace."""
 
     __slots__ = (
         *("logs", "ns", "compression", "home", "size", "stored", "dropped"),
@@ -219,7 +219,7 @@ class Appender:
         self.compression = compression
         self.home = BatchSegments()
         self.size = 0  # bytes of the elements
-        self.stored = 0  # bytes that segments take more (or less) once the batch is committed
+        self.stored = 0  # bytes by which the committed segments grow (or shrink)
         self._runs: list[tuple[int, int, list[bytes], int]] = []  # log, start, elements, bytes
         # Most batches have none of these.
         self.dropped: tuple[tuple[int, int, int], ...] = ()  # log, start, count
@@ -229,7 +229,7 @@ class Appender:
         self._tails: list[tuple[int, int, TailSegment]] = []
 
     def append(self, channel: str, data: list[bytes]) -> tuple[int, int]:
-        """Add elements to the channel's log; the log and the first position. Takes the list."""
+        """Add elements to the channel's log; return log and first position. Takes the list over."""
         log, start = self.logs.reserve(self.ns, channel, len(data))
         size = sum(map(len, data))
         self._runs.append((log, start, data, size))
@@ -237,12 +237,12 @@ class Appender:
         return log, start
 
     def fill(self, log: int, pos: int, data: bytes) -> None:
-        """Put an element at a position that was reserved for it."""
+        """Put an element at the position that was reserved for it."""
         self._runs.append((log, pos, [data], len(data)))
         self.size += len(data)
 
     def borrow(self, home: BatchSegments, span: Span) -> None:
-        """Refer to elements of another batch; carry their segments until it is committed."""
+        """Refer to elements of another batch, carrying their segments until it is committed."""
         if home.committed or home is self.home:
             return
         if self._borrowed is None:
@@ -251,7 +251,7 @@ class Appender:
             self._borrowed[segment.log, segment.start] = segment
 
     def segments(self) -> tuple[Segment, ...]:
-        """Pack all segments that the batch must add. Called once, when all is appended."""
+        """Pack all segments that the batch must add. Called once, at the end."""
         runs = self._runs
         if not runs and self._borrowed is None:
             return self._sealed
@@ -288,7 +288,7 @@ class Appender:
         return segment
 
     def seal(self) -> None:
-        """Join the small segments of logs that are ripe."""
+        """Join the small segments of ripe logs."""
         for log, tail in self.logs.begin_seals():
             grows: Tail = {}
             runs: list[list[int]] = []  # starts of segments that follow one another
@@ -314,16 +314,16 @@ class Appender:
         return TailSegment(elements, sum([tail[start].size for start in run]), len(segment.data))
 
     def committed(self) -> None:
-        """Remember the batch as committed."""
+        """Mark the batch as committed."""
         self.home.committed = True
-        self.home.segments = ()  # nobody will have to carry them
+        self.home.segments = ()  # no other batch has to carry them now
         for log, tail, grows in self._seals:
             self.logs.end_seal(log, tail, grows)
         if self._tails:
             self.logs.note_tails(self._tails)
 
     def failed(self) -> None:
-        """Let others seal what this batch could not."""
+        """Allow others to seal the logs of this batch."""
         for log, _, _ in self._seals:
             self.logs.end_seal(log, {}, {})
 
@@ -343,7 +343,7 @@ def _joined(
 
 
 NO_KEY: Any = object()
-SPANS_FREE = 32  # spans that a value may have before a rewrite is thought of
+SPANS_FREE = 32  # spans that a value may have without being rewritten
 
 
 @dataclass(slots=True)
@@ -361,7 +361,7 @@ class Element:
 
 
 def new_elements(now: Comparison) -> list[Element]:
-    """Return the elements that are new."""
+    """Return the new elements."""
     return [
         Element(
             i,
@@ -404,10 +404,10 @@ def spans_of(pieces: list[Piece], fresh: list[Element], old: RunValue | None) ->
 
 
 def too_scattered(spans: tuple[Span, ...], weight: int) -> bool:
-    """Return True if the spans take as much as the value.
+    """Return True if the spans take as much space as the value.
 
-    Each costs about 6 bytes in every manifest that follows. After n changes that split one more
-    span each, n * n * 3 bytes went into spans.
+    Each costs about 6 bytes in every following manifest. After n changes that each split one more
+    span, n * n * 3 bytes were spent on spans.
     """
     return len(spans) > SPANS_FREE and 3 * len(spans) ** 2 > weight
 
@@ -419,7 +419,7 @@ def was_changed(exc: UnserializableError) -> bool:
 
 
 def passing(value: Any) -> bool:
-    """Return True for an object that LangGraph is about to give an id: a message has a field."""
+    """Return True for an object that LangGraph is about to give an id, as it does to messages."""
     cls: type = type(value)
     if not is_state(value) or not layout(cls).has_dict:
         return False

@@ -1,7 +1,7 @@
 """Records that the engine and every backend exchange, each complete in itself.
 
-Ids (of threads, namespaces, checkpoints, tasks) are any text that UTF-8 can hold, ordered by code
-point. Numbers fit in 64 bits, signed.
+Ids (of threads, namespaces, checkpoints, tasks) are any text that UTF-8 can encode, ordered by code
+point. Numbers are signed and fit in 64 bits.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,10 @@ from threadkeep._core.engine.thread_entry import (
 from threadkeep._core.engine.usage import ReadUsage
 
 OWN_NS = "threadkeep$"
-"""The beginning of namespaces that hold what threadkeep stores beside a thread's checkpoints.
+"""Prefix of the namespaces in which threadkeep stores its own data of a thread.
 
-They go where the thread goes. Listings of all namespaces leave them out, and retention keeps them.
+They are copied, moved and erased with the thread. Listings of all namespaces leave them out, and
+retention keeps them.
 """
 LAYERS_NS = f"{OWN_NS}memory"
 LAYERS_KEY = "threadkeep_memory"  # in metadata: the record of what layered memory has archived
@@ -39,12 +40,12 @@ class Segment(NamedTuple):
 
     log: int
     start: int
-    count: int  # type: ignore[assignment]  # (nobody asks a segment how often it holds a value)
+    count: int  # type: ignore[assignment]  # (`tuple.count` is never used on a segment)
     data: bytes  # a frame (`_core.codec.frame`): the backend never looks inside
 
     @property
     def stop(self) -> int:
-        """The position behind the last element."""
+        """The position after the last element."""
         return self.start + self.count
 
     @property
@@ -53,25 +54,25 @@ class Segment(NamedTuple):
         return Span(self.log, self.start, self.stop)
 
 
-# How a checkpoint came to be, as bits of `CheckpointRow.flags`.
-FREE = 1  # of a run that chose its checkpoint, or of a fork: never fenced
-NESTED = 2  # put by an update from inside a running task: does not move the fence
-HIDDEN = 4  # pruned, kept only because a DeltaChannel is rebuilt through it
+# The origin of a checkpoint, as bits of `CheckpointRow.flags`.
+FREE = 1  # by a run that chose its checkpoint, or a fork: never fenced
+NESTED = 2  # by an update from inside a running task: does not move the fence
+HIDDEN = 4  # pruned, and kept only because a DeltaChannel is rebuilt through it
 
 
 class CheckpointRow(NamedTuple):
-    """One checkpoint as stored; `run` and `seen` say which writes on the parent led here."""
+    """One checkpoint as stored; `run` and `seen` say which writes on the parent led to it."""
 
     ns: str
     id: str
     parent: str | None
-    run: int  # 0: the run that put the parent went on; else the token of this run's first load
-    seen: int  # the `seq` of the newest write on the parent which that load returned
+    run: int  # 0: the run that put the parent continues; else the token of this run's first load
+    seen: int  # the `seq` of the newest write on the parent that this load returned
     flags: int
-    ts: int | str  # microseconds since 1970 (UTC), or the text where that is no ISO time
+    ts: int | str  # microseconds since 1970 (UTC), or the text if it is not an ISO time
     metadata: str  # JSON text, for queries and people
-    exact: bytes | None  # the codec's bytes, where JSON would not give the same metadata back
-    key_log: int  # where the keyframe is stored that `manifest` is encoded against
+    exact: bytes | None  # the codec's bytes, if JSON would not return the same metadata
+    key_log: int  # position of the keyframe that `manifest` is encoded against
     key_pos: int
     manifest: bytes
 
@@ -79,13 +80,13 @@ class CheckpointRow(NamedTuple):
 class WriteRow(NamedTuple):
     """The writes of one `put_writes` call, by one task, in one row.
 
-    `seq` is assigned by the backend at commit and grows with every row of the same checkpoint (any
-    value put in is ignored). Rows are only ever added: the engine decides which of them count.
+    The backend assigns `seq` at commit (any given value is ignored): it grows with every row of the
+    same checkpoint. Rows are only ever added; the engine decides which of them count.
     """
 
     ns: str
     checkpoint_id: str
-    run: int  # 0: of the run that put the checkpoint; else the token of the writer's load
+    run: int  # 0: the run that put the checkpoint; else the token of the writer's load
     seen: int  # as in `CheckpointRow`
     task_id: str
     task_path: str
@@ -102,7 +103,7 @@ class Child(NamedTuple):
 
 
 class StoredCheckpoint(NamedTuple):
-    """A checkpoint as read: its row, its keyframe, all its write rows in `seq` order."""
+    """A checkpoint as read: its row, its keyframe, and all its write rows in `seq` order."""
 
     thread: str
     row: CheckpointRow
@@ -114,11 +115,11 @@ class StoredCheckpoint(NamedTuple):
 class ThreadState(NamedTuple):
     """The state of a thread, part of every reply about one, and a checkpoint if it was found.
 
-    `generation` grows whenever segments of the thread are removed (delete, prune): anything cached
-    under an older generation must be read again. It is 0 where the thread is not there; where
-    threads can vanish by themselves, each life of one has other generations, and a number is valid
-    only for the backend object that returned it. `deleted_at` is the tombstone: microseconds since
-    1970, 0 if the thread was never deleted.
+    `generation` grows whenever segments of the thread are removed (delete, prune); anything cached
+    under an older generation must be read again. It is 0 for a missing thread. If threads can
+    expire in the store, each life of a thread has other generations, and a number is valid only for
+    the backend object that returned it. `deleted_at` is the tombstone: microseconds since 1970, or
+    0 if the thread was never deleted.
     """
 
     generation: int
@@ -132,7 +133,7 @@ class ThreadState(NamedTuple):
 class ReadCheckpoint(NamedTuple):
     """One checkpoint, or the head: the greatest id that is not hidden.
 
-    Reply: one `ThreadState`. An explicit id finds hidden checkpoints too.
+    Reply: one `ThreadState`. An explicit id also finds hidden checkpoints.
     """
 
     thread: str
@@ -143,8 +144,8 @@ class ReadCheckpoint(NamedTuple):
 class ReadSegments(NamedTuple):
     """The segments that overlap the spans. Reply: `Segment`s, each once, in (log, start) order.
 
-    With `generation`, none where that is not the thread's own any more: then other bytes may be at
-    these positions. `stub` is ignored by a store: it leaves bytes in the cold store where they are.
+    If `generation` is given and is not the thread's, the reply is empty, as other bytes may be at
+    these positions. Stores ignore `stub`: it leaves offloaded bytes in the cold store.
     """
 
     thread: str
@@ -154,9 +155,9 @@ class ReadSegments(NamedTuple):
 
 
 class ReadPath(NamedTuple):
-    """The checkpoint `id` and its ancestors, nearest first, at most `limit`, hidden ones too.
+    """The checkpoint `id` and its ancestors, nearest first, at most `limit`, hidden ones included.
 
-    Reply: `StoredCheckpoint`s with their writes; stops where a parent is absent.
+    Reply: `StoredCheckpoint`s with their writes. The path ends at a missing parent.
     """
 
     thread: str
@@ -166,14 +167,13 @@ class ReadPath(NamedTuple):
 
 
 class ScanCheckpoints(NamedTuple):
-    """A page of visible checkpoints, newest id first, over one thread or all of them.
+    """A page of visible checkpoints, newest id first, of one thread or of all threads.
 
-    `id` asks for exactly this id, `before` for smaller ids. `filter` maps metadata keys
-    to str, int, float, bool or None: a backend may use it to return fewer rows, but
-    must never drop a match (the engine checks each row again); a row that has `exact`
-    always counts as a possible match. `after` continues
-    behind the last row of the page before: its `(id, thread, ns)`; the order is by id
-    descending, then thread, then ns, both ascending. Reply: at most `limit`
+    `id` asks for exactly this id, `before` for smaller ids. `filter` maps metadata keys to str,
+    int, float, bool or None: a backend may use it to return fewer rows, but must never drop a match
+    (the engine checks each row again), and a row that has `exact` is always a possible match.
+    `after` continues after the last row of the previous page: its `(id, thread, ns)`. The order is
+    by id descending, then thread, then ns, both ascending. Reply: at most `limit`
     `StoredCheckpoint`s with their writes.
     """
 
@@ -187,12 +187,12 @@ class ScanCheckpoints(NamedTuple):
 
 
 class ReadThread(NamedTuple):
-    """Everything but the segments' data of one thread, for maintenance.
+    """Everything of one thread except the data of its segments, for maintenance.
 
-    Reply: one `ThreadRows`. A row that cannot be made a record is a `CorruptionError`; with `skip`
-    it is returned as unreadable instead, and the checkpoints may come without their keyframes. So
-    is then the thread's own row, if its entry, generation (then 0) or tombstone is damaged.
-    `stub` is ignored by a store: it leaves an archived thread where it is.
+    Reply: one `ThreadRows`. An unreadable row raises `CorruptionError`. With `skip` it is returned
+    as unreadable instead, and checkpoints may come without their keyframes; so is the thread's own
+    row if its entry, generation (then 0) or tombstone is damaged. Stores ignore `stub`: it leaves
+    an archived thread in the cold store.
     """
 
     thread: str
@@ -201,20 +201,20 @@ class ReadThread(NamedTuple):
 
 
 THREADS = "threads"
-"""The table of threads' own rows: of one that is damaged, `UnreadableRow.table`."""
+"""`UnreadableRow.table` of a damaged row of a thread itself."""
 
 
 class UnreadableRow(NamedTuple):
-    """A row that is there and cannot be made a record."""
+    """A stored row that cannot be turned into a record."""
 
-    table: str  # "threads", "checkpoints", "writes", "segments", or another that the store has
+    table: str  # "threads", "checkpoints", "writes", "segments", or another table of the store
     key: bytes  # finds the row again in the store that it was read from
     problem: str
-    data: bytes  # what it holds, for a person to read
+    data: bytes  # its contents, for a person to read
 
 
 class SegmentInfo(NamedTuple):
-    """The position of a segment, and how many bytes it takes as stored."""
+    """The position of a segment, and the bytes it takes as stored."""
 
     log: int
     start: int
@@ -223,12 +223,12 @@ class SegmentInfo(NamedTuple):
 
 
 class ThreadRows(NamedTuple):
-    """All rows of a thread, and where its segments are.
+    """All rows of a thread, and the positions of its segments.
 
-    Checkpoints (hidden too) by ns, then id ascending, each with its own writes; orphans
-    are writes whose checkpoint is not there. `family` are the other threads that share the
-    segments, in ascending order: what one of them does not need, another may. `unreadable` are
-    the rows that a read with `skip` has left out.
+    Checkpoints (hidden ones included) are ordered by ns, then id, each with its own writes; orphans
+    are writes whose checkpoint is missing. `family` holds the other threads that share the
+    segments, in ascending order: they may need what this thread does not. `unreadable` holds the
+    rows that a read with `skip` left out.
     """
 
     generation: int
@@ -243,10 +243,10 @@ class ThreadRows(NamedTuple):
 class FindThreads(NamedTuple):
     """Ids of the threads that hold checkpoints (hidden ones count), in ascending order.
 
-    With `run_ids`, only those with a checkpoint whose metadata has one of them as
-    `run_id`. With `empty` (and no `run_ids`) all that the store knows of, also those that
-    hold nothing (any more): found without a look at their rows, which may be damaged.
-    `after` continues behind that thread id. Reply: at most `limit` `str`s.
+    With `run_ids`, only threads with a checkpoint whose metadata has one of them as `run_id`. With
+    `empty` (and no `run_ids`), all threads that the store knows, including empty ones; their rows,
+    which may be damaged, are not read. `after` continues after that thread id. Reply: at most
+    `limit` `str`s.
     """
 
     after: str | None
@@ -256,9 +256,9 @@ class FindThreads(NamedTuple):
 
 
 class ReadSizes(NamedTuple):
-    """The sizes of threads that hold any row at all (orphans too).
+    """The sizes of threads that hold any row, orphans included.
 
-    Reply: one `Sizes` with at most `limit` threads, in ascending order, from behind `after` on.
+    Reply: one `Sizes` with at most `limit` threads after `after`, in ascending order.
     """
 
     after: str | None
@@ -266,7 +266,7 @@ class ReadSizes(NamedTuple):
 
 
 class StoredThreadSize(NamedTuple):
-    """The number of a thread's rows (hidden checkpoints count), and their contents in bytes."""
+    """The number of a thread's rows (hidden checkpoints count), and the bytes of their contents."""
 
     thread: str
     checkpoints: int
@@ -279,12 +279,12 @@ class StoredThreadSize(NamedTuple):
 class Sizes(NamedTuple):
     """The sizes of some threads, and of the store."""
 
-    total: int  # bytes that the whole store takes, with its own overhead and free space
+    total: int  # bytes of the whole store, with its own overhead and free space
     threads: tuple[StoredThreadSize, ...]
 
 
 class ReadDamage(NamedTuple):
-    """The damage in the store's own files. Reply: a line of text (`str`) for each finding."""
+    """The damage in the store's own files. Reply: one line of text (`str`) per finding."""
 
 
 Read: TypeAlias = (
@@ -309,8 +309,8 @@ Read: TypeAlias = (
 class HeadFence(NamedTuple):
     """Holds if no checkpoint of `ns` has an id greater than `expected`.
 
-    Not counted are the batch's own checkpoints (a retry is harmless) and checkpoints
-    flagged NESTED. `expected` None: the namespace has no such checkpoint at all.
+    The batch's own checkpoints do not count (so a retry is harmless), nor do checkpoints flagged
+    NESTED. If `expected` is None, the namespace must have no such checkpoint at all.
     """
 
     ns: str
@@ -329,9 +329,9 @@ class WritesFence(NamedTuple):
 class RowsFence(NamedTuple):
     """Holds if the thread has exactly this many checkpoint rows and write rows.
 
-    Then nobody has added one since they were read, and what looked unused still is. The rows of
-    all threads that share its segments count. With an `EntryFence` beside it, nobody has removed
-    one either and added another: removing rows raises the entry's revision.
+    Then no row was added since they were read, and what was unused still is. The rows of all
+    threads that share its segments count. Together with an `EntryFence` it also excludes that one
+    row was removed and another added, as removing rows raises the revision of the entry.
     """
 
     checkpoints: int
@@ -344,23 +344,26 @@ Fence: TypeAlias = HeadFence | WritesFence | RowsFence | EntryFence
 class Batch(NamedTuple):
     """Rows to add and remove, all or nothing.
 
-    Checked first, in this order: `born` (if given) must be greater than the thread's
-    `deleted_at` if it was ever deleted, else `ThreadDeletedError`; `generation` (if given)
-    must be the thread's own, else `StaleThreadError`; each fence must hold, else
-    `ConflictError`. Then `drop_segments` (each only where log, start and count all match),
-    then `segments`: one that is there with the same bytes is skipped, one that overlaps
-    stored positions in any other way is a `SegmentTakenError`. Checkpoint rows replace
-    by (ns, id). Drops of what is absent are harmless. A batch that drops or hides rows raises the
-    revision of the entry, if there is one. `bump_generation` raises the generation, of all
-    threads that share the segments. If the thread's own row is one of `drop_unreadable`, that comes
-    first: what is damaged gets safe values (a generation that it never had), and the entry counts
-    as absent. Where the row can be compared, it is a `ConflictError` if it has changed.
-    `now` is the time in microseconds since 1970. `made` is nothing that is stored: what the engine
-    made the batch of.
+    Checked first, in this order:
 
-    Last comes the registry: of an `entry`, its state, labels, pin, ttl and origin are the
-    thread's from now on (where there was none, so are its times and its `waits_at`; its size
-    never); then the `touch`.
+    - `born` (if given) must be greater than the `deleted_at` of a thread that was deleted, else
+      `ThreadDeletedError`;
+    - `generation` (if given) must be the thread's, else `StaleThreadError`;
+    - each fence must hold, else `ConflictError`.
+
+    Then come `drop_segments` (each only if log, start and count all match), then `segments`: an
+    existing one with the same bytes is skipped; one that overlaps stored positions in any other way
+    is a `SegmentTakenError`. Checkpoint rows replace by (ns, id). Dropping a missing row is
+    harmless. A batch that drops or hides rows raises the revision of the entry, if there is one.
+    `bump_generation` raises the generation of all threads that share the segments. If the thread's
+    own row is in `drop_unreadable`, it is handled first: damaged fields get safe values (a
+    generation that it never had), and the entry counts as missing. A row that can be compared and
+    has changed is a `ConflictError`. `now` is the time in microseconds since 1970. `made` is not
+    stored: it is the source that the engine built the batch from.
+
+    The registry comes last. The state, labels, pin, ttl and origin of an `entry` become the
+    thread's (if it had no entry, so do its times and `waits_at`; its size never). Then the `touch`
+    is applied.
     """
 
     thread: str
@@ -391,14 +394,14 @@ class Batch(NamedTuple):
 class DropThread(NamedTuple):
     """Remove everything of a thread and leave a tombstone.
 
-    Segments that others share go with the last of these, whose generation is raised too.
-    `deleted_at` becomes `now`, the generation is raised. A thread that never was gets the
-    tombstone too. Its entry says "deleted" and the time, and nothing else. `now` 0 leaves no
-    tombstone, and no entry: the thread was never deleted.
+    Shared segments are removed with the last thread that uses them; the generation of the others is
+    raised too. `deleted_at` becomes `now`, and the generation is raised. A thread that never
+    existed gets the tombstone too. Its entry then holds only the state "deleted" and the time. With
+    `now` 0 neither tombstone nor entry remains, as if the thread was never deleted.
 
-    `generation` and `fences` are checked first, as a `Batch`'s are. An `entry` is, with its
-    times and its `waits_at`, what the registry says of the thread from then on. Or `rows` take its
-    place: a batch that expects and drops nothing, and whose segments are apart.
+    `generation` and `fences` are checked first, as in a `Batch`. An `entry`, with its times and its
+    `waits_at`, becomes the thread's entry. Or `rows` take its place: a batch that expects and drops
+    nothing, with segments of its own.
     """
 
     thread: str
@@ -415,11 +418,11 @@ class DropThread(NamedTuple):
 
 
 class CopyThread(NamedTuple):
-    """Copy all rows of `source` (hidden ones, writes and segments too) to `target`.
+    """Copy all rows of `source` (hidden ones, writes and segments included) to `target`.
 
-    `ThreadExistsError` if `target` holds checkpoints; orphans of an earlier life of it are removed
+    `ThreadExistsError` if `target` holds checkpoints. Orphans of an earlier life of it are removed
     first, its tombstone is cleared and its generation raised. A source without rows changes
-    nothing; else `ConflictError` if `revision` is not its entry's.
+    nothing. Otherwise `ConflictError` if `revision` is not that of the source's entry.
     """
 
     source: str
@@ -434,13 +437,13 @@ class CopyThread(NamedTuple):
 
 
 class ForkThread(NamedTuple):
-    """Let `target` begin with some rows of `source`, sharing its segments where the store can.
+    """Begin `target` with some rows of `source`, sharing its segments if the store can.
 
-    Elsewhere they are copied. `checkpoints` (ns, id) and `writes` (ns, checkpoint id, seq) are
-    the target's, as they are; those that are not there are left out. `StaleThreadError` if
-    `generation` is not the source's own, `ConflictError` if `revision` is not its entry's,
-    `ThreadExistsError` if the target holds rows. Its tombstone is cleared, the generation of all
-    that share segments now is raised, and `entry`, as of `now`, is the target's whole.
+    Other stores copy the segments. `checkpoints` (ns, id) and `writes` (ns, checkpoint id, seq)
+    become the target's unchanged; missing ones are left out. `StaleThreadError` if `generation` is
+    not the source's, `ConflictError` if `revision` is not that of its entry, `ThreadExistsError` if
+    the target holds rows. The target's tombstone is cleared, the generation of all threads that now
+    share segments is raised, and `entry`, as of `now`, becomes the target's whole entry.
     """
 
     source: str

@@ -1,7 +1,7 @@
-"""Saving a checkpoint, and a task's pending writes: what changed, in one commit.
+"""Saving a checkpoint, and a task's pending writes: the changes in one commit.
 
-A channel with the parent's version has the parent's value, unread, unless the caller names it as
-new. Writes may come before their checkpoint, after it, or for one that never comes.
+A channel with the parent's version has the parent's value, which is not read, unless the caller
+names the channel as new. Writes may arrive before their checkpoint, after it, or without one.
 """
 
 from __future__ import annotations
@@ -76,15 +76,15 @@ _KNOWN_KEYS = frozenset(
 
 
 class Put(NamedTuple):
-    """A `put` call: the checkpoint, its parent's id, its metadata merged."""
+    """A `put` call: the checkpoint, its parent's id, its merged metadata."""
 
     place: CheckpointRef
     parent: str | None
     checkpoint: dict[str, Any]
     metadata: dict[str, Any]
     new: frozenset[str] = frozenset()  # channels with a new value, whatever their version
-    complete: bool = False  # channels that it leaves out are empty, whatever their version
-    run: bool = False  # of a graph's run
+    complete: bool = False  # missing channels are empty, whatever their version
+    run: bool = False  # made by a run of a graph
 
     @property
     def loaded(self) -> LoadEntry | None:
@@ -102,7 +102,7 @@ Writes: TypeAlias = Sequence[tuple[str, Any]]  # channel and value
 
 
 class PutWrites(NamedTuple):
-    """A `put_writes` call; `indexes` are the writes' own, where another saver has given them."""
+    """A `put_writes` call; `indexes` are the writes' own, if another saver assigned them."""
 
     place: CheckpointRef
     writes: Writes
@@ -121,7 +121,7 @@ Call: TypeAlias = Put | PutWrites
 
 
 def build(engine: Engine, call: Call) -> Built | None:
-    """Build the batch of a call; None where the store must be read first."""
+    """Build the batch of a call; None if the store must be read first."""
     memory = engine.memory(call.place.thread)
     generation = memory.generation
     if generation is None:
@@ -141,10 +141,10 @@ def build(engine: Engine, call: Call) -> Built | None:
 
 
 def save(engine: Engine, call: Call, failed: Failed | None = None) -> Operation[None]:
-    """Build the batch of a call and commit it, again where its log positions were taken.
+    """Build the batch of a call and commit it; again if its log positions were taken.
 
-    `failed`: the batch of a first attempt, and its error. Raises ConflictError where another run
-    was faster and `conflicts="raise"`, or others kept taking the positions.
+    `failed` is the batch of a first attempt, and its error. Raises ConflictError if another run was
+    faster and `conflicts="raise"`, or if others kept taking the positions.
     """
     place, counts = call.place, engine.working_set.counts
     for attempt in range(RUN_ATTEMPTS):
@@ -165,18 +165,18 @@ def save(engine: Engine, call: Call, failed: Failed | None = None) -> Operation[
             if isinstance(exc, ConflictError):
                 counts.conflicts += 1
                 if isinstance(call, Put):
-                    with suppress(BackendError):  # the conflict is what the caller must hear of
+                    with suppress(BackendError):  # report the conflict
                         yield from _sweep(engine, call)
             exc.at(**place.named())
             raise
-        finally:  # (also where it was interrupted, and nobody knows whether it is there)
+        finally:  # (also if it was interrupted, and may or may not be stored)
             if not done:
                 built.appender.failed()
         if done:
             remember(engine, place, built)
             return
     raise ConflictError(
-        "Others keep taking the log positions of this thread.",
+        "Other processes keep taking the log positions of this thread.",
         hint="Try the call again.",
         **place.named(),
     )
@@ -186,7 +186,7 @@ def _attempt(engine: Engine, call: Call, attempt: int) -> Operation[Built]:
     memory = engine.memory(call.place.thread)
     generation = memory.generation
     if isinstance(call, PutWrites):
-        if generation is None:  # nobody has looked whether the thread is there, and not archived
+        if generation is None:  # the thread may not exist, or may be archived
             call = call.with_copies()  # the program continues while the store is read
             generation = (yield from fetch_checkpoint(*call.place)).generation
         with memory.encoding:
@@ -203,7 +203,7 @@ def _attempt(engine: Engine, call: Call, attempt: int) -> Operation[Built]:
 
 
 def _sweep(engine: Engine, call: Put) -> Operation[None]:
-    """Remove the pending writes of a run that has lost: nothing will ever read them."""
+    """Remove the pending writes of a run that lost: they will never be read."""
     loaded = call.loaded
     if loaded is None:
         return
@@ -248,13 +248,13 @@ def _recall(
     *,
     resume: bool,
 ) -> Operation[Mapping[str, ChannelValue]]:
-    """Return the parent's values of the channels that changed, read where they are not known."""
+    """Return the parent's values of the changed channels, reading those that are unknown."""
     lost = _lost(engine, parent, call)
     if not lost:
         return parent.values
     held = dict(parent.values)
     spans = [span for ref in lost.values() for span in ref.needs]
-    # An old value that cannot be read is no base: the new one is stored whole then.
+    # If the old value cannot be read, the new one is stored whole.
     with suppress(CodecError):
         found, segments = yield from read_elements(engine, call.place.thread, spans, generation)
         if resume:
@@ -266,7 +266,7 @@ def _recall(
 
 
 def _lost(engine: Engine, parent: CheckpointSnapshot, call: Put) -> dict[str, Ref]:
-    """Return the channels whose value at the parent is needed and not known."""
+    """Return the channels whose value at the parent is needed and unknown."""
     held, values = parent.values, call.checkpoint["channel_values"]
     versions = call.checkpoint["channel_versions"]
     lost: dict[str, Ref] = {}
@@ -313,12 +313,12 @@ def _put_batch(
     draft.settle(generation)
     reported, loaded, owner = memory.reported, call.loaded, None
     flags = FREE if call.metadata.get("source") == "fork" else 0
-    if loaded is not None:  # a run begins: others may have said something else meanwhile
+    if loaded is not None:  # a run begins: others may have reported other metadata meanwhile
         reported, flags, owner = reported._replace(metadata={}), flags | loaded.flags, loaded
-    elif parent is not None:  # a run continues, and if it chose its checkpoint, it still has
+    elif parent is not None:  # a run continues, and keeps the FREE of its first checkpoint
         flags, owner = flags | parent.flags & FREE, parent.owner
     row = _row(call, loaded, flags, metadata, exact, key, data)
-    # What a run that named no checkpoint expects: that it continues from the head.
+    # A run that named no checkpoint expects to continue from the head.
     fence = None if ns or flags & FREE else HeadFence(ns, row.parent)
     touch = thread_summary.of_checkpoint(row, call.metadata, appender.stored, now, reported)
     batch = Batch(
@@ -354,14 +354,14 @@ def _row(
     run, seen = (0, 0) if loaded is None else (loaded.run, loaded.seen)
     above = None if call.parent is None else own_copy(call.parent)
     ts = pack_time(call.checkpoint.get("ts", ""))
-    # (what the checksum covers, and the columns of the row, in their order)
+    # (the columns of the row that the checksum covers, in order)
     at = (ns, own_copy(str(own_id)), above, run, seen, flags, ts)
     fields = (*at, metadata, exact, key.log, key.pos)
     return CheckpointRow(*fields, seal(data, fields))
 
 
 def born(*ids: str | None) -> int | None:
-    """Return when the oldest of the ids was made, of those that tell."""
+    """Return when the oldest of the ids was made, as far as they tell."""
     times = [time for i in ids if (time := created_at(i)) is not None]
     return min(times) if times else None
 
@@ -373,7 +373,7 @@ def _manifest(
     parent: CheckpointSnapshot | None,
     known: Mapping[str, ChannelValue],
 ) -> tuple[Manifest, dict[str, ChannelValue]]:
-    """Store the changed values; the manifest, and the values that are known now."""
+    """Store the changed values; return the manifest, and the values known now."""
     checkpoint = call.checkpoint
     values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
     before = parent.manifest if parent is not None else refs.EMPTY
@@ -416,7 +416,7 @@ def _manifest(
 def _encoded(
     parent: CheckpointSnapshot | None, written: Manifest, appender: Appender
 ) -> tuple[Keyframe, bytes]:
-    """Encode a manifest against the parent's keyframe, or a new one when that is used up."""
+    """Encode a manifest against the parent's keyframe, or a new one if that is used up."""
     key = parent.keyframe if parent is not None else None
     if key is not None and key.used < KEYFRAME_EVERY:
         key = Keyframe(key.manifest, key.log, key.pos, key.used + 1, key.numbers)
@@ -431,14 +431,14 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generat
     thread, ns, own_id = place
     appender = Appender(memory.logs, ns, engine.compression)
     draft = Draft(memory, engine.codec, appender, writes=True)
-    # A write may come before its checkpoint is stored: then the one before shows what is there.
+    # A write may precede its checkpoint: then it is compared with the one before.
     state = memory.state(ns, str(own_id)) or memory.newest(ns)
     held = state.values if state is not None else {}
     made = []
     try:
         for number, (channel, value) in enumerate(call.writes):
-            # A failed task's exception is stored as its repr, as by LangGraph's savers: else
-            # a value that cannot be stored would mask the node's own error.
+            # A failed task's exception is stored as its repr, as by LangGraph's savers, so that a
+            # value that cannot be stored does not mask the node's own error.
             failed = channel == ERROR and isinstance(value, BaseException)
             stored = repr(value) if failed else value
             ref, seen = draft.value(channel, stored, held.get(channel))
@@ -451,14 +451,14 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generat
     draft.settle(generation)
     loaded = LOADS.of(own_id)
     run, since = (0, 0) if loaded is None else (loaded.run, loaded.seen)
-    # (what the checksum covers, and the columns of the row, in their order)
+    # (the columns of the row that the checksum covers, in order)
     fields = (ns, own_copy(str(own_id)), run, since, call.task_id, call.task_path)
     row = WriteRow(*fields, seal(pack_writes([one[:3] for one in made]), fields))
     waits = False  # a task of the thread's head
     if not ns and INTERRUPT in [channel for channel, _ in call.writes]:
         latest = memory.newest("")
         waits = latest is None or latest.id <= row.checkpoint_id
-    # With `conflicts="raise"`, a run loses that meets another live run's writes.
+    # With `conflicts="raise"`, a run fails if it meets the writes of another live run.
     is_fenced = (
         engine.conflicts == "raise"
         and not ns

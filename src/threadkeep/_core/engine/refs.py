@@ -1,4 +1,17 @@
-"""Refs and manifests."""
+"""Value references, and manifests: the version and value of every channel of a checkpoint.
+
+References on the wire (MessagePack): bytes for a plain `Inline`, else a list that begins with the
+kind: `[0, data, *uses]`, `[1, log, pos, *uses]`, `[2|3|4, *spans]`; a span is `log, start, length`;
+no value is nil. `[5, kind, *changes]` gives the spans as a difference to those of an older
+reference (see `_changes`).
+
+A manifest is encoded against a *keyframe*, a whole manifest stored as a log element. Only
+differences are kept, and channels and nodes are named by their number in the keyframe. On the wire
+it is a list: `[v, updated, extra, gone, entries, gone_nodes, seen, newest]`, with `entries` flat
+triples (channel, version, value reference; false for a removed value) and `seen` flat pairs (node,
+[all?, channel, version, channel, version, ...]). An integer version is written as its distance to
+`newest`, the greatest of them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +25,7 @@ from threadkeep._core.engine.model import Segment, SegmentInfo, Span
 from threadkeep.errors import CorruptionError
 
 _INLINE, _CELL, LIST, TUPLE, DICT, _CHANGED = range(6)
-_MANY_SPANS = 2  # from here on, spans are written as a difference to the older reference's
+_MANY_SPANS = 2  # from here on, spans are written as a difference to the older reference
 
 
 class Inline(NamedTuple):
@@ -56,7 +69,7 @@ Ref: TypeAlias = Inline | Cell | Run
 
 
 def to_wire(ref: Ref | None, old: Ref | None = None) -> Any:
-    """Return the form of a reference in a MessagePack document, beside an older one."""
+    """Return the MessagePack form of a reference, given an older reference of the channel."""
     if ref is None:
         return None
     if isinstance(ref, Inline):  # (first, as most are)
@@ -69,7 +82,7 @@ def to_wire(ref: Ref | None, old: Ref | None = None) -> Any:
 
 
 def from_wire(wire: Any, old: Ref | None = None) -> Ref | None:
-    """Return the reference that `to_wire` wrote beside the same older one."""
+    """Return the reference that `to_wire` wrote, given the same older reference."""
     if wire is None:
         return None
     if isinstance(wire, bytes):
@@ -85,14 +98,14 @@ def from_wire(wire: Any, old: Ref | None = None) -> Ref | None:
 
 
 def _changes(new: tuple[Span, ...], old: tuple[Span, ...]) -> list[int]:
-    """Write spans as runs of the old ones (`first, count`) and new ones (`~log, start, length`)."""
+    """Encode spans as ranges of the old (`first, count`) and new ones (`~log, start, length`)."""
     same = 0
     for span, before in zip(new, old, strict=False):
         if span is not before and span != before:
             break
         same += 1
     flat = [0, same] if same else []
-    last = len(flat) - 1  # where the count of the run under way stands, if there is one
+    last = len(flat) - 1  # position of the count of the current range, if there is one
     where = {span: i for i, span in enumerate(old[same:], same)}
     for span in new[same:]:
         i = where.get(span)
@@ -117,7 +130,7 @@ def _changed(flat: Sequence[int], old: tuple[Span, ...]) -> tuple[Span, ...]:
         else:
             run = old[flat[at] : flat[at] + flat[at + 1]]
             if len(run) != flat[at + 1]:
-                raise IndexError("a run of spans that the older reference does not have")
+                raise IndexError("a range of spans that the older reference does not have")
             spans += run
             at += 2
     return tuple(spans)
@@ -162,9 +175,9 @@ def cut(spans: Iterable[Span], start: int, stop: int) -> list[Span]:
 
 
 def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Return the same elements in as few spans as can be."""
+    """Return the same elements in as few spans as possible."""
     out: list[Span] = []
-    log = stop = -1  # where the last one ends
+    log = stop = -1  # the end of the last span
     for span in spans:
         if span[0] == log and span[1] == stop:
             out[-1] = Span(log, out[-1].start, span.stop)
@@ -177,7 +190,7 @@ def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def covering(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Return the positions that the spans name, each once, in (log, start) order."""
+    """Return the positions of the spans, each once, in (log, start) order."""
     out: list[Span] = []
     for span in sorted(spans):
         if out and out[-1].log == span.log and out[-1].stop >= span.start:
@@ -194,11 +207,11 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class ChannelEntry(NamedTuple):
-    """A channel's version and value; no value means the channel is empty."""
+    """A channel's version and value; None if the channel is empty."""
 
     version: Version
     ref: Ref | None
-    removed: bool = False  # it had a value, which did not have to be kept
+    removed: bool = False  # its value was removed by retention
 
     @property
     def is_empty(self) -> bool:
@@ -207,16 +220,16 @@ class ChannelEntry(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """A checkpoint without its identity: format `v`, channels, what nodes have seen."""
+    """A checkpoint without its identity: format `v`, channels, and versions seen by nodes."""
 
     v: int
     entries: Mapping[str, ChannelEntry] = _NONE
     seen: Mapping[str, Versions] = _NONE
-    updated: list[str] | bool | None = False  # `updated_channels`; False where that is absent
+    updated: list[str] | bool | None = False  # `updated_channels`; False if absent
     extra: bytes | None = None  # keys of other LangGraph releases, encoded
 
     def needs(self) -> Iterable[Span]:
-        """Return every span that some channel's value is in."""
+        """Return the spans of all channels' values."""
         return (span for entry in self.entries.values() if entry.ref for span in entry.ref.needs)
 
 
@@ -235,7 +248,7 @@ def numbers(keyframe: Manifest) -> Numbers:
 def encode_manifest(
     manifest: Manifest, keyframe: Manifest = EMPTY, known: Numbers | None = None
 ) -> bytes:
-    """Encode a manifest as a difference to `keyframe`, whose numbers may be known."""
+    """Encode a manifest as a difference to `keyframe`; `known` are its numbers."""
     v, entries, seen, updated, extra = manifest
     channels, nodes = numbers(keyframe) if known is None else known
     if isinstance(updated, list):
@@ -254,14 +267,14 @@ def portable_difference(
     nodes: Mapping[str, int],
     to_wire: Callable[[Ref | None, Ref | None], Any],
 ) -> list[Any]:
-    """Return the last five parts of the list that is packed; the compiled twin None if unusual."""
+    """Return the last five parts of the list; the compiled twin returns None if unusual."""
     whole = [entry.version for entry in entries.values() if type(entry.version) is int]
     newest = max(whole) if whole and min(whole) >= 0 else 0
     changed: list[Any] = []
     for name, entry in entries.items():
         old = known.get(name)
         version, ref, removed = entry
-        # (Versions first: they tell most entries apart, and a reference may be long.)
+        # (Versions first: most differ, and comparing a reference may take long.)
         if entry is old or (
             old is not None and same_version(version, old.version) and entry[1:] == old[1:]
         ):
@@ -290,7 +303,7 @@ def _distance(version: Version, newest: int) -> Version:
 def sharing(
     seen: Mapping[str, Mapping[str, Version]], before: Mapping[str, Versions]
 ) -> dict[str, Versions]:
-    """Copy what nodes have seen; where that is what they had seen before, reuse it."""
+    """Copy the versions seen by nodes, reusing equal ones of the previous checkpoint."""
     shared: dict[str, Versions] = {}
     for node, versions in seen.items():
         old = before.get(node)
@@ -299,7 +312,7 @@ def sharing(
 
 
 def decode_manifest(data: bytes, keyframe: Manifest = EMPTY) -> Manifest:
-    """Return the manifest that `encode` encoded against the same keyframe."""
+    """Decode a manifest that was encoded against the same keyframe."""
     try:
         return _decoded(ormsgpack.unpackb(data), keyframe)
     except (ValueError, TypeError, IndexError, KeyError) as exc:
@@ -353,7 +366,7 @@ def _same(a: Mapping[str, Version], b: Versions) -> bool:
 def _seen_wire(
     new: Versions, old: Versions | None, channels: Mapping[str, int], newest: int
 ) -> list[Any]:
-    """Return the versions that changed; all of them where some went away."""
+    """Return the versions that changed, or all of them if some were removed."""
     whole = old is None or not old.keys() <= new.keys()
     wire: list[Any] = [whole]
     for name, version in new.items():
@@ -363,7 +376,7 @@ def _seen_wire(
 
 
 def same_version(a: Version, b: Version) -> bool:
-    """Return True if both are one version: 1 and 1.0 are two."""
+    """Return True for the same version; 1 and 1.0 are two."""
     return a == b and type(a) is type(b)
 
 

@@ -1,4 +1,8 @@
-"""Threads as a whole: snapshots, optimistic changes, entries in the registry."""
+"""Threads as a whole: snapshots, optimistic changes, and entries of the registry.
+
+An optimistic change reads a thread, builds one change and commits it, and tries again if another
+writer was faster.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +60,7 @@ T = TypeVar("T")
 Y = TypeVar("Y")
 
 OVERTAKEN = (ConflictError, StaleThreadError, SegmentTakenError)
-"""Errors of a commit that say that another writer was faster."""
+"""Errors of a commit after which another writer was faster."""
 
 
 class ThreadSnapshot(NamedTuple):
@@ -69,26 +73,26 @@ class ThreadSnapshot(NamedTuple):
 
     @property
     def rows_fence(self) -> RowsFence:
-        """Holds as long as nobody adds a row to the thread or to those that share its segments."""
+        """Holds until a row is added to the thread, or to one that shares its segments."""
         return rows_fence((self.rows, *self.others))
 
     @property
     def entry_fence(self) -> EntryFence:
-        """Holds as long as the entry is the same."""
+        """Holds until the entry changes."""
         return EntryFence(0 if self.entry is None else self.entry.revision)
 
     @property
     def fences(self) -> tuple[RowsFence, EntryFence]:
-        """Both."""
+        """Both fences."""
         return self.rows_fence, self.entry_fence
 
     @property
     def counts_segments(self) -> bool:
-        """True if segments count for the thread's size: shared ones do for the first by name."""
+        """True if segments count for this thread: shared ones do for the first by name."""
         return not any(name < self.thread for name in self.rows.family)
 
     def segment_bytes(self, without: Iterable[SegmentInfo] = ()) -> int:
-        """Bytes of the segments that count for the thread, but for some of them."""
+        """Return the bytes of the segments that count for the thread, except some."""
         if not self.counts_segments:
             return 0
         return thread_summary.bytes_of(self.rows.segments) - thread_summary.bytes_of(without)
@@ -101,11 +105,11 @@ class ThreadSnapshot(NamedTuple):
 
 
 Build: TypeAlias = Callable[[ThreadSnapshot], Operation[tuple[Change | None, T]]]
-"""Makes of a snapshot a change, or None where nothing is to be done, and a result."""
+"""Builds a change (None if there is nothing to do) and a result from a snapshot."""
 
 
 def rows_fence(threads: Iterable[ThreadRows]) -> RowsFence:
-    """Holds as long as nobody adds a row to one of these threads."""
+    """Return a fence that holds until a row is added to one of these threads."""
     checkpoints = writes = 0
     for rows in threads:
         tables = [row.table for row in rows.unreadable]
@@ -118,10 +122,10 @@ def rows_fence(threads: Iterable[ThreadRows]) -> RowsFence:
 def read_snapshot(
     thread: str, *, stub: bool = True, skip: bool = False, alone: bool = False
 ) -> Operation[ThreadSnapshot]:
-    """Read one state of a thread; `alone`: without the threads that share its segments.
+    """Read one state of a thread; with `alone`, without the threads that share its segments.
 
-    `stub` leaves an archived thread in the cold store: it has no rows then. `skip` lists unreadable
-    rows apart and returns a damaged entry, instead of failing.
+    `stub` leaves an archived thread in the cold store, so that it has no rows. `skip` lists
+    unreadable rows apart and returns a damaged entry, instead of raising.
     """
     family: tuple[str, ...] = ()
     while True:
@@ -141,9 +145,9 @@ def optimistic(
     build: Build[T],
     read: Callable[[str], Operation[ThreadSnapshot]] = read_snapshot,
 ) -> Operation[T]:
-    """Change a thread: read a snapshot, build a change, commit it; retry where overtaken.
+    """Change a thread: read a snapshot, build a change, commit it; again if overtaken.
 
-    Raises ConflictError where others were faster at every attempt. `build` may raise one of
+    Raises ConflictError if other writers were faster at every attempt. `build` may raise one of
     `OVERTAKEN` to be called again.
     """
 
@@ -154,7 +158,7 @@ def optimistic(
             if isinstance(change, DropThread) or (
                 isinstance(change, Batch) and (change.bump_generation or change.drop_segments)
             ):
-                engine.working_set.forget(thread)  # (it may remember rows that were removed)
+                engine.working_set.forget(thread)  # (its memory may hold removed rows)
         return result
 
     return (yield from retry(thread, attempt))
@@ -166,7 +170,7 @@ def retry(
     overtaken: tuple[type[Exception], ...] | type[Exception] = OVERTAKEN,
     attempts: int = ATTEMPTS,
 ) -> Generator[Y, Any, T]:
-    """Run an attempt, and another one where another writer was faster; at last a ConflictError."""
+    """Run an attempt, again while other writers are faster, and raise ConflictError in the end."""
     for _ in range(attempts):
         try:
             return (yield from attempt())
@@ -176,7 +180,7 @@ def retry(
 
 
 def busy(thread: str) -> ConflictError:
-    """Return the error where others were faster at every attempt."""
+    """Return the error if other writers were faster at every attempt."""
     return ConflictError(
         "Other writers keep changing this thread.",
         hint="Try again later, or stop the programs that use it.",
@@ -186,7 +190,7 @@ def busy(thread: str) -> ConflictError:
 
 PAGE = 500
 ALL = ThreadQuery()
-"""Threads that were not deleted."""
+"""All threads except deleted ones."""
 
 
 def create(
@@ -198,8 +202,8 @@ def create(
         entry = yield from read(thread)
         if is_there(entry):
             raise ThreadExistsError(
-                "There is a thread of this name.",
-                hint="Use another name, or exist_ok=True to use the thread as it is.",
+                "A thread of this name exists.",
+                hint="Use another name, or exist_ok=True to use the existing thread.",
                 thread=thread,
             )
         now = engine.now()
@@ -215,14 +219,14 @@ def change(
     update: Callable[[ThreadEntry], ThreadEntry],
     at: CheckpointRef | None = None,
 ) -> Operation[ThreadEntry]:
-    """Change the entry of a thread, if the checkpoint `at` is there."""
+    """Change the entry of a thread, if the checkpoint `at` (if given) exists."""
 
     def attempt() -> Operation[ThreadEntry]:
         entry = yield from known(thread)
         new = update(entry)
         if new == entry:
             return new
-        if at is not None:  # (after the entry: removing the checkpoint changes that)
+        if at is not None:  # (after the entry, which changes when the checkpoint is removed)
             state = yield from fetch_checkpoint(*at)
             if unless_hidden(state.found) is None:
                 raise not_found(at)
@@ -238,7 +242,7 @@ def _commit(engine: Engine, old: ThreadEntry | None, new: ThreadEntry) -> Operat
 
 
 def read(thread: str) -> Operation[ThreadEntry | None]:
-    """Return the entry of a thread; None if there never was one. Raises `CorruptionError`."""
+    """Return the entry of a thread, or None if it never had one. Raises `CorruptionError`."""
     return sound((yield from fetch(ReadEntry(thread))))
 
 
@@ -255,7 +259,7 @@ def _existing(thread: str) -> Operation[ThreadEntry]:
 
 
 def search(query: SearchThreads) -> Operation[list[ThreadEntry]]:
-    """Return a page of the registry, with entries that are damaged."""
+    """Return a page of the registry, including damaged entries."""
     return cast("list[ThreadEntry]", (yield from fetch(query)))
 
 
@@ -288,12 +292,12 @@ def all_names(query: ThreadQuery) -> Operation[list[str]]:
 def page_of(
     order: Order, after: tuple[int | str, str] | None, query: ThreadQuery = ALL
 ) -> Operation[list[ThreadEntry]]:
-    """Return the next page of threads in ascending order, behind a value and its thread."""
+    """Return the next page of threads in ascending order, after a value and its thread."""
     return search(SearchThreads(query, order, descending=False, after=after, limit=PAGE))
 
 
 def count(query: ThreadQuery) -> Operation[int]:
-    """Return how many threads match."""
+    """Return the number of threads that match."""
     return cast("int", (yield from fetch(CountThreads(query))))
 
 
@@ -304,9 +308,10 @@ def for_each(
     progress: Progress | None,
     run: Callable[[Operation[Any]], Generator[Any, Any, Any]] = lambda operation: operation,
 ) -> Generator[Any, Any, int]:
-    """Visit all threads by name but threadkeep's own, or some, each entry; return how many.
+    """Visit the entry of each thread by name, or of some threads; return their number.
 
-    Damaged entries are visited too. `run` runs an operation.
+    Without `threads`, threadkeep's own threads are skipped. Damaged entries are visited too. `run`
+    runs an operation.
     """
     if threads is None:
         total, page = (yield from run(count(ALL))), (yield from run(page_of("thread", None)))

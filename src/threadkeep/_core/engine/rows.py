@@ -1,6 +1,6 @@
 """Rows of checkpoints and pending writes: checksums, metadata, times, and which writes count.
 
-A row's checksum (CRC-16/XMODEM) covers its payload and every column that reading relies on.
+The checksum of a row (CRC-16/XMODEM) covers its payload and every column that reading relies on.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _UUID_LENGTH = 36
 
 def seal(payload: bytes, fields: tuple[object, ...]) -> bytes:
     """Append the checksum of a payload and of other fields of its row."""
-    # `repr` would not do: which characters it escapes grows with Python's Unicode tables.
+    # Not `repr`, which escapes other characters in each version of Python.
     crc = crc_hqx(ascii(fields).encode(), crc_hqx(payload, 0))
     return payload + crc.to_bytes(_CHECKSUM, "big")
 
 
 def unseal(sealed: bytes, fields: tuple[object, ...]) -> bytes:
-    """Check and remove the checksum that `seal` has appended."""
+    """Check and remove the checksum that `seal` appended."""
     payload = sealed[:-_CHECKSUM]
     if len(sealed) < _CHECKSUM or seal(payload, fields) != sealed:
         raise CorruptionError("A stored row is damaged: its checksum does not match.")
@@ -50,12 +50,12 @@ def unseal(sealed: bytes, fields: tuple[object, ...]) -> bytes:
 
 
 def checkpoint_fields(row: CheckpointRow) -> tuple[object, ...]:
-    """All columns but the manifest. A checkpoint may be hidden later."""
+    """All columns except the manifest. HIDDEN may be set later, and is not covered."""
     return (*row[:5], row.flags & ~HIDDEN, *row[6:-1])
 
 
 def write_fields(row: WriteRow) -> tuple[object, ...]:
-    """All columns but the body and `seq`, which the backend assigns."""
+    """All columns except the body and `seq`, which the backend assigns."""
     return row[:6]
 
 
@@ -80,25 +80,25 @@ def with_body(row: WriteRow, body: bytes) -> WriteRow:
 
 
 def visible(checkpoints: Iterable[StoredCheckpoint]) -> list[StoredCheckpoint]:
-    """Return the checkpoints that are not hidden, in their order."""
+    """Return the checkpoints that are not hidden, in order."""
     return [stored for stored in checkpoints if not stored.row.flags & HIDDEN]
 
 
 def of_the_graph(checkpoints: Iterable[StoredCheckpoint]) -> list[StoredCheckpoint]:
-    """Return the visible checkpoints of the root namespace, in their order."""
+    """Return the visible checkpoints of the root namespace, in order."""
     return [stored for stored in visible(checkpoints) if not stored.row.ns]
 
 
 def heads(checkpoints: Iterable[StoredCheckpoint]) -> dict[str, str]:
-    """Return the newest visible checkpoint of each namespace, of checkpoints in ascending order."""
+    """Return the newest visible checkpoint of each namespace, given them in ascending order."""
     return {stored.row.ns: stored.row.id for stored in visible(checkpoints)}
 
 
 def pack_metadata(metadata: dict[str, Any], codec: Codec) -> tuple[str, bytes | None]:
-    """Return metadata as JSON text, and as the codec's bytes where JSON cannot hold it.
+    """Return metadata as JSON text, and as the codec's bytes if JSON cannot hold it.
 
-    It comes back as JSON gives it, as from LangGraph's savers; where those of SQLite and PostgreSQL
-    refuse a value (a UUID, NaN), as from its saver in memory.
+    It comes back as from JSON, as with LangGraph's savers. Values that those of SQLite and
+    PostgreSQL refuse (a UUID, NaN) come back as from its saver in memory.
     """
     try:
         text = _plain_text(metadata)
@@ -106,13 +106,15 @@ def pack_metadata(metadata: dict[str, Any], codec: Codec) -> tuple[str, bytes | 
             text = _COMPACT.encode(metadata)
             text.encode()
     except (TypeError, ValueError, RecursionError):
-        exact = codec.encode(_with_json_containers(metadata))  # first: it refuses the same
+        exact = codec.encode(
+            _with_json_containers(metadata)
+        )  # first, as it refuses the same values
         return _readable(metadata), exact
     return text, None
 
 
 def _plain_text(metadata: dict[str, Any]) -> str | None:
-    """Return the JSON of words and numbers, in half the time; None for other metadata."""
+    """Return the JSON of words and numbers in half the time, or None for other metadata."""
     parts = []
     for key, value in metadata.items():
         if type(key) is not str or not key.isidentifier():
@@ -139,7 +141,7 @@ def _with_json_containers(value: Any, level: int = 0) -> Any:
 
 
 def _readable(metadata: dict[str, Any]) -> str:
-    """Return the parts of metadata that JSON can hold, and the others as text, as JSON."""
+    """Return JSON of the metadata, with the parts that JSON cannot hold as text."""
     plain = {}
     for key, value in metadata.items():
         try:
@@ -149,7 +151,7 @@ def _readable(metadata: dict[str, Any]) -> str:
             name = str(key).encode(errors="backslashreplace").decode()
             try:
                 plain[name] = ascii(value)
-            except Exception:  # noqa: BLE001 - it is the program's own code
+            except Exception:  # noqa: BLE001 - code of the program
                 plain[name] = f"<{type(value).__qualname__}>"
     return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
 
@@ -166,12 +168,12 @@ def unpack_metadata(text: str, exact: bytes | None, codec: Codec) -> dict[str, A
 
 
 def pack_time(text: str) -> int | str:
-    """Return microseconds since 1970 for an ISO time as LangGraph writes it, else the text."""
+    """Return microseconds since 1970 for an ISO time in LangGraph's form, else the text."""
     try:
         time = datetime.fromisoformat(text)
     except (TypeError, ValueError):
         return text
-    # (Matching LangGraph's form is much quicker than formatting the time again.)
+    # (Matching LangGraph's form is much faster than formatting the time again.)
     if not (time.microsecond and _AS_LANGGRAPH(text)) and (
         time.tzinfo is not UTC or time.isoformat() != text
     ):
@@ -186,9 +188,9 @@ def unpack_time(packed: int | str) -> str:
     return (_EPOCH + packed * _MICROSECOND).isoformat()
 
 
-@lru_cache(maxsize=4096)  # (called for each checkpoint, and again for its first child)
+@lru_cache(maxsize=4096)  # (called for each checkpoint and its first child)
 def created_at(checkpoint_id: str | None) -> int | None:
-    """Return when a UUID of version 6 was made, in microseconds since 1970; None for other ids."""
+    """Return when a UUID of version 6 was made, in microseconds since 1970, or None."""
     if (
         checkpoint_id is None
         or len(checkpoint_id) != _UUID_LENGTH
@@ -203,12 +205,12 @@ def created_at(checkpoint_id: str | None) -> int | None:
 
 
 def time_of(row: CheckpointRow) -> int | None:
-    """Return when a checkpoint was made, in microseconds since 1970; None if nothing tells."""
+    """Return when a checkpoint was made, in microseconds since 1970, or None if unknown."""
     return row.ts if isinstance(row.ts, int) else created_at(row.id)
 
 
 class Write(NamedTuple):
-    """One pending write: `idx` is negative for LangGraph's special channels."""
+    """One pending write; `idx` is negative for LangGraph's special channels."""
 
     task_id: str
     task_path: str
@@ -242,11 +244,11 @@ def counts_for(row: WriteRow, child: Child | CheckpointRow) -> bool:
 
 
 def counting(rows: Sequence[WriteRow], child: Child | None) -> list[Write]:
-    """Return the writes of a checkpoint that count, in the order LangGraph applies them.
+    """Return the writes of a checkpoint that count, in the order in which LangGraph applies them.
 
-    With a child: those that the child's run made, or had loaded when it began. Without one: all,
-    the first run's of each task. Of a task's writes with the same index the first counts, of the
-    special ones (negative index) the last.
+    With a child, these are the writes that the child's run made, or had loaded when it began.
+    Without one, they are those of the first run of each task. Among a task's writes with the same
+    index the first counts; among the special ones (negative index) the last.
     """
     chosen: dict[tuple[str, int], Write] = {}
     began: dict[str, list[WriteRow]] = {}

@@ -1,9 +1,9 @@
-"""Entries of the registry: what is known of a thread as a whole, its states, and its labels.
+"""Entries of the registry: a thread as a whole, its states, and its labels.
 
-A label is a text that every store can look up, in JSON: `"urgent"` is a tag, `["user_id","u1"]` a
-piece of metadata, `{"at":[ns,id],"tag":"best"}` a tag of one checkpoint (without a "tag": its pin),
-`{"kept":...}` a record of our own, of a kind that a thread has one of. The last two are looked up
-by nobody. Equal tags and metadata are the same text; 1 is not 1.0, nor true.
+A label is a JSON text that every store can look up: `"urgent"` is a tag, `["user_id","u1"]` an item
+of metadata, `{"at":[ns,id],"tag":"best"}` a tag of one checkpoint (without a "tag": its pin), and
+`{"kept":...}` an internal record, of which a thread has one per kind. The last two are not indexed.
+Equal tags and metadata are the same text; 1 is neither 1.0 nor true.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class ThreadEntry(NamedTuple):
     size: int = 0  # about how many bytes its rows and segments hold
     labels: tuple[str, ...] = ()  # in order
     pinned: bool = False
-    ttl: int | None = None  # microseconds that the thread may rest
+    ttl: int | None = None  # microseconds that the thread may be idle
     origin: tuple[str, str] | None = None  # the thread and checkpoint that it was forked from
     waits_at: str | None = None  # the checkpoint of the root namespace where an interrupt waits
     deleted_at: int = 0  # the tombstone
-    revision: int = 0  # grows whenever something else than times and size changes
+    revision: int = 0  # grows with every change except of times and size
     damage: str = ""  # names the fields whose stored values are damaged; see `checked`
 
     def hides(self, name: str) -> bool:
@@ -46,10 +46,10 @@ class ThreadEntry(NamedTuple):
 
 
 class StateTransition(NamedTuple):
-    """From one of the states `sources` ("": no entry) to `target`, because of a checkpoint.
+    """A move from one of `sources` ("": no entry) to `target`, caused by a checkpoint.
 
-    It does not happen where an interrupt waits at a checkpoint with a greater id, or, without
-    `same`, at this very one. `waits_at` becomes the checkpoint if it `waits`, else None.
+    It does not apply if an interrupt waits at a checkpoint with a greater id, or, without `same`,
+    at this one. If it `waits`, the checkpoint becomes `waits_at`; else `waits_at` becomes None.
     """
 
     sources: tuple[str, ...]
@@ -60,13 +60,12 @@ class StateTransition(NamedTuple):
 
 
 class EntryUpdate(NamedTuple):
-    """The effect of a batch on its thread's entry; none of it can be refused.
+    """The effect of a batch on the entry of its thread. It cannot be refused.
 
-    `moves` come first, one after the other: one that leads from no entry, or from a deleted
-    thread's, makes a new one as of `at` (None: the batch's `now`). Then `at` raises
-    `updated_at`, and each of `labels` replaces the one with the same `label_prefix`. `size` is
-    added to the thread's (with `whole`: replaces it), which is stored also where there is no
-    entry, for when there is one.
+    `moves` are applied first, in order. A move from no entry, or from the entry of a deleted
+    thread, creates a new one as of `at` (None: the batch's `now`). Then `at` raises `updated_at`,
+    and each of `labels` replaces the label with the same `label_prefix`. `size` is added to the
+    thread's size (with `whole`: replaces it), which is stored even before there is an entry.
     """
 
     size: int = 0
@@ -77,13 +76,13 @@ class EntryUpdate(NamedTuple):
 
 
 class ReadEntry(NamedTuple):
-    """The entry of a thread. Reply: one `ThreadEntry`, as `checked`, or None without one."""
+    """The entry of a thread. Reply: one `ThreadEntry`, as `checked`, or None."""
 
     thread: str
 
 
 class ThreadQuery(NamedTuple):
-    """A filter of entries, which must match all of its parts."""
+    """A filter of entries. An entry must match all of its parts."""
 
     states: tuple[str, ...] = ()  # one of these; none given: all but "deleted"
     labels: tuple[str, ...] = ()  # each of these
@@ -93,17 +92,17 @@ class ThreadQuery(NamedTuple):
     pinned: bool | None = None
     size: int | None = None  # at least so many bytes
     origin: str | None = None  # forked from this thread
-    rested: int | None = None  # last written longer ago than its ttl, seen from this time
+    rested: int | None = None  # at this time, its ttl has passed since the last write
 
 
 Order: TypeAlias = Literal["updated_at", "created_at", "size", "thread"]
 
 
 class SearchThreads(NamedTuple):
-    """A page of the registry: entries by `order`, then by thread id, both in one direction.
+    """A page of the registry: entries by `order`, then by thread id, in one direction.
 
-    `after` continues behind an entry: its value of `order`, and its thread id. Reply: at most
-    `limit` `ThreadEntry`s, as `checked`; one whose value of `order` is damaged may be left out.
+    `after` continues after an entry: its value of `order`, and its thread id. Reply: at most
+    `limit` `ThreadEntry`s, as `checked`. Entries whose value of `order` is damaged may be left out.
     """
 
     query: ThreadQuery
@@ -120,7 +119,7 @@ class CountThreads(NamedTuple):
 
 
 class EntryFence(NamedTuple):
-    """Holds if the thread's entry has this revision (0: there is none)."""
+    """Holds if the thread's entry has this revision (0: there is no entry)."""
 
     revision: int
 
@@ -137,7 +136,7 @@ class ThreadStatus(StrEnum):
 
 
 class Cause(StrEnum):
-    """Causes that can move a thread from one state to another as it is saved."""
+    """Events of a save that can move a thread from one state to another."""
 
     SAVE = "save"  # a checkpoint of the root namespace
     SAVE_INSIDE = "save inside"  # a checkpoint of a subgraph
@@ -148,7 +147,7 @@ _NEW = ("", "deleted", "created")
 WITH_CHECKPOINTS = ("active", "suspended", "forked")
 """States of threads that may hold checkpoints in the store."""
 
-# The states that a cause leads from ("": the thread is not known), and the one it leads to.
+# The states that a cause moves from ("": an unknown thread), and the target.
 _MOVES: dict[Cause, tuple[tuple[str, ...], str]] = {
     Cause.SAVE: ((*_NEW, "forked", "suspended"), "active"),
     Cause.SAVE_INSIDE: (_NEW, "active"),
@@ -158,10 +157,10 @@ _AFTER_ALL = "\U0010ffff"  # sorts after every checkpoint's id
 
 
 def move(cause: Cause, checkpoint: str) -> StateTransition:
-    """Return the move of a thread that a save, an interrupt or the end of a wait causes.
+    """Return the move of a thread that a save or an interrupt causes.
 
-    They may come in any order. A checkpoint that is saved ends only what waits at an earlier
-    one: the interrupt at itself may have been stored before it.
+    Moves may arrive in any order. A saved checkpoint ends only waits at earlier checkpoints, as its
+    own interrupt may have been stored before it.
     """
     sources, target = _MOVES[cause]
     return StateTransition(
@@ -170,12 +169,12 @@ def move(cause: Cause, checkpoint: str) -> StateTransition:
 
 
 def settle(head: str | None, waits_at: str | None) -> tuple[StateTransition, ...]:
-    """Return the moves that lead an entry from any state to the one that a thread's rows tell.
+    """Return the moves from any state to the state that a thread's rows show.
 
-    A fork stays a fork, and an archived thread archived. Without a `head`, and if nothing waits, a
+    Forks stay forks, and archived threads archived. Without a `head`, and if nothing waits, a
     thread that is unknown, deleted or only created stays so.
     """
-    # First no interrupt waits any more, whatever the entry says. Then one may.
+    # First clear any wait in the entry; then set the actual one.
     moves = [
         StateTransition(("active", "suspended"), "active", _AFTER_ALL, waits=False, same=True),
         StateTransition(("forked",), "forked", _AFTER_ALL, waits=False, same=True),
@@ -204,12 +203,12 @@ def is_archived(entry: ThreadEntry | None) -> TypeGuard[ThreadEntry]:
 
 EARLIEST, LATEST = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999
 LARGEST = 2**62 - 1  # of counts: what is added to them still fits in 64 bits
-REPAIR = "`threadkeep check` says what is damaged, `threadkeep repair` puts it right."
+REPAIR = "Run `threadkeep check` to see the damage, and `threadkeep repair` to mend it."
 """Hint for a thread with damaged rows."""
 
 
 def is_time(value: object) -> bool:
-    """Return True for microseconds since 1970 that a datetime can hold."""
+    """Return True for microseconds since 1970 that a datetime can represent."""
     return type(value) is int and EARLIEST <= value <= LATEST
 
 
@@ -218,19 +217,15 @@ def is_count(value: object) -> bool:
     return type(value) is int and 0 <= value <= LARGEST
 
 
-def _is_origin(value: Any) -> bool:
-    return value is None or (len(value) == 2 and all(type(part) is str for part in value))  # noqa: PLR2004
-
-
 _STATES = frozenset(map(str, ThreadStatus))
 _FIELDS: dict[str, tuple[Callable[[Any], bool], Any]] = {
     "state": (lambda value: isinstance(value, str) and value in _STATES, ""),
     "created_at": (is_time, 0),
     "updated_at": (is_time, 0),
     "size": (lambda value: type(value) is int and abs(value) <= LARGEST, 0),
-    "pinned": (lambda value: type(value) is bool, True),  # (rather kept than deleted)
+    "pinned": (lambda value: type(value) is bool, True),  # (safer than being deleted)
     "ttl": (lambda value: value is None or is_count(value), None),
-    "origin": (_is_origin, None),
+    "origin": (lambda value: value is None or list(map(type, value)) == [str, str], None),
     "waits_at": (lambda value: value is None or type(value) is str, None),
     "deleted_at": (lambda value: is_time(value) and value >= 0, 0),
     "revision": (is_count, 0),
@@ -239,10 +234,10 @@ _ORDERED = ("created_at", "updated_at", "size")
 
 
 def checked(entry: ThreadEntry) -> ThreadEntry:
-    """Return an entry whose fields come from a store, each of its type and in its range.
+    """Return an entry read from a store, with each field of its type and in its range.
 
     A damaged field gets a safe value (no ttl, pinned) and is named in `damage`; damaged labels are
-    left out. Where only the range is wrong, a field that entries are sorted by stays as it is.
+    left out. Fields that entries are sorted by keep values that are only out of range.
     """
     wrong = [name for name, (is_right, _) in _FIELDS.items() if not is_right(getattr(entry, name))]
     labels = tuple([label for label in entry.labels if _is_label(label)])
@@ -283,11 +278,8 @@ def sound(entry: ThreadEntry | None) -> ThreadEntry | None:
 
 def damaged(entry: ThreadEntry) -> CorruptionError:
     """Return the error of a damaged entry."""
-    return CorruptionError(_sentence(entry.damage), hint=REPAIR, thread=entry.thread)
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    sentence = f"{entry.damage[:1].upper()}{entry.damage[1:]}."
+    return CorruptionError(sentence, hint=REPAIR, thread=entry.thread)
 
 
 # -- labels --------------------------------------------------------------------------
@@ -299,16 +291,16 @@ _CANONICAL = json.JSONEncoder(
 
 
 def tag_label(tag: str) -> str:
-    """Return the label of a tag. Raises ValueError: too long, or a NUL or a surrogate in it."""
+    """Return the label of a tag. Raises ValueError if it is too long, or has a NUL or surrogate."""
     return _checked(_CANONICAL.encode(tag))
 
 
 def metadata_label(key: str, value: Any) -> str:
-    """Return the label of a piece of metadata.
+    """Return the label of an item of metadata.
 
     Raises:
-        ValueError, TypeError, RecursionError: it is no JSON, too long, or holds what a store
-            cannot.
+        ValueError, TypeError, RecursionError: it is not JSON, too long, or holds a character
+            that stores refuse.
     """
     label = _checked(_CANONICAL.encode([key, value]))
     _check_keys(value)
@@ -316,29 +308,29 @@ def metadata_label(key: str, value: Any) -> str:
 
 
 def record_label(kind: str, value: Any) -> str:
-    """Return the label of a record of our own. Raises ValueError, as `tag_label` does."""
+    """Return the label of an internal record. Raises ValueError as `tag_label` does."""
     return _checked(_CANONICAL.encode({kind: value}))
 
 
 def find_record(labels: Iterable[str], kind: str) -> Any:
-    """Return the record of this kind; None if there is none."""
+    """Return the record of this kind, or None."""
     prefix = f'{{"{kind}":'
     return next((json.loads(label)[kind] for label in labels if label.startswith(prefix)), None)
 
 
 def without_record(labels: Iterable[str], kind: str) -> tuple[str, ...]:
-    """Return the labels but for the record of this kind."""
+    """Return the labels without the record of this kind."""
     prefix = f'{{"{kind}":'
     return tuple([label for label in labels if not label.startswith(prefix)])
 
 
 def is_record_label(label: str) -> bool:
-    """Return True if it is one that nobody looks up."""
+    """Return True for an internal, unindexed label."""
     return label.startswith("{")
 
 
 def label_prefix(label: str) -> str:
-    """Return the part that is unique in a thread: of metadata the key, of a record its kind."""
+    """Return the part that is unique in a thread: the key of metadata, the kind of a record."""
     if is_mark_label(label):
         return label
     if is_record_label(label):
@@ -349,7 +341,7 @@ def label_prefix(label: str) -> str:
 ARCHIVE_SUGGESTED = "threadkeep.archive-suggested"
 SPLIT_SUGGESTED = "threadkeep.split-suggested"
 OWN_TAGS = frozenset({ARCHIVE_SUGGESTED, SPLIT_SUGGESTED})
-"""The tags that threadkeep itself sets: they do not protect a thread."""
+"""Tags set by threadkeep itself, which do not protect a thread."""
 
 
 def tags_of(labels: Iterable[str]) -> tuple[str, ...]:
@@ -358,7 +350,7 @@ def tags_of(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def metadata_labels(labels: Iterable[str]) -> tuple[str, ...]:
-    """Return the metadata among the labels, as labels."""
+    """Return the labels that are metadata."""
     return tuple([label for label in labels if label.startswith("[")])
 
 
@@ -383,12 +375,12 @@ def mark_label(ns: str, checkpoint: str, tag: str | None = None) -> str:
 
 
 def is_mark_label(label: str) -> bool:
-    """Return True if it is of a checkpoint."""
+    """Return True for a tag or pin of a checkpoint."""
     return label.startswith('{"at":')
 
 
 def marks_of(labels: Iterable[str]) -> tuple[Mark, ...]:
-    """Return the marks of checkpoints, in their order."""
+    """Return the marks of checkpoints, in order."""
     found: dict[tuple[str, str], Mark] = {}
     for mark in map(json.loads, filter(is_mark_label, sorted(labels))):
         ns, checkpoint = mark["at"]
@@ -407,7 +399,7 @@ def _checked(label: str) -> str:
 
 
 def _check_keys(value: Any) -> None:
-    """Refuse keys that JSON would turn into texts: they would not come back as they were."""
+    """Refuse keys that JSON would turn into text, as they would come back changed."""
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             raise TypeError("a key in it is no text")

@@ -1,7 +1,7 @@
-"""Summary of a thread for the registry: the touches of saves, and the tasks that wait.
+"""Summary of a thread for the registry: the updates that saves cause, and the waiting tasks.
 
-The touch of a save cannot be refused, and is right in whatever order saves arrive. The touch of all
-rows replaces what they said, so its change is fenced by these rows and by the entry.
+The update of a save cannot be refused, and saves may arrive in any order. The update from all rows
+replaces those of the saves, so its change is fenced by these rows and by the entry.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from threadkeep._core.langgraph_internals import (
 )
 
 LAG = 1_000_000
-"""Microseconds by which an entry's `updated_at` may be late: so it is written once a second."""
+"""Microseconds that `updated_at` may be late, so that it is written once a second."""
 
 _OWN_KEYS = frozenset(
     {
@@ -52,7 +52,7 @@ _SCALARS = (str, int, bool, float)
 
 
 class Reported(NamedTuple):
-    """The time and metadata that this process has reported of a thread."""
+    """The time and metadata of a thread that this process has reported."""
 
     at: int
     metadata: Mapping[str, Any]
@@ -64,7 +64,7 @@ NOTHING_REPORTED = Reported(0, {})
 def of_checkpoint(
     row: CheckpointRow, metadata: Mapping[str, Any], size: int, now: int, reported: Reported
 ) -> EntryUpdate:
-    """Return the touch of a checkpoint: its time, and what its run says of itself."""
+    """Return the update of a checkpoint: its time, and the metadata of its run."""
     at = now if now - reported.at >= LAG or now < reported.at else None
     size += row_size(row)
     said = () if row.ns else _said(metadata, reported.metadata)
@@ -73,7 +73,7 @@ def of_checkpoint(
 
 
 def of_writes(row: WriteRow, size: int, now: int, *, waits: bool) -> EntryUpdate:
-    """Return the touch of pending writes; those that interrupt a task of the head begin a wait."""
+    """Return the update of pending writes; an interrupt of the head begins a wait."""
     size += len(row.body)
     if not waits:
         return EntryUpdate(size)
@@ -81,7 +81,7 @@ def of_writes(row: WriteRow, size: int, now: int, *, waits: bool) -> EntryUpdate
 
 
 def report_of(reported: Reported, touch: EntryUpdate, metadata: Mapping[str, Any]) -> Reported:
-    """Return what was reported, once this has been stored too."""
+    """Return the state of the reports once this update is stored."""
     if touch.at is None and not touch.labels:
         return reported
     known = reported.metadata if not touch.labels else {**reported.metadata, **of_run(metadata)}
@@ -99,12 +99,12 @@ def _said(metadata: Mapping[str, Any], reported: Mapping[str, Any]) -> tuple[str
             try:
                 found.append(thread_entry.metadata_label(key, value))
             except ValueError:
-                continue  # it stays what it is: metadata of the checkpoint
+                continue  # it remains metadata of the checkpoint only
     return tuple(found)
 
 
 def of_run(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata that a run's config gives, without LangGraph's own."""
+    """Return the metadata given by the run's config, without LangGraph's own."""
     return {
         key: value
         for key, value in metadata.items()
@@ -118,9 +118,9 @@ def of_run(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def of_rows(
     checkpoints: Sequence[StoredCheckpoint], orphans: Sequence[WriteRow], segments: int
 ) -> EntryUpdate:
-    """Return the touch of all rows of a thread: its size, and where it waits.
+    """Return the update from all rows of a thread: its size, and where it waits.
 
-    The rows say all there is to know. So the change that brings the touch is fenced by them.
+    The change that carries it must be fenced by the rows.
     """
     rows: list[CheckpointRow | WriteRow] = [stored.row for stored in checkpoints]
     rows += [write for stored in checkpoints for write in stored.writes]
@@ -136,11 +136,11 @@ def of_rows(
 def waits_at(
     checkpoints: Sequence[StoredCheckpoint], orphans: Sequence[WriteRow] = ()
 ) -> str | None:
-    """Return the checkpoint of the root namespace where an interrupt waits; None if none does.
+    """Return the checkpoint of the root namespace where an interrupt waits, or None.
 
-    It is the newest one. LangGraph may store the interrupt before its checkpoint: then it is newer
-    than all that are there. An interrupt waits until a checkpoint follows, as in `get_state`; so it
-    does not matter here whether its task has ended.
+    If there are several, the newest counts. LangGraph may store an interrupt before its checkpoint,
+    which is then newer than all stored ones. As in `get_state`, an interrupt waits until a
+    checkpoint follows, even if its task has ended.
     """
     own = of_the_graph(checkpoints)
     at: dict[str, Sequence[WriteRow]] = {own[-1].row.id: own[-1].writes} if own else {}
@@ -148,28 +148,24 @@ def waits_at(
     for row in orphans:
         if not row.ns and row.checkpoint_id > newest:
             at[row.checkpoint_id] = (*at.get(row.checkpoint_id, ()), row)
-    return max([id for id, writes in at.items() if _asked(writes)], default=None)
+    return max([id for id, writes in at.items() if _tasks_of(writes).asked], default=None)
 
 
 def written_at(entry: ThreadEntry, checkpoints: Iterable[StoredCheckpoint], now: int) -> int:
-    """Return when a thread was last written: its entry may be late, and a row's clock ahead."""
+    """Return when a thread was last written: its entry may be late, and clocks of rows ahead."""
     times = [time_of(stored.row) or 0 for stored in checkpoints]
     return max([entry.updated_at, *[time for time in times if time <= now]])
 
 
-def _asked(rows: Sequence[WriteRow]) -> bool:
-    return bool(tasks([(write.task_id, write.channel) for write in counting(rows, None)]).asked)
-
-
 def of_thread(rows: ThreadRows) -> EntryUpdate:
-    """Return the touch of a thread's rows if all of its segments count for it, shared ones too."""
+    """Return the update from a thread's rows if all of its segments count for it."""
     return of_rows(rows.checkpoints, rows.orphans, bytes_of(rows.segments))
 
 
 def entry_of(
     thread: str, checkpoints: Sequence[StoredCheckpoint], orphans: Sequence[WriteRow], now: int
 ) -> ThreadEntry:
-    """Return the entry of a thread that is known by its rows alone; `now` if they tell no time."""
+    """Return the entry of a thread of which only rows are known; `now` if they have no time."""
     times = [s.row.ts for s in checkpoints if isinstance(s.row.ts, int)]
     own, at = of_the_graph(checkpoints), waits_at(checkpoints, orphans)
     return ThreadEntry(
@@ -183,7 +179,7 @@ def entry_of(
 
 
 def fits(entry: ThreadEntry, at: str | None) -> bool:
-    """Return True if an entry is one of a thread with checkpoints that waits there, or nowhere."""
+    """Return True if the entry suits a thread with checkpoints that waits at `at`, or nowhere."""
     if entry.waits_at != at or entry.state in (ThreadStatus.CREATED, ThreadStatus.DELETED):
         return False
     return entry.state == ThreadStatus.FORKED or (entry.state == ThreadStatus.SUSPENDED) == bool(at)
@@ -194,14 +190,13 @@ def shown(row: CheckpointRow) -> dict[str, Any]:
     try:
         found = json.loads(row.metadata)
     except ValueError:
-        return {}  # damage, which others tell of
+        return {}  # damage, which `check` reports
     return found if isinstance(found, dict) else {}
 
 
 def waits(stored: StoredCheckpoint) -> bool:
-    """Return True if a task that has not ended waits at a checkpoint that nothing came after."""
-    writes = counting(stored.writes, None)
-    return bool(tasks([(write.task_id, write.channel) for write in writes]).waiting)
+    """Return True if an unfinished task waits at a checkpoint without children."""
+    return bool(_tasks_of(stored.writes).waiting)
 
 
 def row_size(row: CheckpointRow | WriteRow) -> int:
@@ -217,7 +212,7 @@ def bytes_of(segments: Iterable[SegmentInfo]) -> int:
 
 
 def merged(touches: tuple[EntryUpdate, ...]) -> EntryUpdate:
-    """Return the touch that does what these do, one after the other."""
+    """Return one update with the effect of these, one after the other."""
     last_whole = max((i for i, one in enumerate(touches) if one.whole), default=0)
     times = [one.at for one in touches if one.at is not None]
     said: dict[str, str] = {}
@@ -229,7 +224,7 @@ def merged(touches: tuple[EntryUpdate, ...]) -> EntryUpdate:
             if last.checkpoint <= step.checkpoint and step == last._replace(
                 checkpoint=step.checkpoint
             ):
-                del moves[-1:]  # this one does all that it does
+                del moves[-1:]  # this one has the same effect
             moves.append(step)
     return EntryUpdate(
         sum([one.size for one in touches[last_whole:]]),
@@ -244,18 +239,18 @@ _CONTROL = frozenset({ERROR, ERROR_SOURCE, INTERRUPT, RESUME})
 
 
 class Tasks(NamedTuple):
-    """The tasks of a step by what they wrote, in the order of their first write."""
+    """The tasks of a step by what they wrote, in order of their first write."""
 
     asked: tuple[str, ...] = ()  # called `interrupt()`
-    waiting: tuple[str, ...] = ()  # those of them that have not ended since
+    waiting: tuple[str, ...] = ()  # of these, the unfinished ones
     failed: tuple[str, ...] = ()  # left an error
 
 
 def tasks(writes: Iterable[tuple[str, str]]) -> Tasks:
     """Return the status of a step's tasks, by the task and channel of each write that counts.
 
-    As in LangGraph's `_task_status`, a task has ended if it wrote anything but what says how it
-    fares. An answer alone ends nothing, as the task may ask again.
+    As in LangGraph's `_task_status`, a task has ended if it wrote to any channel except those of
+    control. A resume value alone ends nothing, as the task may ask again.
     """
     channels: dict[str, set[str]] = {}
     for task, channel in writes:
@@ -269,13 +264,17 @@ def tasks(writes: Iterable[tuple[str, str]]) -> Tasks:
     )
 
 
+def _tasks_of(rows: Sequence[WriteRow]) -> Tasks:
+    return tasks([(write.task_id, write.channel) for write in counting(rows, None)])
+
+
 def own(channels: Iterable[str]) -> list[str]:
-    """Return the channels of the state; the others are LangGraph's, and say what runs next."""
+    """Return the channels of the state, without LangGraph's own that say which nodes run next."""
     return [name for name in channels if not is_internal(name)]
 
 
 def following(channels: Iterable[str]) -> list[str]:
-    """Return the nodes that run next, by the channels that hold something; without sends."""
+    """Return the nodes that run next, by the channels that hold a value; without sends."""
     held = list(channels)
     nodes = [name.removeprefix(BRANCH) for name in held if name.startswith(BRANCH)]
     return [START, *nodes] if START in held else nodes

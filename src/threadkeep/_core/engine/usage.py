@@ -1,4 +1,4 @@
-"""Counts of a store, as its backend gives them, and counters of savers, stores and caches."""
+"""Counts of a store, reported by its backend, and counters of savers, stores and caches."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -15,9 +15,9 @@ DAY = HOURS * HOUR
 class ReadUsage(NamedTuple):
     """Counts of the whole store, without its payloads. Reply: one `StoreUsage`.
 
-    Only a backend with `counts_usage` is asked. `largest`, `busiest` (by checkpoints of the last 24
-    hours before `now`, microseconds since 1970) and `sample` (any threads, the same ones each time)
-    have at most `most` threads each. `idle_since`: threads last written before count as idle.
+    Sent only to a backend with `counts_usage`. `largest`, `busiest` (by checkpoints of the 24 hours
+    before `now`, microseconds since 1970) and `sample` (any threads, the same ones each time) have
+    at most `most` threads each. Threads last written before `idle_since` count as idle.
     """
 
     now: int
@@ -37,9 +37,9 @@ class ThreadUsage(NamedTuple):
 
 
 class Hour(NamedTuple):
-    """One hour: the checkpoints that were saved in it and are still there, and their bytes.
+    """One hour: its saved checkpoints that still exist, and their bytes.
 
-    A thread's bytes are taken in equal shares by its checkpoints.
+    The bytes of a thread are divided equally among its checkpoints.
     """
 
     checkpoints: int
@@ -47,9 +47,9 @@ class Hour(NamedTuple):
 
 
 class StoreUsage(NamedTuple):
-    """Counts of a store: of the threads that the registry knows to hold checkpoints.
+    """Counts of a store: of the threads that hold checkpoints according to the registry.
 
-    Threads of threadkeep's own do not count; their rows may.
+    Threadkeep's own threads do not count; their rows may.
     """
 
     total: int  # bytes that the whole store takes, with its own overhead and free space
@@ -63,21 +63,21 @@ class StoreUsage(NamedTuple):
     largest: tuple[ThreadUsage, ...]
     busiest: tuple[ThreadUsage, ...]
     sample: tuple[ThreadUsage, ...]
-    missing_indexes: tuple[str, ...] = ()  # of the store's tables: the statements that make them
-    notes: tuple[str, ...] = ()  # counts that are not of the whole store
+    missing_indexes: tuple[str, ...] = ()  # statements that create the missing indexes
+    notes: tuple[str, ...] = ()  # counts that do not cover the whole store
 
 
 class ItemUsage(NamedTuple):
-    """Counts of what a database holds beside threads: items of stores, and cached node results."""
+    """Counts of the other contents of a database: items of stores, and cached node results."""
 
     items: int = 0  # expired ones count
     item_bytes: int = 0  # of their values and earlier versions
     expired_items: int = 0  # that are still stored
-    waiting_items: int = 0  # for their vectors, as the embedding model failed
+    waiting_items: int = 0  # without vectors, as the embedding model failed
     vector_bytes: int = 0
     cache_entries: int = 0
     cache_bytes: int = 0
-    items_sampled: bool = False  # bytes are those of some rows, which stand for the rest
+    items_sampled: bool = False  # bytes are estimated from some rows
 
     def plus(self, others: Iterable["ItemUsage"]) -> "ItemUsage":
         """Return the sums."""
@@ -87,14 +87,14 @@ class ItemUsage(NamedTuple):
 
 
 SAMPLED_ITEMS = 1000
-"""Rows whose bytes are read, where a backend does not know those of all."""
+"""Rows whose bytes are read if a backend cannot sum up all rows."""
 
 
 def hours_of(counts: Iterable[tuple[int, int, float]]) -> tuple[Hour, ...]:
-    """Return 24 hours of counts: number of the hour, checkpoints, bytes."""
+    """Return 24 hours of counts, from (number of the hour, checkpoints, bytes)."""
     checkpoints, sizes = [0] * HOURS, [0.0] * HOURS
     for number, count, size in counts:
-        at = min(max(number, 0), HOURS - 1)  # (a clock may be ahead)
+        at = min(max(number, 0), HOURS - 1)  # (clocks may be ahead)
         checkpoints[at] += count
         sizes[at] += size
     return tuple([Hour(*one) for one in zip(checkpoints, map(round, sizes), strict=True)])
@@ -107,9 +107,9 @@ def usage_of(
     recent: Iterable[tuple[str, int]],
     notes: tuple[str, ...] = (),
 ) -> StoreUsage:
-    """Return the counts of a store from those of all its threads.
+    """Return the counts of a store from the counts of all its threads.
 
-    `recent` are the threads and times of the checkpoints of the last 24 hours.
+    `recent` holds the thread and time of each checkpoint of the last 24 hours.
     """
     since = read.now - DAY
     shares = {one.thread: one.bytes / max(one.checkpoints, 1) for one in threads}
@@ -137,31 +137,30 @@ def usage_of(
 class Counters:
     """Counters of a saver, store or cache since it was opened, in this process.
 
-    See `Saver.counters`, `Store.counters` and `NodeCache.counters`. What the others count is 0.
+    See `Saver.counters`, `Store.counters` and `NodeCache.counters`. Counters of the other kinds are
+    0.
 
     Attributes:
-        written_bytes: bytes that saves have stored.
-        saved_bytes: bytes that they did not store, as the store had them already: about what one
-            whole, uncompressed copy of the state per checkpoint takes, less what was written.
+        written_bytes: bytes stored by saves.
+        saved_bytes: estimated bytes saved compared with storing each full state uncompressed.
         working_set_hits: loads of runs that found values of their thread in memory.
         working_set_misses: loads of runs that did not.
-        cache_hits: reads that `cache=` or `hot=` answered.
-        cache_misses: reads of which the store answered some.
-        conflicts: runs that left the head of another run behind (`Saver.forked_runs`), and saves
-            that were refused for that.
-        retries: calls of the store that were made again after a failure that passes, and saves
-            that were built again as another process had come in between.
+        cache_hits: reads answered by `cache=` or `hot=`.
+        cache_misses: reads answered at least in part by the store.
+        conflicts: runs that forked a thread (`Saver.forked_runs`), and saves refused for that.
+        retries: calls of the store repeated after a temporary failure, and saves built again
+            because another process had saved in between.
         queued: saves that were acknowledged and are not stored yet (`write_behind=`).
-        queued_bytes: bytes of these.
-        queue_used: the part of `max_pending_bytes` that these take, 0 to 1, and beyond that while
-            saves wait; of several savers, the largest.
-        result_hits: keys of which a `NodeCache` of node results had the value.
-        result_misses: keys of which it had none.
-        result_evictions: values that a `NodeCache` removed to stay within its limits. Expired
-            values do not count.
+        queued_bytes: bytes of the queued saves.
+        queue_used: the part of `max_pending_bytes` in use, 0 to 1, or more while saves wait; of
+            several savers, the largest.
+        result_hits: keys whose value a `NodeCache` of node results had.
+        result_misses: keys whose value it did not have.
+        result_evictions: values that a `NodeCache` removed to stay within its limits, without
+            expired ones.
         vector_hits: texts whose vector a `Store` had in memory.
         vector_misses: texts that it had to embed.
-        embedding_calls: calls of the embedding model, each attempt.
+        embedding_calls: calls of the embedding model, counting each attempt.
         embedding_failures: calls that failed, or returned no usable vectors.
     """
 

@@ -1,6 +1,6 @@
-"""Working set: what this process last saw of its threads. Never needed for correctness.
+"""Working set: the values of its threads that this process saw last. An optimization only.
 
-Invariant: what is remembered as stored is stored, under the generation remembered. No lock is held
+Invariant: values remembered as stored are stored, under the remembered generation. No lock is held
 while an operation waits.
 """
 
@@ -17,15 +17,15 @@ from threadkeep._core.engine.thread_summary import NOTHING_REPORTED, Reported
 
 
 class Counts:
-    """Counts of an engine. Approximate, as several threads may count at the same time.
+    """Counters of an engine. Approximate, as several threads may count at the same time.
 
     Attributes:
-        written: bytes that saves have stored.
-        saved: bytes that whole copies of the states would have taken beyond that.
+        written: bytes stored by saves.
+        saved: estimated bytes saved compared with storing each full state.
         loads: loads of runs.
-        hits: those that were lent values of the working set.
-        conflicts: saves that were refused as another run was faster.
-        retries: saves that were built again as others had come in between.
+        hits: loads that were lent values of the working set.
+        conflicts: saves refused because another run was faster.
+        retries: saves built again because other writers were faster.
     """
 
     __slots__ = ("conflicts", "hits", "loads", "retries", "saved", "written")
@@ -34,35 +34,35 @@ class Counts:
         self.written = self.saved = self.loads = self.hits = self.conflicts = self.retries = 0
 
 
-_STATES = 6  # checkpoints remembered per thread: a run's last ones and a fork's
-_STATE_BYTES = 4 * 1024 * 1024  # what they may hold that the one before did not
+_STATES = 6  # checkpoints remembered per thread: the last ones of a run and of a fork
+_STATE_BYTES = 4 * 1024 * 1024  # limit of what each holds beyond the one before
 _STATES_LEAST = 2
-_FORKED = 64  # runs per thread that are remembered to have left a head behind
-_BASE_WEIGHT = 4096  # bytes that a thread takes before its values
-_STATE_WEIGHT = 2500  # bytes of a checkpoint that is remembered, beside its values
-_ENTRY_WEIGHT = 200  # the same of an object that is remembered by identity
-_OBJECT_FACTOR = 6  # a decoded value with its shadow takes about this many times its bytes
+_FORKED = 64  # forking runs remembered per thread
+_BASE_WEIGHT = 4096  # bytes of a thread without its values
+_STATE_WEIGHT = 2500  # bytes of a remembered checkpoint, without its values
+_ENTRY_WEIGHT = 200  # the same of an object remembered by identity
+_OBJECT_FACTOR = 6  # memory of a decoded value with its shadow, per encoded byte
 
 
 class ThreadMemory:
-    """The part of the working set that is of one thread."""
+    """The working set of one thread."""
 
     def __init__(
         self, locks: Callable[[], Lock], token: Callable[[int], int], *, exclusive: bool = False
     ) -> None:
         self._lock = locks()
-        # Held while a call's values are encoded, so that two calls that store the same
-        # message at the same time store it once.
+        # Held while a call's values are encoded, so that two simultaneous calls store the same
+        # message once.
         self.encoding = locks()
         self.generation: int | None = None
         self.logs = OpenLogs(self._lock, token, exclusive=exclusive)
         self.recent = RecentValues(self._lock, self.logs)
         self._states: OrderedDict[tuple[str, str], CheckpointSnapshot] = OrderedDict()
-        self._states_bytes = 0  # what each holds that the one before did not
+        self._states_bytes = 0  # of what each holds beyond the one before
         self.newest_bytes = 0  # the values of the one that was remembered last
         self._head: str | None = None  # the greatest checkpoint id that a `HeadFence` counts
-        # The last checkpoints of the runs that left a head behind, the oldest first. They outlive
-        # the states and the generation: a run is reported once.
+        # The last checkpoints of forking runs, oldest first. They outlive the states and the
+        # generation, as each run is reported once.
         self._forked: dict[str, None] = {}
         self.reported = NOTHING_REPORTED
         self.weighed = _BASE_WEIGHT  # as the working set last weighed it
@@ -82,7 +82,7 @@ class ThreadMemory:
                     self.logs.count_up()
 
     def abandon(self) -> None:
-        """Forget what was not known to be committed: other bytes took its place."""
+        """Forget uncommitted values: other bytes took their place."""
         with self._lock:
             self.logs.abandon()
             self.recent.clear()
@@ -93,7 +93,7 @@ class ThreadMemory:
         known: list[tuple[str, StoredValue]],
         generation: int | None,
     ) -> None:
-        """Remember what was put where, under `generation`; nothing under an unknown one."""
+        """Remember where values were put under `generation`; nothing under an unknown one."""
         if generation is None or not (placed or known):
             return
         with self._lock:
@@ -123,7 +123,8 @@ class ThreadMemory:
     ) -> str | None:
         """Remember a checkpoint that was committed (or read) under `generation`.
 
-        Returns the head that the run leaves behind, None if none or if it left one behind before.
+        Returns the head that the run forked from, or None if there is none or it was returned
+        before.
         """
         with self._lock:
             if generation != self.generation:
@@ -162,14 +163,14 @@ class ThreadMemory:
 
     @property
     def weight(self) -> int:
-        """About how many bytes this takes."""
+        """Estimated bytes in memory."""
         values = self.newest_bytes + self._states_bytes + self.recent.weight
         records = len(self._states) * _STATE_WEIGHT + len(self.recent) * _ENTRY_WEIGHT
         return _BASE_WEIGHT + records + values * _OBJECT_FACTOR + self.logs.tails
 
 
 class WorkingSet:
-    """LRU cache of threads of about `limit` bytes; `exclusive`: with logs of its own alone."""
+    """LRU cache of threads of about `limit` bytes; `exclusive`: with logs of its own."""
 
     def __init__(
         self,
@@ -198,15 +199,15 @@ class WorkingSet:
         return other
 
     def before_fork(self) -> None:
-        """Do nothing: what another thread has locked, the child lets go of."""
+        """No-op: locks held by other threads are replaced in the child."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Forget everything in the child: the parent's next log positions are not its own."""
+        """Forget everything in the child, as the parent's next log positions are not its own."""
         if in_child:
             self._start()
 
     def thread(self, thread: str) -> ThreadMemory:
-        """Return what is remembered of the thread."""
+        """Return the memory of a thread."""
         with self._lock:
             memory = self._threads.get(thread)
             if memory is None:
@@ -218,7 +219,7 @@ class WorkingSet:
             return memory
 
     def forget(self, thread: str | None) -> None:
-        """Forget the thread, or (None) all."""
+        """Forget the thread, or (None) all threads."""
         with self._lock:
             for name in [*self._threads] if thread is None else [thread]:
                 self._drop(name)
@@ -248,13 +249,13 @@ class WorkingSet:
 
 _PLACED = 512  # objects remembered by identity
 _KNOWN = 64  # whole values remembered by identity
-_BYTES = 1024 * 1024  # what either may take, but for the newest of them
+_BYTES = 1024 * 1024  # limit of either, except the newest two
 _LEAST = 2
 _RESERVED = 64  # positions reserved for objects that are not final yet
 
 
 class RecentValues:
-    """The values of one thread that were stored last, found again by identity."""
+    """The latest stored values of one thread, found again by identity."""
 
     def __init__(self, lock: Lock, logs: OpenLogs) -> None:
         self._lock = lock
@@ -267,7 +268,7 @@ class RecentValues:
 
     @property
     def weight(self) -> int:
-        """About how many bytes the values stand for."""
+        """Estimated bytes of the values."""
         return self._placed_bytes + self._known_bytes
 
     def __len__(self) -> int:
@@ -280,12 +281,12 @@ class RecentValues:
         self._placed_bytes = self._known_bytes = 0
 
     def placed(self, value: Any) -> StoredObject | None:
-        """Return where this very object is stored, if it has not changed since."""
+        """Return the place of this very object, if it has not changed since."""
         found = self._placed.get(id(value))
         return found if found and found.value is value and found.shadow.holds() else None
 
     def all_placed(self, values: list[Any]) -> list[StoredObject] | None:
-        """Return where these very objects are stored, changed or not; None if one is not."""
+        """Return the places of these very objects, changed or not; None if one is unknown."""
         found = []
         for value in values:
             one = self._placed.get(id(value))
@@ -309,12 +310,12 @@ class RecentValues:
         return found is not None and found.value is value
 
     def known(self, channel: str, value: Any) -> StoredValue | None:
-        """Return how this very value of the channel was stored, if it has not changed since."""
+        """Return the record of this very value of the channel, if it has not changed since."""
         found = self._known.get((channel, id(value)))
         return found if found and found.value is value and found.holds(value) else None
 
     def known_part(self, channel: str, item: Any) -> tuple[StoredValue, int] | None:
-        """Return a stored value of the channel that holds `item`, and where it is in it."""
+        """Return a stored value of the channel that holds `item`, and its index in it."""
         return self._parts.get((channel, id(item)))
 
     def remember(self, placed: list[StoredObject], known: list[tuple[str, StoredValue]]) -> None:
@@ -357,7 +358,7 @@ class RecentValues:
                 self._reserved.popitem(last=False)
 
     def take_reserved(self, value: Any) -> tuple[int, int] | None:
-        """Release the log and position that were reserved for the object, if any were."""
+        """Release the log and position reserved for the object, if any."""
         with self._lock:
             reserved = self._reserved.pop(id(value), None)
         return reserved[1:] if reserved is not None and reserved[0] is value else None

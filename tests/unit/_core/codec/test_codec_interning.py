@@ -70,7 +70,7 @@ def test_positions_may_be_large() -> None:
 
 def test_a_reference_needs_something_that_resolves_it() -> None:
     data = CODEC.encode([HumanMessage("m")], lambda _: (1, 2))
-    with pytest.raises(CorruptionError, match="refers to an element"):
+    with pytest.raises(CorruptionError, match="refers to another element"):
         CODEC.decode(data)
 
 
