@@ -1,8 +1,8 @@
 """Errors of threadkeep: one root, a small tree.
 
 The docstring of a class is its default message; `hint` says what to do. Errors carry the place
-(`thread`, `namespace`, `checkpoint`, `channel`) where it is known; `retryable` is true where a
-retry can help.
+(`thread`, `namespace`, `checkpoint`, `channel`) if it is known; `retryable` is True if a retry can
+help.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ThreadkeepError(Exception):
         checkpoint: str | None = None,
         channel: str | None = None,
     ) -> ThreadkeepError:
-        """Fill in the parts of the place that are not known yet; return the error itself."""
+        """Fill in the unknown parts of the place; return the error itself."""
         self.thread = self.thread or thread
         self.namespace = self.namespace or namespace
         self.checkpoint = self.checkpoint or checkpoint
@@ -57,13 +57,13 @@ class ThreadkeepError(Exception):
         return self
 
     def fresh(self) -> Self:
-        """The same error, to be raised elsewhere: each collects a traceback of its own."""
+        """Return an equal error to raise elsewhere, with a traceback of its own."""
         own = type(self)(self.message, hint=self.hint, thread=self.thread)
         own.__cause__ = self.__cause__
         return own
 
 
-# -- what the caller gave ------------------------------------------------------------
+# -- arguments ----------------------------------------------------------------------
 
 
 class InvalidArgumentError(ThreadkeepError, ValueError):
@@ -75,7 +75,7 @@ def invalid(what: str, value: object, hint: str, **place: str | None) -> Invalid
 
     Args:
         what: the name of the argument.
-        value: its value, which is shown only as far as that runs no code of its class.
+        value: its value, shown without running any code of its class.
         hint: a sentence that says what to use.
         **place: thread, namespace, checkpoint, channel.
     """
@@ -95,15 +95,15 @@ def _shown(value: object) -> str:
 class InvalidConfigError(ThreadkeepError, KeyError):
     """The config or the checkpoint lacks a key that this call needs."""
 
-    # KeyError prints the repr of its argument: one clear line is wanted instead.
+    # KeyError would print the repr of its argument.
     __str__ = ThreadkeepError.__str__
 
 
-# -- what is not there --------------------------------------------------------------
+# -- missing objects ----------------------------------------------------------------
 
 
 class NotFoundError(ThreadkeepError, LookupError):
-    """It was not found."""
+    """The object was not found."""
 
 
 class ThreadNotFoundError(NotFoundError):
@@ -114,7 +114,7 @@ class CheckpointNotFoundError(NotFoundError):
     """The thread has no such checkpoint."""
 
 
-# -- what other runs did -------------------------------------------------------------
+# -- conflicts and states -----------------------------------------------------------
 
 
 class ConflictError(ThreadkeepError):
@@ -126,19 +126,19 @@ class MergeConflictError(ThreadkeepError):
 
 
 class ThreadDeletedError(ThreadkeepError):
-    """The thread was deleted while this run was under way."""
+    """The thread was deleted during this run."""
 
 
 class LostSavesError(ThreadkeepError):
-    """Saves that write-behind had accepted could not be stored, and are lost."""
+    """Saves accepted by write-behind could not be stored, and are lost."""
 
 
 class StateError(ThreadkeepError):
-    """The thread is in a state in which this cannot be done."""
+    """The state of the thread does not allow this."""
 
 
 class ThreadArchivedError(StateError):
-    """The thread is archived, and this saver knows no cold store."""
+    """The thread is archived, and this saver has no cold store."""
 
 
 class ThreadExistsError(ThreadkeepError, ValueError):
@@ -149,7 +149,7 @@ class ThreadExistsError(ThreadkeepError, ValueError):
 
 
 class CodecError(ThreadkeepError):
-    """A value could not be turned into bytes or back."""
+    """A value could not be encoded or decoded."""
 
 
 class UnserializableError(CodecError, TypeError):
@@ -165,7 +165,7 @@ class CorruptionError(CodecError):
 
 
 class WrongKeyError(CodecError):
-    """The stored value is encrypted, and no key was given that opens it."""
+    """The stored value is encrypted, and no given key decrypts it."""
 
 
 class NewerFormatError(CodecError):
@@ -188,7 +188,7 @@ class NotOursError(OpenError):
 
 
 class NotLangGraphError(OpenError):
-    """This is no store of one of LangGraph's own savers."""
+    """This is not a store of one of LangGraph's own savers."""
 
 
 class NewerDatabaseError(OpenError, NewerFormatError):
@@ -230,9 +230,9 @@ class DiskFullError(BackendError):
 
 
 class UnfinishedErasureError(BackendError):
-    """Not every byte of the threads is gone yet.
+    """Some bytes of the threads are not erased yet.
 
-    `report`, a `threadkeep.threads.EraseReport`, says what was done, and what was not.
+    `report`, a `threadkeep.threads.EraseReport`, lists what was erased and what was not.
     """
 
     retryable = True
@@ -260,7 +260,7 @@ class EmbeddingError(ThreadkeepError):
     retryable = True
 
 
-# -- between a backend and the engine: never reach a user ----------------------------
+# -- between a backend and the engine; users never see them --------------------------
 
 
 class SegmentTakenError(BackendError):
@@ -270,6 +270,6 @@ class SegmentTakenError(BackendError):
 
 
 class StaleThreadError(BackendError):
-    """Segments of the thread were removed since it was read: read it again."""
+    """Segments of the thread were removed since it was read; read it again."""
 
     retryable = True

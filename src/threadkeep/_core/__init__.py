@@ -1,1 +1,1 @@
-"""The engine, the codec and what validates: no I/O, no clock, no locks of its own."""
+"""The engine, the codec and validation: no I/O, no clock, no locks of its own."""

@@ -1,11 +1,9 @@
-"""LangGraph's configs and checkpoints, validated and copied into the engine's records, and back.
+"""LangGraph's configs and checkpoints, validated and converted to the engine's records, and back.
 
-Pure functions. Containers that the caller owns are copied here.
+Pure functions. Containers of the caller are copied here.
 
-Channel versions of whatever kind a thread already uses: the next one, and their order.
-
-Invariant: what `next_version` gives is greater, by `compare_versions` and
-by LangGraph's own comparison, than the version that it was given.
+Also the channel versions, of any kind that a thread already uses: `next_version` returns a version
+that is greater than its argument by `compare_versions` and by LangGraph's own comparison.
 """
 
 from __future__ import annotations
@@ -89,7 +87,7 @@ def put(
     if not isinstance(copied.get("id"), str) or not copied["id"]:
         raise InvalidConfigError(
             "The checkpoint has no id.",
-            hint="Each has one: see langgraph.checkpoint.base.empty_checkpoint().",
+            hint="Every checkpoint has one: see langgraph.checkpoint.base.empty_checkpoint().",
             thread=parent.thread,
             namespace=parent.ns or None,
         )
@@ -129,7 +127,7 @@ def puts(many: Sequence[Sequence[Any]]) -> list[Put]:
 
 
 def _with_plain_metadata(config: RunnableConfig) -> RunnableConfig:
-    """Return the config with a dict for LangGraph's `ChainMap`, which is slow to iterate."""
+    """Return the config with a dict instead of LangGraph's `ChainMap`, which iterates slowly."""
     found: object = config.get("metadata")
     if type(found) is not ChainMap:
         return config
@@ -151,7 +149,7 @@ def put_writes(
     target = place(config)
     if target.id is None:
         raise InvalidConfigError(
-            "The config has no checkpoint_id: writes belong to a checkpoint.",
+            "The config has no checkpoint_id, and writes belong to a checkpoint.",
             hint="Pass the config that put() or get_tuple() returned.",
             thread=target.thread,
         )
@@ -181,7 +179,7 @@ def listing(
 
 
 def checkpoint_tuple(loaded: Loaded, config: RunnableConfig | None = None) -> CheckpointTuple:
-    """Return LangGraph's tuple, with the caller's own config where it named the checkpoint."""
+    """Return LangGraph's tuple, with the caller's config if it named the checkpoint."""
     own = _config(loaded.thread, loaded.ns, loaded.id)
     if config is not None and config["configurable"].get("checkpoint_id"):
         configurable = {**config["configurable"], "checkpoint_id": loaded.id}
@@ -202,19 +200,19 @@ def _config(thread: str, ns: str, checkpoint_id: str | None) -> RunnableConfig:
     }
 
 
-# The hash tells apart what two branches made of one version, whatever seed the program sets.
+# The hash distinguishes the next versions of two branches, even if the program sets a seed.
 _RANDOM = SystemRandom()
 
 
 def next_version(current: float | str | None) -> float | str:
     """Return the version after `current`, of the same kind: int, float, digits, or "<seq>.<hash>".
 
-    A new channel begins with 1: small numbers, as threadkeep keeps each branch's values
-    apart itself. The hash of LangGraph's own savers only told branches apart, and is
-    continued with a new random number. Safe from any thread.
+    A new channel begins with 1: a small number, as threadkeep itself keeps the values of branches
+    apart. The hash of LangGraph's own savers only distinguishes branches; a new random one follows
+    it. Safe from any thread.
 
     Raises:
-        InvalidArgumentError: the version is of none of these kinds.
+        InvalidArgumentError: the version is of another kind.
     """
     if current is None:
         return 1
@@ -228,20 +226,20 @@ def next_version(current: float | str | None) -> float | str:
 
 
 def compare_versions(a: float | str, b: float | str) -> Literal[-1, 0, 1]:
-    """Return -1 if the version `a` comes before `b`, 1 if it comes after, 0 if neither.
+    """Return -1 if the version `a` comes before `b`, 1 if it comes after, else 0.
 
-    Numbers (int, float) are ordered as numbers. Texts ("<seq>" or "<seq>.<hash>") are
-    ordered by sequence, as a number, then by hash, as text; none comes before any. Where
-    sequences are padded to one width, as LangGraph pads them, this is the order in which
-    LangGraph compares them. A hash only tells branches apart: which comes first means nothing.
+    Numbers (int, float) are ordered as numbers. Texts ("<seq>" or "<seq>.<hash>") are ordered by
+    sequence, as a number, then by hash, as text; no hash comes first. If sequences are padded to
+    one width, as by LangGraph, LangGraph compares them in the same order. A hash only distinguishes
+    branches: its order means nothing.
 
     Raises:
-        InvalidArgumentError: a version is of no known kind, or one is a number and one a text.
+        InvalidArgumentError: a version is of an unknown kind, or one is a number and one a text.
     """
     if isinstance(a, str) != isinstance(b, str):
         raise InvalidArgumentError(
             f"The channel versions {a!r} and {b!r} are of two kinds, which have no order.",
-            hint="Those of one channel in one thread are of one kind: compare these.",
+            hint="Compare versions of one channel in one thread: they are of one kind.",
         )
     x, y = _order(a), _order(b)
     return 0 if x == y else -1 if x < y else 1

@@ -24,10 +24,10 @@ class Lru(Generic[K, T]):
     """LRU cache. Its owner holds a lock.
 
     Args:
-        entries: entries at most.
-        bytes: bytes at most, as `weigh` counts them.
+        entries: limit of entries.
+        bytes: limit of bytes, as reported to `weigh`.
         ttl: seconds after which an unused entry is evicted; None for never.
-        clock: the time in seconds.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class Lru(Generic[K, T]):
         self._clock: Callable[[], float] = clock if ttl is not None else float
         self._entries: OrderedDict[K, _Entry[T]] = OrderedDict()
         self.size = 0
-        """About how many bytes are cached."""
+        """Estimated bytes in the cache."""
 
     def get(self, key: K) -> T | None:
-        """Return a value, which counts as a use of it."""
+        """Return a value, which counts as a use of it, or None."""
         if self._ttl is not None:
             self._trim()
         entry = self._entries.get(key)
@@ -55,20 +55,20 @@ class Lru(Generic[K, T]):
         return entry.value
 
     def put(self, key: K, value: T) -> T:
-        """Cache a value, of no size yet, in place of the last one."""
+        """Cache a value, of no size yet, replacing the old one."""
         self.drop(key)
         self._entries[key] = _Entry(value, self._clock())
         self._trim()
         return value
 
     def weigh(self, key: K, size: int) -> None:
-        """Note that a value takes so many bytes more."""
+        """Add bytes to the size of a value."""
         self._entries[key].size += size
         self.size += size
         self._trim()
 
     def drop(self, key: K | None) -> None:
-        """Evict a value if it is cached, or (None) all."""
+        """Evict a value if it is cached, or (None) all values."""
         for each in [*self._entries] if key is None else [key]:
             entry = self._entries.pop(each, None)
             if entry is not None:
@@ -78,7 +78,7 @@ class Lru(Generic[K, T]):
         return iter(self._entries)
 
     def _trim(self) -> None:
-        """Evict until all is within the limits."""
+        """Evict until everything is within the limits."""
         entries = self._entries
         while entries and (len(entries) > self._most or self.size > self._most_bytes):
             self.drop(next(iter(entries)))

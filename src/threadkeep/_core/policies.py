@@ -15,14 +15,14 @@ from threadkeep.errors import CorruptionError, InvalidArgumentError, NewerFormat
 
 @dataclass(frozen=True)
 class ReadCache:
-    """Limits of the cache that a process keeps in memory in front of a store.
+    """Limits of the in-memory cache that a process keeps in front of a store.
 
-    The cache is never stale: each read asks the store which checkpoint is the head, and takes
-    from memory only what that checkpoint refers to.
+    The cache is never stale: each read asks the store for the head, and takes from memory only the
+    segments that this checkpoint refers to.
 
     Args:
-        threads: number of threads at most; the least recently used are evicted first.
-        bytes: number of bytes at most.
+        threads: most threads; the least recently used are evicted first.
+        bytes: most bytes.
         ttl: seconds after which an idle thread is evicted; None for never.
 
     Raises:
@@ -44,17 +44,17 @@ class ReadCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotTier:
-    """Limits on the threads to cache: small ones, written recently, and read often.
+    """Limits of the threads to cache: small, written recently, and read often.
 
-    Only threads that meet all limits are cached. One that has become too large or too old is
-    evicted when that is noticed: at the next read or save of it in this process.
+    Only threads within all limits are cached. A thread that grows too large or too old is evicted
+    at the next read or save of it in this process.
 
     Args:
-        max_bytes: size of the thread at most, in bytes of its values as they are stored: what a
-            read needs and what is saved after it, as this process sees them.
-        max_age: seconds, or a timedelta, since the thread was written last, by the time in its
-            newest checkpoint. One whose time cannot be read is not cached.
-        min_reads: how often this process must have read values of the thread within `max_age`.
+        max_bytes: largest size of the thread, in bytes of its values as stored: those that a read
+            needs and that are saved after it, as this process sees them.
+        max_age: seconds, or a timedelta, since the last write, by the time in the newest
+            checkpoint. A thread whose time cannot be read is not cached.
+        min_reads: number of reads of the thread's values by this process within `max_age`.
 
     None means no limit.
 
@@ -77,15 +77,15 @@ class HotTier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmTier:
-    """Threads that stay in the store whole: those in use of late.
+    """Threads that stay in the store whole, because they were used recently.
 
     Args:
-        max_age: how long ago a thread was last written, or brought back from the cold store, in
-            seconds or as a timedelta. Values of a thread in use that only older checkpoints need
-            may be offloaded.
+        max_age: time since a thread was last written, or came back from the cold store, in seconds
+            or as a timedelta. Values of these threads that only older checkpoints need may be
+            offloaded.
 
     Raises:
-        InvalidArgumentError: it is invalid.
+        InvalidArgumentError: the value is invalid.
     """
 
     max_age: timedelta | float = timedelta(days=1)
@@ -96,7 +96,7 @@ class WarmTier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdTier:
-    """Limits of what moves into the cold store once it is not warm.
+    """Limits of what moves into the cold store when it is no longer warm.
 
     Args:
         archive: whether threads are archived.
@@ -104,7 +104,7 @@ class ColdTier:
             if only checkpoints that are not warm use them. None offloads nothing.
 
     Raises:
-        InvalidArgumentError: one of them is invalid.
+        InvalidArgumentError: a value is invalid.
     """
 
     archive: bool = True
@@ -122,12 +122,12 @@ class Tiering:
     """Tiers of threads: cached, in the store, or in the cold store.
 
     Args:
-        hot: threads that are cached, where the saver has a `cache` or `hot`; None for all.
+        hot: threads to cache, if the saver has a `cache` or `hot`; None for all.
         warm: threads that stay in the store.
-        cold: what becomes of the others.
+        cold: handling of the others.
 
     Raises:
-        InvalidArgumentError: one of them is invalid.
+        InvalidArgumentError: a value is invalid.
     """
 
     hot: HotTier | None = field(default_factory=HotTier)
@@ -156,41 +156,42 @@ RECORD = "retention"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """Retention policy: which checkpoints of each thread, and which threads of a store, stay.
+    """Retention policy: the checkpoints of each thread, and the threads of a store, to keep.
 
     A checkpoint is removed if any limit says so and nothing protects it. Limits apply to each
     checkpoint namespace, in this order: `keep` selects checkpoints, `keep_last` and `max_age`
-    remove from those, then `max_bytes` removes the oldest of the whole thread. Protected are
+    remove some of those, then `max_bytes` removes the oldest of the whole thread. These are
+    protected:
 
     - the head of each namespace,
-    - a checkpoint that is pinned, or tagged (with `keep_tagged`), and the checkpoints that a
-      protected subgraph's one was made under,
+    - a checkpoint that is pinned, or tagged (with `keep_tagged`), and the checkpoints under which
+      a protected checkpoint of a subgraph was made,
     - a checkpoint at which an interrupt waits,
-    - the tip of a branch that is younger than an hour, and its parent: a run may continue there,
+    - the tip of a branch that is younger than an hour, and its parent, as a run may continue there,
     - everything of a pinned thread.
 
-    Checkpoints that DeltaChannels of kept ones are rebuilt through stay too, hidden. A
-    subgraph's checkpoints without tag or pin are removed with the checkpoint of the task that
-    ran it, unless it has its own checkpointer (`checkpointer=True`).
+    Checkpoints through which the DeltaChannels of kept ones are rebuilt stay too, hidden. Subgraph
+    checkpoints without tag or pin are removed together with their parent task's checkpoint, unless
+    the subgraph has its own checkpointer (`checkpointer=True`).
 
-    A thread is deleted as `ttl` and `max_count` say, never if it is pinned, tagged (with
-    `keep_tagged`) or suspended (an interrupt waits in it). A ttl of the thread's own
-    (`threads.create(ttl=)`) counts before this one, and only a pin protects from it.
+    A thread is deleted by `ttl` and `max_count`, unless it is pinned, tagged (with `keep_tagged`)
+    or suspended (an interrupt waits in it). The thread's own ttl (`threads.create(ttl=)`) takes
+    precedence, and only a pin protects from it.
 
     Args:
-        keep_last: how many of the newest checkpoints stay.
-        max_age: younger checkpoints stay; in seconds or as a timedelta. A checkpoint whose time
+        keep_last: number of newest checkpoints to keep.
+        max_age: keep younger checkpoints; in seconds or as a timedelta. A checkpoint whose time
             cannot be read is never too old.
         keep: "all" checkpoints, or only "run_ends", the last one of each run (by the metadata's
-            `run_id`, and without one of each turn), or "turn_ends", the last one of each turn:
-            the one before the next of source "input", or before a gap where some were removed.
+            `run_id`, or else of each turn), or "turn_ends", the last one of each turn: the one
+            before the next of source "input", or before a gap left by removed checkpoints.
         keep_tagged: whether a tag protects, as a pin does.
-        ttl: how long a thread may be idle, in seconds or as a timedelta, before it is deleted.
-        max_bytes: how much a thread may hold. More stays if protected checkpoints take more.
-        max_count: how many threads a store may hold; the least recently updated go.
-        channels: channels of which only the "latest" value is kept: `{"scratch": "latest"}`. Older
-            checkpoints that nothing protects stay without a value of them. A DeltaChannel, whose
-            values are rebuilt through older ones, is left whole, which the report says.
+        ttl: idle time after which a thread is deleted, in seconds or as a timedelta.
+        max_bytes: limit of a thread's size. Protected checkpoints stay even if they take more.
+        max_count: limit of a store's threads; the least recently updated are deleted.
+        channels: channels that keep only the "latest" value: `{"scratch": "latest"}`. Older
+            unprotected checkpoints lose their values of them. A DeltaChannel, whose values are
+            rebuilt through older ones, is left whole, and the report says so.
 
     Raises:
         InvalidArgumentError: a limit is invalid.
@@ -221,7 +222,7 @@ class Retention:
         object.__setattr__(self, "channels", _channels(self.channels))
 
     def as_json(self) -> dict[str, Any]:
-        """Return its version and all that is not the default, as JSON values; times in seconds."""
+        """Return the version and all non-default values as JSON values; times in seconds."""
         found: dict[str, Any] = {"v": _VERSION}
         for one in fields(self):
             value = getattr(self, one.name)
@@ -238,7 +239,7 @@ def read(found: Any) -> Retention:
     if found["v"] > _VERSION:
         raise NewerFormatError(
             "The retention of a thread was written by a newer release of threadkeep.",
-            hint="Install that release, or set it again with threads.retain.",
+            hint="Install that release, or set the policy again with threads.retain.",
         )
     try:
         return Retention(**{name: value for name, value in found.items() if name != "v"})
@@ -254,12 +255,14 @@ def _channels(value: object) -> dict[str, Literal["latest"]]:
         if not isinstance(name, str) or what != "latest":
             raise invalid(f"channels[{name!r}]", what, hint)
         if is_internal(name):
-            raise invalid("channels", name, "LangGraph needs this one, to know what runs next.")
+            raise invalid(
+                "channels", name, "LangGraph needs this channel to know which nodes run next."
+            )
     return dict(sorted(value.items()))
 
 
 def check_policy(value: object) -> Retention:
-    """Return the value, which is a Retention."""
+    """Return the value, which must be a Retention."""
     if not isinstance(value, Retention):
         hint = "Use a threadkeep.Retention, such as Retention(keep_last=10)."
         raise invalid("policy", value, hint)

@@ -20,7 +20,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def shown(name: str) -> str:
-    """Return a name; one that would disturb a terminal or a log is escaped."""
+    """Return a name, escaped if it would disturb a terminal or a log."""
     return name if name.isprintable() else ascii(name)
 
 
@@ -48,8 +48,8 @@ _JOINED = 4
 def tokens(text: str) -> list[str]:
     """Return the words of a text, casefolded; each Chinese, Japanese or Korean character is one.
 
-    Of `order-1234`, `foo_bar` or `2.5`, the parts are words, and so is the whole, or up to four of
-    its parts: so `a.foo_bar.c` has `foo_bar`, and a text has all the words of any part of it.
+    The parts of `order-1234`, `foo_bar` or `2.5` are words, and so is the whole, or up to four of
+    its parts. So `a.foo_bar.c` contains `foo_bar`, and a text has all words of any part of it.
     """
     found = []
     for word in _TOKEN.findall(unicodedata.normalize("NFKC", text).casefold()):
@@ -65,7 +65,7 @@ Messages: TypeAlias = "Sequence[BaseMessage]"
 
 
 def text_of(message: BaseMessage) -> str:
-    """Return the text of a message's content, be that a str or a list of blocks."""
+    """Return the text of a message's content, which is a str or a list of blocks."""
     content: Any = message.content
     if isinstance(content, str):
         return content

@@ -1,4 +1,4 @@
-"""Validation of arguments: what passes can be stored and read back as it is.
+"""Validation of arguments: a valid value can be stored and read back unchanged.
 
 Pure functions; an invalid value is an `InvalidArgumentError` that names the argument.
 """
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _NAMES = "Use a str without lone surrogates."
-_THREAD = "Use the thread's id, or a config that has one as its thread_id."
+_THREAD = "Use the thread's id, or a config with a thread_id."
 _VERSIONS = "Use a number of up to 64 bits, or a str."
 
 
 MICROSECOND = timedelta(microseconds=1)
-LONGEST = 2**62  # of sizes, and of times in microseconds
+LONGEST = 2**62  # limit of sizes, and of times in microseconds
 
 
 # -- numbers -------------------------------------------------------------------------
 
 
 def is_count(value: object, least: int) -> bool:
-    """Return True for a whole number of at least `least`."""
+    """Return True for an int of at least `least`."""
     return type(value) is int and value >= least
 
 
@@ -57,7 +57,7 @@ def duration(name: str, value: object) -> timedelta:
 
 
 def micros(value: timedelta | float | None) -> int | None:
-    """Return a duration that was validated in microseconds."""
+    """Return a validated duration in microseconds."""
     return value // MICROSECOND if isinstance(value, timedelta) else None
 
 
@@ -65,7 +65,7 @@ def micros(value: timedelta | float | None) -> int | None:
 
 
 def checkpoint_id(value: object) -> str | None:
-    """Return a checkpoint's id; None where there is none."""
+    """Return a checkpoint's id, or None."""
     if type(value) is str and value.isascii():  # (the quick way first)
         return value or None
     if value is None or value == "":
@@ -89,7 +89,7 @@ def text(what: str, value: object, at: CheckpointRef | None = None) -> str:
 def thread_in(value: object) -> object:
     """Return the id of a thread as it is given: alone, or as the `thread_id` of a config.
 
-    Alone it is a str, a number or a UUID; in a config it may be of any kind, as `put` takes it.
+    Alone it is a str, a number or a UUID; in a config it may be of any type, as for `put`.
     """
     if not is_mapping(value):
         if isinstance(value, bool) or not isinstance(value, str | int | float | UUID):
@@ -146,7 +146,7 @@ def limit(value: object) -> int | None:
 
 
 def ids(what: str, values: object) -> list[str]:
-    """Return several ids, of anything but threads, as texts."""
+    """Return several ids, except of threads, as text."""
     return [text(what, str(each)) for each in _several(what, values)]
 
 
@@ -166,7 +166,7 @@ def thread_ids(threads: object) -> list[str] | None:
 
 def _several(what: str, values: object) -> Iterable[object]:
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise invalid(what, values, "Use a list of ids, for a single one too.")
+        raise invalid(what, values, "Use a list of ids, even for a single one.")
     return values
 
 
@@ -184,8 +184,8 @@ def classes(values: object) -> frozenset[tuple[str, ...]]:
 
 
 def checkpoint(value: Mapping[str, Any], at: CheckpointRef) -> None:
-    """Validate all of a checkpoint but its values."""
-    # All at once where all is as usual, which costs a microsecond; else one by one.
+    """Validate everything of a checkpoint except its values."""
+    # Usual checkpoints take one quick check of a microsecond; others are checked name by name.
     values, versions = value["channel_values"], value["channel_versions"]
     seen = value.get("versions_seen", {})
     _version("checkpoint['v']", value.get("v", 1), at)
@@ -207,7 +207,7 @@ def portable_is_usual(values: Any, versions: Any, seen: Any) -> bool:
     Args:
         values: the checkpoint's `channel_values`, a dict.
         versions: its `channel_versions`, a dict.
-        seen: its `versions_seen`, whatever it is. The compiled one knows dicts alone.
+        seen: its `versions_seen`, of any type. The compiled twin accepts only dicts.
     """
     every = [*versions.values()]
     try:

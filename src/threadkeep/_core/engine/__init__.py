@@ -1,4 +1,4 @@
-"""The pure part: what a checkpoint changes, and how that is stored and read again.
+"""The pure part: computing, storing and reading what a checkpoint changes.
 
-No I/O, no clock, no threads (a test checks the imports): time, tokens and locks are handed in.
+No I/O, clock or threads (a test checks the imports): time, tokens and locks are passed in.
 """

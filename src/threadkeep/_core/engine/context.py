@@ -1,4 +1,4 @@
-"""Parts that operations share: options, working set, and reading a stored checkpoint."""
+"""The parts that operations share: options, working set, and reading a stored checkpoint."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from threadkeep.errors import (
 )
 
 TOKEN_BITS = 31
-_KEYFRAME_ROW = 64  # bytes that a keyframe takes as a row of its own, about
-KEYFRAME_EVERY = 16  # checkpoints written against one keyframe
+_KEYFRAME_ROW = 64  # estimated bytes of a keyframe's own row
+KEYFRAME_EVERY = 16  # checkpoints encoded against one keyframe
 Keyframes: TypeAlias = dict[tuple[int, int], tuple[Manifest, int]]  # each with its size in bytes
-ATTEMPTS = 8  # times a change of maintenance is built again when others came in between
-RUN_ATTEMPTS = 100  # of a run's reads and saves: others may archive its thread again and again
+ATTEMPTS = 8  # of a maintenance change, if other writers are faster
+RUN_ATTEMPTS = 100  # of a run's reads and saves: others may archive its thread repeatedly
 
 
 class Engine(NamedTuple):
-    """The engine's parts."""
+    """The parts of the engine."""
 
     codec: Codec
     compression: Compression
@@ -51,22 +51,22 @@ class Engine(NamedTuple):
     conflicts: Literal["fork", "raise"]
     token: Callable[[int], int]  # a random number of so many bits
     now: Callable[[], int]  # microseconds since 1970
-    forked: Callable[[str, str, str], None]  # (thread, head left behind, checkpoint), once a run
-    holds_all: bool = False  # saves return before they are stored, and may be made again
+    forked: Callable[[str, str, str], None]  # (thread, old head, checkpoint), once per forking run
+    holds_all: bool = False  # saves return before they are stored, and may be built again
 
     def memory(self, thread: str) -> ThreadMemory:
-        """Return what is remembered of the thread."""
+        """Return the working set of a thread."""
         return self.working_set.thread(thread)
 
     def apart(self) -> Engine:
-        """Return an engine that remembers for itself: what others must not build on yet."""
+        """Return an engine with a working set of its own, which others do not use yet."""
         return self._replace(working_set=self.working_set.apart())
 
 
 def read_manifest(
     stored: StoredCheckpoint, known: Keyframes | None = None
 ) -> tuple[Manifest, Keyframe]:
-    """Return a checkpoint's manifest, and the keyframe it was written against."""
+    """Return a checkpoint's manifest, and the keyframe it is encoded against."""
     row = stored.row
     if stored.keyframe is None:
         raise CorruptionError("The keyframe of a checkpoint is missing.")
@@ -76,23 +76,23 @@ def read_manifest(
         known[place] = refs.decode_manifest(whole), len(whole)
     key, size = known[place]
     data = manifest_of(row)
-    # A process that comes and goes cannot count: large differences tell as much.
+    # A short-lived process cannot count the uses: a large difference shows them too.
     used = KEYFRAME_EVERY if 2 * len(data) > size + _KEYFRAME_ROW else 1
     return refs.decode_manifest(data, key), Keyframe(
         key, row.key_log, row.key_pos, used, refs.numbers(key)
     )
 
 
-NO_CODEC: Any = None  # for readers of bytes alone
+NO_CODEC: Any = None  # for readers of raw bytes
 
 
 def unless_hidden(stored: StoredCheckpoint | None) -> StoredCheckpoint | None:
-    """Return None for a checkpoint that was pruned and is kept for others alone."""
+    """Return None for a checkpoint that was pruned and is kept only for others."""
     return None if stored is None or stored.row.flags & HIDDEN else stored
 
 
 def not_found(place: CheckpointRef) -> ThreadNotFoundError | CheckpointNotFoundError:
-    """Return the error for a thread or checkpoint that is not there."""
+    """Return the error for a missing thread or checkpoint."""
     if place.id is None:
         return ThreadNotFoundError(
             "There is no such thread, or it holds no checkpoints in this namespace.",
@@ -103,7 +103,7 @@ def not_found(place: CheckpointRef) -> ThreadNotFoundError | CheckpointNotFoundE
         thread=place.thread,
         namespace=place.ns or None,
         checkpoint=place.id,
-        hint="It may have been pruned. list() and get_state_history() tell which are there.",
+        hint="It may have been pruned. list() and get_state_history() show the existing ones.",
     )
 
 
@@ -127,7 +127,7 @@ def read_elements(
 
 
 def watched_value(ref: Ref, found: Elements, value: Any) -> ChannelValue:
-    """Return a value that was read, watched from now on."""
+    """Return the record of a value that was read, watched from now on."""
     if isinstance(ref, Inline):
         return cell_value(value, Shadow.of([value]), ref.data, ref.uses)
     if isinstance(ref, Cell):
@@ -172,7 +172,7 @@ def resume_logs(
 def keyframe_of(
     stored: StoredCheckpoint, state: CheckpointSnapshot | None
 ) -> tuple[Manifest, Keyframe]:
-    """Return the manifest, from the working set where it is the very one stored."""
+    """Return the manifest, from the working set if it is unchanged in the store."""
     row = stored.row
     if (
         state is not None
@@ -185,17 +185,17 @@ def keyframe_of(
 
 
 class Built(NamedTuple):
-    """A batch ready to commit, and what to remember in `memory` once it is."""
+    """A batch ready to commit, and the values to remember in `memory` afterwards."""
 
     memory: ThreadMemory
     batch: Batch
     appender: Appender
     state: CheckpointSnapshot | None = None
     reported: Reported | None = None
-    beside: str | None = None  # the checkpoint whose values it was compared with
+    beside: str | None = None  # the checkpoint that its values were compared with
     writes: tuple[tuple[int, str, Ref, ChannelValue], ...] = ()  # with their indexes
-    fence: HeadFence | None = None  # what the run expects of the head
-    begins: bool = False  # the checkpoint is its run's first
+    fence: HeadFence | None = None  # the head that the run expects
+    begins: bool = False  # the first checkpoint of its run
 
 
 Failed: TypeAlias = tuple[Built, ThreadkeepError]
@@ -203,7 +203,7 @@ Failed: TypeAlias = tuple[Built, ThreadkeepError]
 
 
 class BatchSource(NamedTuple):
-    """The values of a batch, to make it again later; see `_run.write_behind.rebase`."""
+    """The values of a batch, to build it again later; see `_run.write_behind.rebase`."""
 
     engine: Engine
     ns: str
@@ -213,12 +213,12 @@ class BatchSource(NamedTuple):
 
     @property
     def size(self) -> int:
-        """About how many encoded bytes the values stand for that nothing else holds."""
+        """Estimated encoded bytes of the values that nothing else holds."""
         return (self.state.fresh if self.state else 0) + sum([h.weight for *_, h in self.writes])
 
 
 def to_commit(engine: Engine, place: CheckpointRef, built: Built) -> Batch:
-    """Return the batch to commit, with its source where it may have to be made again."""
+    """Return the batch to commit, with its source if it may have to be built again."""
     if not engine.holds_all:
         return built.batch
     made = BatchSource(engine, place.ns, built.beside, built.state, built.writes)
@@ -226,7 +226,7 @@ def to_commit(engine: Engine, place: CheckpointRef, built: Built) -> Batch:
 
 
 def remember(engine: Engine, place: CheckpointRef, built: Built) -> None:
-    """Remember what is committed."""
+    """Publish a committed batch to the working set."""
     built.appender.committed()
     memory, state = built.memory, built.state
     counts, touch = engine.working_set.counts, built.batch.touch

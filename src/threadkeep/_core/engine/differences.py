@@ -1,6 +1,6 @@
 """Differences between two versions of a list, tuple or dict: ranges that are kept or new.
 
-A range is kept only if each of its elements is the same value as before: by identity and an
+A range is kept only if each of its elements has the same value as before: by identity and an
 unchanged shadow, or by exact comparison of a copy.
 """
 
@@ -26,7 +26,7 @@ from threadkeep.errors import UnserializableError
 
 
 class Piece(NamedTuple):
-    """The new elements `start <= i < stop`; kept ones begin at `old` of the old version."""
+    """The new elements `start <= i < stop`; kept ones begin at `old` in the old version."""
 
     old: int | None
     start: int
@@ -34,16 +34,16 @@ class Piece(NamedTuple):
 
 
 class SeenSequence:
-    """A sequence as last seen: `keys` for a dict, `items` (values), and their shadow. Immutable.
+    """A sequence as last seen: `keys` of a dict, `items` (values), and their shadow. Immutable.
 
-    A version that only adds to the one before shares its list, which is then longer than the older
-    version is: copying would touch every element.
+    A version that only appends shares the list of the previous version, which is then longer than
+    that version: copying would touch every element.
     """
 
     __slots__ = ("_items", "keys", "shadow", "size")
 
     def __init__(self, keys: list[Any] | None, items: list[Any], shadow: Shadow) -> None:
-        """Take the lists over: nobody else may change them."""
+        """Take ownership of the lists."""
         self.keys = keys
         self.shadow = shadow
         self.size = len(items)
@@ -55,11 +55,11 @@ class SeenSequence:
         return self._items[: self.size]
 
     def item(self, number: int) -> Any:
-        """The element, or a dict's value, of this number, 0 to `size - 1`."""
+        """The element, or a dict's value, at this index, 0 to `size - 1`."""
         return self._items[number]
 
     def is_now(self, value: list[Any] | tuple[Any, ...] | dict[Any, Any], *others: Shadow) -> bool:
-        """Return True if this is what the value is, and `others` hold, at this instant."""
+        """Return True if the value is exactly this, and `others` hold, at this instant."""
         shadow = self.shadow.extended(*others) if others else self.shadow
         return shadow.holds_in(value, self.keys, self._items, self.size)
 
@@ -68,19 +68,19 @@ class SeenSequence:
         return min(same_front(self._items, items), self.size)
 
     def behind(self, value: list[Any]) -> list[Any] | None:
-        """Return what a list has behind these elements; None if it does not begin with them."""
+        """Return the elements appended to these, or None if `value` does not extend them."""
         return behind(self._items, self.size, value)
 
     def followed(self, new: list[Any], shadow: Shadow) -> SeenSequence:
-        """Return this list with new elements behind it. Called by one thread at a time."""
-        # Where another version has gone on already, this one is copied.
+        """Return this list with new elements appended. Called by one thread at a time."""
+        # If another version has extended the list already, copy it.
         items = self._items if len(self._items) == self.size else self.items
         items += new
         return SeenSequence(None, items, shadow)
 
 
 class Comparison(NamedTuple):
-    """A sequence as it is now, beside its last version."""
+    """A sequence as it is now, compared with its last version."""
 
     keys: list[Any] | None
     items: list[Any]  # from number `first` on
@@ -99,7 +99,7 @@ _CONSTANT = {str, int, bool, float, bytes, type(None)}
 
 
 def to_watch(keys: list[Any] | None, items: list[Any]) -> list[Any]:
-    """Return the elements to watch: a dict's keys too, where one may change."""
+    """Return the elements to watch, with a dict's keys if one of them may change."""
     if keys is None or set(map(type, keys)) <= _CONSTANT:
         return items
     return list(zip(keys, items, strict=True))
@@ -113,7 +113,8 @@ def compare(
 ) -> Comparison:
     """Compare a value, which may keep changing, with its last version.
 
-    With `trust`, that one's elements are taken to be unchanged: the caller asks their shadow.
+    With `trust`, the elements of the last version count as unchanged: the caller checks their
+    shadow.
     """
     if old is not None and old.keys is None and type(value) is list:
         new = old.behind(value)
@@ -149,7 +150,7 @@ def _copied(
 
 
 def is_fragment(old: SeenSequence, items: list[Any]) -> bool:
-    """Return True if these are a few elements of their own beside a long list, as a write is."""
+    """Return True for a few elements of their own next to a long list, as in a write."""
     if not items or 4 * len(items) >= old.size:
         return False
     return items[0] is not old.item(0) and items[-1] is not old.item(old.size - 1)
@@ -158,10 +159,10 @@ def is_fragment(old: SeenSequence, items: list[Any]) -> bool:
 def shadows(
     now: Comparison, old: SeenSequence | None, found: Mapping[int, Shadow]
 ) -> tuple[Shadow, list[Shadow]]:
-    """Return the shadow of a sequence, each element's as it is stored; `found` are known ones.
+    """Return the shadow of a sequence as it is stored; `found` are known shadows of elements.
 
-    With those of the last version's elements that others, equal to them, have replaced: what is
-    stored is right as long as these hold too.
+    Also returns the shadows of the last version's elements that were replaced by equal ones: the
+    stored bytes are right only as long as these hold too.
     """
     stop = now.start + len(now.watched.copies)
     if old is None or now.first:
@@ -191,7 +192,7 @@ def _joined(now: Comparison, parts: Mapping[int, Shadow], stop: int) -> Shadow:
 
 
 class _Comparer:
-    """Compares a sequence with its last version, of which the elements `changed` have changed."""
+    """Compares a sequence with its last version, whose elements `changed` have changed."""
 
     def __init__(
         self, old: SeenSequence, keys: list[Any] | None, items: list[Any], changed: AbstractSet[int]
@@ -236,7 +237,7 @@ class _Comparer:
         return at
 
     def _found(self) -> list[int | None]:
-        """Return the numbers that the elements in the middle have in the last version, or None."""
+        """Return the indexes of the middle elements in the last version, or None."""
         stop, old_stop = len(self.items) - self.behind, self.old.size - self.behind
         start, last = self.start, min(stop, old_stop)
         while start < last and self._is(start, start):
@@ -257,12 +258,12 @@ class _Comparer:
             name = _name(self.items[j] if self.keys is None else self.keys[j], self.old)
             i = where.pop(name, None)
             if i is None and self.keys is None and j < old_stop:
-                i = j  # other objects, as after an edit of a list that is built again each time
+                i = j  # other objects, as in an edited list that is rebuilt each time
             found.append(i if i is not None and self._is(i, j) else None)
         return found
 
     def _is(self, i: int, j: int) -> bool:
-        """Return True if element `j` is what element `i` of the last version was."""
+        """Return True if element `j` has the value of element `i` of the last version."""
         if i in self.changed:
             return False
         if self.keys is not None and self.old.keys is not None:
@@ -283,10 +284,10 @@ _PYDANTIC_SLOTS = {*_STATE_PARTS, "__pydantic_fields_set__"}
 
 
 def same(a: Any, b: Any) -> bool:
-    """Return True if both are the same value, types and order included; both encode alike then.
+    """Return True if both are the same value, including types and order, and so encode alike.
 
-    For values rebuilt at every step. Cyclic values, and kinds not known here, are never the same
-    (which costs an encoding, not correctness).
+    For values that are rebuilt at every step. Cyclic values and unknown kinds are never the same,
+    which costs an encoding but is correct.
     """
     try:
         return _same(a, b)
@@ -314,7 +315,7 @@ def _same_items(a: Any, b: Any) -> bool:
 
 @lru_cache(maxsize=1024)
 def _has_slots(cls: type) -> bool:
-    """Return True if instances keep attributes where `_same_state` does not look."""
+    """Return True if instances have attributes that `_same_state` does not compare."""
     where = layout(cls)
     return not where.has_dict or not where.slots.keys() <= _PYDANTIC_SLOTS
 
@@ -333,7 +334,7 @@ _BY_TYPE: dict[type, Callable[[Any, Any], bool]] = {
     list: _same_items,
     tuple: _same_items,
     dict: lambda a, b: _same_items(a, b) and _same_items(a.values(), b.values()),
-    # The order of equal sets may differ, and with it their bytes: order counts.
+    # Equal sets may differ in order, and so in their bytes.
     set: _same_items,
     frozenset: _same_items,
 }
@@ -342,10 +343,10 @@ _BY_TYPE: dict[type, Callable[[Any, Any], bool]] = {
 def alike(codec: Codec, a: Any, b: Any) -> bool:
     """Return True if both have the same bytes in our own codec.
 
-    A serializer's bytes, with which the store's codec may encode, may differ each time.
+    The bytes of a serializer may differ each time.
     """
     native = codec if isinstance(codec, NativeCodec) else NativeCodec()
     try:
         return native.encode(a) == native.encode(b)
-    except UnserializableError:  # then a serializer of the program's own stores it
+    except UnserializableError:  # a serializer of the program stores it
         return type(a) is type(b) and bool(a == b)

@@ -283,7 +283,7 @@ class Draft:
         return run, RunValue(kind, run.spans, seen, weight, raws)
 
     def _know_part(self, channel: str, kind: int, fresh: list[Element]) -> None:
-        """Remember these elements, so that the write that brought them finds them if it comes later."""
+        """Remember these elements for the write that brought them, if it comes later."""
         new = [e for e in fresh if e.data and e.shadow is not None]
         if not new:
             return

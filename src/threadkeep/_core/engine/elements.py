@@ -1,8 +1,8 @@
 """Elements of logs: reading values from segments, and patches.
 
 An element is the codec's bytes, or a patch against another element: two bytes that no codec begins
-with, the base's log and position, the patch. Values are fresh ones each time, and none holds the
-same element twice.
+with, the log and position of the base, and the patch. Values are fresh each time, and none holds
+the same element twice.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from threadkeep._core.engine.snapshots import RawElement
 from threadkeep.errors import CorruptionError
 
 _PATCH = bytes((OBJECT, Tag.PATCH))
-_PATCH_OVER = 1024  # bytes from which a value is worth a patch
-_LONGEST = 16  # patches on patches, before going back to the anchor
+_PATCH_OVER = 1024  # smallest value worth a patch, in bytes
+_LONGEST = 16  # patches on patches before one against the anchor
 _OLDEST = 15  # anchors on anchors, before the value is stored whole again
-_CACHE_BYTES = 32 << 20  # of values put together from patches, for one reading
+_CACHE_BYTES = 32 << 20  # of values built from patches, for one reading
 
 _PLAIN, _ZSTD = 0, 1
 _SHORTEST_DICTIONARY = 8  # bytes; zstd takes none below
-_HEAD = 64  # bytes at the front that may be given again
+_HEAD = 64  # most bytes at the front that are repeated
 _LARGE_BASE = 1 << 19
-_COMPRESS_OVER = 64  # a zstd frame costs a dozen bytes: below this it cannot win
+_COMPRESS_OVER = 64  # smaller middles do not gain from a zstd frame of a dozen bytes
 
 _Position = tuple[int, int]  # a log and a position
 
@@ -42,11 +42,11 @@ _Position = tuple[int, int]  # a log and a position
 def patch_against(
     base: RawElement | None, data: bytes
 ) -> tuple[bytes, int, tuple[Span, ...], RawElement | None]:
-    """Encode a value's bytes as an element, beside the last version's.
+    """Encode a value's bytes as an element, given the last version.
 
-    Returns the element, how many patches deep it is, the positions that reading it needs, and the
-    anchor: every 16th version is a patch against the anchor before it instead of its neighbour, and
-    every 240th is whole, so that reading never applies more than 46.
+    Returns the element, its depth in patches, the positions that reading it needs, and the anchor.
+    Every 16th version is a patch against the previous anchor instead of its neighbour, and every
+    240th is whole, so that reading applies at most 46 patches.
     """
     if base is None or len(data) < _PATCH_OVER:
         return data, 0, (), None
@@ -66,26 +66,26 @@ def patch_against(
 
 
 class Elements:
-    """The elements of some segments of one thread, decoded once for each `reader` (a channel)."""
+    """The elements of some segments of one thread, decoded once per `reader` (a channel)."""
 
     def __init__(
         self, codec: Codec, segments: Iterable[Segment] = (), most: int | None = None
     ) -> None:
         self.reader: Hashable = None
         self._codec = codec
-        self._most = most  # bytes of one element that is put together from patches
-        # Of each log where its segments start, in order, and their elements' bytes.
+        self._most = most  # bytes of one element built from patches
+        # By log: the starts of its segments in order, and their elements' bytes.
         self._starts: dict[int, list[int]] = {}
         self._parts: dict[int, list[list[bytes]]] = {}
         self._read: dict[Hashable, dict[int, dict[int, Any]]] = {}  # by reader, log and position
-        # The latest values put together from patches: in a listing each is the next one's base.
+        # The latest values built from patches: in a listing each is the base of the next.
         self._patched: dict[_Position, bytes] = {}
         self._patched_bytes = 0
         self._last: dict[Hashable, tuple[tuple[Span, ...], list[Any]]] = {}  # the run read last
         self.add(segments)
 
     def add(self, segments: Iterable[Segment]) -> None:
-        """Add segments; one that is there already is skipped."""
+        """Add segments, skipping existing ones."""
         for log, start, count, data in segments:
             starts = self._starts.setdefault(log, [])
             at = bisect_right(starts, start)
@@ -96,7 +96,7 @@ class Elements:
             self._parts.setdefault(log, []).insert(at, raws)
 
     def missing(self, spans: Iterable[Span]) -> tuple[Span, ...]:
-        """Return the spans in segments that are not here yet."""
+        """Return the spans in segments that were not added yet."""
         return refs.covering([span for span in spans if not self._covers(span)])
 
     def _covers(self, span: Span) -> bool:
@@ -144,7 +144,7 @@ class Elements:
 
     def _items(self, run: Run) -> list[Any]:
         last = self._last.get(self.reader)
-        if last is not None and last[0] == run.spans:  # often so of neighbouring checkpoints
+        if last is not None and last[0] == run.spans:  # common in neighbouring checkpoints
             return last[1].copy()
         items = self._decoded(run.spans)
         if refs.length(refs.covering(run.spans)) < len(items):
@@ -155,7 +155,7 @@ class Elements:
         return items
 
     def _each_once(self) -> Callable[[int, int], Any]:
-        """Return a reader of one value's elements, which decodes those met twice again."""
+        """Return a reader of one value's elements, which decodes repeated ones again."""
         met: set[_Position] = set()
 
         def element(log: int, pos: int) -> Any:
@@ -167,7 +167,7 @@ class Elements:
         return element
 
     def _decoded(self, spans: Sequence[Span]) -> list[Any]:
-        """Return the values of spans, those that are new decoded in one go."""
+        """Return the values of spans, decoding the new ones together."""
         read = self._read.setdefault(self.reader, {})
         wanted: list[tuple[int, Sequence[int]]] = []
         raws: list[bytes] = []
@@ -203,17 +203,17 @@ class Elements:
         return self._at(segment.log, segment.start)[1]
 
     def size(self, span: Span) -> int:
-        """Estimate how many bytes the elements of a span take."""
+        """Estimate the bytes of the elements of a span."""
         _, raws = self._at(span.log, span.start)
         return sum(map(len, raws)) * (span.stop - span.start) // len(raws)
 
     def depth(self, log: int, pos: int) -> int:
-        """Count how deep an element is in patches, as `patch_against` does."""
+        """Return the depth of an element in patches, as `patch_against` counts it."""
         steps = len(self._patches((log, pos), {})[1])
         return steps if steps < _LONGEST else _LONGEST * (_OLDEST + 1) - 1
 
     def raw(self, log: int, pos: int) -> bytes:
-        """Return the codec's bytes of one element, patches applied."""
+        """Return the codec's bytes of one element, with patches applied."""
         data, patches = self._patches((log, pos), self._patched)
         for place, delta in reversed(patches):
             data = self._patched[place] = apply_patch(data, delta, self._most)
@@ -225,7 +225,7 @@ class Elements:
     def _patches(
         self, place: _Position, known: Mapping[_Position, bytes]
     ) -> tuple[bytes, list[tuple[_Position, bytes]]]:
-        """Return the nearest whole version, and the patches on it with their places, last first."""
+        """Return the nearest whole version, and the patches on it with places, last first."""
         patches: list[tuple[_Position, bytes]] = []
         while True:
             start, raws = self._at(*place)
@@ -233,7 +233,7 @@ class Elements:
             if data[:2] != _PATCH:
                 return data, patches
             if len(patches) > _LONGEST * 4:
-                raise CorruptionError("A stored value's patches go round in a circle.")
+                raise CorruptionError("The patches of a stored value form a cycle.")
             log, at = read_varint(data, 2)
             pos, at = read_varint(data, at)
             patches.append((place, data[at:]))
@@ -241,7 +241,7 @@ class Elements:
 
 
 def full_size(element: bytes) -> int:
-    """Return how many bytes the element's value takes when it is whole."""
+    """Return the size of the element's whole value in bytes."""
     if element[:2] != _PATCH:
         return len(element)
     _, at = read_varint(element, 2)
@@ -252,7 +252,7 @@ def full_size(element: bytes) -> int:
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause the garbage collector, which takes longer than the decoding and finds nothing there."""
+    """Pause the garbage collector, which would take longer than the decoding."""
     if not gc.isenabled():
         yield
         return
@@ -266,10 +266,10 @@ def gc_paused() -> Iterator[None]:
 def make_patch(old: bytes, new: bytes) -> bytes:
     """Return the patch that turns `old` into `new`, which keeps their common front and back.
 
-    Layout: the head's length and the head (the first bytes, which often differ, as an encoding
-    keeps its length there), three LEB128 numbers (where the middle begins, bytes kept at the back,
-    length of the new middle), one byte (0 the middle follows as it is, 1 as a zstd frame with the
-    old middle as dictionary), the middle.
+    Layout: the head's length and the head (the first bytes, which often differ, as encodings store
+    their length there), three LEB128 numbers (start of the middle, bytes kept at the back, length
+    of the new middle), one byte (0: the middle follows, 1: a zstd frame with the old middle as
+    dictionary), the middle.
     """
     first = _head(old, new)
     most = min(len(old), len(new))
@@ -286,15 +286,15 @@ def make_patch(old: bytes, new: bytes) -> bytes:
 
 
 def apply_patch(old: bytes, patch: bytes, most: int | None = None) -> bytes:
-    """Return the version that `patch` makes of `old`, which may have `most` bytes."""
+    """Return the version that `patch` makes of `old`, of at most `most` bytes."""
     try:
         first, at = read_varint(patch, 0)
         head, at = patch[at : at + first], at + first
         front, back, size, at = _bounds(patch, at)
         if size > MAX_BODY or (
             most is not None and front + size + back > most
-        ):  # no value is longer: nothing is to be allocated for it
-            raise CorruptionError(f"A stored patch declares {size} bytes, which is too much.")
+        ):  # checked before allocating memory
+            raise CorruptionError(f"A stored patch declares {size} bytes, which is too many.")
         how, middle = patch[at], patch[at + 1 :]
         if how == _ZSTD:
             middle = _decompress(middle, old[front : len(old) - back], size)
@@ -320,7 +320,7 @@ def _head(old: bytes, new: bytes) -> int:
 
 
 def _shared(low: int, high: int, is_same: Callable[[int, int], bool]) -> int:
-    """Find how far both are the same, by halving."""
+    """Find the length of the common part by bisection."""
     while low < high:
         middle = (low + high + 1) // 2
         if is_same(low, middle):
@@ -342,7 +342,7 @@ def _dictionary(base: bytes) -> zstandard.ZstdCompressionDict | None:
 
 def _compress(data: bytes, base: bytes) -> bytes:
     window = max(10, min(27, (len(data) + len(base)).bit_length() + 1))
-    # The level's own table is too small for a large base: most of it would not be found.
+    # The level's own table is too small for a large base.
     table = {"hash_log": min(24, len(base).bit_length() - 2)} if len(base) > _LARGE_BASE else {}
     parameters = zstandard.ZstdCompressionParameters.from_level(
         3, window_log=window, write_content_size=False, write_checksum=False, **table
@@ -354,7 +354,7 @@ def _compress(data: bytes, base: bytes) -> bytes:
 
 
 def _decompress(data: bytes, base: bytes, size: int) -> bytes:
-    if zstandard.frame_content_size(data) not in (-1, size):  # (it would count before `size`)
+    if zstandard.frame_content_size(data) not in (-1, size):  # (it would override `size`)
         raise zstandard.ZstdError("it declares another size")
     context = zstandard.ZstdDecompressor(dict_data=_dictionary(base), max_window_size=1 << 28)
     return context.decompress(data, max_output_size=size)

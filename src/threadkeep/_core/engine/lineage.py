@@ -1,4 +1,4 @@
-"""The checkpoints of one thread beside each other: ancestors, and what they refer to."""
+"""The checkpoints of one thread: ancestors, and the segments they refer to."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ WriteKey: TypeAlias = tuple[str, str, int]  # namespace, checkpoint id, seq
 SegmentKey: TypeAlias = tuple[int, int, int]  # log, start, count
 Search: TypeAlias = tuple[CheckpointKey, str]  # a checkpoint, and a channel without a value there
 Positions: TypeAlias = Mapping[int, Sequence[Span]]
-"""Positions by log: spans in order, which do not touch."""
+"""Positions by log: spans in order that do not touch."""
 
-# How the bytes of a snapshot begin: ours, and those of another serializer.
+# First bytes of a snapshot: from our codec, and from another serializer.
 _SNAPSHOT_MARKS = (bytes((OBJECT, Tag.NAMEDTUPLE)), bytes((OBJECT, Tag.SERDE)))
 
 
@@ -58,9 +58,9 @@ def segment_key(segment: Segment | SegmentInfo) -> SegmentKey:
 
 
 class _Origin(NamedTuple):
-    """The value that a channel without one goes back to: of its nearest ancestor, if any."""
+    """The value that an empty channel goes back to: at its nearest ancestor with one."""
 
-    written: bool  # on the way a write to the channel led to a checkpoint without a value
+    written: bool  # on the path, a write to the channel led to a checkpoint without a value
     seed: Ref | None
 
 
@@ -68,7 +68,7 @@ _NOWHERE = _Origin(written=False, seed=None)
 
 
 class Lineage:
-    """The checkpoints of one thread by key, with what was decoded of them so far."""
+    """The checkpoints of one thread by key, decoded as needed."""
 
     def __init__(self, checkpoints: Iterable[StoredCheckpoint]) -> None:
         self.stored = {checkpoint_key(stored): stored for stored in checkpoints}
@@ -89,18 +89,18 @@ class Lineage:
         return self._manifests[key]
 
     def value(self, key: CheckpointKey, channel: str) -> Ref | None:
-        """Return the reference of the channel's value; None where it has none there."""
+        """Return the reference of the channel's value, or None if it has no value there."""
         entry = self.manifest(key)[0].entries.get(channel)
         return None if entry is None else entry.ref
 
     def above(self, key: CheckpointKey) -> CheckpointKey | None:
-        """Return the parent, if it is there."""
+        """Return the parent, if it exists."""
         parent = self.stored[key].row.parent
         above = None if parent is None else (key[0], parent)
         return above if above in self.stored else None
 
     def path(self, key: CheckpointKey) -> Iterator[CheckpointKey]:
-        """Iterate over the checkpoint and its ancestors, hidden ones too."""
+        """Iterate over the checkpoint and its ancestors, hidden ones included."""
         met: set[CheckpointKey] = set()
         step: CheckpointKey | None = key
         while step is not None and step not in met:
@@ -109,7 +109,7 @@ class Lineage:
             step = self.above(step)
 
     def children(self) -> dict[CheckpointKey, list[CheckpointRow]]:
-        """Return the rows below each checkpoint that has any, in the order of the thread's rows."""
+        """Return the children of each checkpoint, in the order of the thread's rows."""
         found: dict[CheckpointKey, list[CheckpointRow]] = {}
         for key, stored in self.stored.items():
             above = self.above(key)
@@ -122,7 +122,7 @@ class Lineage:
         channel, passed, at = search[1], [], search[0]
         while (at, channel) not in self._origins:
             passed.append(at)
-            # A checkpoint may be its own ancestor: the way ends where it was before.
+            # A checkpoint may be its own ancestor: the path ends at one met before.
             self._origins[at, channel] = _NOWHERE
             above = self.above(at)
             if above is None:
@@ -162,7 +162,7 @@ class Lineage:
 def needed(
     engine: Engine, thread: str, lineage: Lineage, keep: Iterable[CheckpointKey]
 ) -> Operation[set[CheckpointKey]]:
-    """Return the ancestors that DeltaChannels of the kept checkpoints are rebuilt through."""
+    """Return the ancestors through which DeltaChannels of the kept checkpoints are rebuilt."""
     return lineage.ancestors((yield from searches(engine, thread, lineage, keep)))
 
 
@@ -175,10 +175,11 @@ def searches(
 ) -> Operation[list[Search]]:
     """Return the DeltaChannels of some checkpoints that have no value there.
 
-    A channel without a value is one if the metadata counts it (LangGraph does, from its first write
-    to its next snapshot). Where nothing is counted, it is one if a write to it led to a checkpoint
-    without a value, or if the nearest value on its path is a snapshot. Without the thread's sound
-    `elements` these are read, and a value that cannot be read counts as a snapshot.
+    A channel without a value is a DeltaChannel if the metadata counts it (as LangGraph does, from
+    its first write to its next snapshot). Without counters, it is one if a write to it led to a
+    checkpoint without a value, or if the nearest value on its path is a snapshot. `elements` are
+    the thread's sound ones; without them they are read, and an unreadable value counts as a
+    snapshot.
     """
     sure: list[Search] = []
     origins: dict[Search, _Origin] = {}
@@ -202,27 +203,27 @@ def counted_channels(engine: Engine, stored: StoredCheckpoint) -> set[str]:
     try:
         metadata = unpack_metadata(row.metadata, row.exact, engine.codec)
     except UnknownTypeError:
-        metadata = thread_summary.shown(row)  # (something else in it is of a class of the program)
+        metadata = thread_summary.shown(row)  # (another value in it has a class of the program)
     return set(metadata.get(DELTA_COUNTERS) or ())
 
 
 def snapshots_among(
     engine: Engine, thread: str, seeds: set[Ref], elements: Elements | None = None
 ) -> Operation[set[Ref]]:
-    """Return those of the values that are snapshots of a DeltaChannel; see `searches`."""
+    """Return the values that are snapshots of a DeltaChannel; see `searches`."""
     found, known = set[Ref](), elements
     single = [seed for seed in seeds if not isinstance(seed, Run)]
     if known is None:
         known, cells = Elements(NO_CODEC), [seed for seed in single if isinstance(seed, Cell)]
         spans = covering([span for cell in cells for span in cell.needs])
         segments = yield from fetch_segments(thread, spans)
-        with suppress(ThreadkeepError):  # (else no cell can be read)
+        with suppress(ThreadkeepError):  # (then no cell can be read)
             known.add(segments)
     for seed in single:
         try:
             data = seed.data if isinstance(seed, Inline) else known.raw(seed.log, seed.pos)
             if data.startswith(_SNAPSHOT_MARKS):
-                # (Only its own type matters, not what it refers to.)
+                # (Only its own type matters, not its references.)
                 value = engine.codec.decode(data, lambda log, pos: (log, pos))
                 found |= {seed} if isinstance(value, _DeltaSnapshot) else set()
         except ThreadkeepError:
@@ -234,7 +235,7 @@ def snapshots_among(
 def spans_of(
     lineage: Lineage, keys: Iterable[CheckpointKey], orphans: Iterable[WriteRow]
 ) -> Iterator[Span]:
-    """Iterate over the spans that some checkpoints and writes refer to. Raises CorruptionError."""
+    """Iterate over the spans that checkpoints and writes refer to. Raises CorruptionError."""
     for key in keys:
         read, keyframe = lineage.manifest(key)
         yield Span(keyframe.log, keyframe.pos, keyframe.pos + 1)
@@ -287,12 +288,12 @@ def overlap(used: Positions, span: Span) -> list[Span]:
 
 
 def touches(used: Positions, span: Span) -> bool:
-    """Return whether a position of the span is used."""
+    """Return True if a position of the span is used."""
     return bool(overlap(used, span))
 
 
 def parts(segment: Segment, spans: Iterable[Span], compression: Compression) -> list[Segment]:
-    """Return segments with just these positions of a segment, one for each span."""
+    """Return new segments of these spans of a segment."""
     elements = unpack(segment.data)
     return [
         Segment(log, start, stop - start, pack(data, compression))

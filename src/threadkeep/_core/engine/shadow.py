@@ -1,4 +1,13 @@
-"""Shadows."""
+"""Shadows: copies of values at one instant, and detection of later changes in place.
+
+Copies are encoded, as a program may keep changing a value while it is saved. A shadow remembers
+every mutable container reachable from a sequence of elements, and the identity of all that each
+referred to. While it holds, encoding the elements again would give the same bytes. Parts that
+cannot be watched (arrays, foreign objects) are opaque, and their shadow never holds.
+
+Compiled in `_identity.c`; the Python here gives the same answers. Only if a value changes without
+pause, each container is copied at an instant of its own, and counts as opaque.
+"""
 
 from __future__ import annotations
 
@@ -18,28 +27,28 @@ from pydantic import BaseModel
 from threadkeep._core.codec.introspection import layout
 
 FENCE = (object(),)
-"""Stands behind each container that is watched, so that nothing moves to its neighbour unseen."""
+"""Separates watched containers, so that objects cannot move to a neighbour unnoticed."""
 
 
 class Watched(NamedTuple):
-    """The containers that are watched of an element, in rows with a fence behind each."""
+    """The watched containers of an element, in rows with a fence after each."""
 
-    containers: Sequence[Any] = ()  # all that can be reached, one that is met again once more
-    referents: Sequence[Any] = ()  # held, so that no identity is used again
-    dicts: Sequence[Any] = ()  # those whose keys the interpreter may not list
+    containers: Sequence[Any] = ()  # all reachable ones, again at each repeated occurrence
+    referents: Sequence[Any] = ()  # held, so that no identity is reused
+    dicts: Sequence[Any] = ()  # dicts whose keys the interpreter may not list as referents
     keys: Sequence[Any] = ()
     is_opaque: bool = False  # a part cannot be watched
 
 
 def portable_intact(elements: Sequence[Watched]) -> bool:
-    """Return True if all that is watched of the elements is as it was."""
+    """Return True if everything watched of the elements is unchanged."""
     rows = [chain.from_iterable(map(itemgetter(n), elements)) for n in range(4)]
     containers, referents, dicts, keys = rows
     try:
         return _all_same(gc.get_referents(*containers), list(referents)) and _all_same(
             list(chain.from_iterable(dicts)), list(keys)
         )
-    except RuntimeError:  # a dict that grows at this very moment has changed
+    except RuntimeError:  # a dict that is growing has changed
         return False
 
 
@@ -50,7 +59,7 @@ def _all_same(one: list[Any], other: list[Any]) -> bool:
 def portable_consists_of(
     value: object, keys: list[Any] | None, items: list[Any], size: int
 ) -> bool:
-    """Return True if a list, tuple or dict has the first `size` of the items, and no more."""
+    """Return True if a list, tuple or dict has exactly the first `size` items."""
     if size > len(items):
         return False
     items = items[:size]
@@ -74,7 +83,7 @@ def portable_same_front(one: list[Any], other: list[Any]) -> int:
 
 
 def portable_behind(old: list[Any], size: int, now: list[Any]) -> list[Any] | None:
-    """Return what `now` has behind the first `size` items of `old`; None if it begins otherwise."""
+    """Return the items of `now` after the first `size` of `old`, or None if those differ."""
     now = list(now)
     if not 0 <= size <= min(len(old), len(now)) or not all(map(is_, islice(old, size), now)):
         return None
@@ -82,25 +91,25 @@ def portable_behind(old: list[Any], size: int, now: list[Any]) -> list[Any] | No
 
 
 def can_change(value: object) -> bool:
-    """Return True if a container can change by itself, not only by what it refers to."""
+    """Return True if a container itself can change, not only the objects it refers to."""
     return not isinstance(value, tuple) and type(value) is not frozenset
 
 
 LEAF, CONTAINER, STATE, SETTLED, OPAQUE, DERIVED = range(6)  # (a leaf is the only falsy one)
-"""`DERIVED` classes add to dict, list or set: copied, but not to be watched."""
+"""`DERIVED` classes extend dict, list or set: they are copied, but cannot be watched."""
 
 _LEAF_BASES = (type, Enum, types.FunctionType, types.BuiltinFunctionType)
 _LEAF_MODULES = frozenset(
     {
         *("datetime", "decimal", "uuid", "ipaddress", "fractions", "re", "zoneinfo"),
-        *("pathlib", "pathlib._local"),  # (a program's own path may have attributes)
+        *("pathlib", "pathlib._local"),  # (paths of the program may have attributes)
     }
 )
 _COPIED = (list, dict, set, deque, OrderedDict, defaultdict, bytearray)  # by their `copy`
 _TRIES = 16
 
 Layout: TypeAlias = tuple[bool, tuple[MemberDescriptorType, ...], Any]
-"""Of an instance: it has a `__dict__`, its slots, and the slot of the fields a model was given."""
+"""Layout of an instance: has a `__dict__`, its slots, the slot of a model's fields set."""
 
 
 class _Kinds(dict[type, int]):
@@ -108,7 +117,7 @@ class _Kinds(dict[type, int]):
 
     def __missing__(self, cls: type) -> int:
         kind = _classify(cls)
-        # (A struct sequence, which has `n_fields`, has room that is not shown.)
+        # (A struct sequence, with `n_fields`, has hidden fields.)
         if kind in (STATE, SETTLED, DERIVED) or (
             issubclass(cls, tuple) and not hasattr(cls, "n_fields")
         ):
@@ -122,7 +131,7 @@ class _Kinds(dict[type, int]):
 
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE, as copyreg uses it
-_MOST = 4096  # classes that are remembered from one value to the next
+_MOST = 4096  # classes remembered between values
 _BUILT_IN: dict[type, int] = {
     **dict.fromkeys((str, bytes, int, float, bool, complex, type(None), range), LEAF),
     **dict.fromkeys((list, tuple, dict, set, frozenset, deque), CONTAINER),
@@ -136,15 +145,15 @@ def _classify(cls: type) -> int:
     if cls in _BUILT_IN:
         return _BUILT_IN[cls]
     if type(cls).__hash__ is not type.__hash__ or type(cls).__eq__ is not type.__eq__:
-        return OPAQUE  # (looking the class up runs the program's code)
+        return OPAQUE  # (looking up the class would run code of the program)
     if issubclass(cls, _LEAF_BASES) or cls.__module__ in _LEAF_MODULES:
         return LEAF
     if hasattr(cls, "__del__"):
-        return OPAQUE  # a copy would run it
+        return OPAQUE  # deleting a copy would run it
     if _solid_base(cls) in (dict, list, set):
         return DERIVED
     if _solid_base(cls) is not object:
-        # A subclass of a C type may keep state that no reference shows.
+        # A subclass of a C type may keep state without references.
         return CONTAINER if issubclass(cls, tuple) else OPAQUE
     if issubclass(cls, BaseModel):
         return SETTLED if _is_settled(cls) else STATE
@@ -156,9 +165,9 @@ def _classify(cls: type) -> int:
 
 
 def _is_settled(cls: type[BaseModel]) -> bool:
-    """Return True if a model keeps the dicts it was made with, and only adds to its fields set.
+    """Return True if a model keeps its dicts, and only adds to its set of fields.
 
-    Then its instance need not be watched, nor more of the set than its size: half as much to do.
+    Then neither the instance nor more than the size of the set must be watched: half the work.
     """
     return not cls.__private_attributes__ and not cls.model_config.get("validate_assignment")
 
@@ -196,13 +205,13 @@ class _Walk:
         return Watched(self.containers, self.refs, self.dicts, self.keys, not watched)
 
     def below(self, element: Any) -> bool:
-        """Watch all containers below an element; False if one cannot be."""
+        """Watch all containers reachable from an element; False if one cannot be watched."""
         met = {id(element)}
         own: set[int] = set()  # of instances: each one's `__dict__` and set of fields
         reached = [element]
-        again: set[int] = set()  # numbers of those that were reached before
+        again: set[int] = set()  # indexes of repeated occurrences
         watched = True
-        for number, value in enumerate(reached):  # (it grows as we go)
+        for number, value in enumerate(reached):  # (which grows meanwhile)
             if number in again:
                 # A container in several places of an element; of an instance, its `__dict__`.
                 once = value.__dict__ if LAYOUTS.get(type(value), (False,))[0] else value
@@ -210,24 +219,24 @@ class _Walk:
                 continue
             kind = KINDS[type(value)]
             if kind not in (CONTAINER, OPAQUE) and type(value) not in LAYOUTS:
-                kind = OPAQUE  # another thread has started again
+                kind = OPAQUE  # another thread has cleared the table
             self.met[id(value)] = value
             watched = watched and kind not in (OPAQUE, DERIVED)
             if kind == OPAQUE:
                 continue
             inner = None
             if type(value) in LAYOUTS:
-                # Asking for `__dict__` makes the interpreter settle on one dict object.
-                # Its keys are the class's fields: no need to watch those.
+                # Reading `__dict__` makes the interpreter keep one dict object. Its keys are the
+                # class's fields, which need not be watched.
                 inner = getattr(value, "__dict__", None)
                 own.add(id(inner))
             if isinstance(value, dict) and value and id(value) not in own:
-                # (An empty dict cannot change without referring to something.)
+                # (An empty dict cannot change without a new referent.)
                 self.dicts += (value, FENCE)
                 self.keys += (*value, *FENCE)
             found = self.found[id(value)] = gc.get_referents(value)
             self._note(value, found)
-            # (from Python 3.13 on, an instance refers to its values past its `__dict__`)
+            # (since Python 3.13, instances refer to their values without their `__dict__`)
             for below in (*found, inner):
                 kind = KINDS[type(below)]
                 if kind and id(below) not in met:
@@ -249,12 +258,13 @@ _LEAF = Watched()
 def capture(
     elements: list[Any], *, copying: bool
 ) -> tuple[list[Watched], list[Any], dict[int, Any]]:
-    """Capture all that can be reached from the elements, at one instant if nothing changes.
+    """Capture everything reachable from the elements, at one instant if nothing changes.
 
-    Returns what is watched of each, copies of them, and the instance that each copied one (by its
-    `id`) was made from. No copies without `copying`, for values that nobody else has.
+    Returns the watched containers of each element, copies of the elements, and the source of each
+    copied instance by its `id`. Without `copying`, for values that nothing else holds, there are no
+    copies.
     """
-    if len(KINDS) > _MOST:  # a program that defines classes in functions has ever more
+    if len(KINDS) > _MOST:  # some programs keep defining classes
         KINDS.clear()
         LAYOUTS.clear()
     for _ in range(_TRIES):
@@ -262,9 +272,9 @@ def capture(
             walk = _Walk()
             watched = [walk.element(element) for element in elements]
             made = _copied(walk.met) if copying else {}
-        except RuntimeError:  # it was changed at this very moment
+        except RuntimeError:  # it changed at this moment
             continue
-        # (a value that changed and changed back meanwhile may have been copied in between)
+        # (a value that changed and changed back may have been copied in between)
         if not copying or (portable_intact(watched) and _are_exact(made, walk.found)):
             break
     else:
@@ -288,15 +298,15 @@ def _copied(met: dict[int, Any]) -> _Made:
         elif KINDS[cls] in (STATE, SETTLED, DERIVED) and cls in LAYOUTS:
             made[address] = (_instance(cls, value), value)
         elif cls is tuple or (issubclass(cls, tuple) and cls in LAYOUTS):
-            made[address] = (None, value)  # made when what is in it has been copied
+            made[address] = (None, value)  # copied after its items
     return made
 
 
 def _are_exact(made: _Made, found: dict[int, list[Any]]) -> bool:
-    """Return True if copied containers refer to what was found in the originals."""
+    """Return True if copied containers refer to the objects found in the originals."""
     for address, (copy, original) in made.items():
         if type(original) in _COPIED and address in found:
-            own = getattr(original, "__dict__", found)  # (an OrderedDict's, which is not copied)
+            own = getattr(original, "__dict__", found)  # (of an OrderedDict, which is not copied)
             order = list if type(original) is list else sorted
             before = order([id(one) for one in found[address] if one is not own])
             if order(map(id, gc.get_referents(copy))) != before:
@@ -328,7 +338,7 @@ def _copy_of(value: Any, made: _Made) -> Any:
 
 
 def _rewire(copy: Any, original: Any, made: _Made) -> None:
-    """Let a copy refer to copies; keys and members of sets stay, seldom more than text."""
+    """Let a copy refer to copies. Keys and members of sets stay, as they are mostly text."""
     if copy is None or isinstance(copy, tuple):
         copy = _copy_of(original, made)
     elif isinstance(copy, dict):
@@ -350,7 +360,7 @@ def _rewire(copy: Any, original: Any, made: _Made) -> None:
 
 
 class PortableShadow:
-    """Record of a sequence of elements, which tells if one has changed. Immutable."""
+    """Record of a sequence of elements that notices changes. Immutable."""
 
     __slots__ = ("_elements",)
 
@@ -365,7 +375,7 @@ class PortableShadow:
 
     @classmethod
     def of(cls, elements: list[Any]) -> PortableShadow:
-        """Return the shadow of elements that nobody else changes meanwhile."""
+        """Return the shadow of elements that nothing else changes meanwhile."""
         return cls._of(capture(elements, copying=False)[0])
 
     @classmethod
@@ -403,15 +413,15 @@ class PortableShadow:
         return any(element.is_opaque for element in self._elements)
 
     def holds(self) -> bool:
-        """Return True if every element is as it was, at one instant; never if one is opaque."""
+        """Return True if every element is unchanged at one instant; never if one is opaque."""
         return not self.is_opaque and self.holds_now()
 
     def holds_now(self) -> bool:
-        """Return True if all that can be watched is as it was, at one instant."""
+        """Return True if everything watched is unchanged at one instant."""
         return portable_intact(self._elements)
 
     def holds_in(self, value: object, keys: list[Any] | None, items: list[Any], size: int) -> bool:
-        """Return True if a value has just these elements, as they were, but for opaque parts."""
+        """Return True if a value has exactly these elements, unchanged except opaque parts."""
         return portable_consists_of(value, keys, items, size) and self.holds_now()
 
     def changed(self) -> frozenset[int]:
@@ -422,16 +432,16 @@ class PortableShadow:
         return frozenset([i for i, e in elements if e.is_opaque or not portable_intact([e])])
 
     def containers(self) -> list[Any]:
-        """Return all containers that are watched and can change by themselves."""
+        """Return all watched containers that can change by themselves."""
         return [x for e in self._elements for x in e.containers[::2] if can_change(x)]
 
 
 class WatchedCopies(NamedTuple):
-    """Elements at one instant: copies of them, and the shadow of the elements themselves."""
+    """Copies of elements at one instant, and the shadow of the elements themselves."""
 
-    copies: list[Any]  # they share nothing mutable with the elements but opaque parts
+    copies: list[Any]  # share nothing mutable with the elements except opaque parts
     shadow: Shadow
-    originals: dict[int, Any]  # by the `id` of a copied instance: what it was made from
+    originals: dict[int, Any]  # the source of each copied instance, by the copy's `id`
 
 
 def portable_copy_and_watch(elements: list[Any]) -> WatchedCopies:
@@ -442,7 +452,7 @@ def portable_copy_and_watch(elements: list[Any]) -> WatchedCopies:
 
 
 def portable_disjoint(shadows: list[PortableShadow]) -> list[bool]:
-    """Return of each shadow True if all that it watches is met once, and in none before it."""
+    """Return for each shadow True if its containers occur once, and in none before it."""
     met: set[int] = set()
     answers = []
     for shadow in shadows:

@@ -1,4 +1,4 @@
-"""Records of what this process saw or stored: loads, values, checkpoints."""
+"""Records of loads, values and checkpoints that this process saw or stored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LoadEntry:
 
     @property
     def ended(self) -> bool:
-        """True if the program holds the id no more. Then it never will again."""
+        """True once the program no longer holds the id, and never can again."""
         return _references(self) <= _UNHELD
 
 
@@ -35,23 +35,24 @@ def _references(entry: LoadEntry) -> int:
 
 
 def own_copy(text: str) -> str:
-    """Return an equal text that is an object of its own, if it has two characters or more."""
+    """Return an equal text that is a separate object, if it has two characters or more."""
     return text[:1] + text[1:]
 
 
 _UNHELD = _references(LoadEntry(own_copy("id"), 1, 0, 0))
-"""References to an id that only its entry holds: each version of Python counts in its own way."""
+"""Reference count of an id that only its entry holds; it depends on the version of Python."""
 
 
 class Loads:
     """Table of loads, by the identity of the checkpoint ids that they returned.
 
-    LangGraph carries the very `str` object that a load returned into the first `put` and into every
-    `put_writes` on the checkpoint. An id that is not in the table, in a later `put` say, means that
-    the run that put the parent continues.
+    LangGraph carries the `str` object that a load returned into the first `put` and into every
+    `put_writes` on the checkpoint. If an id is not in the table, as in a later `put`, the run that
+    put the parent continues.
 
-    Invariants: nothing of ours but the entry holds the id, so the number of references tells if the
-    program still does. Only operations that are atomic in CPython touch the table: no lock.
+    Invariants: of our objects only the entry holds the id, so its reference count shows if the
+    program still does. Only operations that are atomic in CPython touch the table, so it needs no
+    lock.
     """
 
     def __init__(self) -> None:
@@ -62,7 +63,7 @@ class Loads:
         return len(self._entries)
 
     def add(self, text: str, run: int, seen: int, flags: int) -> str:
-        """Remember a load; return its id, an object of its own if it has two characters or more."""
+        """Remember a load; return its id, as a separate object if it has two characters or more."""
         if len(text) < 2:  # noqa: PLR2004 - see above
             return text
         found = own_copy(text)
@@ -72,12 +73,12 @@ class Loads:
         return found
 
     def of(self, text: str | None) -> LoadEntry | None:
-        """Return the load that returned this very object; None if none did."""
+        """Return the load that returned this very object, or None."""
         entry = self._entries.get(id(text))
         return entry if entry is not None and entry.id is text else None
 
     def sweep(self) -> None:
-        """Remove the entries that nobody holds. The next loads share the cost."""
+        """Remove the entries of unused ids. The next loads share the cost."""
         for key, entry in self._entries.copy().items():
             if entry.ended:
                 self._entries.pop(key, None)
@@ -85,12 +86,12 @@ class Loads:
 
 
 LOADS = Loads()
-"""The one table of the process: ids may pass from one saver to another."""
+"""The only table of the process, as ids may pass from one saver to another."""
 
 
-_PART_MOST = 64  # elements of one value by which it is found again
+_PART_MOST = 64  # most elements of a value by which it is found again
 _NO_RAWS: Mapping[int, bytes] = MappingProxyType({})
-_PART_OVER = 16  # bytes that such elements take at least, on average
+_PART_OVER = 16  # least average bytes of such elements
 
 
 class RunValue(NamedTuple):
@@ -109,14 +110,14 @@ class RunValue(NamedTuple):
 
 
 class RawElement(NamedTuple):
-    """Bytes stored as an element, in full."""
+    """The full bytes of a stored element."""
 
     data: bytes
     log: int
     pos: int
-    depth: int = 0  # patches behind the last whole one
-    uses: tuple[Span, ...] = ()  # positions that reading it needs beside its own
-    anchor: RawElement | None = None  # an earlier version that the next patch may go back to
+    depth: int = 0  # patches after the last whole version
+    uses: tuple[Span, ...] = ()  # other positions that reading it needs
+    anchor: RawElement | None = None  # an earlier version as base of the next patch
 
     @property
     def span(self) -> Span:
@@ -136,7 +137,7 @@ class CellValue(NamedTuple):
 
     @property
     def needs(self) -> tuple[Span, ...]:
-        """The spans that the value, and what it refers to, is stored in."""
+        """The spans of the value and of the elements it refers to."""
         return (*self.uses, self.raw.span) if self.raw is not None else self.uses
 
 
@@ -157,7 +158,7 @@ ChannelValue: TypeAlias = RunValue | CellValue
 
 
 class Keyframe(NamedTuple):
-    """A whole manifest and where it is stored; `used` counts the checkpoints against it."""
+    """A whole manifest and its position; `used` counts the checkpoints encoded against it."""
 
     manifest: Manifest
     log: int
@@ -167,7 +168,7 @@ class Keyframe(NamedTuple):
 
 
 class CheckpointSnapshot(NamedTuple):
-    """A stored checkpoint with the values that this process knows of."""
+    """A stored checkpoint with the values that this process knows."""
 
     ns: str
     id: str
@@ -175,14 +176,14 @@ class CheckpointSnapshot(NamedTuple):
     manifest: Manifest
     keyframe: Keyframe
     values: Mapping[str, ChannelValue]
-    data: bytes  # the manifest as stored, which tells a row that was replaced since
-    codec: Codec  # what the values were decoded with: others may load other types
-    owner: LoadEntry | None = None  # the load of the run that the values were lent to
-    fresh: int = 0  # bytes that it does not share with the snapshot before it
+    data: bytes  # the manifest as stored, to notice a replaced row
+    codec: Codec  # the codec of the values: others may load other types
+    owner: LoadEntry | None = None  # the load of the run to which the values were lent
+    fresh: int = 0  # bytes not shared with the previous snapshot
 
     @property
     def weight(self) -> int:
-        """About how many bytes the values stand for."""
+        """Estimated bytes of the values."""
         return sum([held.weight for held in self.values.values()])
 
 
@@ -196,13 +197,13 @@ class BatchSegments:
         self.committed = False
 
     def holding(self, span: Span) -> list[Segment]:
-        """Return the segments that hold some of the span."""
+        """Return the segments that hold a part of the span."""
         log, start, stop = span
         return [s for s in self.segments if s.log == log and s.start < stop and start < s.stop]
 
 
 class StoredObject(NamedTuple):
-    """An object (a message, say) that was put into a log, found again by its identity."""
+    """An object in a log (for example a message), found again by its identity."""
 
     value: Any
     shadow: Shadow
@@ -212,16 +213,16 @@ class StoredObject(NamedTuple):
 
 
 class StoredValue(NamedTuple):
-    """A whole value of a channel that was stored a moment ago, as a pending write say."""
+    """A whole value of a channel that was just stored, for example as a pending write."""
 
     value: Any
     ref: Ref
     held: ChannelValue
     home: BatchSegments
-    size: int  # bytes that were stored for it and for nothing before
+    size: int  # bytes newly stored for it
 
     def parts(self) -> Iterable[tuple[int, Any]]:
-        """Return the elements that the value is found again by, with their numbers."""
+        """Return the elements by which the value is found again, with their indexes."""
         if not isinstance(self.held, RunValue):
             return ()
         seen = self.held.seen
@@ -230,7 +231,7 @@ class StoredValue(NamedTuple):
         return enumerate(seen.items)
 
     def holds(self, value: Any) -> bool:
-        """Return True if this is what the value is at this instant."""
+        """Return True if the value is unchanged at this instant."""
         if isinstance(self.held, CellValue):
             return self.held.shadow.holds()
         seen = self.held.seen

@@ -1,4 +1,4 @@
-"""Sizes of threads, part by part; counts of a store that does not count itself."""
+"""Sizes of threads, part by part, and counts of stores that do not count themselves."""
 
 from __future__ import annotations
 
@@ -40,33 +40,30 @@ from threadkeep.errors import CorruptionError
 _PAGE = 5000
 _MAX_SCANNED = 10_000
 EVERYTHING = 2**62
-"""Behind every position of a log."""
-
-
-# -- how much ------------------------------------------------------------------------
+"""Greater than every position of a log."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadStats:
     """One thread: the number of its rows, and the bytes of their contents and its segments.
 
-    Bytes are counted as in `ThreadInfo.bytes`: without what the store adds (ids, indexes, pages).
-    What several parts share counts for the first of them, and what several threads share (forks)
-    for the first that refers to it.
+    Bytes are counted as in `ThreadInfo.bytes`, without the store's overhead (ids, indexes, pages).
+    Bytes shared by several parts count for the first of them; bytes shared by several threads
+    (forks) count for the first thread that refers to them.
 
     Attributes:
         thread: its id.
         checkpoints: their number, without hidden ones.
         writes: rows of pending writes.
         bytes: the sum of all parts.
-        full_copy_bytes: what one whole, uncompressed copy of the state per checkpoint takes.
-        compression_saved: by how much its segments are smaller than what they hold.
-        channels: stored values, by channel.
-        manifests: what checkpoints say of channels, with the small values among them.
-        pending_writes: pending writes, and the values that only they refer to.
-        metadata: the checkpoints' metadata.
-        unreferenced: what nothing refers to any more.
-        weight: the number of threads of its size that it stands for, where not all were counted.
+        full_copy_bytes: bytes of one whole, uncompressed copy of the state per checkpoint.
+        compression_saved: bytes that compression saves in its segments.
+        channels: bytes of stored values, by channel.
+        manifests: bytes of the checkpoints' manifests, with the small values in them.
+        pending_writes: bytes of pending writes, and of values that only they refer to.
+        metadata: bytes of the checkpoints' metadata.
+        unreferenced: bytes that nothing refers to any more.
+        weight: the number of threads of its size that it represents, in a sample.
     """
 
     thread: str
@@ -89,9 +86,9 @@ class ChannelStats:
 
     Attributes:
         name: the channel.
-        bytes: its stored values; small ones are in the manifests.
-        full_copy_bytes: one whole, uncompressed copy of its value per checkpoint.
-        changes: how often its value changed.
+        bytes: bytes of its stored values, without small ones (they are in the manifests).
+        full_copy_bytes: bytes of one whole, uncompressed copy of its value per checkpoint.
+        changes: number of changes of its value.
         longest: the largest number of items of its value; 0 if it is stored as one value.
     """
 
@@ -103,7 +100,7 @@ class ChannelStats:
 
 
 def all_sizes() -> Operation[Sizes]:
-    """Return the sizes of all threads but threadkeep's own."""
+    """Return the sizes of all threads except threadkeep's own."""
     found: list[StoredThreadSize] = []
     while True:
         after = found[-1].thread if found else None
@@ -149,9 +146,9 @@ def _entries_in_use() -> Operation[dict[str, ThreadEntry]]:
 
 
 def _recent(since: int) -> Operation[tuple[list[tuple[str, int]], tuple[str, ...]]]:
-    """Return the threads and times of the checkpoints since a time, and a note if there are more.
+    """Return the threads and times of checkpoints since a time, and a note if there are more.
 
-    Ids grow with time: a page of older ones is the last.
+    Ids grow with time, so a page of older ones is the last.
     """
     found: list[tuple[str, int]] = []
     after: tuple[str, str, str] | None = None
@@ -172,10 +169,9 @@ def _recent(since: int) -> Operation[tuple[list[tuple[str, int]], tuple[str, ...
 def thread_stats(
     thread: str, families: dict[frozenset[str], tuple[Span, ...]]
 ) -> Operation[tuple[ThreadStats, list[ChannelStats]]]:
-    """Count one thread; add to `families` what it refers to of what it shares with others."""
+    """Count one thread; add the shared spans that it refers to to `families`."""
     rows = cast("ThreadRows", (yield from fetch(ReadThread(thread))))
-    # (what was offloaded counts as the bytes that it takes in the cold store: nobody fetches all
-    # of it to count)
+    # (offloaded bytes are counted by their stubs, without fetching them from the cold store)
     spans = tuple([Span(log, 0, EVERYTHING) for log in sorted({s.log for s in rows.segments})])
     segments: list[Segment] = []
     if spans:
@@ -186,7 +182,7 @@ def thread_stats(
     checkpoints = [stored.row for stored in rows.checkpoints]
     writes = [*rows.orphans, *(row for stored in rows.checkpoints for row in stored.writes)]
     keyframes, channels, needs = _channels(rows.checkpoints, logs)
-    # What several parts share counts for the first of them.
+    # Bytes shared by several parts count for the first of them.
     manifests = logs.count(keyframes) + sum([len(row.manifest) for row in checkpoints])
     channels = [replace(one, bytes=logs.count(needs[one.name])) for one in channels]
     pending = logs.count(
@@ -217,7 +213,7 @@ def thread_stats(
 def _channels(
     checkpoints: Iterable[StoredCheckpoint], logs: _Logs
 ) -> tuple[set[Span], list[ChannelStats], dict[str, set[Span]]]:
-    """Return the positions of keyframes, the channels (LangGraph's own last), and theirs."""
+    """Return the positions of keyframes, the channels (LangGraph's own last), and their spans."""
     needs: defaultdict[str, set[Span]] = defaultdict(set)
     full, changes, longest = Counter[str](), Counter[str](), Counter[str]()
     last: dict[tuple[str, str], Ref] = {}
@@ -251,7 +247,7 @@ class _Logs:
             own, uncompressed = _full_sizes(segment)
             full[segment.log].update(enumerate(own, segment.start))
             self.compressed += uncompressed - len(segment.data)
-            # (the stored bytes, in equal shares for its positions)
+            # (the stored bytes, divided equally among its positions)
             size, count = len(segment.data), segment.count
             equal = [size * (at + 1) // count - size * at // count for at in range(count)]
             shares[segment.log].update(enumerate(equal, segment.start))
@@ -267,7 +263,7 @@ class _Logs:
         return Elements(NO_CODEC, self._segments)
 
     def full_size(self, ref: Ref) -> int:
-        """Return the bytes of a whole copy of the value, with what it refers to."""
+        """Return the bytes of a whole copy of the value, with the elements it refers to."""
         if isinstance(ref, Run):
             return self._full.over(ref.spans)
         if ref not in self._known:  # many checkpoints hold the same value
@@ -282,7 +278,7 @@ class _Logs:
             data = self._elements.raw(ref.log, ref.pos)
         else:
             data = ref.data
-        # (`uses` would not do: patches need elements too, and they are not part of the value.)
+        # (Not just `uses`: patches need elements that are not part of the value.)
         size = len(data)
         for log, pos, marker, _ in references(data) if ref.uses else ():
             if _covers(ref.uses, log, pos):
@@ -290,7 +286,7 @@ class _Logs:
         return size
 
     def count(self, spans: Iterable[Span]) -> int:
-        """Return about how many stored bytes these positions have, without those counted before."""
+        """Estimate the stored bytes of these positions, without those counted before."""
         before = self._bytes
         self.counted = covering((*self.counted, *spans))
         self._bytes = self._shares.over(self.counted)
@@ -302,9 +298,9 @@ class _Logs:
 
 
 def _full_sizes(segment: Segment) -> tuple[list[int], int]:
-    """Return the bytes of each element as it was made, and of all as they are, uncompressed.
+    """Return the uncompressed bytes of each element, and of all of them as stored.
 
-    Of a stub, those stored for it.
+    For a stub, the bytes of its segment in the cold store.
     """
     place = location_of(segment)
     if place is not None:
