@@ -183,7 +183,7 @@ def test_patches_in_a_circle_are_named():
         for pos in range(2)
     ]
     found = Elements(CODEC, [raw_segment(1, 0, ring)])
-    with pytest.raises(CorruptionError, match="circle"):
+    with pytest.raises(CorruptionError, match="form a cycle"):
         found.raw(1, 0)
 
 
