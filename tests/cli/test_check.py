@@ -176,7 +176,7 @@ def test_flipped_bytes_are_findings_or_no_database(path, capsys):
         ("UPDATE tk_heap_segments SET data = 'x' WHERE thread = 2", "tk_heap_segments"),
         ("UPDATE tk_checkpoints SET manifest = 5 WHERE thread = 2", "tk_checkpoints"),
         ("UPDATE tk_writes SET body = 'x' WHERE thread = 2", "tk_writes"),
-        ("UPDATE tk_checkpoints SET ns = CAST(x'ff' AS TEXT) WHERE thread = 2", "UTF-8"),
+        ("UPDATE tk_checkpoints SET ns = CAST(x'ff' AS TEXT) WHERE thread = 2", "wrong types"),
         ("UPDATE tk_threads SET generation = 'x' WHERE number = 2", "its generation"),
     ],
 )
@@ -194,7 +194,7 @@ def test_rows_that_no_thread_shows(path, capsys, table, number):
     execute(path, f"UPDATE {table} SET thread = {number} WHERE thread = 2")
     code, findings, _ = checked(path, capsys)
     assert code == 1
-    assert any(f"{table} are of thread number {number}" in finding for finding in findings)
+    assert any(f"{table} belong to thread {number}" in finding for finding in findings)
 
 
 def test_a_lost_thread(path, capsys):

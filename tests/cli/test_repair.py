@@ -76,7 +76,7 @@ def test_what_is_left_is_exit_code_1(store, here):
     db.execute("DELETE FROM tk_threads WHERE thread = ?", "b")
     code, said, _ = here("repair", "--url", "threads.db", "--quarantine", "out.tkq")
     assert code == 1
-    assert any(line.startswith("not repaired: ") and "which is not there" in line for line in said)
+    assert any(line.startswith("not repaired: ") and "not exist" in line for line in said)
     assert any("restore a backup" in line for line in said)
 
 

@@ -1,4 +1,4 @@
-"""Reads of damaged databases: readable rows one by one, and a list of what is wrong."""
+"""Reading damaged databases row by row, removing single rows, and integrity checks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from threadkeep.errors import ConflictError, CorruptionError
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from threadkeep._core.engine.model import Batch, ReadDamage
 
 
 T = TypeVar("T")
 
-# By what the engine calls a table: its name, how many columns are its rows' place, all columns.
+# Table of the engine: the table here, the number of columns of its key, all columns.
 _TABLES = {
     "checkpoints": (
         "tk_checkpoints",
@@ -33,18 +33,18 @@ _TABLES = {
 }
 
 
+class _NotUtf8(bytes):
+    """Text of a damaged row: a type that no record accepts."""
+
+
 @contextmanager
 def lenient(db: sqlite3.Connection) -> Iterator[None]:
-    """Read text that is not UTF-8 as a type that no column can hold."""
+    """Let a connection read text that is not UTF-8, as a type that no record accepts."""
     plain, db.text_factory = db.text_factory, _text_or_bytes
     try:
         yield
     finally:
         db.text_factory = plain
-
-
-class _NotUtf8(bytes):
-    """A text of a damaged row."""
 
 
 def _text_or_bytes(data: bytes) -> str | bytes:
@@ -54,17 +54,15 @@ def _text_or_bytes(data: bytes) -> str | bytes:
         return _NotUtf8(data)
 
 
-def _in_ascii(column: str) -> str:
-    return f"typeof({column})||':'||hex({column})"
+def _dump(columns: Iterable[str]) -> str:
+    """SQL for the exact contents of columns as ASCII text: names, types and bytes."""
+    return "||' '||".join([f"'{one}='||typeof({one})||':'||hex({one})" for one in columns])
 
 
-def _key(columns: Sequence[str]) -> str:
-    return "||' '||".join(map(_in_ascii, columns))
-
-
-def _table(table: str) -> tuple[str, list[str], list[str]]:
+def _table(table: str) -> tuple[str, str, str]:
+    """The table's name, and SQL for the key and the contents of a row."""
     name, width, columns = _TABLES[table]
-    return name, columns.split()[:width], columns.split()
+    return name, _dump(columns.split()[:width]), _dump(columns.split())
 
 
 def rows(
@@ -74,71 +72,62 @@ def rows(
     number: int | None,
     make: Callable[[Any], T],
 ) -> tuple[list[T], list[UnreadableRow]]:
-    """The rows that can be made records, and the others.
+    """Read all rows of a thread; return the records, and the rows that `make` refuses.
 
-    `sql` has `{key}` where a row's place is to stand first, and a number is given to it;
-    `make` makes a record of the columns behind the place.
+    `sql` takes the thread's number. `{key}` in it stands for the row's key, its first column;
+    `make` gets the other columns.
     """
-    name, place, columns = _table(table)
+    name, key_sql, contents = _table(table)
     found: list[T] = []
-    broken: list[tuple[str, str]] = []
-    plain = db.text_factory
-    db.text_factory = lambda data: data.decode(errors="surrogateescape")
-    try:
-        for key, *row in db.execute(sql.replace("{key}", _key(place)), (number,)):
+    refused: list[tuple[str, str]] = []
+    with lenient(db):
+        for key, *row in db.execute(sql.replace("{key}", key_sql), (number,)):
             try:
-                for value in row:
-                    if isinstance(value, str):
-                        value.encode()
-                found.append(make(tuple(row)))
-                if table != "segments" and pack_id(unpack_id(row[1])) != row[1]:
-                    broken.append(
-                        (key, f"A row of {name} holds an id in another form than its own.")
-                    )
-                    del found[-1]  # (it could not be found again by its id)
+                record = make(tuple(row))
+                if table == "segments" or pack_id(unpack_id(row[1])) == row[1]:
+                    found.append(record)
+                    continue
+                problem = f"A row of {name} holds an id in another form than its own."
             except CorruptionError as error:
-                broken.append((key, error.message))
+                problem = error.message
             except ValueError:
-                broken.append((key, f"A row of {name} holds text that is not UTF-8."))
-    finally:
-        db.text_factory = plain
-    values = "||' '||".join([f"'{column}='||{_in_ascii(column)}" for column in columns])
-    whole = f"SELECT {values} FROM {name} WHERE thread = ? AND {_key(place)} = ?"
+                problem = f"A row of {name} holds text that is not UTF-8."
+            refused.append((key, problem))
+    whole = f"SELECT {contents} FROM {name} WHERE thread = ? AND {key_sql} = ?"
     return found, [
-        UnreadableRow(table, key.encode(), problem, told.encode())
-        for key, problem in broken
-        for (told,) in db.execute(whole, (number, key))
+        UnreadableRow(table, key.encode(), problem, data.encode())
+        for key, problem in refused
+        for (data,) in db.execute(whole, (number, key))
     ]
 
 
 def drop(db: sqlite3.Connection, number: int, heap: int, row: UnreadableRow) -> None:
-    """Remove such a row of a thread, if it is there."""
-    name, place, _ = _table(row.table)
-    of = heap if row.table == "segments" else number
-    sql = f"DELETE FROM {name} WHERE thread = ? AND {_key(place)} = ?"
-    db.execute(sql, (of, row.key.decode()))
+    """Delete an unreadable row of a thread, if it is still there."""
+    name, key, _ = _table(row.table)
+    owner = heap if row.table == "segments" else number
+    db.execute(f"DELETE FROM {name} WHERE thread = ? AND {key} = ?", (owner, row.key.decode()))
 
 
 _THREAD_COLUMNS = (
     *("number", "thread", "generation", "deleted_at", "state", "created_at", "updated_at", "size"),
     *("waits_at", "revision", "pinned", "ttl", "origin", "origin_checkpoint", "heap"),
 )
-_THREAD_ROW = _key(_THREAD_COLUMNS)
+_THREAD_ROW = _dump(_THREAD_COLUMNS)
 _LABEL_ROWS = f"""
-SELECT {_key(["beginning", "label"])} FROM tk_labels
+SELECT {_dump(["beginning", "label"])} FROM tk_labels
 WHERE thread = (SELECT number FROM tk_threads WHERE thread = ?) ORDER BY beginning
 """
 
 
 def thread_row(db: sqlite3.Connection, thread: str) -> tuple[UnreadableRow, ...]:
-    """The thread's own row, if its entry or its head is damaged."""
+    """The row of `tk_threads` with its labels, if the entry, generation or heap is damaged."""
     with lenient(db):
         entry = entries.entry(db, ReadEntry(thread))
     problem = "" if entry is None else entry.damage
     try:
         entries.read_thread_head(db, thread)
     except CorruptionError:
-        problem = "its generation, its tombstone or the number of its heap is damaged"
+        problem = "its generation, deletion time or heap number is damaged"
     if not problem:
         return ()
     (key,) = db.execute(f"SELECT {_THREAD_ROW} FROM tk_threads WHERE thread = ?", (thread,))
@@ -166,7 +155,7 @@ _DROP_LABELS = (
 
 
 def forget_entry(db: sqlite3.Connection, batch: Batch) -> None:
-    """Make the thread's own row sound, if the batch drops it; see `Batch`."""
+    """Replace the damaged values of the row of `tk_threads`, if the batch drops it; see `Batch`."""
     for row in batch.drop_unreadable:
         if row.table == THREADS:
             if not db.execute(_FORGET_ENTRY, (batch.thread, row.key.decode())).rowcount:
@@ -184,11 +173,11 @@ WHERE typeof(thread) <> 'text' OR (state IS NULL AND created_at IS NOT NULL)
 
 
 def found(db: sqlite3.Connection, _read: ReadDamage) -> list[str]:
-    """The reply to a `ReadDamage`: of each look what it finds before damage ends it."""
+    """Answer a `ReadDamage`: the findings of each check, up to where damage stops it."""
     lines: list[str] = []
-    for look in (_integrity, _stray_rows, _odd_threads):
+    for check in (_integrity, _stray_rows, _odd_threads):
         try:
-            lines.extend(look(db))
+            lines.extend(check(db))
         except DRIVER_ERRORS as error:
             if not tells_of_damage(error):
                 raise
@@ -201,12 +190,12 @@ def _integrity(db: sqlite3.Connection) -> Iterator[str]:
 
 
 def _stray_rows(db: sqlite3.Connection) -> Iterator[str]:
-    """Rows that no thread shows: their thread's number was altered, or the thread lost."""
+    """Find rows whose thread number is unknown: it was altered, or the thread was lost."""
     tables = {name for (name,) in db.execute("SELECT name FROM main.sqlite_master")}
     for table in sorted(tables & {"tk_checkpoints", "tk_writes", "tk_heap_segments", "tk_labels"}):
         known = entries.HEAP if table == "tk_heap_segments" else "number"
         for number, count in db.execute(_STRAYS.format(table, known)):
-            yield f"{count} rows of {table} are of thread number {number!r}, which is not there"
+            yield f"{count} rows of {table} belong to thread {number!r}, which does not exist"
 
 
 def _odd_threads(db: sqlite3.Connection) -> Iterator[str]:

@@ -1,13 +1,12 @@
-"""Checking a store: damage, its kind, and the values that are rebuilt through it.
+"""Check a store: find damaged rows, segments and values, without changing anything.
 
-Nothing is changed, and one broken row or segment never keeps the others from being checked.
+A broken row or segment does not stop the check of the others.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -34,6 +33,7 @@ from threadkeep._core.engine.lineage import (
 from threadkeep._core.engine.model import (
     LAYERS_KEY,
     LAYERS_NS,
+    CheckpointRow,
     FindThreads,
     ReadDamage,
     ReadSegments,
@@ -47,12 +47,9 @@ from threadkeep._core.engine.model import (
 from threadkeep._core.engine.operation import Operation, Progress, fetch, fetch_segments
 from threadkeep._core.engine.refs import Cell, Ref, span_of
 from threadkeep._core.engine.registration import ThreadSnapshot, read_snapshot
-from threadkeep._core.engine.rows import counts_for, manifest_of, unpack_writes
+from threadkeep._core.engine.rows import Write, counts_for, manifest_of, unpack_writes
 from threadkeep._core.engine.thread_entry import ThreadEntry
-from threadkeep._core.engine.thread_sizes import (
-    EVERYTHING,
-    all_sizes,
-)
+from threadkeep._core.engine.thread_sizes import EVERYTHING, all_sizes
 from threadkeep._run.layers.driver import Runner, Workflow, on
 from threadkeep.errors import (
     CodecError,
@@ -63,37 +60,36 @@ from threadkeep.errors import (
 )
 
 UNREADABLE = (CodecError, InvalidArgumentError)
-"""Errors of a store about rows that it cannot read."""
+"""Errors that a store raises for rows that it cannot read."""
 
 _PAGE = 256
-_LOOKS = 3
+_LOOKS = 3  # a finding counts if every look finds it
 
 
 class Kind(StrEnum):
-    """Kind of a finding; quarantine files hold these names, so they never change."""
+    """Kind of a finding. Quarantine files hold these names, so they never change."""
 
-    STORE = "store"  # what the store finds wrong with its own files or tables
-    UNREADABLE = "unreadable"  # rows that the store cannot give
+    STORE = "store"  # damage that the store reports about its own files or tables
+    UNREADABLE = "unreadable"  # rows that the store cannot read
     SEGMENT = "segment"  # a stored run of elements
     CHECKPOINT = "checkpoint"  # a checkpoint's row
-    METADATA = "metadata"  # a checkpoint's metadata
-    KEYFRAME = "keyframe"  # what a checkpoint's manifest is written against
+    KEYFRAME = "keyframe"  # the keyframe of a checkpoint's manifest
     VALUE = "value"  # a channel's value in a checkpoint
-    WRITE = "write"  # what a task wrote
+    WRITE = "write"  # a task's pending write
     DELTA = "delta"  # a DeltaChannel that is rebuilt through something broken
-    UNKNOWN = "unknown"  # no damage: of a newer release, or encrypted
-    AWAY = "away"  # no damage: in the cold store, which is not known here
-    REGISTRY = "registry"  # no damage: the thread's entry does not fit its rows
-    LAYERS = "layers"  # no damage: archived messages of layered memory are missing
+    UNKNOWN = "unknown"  # written by a newer release, or encrypted
+    AWAY = "away"  # a note: in a cold store that is not configured here
+    REGISTRY = "registry"  # a note: the thread's entry does not match its rows
+    LAYERS = "layers"  # a note: archived messages of layered memory are missing
 
 
 NOTES = frozenset({Kind.AWAY, Kind.REGISTRY, Kind.LAYERS})
-"""Kinds that are no damage."""
+"""Kinds of findings that are not damage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem, and its place; without a place it is the store's."""
+    """A problem and its place: a thread, checkpoint and channel, or else the whole store."""
 
     problem: str
     thread: str | None = None
@@ -110,9 +106,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """The result of a check: how many threads were checked, and all that is broken.
+    """Result of a check.
 
-    `notes` are no damage: findings of a kind in `NOTES`.
+    Args:
+        threads: number of threads checked.
+        findings: all damage.
+        notes: findings that are not damage, of the kinds `away`, `registry` and `layers`.
     """
 
     threads: int
@@ -141,15 +140,12 @@ def check(store: Runner, engine: Engine, progress: Progress | None = None) -> Wo
 
 
 def damage() -> Operation[list[Finding]]:
-    """Return what the store finds wrong with its own files."""
+    """Read the damage that the store reports about its own files."""
     return [Finding(problem) for problem in (yield from fetch(ReadDamage()))]
 
 
 def threads_to_check() -> Operation[tuple[list[str], list[Finding]]]:
-    """Return the threads that hold any row, are archived or damaged, or all that can be listed.
-
-    And the reasons if not all can be.
-    """
+    """List the threads that have rows, an archive or a damaged entry, and errors of the listing."""
     try:
         without_rows = yield from registration.damaged_or_archived()
         sizes = yield from all_sizes()
@@ -170,27 +166,26 @@ def threads_to_check() -> Operation[tuple[list[str], list[Finding]]]:
 def check_thread(engine: Engine, thread: str) -> Operation[tuple[list[Finding], list[Finding]]]:
     """Verify every checksum, reference and span of a thread; return findings and notes.
 
-    The store may be written while it is read: only what was found at every look counts.
+    Programs may write meanwhile, so a finding counts only if every look finds it.
     """
-    found = yield from _findings(engine, thread)
-    for _ in range(_LOOKS - 1):
-        if found:
-            again = yield from _findings(engine, thread)
-            found = [finding for finding in found if finding in again]
+    found: list[Finding] | None = None
+    for _ in range(_LOOKS):
+        try:
+            snapshot = yield from read_snapshot(thread, skip=True, alone=True)
+        except UNREADABLE as exc:
+            now = [unreadable(thread, exc)]
+        else:
+            now = (yield from examine(engine, snapshot)).findings
+        found = now if found is None else [finding for finding in found if finding in now]
+        if not found:
+            break
+    found = found or []
     notes = [finding for finding in found if finding.kind in NOTES]
     return [finding for finding in found if finding.kind not in NOTES], notes
 
 
-def _findings(engine: Engine, thread: str) -> Operation[list[Finding]]:
-    try:
-        snapshot = yield from read_snapshot(thread, skip=True, alone=True)
-    except UNREADABLE as exc:
-        return [unreadable(thread, exc)]
-    return (yield from examine(engine, snapshot)).findings
-
-
 def unreadable(thread: str, error: ThreadkeepError) -> Finding:
-    """Return the finding where a store cannot read a thread's rows at all."""
+    """Report a thread whose rows the store cannot read at all."""
     return Finding(f"its rows cannot be read: {error.message}", thread, kind=Kind.UNREADABLE)
 
 
@@ -199,12 +194,15 @@ def unreadable(thread: str, error: ThreadkeepError) -> Finding:
 
 @dataclass(slots=True)
 class Examined:
-    """The findings of one look at a thread, and the facts behind them.
+    """Findings of one look at a thread, and the facts that repair needs.
 
-    `damaged` segments cannot be read, and have their bytes where the store gives them; those of
-    `away` are in a cold store that is not known here. `lineage` holds the checkpoints whose
-    manifest can be read, `lost` the channels of each whose values cannot, `broken` all checkpoints
-    that cannot be loaded as they were, and `rebuilt` their DeltaChannels without a value.
+    Attributes:
+        damaged: unreadable segments; None if the store cannot give the bytes.
+        away: segments in a cold store that is not configured here.
+        lineage: checkpoints with a readable manifest.
+        lost: channels with an unreadable value, by checkpoint.
+        broken: checkpoints that do not load as they were saved.
+        rebuilt: DeltaChannels without a value, which are rebuilt from ancestors.
     """
 
     thread: str
@@ -229,12 +227,12 @@ class Examined:
         self.findings.append(Finding(problem, *place, kind))
 
     def hides(self, table: str) -> bool:
-        """Return whether this table has unreadable rows of the thread."""
+        """Return True if the thread has unreadable rows in this table."""
         return any(row.table == table for row in self.rows.unreadable)
 
 
 def examine(engine: Engine, snapshot: ThreadSnapshot) -> Operation[Examined]:
-    """Look at all of a thread, read with its unreadable rows apart."""
+    """Check a snapshot of a thread that was read with `skip`."""
     thread, entry, rows, _ = snapshot
     found = Examined(thread, rows, entry)
     for row in rows.unreadable:
@@ -262,7 +260,7 @@ def examine(engine: Engine, snapshot: ThreadSnapshot) -> Operation[Examined]:
 
 
 def _read_segments(found: Examined) -> Operation[None]:
-    """Sort the thread's segments into those that can be read, and the others."""
+    """Divide the thread's segments into readable, damaged and away."""
     logs = sorted({info.log for info in found.rows.segments})
     segments: list[Segment] = []
     try:
@@ -275,7 +273,7 @@ def _read_segments(found: Examined) -> Operation[None]:
                 found.damaged[segment_key(info)] = None
                 found.add(Kind.SEGMENT, f"{_name(info)} cannot be read: {exc.message}")
     there = set(map(segment_key, segments)) | found.damaged.keys() | found.away.keys()
-    read = by_log([segment.span for segment in segments])  # (sealed ones hold others' positions)
+    read = by_log([segment.span for segment in segments])  # (a sealed one replaces several)
     for info in found.rows.segments:
         key, span = segment_key(info), span_of(info)
         if key not in there and overlap(read, span) != [span]:
@@ -291,12 +289,12 @@ def _name(segment: Segment | SegmentInfo) -> str:
 
 
 def _not_away(found: Examined, spans: Sequence[Span]) -> Operation[list[Segment]]:
-    """The segments but for those whose bytes are in a cold store that is not known here."""
+    """Read segments, except those in a cold store that is not configured here."""
     try:
         return (yield from fetch_segments(found.thread, tuple(spans)))
     except ThreadArchivedError:
         if not found.away:
-            found.add(Kind.AWAY, "some of its values are in the cold store, and were not checked")
+            found.add(Kind.AWAY, "some of its values are in the cold store and were not checked")
     segments = yield from fetch(ReadSegments(found.thread, tuple(spans), stub=True))
     found.away |= {segment_key(s): s.span for s in segments if s.data.startswith(STUB)}
     return [s for s in segments if segment_key(s) not in found.away]
@@ -317,10 +315,10 @@ def _sort(found: Examined, segment: Segment) -> None:
 
 
 def _find_overlaps(found: Examined) -> None:
-    """Find segments for the same positions: which one is right is unknown."""
+    """Report segments for the same positions: any of them may be wrong."""
     for one, other in pairwise([found.segments[key] for key in sorted(found.segments)]):
         if one.log == other.log and other.start < one.stop:
-            found.add(Kind.SEGMENT, f"{_name(other)} overlaps the one before")
+            found.add(Kind.SEGMENT, f"{_name(other)} overlaps the previous one")
             for segment in (one, other):
                 found.damaged[segment_key(segment)] = segment
     for key in found.damaged.keys() & found.segments.keys():
@@ -331,7 +329,7 @@ def _find_overlaps(found: Examined) -> None:
 
 
 def _with_keyframes(rows: ThreadRows, found: Examined) -> list[StoredCheckpoint]:
-    """The checkpoints with their keyframes, which a read of unreadable rows leaves out."""
+    """Attach keyframes to checkpoints: a store may leave them out when it reads with `skip`."""
     logs: dict[int, list[Segment]] = {}
     for segment in (*found.segments.values(), *filter(None, found.damaged.values())):
         logs.setdefault(segment.log, []).append(segment)
@@ -344,40 +342,33 @@ def _with_keyframes(rows: ThreadRows, found: Examined) -> list[StoredCheckpoint]
 
 
 def _readable(found: Examined, checkpoints: Iterable[StoredCheckpoint]) -> Lineage:
-    """The checkpoints whose manifest can be read, with the writes that can."""
+    """Select the checkpoints with a readable manifest, with their readable writes."""
     lineage = Lineage(checkpoints)
     for key, stored in list(lineage.stored.items()):
         try:
             lineage.manifest(key)
         except CodecError as exc:
             found.broken.add(key)
-            _add_manifest(found, stored, exc)
+            found.add(_kind_of(exc, stored.row), exc.message, key)
             del lineage.stored[key]
             continue
-        sound = tuple([row for row in stored.writes if not _write_problem(row)])
+        sound = tuple([row for row in stored.writes if not _writes(row)[1]])
         lineage.stored[key] = stored._replace(writes=sound)
     return lineage
 
 
-def _add_manifest(found: Examined, stored: StoredCheckpoint, error: CodecError) -> None:
-    row, key = stored.row, checkpoint_key(stored)
+def _kind_of(error: CodecError, row: CheckpointRow) -> Kind:
+    """Tell a damaged row from one whose keyframe is the problem."""
     try:
         manifest_of(row)
     except CorruptionError:
-        found.add(Kind.CHECKPOINT, error.message, key)
-        with suppress(ValueError, RecursionError):
-            if isinstance(json.loads(row.metadata), dict):
-                return
-        found.add(Kind.METADATA, "its metadata is no JSON", key)
-    else:
-        kind = Kind.KEYFRAME if isinstance(error, CorruptionError) else Kind.UNKNOWN
-        found.add(kind, error.message, key)
+        return Kind.CHECKPOINT
+    return Kind.KEYFRAME if isinstance(error, CorruptionError) else Kind.UNKNOWN
 
 
 def _look_at_values(found: Examined, key: CheckpointKey, elements: Elements) -> None:
     for channel, entry in found.lineage.manifest(key)[0].entries.items():
-        problem = _problem(found, entry.ref, elements) if entry.ref is not None else ""
-        if problem:
+        if entry.ref is not None and (problem := _problem(found, entry.ref, elements)):
             found.add(Kind.VALUE, problem, key, channel)
             found.lost.setdefault(key, set()).add(channel)
             found.broken.add(key)
@@ -387,27 +378,26 @@ def _look_at_writes(found: Examined, elements: Elements) -> None:
     rows = [row for stored in found.rows.checkpoints for row in stored.writes]
     for row in (*rows, *found.rows.orphans):
         key, task = (row.ns, row.checkpoint_id), f"of task {row.task_id!r}"
-        problem = _write_problem(row)
+        writes, problem = _writes(row)
         if problem:
             found.add(Kind.WRITE, f"writes {task}: {problem}", key)
             found.broken_writes.add(write_key(row))
-        for write in unpack_writes(row) if not problem else ():
-            problem = _problem(found, write.ref, elements)
-            if problem:
+        for write in writes:
+            if problem := _problem(found, write.ref, elements):
                 found.add(Kind.WRITE, f"write {task}: {problem}", key, write.channel)
                 found.broken_writes.add(write_key(row))
 
 
-def _write_problem(row: WriteRow) -> str:
+def _writes(row: WriteRow) -> tuple[Sequence[Write], str]:
+    """Unpack a row of pending writes, or say why that fails."""
     try:
-        unpack_writes(row)
+        return unpack_writes(row), ""
     except ThreadkeepError as exc:
-        return exc.message
-    return ""
+        return (), exc.message
 
 
 def _problem(found: Examined, ref: Ref, elements: Elements) -> str:
-    """Why the value cannot be read; empty where it can, or where that is unknown."""
+    """Say why a value cannot be read; empty if it can, or if its elements are away."""
     missing = elements.missing(ref.needs)
     if missing:
         away = by_log(found.away.values())
@@ -426,7 +416,7 @@ def _problem(found: Examined, ref: Ref, elements: Elements) -> str:
 def _look_at_deltas(
     engine: Engine, found: Examined, whole: Sequence[StoredCheckpoint]
 ) -> Operation[None]:
-    """Find the DeltaChannels that are rebuilt through something broken."""
+    """Find DeltaChannels that are rebuilt through something broken."""
     lineage, elements = found.lineage, Elements(NO_CODEC, found.segments.values())
     found.rebuilt = yield from searches(engine, found.thread, lineage, lineage.stored, elements)
     stored = {checkpoint_key(one): one for one in whole}
@@ -434,7 +424,7 @@ def _look_at_deltas(
     for key, channel in found.rebuilt:
         cause = _broken_above(found, stored, (key, channel), causes)
         if cause is not None:
-            problem = f"it is rebuilt through checkpoint {cause[1]!r}, of which something is broken"
+            problem = f"it is rebuilt through checkpoint {cause[1]!r}, which is damaged"
             found.add(Kind.DELTA, problem, key, channel)
             found.broken.add(key)
 
@@ -445,17 +435,26 @@ def _broken_above(
     search: Search,
     known: dict[Search, CheckpointKey | None],
 ) -> CheckpointKey | None:
-    """The nearest ancestor that the channel is rebuilt through and that lacks it."""
+    """Find the nearest ancestor that lacks a value or a write that the channel is rebuilt from."""
     (at, channel), passed = search, []
     while (at, channel) not in known:
         passed.append(at)
-        known[at, channel] = None  # (a checkpoint may be its own ancestor)
+        known[at, channel] = None  # (damaged rows may form a circle)
         parent = stored[at].row.parent
         above = (at[0], parent) if parent is not None else None
         if above is None or (above not in stored and not found.hides("checkpoints")):
             break
-        is_lost = above not in found.lineage.stored or channel in found.lost.get(above, ())
-        if is_lost or _lacks_writes(found, stored[above], stored[at]):
+        is_lost = (
+            above not in found.lineage.stored
+            or channel in found.lost.get(above, ())
+            or found.hides("writes")
+            or any(
+                counts_for(write, stored[at].row)
+                for write in stored[above].writes
+                if write_key(write) in found.broken_writes
+            )
+        )
+        if is_lost:
             known[at, channel] = above
             break
         if found.lineage.value(above, channel) is not None:
@@ -466,35 +465,30 @@ def _broken_above(
     return cause
 
 
-def _lacks_writes(found: Examined, above: StoredCheckpoint, below: StoredCheckpoint) -> bool:
-    """Return True if writes on the one that led to the other are broken."""
-    return found.hides("writes") or any(
-        counts_for(row, below.row) for row in above.writes if write_key(row) in found.broken_writes
-    )
-
-
 def _registry_problem(rows: ThreadRows, entry: ThreadEntry | None) -> str:
-    """Return how the entry of a sound thread differs from its rows; empty if it does not.
+    """Say how the entry of a sound thread differs from its rows; empty if it does not.
 
-    Sizes of forks, and of threads that share segments, are not compared: what is shared counts for
-    one of them.
+    Sizes of forks and of threads that share segments are not compared: a shared segment counts
+    for only one thread.
     """
     if not rows.checkpoints:
-        return "its rows are archived, and its state is another" if says_active(entry) else ""
+        return (
+            "its rows are archived, but its state is not 'archived'" if says_active(entry) else ""
+        )
     if entry is None or not entry.state:
-        return "the registry does not know it"
+        return "it is not in the registry"
     size = thread_summary.of_thread(rows).size
     waits_at = thread_summary.waits_at(rows.checkpoints, rows.orphans)
     if not thread_summary.fits(entry, waits_at):
         at = f"an interrupt waits at {waits_at!r}" if waits_at else "nothing waits"
-        return f"the registry has it as {entry.state!r}, and {at}"
+        return f"its state in the registry is {entry.state!r}, but {at}"
     if not rows.family and entry.origin is None and entry.size != size:
-        return f"the registry counts {entry.size} bytes, its rows are {size}"
+        return f"its size in the registry is {entry.size} bytes, but its rows hold {size}"
     return ""
 
 
 def lost_records(rows: ThreadRows, lineage: Lineage) -> Iterator[tuple[CheckpointKey, str]]:
-    """Yield the readable checkpoints whose archived messages are missing, and the problems."""
+    """Find checkpoints whose archived messages of layered memory are missing."""
     there = {stored.row.id for stored in rows.checkpoints if stored.row.ns == LAYERS_NS}
     for (ns, id), stored in lineage.stored.items():
         row = stored.row
@@ -505,4 +499,4 @@ def lost_records(rows: ThreadRows, lineage: Lineage) -> Iterator[tuple[Checkpoin
         else:
             continue
         if record and record not in there:
-            yield (ns, id), f"archived messages are missing: there is no record {record}"
+            yield (ns, id), f"archived messages are missing: record {record} does not exist"

@@ -1,9 +1,8 @@
-"""Quarantine files (`.tkq`): what a repair took out of threads, byte by byte.
+"""Quarantine files (`.tkq`): the rows that a repair removed, byte by byte.
 
-The form is a bundle's. Each record is a thread with only the rows and segments that were taken out
-(and sound segments that these refer to). Its `more` has `findings`, an array of `[kind, problem,
-namespace, checkpoint, channel]`, and `unreadable`, an array of `[table, key, problem, data]`. A
-file that exists is never overwritten.
+The format is that of a bundle. Each record is a thread with the removed rows and segments, and the
+sound segments that they refer to. Its `more` has `findings`, an array of `[kind, problem,
+namespace, checkpoint, channel]`, and `unreadable`, an array of `[table, key, problem, data]`.
 """
 
 from __future__ import annotations
@@ -32,18 +31,21 @@ QUARANTINE = Form(
     b"\x89TKQ\r\n\x1a\n",
     BUNDLE.names | {_FINDINGS, _UNREADABLE},
     "quarantine file",
-    "The repair that wrote it was interrupted, or the file was damaged since: the threads before"
-    " this place are whole. What is not in it was not taken out of the store.",
+    "The repair was interrupted, or the file was damaged later. The threads before this place are"
+    " complete. Rows that are not in the file were not removed from the store.",
     UNLIMITED,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """The rows and segments that go out of a thread, with their bytes as they are.
+    """Rows and segments removed from a thread, with their bytes as stored.
 
-    `whole` holds the checkpoints and writes that go, the damaged segments, and a copy of the
-    sound ones that they refer to. `unreadable` are rows that the store cannot make sense of.
+    Args:
+        whole: the removed checkpoints, writes and damaged segments, and copies of the sound
+            segments that they refer to.
+        findings: why they were removed.
+        unreadable: removed rows that the store cannot read.
     """
 
     whole: WholeThread
@@ -52,7 +54,7 @@ class Removed:
 
 
 class QuarantineFile:
-    """Writer of a quarantine file, which is made once something is added."""
+    """Writer of a quarantine file. The first `add` creates the file; none is overwritten."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -60,9 +62,8 @@ class QuarantineFile:
         if path.exists() or path.is_symlink():
             raise _exists(path)
         if not path.absolute().parent.is_dir():
-            raise OpenError(
-                f"There is no folder {path.absolute().parent}.", hint="Create it first."
-            )
+            text = f"There is no folder {path.absolute().parent}."
+            raise OpenError(text, hint="Create it first.")
 
     @property
     def is_used(self) -> bool:
@@ -70,7 +71,7 @@ class QuarantineFile:
         return self._opened is not None
 
     def add(self, removed: Removed) -> None:
-        """Write the rows and segments that go out of a thread; durable on return."""
+        """Write the rows and segments removed from a thread; durable on return."""
         with file_errors(self.path):
             if self._opened is None:
                 self._opened = self._create()
@@ -79,7 +80,7 @@ class QuarantineFile:
             _flush(file)
 
     def end(self) -> None:
-        """Write the end: the file is complete."""
+        """Write the mark of a complete file."""
         if self._opened is not None:
             writer, file = self._opened
             with file_errors(self.path):
@@ -93,7 +94,7 @@ class QuarantineFile:
 
     def _create(self) -> tuple[BundleWriter, BinaryIO]:
         try:
-            # (of its owner only: it holds what the store does)
+            # (readable by its owner only: it holds conversations)
             number = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         except FileExistsError as error:
             raise _exists(self.path) from error
@@ -103,7 +104,7 @@ class QuarantineFile:
 
 
 def _exists(path: Path) -> OpenError:
-    return OpenError(f"{path} exists already: it is left as it is.", hint="Use another file.")
+    return OpenError(f"{path} exists already, and was not changed.", hint="Use another file.")
 
 
 def _flush(file: BinaryIO) -> None:
@@ -128,8 +129,9 @@ def read_quarantine(file: str | os.PathLike[str]) -> Iterator[Removed]:
 
     Raises:
         OpenError: it cannot be opened.
-        NotOursError, NewerFormatError: it is no quarantine file, or of a newer release.
-        CorruptionError: from here on it is damaged or was never written.
+        NotOursError: it is not a quarantine file.
+        NewerFormatError: a newer release wrote it.
+        CorruptionError: the rest is damaged or was never written.
     """
     path = Path(file)
     with file_errors(path), path.open("rb") as opened:

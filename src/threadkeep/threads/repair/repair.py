@@ -1,7 +1,7 @@
-"""Repair: what is broken is taken out of threads, so that the rest of them loads.
+"""Repair threads: remove damaged rows, so that the rest of the thread loads.
 
-What goes out of a thread is in the quarantine file, on the disk, before it goes. What is sound
-stays as it is. One thread that cannot be repaired never keeps the others from it.
+Everything removed is written to the quarantine file and synced to disk first. Sound rows are not
+changed. A thread that cannot be repaired does not stop the repair of the others.
 """
 
 from __future__ import annotations
@@ -71,27 +71,25 @@ from threadkeep.threads.repair.quarantine import QuarantineFile, Removed
 from threadkeep.threads.transfer.whole_thread import WholeThread
 
 HINTS = {
-    Kind.STORE: "Damage of the store's own files or tables is not repaired by this: restore a"
-    " backup, or (SQLite) rebuild the file with `sqlite3 FILE .recover`.",
-    Kind.UNREADABLE: "The store cannot read these rows at all: look at its own log, and restore a"
-    " backup.",
-    Kind.UNKNOWN: "Read it with the release, or the key, that it was written with: it is left as it"
-    " is.",
+    Kind.STORE: "Repair does not mend the store's own files or tables: restore a backup, or"
+    " (SQLite) rebuild the file with `sqlite3 FILE .recover`.",
+    Kind.UNREADABLE: "The store cannot read these rows at all: see its log, and restore a backup.",
+    Kind.UNKNOWN: "This thread is not changed: read it with the release or the key that it was"
+    " written with.",
     Kind.AWAY: WITH_COLD,
-    Kind.SEGMENT: "A thread that shares it is broken too: name both, or none.",
+    Kind.SEGMENT: "Another thread shares this segment and is damaged too: repair both, or all.",
 }
 """Advice for a finding that is left, by its kind."""
 
-
-_ELSEWHERE = (
-    "values are missing, no segment is damaged, and all of it stays: the number of its heap may be"
-    " wrong; restore a backup, or delete the thread if nobody needs it"
+_WRONG_HEAP = (
+    "values are missing, but no segment is damaged: the thread's heap number may be wrong, so"
+    " nothing is removed; restore a backup, or delete the thread if you don't need it"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class NewHead:
-    """A namespace whose newest checkpoint was broken: its id, and the newest sound one."""
+    """A namespace whose newest checkpoint was damaged: its id, and that of the newest sound one."""
 
     namespace: str
     before: str
@@ -100,10 +98,14 @@ class NewHead:
 
 @dataclass(frozen=True, slots=True)
 class RepairedThread:
-    """The result for one thread: what was wrong, and what was taken out of it.
+    """What was wrong with a thread, and what was removed from it.
 
-    `checkpoints` are (namespace, id) of those that were taken out; `writes`, `segments` and
-    `unreadable` count rows. `heads` are the namespaces whose newest checkpoint was one of them.
+    Args:
+        thread: its id.
+        findings: what `check` finds.
+        checkpoints: namespace and id of each checkpoint removed.
+        writes, segments, unreadable: number of rows removed.
+        heads: namespaces whose newest checkpoint was removed.
     """
 
     thread: str
@@ -117,10 +119,13 @@ class RepairedThread:
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """The result of a repair: how many threads were examined, and those that were repaired.
+    """Result of a repair, or of a dry run.
 
-    `unrepaired` findings stay, each with the reason. `file` holds what was taken out; None where
-    nothing was.
+    Args:
+        threads: number of threads checked.
+        repaired: threads that were repaired.
+        unrepaired: findings that are left, each with the reason.
+        file: the quarantine file; None if nothing was removed.
     """
 
     threads: int
@@ -130,14 +135,14 @@ class RepairReport:
 
     @property
     def ok(self) -> bool:
-        """True if nothing is broken any more."""
+        """True if no damage is left."""
         return not self.unrepaired
 
 
 class Repair(NamedTuple):
-    """The change that repairs a thread; None where nothing can be done.
+    """The change that repairs a thread; `batch` is None if it cannot be repaired.
 
-    `removed` is None where nothing goes: then only the registry's entry is put right.
+    `removed` is None if only the registry's entry is corrected.
     """
 
     report: RepairedThread
@@ -163,7 +168,7 @@ def repair(
     if file is None and not dry_run:
         raise InvalidArgumentError(
             "A quarantine file is needed.",
-            hint='Use file="quarantine.tkq", or dry_run=True to see what would be done.',
+            hint='Use file="quarantine.tkq", or dry_run=True for a report only.',
         )
     names, unlisted = yield from on(beneath, threads_to_check())
     for name in named or ():
@@ -193,7 +198,7 @@ def _repair_all(
     quarantine: QuarantineFile | None,
     progress: Progress | None,
 ) -> Workflow[tuple[list[RepairedThread], list[Finding]]]:
-    """Repair each thread; return the results, and the findings that stay."""
+    """Repair each thread; return the results, and the findings that are left."""
     done, unrepaired, again = list[RepairedThread](), list[Finding](), list[str]()
     for number, thread in enumerate(names, 1):
         found = yield from _repair(store, engine, thread, quarantine)
@@ -203,7 +208,7 @@ def _repair_all(
             done.append(found.report)
         if progress is not None:
             progress("threads repaired", number, len(names))
-    for thread in again:  # (what it shares with others may have been repaired since)
+    for thread in again:  # (threads that share its segments may have been repaired since)
         found = yield from _repair(store, engine, thread, quarantine)
         unrepaired += found.unrepaired if found is not None else ()
     return done, unrepaired
@@ -230,7 +235,7 @@ def carry_out(engine: Engine, batch: Batch) -> Operation[None]:
 
 
 def plan(engine: Engine, thread: str) -> Operation[Repair | None]:
-    """Return what would repair a thread as it is now; None where nothing is wrong with it."""
+    """Plan the repair of a thread as it is now; None if there is nothing to repair."""
     try:
         snapshot = yield from read_snapshot(thread, skip=True)
     except UNREADABLE as exc:
@@ -243,21 +248,22 @@ def plan(engine: Engine, thread: str) -> Operation[Repair | None]:
         return None
     is_away = Kind.AWAY in kinds and not kinds <= NOTES
     if Kind.UNKNOWN in kinds or is_away or lost_archive(snapshot.entry):
-        # A newer release, a key or a cold store may be able to read something. Whoever finds the
-        # archive of a thread needs the entry as it is.
+        # Another release, a key or the cold store may read it. A lost archive is found with the
+        # entry as it is.
         return Repair(report, unrepaired=report.findings)
-    if _is_elsewhere(found):
-        left = Finding(_ELSEWHERE, thread, kind=Kind.VALUE)
+    if _has_wrong_heap(found):
+        left = Finding(_WRONG_HEAP, thread, kind=Kind.VALUE)
         return Repair(report, unrepaired=(left,))
     if kinds <= NOTES:
         return Repair(report, _registering(engine, snapshot))
     return _removing(engine, found, snapshot, report)
 
 
-def _is_elsewhere(found: Examined) -> bool:
-    """Return True if values are missing and no segment is damaged.
+def _has_wrong_heap(found: Examined) -> bool:
+    """Return True if values are missing, no segment is damaged, and the heap may be the cause.
 
-    Then the number of a fork's heap may be wrong, or that of a thread without any segment.
+    That is so for a fork, whose entry names the heap of its origin, and for a thread without
+    any segment.
     """
     is_fork = found.entry is not None and found.entry.origin is not None
     is_missing = any(one.kind in (Kind.KEYFRAME, Kind.VALUE) for one in found.findings)
@@ -265,11 +271,11 @@ def _is_elsewhere(found: Examined) -> bool:
 
 
 def _registering(engine: Engine, snapshot: ThreadSnapshot) -> Batch:
-    """The change that puts the entry of a sound thread right."""
+    """Build the change that corrects the registry's entry of a sound thread."""
     rows, entry, now, new = snapshot.rows, snapshot.entry, engine.now(), None
     touch = thread_summary.of_thread(rows)
     if rows.family or (entry is not None and entry.origin is not None):
-        touch = touch._replace(size=0, whole=False)  # (what is shared counts for one of them)
+        touch = touch._replace(size=0, whole=False)  # (a shared segment counts for only one)
     if entry is None or entry.state in ("", ThreadStatus.DELETED):
         new = thread_summary.entry_of(snapshot.thread, rows.checkpoints, rows.orphans, now)
     elif not rows.checkpoints:
@@ -284,10 +290,10 @@ def _registering(engine: Engine, snapshot: ThreadSnapshot) -> Batch:
 def _removing(
     engine: Engine, found: Examined, snapshot: ThreadSnapshot, report: RepairedThread
 ) -> Repair:
-    """The change that removes what is broken.
+    """Build the change that removes everything damaged.
 
-    Broken checkpoints that a sound one's DeltaChannel is rebuilt through stay, hidden and without
-    the values that are lost.
+    A damaged checkpoint that a sound one's DeltaChannel is rebuilt through stays: hidden, and
+    without its unreadable values.
     """
     rows = found.rows
     sound = [search for search in found.rebuilt if search[0] not in found.broken]
@@ -337,19 +343,23 @@ def _new_entry(
     orphans: Sequence[WriteRow],
     now: int,
 ) -> ThreadEntry:
-    """The entry of a thread whose own row is damaged: of its rows, and what is sound of the old."""
+    """Build the entry of a thread whose own row is damaged, from its rows and the sound fields."""
     new, old = thread_summary.entry_of(snapshot.thread, stay, orphans, now), snapshot.entry
     if old is None:
         return new
     if not stay:
-        new = new._replace(state=old.state or _state_without_rows(old))
+        state = ThreadStatus.DELETED if old.deleted_at else ThreadStatus.CREATED
+        if find_record(old.labels, ARCHIVE_RECORD) is not None:
+            state = ThreadStatus.ARCHIVED
+        new = new._replace(state=old.state or state)
     pinned = old.pinned
-    if is_archived(new):  # (its rows, which tell where it waits, are in the cold store)
+    if is_archived(new):  # (its rows, which tell if an interrupt waits, are in the cold store)
         new = new._replace(waits_at=old.waits_at)
-        pinned = pinned or old.hides("waits_at")  # rather kept than deleted
+        pinned = pinned or old.hides("waits_at")  # so that no policy deletes it
+    created_at, updated_at = old.created_at, old.updated_at
     return new._replace(
-        created_at=old.created_at if _is_known(old.created_at) else new.created_at,
-        updated_at=old.updated_at if _is_known(old.updated_at) else new.updated_at,
+        created_at=created_at if created_at and is_time(created_at) else new.created_at,
+        updated_at=updated_at if updated_at and is_time(updated_at) else new.updated_at,
         labels=old.labels or new.labels,
         pinned=pinned,
         ttl=old.ttl,
@@ -357,18 +367,8 @@ def _new_entry(
     )
 
 
-def _is_known(time: int) -> bool:
-    return time != 0 and is_time(time)
-
-
-def _state_without_rows(entry: ThreadEntry) -> ThreadStatus:
-    if find_record(entry.labels, ARCHIVE_RECORD) is not None:
-        return ThreadStatus.ARCHIVED
-    return ThreadStatus.DELETED if entry.deleted_at else ThreadStatus.CREATED
-
-
 def _without_lost(found: Examined, key: CheckpointKey) -> CheckpointRow:
-    """The checkpoint's row, hidden, and without the values that cannot be read."""
+    """Rewrite a checkpoint's row: hidden, and without its unreadable values."""
     row, lost = found.lineage.stored[key].row, found.lost.get(key, set())
     read, keyframe = found.lineage.manifest(key)
     entries = {
@@ -382,7 +382,7 @@ def _without_lost(found: Examined, key: CheckpointKey) -> CheckpointRow:
 def _sound_checkpoints(
     found: Examined, stripped: Mapping[CheckpointKey, CheckpointRow]
 ) -> list[StoredCheckpoint]:
-    """The checkpoints that stay, as they will be."""
+    """List the checkpoints that stay, as they will be stored."""
     stay = []
     for stored in found.rows.checkpoints:
         key = checkpoint_key(stored)
@@ -399,23 +399,24 @@ def _used(
     orphans: Sequence[WriteRow],
     others: Sequence[ThreadRows],
 ) -> dict[int, list[Span]]:
-    """All positions that sound rows refer to, and of other threads all rows."""
+    """Collect the positions that the remaining rows and all rows of other threads refer to."""
     known = found.lineage.stored  # with the keyframes that they were examined with
     lineage = Lineage([s._replace(keyframe=known[checkpoint_key(s)].keyframe) for s in stay])
     spans = list(spans_of(lineage, lineage.stored, orphans))
     for rows in others:
-        spans += _readable_spans(rows)
+        spans += _readable_spans(Lineage(rows.checkpoints), _writes(rows))
     return by_log(spans)
 
 
 def _still_used(found: Examined, snapshot: ThreadSnapshot, key: SegmentKey) -> Finding:
     why = "sound rows refer to it"
     for name, rows in zip(found.rows.family, snapshot.others, strict=True):
-        if touches(by_log(_readable_spans(rows)), _span(key)):
-            why = f"thread {name!r} needs it too: repair that one, then this one again"
+        spans = _readable_spans(Lineage(rows.checkpoints), _writes(rows))
+        if touches(by_log(spans), _span(key)):
+            why = f"thread {name!r} needs it too: repair that thread, then this one again"
             break
     log, start, _ = key
-    problem = f"segment {start} of log {log} is damaged, and stays: {why}"
+    problem = f"segment {start} of log {log} is damaged but not removed: {why}"
     return Finding(problem, found.thread, kind=Kind.SEGMENT)
 
 
@@ -425,17 +426,13 @@ def _removed(
     stay: set[WriteKey],
     orphans: Sequence[WriteRow],
 ) -> Removed:
-    """The rows that go, those of stripped checkpoints too, and segments that they refer to."""
-    rows, stay = found.rows, stay | set(map(write_key, orphans))
-    checkpoints = [s.row for s in rows.checkpoints if checkpoint_key(s) in found.broken]
-    writes = [row for s in rows.checkpoints for row in s.writes] + list(rows.orphans)
-    writes = [row for row in writes if write_key(row) not in stay]
-    spans = [span for row in writes for span in _readable_write(row)]
-    for row in checkpoints:
-        spans.append(Span(row.key_log, row.key_pos, row.key_pos + 1))
-        if (row.ns, row.id) in found.lineage.stored:
-            spans += found.lineage.manifest((row.ns, row.id))[0].needs()
-    needs = by_log(spans)
+    """Collect the rows to remove or rewrite, with all segments that they refer to."""
+    rows, known = found.rows, found.lineage.stored
+    stay = stay | set(map(write_key, orphans))
+    writes = [row for row in _writes(rows) if write_key(row) not in stay]
+    checkpoints = [s for s in rows.checkpoints if checkpoint_key(s) in found.broken]
+    lineage = Lineage([known.get(checkpoint_key(s), s) for s in checkpoints])
+    needs = by_log(_readable_spans(lineage, writes))
     segments = {key: s for key, s in found.segments.items() if touches(needs, s.span)}
     segments |= {
         key: segment
@@ -446,7 +443,7 @@ def _removed(
         found.thread,
         rows.deleted_at,
         tuple([segments[key] for key in sorted(segments)]),
-        tuple(checkpoints),
+        tuple([stored.row for stored in checkpoints]),
         tuple(writes),
         entry=found.entry,
     )
@@ -458,29 +455,23 @@ def _span(key: SegmentKey) -> Span:
     return Span(log, start, start + count)
 
 
-def _readable_spans(rows: ThreadRows) -> Iterator[Span]:
-    """The spans that a thread's rows refer to, as far as they can be read."""
-    lineage = Lineage(rows.checkpoints)
+def _writes(rows: ThreadRows) -> list[WriteRow]:
+    return [*rows.orphans, *[row for s in rows.checkpoints for row in s.writes]]
+
+
+def _readable_spans(lineage: Lineage, writes: Iterable[WriteRow]) -> Iterator[Span]:
+    """Iterate over the spans that rows refer to, as far as the rows are readable."""
     for key, stored in lineage.stored.items():
-        row = stored.row
-        yield Span(row.key_log, row.key_pos, row.key_pos + 1)
+        yield Span(stored.row.key_log, stored.row.key_pos, stored.row.key_pos + 1)
         with suppress(CodecError):
             yield from lineage.manifest(key)[0].needs()
-        for write in stored.writes:
-            yield from _readable_write(write)
-    for write in rows.orphans:
-        yield from _readable_write(write)
-
-
-def _readable_write(row: WriteRow) -> list[Span]:
-    try:
-        return write_spans(row)
-    except CodecError:
-        return []
+    for row in writes:
+        with suppress(CodecError):
+            yield from write_spans(row)
 
 
 def _new_heads(rows: ThreadRows, stay: Iterable[StoredCheckpoint]) -> Iterator[NewHead]:
-    """The namespaces whose head goes."""
+    """Find the namespaces whose newest checkpoint is removed."""
     after = heads(stay)
     for ns, head in heads(rows.checkpoints).items():
         if after.get(ns) != head:
