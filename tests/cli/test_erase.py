@@ -91,8 +91,8 @@ def test_json_is_the_report(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ("erase", 2, "not named"),
-        ("erase alpha --metadata a=1 --yes", 2, "named twice"),
+        ("erase", 2, "in one way"),
+        ("erase alpha --metadata a=1 --yes", 2, "in one way"),
         ("erase --metadata user_id --yes", 2, "KEY=VALUE"),
         ("erase absent --yes", 1, "no such thread"),
         ("erase alpha", 2, "cannot ask for confirmation"),

@@ -236,7 +236,7 @@ async def test_a_delta_tells_its_writes(look: Any) -> None:
     assert [(c.kind, c.after_at[0], c.after) for c in log.changes] == [
         ("added", "writes", write) for write in after[len(before) :]
     ]
-    assert "kept as a delta" in diff.as_text()
+    assert "a delta channel" in diff.as_text()
 
 
 async def test_the_same_writes_are_no_difference(look: Any) -> None:

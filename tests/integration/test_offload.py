@@ -511,7 +511,7 @@ def test_an_object_that_is_missing_for_a_moment(ours: Any, cold: Path) -> None:
     sound = file.read_bytes()
     file.unlink()
     for _ in range(2):
-        with pytest.raises(CorruptionError, match="cold store does not have"):
+        with pytest.raises(CorruptionError, match="cold store lacks"):
             ours.threads.offload("t", over=OVER)
         (skipped,) = ours.threads.tier().skipped
         assert skipped.thread == "t"

@@ -175,7 +175,7 @@ def test_merges_of_what_is_no_fork(saver: Any, graph: Any) -> None:
     threads = saver.threads
     with pytest.raises(ThreadNotFoundError):
         threads.merge_fork("nobody", "one")
-    with pytest.raises(InvalidArgumentError, match="no fork"):
+    with pytest.raises(InvalidArgumentError, match="not a fork"):
         threads.merge_fork("one", "one")
     threads.fork("one", new_thread_id="fork")
     with pytest.raises(InvalidArgumentError, match="strategy"):

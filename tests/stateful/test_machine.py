@@ -469,7 +469,7 @@ class Machine(RuleBasedStateMachine):
         saver = self.saver(data)
         cold = driver.run(saver._store.own_cold())
         with suppress(errors.ThreadNotFoundError, errors.StateError):
-            plan = offload.offload(saver._store.beneath(), cold, saver._engine, thread, 0)
+            plan = offload.move_out(saver._store.beneath(), cold, saver._engine, thread, 0, None)
             self.offloaded += driver.run(plan).segments
 
     @rule(data=st.data(), thread=THREADS)

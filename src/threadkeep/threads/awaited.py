@@ -232,9 +232,7 @@ class AwaitedThreads:
 
     async def adiff_checkpoints(self, before: ConfigOrPair, after: ConfigOrPair) -> StateDiff:
         """Async variant of `diff_checkpoints`."""
-        return await driver.arun(
-            lazy.checkpoints.diff_places(self._store, self._engine, before, after)
-        )
+        return await driver.arun(lazy.checkpoints.diff(self._store, self._engine, before, after))
 
     async def aversions(
         self,

@@ -1,8 +1,8 @@
-"""Erasing threads: their rows, what is cached of them, and the bytes in the store's files.
+"""Erase threads: their rows, cached copies, and the bytes in the store's files.
 
-Rows go first, then the places that may hold copies of them. Each place is cleared whether or not
-rows were found, so that an erasure that was cut off is completed by repeating it: a thread that
-shares segments is emptied before the last row goes that tells whom it shares them with.
+Rows are removed first, then copies of them in other places. Every place is cleared even if no rows
+were found, so repeating an interrupted erasure completes it. A thread that shares segments is
+emptied before its entry is removed, which names the threads that share them.
 """
 
 from __future__ import annotations
@@ -59,36 +59,36 @@ from threadkeep.errors import (
     invalid,
 )
 from threadkeep.threads.registry import metadata_labels
-from threadkeep.threads.retention.apply import shortened, thinning
+from threadkeep.threads.retention.apply import all_writes, shortened, thinning
 
 if TYPE_CHECKING:
     from threadkeep._stores.cold_store import ColdStore
 
 ALWAYS = (
-    "Files that were written before (backups, bundles, quarantine files): remove them.",
-    "Copies under other names and in other stores (copy_thread, mirror, import): erase them too.",
-    "What other programs and savers remember of a thread until they load it again: restart them.",
-    "The thread's name and the time: a tombstone, so that no late save brings it back.",
+    "Files written earlier (backups, bundles, quarantine files): remove them.",
+    "Copies under other ids and in other stores (copy_thread, mirror, import): erase them too.",
+    "Copies in the memory of other programs, until they load the thread again: restart them.",
+    "The thread's id and the time of the erasure, in a tombstone that refuses late saves.",
 )
 """Remains that no store can erase."""
 
-_VERSIONS = "Former versions of archives, if the cold store keeps such: remove them."
+_VERSIONS = "Earlier versions of archives, if the cold store keeps versions: remove them."
 _ELSEWHERE = (
-    "{} in the cold store belongs to another store, from which this one was copied or moved: erase"
-    " the thread in that store. If that store is gone, remove the folder."
+    "{} in the cold store belongs to another store, of which this one is a copy: erase the thread"
+    " in that store. If that store doesn't exist any more, remove the folder."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ErasedThread:
-    """The result for one thread: what was removed, or would be.
+    """Rows and bytes removed from one thread (in a dry run: to be removed).
 
     Args:
-        thread: its name.
-        checkpoints, writes, segments: rows; writes are of one task each. Of segments that others
-            share, those that went or became shorter.
-        bytes: what these held, as stored.
-        archived_bytes: what its archive held, in the cold store.
+        thread: its id.
+        checkpoints, writes, segments: number of rows; a row of writes holds one task's. Shared
+            segments count if they were removed or shortened.
+        bytes: bytes removed from the store.
+        archived_bytes: size of its archive in the cold store.
     """
 
     thread: str
@@ -101,19 +101,18 @@ class ErasedThread:
 
 @dataclass(frozen=True, slots=True)
 class EraseReport:
-    """The result of an erasure: what was removed where, or would be, and what is left to do.
+    """Result of an erasure, or of a dry run.
 
     Args:
-        threads: what was removed, thread by thread.
-        forks: threads that were forked from an erased one, and theirs, and hold what they took.
-            Empty where they were erased too.
-        shared_with: other threads that hold a part of what an erased one held: its origin, and
-            that one's forks. What it said itself is not among it.
-        cleared: the places in which nothing is left of the threads.
-        remains: what this cannot promise, each with what to do.
-        unfinished: why a thread was not removed or a place not cleared, and what to do before
-            trying again.
-        dry_run: whether nothing was done.
+        threads: removed rows and bytes by thread.
+        forks: direct and indirect forks of the erased threads, which keep their copies. Empty if
+            they were erased too.
+        shared_with: origins of the erased threads, and other forks of these. They hold
+            checkpoints from before the fork, but nothing that the erased thread added.
+        cleared: places that hold nothing of the threads any more.
+        remains: places that threadkeep cannot clear, each with what to do.
+        unfinished: errors, each with what to do before you erase again.
+        dry_run: True if nothing was done.
     """
 
     threads: tuple[ErasedThread, ...]
@@ -153,13 +152,13 @@ def erase(
         validation.flag(flag, value)
     if (thread is None) == (metadata is None):
         raise InvalidArgumentError(
-            "Threads to erase are not named, or named twice.",
-            hint='Use a thread\'s name, or metadata={"user_id": ...}.',
+            "Name the threads to erase in one way.",
+            hint='Use a thread id, or metadata={"user_id": ...}.',
         )
     beneath, progress = store.beneath(), progress or no_progress
     names = yield from on(beneath, _names(thread, metadata))
     found = yield from on(beneath, forks_of(names))
-    # Origins last: as long as they are there, it is known what was forked from them.
+    # Origins come last: an interrupted erasure finds the forks by them.
     all_names = [*reversed(found), *names] if forks else names
     cold = yield from store.own_cold()
     elsewhere = yield from _elsewhere(beneath, cold, all_names)
@@ -174,12 +173,11 @@ def erase(
     report = EraseReport(tuple(done), left, tuple(sorted(shared)), dry_run=dry_run)
     if dry_run:
         return replace(report, unfinished=_lines(failures))
-    # (Where no rows were found, this may complete an erasure of other threads.)
+    # (Without rows this may complete an interrupted erasure, so all caches are cleared.)
     is_new = any(one.checkpoints or one.writes or one.segments for one in done)
     places = (
         _clear_caches(store, sorted({*names, *found, *shared}) if is_new else (None,)),
         _clear_archives(cold, all_names, elsewhere.values()),
-        # (no layer in front holds anything that files are made of)
         on(store, store.scrub(rewrite=rewrite)),
     )
     return (yield from _clear(places, report, failures, progress))
@@ -198,14 +196,14 @@ def _erase_each(
     *,
     dry_run: bool,
 ) -> Workflow[tuple[list[ErasedThread], list[ThreadkeepError]]]:
-    """Remove each thread; raise only where none could be removed."""
+    """Remove each thread; raise only if none could be removed."""
     done, failures = list[ErasedThread](), list[ThreadkeepError]()
     rehearsal = _Rehearsal(set(), {}) if dry_run else None
     for number, name in enumerate(names, 1):
         try:
             gone = yield from on(store, _erase_thread(engine, name, rehearsal))
             done.append(replace(gone, archived_bytes=0) if name in elsewhere else gone)
-        except (ConflictError, CorruptionError) as error:  # (of this thread alone)
+        except (ConflictError, CorruptionError) as error:
             failures.append(error)
         progress("threads erased", number, len(names))
     if failures and not done:
@@ -216,11 +214,11 @@ def _erase_each(
 def _names(thread: str | None, metadata: Mapping[str, Any] | None) -> Operation[list[str]]:
     if thread is None:
         if not metadata or not isinstance(metadata, Mapping):
-            raise invalid("metadata", metadata, 'Name the threads: {"user_id": "u1"}.')
+            raise invalid("metadata", metadata, 'Use a dict such as {"user_id": "u1"}.')
         return (yield from registration.all_names(ThreadQuery(labels=metadata_labels(metadata))))
     name = validation.thread_id(thread)
     entry, rows = yield from _look_at(name)
-    # (a tombstone is enough, and so are rows without an entry)
+    # (a tombstone or rows without an entry may be left of an interrupted erasure)
     if entry is None and not (rows.generation or rows.deleted_at) and not _holds_rows(rows):
         raise ThreadNotFoundError(hint="Nothing was erased.", thread=name)
     return [name]
@@ -229,12 +227,12 @@ def _names(thread: str | None, metadata: Mapping[str, Any] | None) -> Operation[
 def _elsewhere(
     store: Runner, cold: ColdStore | None, names: Sequence[str]
 ) -> Workflow[dict[str, str]]:
-    """The folders of another store that entries of threads name, by thread."""
+    """Find archive folders that belong to another store, by thread."""
     found: dict[str, str] = {}
     for name in names:
         archive = archive_of((yield from on(store, registration.read(name))))
         if archive is not None and cold is None:
-            hint = "Open the store with cold=, the URL of the cold store. Nothing was erased."
+            hint = "Nothing was erased. Open the store with cold=, the URL of the cold store."
             raise ThreadArchivedError(hint=hint, thread=name)
         if archive and cold and not archive.folder.startswith(cold.home(name)):
             found[name] = archive.folder
@@ -243,20 +241,20 @@ def _elsewhere(
 
 # -- places that may hold copies -------------------------------------------------------
 
-# Each is idempotent, and finds what is a thread's by its name, as its rows are gone by then.
+# Clearing a place is idempotent and takes only thread ids, as the rows are removed by then.
 
 
 def _clear_caches(store: LayeredStore, threads: Iterable[str | None]) -> Workflow[ScrubReport]:
     for name in threads:
         yield from on(store, store.clear_cache(name))
-    here = ScrubReport(("what this program remembered, and its cache",))
+    here = ScrubReport(("this program's memory and cache",))
     return here + (yield from on(store, store.scrub_hot()))
 
 
 def _clear_archives(
     cold: ColdStore | None, threads: Iterable[str], elsewhere: Iterable[str]
 ) -> Workflow[ScrubReport]:
-    """Remove what this store has put into the cold store, whichever process left it there."""
+    """Remove all objects of the threads that processes of this store wrote to the cold store."""
     if cold is None:
         return ScrubReport()
     for name in threads:
@@ -271,7 +269,7 @@ def _clear(
     failures: list[ThreadkeepError],
     progress: Progress,
 ) -> Workflow[EraseReport]:
-    """Clear all places; return the full report, or raise where anything has failed."""
+    """Clear all places; return the full report, or raise if anything has failed."""
     found = ScrubReport(("rows, entries and labels",))
     for number, place in enumerate(places):
         progress("places cleared", number, len(places))
@@ -284,8 +282,8 @@ def _clear(
     report = replace(report, cleared=found.cleared, remains=remains, unfinished=unfinished)
     if failures:
         raise UnfinishedErasureError(
-            f"Not every byte of the threads is gone yet: {'; '.join(unfinished)}",
-            hint="Then erase again, in the same way: what was done is not done twice.",
+            f"The erasure is not complete: {'; '.join(unfinished)}",
+            hint="Then run the same erasure again. It continues where this one stopped.",
             report=report,
         ) from failures[0]
     return report
@@ -295,7 +293,7 @@ def _clear(
 
 
 def forks_of(threads: Sequence[str]) -> Operation[list[str]]:
-    """Return the threads that were forked from these, and from those: each behind its origin."""
+    """List the direct and indirect forks of some threads, each after its origin."""
     found, ahead = list[str](), list(threads)
     for name in ahead:
         forks = yield from registration.all_names(ThreadQuery(origin=name))
@@ -306,9 +304,9 @@ def forks_of(threads: Sequence[str]) -> Operation[list[str]]:
 
 
 def sharing_with(thread: str) -> Operation[set[str]]:
-    """Return the threads that share its segments, and those that it was forked from.
+    """List the threads that share a thread's segments, and those that it was forked from.
 
-    The latter tell it where the store copies what forks have in common.
+    Some stores copy segments for a fork; there only the entry's origin tells.
     """
     entry, rows = yield from _look_at(thread)
     found, seen = set(rows.family), {thread}
@@ -335,9 +333,9 @@ def _holds_rows(rows: ThreadRows) -> bool:
 
 
 class _Rehearsal(NamedTuple):
-    """The threads that would be gone in a dry run, and the bytes that they would have freed.
+    """Threads that a dry run counts as removed, and the bytes counted for each segment.
 
-    These are by a name of the segment's family, and its key.
+    A segment's key here is the first thread of the family that shares it, and its own key.
     """
 
     threads: set[str]
@@ -347,9 +345,9 @@ class _Rehearsal(NamedTuple):
 def _erase_thread(
     engine: Engine, thread: str, rehearsal: _Rehearsal | None
 ) -> Operation[ErasedThread]:
-    """Remove a thread, and the parts of shared segments that it alone needs.
+    """Remove a thread, and the parts of shared segments that only it needs.
 
-    One that is a tombstone already stays as it is.
+    A thread of which only the tombstone is left is not changed.
     """
     entry, rows = yield from _look_at(thread)
     gone = _report(thread, rows, {segment_key(s): s.size for s in rows.segments})
@@ -363,7 +361,7 @@ def _erase_thread(
         return gone
     if is_there(entry) or not rows.deleted_at or _holds_rows(rows) or rows.family:
         yield from commit(DropThread(thread, engine.now()))
-    # (Something may have been saved, or forked, between the two.)
+    # (programs may have saved or forked the thread meanwhile)
     left = {*rows.family, *(yield from forks_of([thread]))}
     while left:
         name = min(left)
@@ -374,7 +372,7 @@ def _erase_thread(
 
 
 def _empty(engine: Engine, thread: str, rehearsal: _Rehearsal | None) -> Operation[ErasedThread]:
-    """Remove all of a thread's rows, and what no other thread needs of its segments."""
+    """Remove all rows of a thread, and the elements of its segments that no other needs."""
 
     def build(snapshot: ThreadSnapshot) -> Operation[tuple[Batch | None, ErasedThread]]:
         rows, gone = snapshot.rows, rehearsal.threads if rehearsal is not None else ()
@@ -386,7 +384,7 @@ def _empty(engine: Engine, thread: str, rehearsal: _Rehearsal | None) -> Operati
             rows.generation,
             fences=snapshot.fences,
             drop_checkpoints=tuple(map(checkpoint_key, rows.checkpoints)),
-            drop_writes=tuple(map(write_key, _writes(rows))),
+            drop_writes=tuple(map(write_key, all_writes(rows))),
             drop_segments=tuple(
                 [segment_key(s) for s in rows.segments if not touches(used, span_of(s))]
             ),
@@ -406,9 +404,9 @@ def _empty(engine: Engine, thread: str, rehearsal: _Rehearsal | None) -> Operati
 
 
 def sweep(engine: Engine, thread: str, *, alone: bool = False) -> Operation[tuple[str, ...]]:
-    """Take out of a thread's segments what no row needs; return with whom it shares them.
+    """Remove elements without a reference from a thread's segments; return who shares them.
 
-    With `alone` nothing is done where it shares them. An archived thread holds no such thing.
+    With `alone`, shared segments are not changed.
     """
 
     def build(snapshot: ThreadSnapshot) -> Operation[tuple[Batch | None, tuple[str, ...]]]:
@@ -431,18 +429,14 @@ def _with_family(engine: Engine, thread: str, build: Build[T]) -> Operation[T]:
         return (yield from optimistic(engine, thread, build))
     except CorruptionError as error:
         raise CorruptionError(
-            f"The segments that other threads need are unknown: {error.message}",
+            f"A damaged thread may need these segments: {error.message}",
             hint="Repair the threads that share them: threads.repair, or `threadkeep repair`.",
             thread=error.thread or thread,
         ) from error
 
 
-def _writes(rows: ThreadRows) -> list[WriteRow]:
-    return [*rows.orphans, *[row for s in rows.checkpoints for row in s.writes]]
-
-
 def _freed(rows: ThreadRows, batch: Batch) -> dict[SegmentKey, int]:
-    """By how much each segment gets smaller that the batch drops, or rewrites as less."""
+    """Count the bytes freed in each segment that the batch drops or shortens."""
     sizes = {segment_key(s): s.size for s in rows.segments}
     freed = {key: sizes[key] for key in batch.drop_segments}
     keys = sorted(freed)
@@ -453,8 +447,8 @@ def _freed(rows: ThreadRows, batch: Batch) -> dict[SegmentKey, int]:
 
 
 def _report(thread: str, rows: ThreadRows, freed: Mapping[SegmentKey, int]) -> ErasedThread:
-    """The result: the rows, and so many bytes of segments."""
-    writes, broken = _writes(rows), [row.table for row in rows.unreadable]
+    """Report the removal of all rows, and of the bytes `freed` in segments."""
+    writes, broken = all_writes(rows), [row.table for row in rows.unreadable]
     own: list[CheckpointRow | WriteRow] = [*[s.row for s in rows.checkpoints], *writes]
     size = sum(map(thread_summary.row_size, own)) + sum([len(row.data) for row in rows.unreadable])
     return ErasedThread(

@@ -86,7 +86,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             InvalidConfigError: a config has no thread_id.
             ThreadkeepError: as `diff`.
         """
-        return driver.run(lazy.checkpoints.diff_places(self._store, self._engine, before, after))
+        return driver.run(lazy.checkpoints.diff(self._store, self._engine, before, after))
 
     def versions(
         self,

@@ -1,8 +1,8 @@
-"""Forks and copies of a thread, inside the store.
+"""Fork and copy a thread inside the store, and read the tree of its checkpoints.
 
-A fork is the thread as the run that put its newest checkpoint left it: what later runs made of
-that checkpoint is not in it. Neither a fork nor a copy holds an element that its own rows do not
-refer to, except where it shares segments.
+A fork holds the thread as the run that saved the forked checkpoint left it, without the work of
+later runs. Forks and copies hold only elements that their own rows refer to, unless they share
+segments.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def fork(
 
 
 def _trim(engine: Engine, thread: str) -> Operation[None]:
-    """Take out of a new copy, or of a fork where the store copies, what it does not refer to."""
-    # (Damaged rows do not tell what that is; a run that writes there already need not wait.)
+    """Remove elements without a reference from a new copy or fork, unless it shares segments."""
+    # (after damage this is unknown; after conflicts a run already uses the thread)
     with suppress(CorruptionError, ConflictError):
         yield from sweep(engine, thread, alone=True)
     engine.working_set.forget(thread)
@@ -97,15 +97,15 @@ def _trim(engine: Engine, thread: str) -> Operation[None]:
 # -- the beginning of a fork -----------------------------------------------------------
 
 
-class Begin(NamedTuple):
-    """The rows that a fork begins with: `at` is its newest checkpoint."""
+class _Begin(NamedTuple):
+    """Rows of a new fork; `at` is its newest checkpoint."""
 
     at: StoredCheckpoint
     checkpoints: list[StoredCheckpoint]
     writes: list[WriteRow]
 
 
-def _begin(engine: Engine, source: str, rows: ThreadRows, checkpoint: str | None) -> Begin:
+def _begin(engine: Engine, source: str, rows: ThreadRows, checkpoint: str | None) -> _Begin:
     lineage = Lineage(rows.checkpoints)
     at = _origin(source, lineage, checkpoint)
     root, children = set(lineage.path(at)), lineage.children()
@@ -117,7 +117,7 @@ def _begin(engine: Engine, source: str, rows: ThreadRows, checkpoint: str | None
         or (key[0] and _belongs(engine, stored, root, at, children.get(at, ())))
     }
     writes = {key: _writes(one, children.get(key, ()), found) for key, one in found.items()}
-    return Begin(
+    return _Begin(
         found[at]._replace(writes=tuple(writes[at])),
         list(found.values()),
         [write for some in writes.values() for write in some],
@@ -125,7 +125,7 @@ def _begin(engine: Engine, source: str, rows: ThreadRows, checkpoint: str | None
 
 
 def _origin(source: str, lineage: Lineage, checkpoint: str | None) -> CheckpointKey:
-    """The checkpoint that the fork begins with."""
+    """Find the checkpoint to fork."""
     ids = [stored.row.id for stored in of_the_graph(lineage.stored.values())]
     if checkpoint is not None and checkpoint not in ids:
         kind = CheckpointNotFoundError if lineage.stored else ThreadNotFoundError
@@ -142,7 +142,7 @@ def _belongs(
     at: CheckpointKey,
     children: Sequence[CheckpointRow],
 ) -> bool:
-    """Return True for a subgraph's checkpoint of one of these, from before anybody continued."""
+    """Return True for a subgraph's checkpoint under `root`, from before a run continued."""
     parent = _root_of(engine, stored)
     if parent != at[1]:
         return parent is not None and ("", parent) in root
@@ -152,15 +152,15 @@ def _belongs(
 def _is_beside(engine: Engine, stored: StoredCheckpoint, at: CheckpointKey) -> bool:
     """Return True for a checkpoint of an own namespace that the fork may refer to.
 
-    It belongs to one of the root that is not younger, on whatever branch: its id tells, which
-    begins with a time.
+    It belongs to a checkpoint that is not younger than the forked one, on any branch. Ids are
+    compared, as they begin with a time.
     """
     parent = _root_of(engine, stored)
     return parent is not None and parent <= at[1]
 
 
 def _root_of(engine: Engine, stored: StoredCheckpoint) -> str | None:
-    """The checkpoint of the root that one belongs to, as LangGraph says: its `parents`."""
+    """Find the root graph's checkpoint that a checkpoint belongs to, by LangGraph's `parents`."""
     metadata = unpack_metadata(stored.row.metadata, stored.row.exact, engine.codec)
     parents = metadata.get("parents")
     parent = parents.get("") if isinstance(parents, dict) else None
@@ -170,11 +170,10 @@ def _root_of(engine: Engine, stored: StoredCheckpoint) -> str | None:
 def _writes(
     stored: StoredCheckpoint, children: Sequence[CheckpointRow], found: Container[CheckpointKey]
 ) -> list[WriteRow]:
-    """The pending writes that are a part of the fork.
+    """Select a checkpoint's pending writes for the fork.
 
-    Of a checkpoint that is followed by another one in the fork all (which of them count is told
-    by that). Else those from before anybody continued: an interrupt that waited, say, without the
-    answer that came later.
+    All of them if the fork holds a child, which decides which of them count. Otherwise those from
+    before a run continued: for example an interrupt, without the later answer.
     """
     if any((row.ns, row.id) in found for row in children):
         return list(stored.writes)
@@ -184,12 +183,12 @@ def _writes(
 def _was_before(row: CheckpointRow | WriteRow, children: Sequence[CheckpointRow]) -> bool:
     """Return True if the row was stored before a run continued from its checkpoint.
 
-    Run 0 is the one that put the checkpoint: if that continued itself, its rows do not tell.
+    Run 0 saved the checkpoint. If run 0 continued itself, this is unknown, hence False.
     """
     return not children or (row.run == 0 and all(child.run != 0 for child in children))
 
 
-def _entry(engine: Engine, target: str, begin: Begin, origin: ThreadEntry | None) -> ThreadEntry:
+def _entry(engine: Engine, target: str, begin: _Begin, origin: ThreadEntry | None) -> ThreadEntry:
     now, root = engine.now(), begin.at.row
     rows: list[CheckpointRow | WriteRow] = [s.row for s in begin.checkpoints]
     rows += begin.writes
@@ -205,9 +204,12 @@ def _entry(engine: Engine, target: str, begin: Begin, origin: ThreadEntry | None
     )
 
 
-_PAGE = 256  # rows that a scan reads at once
-_SHORTEST, _LONGEST = 8, 256  # hidden ancestors that are read at once, of one checkpoint
-_ROWS = 1024  # of several
+_PAGE = 256  # rows of one scan
+_SHORTEST, _LONGEST = 8, 256  # hidden ancestors of one checkpoint to read at once
+_ROWS = 1024  # hidden ancestors of several checkpoints to read at once
+
+
+# -- the tree of a thread's checkpoints: from rows and manifests, without decoding values -
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,18 +219,18 @@ class BranchCheckpoint:
     Attributes:
         id: the checkpoint's id.
         parent: LangGraph's parent id, which may have been pruned.
-        time: ISO text.
-        metadata: all of it.
-        next: the nodes to run after it.
-        has_sends: True if tasks were sent (`Send`); values alone name their nodes.
-        written: the state's channels that the step before wrote.
+        time: time of the checkpoint, as ISO text.
+        metadata: the checkpoint's metadata.
+        next: the nodes to run next.
+        has_sends: True if tasks were sent with `Send`; only their values name the nodes.
+        written: channels of the state that the step wrote.
         interrupted: ids of the next step's tasks that called `interrupt()`.
-        waiting: those of them still unanswered.
+        waiting: interrupted tasks without an answer.
         failed: ids of the next step's tasks that raised.
         visible_parent: the nearest ancestor in the tree; None for a root.
-        hidden: how many pruned checkpoints, kept for DeltaChannels, are between the two.
+        hidden: number of hidden checkpoints between the two, which DeltaChannels need.
         is_cut: True if the parent was removed.
-        children: the checkpoints right below it, oldest id first.
+        children: ids of the checkpoints below, oldest first.
         is_head: True for the newest checkpoint.
     """
 
@@ -250,22 +252,27 @@ class BranchCheckpoint:
 
     @property
     def step(self) -> int | None:
-        """`step` of the metadata; None if it has none."""
+        """The metadata's `step`, if any."""
         return self.metadata.get("step")
 
     @property
     def source(self) -> str | None:
-        """`source` of the metadata; None if it has none."""
+        """The metadata's `source`, if any."""
         return self.metadata.get("source")
 
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """A thread's checkpoints in one namespace.
+    """Tree of a thread's checkpoints in one namespace.
 
-    `checkpoints` has them by id, each behind its visible parent: a root, its first child with all
-    that came of it, and so on. `roots` have no visible parent, `tips` no children, and `forks`
-    several, each oldest id first. A run that names no checkpoint continues at `head`.
+    Attributes:
+        thread: the thread's id.
+        ns: the namespace.
+        head: id of the newest checkpoint, where a run without a checkpoint id continues.
+        roots: ids without a visible parent, oldest first.
+        tips: ids without children, oldest first.
+        forks: ids with several children, oldest first.
+        checkpoints: checkpoints by id, depth first: every parent comes before its children.
     """
 
     thread: str
@@ -277,10 +284,10 @@ class Branches:
     checkpoints: Mapping[str, BranchCheckpoint]
 
     def since_fork(self, id: str) -> tuple[str, ...]:
-        """Return the ids that led to this checkpoint alone, from behind the fork or from a root.
+        """List the ids from after the last fork (or from the root) to this checkpoint.
 
         Args:
-            id: a checkpoint of the tree; the last one of the result.
+            id: a checkpoint of the tree, and the last id of the result.
         """
         found = [id]
         parent = self.checkpoints[id].visible_parent
@@ -335,7 +342,7 @@ def _trees(engine: Engine, thread: str, ns: str | None) -> Operation[dict[str, B
 
 
 class _Rows:
-    """The rows read so far, by namespace and id; `absent` are parents that do not exist."""
+    """Rows read so far, by namespace and id; `absent` are parents that don't exist."""
 
     def __init__(self, engine: Engine) -> None:
         self.shown: dict[str, dict[str, BranchCheckpoint]] = {}
@@ -383,7 +390,7 @@ class _Rows:
         )
 
     def _has_sends(self, read: Manifest) -> bool:
-        """Return True if tasks were sent: their list is often there, and empty."""
+        """Return True if the list of sent tasks is there and not empty."""
         entry = read.entries.get(TASKS)
         ref = None if entry is None else entry.ref
         return bool(ref.spans) if isinstance(ref, Run) else ref not in (None, self._no_tasks)
@@ -405,7 +412,7 @@ def tree(
             children[parent].append(id)
     roots = [id for id in ids if found[id].visible_parent is None]
     order = list(_in_order(roots, children))
-    while len(order) < len(ids):  # a checkpoint is its own ancestor
+    while len(order) < len(ids):  # (damaged rows form a circle)
         root = min(set(ids).difference(order))
         parent = found[root].visible_parent
         if parent is not None:
@@ -441,7 +448,7 @@ def _with_parent(
 
 
 def _in_order(roots: Iterable[str], children: Mapping[str, list[str]]) -> Iterable[str]:
-    """Iterate over each root and all below it, a checkpoint always behind its parent."""
+    """Iterate over the tree depth first."""
     pending = list(roots)[::-1]
     while pending:
         id = pending.pop()

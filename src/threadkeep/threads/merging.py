@@ -1,6 +1,8 @@
-"""Merging a fork back into its origin, channel by channel, as one new checkpoint there.
+"""Merge a fork into its origin, channel by channel, as one new checkpoint of the origin.
 
-A channel that only one side has changed since the fork began is never a conflict.
+A channel that only one side has changed since the fork is not a conflict. A checkpoint with layered
+memory names the record of the messages archived before those that it stores, so a merge takes the
+record and the messages of one side together.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from threadkeep.errors import (
     invalid,
 )
 
-_NOTHING: Any = object()  # in place of the value of a channel without one
+_NOTHING: Any = object()  # stands for the value of a channel without one
 _Written: TypeAlias = Mapping[str, Sequence[Sequence[Any]]]  # by channel, of each superstep
 
 MergeStrategy: TypeAlias = Literal["theirs", "ours"] | Callable[[str, Any, Any, Any], Any] | Any
@@ -45,7 +47,7 @@ MergeStrategy: TypeAlias = Literal["theirs", "ours"] | Callable[[str, Any, Any, 
 
 
 class MergeConflict(NamedTuple):
-    """A channel that both sides have changed, and how that was resolved."""
+    """A channel that both sides have changed, and how the conflict was resolved."""
 
     channel: str
     resolution: str
@@ -53,14 +55,14 @@ class MergeConflict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MergeReport:
-    """The result of a merge, or of a dry run.
+    """Result of a merge, or of a dry run.
 
     Args:
-        fork, into: the threads.
-        base: the checkpoint that the fork began with.
-        channels: those that only the fork has changed.
+        fork, into: ids of the threads.
+        base: the checkpoint that was forked.
+        channels: channels that only the fork has changed.
         conflicts: channels that both have changed.
-        checkpoint: the new checkpoint of `into`; None where nothing was written.
+        checkpoint: the new checkpoint of `into`; None if nothing was written.
     """
 
     fork: str
@@ -88,25 +90,25 @@ def merge(
         if _reducers(strategy) is not None:
             written = yield from _written(engine, fork, base_id)
         states: Sequence[load.Loaded] = (base, ours, theirs)
-        layered = yield from channel(engine, states)
+        layered = yield from _layered_channel(engine, states)
         if layered is not None:
-            states = [joined(state, layered) for state in states]
+            states = [_joined(state, layered) for state in states]
         how = _How(strategy, written, layered)
         values, channels, conflicts = _merged(engine, states, how)
         if conflicts and strategy is None and not dry_run:
             raise MergeConflictError(
-                f"Both have changed {', '.join([one.channel for one in conflicts])}.",
+                f"Both threads have changed {', '.join([one.channel for one in conflicts])}.",
                 hint='Resolve it: strategy="theirs", "ours", a function, or the graph.',
             )
         report = MergeReport(fork, into, base_id, channels, conflicts)
         if dry_run or not values:
             return report
-        record = archived(ours)
+        record = _archived(ours)
         if layered in values:
             record, values[layered] = values[layered]
-            yield from carry(engine, fork, into, str(record))
+            yield from _carry(engine, fork, into, str(record))
         call = _checkpoint(into, ours, theirs, values, record)
-        # (whatever the saver's own option says: no run may have continued meanwhile)
+        # (with any option of the saver: no run may have continued meanwhile)
         yield from put.save(engine._replace(conflicts="raise"), call)
         return replace(report, checkpoint=call.place.id)
 
@@ -116,7 +118,7 @@ def merge(
 class _How(NamedTuple):
     """Rules for channels that both have changed.
 
-    `written` is what the fork wrote, and `layered` a channel whose values are `[record, messages]`.
+    `written` holds the fork's writes; `layered` is a channel whose values are `[record, messages]`.
     """
 
     strategy: MergeStrategy | None
@@ -132,7 +134,7 @@ def _check_strategy(value: MergeStrategy | None) -> None:
 
 
 def _reducers(strategy: MergeStrategy | None) -> Mapping[str, Any] | None:
-    """The channels of a graph (which can be called, too)."""
+    """The channels of a compiled graph; None for other strategies."""
     channels = getattr(strategy, "channels", None)
     return channels if isinstance(channels, Mapping) else None
 
@@ -146,7 +148,7 @@ def _base(fork: str, into: str) -> Operation[str]:
         raise ThreadNotFoundError(thread=fork)
     if entry.origin is None or fork == into:
         raise InvalidArgumentError(
-            "This thread is no fork.", hint="Merge a thread that threads.fork made.", thread=fork
+            "This thread is not a fork.", hint="Merge a thread that threads.fork made.", thread=fork
         )
     return entry.origin[1]
 
@@ -157,8 +159,8 @@ def _loaded(engine: Engine, thread: str, checkpoint: str | None) -> Operation[lo
         raise ThreadNotFoundError(thread=thread)
     if found is None:
         raise CheckpointNotFoundError(
-            "The checkpoint that the fork began with is not in this thread.",
-            hint="It may have been pruned, or the fork be another thread's: see its forked_from.",
+            "The forked checkpoint is not in this thread.",
+            hint="It was pruned, or another thread was forked: see forked_from of the fork.",
             thread=thread,
             checkpoint=checkpoint,
         )
@@ -166,14 +168,14 @@ def _loaded(engine: Engine, thread: str, checkpoint: str | None) -> Operation[lo
 
 
 def _check_channels(*states: load.Loaded) -> None:
-    """Refuse channels whose values are not in their checkpoints."""
+    """Refuse DeltaChannels, whose values are not in the checkpoints."""
     for state in states:
         deltas = set(state.metadata.get(DELTA_COUNTERS) or ())
         values = state.checkpoint["channel_values"]
         deltas |= {name for name, value in values.items() if isinstance(value, _DeltaSnapshot)}
         if deltas:
             raise InvalidArgumentError(
-                f"{min(deltas)} is a DeltaChannel, whose value only the graph can put together.",
+                f"{min(deltas)} is a DeltaChannel: only the graph can compute its value.",
                 hint="Set it with graph.update_state, and delete the fork.",
                 thread=state.thread,
                 channel=min(deltas),
@@ -186,10 +188,10 @@ def _check_channels(*states: load.Loaded) -> None:
 def _merged(
     engine: Engine, states: Sequence[load.Loaded], how: _How
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[MergeConflict, ...]]:
-    """The new values, the channels of the fork and the conflicts of: the base, ours, theirs."""
+    """Merge the states base, ours and theirs: new values, channels of the fork, conflicts."""
 
     def same(one: Any, other: Any) -> bool:
-        """Return True if they are the same value, of the same type."""
+        """Compare values and types."""
         if one is _NOTHING or other is _NOTHING:
             return one is other
         return comparable(engine.codec, one) == comparable(engine.codec, other)
@@ -201,12 +203,12 @@ def _merged(
     for channel in dict.fromkeys([name for side in sides for name in side]):
         base, ours, theirs = (side.get(channel, _NOTHING) for side in sides)
         if is_internal(channel) or same(theirs, base):
-            continue  # (LangGraph's own channels say what runs next)
+            continue  # (LangGraph's own channels decide which nodes run next)
         if same(ours, base):
             channels.append(channel)
             values[channel] = theirs
         elif _reducers(how.strategy) is not None or not same(theirs, ours):
-            # (a reducer may count both, where they are the same)
+            # (a reducer may add up equal values)
             value, resolution = _resolved(how, channel, (base, ours, theirs))
             conflicts.append(MergeConflict(channel, resolution))
             if not same(value, ours):
@@ -215,13 +217,13 @@ def _merged(
 
 
 def _resolved(how: _How, channel: str, values: tuple[Any, Any, Any]) -> tuple[Any, str]:
-    """The value of a channel that both have changed, and how it was resolved."""
+    """Resolve a channel that both have changed: its value, and the name of the resolution."""
     strategy, (_, ours, theirs) = how.strategy, values
     if strategy is None or isinstance(strategy, str):
         return (theirs, "theirs") if strategy == "theirs" else (ours, "ours")
     if channel == how.layered:
         raise InvalidArgumentError(
-            f"Since the fork began, both have added to {channel!r}, and messages were archived.",
+            f"Both threads have added to {channel!r} and archived messages of it.",
             hint='Use strategy="theirs" or "ours", which take one conversation whole.',
             channel=channel,
         )
@@ -231,8 +233,8 @@ def _resolved(how: _How, channel: str, values: tuple[Any, Any, Any]) -> tuple[An
         return strategy(channel, *shown), "function"
     if channel not in reducers:
         raise InvalidArgumentError(
-            f"The graph has no channel {channel!r}, which both have changed.",
-            hint="Use the graph that these threads were run with, or another strategy.",
+            f"Both threads have changed channel {channel!r}, which the graph lacks.",
+            hint="Use the graph that ran these threads, or another strategy.",
             channel=channel,
         )
     if ours is _NOTHING:
@@ -243,11 +245,11 @@ def _resolved(how: _How, channel: str, values: tuple[Any, Any, Any]) -> tuple[An
     return reducer.checkpoint(), "reducer"
 
 
-# -- what was written in the fork --------------------------------------------------------
+# -- writes of the fork ------------------------------------------------------------------
 
 
 def _written(engine: Engine, fork: str, base: str) -> Operation[_Written]:
-    """The values that each superstep of the fork wrote to each channel."""
+    """Read the values that each superstep of the fork wrote to each channel."""
     rows = cast("ThreadRows", (yield from fetch(ReadThread(fork))))
     steps = list(_steps(rows, base))
     spans = covering([span for step in steps for write in step for span in write.ref.needs])
@@ -264,14 +266,14 @@ def _written(engine: Engine, fork: str, base: str) -> Operation[_Written]:
 
 
 def _steps(rows: ThreadRows, base: str) -> Iterator[list[Write]]:
-    """The writes that led from each checkpoint to the next, oldest first, from the base on."""
+    """Iterate over the writes between checkpoints of the fork, from the base on."""
     lineage = Lineage(rows.checkpoints)
     head = max(key for key in lineage.stored if not key[0])
     ids = list(lineage.path(head))
     if ("", base) not in ids:
         raise CheckpointNotFoundError(
-            "The checkpoint that the fork began with is not in the fork any more.",
-            hint="It was pruned, so reducers lack its values. Use another strategy.",
+            "The forked checkpoint was pruned from the fork.",
+            hint="Reducers need its values. Use another strategy.",
             checkpoint=base,
         )
     ids = ids[: ids.index(("", base)) + 1]
@@ -290,7 +292,7 @@ def _checkpoint(
     values: Mapping[str, Any],
     record: str | None,
 ) -> put.Put:
-    """A checkpoint behind ours with some new values, which no node is started by."""
+    """Build a child of our checkpoint with new values, which starts no node."""
     checkpoint, step = ours.checkpoint, int(ours.metadata.get("step", 0)) + 1
     versions = checkpoint["channel_versions"]
     newest = max(versions.values(), key=cmp_to_key(compare_versions), default=None)
@@ -307,7 +309,7 @@ def _checkpoint(
         "channel_values": {c: v for c, v in merged.items() if v is not _NOTHING},
         "channel_versions": {**versions, **dict.fromkeys(values, version)},
         "versions_seen": seen,
-        "updated_channels": None,  # (what is named here alone would be looked at for what is next)
+        "updated_channels": None,  # (otherwise LangGraph looks only at these for the next nodes)
     }
     metadata: dict[str, Any] = {
         "source": "update",
@@ -321,21 +323,21 @@ def _checkpoint(
     return put.Put(CheckpointRef(into, "", id), ours.id, new, metadata, frozenset(values))
 
 
-def archived(state: load.Loaded) -> str | None:
-    """Return the record of what is archived: "" for nothing, None if saved without layers."""
+# -- layered memory ----------------------------------------------------------------------
+
+
+def _archived(state: load.Loaded) -> str | None:
+    """Name the record of archived messages: "" if there are none, None if saved without layers."""
     found = state.metadata.get(LAYERS_KEY)
     return found if isinstance(found, str) else None
 
 
-def channel(engine: Engine, states: Sequence[load.Loaded]) -> Operation[str | None]:
-    """Return the channel of which the base, ours and theirs have archived different messages.
+def _layered_channel(engine: Engine, states: Sequence[load.Loaded]) -> Operation[str | None]:
+    """Find the channel with different archived messages in base, ours and theirs, if any.
 
-    None if they have archived the same: then it is merged as any other.
-
-    Raises:
-        InvalidArgumentError: a head does not say what is archived.
+    Raises InvalidArgumentError if a head was saved without layers.
     """
-    records = [archived(state) for state in states]
+    records = [_archived(state) for state in states]
     heads = list(zip(states, records, strict=True))[1:]
     if not any(records):
         return None
@@ -353,17 +355,17 @@ def channel(engine: Engine, states: Sequence[load.Loaded]) -> Operation[str | No
     return str(found.checkpoint["channel_values"]["record"]["channel"])
 
 
-def joined(state: load.Loaded, channel: str) -> load.Loaded:
-    """Return a state with a channel's value as `[record, messages]`."""
+def _joined(state: load.Loaded, channel: str) -> load.Loaded:
+    """Replace a channel's value in a state by `[record, messages]`."""
     values = state.checkpoint["channel_values"]
-    both = [archived(state) or "", values.get(channel, [])]
+    both = [_archived(state) or "", values.get(channel, [])]
     return state._replace(
         checkpoint={**state.checkpoint, "channel_values": {**values, channel: both}}
     )
 
 
-def carry(engine: Engine, fork: str, into: str, key: str) -> Operation[None]:
-    """Copy a record of a fork, and those that it continues, as far as a thread lacks them."""
+def _carry(engine: Engine, fork: str, into: str, key: str) -> Operation[None]:
+    """Copy a record of a fork, and the records before it, unless the thread has them."""
     lacking: list[str] = []
     at: str | None = key or None
     while at is not None and (yield from load.load(engine, _place(into, at))) is None:
@@ -384,5 +386,5 @@ def _place(thread: str, record: str) -> load.Load:
 def _record(engine: Engine, thread: str, key: str) -> Operation[Any]:
     found = yield from load.load(engine, _place(thread, key))
     if found is None:
-        raise CorruptionError(f"The record {key} of archived messages is missing.", thread=thread)
+        raise CorruptionError(f"Record {key} of archived messages is missing.", thread=thread)
     return found

@@ -1,4 +1,7 @@
-"""Operations behind `saver.threads` that create, find and change threads."""
+"""Create, find and change the entries of threads, and their public records.
+
+The records hold plain values, which JSON can hold too (`as_json`).
+"""
 
 from __future__ import annotations
 
@@ -55,15 +58,15 @@ _ORDERS: dict[str, Order] = {
 class Filters(TypedDict, total=False):
     """Filters of threads; all of them must match.
 
-    state: one state, or several of which it is one; without, all but deleted threads.
-    metadata: pieces of metadata that it has, compared as JSON (1 is not 1.0).
-    tags: tags that it has.
-    created_after, updated_after: not before this moment, or not longer ago than that.
-    created_before, updated_before: before this moment, or longer ago than that.
-    has_interrupt: whether an interrupt waits for an answer.
-    pinned: whether it is pinned.
-    min_bytes: how many bytes it holds at least.
-    forked_from: the thread that it was forked from.
+    state: a state, or a list of states to accept. Without it, all threads except deleted ones.
+    metadata: keys and values to match, compared as JSON (1 is not 1.0).
+    tags: tags that the thread must have.
+    created_after, updated_after: earliest moment, or how long ago at most.
+    created_before, updated_before: latest moment (excluded), or how long ago at least.
+    has_interrupt: True for threads in which an interrupt waits for an answer.
+    pinned: True for pinned threads.
+    min_bytes: smallest size in bytes.
+    forked_from: id of the origin of forks.
     """
 
     state: str | Iterable[str] | None
@@ -88,7 +91,7 @@ def search(
     """See `Threads.search`."""
     field = _ORDERS.get(order.removeprefix("-")) if isinstance(order, str) else None
     if field is None:
-        hint = f"Orders are {', '.join(_ORDERS)}, and these with a minus."
+        hint = f"Use {', '.join(_ORDERS)}; a minus in front reverses the order."
         raise invalid("order", order, hint)
     if type(limit) is not int or not 1 <= limit <= MOST:
         raise invalid("limit", limit, f"Use 1 to {MOST}, and read the next page by cursor.")
@@ -106,21 +109,19 @@ def search(
 
 
 def by_name(engine: Engine, cursor: str | None, wanted: Filters) -> Operation[ThreadPage]:
-    """Return the largest page of threads, sorted by name; see `Threads.scan`."""
+    """Read the largest page of threads, sorted by id; see `Threads.scan`."""
     return search(engine, "thread", MOST, cursor, wanted)
 
 
 def _is_shown(entry: ThreadEntry) -> bool:
-    """Return False for threadkeep's own thread, and for a damaged entry, which is logged."""
+    """Return False for threadkeep's own threads and for damaged entries, which are logged."""
     if entry.damage:
-        _log.warning(
-            "Thread %r is left out of a listing: %s. %s", entry.thread, entry.damage, REPAIR
-        )
+        _log.warning("Thread %r is not listed: %s. %s", entry.thread, entry.damage, REPAIR)
     return not entry.damage and not entry.thread.startswith(OWN_NS)
 
 
 def _after(cursor: object, order: str) -> tuple[int | str, str]:
-    """Return the place in a cursor that `search` made for this order."""
+    """Decode a cursor that `search` made for this order."""
     kind: type = str if order.removeprefix("-") == "thread" else int
     try:
         text = validation.text("cursor", cursor)
@@ -129,7 +130,7 @@ def _after(cursor: object, order: str) -> tuple[int | str, str]:
     except (ValueError, TypeError):
         is_ours = False
     if not is_ours:
-        hint = "Use the cursor of the page before, with the same order."
+        hint = "Use the cursor of the previous page, with the same order."
         raise invalid("cursor", cursor, hint)
     return value, name
 
@@ -140,7 +141,7 @@ def count(engine: Engine, wanted: Filters) -> Operation[int]:
 
 
 def thread_query(now: int, filters: Filters) -> ThreadQuery:
-    """Return the query that filters ask for."""
+    """Check filters, and make a query of them."""
     unknown = sorted(filters.keys() - Filters.__annotations__.keys())
     if unknown:
         raise invalid("filter", unknown[0], f"Filters are {', '.join(Filters.__annotations__)}.")
@@ -179,7 +180,7 @@ def _moment(name: str, value: object, now: int) -> int | None:
     if isinstance(value, timedelta):
         return now - value // MICROSECOND
     if not isinstance(value, datetime) or value.tzinfo is None:
-        hint = "Use a datetime with a time zone, or a timedelta: how long ago."
+        hint = "Use a datetime with a time zone, or a timedelta (how long ago)."
         raise invalid(name, value, hint)
     return (value - EPOCH) // MICROSECOND
 
@@ -188,20 +189,20 @@ def _moment(name: str, value: object, now: int) -> int | None:
 
 
 def tag_labels(tags: Iterable[str]) -> tuple[str, ...]:
-    """Return the labels of tags."""
+    """Encode tags as labels."""
     if isinstance(tags, str) or not isinstance(tags, Iterable):
-        raise invalid("tags", tags, "Use a list of texts, for a single one too.")
+        raise invalid("tags", tags, "Use a list of texts, even for one tag.")
     return tuple(dict.fromkeys([_label("tag", thread_entry.tag_label, _tag(tag)) for tag in tags]))
 
 
 def _tag(value: object) -> str:
     if not (text := validation.text("tag", value)):
-        raise invalid("tag", value, "Use a text of a character or more.")
+        raise invalid("tag", value, "Use a text that is not empty.")
     return text
 
 
 def metadata_labels(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the labels of metadata."""
+    """Encode metadata as labels."""
     if not validation.is_mapping(metadata):
         raise invalid("metadata", metadata, 'Use a dict, such as {"user_id": "u1"}.')
     return tuple(
@@ -224,13 +225,13 @@ def _label(what: str, make: Callable[..., str], *parts: Any) -> str:
         raise InvalidArgumentError(
             f"Invalid {what}: {error}.",
             hint="Use JSON values without NUL characters, of at most"
-            f" {thread_entry.MAX_LABEL_BYTES} bytes with their key;"
-            " larger ones belong into the state.",
+            f" {thread_entry.MAX_LABEL_BYTES} bytes with their key."
+            " Keep larger values in the state.",
         ) from None
 
 
 def _all_labels(found: Iterable[str], thread: str) -> tuple[str, ...]:
-    """Return all labels of a thread, if they are not too many."""
+    """Combine a thread's labels, and check their number."""
     together = tuple(sorted({label_prefix(label): label for label in found}.values()))
     records = [
         label
@@ -239,8 +240,8 @@ def _all_labels(found: Iterable[str], thread: str) -> tuple[str, ...]:
     ]
     if len(together) - len(records) > thread_entry.MAX_LABELS:
         raise InvalidArgumentError(
-            f"A thread has at most {thread_entry.MAX_LABELS} tags and pieces of metadata,"
-            " with the tags and pins of its checkpoints.",
+            f"A thread can have at most {thread_entry.MAX_LABELS} tags and metadata keys,"
+            " including the tags and pins of its checkpoints.",
             thread=thread,
         )
     return together
@@ -329,7 +330,7 @@ def _labelled(
     *,
     add: bool,
 ) -> Operation[ThreadInfo]:
-    """Add labels, of a checkpoint that is there, or remove them."""
+    """Add labels to a thread or an existing checkpoint, or remove them."""
 
     def labelled(entry: ThreadEntry) -> ThreadEntry:
         others = [label for label in entry.labels if label not in labels]
@@ -353,7 +354,8 @@ def retain(engine: Engine, thread: str, policy: Retention | None) -> Operation[T
     """See `Threads.retain`."""
     if policy is not None and check_policy(policy).max_count is not None:
         raise InvalidArgumentError(
-            "max_count is an option of a store, not of one thread.", hint="Use threads.gc(...)."
+            "max_count limits the threads of a store: one thread cannot have it.",
+            hint="Use threads.gc(...).",
         )
 
     def update(entry: ThreadEntry) -> ThreadEntry:
@@ -373,22 +375,22 @@ class ThreadInfo:
     """Entry of a thread in the registry.
 
     Args:
-        id: its name.
-        state: its state; see `ThreadStatus`.
-        created_at, updated_at: in UTC; the second may be late by a second.
-        bytes: about what its rows and segments hold, as stored.
-        metadata: what `create` and `update` said, and the configs of its runs.
-        tags: in order.
-        pinned: True if retention leaves it alone.
-        ttl: how long it may be idle before retention removes it; None for ever.
-        forked_from: the thread and checkpoint that it was forked from.
-        waits_at: the checkpoint at which an interrupt waits for an answer.
-        deleted_at: when it was deleted the last time.
-        retention_json: its own retention, if it has one; see `retention`.
-        marks: the checkpoints that have tags or a pin, each with these.
-        archived_bytes: what it takes in the cold store; None where it is not archived.
-        offloaded_bytes: what of its values is there while it is in use, about: what is not needed
-            any more is counted until it is removed.
+        id: the thread's id.
+        state: the thread's state.
+        created_at, updated_at: times in UTC; `updated_at` may be late by a second.
+        bytes: approximate size of the rows and segments in the store.
+        metadata: metadata of `create` and `update`, and of the configs of runs.
+        tags: tags, sorted.
+        pinned: True if retention must not remove anything.
+        ttl: idle time after which retention deletes the thread; None for no limit.
+        forked_from: thread and checkpoint that it was forked from.
+        waits_at: id of the checkpoint at which an interrupt waits for an answer.
+        deleted_at: time of the last deletion.
+        retention_json: the thread's own retention, if any; see `retention`.
+        marks: checkpoints with tags or a pin.
+        archived_bytes: size of the archive in the cold store; None if not archived.
+        offloaded_bytes: approximate size of offloaded values. Unused ones count until they are
+            removed.
     """
 
     id: str
@@ -415,15 +417,16 @@ class ThreadInfo:
 
     @property
     def retention(self) -> Retention | None:
-        """Its own retention, if it has one.
+        """The thread's own retention, if any.
 
         Raises:
-            NewerFormatError, CorruptionError: it cannot be read.
+            NewerFormatError: a newer release wrote it.
+            CorruptionError: it is damaged.
         """
         return None if self.retention_json is None else policy.read(self.retention_json)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as values that JSON can hold; times as ISO 8601, the ttl in seconds."""
+        """Convert to JSON values: times as ISO 8601 text, the ttl in seconds."""
         data = {one.name: getattr(self, one.name) for one in fields(self)}
         data["retention"] = data.pop("retention_json")
         data["state"] = str(self.state)
@@ -438,7 +441,7 @@ class ThreadInfo:
 
 @dataclass(frozen=True, slots=True)
 class ThreadPage(Sequence[ThreadInfo]):
-    """A sequence of threads, and the `cursor` of the next page; None at the end."""
+    """A sequence of threads, with the `cursor` of the next page (None on the last page)."""
 
     threads: tuple[ThreadInfo, ...]
     cursor: str | None
@@ -452,12 +455,12 @@ class ThreadPage(Sequence[ThreadInfo]):
     @overload
     def __getitem__(self, index: slice) -> tuple[ThreadInfo, ...]: ...
     def __getitem__(self, index: int | slice) -> ThreadInfo | tuple[ThreadInfo, ...]:
-        """Return one of the threads, or several."""
+        """Return one thread, or several."""
         return self.threads[index]
 
 
 def info(entry: ThreadEntry) -> ThreadInfo:
-    """Return the public record of an entry."""
+    """Convert an entry to its public record."""
     archive = archive_of(entry)
     return ThreadInfo(
         id=entry.thread,

@@ -42,7 +42,7 @@ def test_a_diff_goes_on_where_what_it_compares_is_still_there(made):
     )
     steps.step()
     saver.prune(["t"])
-    assert all(pair.is_same for pair in steps.finish()[2].values())
+    assert all(pair.before is pair.after for pair in steps.finish()[2].values())
 
 
 def test_damage_is_no_reason_to_try_for_ever(made):

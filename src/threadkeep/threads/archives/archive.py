@@ -1,8 +1,9 @@
-"""Archived threads: how one leaves the store for the cold store, and comes back.
+"""Move whole threads to the cold store and back.
 
-The entry names an archive before there is one, and as long as there may be. A thread's rows go in
-the change that says that they are archived, and come back in the one that says that they are not.
-Keys are never used twice. Archives of another store, of which this one is a copy, are not touched.
+The entry names the archive's folder before anything is written there, and until nothing can be
+left in it. One change removes the rows and marks the thread as archived; one change puts the rows
+back and clears the mark. Keys are never used twice. Archives of another store, of which this one is
+a copy, are not touched.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from threadkeep._stores.cold_store import ColdStore
 
 GRACE = 3600
-"""Seconds for which an object stays that nothing names: another process may be about to."""
+"""Seconds to keep an object that no entry names: another process may be about to name it."""
 
 _SUFFIX = ".tkb"
 
@@ -61,7 +62,7 @@ def archive(
 ) -> Workflow[ThreadEntry]:
     """Write a thread to an archive, and leave only its entry in the store.
 
-    `is_due` decides on the rows that are archived. Raises StateError if it does not hold.
+    Raises StateError if `is_due`, which gets the rows to archive, returns False.
     """
 
     def attempt() -> Workflow[ThreadEntry]:
@@ -88,7 +89,7 @@ def archive(
             yield from on(store, commit(change))
         except OVERTAKEN:
             found = yield from on(store, registration.read(thread))
-            if not is_at(found, new.key):  # else it was done, and the answer was lost
+            if not is_at(found, new.key):  # (otherwise only the answer was lost)
                 yield from external(partial(cold.delete, new.key))
                 raise
         engine.working_set.forget(thread)
@@ -102,9 +103,9 @@ def archive(
 def announce(
     engine: Engine, thread: str, home: str, *, stubs: bool = False
 ) -> Operation[ArchiveRecord]:
-    """Let the entry name a folder of this store's before anything is in it; return its record.
+    """Name this store's folder in the entry before anything is written there; return its record.
 
-    With `stubs` the record says that there may be some.
+    With `stubs` the record says that the thread may have stubs.
     """
     token = secrets.token_hex(8)
 
@@ -124,9 +125,9 @@ def announce(
 
 
 def pack(whole: WholeThread, announced: ArchiveRecord, state: str) -> tuple[bytes, ArchiveRecord]:
-    """Return a thread as an archive's bytes, a bundle with digests, and their record.
+    """Pack a thread into a bundle with digests; return its bytes and record.
 
-    `announced` is the record so far, `state` the thread's own, which it has again when it is back.
+    `announced` is the record so far, `state` the state that the thread returns to.
     """
     file = BytesIO()
     bundle = BundleWriter(file, ARCHIVE)
@@ -138,20 +139,20 @@ def pack(whole: WholeThread, announced: ArchiveRecord, state: str) -> tuple[byte
 
 
 def put(cold: ColdStore, key: str, data: bytes) -> None:
-    """Put an object there, and read it back: it will be the only copy."""
+    """Write an object and read it back, as it will be the only copy."""
     cold.put(key, data)
     if cold.get(key) != data:
         raise CorruptionError(
-            f"The cold store does not give back what was put there: {key}.",
+            f"The cold store returned other bytes than were written: {key}.",
             hint="Check the cold store, and try again. The thread is still in the store.",
         )
 
 
 def _tidy(cold: ColdStore, keep: set[str], folder: str) -> None:
-    """Remove earlier archives, and those of attempts that were cut off.
+    """Remove earlier archives, and those of interrupted attempts.
 
-    The one before stays until the thread was archived twice since: an object that a store calls
-    durable may not be on its disk yet.
+    The previous archive stays for one more round, as the cold store may not have the new one on
+    its disks yet.
     """
     for key in cold.objects(folder, older_than=GRACE):
         if key.endswith(_SUFFIX) and key not in keep:
@@ -162,11 +163,11 @@ def _tidy(cold: ColdStore, keep: set[str], folder: str) -> None:
 
 
 def unpack(thread: str, data: bytes, archive: ArchiveRecord) -> WholeThread:
-    """Return the thread in an archive."""
+    """Unpack the thread in an archive."""
     if hashlib.sha256(data).hexdigest() != archive.sha256:
         raise CorruptionError(
-            f"The archive {archive.key} is not what was put there.",
-            hint="Put it back from a backup of the cold store.",
+            f"The archive {archive.key} was changed or damaged.",
+            hint="Restore it from a backup of the cold store.",
             thread=thread,
         )
     ((whole, _),) = read_threads(BytesIO(data), ARCHIVE)
@@ -174,15 +175,15 @@ def unpack(thread: str, data: bytes, archive: ArchiveRecord) -> WholeThread:
 
 
 def opened(thread: str, data: bytes, archive: ArchiveRecord) -> Workflow[WholeThread]:
-    """Unpack an archive, which may take long; see `unpack`."""
+    """Unpack an archive outside the event loop; see `unpack`."""
     return external(partial(unpack, thread, data, archive))
 
 
 def reopen(whole: WholeThread, archive: ArchiveRecord, now: int) -> Operation[None]:
-    """Put back the rows of a thread, if it is archived there.
+    """Put the rows of a thread back, if it is still archived there.
 
-    Segments come first, which no row refers to yet; then all rows at once, with the state that the
-    thread had. The entry still names the archive.
+    Segments come first; then one change adds all rows and the thread's former state. The entry
+    still names the archive.
     """
 
     def attempt() -> Operation[None]:

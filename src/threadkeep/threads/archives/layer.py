@@ -1,9 +1,9 @@
-"""Layer that brings archived threads and offloaded values back where they are read.
+"""Layer that brings archived threads and offloaded values back when they are read.
 
-A stub stands in the place of a segment whose bytes are in the cold store. Its data is a frame (see
-`codec.frame`) with the location of these, in MessagePack: `[object, first byte, bytes, SHA-256]`.
-Bytes with another digest are never taken for the segment's: the stub is left, and fails where it
-is opened. A thread that is in the store costs nothing more.
+A stub takes the place of a segment whose bytes are in the cold store. Its data is a frame (see
+`codec.frame`) with their location in MessagePack: `[object, first byte, bytes, SHA-256]`. If the
+bytes have another digest, the stub is returned, and decoding it fails. Reads of threads in the
+store cost nothing more.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ _log = logging.getLogger("threadkeep")
 
 
 def whole(cold: ColdStore | None, thread: str, segments: Iterable[Segment]) -> list[Segment]:
-    """Return a thread's segments, with their bytes in place of the stubs among them."""
+    """Replace the stubs among a thread's segments by the bytes in the cold store."""
     found = list(segments)
     by_object: dict[str, list[tuple[int, Location]]] = {}
     for number, segment in enumerate(found):
         location = location_of(segment) if is_stub(segment) else None
-        if location is not None:  # (opening a damaged one raises)
+        if location is not None:  # (None: a damaged stub, which raises when it is decoded)
             by_object.setdefault(location.key, []).append((number, location))
     for key, stubs in by_object.items():
         if cold is None:
@@ -83,23 +83,23 @@ def whole(cold: ColdStore | None, thread: str, segments: Iterable[Segment]) -> l
             if location.matches(data):
                 found[number] = found[number]._replace(data=data)
             else:
-                _log.error("The cold store lost or changed the object %s.", key)
+                _log.error("The object %s in the cold store is missing or was changed.", key)
     return found
 
 
 def _parts(cold: ColdStore, key: str, locations: Sequence[Location]) -> list[bytes]:
-    """The bytes of some locations in an object; none where it does not have them."""
+    """Read locations of an object; empty bytes for those that it lacks."""
     try:
         return cold.get_parts(key, [(at.start, at.size) for at in locations])
     except CorruptionError:
         return [b""] * len(locations)
     except BackendError:
-        data = cold.get(key)  # it may be just shorter than it was; if not, this raises too
+        data = cold.get(key)  # (the object may be too short; otherwise this raises too)
         return [data[at.start : at.start + at.size] for at in locations]
 
 
 class TierLayer:
-    """The layer that brings archived threads and offloaded values back by itself.
+    """Layer that brings archived threads and offloaded values back when they are read.
 
     Args:
         cold: the cold store, if there is one.
@@ -141,10 +141,10 @@ class TierLayer:
         return replies
 
     def _looked_for(self, reads: Sequence[Read], names: Sequence[str]) -> Requests[list[Any]]:
-        """The replies, of one state in which none of these threads is archived.
+        """Read again in a state in which none of these threads is archived.
 
-        A thread that is neither archived before the reads, nor changes its generation while they
-        are answered, was not archived meanwhile: to leave and to come back both raise that.
+        Archiving and restoring raise the generation. So a thread that is not archived before the
+        reads, and has the same generation after them, was not archived meanwhile.
         """
         heads: list[Read] = [ReadCheckpoint(name, "") for name in names]
         entries: list[Read] = [ReadEntry(name) for name in names]
@@ -153,13 +153,13 @@ class TierLayer:
         for entry in archived:
             yield from self._bring_back(entry)
         if not archived:
-            after = yield Fetch(heads)  # (of one fetch, some stores answer in parts)
+            after = yield Fetch(heads)  # (some stores answer one fetch in several steps)
             if [one.generation for one in found[:count]] == [one.generation for one in after]:
                 return list(found[2 * count :])
         raise ConflictError(thread=names[0])
 
     def _bring_back(self, entry: ThreadEntry) -> Requests[None]:
-        """Bring a thread back, if no other process has done so meanwhile."""
+        """Bring a thread back, unless another process has done so."""
         archive, thread = archive_of(entry), entry.thread
         if self.cold is None or archive is None:
             raise ThreadArchivedError(hint=WITH_COLD, thread=thread)
@@ -175,15 +175,15 @@ class TierLayer:
             yield from lazy.archive.reopen(found, archive, _now())
         except ReadOnlyError as error:
             raise ThreadArchivedError(
-                "The thread is archived, and the store is open for reading only.",
-                hint=f"Bring it back: threadkeep restore --thread {thread!r}",
+                "The thread is archived, and the store is open read-only.",
+                hint=f"Restore it first: threadkeep restore --thread {thread!r}",
                 thread=thread,
             ) from error
 
     # -- changes -----------------------------------------------------------------------
 
     def _copy(self, change: CopyThread | ForkThread) -> Requests[None]:
-        """Copy or fork a thread, which may be archived or get stubs: now, or meanwhile."""
+        """Copy or fork a thread that may have stubs or be archived, even while this runs."""
         known = yield from self._ready(change.source, change.target)
         yield from commit(change._replace(revision=_revision(known)))
         if isinstance(change, ForkThread):
@@ -194,7 +194,7 @@ class TierLayer:
             raise ConflictError(thread=change.source)
 
     def _ready(self, source: str, target: str) -> Requests[ThreadEntry | None]:
-        """Return the source's entry, once it has no stubs: one that comes changes the entry."""
+        """Bring back the source's stubs; return its entry, which every new stub changes."""
         while True:
             replies = yield Fetch([ReadEntry(source), ReadEntry(target)])
             known, at = cast("list[ThreadEntry | None]", replies)
@@ -207,10 +207,10 @@ class TierLayer:
                 return known
 
     def _drop(self, change: DropThread) -> Requests[None]:
-        """Remove a thread, and then all that this store has put of it into the cold store.
+        """Remove a thread, then everything that this store has written to the cold store for it.
 
-        What is put there is named in the entry. So the entry that goes must be the one that was
-        read; but a deletion that expects nothing is not refused in the end.
+        The entry names the folder, so the change is fenced by the entry that was read. After
+        repeated conflicts an unconditional deletion goes ahead without the fence.
         """
         if change.fences:
             yield from self._drop_as(change)
@@ -231,19 +231,19 @@ class TierLayer:
             yield from self._remove(change.thread, archive)
 
     def _remove(self, thread: str, archive: ArchiveRecord) -> Requests[None]:
-        """Remove the archives of a thread that is gone; a new one will have another folder."""
+        """Remove the archives of a deleted thread. A new thread of that id gets another folder."""
         if self.cold is None:
-            _log.warning("A thread was deleted without its cold store: %s stays.", archive.folder)
+            _log.warning("No cold store is configured: %s was not deleted.", archive.folder)
             return
         home = self.cold.of((yield from call("identity"))).home(thread)
         if not archive.folder.startswith(home):
-            return  # another store put it there, of which this one is a copy
+            return  # (this store is a copy of the one that wrote the archive)
         try:
             yield from external(self.cold.clear, archive.folder)
         except ThreadkeepError as error:
             raise BackendError(
-                f"The thread is deleted, but its archive is not: {error.message}",
-                hint="When the cold store can be reached: saver.threads.erase(thread_id).",
+                f"The thread was deleted, but its archive was not: {error.message}",
+                hint="When the cold store is available again: saver.threads.erase(thread_id).",
                 thread=thread,
             ) from error
 
@@ -257,9 +257,9 @@ def _now() -> int:
 
 
 def _missed(reads: Sequence[Read], replies: Sequence[Any]) -> Iterator[str]:
-    """The threads of which nothing was found, and of which something may be archived.
+    """List the threads without rows in the replies that may be archived.
 
-    A thread whose generation is 0 was never archived: that raises it.
+    Archiving raises the generation, so a thread with generation 0 never was.
     """
     for read, reply in zip(reads, replies, strict=True):
         match read:

@@ -1,11 +1,11 @@
-"""Offloading: segments that the heads do not need, moved while their thread is in use.
+"""Offload segments that the heads don't need, while their thread is in use.
 
-A stub comes into the store in the change that takes its segment away, and the other way round; the
-entry says that there may be stubs before there is one, and changes with each that comes. A thread
-that shares segments has no stubs, so that an object belongs to one thread.
+One change replaces segments by stubs, or stubs by segments. Before the first stub the entry says
+that there may be some, and it changes with every new stub. A thread that shares segments has no
+stubs, so an object belongs to one thread.
 
-Positions, elements and the generation stay as they are. As segments change their form, and a cache
-may have the former one, they are read here past all caches: under no generation.
+Positions, elements and the generation don't change. A cache may hold segments in their former
+form, so segments are read here without a generation, which no cache answers.
 """
 
 from __future__ import annotations
@@ -85,20 +85,20 @@ if TYPE_CHECKING:
     from threadkeep._stores.cold_store import ColdStore
 
 _SUFFIX = ".tkp"
-_LOOSE = ".loose"  # behind an object's key: no stub has named it since this was written
+_LOOSE = ".loose"  # after an object's key: no stub has named it since this mark was written
 _SHARED = "it shares its segments with forks"
 _log = logging.getLogger("threadkeep")
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadReport:
-    """The result for one thread: what was offloaded, or would be.
+    """Values of one thread that were offloaded (in a dry run: would be).
 
     Args:
-        thread: its name.
+        thread: its id.
         segments: stored runs of values.
-        bytes: what they took in the store.
-        skipped: why nothing was done; None where it was.
+        bytes: their size in the store.
+        skipped: why nothing was offloaded; else None.
     """
 
     thread: str
@@ -111,7 +111,7 @@ class OffloadReport:
 
 
 class OffloadPiece(NamedTuple):
-    """A segment of which some positions, the `idle` ones, may be offloaded, and others not."""
+    """A segment; its `idle` positions may be offloaded, its `busy` ones stay."""
 
     segment: SegmentInfo
     idle: tuple[Span, ...]
@@ -121,11 +121,11 @@ class OffloadPiece(NamedTuple):
 def _movable(
     engine: Engine, thread: str, over: int, before: int | None, seen: Collection[SegmentKey]
 ) -> Operation[tuple[ThreadSnapshot, list[OffloadPiece]]]:
-    """Return the segments that neither the heads of a thread need nor its young checkpoints.
+    """Find the segments that neither heads nor young checkpoints need.
 
-    Keyframes stay, as every look at the history reads them. Nothing of a thread that shares
-    segments may go. Segments go that have more bytes than `over`, but for those `seen` already;
-    checkpoints from `before` on (microseconds since 1970) are young.
+    Only segments of more than `over` bytes that are not in `seen`, and no keyframes, which every
+    history reads. None of a thread that shares segments. Checkpoints from `before` on
+    (microseconds since 1970) are young.
     """
     snapshot = yield from read_snapshot(thread)
     rows, entry = snapshot.rows, snapshot.entry
@@ -137,7 +137,7 @@ def _movable(
         return snapshot, []
     lineage = Lineage(rows.checkpoints)
     stay = set(heads(rows.checkpoints).items())
-    if before is not None:  # (those of no known time count as young)
+    if before is not None:  # (a checkpoint of unknown time counts as young)
         stay |= {
             checkpoint_key(stored)
             for stored in rows.checkpoints
@@ -158,7 +158,7 @@ def _movable(
 
 
 def _rebuilding(lineage: Lineage, deltas: Iterable[Search]) -> Iterator[Span]:
-    """The elements that DeltaChannels are rebuilt from: their values and writes in ancestors."""
+    """The values and writes of ancestors that DeltaChannels are rebuilt from."""
     for at, channel in deltas:
         for key in lineage.ancestors([(at, channel)]):
             ref = lineage.value(key, channel)
@@ -169,14 +169,14 @@ def _rebuilding(lineage: Lineage, deltas: Iterable[Search]) -> Iterator[Span]:
 
 
 def _piece(segment: SegmentInfo, used: Positions, referred: Positions) -> OffloadPiece:
-    """Split a segment. What nothing refers to stays: it may be a former origin's, and is swept."""
+    """Split a segment. Elements without a reference stay, for `sweep` to remove."""
     span = span_of(segment)
     busy = covering([*overlap(used, span), *_between(span, overlap(referred, span))])
     return OffloadPiece(segment, tuple(_between(span, busy)), busy)
 
 
 def _between(span: Span, some: Iterable[Span]) -> Iterator[Span]:
-    """The gaps that these leave in a span."""
+    """The gaps between some parts of a span."""
     start = span.start
     for one in (*some, Span(span.log, span.stop, span.stop)):
         if start < one.start:
@@ -187,19 +187,6 @@ def _between(span: Span, some: Iterable[Span]) -> Iterator[Span]:
 # -- out of the store ------------------------------------------------------------------
 
 
-def offload(
-    store: Runner,
-    cold: ColdStore,
-    engine: Engine,
-    thread: str,
-    over: int,
-    before: int | None = None,
-) -> Workflow[OffloadReport]:
-    """Move segments of a thread into the cold store; for `over` and `before` see `_movable`."""
-    yield from tidy(store, cold, engine, thread)
-    return (yield from move_out(store, cold, engine, thread, over, before))
-
-
 def move_out(
     store: Runner,
     cold: ColdStore | None,
@@ -208,11 +195,14 @@ def move_out(
     over: int,
     before: int | None,
 ) -> Workflow[OffloadReport]:
-    """Offload a thread that is tidy, object by object; without a cold store a dry run."""
-    seen: set[SegmentKey] = set()  # segments that are to stay, or (dry run) were counted
+    """Offload segments, object by object; for `over` and `before` see `_movable`.
+
+    Call `tidy` first. Without a cold store nothing is moved (a dry run).
+    """
+    seen: set[SegmentKey] = set()  # segments that stay, or that a dry run has counted
 
     def attempt() -> Workflow[OffloadReport | list[Segment]]:
-        """Move one object, and return its segments; the result if nothing is left to move."""
+        """Move one object and return its segments, or the report if nothing is left to move."""
         snapshot, pieces = yield from on(store, _movable(engine, thread, over, before, seen))
         if not pieces:
             return OffloadReport(thread, skipped=_SHARED if snapshot.others else None)
@@ -239,7 +229,7 @@ def move_out(
 def _cut(
     engine: Engine, thread: str, pieces: Sequence[OffloadPiece], over: int
 ) -> Operation[tuple[list[Segment], list[Segment], list[Segment]]]:
-    """Read segments; return those that are worth it, and the parts that go and that stay."""
+    """Read segments; return those worth offloading, and their parts that go and that stay."""
     read = yield from _exactly(thread, [span_of(piece.segment) for piece in pieces])
     old, go, stay = list[Segment](), list[Segment](), list[Segment]()
     for piece, segment in zip(pieces, read, strict=True):
@@ -256,7 +246,7 @@ def _cut(
 
 
 def _exactly(thread: str, spans: Sequence[Span]) -> Operation[list[Segment]]:
-    """The segments of just these spans, with their bytes."""
+    """Read the segments of exactly these spans, with their bytes."""
     by_span = {s.span: s for s in (yield from fetch_segments(thread, covering(spans)))}
     if not by_span.keys() >= set(spans):
         raise StaleThreadError(thread=thread)
@@ -268,8 +258,9 @@ def _exactly(thread: str, spans: Sequence[Span]) -> Operation[list[Segment]]:
 
 def _lost(thread: str) -> CorruptionError:
     return CorruptionError(
-        "The cold store does not have what was put there.",
-        hint="Is it the same one? Else put the object back from a backup; the log names it.",
+        "The cold store lacks an object that this thread needs.",
+        hint="Check that cold= points to the original bucket. If it does, restore the object named"
+        " in the log from a backup.",
         thread=thread,
     )
 
@@ -284,7 +275,7 @@ def _move(
     go: Sequence[Segment],
     stay: Sequence[Segment],
 ) -> Workflow[None]:
-    """Move segments into an object of their own, and put stubs in their place."""
+    """Write segments to a new object, and replace them by stubs."""
     key = f"{archive.folder}{secrets.token_hex(8)}{_SUFFIX}"
     data, stubs = stubs_for(go, key)
     yield from external(partial(put, cold, key, data))
@@ -300,7 +291,7 @@ def _move(
         yield from on(store, commit(batch))
     except OVERTAKEN:
         _, needed = yield from on(store, _objects_of(snapshot.thread))
-        if key not in needed:  # else it was done, and the answer was lost
+        if key not in needed:  # (otherwise only the answer was lost)
             yield from external(partial(cold.delete, key))
             raise
     engine.working_set.forget(snapshot.thread)
@@ -309,7 +300,7 @@ def _move(
 def _exchange(
     now: int, thread: str, rows: ThreadRows, old: Sequence[Segment], new: Sequence[Segment]
 ) -> Batch:
-    """The change that puts segments in the place of the same ones in another form."""
+    """Build the change that replaces segments by others with the same positions."""
     return Batch(
         thread,
         now,
@@ -328,15 +319,15 @@ def _bytes_of(segments: Iterable[Segment]) -> int:
 
 
 def restore(engine: Engine, thread: str) -> Operation[ThreadEntry]:
-    """Bring an archived thread back, or all that was offloaded of one."""
+    """Bring back an archived thread, or all offloaded values of a thread."""
     entry = yield from registration.known(thread)
     archive = archive_of(entry)
     if is_archived(entry):
-        yield from fetch_checkpoint(thread, "", None)  # (whatever reads it brings it back)
+        yield from fetch_checkpoint(thread, "", None)  # (any read brings it back)
         return (yield from registration.known(thread))
     if archive is None or not archive.offloaded:
         problem = f"A thread that is {entry.state} is not archived."
-        raise StateError(problem, hint="Nothing of it was offloaded.", thread=thread)
+        raise StateError(problem, hint="None of its values are offloaded either.", thread=thread)
     now = engine.now()
     yield from bring_back(thread, now)
 
@@ -348,7 +339,7 @@ def restore(engine: Engine, thread: str) -> Operation[ThreadEntry]:
 
 
 def bring_back(thread: str, now: int) -> Operation[int]:
-    """Put the offloaded segments back into the store; return how many these were."""
+    """Put the offloaded segments back into the store, and count them."""
 
     def attempt() -> Operation[int]:
         rows, stubs = yield from _stubs_of(thread)
@@ -366,7 +357,7 @@ def bring_back(thread: str, now: int) -> Operation[int]:
 
 
 def _stubs_of(thread: str) -> Operation[tuple[ThreadRows, dict[Segment, Location]]]:
-    """A thread's rows, and its stubs."""
+    """Read a thread's rows and its stubs."""
     rows: ThreadRows = yield from fetch(ReadThread(thread, stub=True))
     small = covering(
         [span_of(segment) for segment in rows.segments if segment.size <= cold_references.MOST]
@@ -377,7 +368,7 @@ def _stubs_of(thread: str) -> Operation[tuple[ThreadRows, dict[Segment, Location
 
 
 def _objects_of(thread: str) -> Operation[tuple[ThreadRows, dict[str, int]]]:
-    """A thread's rows, and the objects that it needs: how many bytes of each."""
+    """Read a thread's rows, and the bytes that it needs of each object."""
     rows, stubs = yield from _stubs_of(thread)
     needed: dict[str, int] = {}
     for location in stubs.values():
@@ -389,10 +380,10 @@ def _objects_of(thread: str) -> Operation[tuple[ThreadRows, dict[str, int]]]:
 
 
 def tidy(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Workflow[None]:
-    """Remove objects of a thread that no stub has named for an hour.
+    """Remove objects that no stub has named for an hour, and note the bytes left in the entry.
 
-    They stay so long because an object that a store calls durable may not be on its disk yet. The
-    entry says from then on how much is left. Objects of another store stay.
+    An hour, because the store may not have the segments that replaced the stubs on its disks yet.
+    Objects of another store stay.
     """
     entry = yield from on(store, registration.read(thread))
     archive = archive_of(entry)
@@ -405,14 +396,14 @@ def tidy(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Workflo
     elsewhere = {key: size for key, size in needed.items() if not key.startswith(home)}
     missing = needed.keys() - left.keys() - elsewhere.keys()
     if missing:
-        _log.error("The cold store has lost %s.", ", ".join(sorted(missing)))
+        _log.error("Objects missing in the cold store: %s", ", ".join(sorted(missing)))
         raise _lost(thread)
     new = with_archive(entry, archive._replace(offloaded=sum((left | elsewhere).values())))
     yield from on(store, _note(engine, ThreadSnapshot(thread, entry, rows), new))
 
 
 def _tidy(cold: ColdStore, folder: str, needed: Collection[str]) -> dict[str, int]:
-    """Mark the objects that are loose, remove those that have been for long; return the others."""
+    """Mark loose objects, remove those marked for an hour, and return the bytes of the others."""
     there, old = cold.objects(folder), cold.objects(folder, older_than=GRACE)
     left = {key: size for key, size in there.items() if key.endswith(_SUFFIX)}
     for key in tuple(left):
@@ -420,7 +411,7 @@ def _tidy(cold: ColdStore, folder: str, needed: Collection[str]) -> dict[str, in
         if key in needed and mark in there:
             cold.delete(mark)
         elif key not in needed and mark in old:
-            cold.delete(key)  # (before its mark: else it would have to wait again)
+            cold.delete(key)  # (before its mark, so that a crash in between costs no new wait)
             cold.delete(mark)
             del left[key]
         elif key not in needed and mark not in there and key in old:
@@ -432,10 +423,10 @@ def _tidy(cold: ColdStore, folder: str, needed: Collection[str]) -> dict[str, in
 
 
 def _note(engine: Engine, snapshot: ThreadSnapshot, new: ThreadEntry) -> Operation[None]:
-    """Write the entry, if it and the rows are those that were read.
+    """Write the entry, unless it or the rows have changed.
 
-    The size is corrected, too: a process that seals over a stub, or brings one back at the same
-    time as another one, counts what was there before.
+    This also corrects the size, which is wrong after a process sealed over a stub, or after two
+    processes brought back the same one.
     """
     rows, is_shared = snapshot.rows, bool(snapshot.rows.family)
     size = new.size if is_shared or is_archived(new) else thread_summary.of_thread(rows).size
@@ -443,5 +434,5 @@ def _note(engine: Engine, snapshot: ThreadSnapshot, new: ThreadEntry) -> Operati
         return
     fences = (snapshot.entry_fence,) if is_shared else snapshot.fences
     touch = None if size == new.size else EntryUpdate(size=size, whole=True)
-    with suppress(ConflictError):  # something else was written meanwhile: the next time will do
+    with suppress(ConflictError):  # (the next round will do it)
         yield from commit(Batch(new.thread, engine.now(), fences=fences, entry=new, touch=touch))

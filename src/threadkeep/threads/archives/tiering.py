@@ -1,4 +1,4 @@
-"""Moving threads and values into the cold store, by the policy."""
+"""Move threads and values to the cold store: by policy, or one by one."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from threadkeep.threads.registry import ThreadInfo, info
 
 @dataclass(frozen=True, slots=True)
 class ArchivedThread:
-    """A thread that was archived, or would be.
+    """A thread that was archived (in a dry run: would be).
 
     Args:
-        thread: its name.
-        bytes: what it took in the store.
+        thread: its id.
+        bytes: its size in the store.
     """
 
     thread: str
@@ -49,15 +49,15 @@ class ArchivedThread:
 
 @dataclass(frozen=True, slots=True)
 class TierReport:
-    """The result for a store: what was moved, or (`dry_run`) would be.
+    """Result of tiering, or of a dry run.
 
     Args:
-        archived: the threads that were archived.
-        offloaded: the threads of which values were offloaded.
-        shared: the threads whose old values stay, as forks share them.
-        skipped: those that failed, each with the reason; they are as they were.
-        examined: how many threads were examined.
-        dry_run: whether nothing was moved.
+        archived: threads that were archived.
+        offloaded: threads with offloaded values.
+        shared: threads whose old values stay because forks share them.
+        skipped: threads that an error left as they are, each with the reason.
+        examined: number of threads examined.
+        dry_run: True if nothing was moved.
     """
 
     archived: tuple[ArchivedThread, ...]
@@ -104,7 +104,7 @@ def tier(
 
 @dataclass(slots=True)
 class _Run:
-    """One pass over a store."""
+    """One round over a store."""
 
     store: Runner
     cold: ColdStore | None
@@ -116,7 +116,7 @@ class _Run:
     skipped: list[OffloadReport] = field(default_factory=list)
 
     def visit(self, entry: ThreadEntry) -> Workflow[None]:
-        """Tidy one thread; then archive it, offload its values, or leave it."""
+        """Tidy one thread; then archive it, offload its values, or leave it as it is."""
         try:
             known = archive_of(entry)  # (raises if the entry is damaged)
             if self.cold is not None and known is not None and known.offloaded:
@@ -126,7 +126,7 @@ class _Run:
         except (CodecError, ConflictError) as error:
             self.skipped.append(OffloadReport(entry.thread, skipped=error.message))
         except (ThreadNotFoundError, StateError):
-            pass  # it was deleted or archived meanwhile
+            pass  # (deleted or archived meanwhile)
 
     def _move(self, entry: ThreadEntry) -> Workflow[None]:
         tier, warm = self.tiering.cold, self.engine.now() - (micros(self.tiering.warm.max_age) or 0)
@@ -144,7 +144,7 @@ class _Run:
             self.archived.append(ArchivedThread(entry.thread, max(entry.size, 0)))
         elif tier.offload_over is not None and max(entry.created_at, back_at) < warm:
             has_stubs = known is not None and bool(known.offloaded)
-            # (one that is too small holds nothing large enough; a fork's size may lack it)
+            # (a smaller thread has no such segment; a fork's size may not count its segments)
             if entry.size > tier.offload_over or entry.origin is not None or has_stubs:
                 found = yield from move_out(
                     self.store, self.cold, self.engine, entry.thread, tier.offload_over, warm
@@ -156,7 +156,7 @@ class _Run:
 
 
 def _rests(since: int, now: int, entry: ThreadEntry, rows: ThreadRows) -> bool:
-    """Return True if a thread may be archived: nothing was saved since, and it is not pinned."""
+    """Return True if a thread is not pinned and nothing was saved since."""
     return not entry.pinned and thread_summary.written_at(entry, rows.checkpoints, now) < since
 
 
@@ -183,8 +183,9 @@ def offload(
     before = None
     if older_than is not None:
         before = engine.now() - duration("older_than", older_than) // MICROSECOND
-    limit = check_over("over", over)
-    return (yield from offloading.offload(store.beneath(), cold, engine, name, limit, before))
+    limit, beneath = check_over("over", over), store.beneath()
+    yield from tidy(beneath, cold, engine, name)
+    return (yield from move_out(beneath, cold, engine, name, limit, before))
 
 
 def discard_fork(
@@ -196,12 +197,11 @@ def discard_fork(
     def attempt() -> Workflow[ThreadInfo]:
         entry = yield from on(store, registration.known(name))
         if entry.origin is None:
-            hint = "delete_thread removes it, threads.archive puts it into the cold store."
-            raise StateError("This thread is no fork of another.", hint=hint, thread=name)
+            hint = "Use delete_thread, or threads.archive to keep it in the cold store."
+            raise StateError("This thread is not a fork.", hint=hint, thread=name)
         if not delete:
             return (yield from archive(store, engine, name))
-        # Another thread of this name may have been made meanwhile.
-        fence = EntryFence(entry.revision)
+        fence = EntryFence(entry.revision)  # (the id may belong to a new thread by now)
         yield from on(store, commit(DropThread(name, engine.now(), fences=(fence,))))
         engine.working_set.forget(name)
         gone = yield from on(store, registration.read(name))
@@ -211,7 +211,7 @@ def discard_fork(
 
 
 def _cold(store: LayeredStore, what: str) -> Workflow[ColdStore]:
-    """Return the cold store, as this store uses it."""
+    """Find the cold store, with this store's part of it."""
     cold = yield from store.own_cold()
     if cold is None:
         raise InvalidArgumentError(

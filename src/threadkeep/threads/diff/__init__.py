@@ -1,7 +1,7 @@
-"""Differences of values and of checkpoints.
+"""Compare values and checkpoints.
 
-Nothing that is compared is changed, none of its own code runs (`__eq__`, properties), and the
-effort has a bound.
+A comparison changes nothing, runs no code of the compared values (`__eq__`, properties), and has a
+limit on its steps.
 """
 
 from threadkeep.threads.diff.records import Change, ChannelDiff, DiffSide, StateDiff, TextEdit

@@ -1,6 +1,6 @@
-"""Comparison of two checkpoints, channel by channel, and the versions of a channel.
+"""Compare two checkpoints channel by channel, and list the versions of a channel.
 
-A channel that both hold by the same reference is not decoded.
+A value that both checkpoints hold by the same reference is not decoded.
 """
 
 from __future__ import annotations
@@ -45,15 +45,14 @@ from threadkeep.threads.diff.values import Effort, differences
 T = TypeVar("T")
 
 ConfigOrPair: TypeAlias = RunnableConfig | tuple[str, str | None]
-"""A config, or the id of a thread and that of a checkpoint (None: the head)."""
-
+"""A config, or a thread id and a checkpoint id (None for the newest checkpoint)."""
 
 _EMPTY = ChannelEntry(None, None)
-_NOTHING: Any = object()  # in place of the value of a channel without one
+_NOTHING: Any = object()  # stands for the value of a channel without one
 
 
 class Side(NamedTuple):
-    """One of the two checkpoints."""
+    """One of two checkpoints to compare."""
 
     stored: StoredCheckpoint
     manifest: Manifest
@@ -61,24 +60,25 @@ class Side(NamedTuple):
     state: ThreadState
 
     def entry(self, channel: str) -> ChannelEntry:
-        """Return the manifest's entry of a channel."""
+        """Look up the manifest's entry of a channel."""
         return self.manifest.entries.get(channel, _EMPTY)
 
 
 class Pair(NamedTuple):
-    """A channel's values in both checkpoints, which are not decoded if they are the same.
+    """A channel's values in both checkpoints, or nothing on both sides if they are the same.
 
-    `is_delta`: they are dicts of the last whole value and the writes since.
+    With `is_delta` they are dicts of the last whole value and the writes since.
     """
 
     before: Any
     after: Any
-    is_same: bool
     is_delta: bool
 
 
-def place_of(value: ConfigOrPair) -> CheckpointRef:
-    """Return the place that a config or a pair names."""
+def place_of(value: ConfigOrPair | CheckpointRef) -> CheckpointRef:
+    """Convert a config or a pair to a place."""
+    if isinstance(value, CheckpointRef):
+        return value
     if isinstance(value, Mapping):
         return arguments.place(value)
     if isinstance(value, tuple | list) and len(value) == 2:  # noqa: PLR2004 - a pair
@@ -87,26 +87,22 @@ def place_of(value: ConfigOrPair) -> CheckpointRef:
     raise invalid("place to compare", value, hint)
 
 
-def diff_places(
-    store: Runner, engine: Engine, before: ConfigOrPair, after: ConfigOrPair
-) -> Workflow[StateDiff]:
-    """Compare two checkpoints that configs or pairs name."""
-    return diff(store, engine, place_of(before), place_of(after))
-
-
 def diff(
-    store: Runner, engine: Engine, before: CheckpointRef, after: CheckpointRef
+    store: Runner,
+    engine: Engine,
+    before: ConfigOrPair | CheckpointRef,
+    after: ConfigOrPair | CheckpointRef,
 ) -> Workflow[StateDiff]:
     """Compare two checkpoints, of one thread or of two."""
-    a, b, pairs = yield from on(store, compare(engine, before, after))
-    # (Where much differs this takes long enough to hold up an event loop.)
+    a, b, pairs = yield from on(store, compare(engine, place_of(before), place_of(after)))
+    # (a large difference would block an event loop for too long)
     return (yield from external(partial(_state_diff, engine, a, b, pairs)))
 
 
 def compare(
     engine: Engine, before: CheckpointRef, after: CheckpointRef
 ) -> Operation[tuple[Side, Side, dict[str, Pair]]]:
-    """Read two checkpoints, and their channels sorted by name; see `diff`."""
+    """Read two checkpoints, and both values of each channel, sorted by name."""
 
     def read(states: list[ThreadState]) -> Operation[tuple[Side, Side, dict[str, Pair]]]:
         a, b = _side(engine, before, states[0]), _side(engine, after, states[1])
@@ -118,7 +114,7 @@ def compare(
 def _read_stable(
     places: Sequence[CheckpointRef], read: Callable[[list[ThreadState]], Operation[T]]
 ) -> Operation[T]:
-    """Read again where checkpoints or segments were removed meanwhile."""
+    """Read again if checkpoints or segments were removed meanwhile."""
     generations: list[int] | None = None
     while True:
         states: list[ThreadState] = yield Fetch([ReadCheckpoint(*place) for place in places])
@@ -150,7 +146,7 @@ def _side(engine: Engine, place: CheckpointRef, state: ThreadState) -> Side:
 
 
 class _Refs(NamedTuple):
-    """References that a channel's value, or a DeltaChannel's history, is read from."""
+    """References of a channel's value, or of a DeltaChannel's history."""
 
     seed: Ref | None
     writes: tuple[Ref, ...] = ()
@@ -175,7 +171,7 @@ def _pairs(engine: Engine, a: Side, b: Side) -> Operation[dict[str, Pair]]:
         x = _refs(a.entry(channel), a_deltas.get(channel), is_delta=channel in deltas)
         y = _refs(b.entry(channel), b_deltas.get(channel), is_delta=channel in deltas)
         if _is_same(x, y, one_thread=one_thread):
-            same[channel] = Pair(_NOTHING, _NOTHING, is_same=True, is_delta=x.is_delta)
+            same[channel] = Pair(_NOTHING, _NOTHING, is_delta=x.is_delta)
         else:
             changed[channel] = x, y
     a_spans = [span for x, _ in changed.values() for span in x.spans()]
@@ -188,7 +184,6 @@ def _pairs(engine: Engine, a: Side, b: Side) -> Operation[dict[str, Pair]]:
         channel: Pair(
             _value(a, channel, x, a_elements),
             _value(b, channel, y, b_elements),
-            is_same=False,
             is_delta=x.is_delta or y.is_delta,
         )
         for channel, (x, y) in changed.items()
@@ -205,8 +200,8 @@ def _refs(entry: ChannelEntry, delta: ChannelHistory | None, *, is_delta: bool) 
 def _deltas(side: Side, channels: Iterable[str]) -> Operation[dict[str, ChannelHistory]]:
     """Read the histories of DeltaChannels without a value in a checkpoint.
 
-    An empty channel may be just that: a DeltaChannel is counted in the metadata, or a write to
-    it led to a checkpoint without a value (see `lineage.needed`).
+    An empty channel is a DeltaChannel if the metadata counts it, or if a write to it led to a
+    checkpoint without a value (see `lineage.needed`).
     """
     entries = {channel: side.entry(channel) for channel in channels if not is_internal(channel)}
     empty = [c for c, entry in entries.items() if entry.is_empty and entry.version is not None]
@@ -221,7 +216,7 @@ def _deltas(side: Side, channels: Iterable[str]) -> Operation[dict[str, ChannelH
 
 
 def _is_same(a: _Refs, b: _Refs, *, one_thread: bool) -> bool:
-    """Return True if the references alone show that both values are the same."""
+    """Return True if the references alone prove that both values are the same."""
     if a != b:
         return False
     return one_thread or all(isinstance(ref, Inline) and not ref.uses for ref in a.all())
@@ -287,7 +282,7 @@ def _diff_side(side: Side) -> DiffSide:
 
 def _changes(engine: Engine, pair: Pair, effort: Effort) -> tuple[Change, ...]:
     before, after = pair.before, pair.after
-    if before is after:  # (the same, or nothing on both sides)
+    if before is after:
         return ()
     if before is _NOTHING:
         return (Change("added", (), (), after=after),)
@@ -306,12 +301,11 @@ class ChannelVersion:
     Attributes:
         version: the version.
         checkpoint: the checkpoint's id.
-        time: its ISO time.
-        step: of its metadata; None where that has none.
-        source: likewise.
-        has_value: the channel was not empty there. A DeltaChannel is, except at its snapshots.
-        is_first: False where an older checkpoint with this version was pruned; then this is the
-            oldest that is left.
+        time: the checkpoint's time, as ISO text.
+        step: `step` of its metadata, if any.
+        source: `source` of its metadata, if any.
+        has_value: True if the channel had a value. A DeltaChannel has one only at its snapshots.
+        is_first: False if an older checkpoint with this version was pruned.
     """
 
     version: Version
@@ -326,26 +320,21 @@ class ChannelVersion:
 def versions(
     engine: Engine, thread: str, channel: str, ns: str, limit: int | None, checkpoint: str | None
 ) -> Operation[list[ChannelVersion]]:
-    """Check the arguments of `Threads.versions`, and read the versions."""
+    """See `Threads.versions`."""
     place = validation.place(thread, ns, checkpoint)
-    name = validation.text("channel", channel, place)
-    return _versions(engine, place, name, validation.limit(limit))
+    name, most = validation.text("channel", channel, place), validation.limit(limit)
 
-
-def _versions(
-    engine: Engine, place: CheckpointRef, channel: str, limit: int | None
-) -> Operation[list[ChannelVersion]]:
     def read(states: list[ThreadState]) -> Operation[list[_Since]]:
         (state,) = states
         start = place._replace(id=_found(place, state).row.id)
-        return (yield from _trace(start, channel, limit, state.generation))
+        return (yield from _trace(start, name, most, state.generation))
 
     found = yield from _read_stable((place,), read)
-    return [_version(engine, since) for since in found[:limit]]
+    return [_version(engine, since) for since in found[:most]]
 
 
 class _Since(NamedTuple):
-    """Oldest visible checkpoint so far with a version."""
+    """The oldest visible checkpoint with a version, so far."""
 
     stored: StoredCheckpoint
     entry: ChannelEntry
@@ -353,7 +342,7 @@ class _Since(NamedTuple):
 
 
 class _Trace:
-    """Versions found on the way up; `is_open`: the last one may have begun earlier."""
+    """Versions found on the way up. If `is_open`, the last one may have begun earlier."""
 
     def __init__(self, channel: str) -> None:
         self.found: list[_Since] = []
@@ -379,12 +368,12 @@ class _Trace:
                 self.found.append(_Since(stored, entry))
 
     def cut(self) -> None:
-        """Note that the checkpoints before this one were pruned."""
+        """Note that earlier checkpoints were pruned."""
         if self.is_open:
             self.found[-1] = self.found[-1]._replace(is_first=False)
 
     def has(self, limit: int | None) -> bool:
-        """Return True if so many versions are found with their beginnings."""
+        """Return True if `limit` versions are found with their first checkpoints."""
         return limit is not None and len(self.found) - self.is_open >= limit
 
 
@@ -397,7 +386,7 @@ def _trace(
         rows, state = yield from stretch(place, at, size)
         if state.generation != generation:
             raise StaleThreadError(thread=place.thread)
-        # (a stretch begins with the last row of the one before; a parent may be its own ancestor)
+        # (a stretch begins with the last row of the previous one; damaged rows may form a circle)
         new = {stored.row.id: stored for stored in rows if stored.row.id not in met}
         met |= new.keys()
         for stored in new.values():

@@ -18,10 +18,10 @@ from threadkeep._core.codec.codecs import CLASS, Raw
 from threadkeep._core.engine.shadow import is_state
 
 Path: TypeAlias = tuple[Any, ...]
-"""Place in a value: positions of lists, keys of dicts, names of fields."""
+"""Path to a part of a value: list positions, dict keys, field names."""
 
 _CONTAINERS = (Mapping, Sequence, AbstractSet)
-_TEXTS = (str, bytes, bytearray, memoryview)  # sequences that are single values
+_TEXTS = (str, bytes, bytearray, memoryview)  # sequences that count as one value
 _MAX_DEPTH = 200
 _SIGNS = {"added": "+", "removed": "-", "changed": "~", "reordered": "~"}
 _EDITS_SHOWN = 4
@@ -31,10 +31,7 @@ _PYDANTIC_HIDDEN = ("__pydantic_fields_set__", "__pydantic_private__")
 
 @dataclass(frozen=True, slots=True)
 class TextEdit:
-    """Edit of a text: `before` at position `before_at` became `after` at position `after_at`.
-
-    Positions count characters from 0.
-    """
+    """Edit of a text: `before` at `before_at` became `after` at `after_at` (characters from 0)."""
 
     before_at: int
     after_at: int
@@ -47,12 +44,12 @@ class Change:
     """One difference between two values.
 
     Attributes:
-        kind: "added", "removed", "changed", or "reordered" (a dict's keys, which `before` and
-            `after` list).
-        before_at: path in the value before; of an addition the place it would have there.
-        after_at: path in the value after; of a removal the place it would have there.
-        before: the part before; None for an addition.
-        after: the part after; None for a removal.
+        kind: "added", "removed", "changed", or "reordered" (the keys of a dict, which `before`
+            and `after` list).
+        before_at: path in the old value; for an addition, the path it would have had.
+        after_at: path in the new value; for a removal, the path it would have.
+        before: the old part; None for an addition.
+        after: the new part; None for a removal.
         text: edits of a long text.
     """
 
@@ -66,7 +63,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class DiffSide:
-    """A checkpoint that was compared; `step` and `source` are from its metadata."""
+    """A compared checkpoint, with `step` and `source` of its metadata."""
 
     thread: str
     ns: str
@@ -81,16 +78,15 @@ class ChannelDiff:
     """Difference of a channel.
 
     Attributes:
-        channel: its name.
-        kind: "added" and "removed" are about its value; "version" is the same value under
-            another version.
-        before_version: None where the checkpoint does not know the channel.
-        after_version: likewise.
-        changes: differences of the value.
-        is_delta: a DeltaChannel without a value in one of the checkpoints, which only its
-            graph can rebuild. Then `changes` are those of a dict of the last whole value
-            (`"snapshot"`, if there is one) and the list of `"writes"` since.
-        is_internal: LangGraph made the channel, not the graph's state.
+        channel: the channel's name.
+        kind: "added" and "removed" refer to its value; "version" is the same value with another
+            version.
+        before_version, after_version: None if the checkpoint lacks the channel.
+        changes: differences of the values.
+        is_delta: True for a DeltaChannel without a value in one of the checkpoints, which only
+            its graph can rebuild. `changes` then compare dicts of the last whole value
+            (`"snapshot"`, if any) and the list of `"writes"` since.
+        is_internal: True for a channel of LangGraph that is not part of the graph's state.
     """
 
     channel: str
@@ -103,7 +99,7 @@ class ChannelDiff:
 
     @property
     def is_same(self) -> bool:
-        """True if the value is the same, under any version."""
+        """True if the values are the same, with any version."""
         return self.kind in ("version", "unchanged")
 
 
@@ -121,7 +117,7 @@ class StateDiff:
         return all(channel.is_same for channel in self.channels.values())
 
     def as_data(self) -> dict[str, Any]:
-        """Return the difference as JSON data; values that JSON lacks become text."""
+        """Convert the difference to JSON data; values that JSON lacks become text."""
         return {
             "before": plain(self.before),
             "after": plain(self.after),
@@ -129,12 +125,12 @@ class StateDiff:
         }
 
     def as_text(self, *, internal: bool = False, changes: int = 20, width: int = 100) -> str:
-        """Return the difference as text for a terminal; unprintable characters are escaped.
+        """Format the difference for a terminal, with unprintable characters escaped.
 
         Args:
-            internal: include channels that LangGraph made.
-            changes: the most changes of a channel to show.
-            width: characters a line, about.
+            internal: True to include LangGraph's own channels.
+            changes: largest number of changes to show for a channel.
+            width: approximate length of a line in characters.
         """
         lines = [f"- {_side_text(self.before)}", f"+ {_side_text(self.after)}"]
         unchanged = []
@@ -154,7 +150,7 @@ class StateDiff:
 
 
 def fields(value: object) -> dict[str, Any] | None:
-    """Return the fields of a message, model, dataclass or named tuple; None for other values."""
+    """Read the fields of a message, model, dataclass or named tuple; None for other values."""
     names = getattr(type(value), "_fields", None)
     if isinstance(value, tuple) and isinstance(names, tuple):
         return dict(zip(names, value, strict=False))
@@ -170,7 +166,7 @@ def fields(value: object) -> dict[str, Any] | None:
 
 
 def items(value: object) -> Sequence[Any] | None:
-    """Return the elements of a list, tuple or deque; None for other values."""
+    """Read the elements of a list, tuple or deque; None for other values."""
     return list(value) if isinstance(value, list | tuple | deque) else None
 
 
@@ -178,7 +174,7 @@ def items(value: object) -> Sequence[Any] | None:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON; what JSON does not have becomes text, or its `repr`.
+    """Convert a value to JSON data; a value that JSON lacks becomes text, or its `repr`.
 
     Bytes become base64, infinities and NaN their names. Types are lost.
     """
@@ -194,9 +190,9 @@ def _other(value: Any) -> Any:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """Do the same for what pydantic refuses: containers item by item, all else as its `repr`."""
+    """Convert a value that pydantic refuses: containers item by item, others by their `repr`."""
     if isinstance(value, str):
-        return str(value)  # (json.dumps writes half a surrogate as an escape)
+        return str(value)  # (json.dumps escapes a lone surrogate)
     if depth and isinstance(value, Mapping):
         return {str(k): _plain(v, depth - 1) for k, v in value.items()}
     if depth and isinstance(value, _CONTAINERS) and not isinstance(value, _TEXTS):
@@ -205,12 +201,12 @@ def _plain(value: Any, depth: int) -> Any:
         return value
     try:
         return repr(value)
-    except Exception as error:  # noqa: BLE001 - it is the value's own code that fails
+    except Exception as error:  # noqa: BLE001 - `repr` is code of the user
         return f"<{type(value).__name__}: {type(error).__name__} in its repr>"
 
 
 def _value_data(value: Any) -> Any:
-    """Return a value as JSON with the name of its class, and sets in order."""
+    """Convert a value to JSON data with the name of its class, and sets sorted."""
     data = plain(value)
     if type(data) is dict and fields(value) is not None:
         return {CLASS: type(value).__name__, **data}
@@ -238,7 +234,7 @@ def _channel_data(channel: ChannelDiff) -> dict[str, Any]:
     return {**data, "changes": list(map(_change_data, channel.changes))}
 
 
-# -- text: every line is one line of printable characters, whatever a thread stores ----
+# -- text: one line of printable characters per entry, whatever a thread stores --------
 
 
 def _side_text(side: DiffSide) -> str:
@@ -248,9 +244,9 @@ def _side_text(side: DiffSide) -> str:
 
 def _channel_text(channel: ChannelDiff, changes: int, width: int) -> Iterator[str]:
     versions = f"{channel.before_version} -> {channel.after_version}"
-    what = "the same, under another version" if channel.kind == "version" else str(channel.kind)
+    what = "same value, new version" if channel.kind == "version" else str(channel.kind)
     if channel.is_delta:
-        what += ", kept as a delta: its writes"
+        what += ", a delta channel: its writes"
     yield shortened(f"{printable(channel.channel)}: {what} ({printable(versions)})", width)
     for change in islice(channel.changes, changes):
         yield from _change_text(change, width)
@@ -306,7 +302,7 @@ def _path_text(path: Iterable[Any]) -> str:
 
 
 def brief(value: Any, width: int) -> str:
-    """Return a value on one line; of a message its class, content and tool calls."""
+    """Format a value on one line; for a message its class, content and tool calls."""
     found, name, calls = fields(value), "", ""
     if found is not None and "content" in found:
         name = f"{found.get(CLASS, type(value).__name__)} "

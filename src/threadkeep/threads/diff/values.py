@@ -1,8 +1,8 @@
-"""Difference of two values, part by part; sequences are aligned first.
+"""Compare two values part by part; sequences are aligned first.
 
-Two values are the same if the codec encodes them to the same bytes, which tells 1 from True and
-from 1.0. The changes, applied to the first value, give the second, but for what no reader sees
-(which fields of a model were set, private attributes).
+Two values are the same if the codec encodes them to the same bytes, which differ for 1, True and
+1.0. The changes applied to the first value give the second, except for private attributes and the
+record of which fields of a model were set.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _TABLE = 500_000  # numbers in a table: some megabytes
 
 
 class Effort:
-    """Bound on the steps of a difference; once they are spent, it is coarser, in linear time."""
+    """Limit on the steps of a comparison; after that it is coarser and takes linear time."""
 
     def __init__(self, steps: int = _STEPS) -> None:
         self.left = steps
 
     def spend(self, steps: int) -> bool:
-        """Take so many steps, if they are left."""
+        """Take a number of steps; return False if fewer are left."""
         if steps > self.left:
             return False
         self.left -= steps
@@ -39,7 +39,7 @@ class Effort:
 
 
 class Gap(NamedTuple):
-    """Elements between two pairs: `start <= i < stop` of each side."""
+    """Positions between two pairs: `start <= i < stop` on each side."""
 
     a_start: int
     a_stop: int
@@ -48,10 +48,10 @@ class Gap(NamedTuple):
 
 
 def align(a: Keys, b: Keys, effort: Effort) -> list[Pair]:
-    """Return pairs of positions that hold the same; they rise on both sides.
+    """Pair positions with equal keys, rising on both sides.
 
-    Equal ends are always paired, and keys that each side has once; between these, the longest
-    common subsequence while there is effort left.
+    Equal ends and keys that each side has once are always paired; between them the longest common
+    subsequence, while there is effort left.
     """
     front = _common_prefix(a, b)
     back = _common_prefix(a[front:][::-1], b[front:][::-1])
@@ -67,11 +67,11 @@ def align(a: Keys, b: Keys, effort: Effort) -> list[Pair]:
 
 
 def _anchors(a: Keys, b: Keys) -> list[Pair]:
-    """Pair keys that each side has once, as many as rise on both sides."""
+    """Pair keys that each side has once: the longest sequence that rises on both sides."""
     in_a, in_b = Counter(a), Counter(b)
     where = {key: j for j, key in enumerate(b) if in_b[key] == 1}
-    ends: list[int] = []  # least end of a rising row of each length
-    rows: list[Any] = []  # such a row: its last pair, and the row before that
+    ends: list[int] = []  # smallest end of a rising row, by length
+    rows: list[Any] = []  # that row: its last pair, and the row before it
     for i, key in enumerate(a):
         if in_a[key] == 1 and key in where:
             length = bisect_left(ends, where[key])
@@ -85,14 +85,14 @@ def _anchors(a: Keys, b: Keys) -> list[Pair]:
 
 
 def _longest(a: Keys, b: Keys, effort: Effort) -> Iterator[Pair]:
-    """Yield the longest common subsequence, or only equal ends where it takes too long."""
+    """Yield the longest common subsequence, or only equal ends if it takes too long."""
     i = _common_prefix(a, b)
     stop = _common_prefix(a[i:][::-1], b[i:][::-1])
     a_stop, b_stop = len(a) - stop, len(b) - stop
     yield from ((n, n) for n in range(i))
     j, size = i, (a_stop - i) * (b_stop - i)
     if size <= _TABLE and not set(a[i:a_stop]).isdisjoint(b[j:b_stop]) and effort.spend(size):
-        rows = [[0] * (b_stop + 1)]  # of the last elements of each side: its length
+        rows = [[0] * (b_stop + 1)]  # its length for the last elements of each side
         for x in reversed(a[i:a_stop]):
             below, row = rows[-1], [0] * (b_stop + 1)
             for y in range(b_stop - 1, j - 1, -1):
@@ -110,7 +110,7 @@ def _longest(a: Keys, b: Keys, effort: Effort) -> Iterator[Pair]:
 
 
 def gaps(pairs: Iterable[Pair], a_size: int, b_size: int) -> Iterator[Gap]:
-    """Iterate over the gaps before, between and behind the pairs, empty or not."""
+    """Iterate over the gaps before, between and after the pairs, with empty ones."""
     i = j = 0
     for next_i, next_j in (*pairs, (a_size, b_size)):
         yield Gap(i, next_i, j, next_j)
@@ -121,8 +121,8 @@ def _common_prefix(a: Keys, b: Keys) -> int:
     return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False))))
 
 
-DEPTH = 8  # levels that are compared part by part; deeper parts change as a whole
-LONG = 40  # characters from which a text has edits
+DEPTH = 8  # levels to compare part by part; deeper parts change as a whole
+LONG = 40  # shortest text with edits, in characters
 _SCALARS = {str, int, bool, float, bytes, type(None)}
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 
@@ -130,13 +130,13 @@ _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 def differences(
     before: Any, after: Any, encode: Callable[[Any], bytes], effort: Effort | None = None
 ) -> tuple[Change, ...]:
-    """Return the changes between two values; none if they are the same.
+    """List the changes between two values; none if they are the same.
 
     Args:
-        before: the value before.
-        after: the value after.
-        encode: gives equal bytes for equal values of equal types.
-        effort: a bound on the steps, shared with other differences.
+        before: the old value.
+        after: the new value.
+        encode: returns equal bytes for equal values of equal types.
+        effort: limit on the steps, shared with other comparisons.
     """
     walk = _Walk(encode, effort or Effort())
     walk.compare(before, after, (), ())
@@ -216,7 +216,7 @@ class _Walk:
                 self.compare(a[i], b[j], (*a_at, i), (*b_at, j))
 
     def _key(self, element: Any) -> Hashable:
-        """Return an element's key in the alignment: its field or key `id`, else its bytes."""
+        """Choose an element's key for the alignment: its field or key `id`, else its bytes."""
         named = element if isinstance(element, dict) else fields(element) or {}
         name = named.get("id")
         return ("id", name) if type(name) in (str, int) else self._bytes(element)
@@ -231,7 +231,7 @@ class _Walk:
         return self._bytes(a) == self._bytes(b)
 
     def _bytes(self, value: Any) -> Hashable:
-        """Encode a value; one that cannot be encoded has its identity."""
+        """Encode a value, or return its identity if that fails."""
         try:
             return self._encode(value)
         except ThreadkeepError:
@@ -239,12 +239,12 @@ class _Walk:
 
 
 def _typed(key: Hashable) -> Hashable:
-    """Return a dict's key by which 1, True and 1.0 are different."""
+    """Make a dict's key different for 1, True and 1.0."""
     return type(key), key
 
 
 def _replaced(a_keys: Sequence[Hashable], b_keys: Sequence[Hashable], gap: Gap) -> int:
-    """Count the elements at the start of a gap that no id tells apart: they changed."""
+    """Count the pairs of elements without ids at the start of a gap: these were changed."""
     pairs = zip(a_keys[gap.a_start : gap.a_stop], b_keys[gap.b_start : gap.b_stop], strict=False)
     without_ids = takewhile(lambda pair: tuple not in map(type, pair), pairs)
     return len(list(without_ids))
@@ -254,7 +254,7 @@ def _replaced(a_keys: Sequence[Hashable], b_keys: Sequence[Hashable], gap: Gap) 
 
 
 def text_edits(a: str, b: str, effort: Effort) -> tuple[TextEdit, ...]:
-    """Return the edits from `a` to `b`, in order; none for short texts."""
+    """List the edits from `a` to `b` in order; none for short texts."""
     if max(len(a), len(b)) < LONG:
         return ()
     edits: list[TextEdit] = []
@@ -281,7 +281,7 @@ def _line_edits(a: str, b: str, effort: Effort) -> Iterator[TextEdit]:
 
 
 def _word_edits(a: str, b: str, i: int, j: int, effort: Effort) -> Iterator[TextEdit]:
-    """Return the edits of two texts that begin at `i` and `j`."""
+    """List the edits of two texts that begin at `i` and `j`."""
     if a == b:
         return
     xs, ys = _WORDS.findall(a), _WORDS.findall(b)

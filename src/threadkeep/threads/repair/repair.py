@@ -68,6 +68,7 @@ from threadkeep.threads.repair.check import (
     unreadable,
 )
 from threadkeep.threads.repair.quarantine import QuarantineFile, Removed
+from threadkeep.threads.retention.apply import all_writes
 from threadkeep.threads.transfer.whole_thread import WholeThread
 
 HINTS = {
@@ -98,7 +99,7 @@ class NewHead:
 
 @dataclass(frozen=True, slots=True)
 class RepairedThread:
-    """What was wrong with a thread, and what was removed from it.
+    """Findings about one thread, and the rows removed from it.
 
     Args:
         thread: its id.
@@ -404,14 +405,14 @@ def _used(
     lineage = Lineage([s._replace(keyframe=known[checkpoint_key(s)].keyframe) for s in stay])
     spans = list(spans_of(lineage, lineage.stored, orphans))
     for rows in others:
-        spans += _readable_spans(Lineage(rows.checkpoints), _writes(rows))
+        spans += _readable_spans(Lineage(rows.checkpoints), all_writes(rows))
     return by_log(spans)
 
 
 def _still_used(found: Examined, snapshot: ThreadSnapshot, key: SegmentKey) -> Finding:
     why = "sound rows refer to it"
     for name, rows in zip(found.rows.family, snapshot.others, strict=True):
-        spans = _readable_spans(Lineage(rows.checkpoints), _writes(rows))
+        spans = _readable_spans(Lineage(rows.checkpoints), all_writes(rows))
         if touches(by_log(spans), _span(key)):
             why = f"thread {name!r} needs it too: repair that thread, then this one again"
             break
@@ -429,7 +430,7 @@ def _removed(
     """Collect the rows to remove or rewrite, with all segments that they refer to."""
     rows, known = found.rows, found.lineage.stored
     stay = stay | set(map(write_key, orphans))
-    writes = [row for row in _writes(rows) if write_key(row) not in stay]
+    writes = [row for row in all_writes(rows) if write_key(row) not in stay]
     checkpoints = [s for s in rows.checkpoints if checkpoint_key(s) in found.broken]
     lineage = Lineage([known.get(checkpoint_key(s), s) for s in checkpoints])
     needs = by_log(_readable_spans(lineage, writes))
@@ -453,10 +454,6 @@ def _removed(
 def _span(key: SegmentKey) -> Span:
     log, start, count = key
     return Span(log, start, start + count)
-
-
-def _writes(rows: ThreadRows) -> list[WriteRow]:
-    return [*rows.orphans, *[row for s in rows.checkpoints for row in s.writes]]
 
 
 def _readable_spans(lineage: Lineage, writes: Iterable[WriteRow]) -> Iterator[Span]:

@@ -1,9 +1,8 @@
-"""Removing checkpoints: one change that keeps some, and drops what only the others need.
+"""Remove checkpoints, in one change that also drops the segments that only they used.
 
-What a DeltaChannel of a kept checkpoint is rebuilt through stays, hidden. Segments that nothing
-refers to go with what referred to them, and the generation is raised, so that no process relies
-on what it remembers of them. Positions never change: of a segment of which little is used, that
-little is written again, at the same positions.
+Checkpoints that a kept DeltaChannel is rebuilt through stay, hidden. The change raises the
+generation, so that no process uses removed segments from its memory. Positions never change: if
+little of a segment is used, that part is written again at the same positions.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from threadkeep._core.engine.model import (
     FindThreads,
     Segment,
     SegmentInfo,
-    StoredCheckpoint,
+    ThreadRows,
     WriteRow,
 )
 from threadkeep._core.engine.operation import (
@@ -64,9 +63,9 @@ from threadkeep._core.engine.rows import (
 from threadkeep._core.engine.thread_entry import EntryUpdate
 from threadkeep.errors import StaleThreadError, invalid
 
-SEGMENT_ROW = 64  # bytes that a segment takes beside its data, about
+SEGMENT_ROW = 64  # bytes of a segment's row besides its data, about
 _PAGE = 200
-_ORPHAN_AGE = 3600 * 1_000_000  # microseconds after which writes without a checkpoint go
+_ORPHAN_AGE = 3600 * 1_000_000  # microseconds after which writes without a checkpoint are removed
 
 Choice: TypeAlias = Callable[[ThreadSnapshot], set[CheckpointKey]]
 
@@ -75,16 +74,13 @@ Choice: TypeAlias = Callable[[ThreadSnapshot], set[CheckpointKey]]
 
 
 def delete_thread(engine: Engine, thread: str) -> Operation[None]:
-    """Remove a thread and leave a tombstone, so that no late write brings it back."""
+    """Remove a thread and leave a tombstone, which refuses late writes."""
     yield from commit(DropThread(thread, engine.now()))
     engine.working_set.forget(thread)
 
 
 def prune(engine: Engine, threads: Sequence[str], strategy: str) -> Operation[None]:
-    """Keep the newest checkpoint of each namespace (`keep_latest`), or nothing (`delete`).
-
-    `keep_latest` keeps what is pinned or tagged as well.
-    """
+    """Keep the newest, pinned and tagged checkpoints (`keep_latest`), or nothing (`delete`)."""
     if strategy not in ("keep_latest", "delete"):
         raise invalid("strategy", strategy, 'Use "keep_latest" or "delete".')
     for thread in threads:
@@ -95,12 +91,11 @@ def prune(engine: Engine, threads: Sequence[str], strategy: str) -> Operation[No
 
 
 def delete_for_runs(engine: Engine, run_ids: Sequence[str]) -> Operation[None]:
-    """Remove the checkpoints that these runs made, in every thread, with their writes."""
+    """Remove the checkpoints of some runs in every thread, with their writes."""
     runs = frozenset(run_ids)
     after: str | None = None
     while runs:
-        reply = yield from fetch(FindThreads(after, _PAGE, tuple(runs)))
-        threads = cast("list[str]", reply)
+        threads: list[str] = yield from fetch(FindThreads(after, _PAGE, tuple(runs)))
         for thread in threads:
             yield from _keep(engine, thread, partial(_not_of_runs, engine.codec, runs))
         if len(threads) < _PAGE:
@@ -110,10 +105,11 @@ def delete_for_runs(engine: Engine, run_ids: Sequence[str]) -> Operation[None]:
 
 def _latest(snapshot: ThreadSnapshot) -> set[CheckpointKey]:
     checkpoints, entry = snapshot.rows.checkpoints, snapshot.entry
-    latest = {*heads(checkpoints).items(), *_own(checkpoints)}
+    keys = set(map(checkpoint_key, visible(checkpoints)))
+    own = {checkpoint_key(one) for one in checkpoints if one.row.ns.startswith(OWN_NS)}
+    latest = {*heads(checkpoints).items(), *own}
     if entry is None:
         return latest
-    keys = set(map(checkpoint_key, visible(checkpoints)))
     marks = {(mark.ns, mark.checkpoint) for mark in thread_entry.marks_of(entry.labels)}
     return keys if entry.pinned else latest | (marks & keys)
 
@@ -129,10 +125,6 @@ def _not_of_runs(
     return found
 
 
-def _own(checkpoints: Iterable[StoredCheckpoint]) -> list[CheckpointKey]:
-    return [checkpoint_key(one) for one in checkpoints if one.row.ns.startswith(OWN_NS)]
-
-
 def delete_checkpoints(
     engine: Engine, thread: str, checkpoint_ids: Sequence[str], ns: str | None, *, sweep: bool
 ) -> Operation[int]:
@@ -144,7 +136,11 @@ def delete_checkpoints(
     def choose(snapshot: ThreadSnapshot) -> set[CheckpointKey]:
         nonlocal removed
         keys = set(map(checkpoint_key, visible(snapshot.rows.checkpoints)))
-        gone = {key for key in keys if key[1] in ids and _is_in(ns, key[0])}
+        gone = {
+            key
+            for key in keys
+            if key[1] in ids and (not key[0].startswith(OWN_NS) if ns is None else key[0] == ns)
+        }
         removed = len(gone)
         return keys - gone
 
@@ -156,7 +152,7 @@ def delete_checkpoints(
 def _drop_rows(
     engine: Engine, thread: str, ns: str, checkpoint_ids: Sequence[str]
 ) -> Operation[int]:
-    """Remove rows that nothing is rebuilt through. Their values stay, and count for the thread."""
+    """Remove rows that no DeltaChannel is rebuilt through; their values stay in the store."""
     found = []
     for each in dict.fromkeys(checkpoint_ids):
         reply = yield from fetch_checkpoint(thread, ns, each)
@@ -176,19 +172,14 @@ def _drop_rows(
     return len(found)
 
 
-def _is_in(ns: str | None, found: str) -> bool:
-    return found == ns if ns is not None else not found.startswith(OWN_NS)
-
-
 def _keep(engine: Engine, thread: str, choose: Choice) -> Operation[None]:
-    """Remove all checkpoints but the chosen ones and those that they are rebuilt through."""
+    """Remove all checkpoints except the chosen ones and those that they are rebuilt through."""
 
     def build(snapshot: ThreadSnapshot) -> Operation[tuple[Batch, None]]:
         lineage = Lineage(snapshot.rows.checkpoints)
         keep = choose(snapshot)
         hidden = (yield from needed(engine, thread, lineage, keep)) - keep
-        change = thinning(engine, snapshot, lineage, keep, hidden)
-        return change, None
+        return thinning(engine, snapshot, lineage, keep, hidden), None
 
     return optimistic(engine, thread, build, partial(read_snapshot, stub=False))
 
@@ -203,16 +194,19 @@ def thinning(
     keep: set[CheckpointKey],
     hidden: set[CheckpointKey],
 ) -> Batch:
-    """Build the change that removes all checkpoints but those kept and those kept hidden."""
+    """Build the change that removes all checkpoints except those in `keep` and `hidden`."""
     rows, stored, now = snapshot.rows, lineage.stored, engine.now()
     drop = [key for key in stored if key not in keep and key not in hidden]
     orphans = young(rows.orphans, now)
-    gone = [row for row in rows.orphans if is_old(row, now)]
+    stay = set(map(write_key, orphans))
+    gone = [row for row in rows.orphans if write_key(row) not in stay]
     gone += [row for key in drop for row in stored[key].writes]
     used = positions(lineage, keep | hidden, orphans, snapshot.others)
     unused = [s for s in rows.segments if not touches(used, span_of(s))]
     left = [one for key, one in stored.items() if key in keep]
-    left += [_hide(stored[key]) for key in hidden]
+    for key in hidden:
+        row = stored[key].row
+        left.append(stored[key]._replace(row=row._replace(flags=row.flags | HIDDEN)))
     left.sort(key=checkpoint_key)
     return Batch(
         thread=snapshot.thread,
@@ -228,19 +222,16 @@ def thinning(
     )
 
 
-def _hide(stored: StoredCheckpoint) -> StoredCheckpoint:
-    return stored._replace(row=stored.row._replace(flags=stored.row.flags | HIDDEN))
+def all_writes(rows: ThreadRows) -> list[WriteRow]:
+    """List all pending writes of a thread."""
+    return [*rows.orphans, *[row for one in rows.checkpoints for row in one.writes]]
 
 
-def is_old(row: WriteRow, now: int) -> bool:
-    """Return whether the checkpoint that the writes are for will not come any more."""
-    made = created_at(row.checkpoint_id)
-    return made is not None and made < now - _ORPHAN_AGE
-
-
-def young(orphans: Iterable[WriteRow], now: int) -> list[WriteRow]:
-    """Return the writes whose checkpoint may still come."""
-    return [row for row in orphans if not is_old(row, now)]
+def young(orphans: Sequence[WriteRow], now: int) -> list[WriteRow]:
+    """Select the writes whose checkpoint may still be saved."""
+    made = [created_at(row.checkpoint_id) for row in orphans]
+    oldest = now - _ORPHAN_AGE
+    return [row for row, at in zip(orphans, made, strict=True) if at is None or at >= oldest]
 
 
 # -- shorter segments ------------------------------------------------------------------
@@ -249,16 +240,14 @@ def young(orphans: Iterable[WriteRow], now: int) -> list[WriteRow]:
 def shortened(
     engine: Engine, snapshot: ThreadSnapshot, batch: Batch, used: Positions, *, wholly: bool = False
 ) -> Operation[Batch]:
-    """Let a change also rewrite each segment of which less than half is used.
+    """Extend a change that drops unused segments: rewrite those that are less than half used.
 
-    `batch` removes the segments that are not used at all. With `wholly` nothing that is not used
-    is left, whether or not that saves space.
+    With `wholly` every segment with an unused element is rewritten, even if that saves no space.
     """
     gone = set(batch.drop_segments)
     stay = [s for s in snapshot.rows.segments if segment_key(s) not in gone]
     dead = [s for s in stay if _is_dead(s, used, wholly=wholly)]
-    # (past all caches: they may have the same positions in other pieces; the commit expects the
-    # generation)
+    # (no generation: a cache may hold the same positions in other segments)
     found = yield from fetch_segments(batch.thread, covering(map(span_of, dead)))
     by_key = {segment_key(segment): segment for segment in found}
     old, new, less = [], list[Segment](), 0
@@ -290,9 +279,9 @@ def _is_dead(segment: SegmentInfo, used: Positions, *, wholly: bool) -> bool:
 
 
 class Emptied(NamedTuple):
-    """Checkpoints of which some have lost values, and the rows that are written for that.
+    """Checkpoints after some values were removed, and the rows to write for that.
 
-    `gone` are the rows of writes that `writes` replace; so many `values` were taken out.
+    `writes` replace the rows in `gone`. `values` counts the values removed.
     """
 
     lineage: Lineage
@@ -302,7 +291,7 @@ class Emptied(NamedTuple):
     values: int = 0
 
     def put_into(self, batch: Batch) -> Batch:
-        """Return the change, which also brings the new rows in place of the old ones."""
+        """Add the replacement of the rows to a change."""
         drops = (*batch.drop_writes, *map(write_key, self.gone))
         return batch._replace(checkpoints=self.checkpoints, writes=self.writes, drop_writes=drops)
 
@@ -310,10 +299,10 @@ class Emptied(NamedTuple):
 def droppable_channels(
     engine: Engine, thread: str, lineage: Lineage, names: Collection[str]
 ) -> Operation[tuple[frozenset[str], tuple[str, ...]]]:
-    """Return the channels whose values may be taken out, and those that are DeltaChannels.
+    """Divide channels into those whose values may be removed and DeltaChannels.
 
     A DeltaChannel is counted in the metadata of some checkpoint, or its newest value is a
-    snapshot. A channel without any value is in neither.
+    snapshot. Channels without any value are left out.
     """
     if not names:
         return frozenset(), ()
@@ -334,7 +323,7 @@ def droppable_channels(
 def without_values(
     lineage: Lineage, keys: Iterable[CheckpointKey], channels: frozenset[str]
 ) -> Emptied:
-    """Take the values of some channels out of some checkpoints; all else stays as it is."""
+    """Remove the values of some channels from some checkpoints."""
     if not channels:
         return Emptied(lineage)
     checkpoints, writes, gone = list[CheckpointRow](), list[WriteRow](), list[WriteRow]()
@@ -357,7 +346,7 @@ def without_values(
 def _without_refs(
     lineage: Lineage, key: CheckpointKey, channels: frozenset[str]
 ) -> tuple[CheckpointRow, int]:
-    """The checkpoint's row without the values, and how many these are."""
+    """Remove values from a checkpoint's row, and count them."""
     row, (read, keyframe) = lineage.stored[key].row, lineage.manifest(key)
     names = [name for name in read.entries.keys() & channels if read.entries[name].ref is not None]
     if not names:
@@ -372,19 +361,19 @@ def _without_refs(
 def _without_writes(
     writes: tuple[WriteRow, ...], children: Sequence[CheckpointRow], channels: frozenset[str]
 ) -> tuple[WriteRow, ...]:
-    """The pending writes of a checkpoint, without the values.
+    """Remove values from a checkpoint's pending writes.
 
-    Rows that are rewritten come last. That matters where runs differ: which of their writes
-    count is told by their order. There they stay.
+    Rewritten rows come last in the store. If several runs wrote or continued, the order of the
+    rows decides which writes count, so nothing is removed then.
     """
     runs = {row.run for row in writes} | {row.run for row in children}
     if len(runs) > 1 or len(children) > 1:
         return writes
     found = []
     for row in writes:
-        all_writes = unpack_writes(row)
-        stay = [(w.idx, w.channel, w.ref) for w in all_writes if w.channel not in channels]
-        if len(stay) != len(all_writes):
+        unpacked = unpack_writes(row)
+        stay = [(w.idx, w.channel, w.ref) for w in unpacked if w.channel not in channels]
+        if len(stay) != len(unpacked):
             row = with_body(row, pack_writes(stay))  # noqa: PLW2901 - the same row
         found.append(row)
     return tuple(found)

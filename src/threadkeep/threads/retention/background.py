@@ -1,7 +1,7 @@
-"""Background collection: from time to time, and after so many checkpoints.
+"""Background collection: at intervals, and after a number of checkpoints.
 
-It never keeps its owner alive, never refuses or fails a save, and logs what fails. The child of a
-process fork does not collect.
+A collector doesn't keep its owner alive. Failures are logged; a save never fails by them. After a
+process fork only the parent collects.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from threadkeep._run.ending import End
 from threadkeep._stores import process_forks
 from threadkeep.errors import ThreadkeepError
 
-_MOST_COUNTED = 10_000  # threads whose checkpoints are counted; of others the count begins again
+_MOST_COUNTED = 10_000  # threads with a counter; more of them evict counters
 _log = logging.getLogger("threadkeep")
 
 
 class Collector:
-    """Collects every so many seconds, in a thread of its own, for as long as its owner lives."""
+    """Calls `collect` every few seconds, in a daemon thread, until its owner is collected."""
 
     def __init__(self, collect: Callable[[Progress], object], every: float) -> None:
         self._end = End()
@@ -39,13 +39,13 @@ class Collector:
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin to stop."""
+        """Ask the thread to stop, without waiting."""
         self._end.set()
 
     def close(self, timeout: float | None = None) -> bool:
-        """Stop after the thread that is being collected. Idempotent.
+        """Stop after the current thread's collection. Idempotent.
 
-        `timeout` is in seconds; returns False if it has not stopped by then.
+        `timeout` is in seconds. Returns False if the collector has not stopped by then.
         """
         self._end.set()
         if self._thread is None or self._thread is threading.current_thread():
@@ -63,7 +63,7 @@ class Collector:
 
 
 class _StoppedError(Exception):
-    """The owner is being closed."""
+    """Ends a collection because the owner is being closed."""
 
 
 def _collect_until(
@@ -81,13 +81,13 @@ def _collect_until(
         try:
             with suppress(_StoppedError):
                 collect(progress)
-        except Exception:  # noqa: BLE001 - no caller waits for this, and it is done again
+        except Exception:  # noqa: BLE001 - no caller handles it, and the next round tries again
             _log.warning("Background collection failed.", exc_info=True)
         del collect
 
 
 class Gained:
-    """Counts the checkpoints that threads have gained since they were collected."""
+    """Counts new checkpoints of threads since the last collection."""
 
     def __init__(self, enough: int) -> None:
         self._enough = enough
@@ -95,7 +95,7 @@ class Gained:
         self._counts: Lru[str, int] = Lru(_MOST_COUNTED)
 
     def is_enough(self, thread: str) -> bool:
-        """Count one more; return whether there are enough, and count from 0 then."""
+        """Count one more checkpoint; if there are enough, return True and start again from 0."""
         with self._lock:
             count = (self._counts.get(thread) or 0) + 1
             self._counts.put(thread, count % self._enough)
@@ -103,7 +103,7 @@ class Gained:
 
 
 def quietly(thread: str, operation: Callable[[], Operation[object]]) -> Operation[None]:
-    """Run an operation after a save, which must not fail by it."""
+    """Run an operation after a save; log errors, as the save has succeeded."""
     try:
         yield from operation()
     except ThreadkeepError as error:

@@ -1,7 +1,7 @@
-"""The checkpoints of a thread that stay, as a `Retention` says: pure functions from rows to keys.
+"""Choose the checkpoints that a `Retention` keeps: pure functions from rows to keys.
 
-The head of each namespace stays, unless the subgraph's task that it belongs to goes. A checkpoint
-that one limit drops is not kept by another.
+A checkpoint stays if every limit keeps it. The head of each namespace always stays, unless the
+namespace belongs to a subgraph's task whose checkpoint is removed.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ from threadkeep._core.validation import micros
 from threadkeep.errors import CorruptionError
 
 GRACE = 3600 * 1_000_000
-"""Microseconds for which a run may be about to continue: it has saves that are not stored yet."""
+"""Microseconds in which a run may still have unsaved checkpoints after this one."""
 
-_NS_SEP, _TASK_SEP = "|", ":"  # as LangGraph puts the names of namespaces together
+_NS_SEP, _TASK_SEP = "|", ":"  # LangGraph's separators of namespaces
 _NOWHERE: CheckpointKey = ("", "")
 
 
 class CheckpointFacts(NamedTuple):
-    """The facts of a visible checkpoint that the choice is made by.
+    """Facts about a visible checkpoint.
 
-    `is_cut`: its parent was removed, or is hidden. `is_tip`: no child is known. `waits`: an
-    interrupt waits at it; `answered_by`: one did, and this child came of it without an answer.
+    Attributes:
+        is_cut: its parent was removed or is hidden.
+        is_tip: it has no child.
+        waits: an interrupt waits at it.
+        answered_by: the child that ended an interrupt here without an answer.
     """
 
     key: CheckpointKey
@@ -48,9 +51,14 @@ class CheckpointFacts(NamedTuple):
 class Choice:
     """The visible checkpoints that stay.
 
-    `spare` are those of them that nothing protects, oldest first. Before `until` (microseconds
-    since 1970) no more can go if nothing is written; None: ever. `ends` names children that tell
-    that an interrupt at one that stays waits no more: they are needed, hidden.
+    Args:
+        keys: all of them.
+        spare: those that only `max_bytes` may remove, oldest first.
+        marked: those with a tag or pin, and their subgraphs' parents.
+        homes: by task namespace, the checkpoint that it is removed with.
+        until: microseconds since 1970 until which the choice is the same if nothing is written;
+            None if time doesn't change it.
+        ends: by checkpoint, the child that ended its interrupt. It must stay, hidden.
     """
 
     keys: frozenset[CheckpointKey]
@@ -61,7 +69,7 @@ class Choice:
     ends: Mapping[CheckpointKey, CheckpointKey]
 
     def without(self, count: int) -> set[CheckpointKey]:
-        """Return the checkpoints that stay if the first `count` spare ones go as well."""
+        """List the checkpoints that stay if the first `count` spare ones are removed too."""
         return _housed(set(self.keys.difference(self.spare[:count])), self.homes, self.marked)
 
 
@@ -71,10 +79,10 @@ def choose(
     marked: Iterable[CheckpointKey],
     now: int,
 ) -> Choice:
-    """Choose the checkpoints of a thread that a policy keeps, but for its `max_bytes`.
+    """Choose the checkpoints of a thread that a policy keeps, without its `max_bytes`.
 
-    `checkpoints` are all of them, hidden ones too, in the order of namespace and id. A tag or a
-    pin protects those that are `marked`.
+    `checkpoints` are sorted by namespace and id, with hidden ones. A tag or a pin protects those
+    in `marked`.
     """
     flags = {checkpoint_key(stored): stored.row.flags for stored in checkpoints}
     spaces: dict[str, list[CheckpointFacts]] = {}
@@ -111,7 +119,7 @@ def _seen(stored: StoredCheckpoint, flags: Mapping[CheckpointKey, int]) -> Check
         time=time_of(row),
         metadata=_metadata(stored),
         is_cut=row.parent is not None and (parent is None or bool(parent & HIDDEN)),
-        # (Where the parent is gone, so may be a child; and what has none began the thread.)
+        # (if the parent was removed, children may be too; without a parent, it began the thread)
         is_tip=child is None and parent is not None,
         waits=asks and child is None,
         answered_by=(row.ns, child.id) if asks and child is not None else None,
@@ -119,7 +127,7 @@ def _seen(stored: StoredCheckpoint, flags: Mapping[CheckpointKey, int]) -> Check
 
 
 def _metadata(stored: StoredCheckpoint) -> dict[str, Any]:
-    """The metadata's JSON: all that is looked at here is exact in it."""
+    """Read the metadata from its JSON, which is exact for the keys used here."""
     try:
         found = json.loads(stored.row.metadata)
     except ValueError as exc:
@@ -132,7 +140,7 @@ def _metadata(stored: StoredCheckpoint) -> dict[str, Any]:
 
 
 def _within(policy: Retention, seen: Sequence[CheckpointFacts], now: int) -> list[CheckpointKey]:
-    """The checkpoints of one namespace within the limits."""
+    """List the checkpoints of one namespace that all limits keep."""
     left = _ends(policy.keep, seen)
     if policy.keep_last is not None:
         left = left[-policy.keep_last :]
@@ -141,10 +149,10 @@ def _within(policy: Retention, seen: Sequence[CheckpointFacts], now: int) -> lis
 
 
 def _ends(which: Ends, seen: Sequence[CheckpointFacts]) -> list[CheckpointFacts]:
-    """All of them, or the last one of each run or turn.
+    """Select all checkpoints, or the last of each run or turn.
 
-    A turn begins with an input, or behind a gap where that was removed. So a checkpoint that once
-    stayed as the end of a turn stays when it is looked at again.
+    A turn begins with an input, or after a gap if the input was removed, so that the last
+    checkpoint of a turn is the last one in the next collection too.
     """
     if which == "all":
         return list(seen)
@@ -158,9 +166,9 @@ def _ends(which: Ends, seen: Sequence[CheckpointFacts]) -> list[CheckpointFacts]
 
 
 def _protected(seen: Sequence[CheckpointFacts], now: int) -> list[CheckpointKey]:
-    """Return the head, waiting interrupts, and young tips, where a run may be about to continue.
+    """List the head, waiting interrupts, and young tips, which a run may be about to continue.
 
-    The parent of such a tip stays with it: without a parent it would not be known as a tip.
+    The parent of a young tip stays too: without it the next collection would not see a tip.
     """
     tips = {one.key: one.parent for one in seen[:-1] if one.is_tip and _young(one, now)}
     parents = set(tips.values())
@@ -178,7 +186,7 @@ def _young(one: CheckpointFacts, now: int) -> bool:
 def _with_ancestors(
     every: Iterable[CheckpointFacts], marked: Iterable[CheckpointKey]
 ) -> set[CheckpointKey]:
-    """The marked ones that exist, and those that subgraphs' were made under."""
+    """List the marked checkpoints that exist, and the parents of marked subgraph checkpoints."""
     there = {one.key: one for one in every}
     found = {key for key in marked if key in there}
     above = {key for one in found for key in _parents(there[one]).items()}
@@ -189,7 +197,7 @@ def _with_ancestors(
 
 
 def _parents(one: CheckpointFacts) -> dict[str, str]:
-    """The checkpoints that a subgraph's one was made under, by namespace."""
+    """The parent graphs' checkpoints of a subgraph's checkpoint, by namespace."""
     parents = one.metadata.get("parents")
     if not isinstance(parents, dict):
         return {}
@@ -199,10 +207,10 @@ def _parents(one: CheckpointFacts) -> dict[str, str]:
 def _homes(
     spaces: Mapping[str, Sequence[CheckpointFacts]], there: Container[CheckpointKey], now: int
 ) -> dict[str, CheckpointKey]:
-    """The checkpoint that each task's namespace goes with.
+    """Find the checkpoint that each task's namespace is removed with.
 
-    One that is not there may come yet, or was removed before: then there is none to go with at
-    first, and later nothing that keeps the namespace.
+    If it doesn't exist, it may not have been saved yet: the namespace has no home while it is
+    young, and then `_NOWHERE`, which keeps nothing.
     """
     homes = {}
     for ns, seen in spaces.items():
@@ -222,7 +230,7 @@ def _housed(
     homes: Mapping[str, CheckpointKey],
     marked: frozenset[CheckpointKey],
 ) -> set[CheckpointKey]:
-    """Drop the namespaces whose task's checkpoint goes."""
+    """Leave out the namespaces whose task's checkpoint is removed."""
     for ns in sorted(homes, key=lambda ns: ns.count(_NS_SEP)):
         if homes[ns] not in keys:
             keys = {key for key in keys if key[0] != ns or key in marked}

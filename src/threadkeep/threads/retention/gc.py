@@ -1,8 +1,8 @@
-"""Retention applied: to a thread, or to a whole store, thread by thread.
+"""Apply retention to a thread, or to each thread of a store.
 
-A change is fenced by the thread's rows and its entry, so runs may be under way, and an
-interrupted collection is simply repeated. A thread that was not written since is not read again.
-A dry run commits nothing and reports the same.
+Each change is fenced by the thread's rows and entry, so threads may be in use, and an interrupted
+collection can be repeated. Threads without new writes are not read again. A dry run reports the
+same and commits nothing.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from threadkeep._core.validation import micros
 from threadkeep.errors import CodecError, ConflictError
 from threadkeep.threads.retention.apply import (
     Emptied,
+    all_writes,
     droppable_channels,
     shortened,
     thinning,
@@ -48,24 +49,24 @@ from threadkeep.threads.retention.apply import (
 )
 from threadkeep.threads.retention.choose import GRACE, choose
 
-_SETTLED = "kept"  # the record of the state and policy that a thread was last collected under
+_SETTLED = "kept"  # label with the state and policy at the last collection of a thread
 _DIGEST = 8  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class CollectedThread:
-    """The result for one thread: what was removed, or would be.
+    """Rows and bytes removed from one thread (in a dry run: to be removed).
 
     Args:
-        thread: its name.
-        checkpoints: how many are no longer shown; a DeltaChannel may need some of them, hidden.
-        writes: rows of pending writes that were removed.
-        segments: stored runs of values that were removed, or cut to the part that is needed.
-        bytes: by how much the thread's size went down.
-        deleted: why the whole thread was deleted, "ttl" or "max_count"; None if it was not.
-        skipped: why nothing was done; None if it was.
-        channel_values: values of `channels` that were taken out of checkpoints that stay.
-        skipped_channels: those of `channels` that were left as they are: DeltaChannels.
+        thread: its id.
+        checkpoints: checkpoints removed, or hidden because a DeltaChannel needs them.
+        writes: rows of pending writes removed.
+        segments: stored runs of values removed or shortened.
+        bytes: bytes by which the thread became smaller.
+        deleted: why the whole thread was deleted, "ttl" or "max_count"; else None.
+        skipped: the error that left the thread as it is; else None.
+        channel_values: values of the policy's `channels` removed from checkpoints that stay.
+        skipped_channels: DeltaChannels among the policy's `channels`, which are not touched.
     """
 
     thread: str
@@ -81,12 +82,12 @@ class CollectedThread:
 
 @dataclass(frozen=True, slots=True)
 class GcReport:
-    """The result for a store: what was removed, or (`dry_run`) would be.
+    """Result of a collection, or of a dry run.
 
     Args:
-        threads: the threads of which something was removed, and those that were skipped.
-        examined: how many threads there are that were not deleted before.
-        dry_run: whether nothing was changed.
+        threads: threads from which something was removed, and skipped threads.
+        examined: number of threads, without deleted ones.
+        dry_run: True if nothing was changed.
     """
 
     threads: tuple[CollectedThread, ...]
@@ -110,7 +111,7 @@ class GcReport:
 
     @property
     def skipped(self) -> tuple[CollectedThread, ...]:
-        """The threads that were left as they are, each with the reason."""
+        """Threads that an error left as they are."""
         return tuple([one for one in self.threads if one.skipped is not None])
 
 
@@ -163,7 +164,7 @@ class _Run:
             self._add(CollectedThread(entry.thread, skipped=error.message))
 
     def delete_excess(self, most: int) -> Operation[None]:
-        """Delete the least recently updated threads beyond so many."""
+        """Delete the least recently updated threads, so that at most `most` are left."""
         deleted = {one.thread for one in self.threads.values() if one.deleted is not None}
         excess = (yield from registration.count(ALL)) - most
         if self.dry_run:
@@ -193,7 +194,7 @@ class _Run:
     def _delete(
         self, thread: str, reason: str, is_due: Callable[[ThreadEntry], bool]
     ) -> Operation[bool]:
-        """Delete a thread that is due; return False if it is not any more."""
+        """Delete a thread if its rows, too, say that it is due; return True if so."""
 
         def build(
             snapshot: ThreadSnapshot,
@@ -205,9 +206,8 @@ class _Run:
             report = CollectedThread(
                 thread,
                 checkpoints=len(visible(rows.checkpoints)),
-                writes=len(rows.orphans) + sum([len(s.writes) for s in rows.checkpoints]),
-                # (shared segments stay for the others)
-                segments=0 if rows.family else len(rows.segments),
+                writes=len(all_writes(rows)),
+                segments=0 if rows.family else len(rows.segments),  # (others need shared ones)
                 bytes=snapshot.size,
                 deleted=reason,
             )
@@ -224,7 +224,7 @@ class _Run:
 
 
 def _is_idle(entry: ThreadEntry, own: Retention, now: int) -> bool:
-    """Return True if its ttl is over; the thread's own ttl counts before the policy's."""
+    """Return True if its ttl is over. The thread's own ttl replaces the policy's."""
     ttl = entry.ttl
     if ttl is None and not _is_protected(entry, own):
         ttl = micros(own.ttl)
@@ -239,10 +239,9 @@ def _is_protected(entry: ThreadEntry, own: Retention) -> bool:
 
 
 def _as_stored(entry: ThreadEntry, rows: ThreadRows, now: int) -> ThreadEntry:
-    """Return the entry with what the rows tell: where the thread waits, and when it was written.
+    """Correct an entry's interrupt and time by the rows, as the registry's are only hints.
 
-    The registry says where to look, the rows decide. Those of an archived thread are elsewhere; its
-    entry was made of them.
+    The entry of an archived thread is exact.
     """
     if is_archived(entry):
         return entry
@@ -258,7 +257,7 @@ def _as_stored(entry: ThreadEntry, rows: ThreadRows, now: int) -> ThreadEntry:
 def thin(
     engine: Engine, thread: str, policy: Retention | None, *, dry_run: bool = False
 ) -> Operation[CollectedThread | None]:
-    """Remove the checkpoints of a thread that need not stay; None if all have to."""
+    """Remove the checkpoints that the policy doesn't keep; None if there are none."""
 
     def build(snapshot: ThreadSnapshot) -> Operation[tuple[Batch | None, CollectedThread | None]]:
         entry, rows, now = snapshot.entry, snapshot.rows, engine.now()
@@ -290,7 +289,7 @@ def thin(
 
 
 class _Thinned(NamedTuple):
-    """The change that removes all checkpoints but some."""
+    """A change that removes all checkpoints except `keep`."""
 
     batch: Batch
     emptied: Emptied
@@ -300,7 +299,7 @@ class _Thinned(NamedTuple):
 def _fitting(
     without: Callable[[int], Operation[_Thinned]], spare: int, most: int | None
 ) -> Operation[_Thinned]:
-    """Drop as few of the spare checkpoints as make the thread small enough."""
+    """Remove as few of the spare checkpoints as needed to make the thread small enough."""
     best = yield from without(0)
     if most is None or _size(best.batch) <= most or not spare:
         return best
@@ -317,7 +316,7 @@ def _fitting(
 
 
 def _size(batch: Batch) -> int:
-    """Bytes of the thread afterwards."""
+    """Bytes of the thread after the change."""
     return cast("EntryUpdate", batch.touch).size
 
 
@@ -329,7 +328,7 @@ def _removes(batch: Batch) -> bool:
 def _report(
     snapshot: ThreadSnapshot, batch: Batch, values: int, deltas: tuple[str, ...]
 ) -> CollectedThread | None:
-    """The result; None if nothing goes, and nothing has to be said."""
+    """Report a change; None if it removes nothing and skips no channel."""
     if not _removes(batch) and not deltas:
         return None
     shown = set(map(checkpoint_key, visible(snapshot.rows.checkpoints)))
@@ -348,19 +347,19 @@ def _report(
 
 
 def policy_of(entry: ThreadEntry, store: Retention | None) -> Retention:
-    """Return the retention of a thread: its own, or else the store's, or else everything."""
+    """Find the retention of a thread: its own, else the store's, else to keep everything."""
     own = thread_entry.find_record(entry.labels, policies.RECORD)
     return (store or policies.EVERYTHING) if own is None else policies.read(own)
 
 
 def marked(entry: ThreadEntry, own: Retention) -> set[CheckpointKey]:
-    """Return the checkpoints that a tag or a pin protects."""
+    """List the checkpoints that a tag or a pin protects."""
     marks = thread_entry.marks_of(entry.labels)
     return {(m.ns, m.checkpoint) for m in marks if m.pinned or (own.keep_tagged and m.tags)}
 
 
 def _is_settled(entry: ThreadEntry, policy: Retention, now: int) -> bool:
-    """Return True if no checkpoint can be removed: none may, or it was collected as it is now."""
+    """Return True if the policy keeps all, or nothing has changed since the last collection."""
     own = policy_of(entry, policy)
     limits = (own.keep_last, own.max_age, own.channels or None, own.max_bytes)
     if own.keep == "all" and all(limit is None for limit in limits):
@@ -375,10 +374,10 @@ def _is_settled(entry: ThreadEntry, policy: Retention, now: int) -> bool:
 def _settled(
     snapshot: ThreadSnapshot, batch: Batch, entry: ThreadEntry, own: Retention, until: int | None
 ) -> Batch:
-    """The change, which also notes the state that the thread is collected in.
+    """Record in the change the thread's state after it, so that `gc` can skip the thread.
 
-    The size is noted either way: where it was another (a checkpoint was put again, say), the
-    thread would seem to have been written since, time and again.
+    The size is corrected even if nothing is removed; otherwise a wrong one would look like a
+    new write each time.
     """
     size = _size(batch)
     note = thread_entry.record_label(_SETTLED, [*_state_of(entry, own, size), until])
@@ -390,7 +389,7 @@ def _settled(
 
 
 def _state_of(entry: ThreadEntry, own: Retention, size: int) -> list[object]:
-    """The policy, and what changes with every write; `updated_at` may be late, the size tells."""
+    """The policy, and values that change with every write (`updated_at` alone may be late)."""
     state = json.dumps([own.as_json(), sorted(marked(entry, own))])
     digest = blake2b(state.encode(errors="surrogatepass"), digest_size=_DIGEST).hexdigest()
     return [digest, size, entry.updated_at]
