@@ -181,12 +181,12 @@ def test_merges_of_what_is_no_fork(saver: Any, graph: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="strategy"):
         threads.merge_fork("fork", "one", "mine")
     _say(graph, "two", "hello")
-    with pytest.raises(CheckpointNotFoundError, match="began"):
+    with pytest.raises(CheckpointNotFoundError, match="forked checkpoint"):
         threads.merge_fork("fork", "two")
     assert threads.merge_fork("fork", "one").checkpoint is None
     _say(graph, "one", "more")
     saver.prune(["one"])
-    with pytest.raises(CheckpointNotFoundError, match="began"):
+    with pytest.raises(CheckpointNotFoundError, match="forked checkpoint"):
         threads.merge_fork("fork", "one")
 
 
