@@ -39,14 +39,16 @@ SIZE = 16  # bytes
 
 def of_checkpoints(whole: WholeThread) -> dict[CheckpointKey, bytes]:
     """Compute the digest of each checkpoint of a thread, including hidden checkpoints."""
-    digests = _Thread(whole)
     found: dict[CheckpointKey, bytes] = {}
-    for row in whole.checkpoints:
-        try:
-            found[row.ns, row.id] = digests.checkpoint(row)
-        except ThreadkeepError as exc:
-            exc.at(thread=whole.thread, namespace=row.ns or None, checkpoint=row.id)
-            raise
+    ns = id = None
+    try:
+        digests = _Thread(whole)
+        for row in whole.checkpoints:
+            ns, id = row.ns, row.id
+            found[ns, id] = digests.checkpoint(row)
+    except ThreadkeepError as exc:
+        exc.at(thread=whole.thread, namespace=ns or None, checkpoint=id)
+        raise
     return found
 
 

@@ -1,8 +1,8 @@
-"""One-way copies of threads between stores: what is missing in the other one.
+"""One-way copies of threads between stores, of what the other store lacks.
 
-Cut off anywhere, the other store shows whole threads, in this or an earlier state, and a repeated
-call continues. A thread that is archived or deleted here meanwhile is compared again: nothing is
-replaced there by what is not here.
+After an interruption, the other store shows whole threads, in this or an earlier state, and a
+repeated call continues. A thread that is archived or deleted here meanwhile is compared again, so
+that no content there is replaced by a thread without content.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from threadkeep._core import validation
 from threadkeep._core.engine.model import DropThread
@@ -46,15 +46,15 @@ class MirrorReport:
     """Result of a mirror, or of its dry run: the ids of threads.
 
     Attributes:
-        added: threads that were missing.
-        extended: threads in an earlier state.
-        replaced: threads in another state, with `replace`.
+        added: threads that were missing there.
+        extended: threads that were in an earlier state there.
+        replaced: threads that were in another state there, with `replace`.
         deleted: threads that were deleted here, with `delete`.
-        newer: threads that have more there, and nothing less; left alone.
-        conflicts: reasons why others were left alone, by thread.
-        archived: threads that are archived here, and were not named; left where they are.
-        skipped: damaged threads that were not named, each with the reason.
-        unchanged: how many were the same.
+        newer: threads that have everything and more there; not changed.
+        conflicts: reasons why other threads were not changed, by thread.
+        archived: unnamed threads that are archived here; not copied.
+        skipped: unnamed damaged threads, each with the reason; not copied.
+        unchanged: the number of threads that were the same.
     """
 
     added: list[str] = field(default_factory=list)
@@ -66,14 +66,6 @@ class MirrorReport:
     archived: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     unchanged: int = 0
-
-
-class MirrorOptions(NamedTuple):
-    """Options of `Threads.mirror`."""
-
-    replace: bool
-    delete: bool
-    dry_run: bool
 
 
 class _GoneError(Exception):
@@ -92,9 +84,7 @@ def mirror(
     if there.backend is store.backend:
         raise InvalidArgumentError("The other store is this one.", hint="Use another saver.")
     names = validation.thread_ids(threads)
-    run = _Mirror(
-        store.beneath(), there.beneath(), MirrorOptions(**flags), is_named=names is not None
-    )
+    run = _Mirror(store.beneath(), there.beneath(), is_named=names is not None, **flags)
     return run.threads(names, progress or no_progress)
 
 
@@ -104,8 +94,10 @@ class _Mirror:
 
     here: Runner
     there: Runner
-    options: MirrorOptions
     is_named: bool
+    replace: bool
+    delete: bool
+    dry_run: bool
     result: MirrorReport = field(default_factory=MirrorReport)
 
     def threads(self, names: Sequence[str] | None, progress: Progress) -> Workflow[MirrorReport]:
@@ -127,21 +119,21 @@ class _Mirror:
                 raise
             self.result.skipped[name] = error.message
             return
-        if copied is not None:  # (a difference is a fault of the other store: it ends the mirror)
+        if copied is not None:  # (a difference means that the other store fails: the mirror ends)
             compare(name, copied, (yield from self._digests_there(name)))
 
     def _thread(self, name: str) -> Workflow[Digests | None]:
-        """Compare a thread; copy it if the options say so, and return the copy's digests."""
+        """Compare a thread; if it is copied, return the copy's digests."""
         own = yield from on(self.here, _read_rows(name, stub=not self.is_named))
         if is_archived(own.entry):
             self.result.archived.append(name)
             return None
         other = yield from on(self.there, _read_rows(name))
-        step = step_for(own, other)
+        step = _step_for(own, other)
         if step == "diverged" and (yield from self._are_equal(own)):
             step = "unchanged"
         step, copied = self._allowed(step), None
-        if not self.options.dry_run:
+        if not self.dry_run:
             if step in ("added", "extended", "replaced"):
                 copied = yield from self._copy(own, replace=step == "replaced")
             elif step == "deleted":
@@ -155,19 +147,19 @@ class _Mirror:
         return copied
 
     def _allowed(self, step: str) -> str:
-        """Return what the options say to do instead, if anything."""
-        if step == "revived" and self.options.replace:
+        """Apply the options to a step."""
+        if step == "revived" and self.replace:
             step = "deleted"
-        if step == "deleted" and not self.options.delete:
+        if step == "deleted" and not self.delete:
             return "newer"
-        return "replaced" if step in _CONFLICTS and self.options.replace else step
+        return "replaced" if step in _CONFLICTS and self.replace else step
 
-    def _read(self, own: WholeThread) -> Workflow[WholeThread]:
-        """Read all of a thread here."""
+    def _read(self, own: WholeThread) -> Workflow[tuple[WholeThread, Digests]]:
+        """Read all of a thread here, and compute its digests."""
         whole = yield from on(self.here, whole_thread.read_thread(own.thread))
         if is_archived(whole.entry) or (own.checkpoints and not whole.checkpoints):
             raise _GoneError
-        return whole
+        return whole, (yield from external(partial(digest.of_checkpoints, whole)))
 
     def _digests_there(self, name: str) -> Workflow[Digests]:
         whole = yield from on(self.there, whole_thread.read_thread(name, stub=False))
@@ -175,14 +167,12 @@ class _Mirror:
 
     def _are_equal(self, own: WholeThread) -> Workflow[bool]:
         """Compare the digests of threads whose rows differ."""
-        whole = yield from self._read(own)
-        digests = yield from external(partial(digest.of_checkpoints, whole))
+        _, digests = yield from self._read(own)
         return digests == (yield from self._digests_there(own.thread))
 
     def _copy(self, own: WholeThread, *, replace: bool) -> Workflow[Digests]:
-        """Copy a thread as it is now, all of it or what is missing; return its digests."""
-        whole = yield from self._read(own)
-        expected = yield from external(partial(digest.of_checkpoints, whole))
+        """Copy what is missing there of a thread's present state; return its digests."""
+        whole, expected = yield from self._read(own)
         now = time.time_ns() // 1000
         put = whole_thread.put_thread(whole, now, replace=replace, marks=True)
         yield from on(self.there, put)
@@ -197,15 +187,15 @@ _CONFLICTS = {
 
 
 def _read_rows(thread: str, *, stub: bool = False) -> Operation[WholeThread]:
-    """Read a thread without its segments; with `stub` an archived one stays archived."""
+    """Read a thread without its segments; with `stub` an archived thread stays archived."""
     rows, entry = yield from read_rows(thread, stub=stub)
     return whole_of(thread, rows, (), entry)
 
 
-def step_for(here: WholeThread, there: WholeThread) -> str:
-    """Return what is to be done there: a field of `MirrorReport`, or a key of `_CONFLICTS`.
+def _step_for(here: WholeThread, there: WholeThread) -> str:
+    """Choose what to do there: a field of `MirrorReport`, or a key of `_CONFLICTS`.
 
-    The rows are the same bytes in a copy.
+    Rows are compared, as a copy has the same bytes.
     """
     own, other = rows_of(here), rows_of(there)
     only_created = not own and is_there(here.entry) and not is_there(there.entry)
