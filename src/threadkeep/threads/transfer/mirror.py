@@ -98,7 +98,7 @@ class _Mirror:
     replace: bool
     delete: bool
     dry_run: bool
-    result: MirrorReport = field(default_factory=MirrorReport)
+    result: MirrorReport = field(init=False, default_factory=MirrorReport)
 
     def threads(self, names: Sequence[str] | None, progress: Progress) -> Workflow[MirrorReport]:
         known = yield from on(self.here, whole_thread.all_threads())
