@@ -6,7 +6,7 @@ import pytest
 from kit.engine import Chain, Counted, everything, memory_saver, rows_in_memory
 
 from threadkeep._core.engine.model import ReadThread
-from threadkeep._stores.memory import MemoryBackend
+from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import CorruptionError
 from threadkeep.savers.saver import Saver
 
