@@ -6,14 +6,14 @@
         def new_backend(self, folder):
             return MyBackend(folder / "store")
 
-        def reopen(self, folder):  # only where what is stored outlives `close`
+        def reopen(self, folder):  # only if the store outlives `close`
             return MyBackend(folder / "store")
 
-The docstring of each test is the sentence of `_core.engine.model` or `_stores.base` that it
-checks. A backend with a native async driver is wrapped in `BlockingBackend`. Importing this
-package needs pytest; nothing else in threadkeep does. See docs/writing-a-backend.md.
+The docstring of each test is the promise that it checks, and a failure repeats it. Wrap a backend
+with an async driver in `BlockingBackend`. Only this package of threadkeep needs pytest. See
+docs/writing-a-backend.md.
 """
-# ruff: noqa: E402 - pytest rewrites the asserts of modules that are imported after it was told
+# ruff: noqa: E402 - pytest rewrites the asserts of modules that are registered before their import
 
 import pytest
 
@@ -43,4 +43,4 @@ class BackendContract(
     GroupContract,
     ConcurrencyContract,
 ):
-    """Every promise that a backend makes. Implement `new_backend`, and `reopen` if durable."""
+    """Every promise of a backend. Implement `new_backend`, and `reopen` if the store is durable."""

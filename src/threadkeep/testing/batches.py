@@ -1,4 +1,4 @@
-"""Contract of batches and their fences."""
+"""Contract of batches and fences."""
 # ruff: noqa: S101, PLR2004 - tests are made of asserts, and numbers are their point
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from threadkeep.testing.records import (
 
 
 class BatchContract(Contract):
-    """Batches: checked first, then carried out, all or nothing."""
+    """Batches are checked first, then applied in full or not at all."""
 
     def test_a_checkpoint_replaces_by_namespace_and_id(self) -> None:
-        """Checkpoint rows replace by (ns, id); parent, flags and all."""
+        """A checkpoint row replaces the whole row of the same namespace and id."""
         self.put(checkpoints=(checkpoint(1), checkpoint(2, 1), checkpoint(2, 1, ns="child")))
         self.put(checkpoints=(checkpoint(2, metadata="{}", flags=FREE),))
         assert self.stored(2).row == checkpoint(2, metadata="{}", flags=FREE)
@@ -51,20 +51,20 @@ class BatchContract(Contract):
         assert len(self.rows().checkpoints) == 3
 
     def test_writes_are_only_ever_added(self) -> None:
-        """Write rows are added, never replaced, and may come before their checkpoint."""
+        """A write row is added, never replaced, and may come before its checkpoint."""
         self.put(writes=(write(1, seq=99), write(1, seq=-5), write(2)))
         assert self.state(1).found is None
         assert sorted(bodies(self.rows().orphans)) == [b"body 1", b"body 1", b"body 2"]
         self.put(checkpoints=(checkpoint(1),), writes=(write(1, seq=1),))
         assert bodies(self.stored(1).writes) == [b"body 1"] * 3
         assert bodies(self.rows().orphans) == [b"body 2"]
-        numbers = [w.seq for w in self.stored(1).writes]  # the store's own, which grow
+        numbers = [w.seq for w in self.stored(1).writes]  # the store's own ascending numbers
         assert numbers == sorted(set(numbers))
         assert numbers[0] > 0
         assert 99 not in numbers
 
     def test_a_dropped_checkpoint_leaves_its_writes(self) -> None:
-        """`drop_checkpoints` drops checkpoints alone, and only those named."""
+        """`drop_checkpoints` drops only the named checkpoints, and keeps their writes."""
         self.put(
             checkpoints=(checkpoint(1), checkpoint(2, 1), checkpoint(3, 1)),
             writes=(write(2),),
@@ -80,7 +80,7 @@ class BatchContract(Contract):
         assert child.id == uid(3)
 
     def test_writes_are_dropped_by_seq(self) -> None:
-        """`drop_writes` drops the row of that namespace, checkpoint and `seq`."""
+        """`drop_writes` drops the write row of that namespace, checkpoint and `seq`."""
         self.put(checkpoints=(checkpoint(1),), writes=(write(1, body=b"a"), write(1, body=b"b")))
         first, second = self.stored(1).writes
         absent = (("", uid(1), second.seq + 7), ("child", uid(1), second.seq), ("", uid(2), 1))
@@ -88,7 +88,7 @@ class BatchContract(Contract):
         assert self.stored(1).writes == (second,)
 
     def test_hiding_adds_the_flag(self) -> None:
-        """`hide_checkpoints` flags what is there; the absent is harmless."""
+        """`hide_checkpoints` adds the flag HIDDEN, and ignores unknown checkpoints."""
         self.put(checkpoints=(checkpoint(1), checkpoint(2, 1, flags=FREE)))
         self.put(hide_checkpoints=(("", uid(2)), ("", uid(2)), ("", uid(9)), ("child", uid(1))))
         assert self.stored(2).row.flags == FREE | HIDDEN
@@ -97,7 +97,7 @@ class BatchContract(Contract):
         assert self.state(9).found is None
 
     def test_bump_raises_the_generation(self) -> None:
-        """`bump_generation` raises the generation; nothing else of a batch does."""
+        """Only `bump_generation` of a batch raises the generation."""
         self.put(segments=(segment(0),), checkpoints=(checkpoint(1),))
         assert self.state().generation == 0
         self.put(drop_segments=((1, 0, 1),), bump_generation=True)
@@ -106,9 +106,9 @@ class BatchContract(Contract):
         assert self.rows().generation == 2
 
     def test_born_must_be_after_the_tombstone(self) -> None:
-        """`born` must be greater than `deleted_at`, else `ThreadDeletedError`."""
+        """A batch whose `born` is not greater than `deleted_at` raises `ThreadDeletedError`."""
         fence = HeadFence("", uid(1))
-        for born in (1, 0, -5):  # never deleted: any time will do
+        for born in (1, 0, -5):  # (never deleted: any time is valid)
             self.put(born=born, checkpoints=(checkpoint(1),), fences=(fence,))
         self.drop()
         for born in (1, NOW):
@@ -119,7 +119,7 @@ class BatchContract(Contract):
         assert self.head() == uid(4)
 
     def test_the_generation_must_be_the_threads_own(self) -> None:
-        """Another `generation` than the thread's own is a `StaleThreadError`; a new one has 0."""
+        """A batch of another `generation` raises `StaleThreadError`; a new thread has 0."""
         stale = Batch(THREAD, NOW, generation=1, segments=(segment(0),), bump_generation=True)
         self.refuses(stale, StaleThreadError)
         assert self.state().generation == 0
@@ -129,7 +129,7 @@ class BatchContract(Contract):
         self.commit(stale)
 
     def test_checks_come_in_order(self) -> None:
-        """`born` is checked first, then `generation`, then fences, then segments."""
+        """A batch is checked in this order: `born`, `generation`, fences, segments."""
         self.put(checkpoints=(checkpoint(5),))
         self.drop()
         self.put(segments=(segment(0),), checkpoints=(checkpoint(5),))
@@ -149,7 +149,7 @@ class BatchContract(Contract):
             del wrong[field]
 
     def test_a_refused_batch_changes_nothing(self) -> None:
-        """All or nothing, whatever else the batch holds."""
+        """A refused batch changes nothing."""
         self.put(
             checkpoints=(checkpoint(1), checkpoint(2, 1)),
             writes=(write(1), write(2)),
@@ -172,7 +172,7 @@ class BatchContract(Contract):
         self.refuses(fenced, ConflictError)
 
     def test_a_retry_is_harmless(self) -> None:
-        """A commit done twice is as good as once, but for write rows, which are twice there."""
+        """A repeated batch adds only its write rows again."""
         batch = Batch(
             *(THREAD, NOW, 0, 1),
             fences=(HeadFence("", uid(1)),),
@@ -191,7 +191,7 @@ class BatchContract(Contract):
         assert set(bodies(self.stored(2).writes)) == {b"body 2"}
 
     def test_a_closed_backend_refuses_everything(self) -> None:
-        """`close` may be called twice; later calls raise `ClosedError`."""
+        """`close` may be called twice; `fetch` and `commit` then raise `ClosedError`."""
         self.put(checkpoints=(checkpoint(1),))
         self.backend.close()
         self.backend.close()
@@ -207,7 +207,7 @@ UNSEEN = WritesFence("", uid(1), run=8, seen=0)
 
 
 class FenceContract(Contract):
-    """Fences: hold, or a `ConflictError` and nothing has changed."""
+    """If a fence does not hold, the batch raises `ConflictError` and changes nothing."""
 
     def fenced(self, *fences: Fence) -> Batch:
         """A batch with these fences that puts the checkpoint `uid(9)`."""
@@ -232,7 +232,7 @@ class FenceContract(Contract):
         ],
     )
     def test_a_head_holds(self, fence: Fence, rows: tuple[Any, ...]) -> None:
-        """Holds if no checkpoint of `ns` has an id greater than `expected`, but for NESTED ones."""
+        """`HeadFence` holds if no checkpoint of `ns` without NESTED has an id above `expected`."""
         self.put(checkpoints=rows)
         self.put(thread="thread-2", checkpoints=(checkpoint(8),))
         self.commit(self.fenced(fence))
@@ -249,13 +249,13 @@ class FenceContract(Contract):
         ],
     )
     def test_a_newer_head_conflicts(self, fence: Fence, row: Any) -> None:
-        """A greater id conflicts, hidden or of a fork; for None any."""
+        """`HeadFence` fails on a greater id, also if hidden or forked, and with None on any id."""
         self.put(checkpoints=(row,))
         self.refuses(self.fenced(fence), ConflictError)
 
     @pytest.mark.parametrize("run", [0, 7])
     def test_writes_of_another_run_conflict(self, run: int) -> None:
-        """Conflicts with a write row of another run and a greater `seq` than seen."""
+        """`WritesFence` fails on a write row of another run with a `seq` above `seen`."""
         self.put(checkpoints=(checkpoint(1),), writes=(write(1, run=run), write(1, run=run)))
         seen = self.stored(1).writes[-1].seq
         for other in {0, 7, 8} - {run}:
@@ -266,14 +266,14 @@ class FenceContract(Contract):
         self.commit(self.fenced(WritesFence("", uid(1), run=run, seen=0)))
 
     def test_writes_elsewhere_do_not_count(self) -> None:
-        """A fence looks at one checkpoint of one namespace of one thread, before the batch."""
+        """`WritesFence` checks one checkpoint of one namespace and thread, before the batch."""
         self.put(writes=(write(2, run=7), write(1, run=7, ns="child")))
         self.put(thread="thread-2", writes=(write(1, run=7),))
         self.put(fences=(UNSEEN,), writes=(write(1, run=7),))
         self.refuses(self.fenced(UNSEEN), ConflictError)
 
     def test_all_rows_of_the_thread_count(self) -> None:
-        """Holds if the thread has exactly this many checkpoint rows and write rows."""
+        """`RowsFence` holds if the thread has exactly these numbers of checkpoints and writes."""
         self.put(fences=(RowsFence(0, 0),), checkpoints=(checkpoint(1),), writes=(write(1),))
         self.put(
             checkpoints=(checkpoint(2, flags=HIDDEN), checkpoint(1, ns="child")),
@@ -285,7 +285,7 @@ class FenceContract(Contract):
         self.commit(self.fenced(RowsFence(3, 3)))
 
     def test_every_fence_must_hold(self) -> None:
-        """Each fence must hold, whichever comes first."""
+        """A batch is applied only if all of its fences hold."""
         self.put(checkpoints=(checkpoint(1),), writes=(write(1, run=7),))
         self.refuses(self.fenced(HEAD_1, UNSEEN), ConflictError)
         self.refuses(self.fenced(UNSEEN, HEAD_1), ConflictError)

@@ -1,4 +1,4 @@
-"""The contract of `ForkThread`: threads that share segments."""
+"""Contract of `ForkThread`: threads that share segments."""
 # ruff: noqa: S101, PLR2004 - tests are made of asserts, and numbers are their point
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FORK = "fork"
 
 
 class ForkContract(Contract):
-    """Forks: rows of their own, and whatever segments they need."""
+    """A fork has its own rows, and reads the segments of its origin."""
 
     def origin(self) -> None:
         """A thread of three checkpoints in two namespaces, with writes and segments."""
@@ -64,13 +64,13 @@ class ForkContract(Contract):
         return change._replace(**fields)
 
     def origin_and_fork(self) -> bool:
-        """Both of them; return True if they share segments."""
+        """Put an origin and its fork; return True if they share segments."""
         self.origin()
         self.commit(self.fork())
         return self.rows().family != ()
 
     def test_a_fork_has_the_rows_that_are_named(self) -> None:
-        """As they are, with their `seq`; those that are not there are left out."""
+        """A fork has the named rows that exist, unchanged and with their `seq`."""
         self.origin_and_fork()
         rows, source = self.rows(FORK), self.rows()
         assert [s.row for s in rows.checkpoints] == [
@@ -88,7 +88,7 @@ class ForkContract(Contract):
         assert ids(self.one(scan)) == [uid(2), uid(1)]
 
     def test_a_fork_reads_the_segments_of_its_origin(self) -> None:
-        """Those of before, whatever happens to the origin afterwards."""
+        """A fork keeps its origin's segments, also after the origin is dropped."""
         self.origin_and_fork()
         before, infos = self.everything(), self.rows().segments
         assert self.everything(FORK) == before
@@ -100,7 +100,7 @@ class ForkContract(Contract):
         assert self.one(ReadDamage()) == []
 
     def test_rows_that_take_a_fork_s_place_leave_its_origin_alone(self) -> None:
-        """They are at positions that the origin has too, and hold something else."""
+        """`DropThread(rows=...)` on a fork leaves the segments of its origin unchanged."""
         self.origin_and_fork()
         before = self.everything()
         new = segment(0, 2, data=b"new")
@@ -111,7 +111,7 @@ class ForkContract(Contract):
         assert self.rows(FORK).family == ()
 
     def test_both_go_on(self) -> None:
-        """Additions of one do not block the other, except at the same positions."""
+        """A fork and its origin can both grow; only equal positions collide."""
         self.origin_and_fork()
         self.put(thread=FORK, segments=(segment(0, log=3),), checkpoints=(checkpoint(5, 2),))
         self.put(segments=(segment(0, log=4),), checkpoints=(checkpoint(4, 3),))
@@ -125,7 +125,7 @@ class ForkContract(Contract):
         assert len(self.segments((1, 0, 9), thread=FORK)) == 2
 
     def test_a_family_that_shares_is_told_of(self) -> None:
-        """`family` names the threads that share segments; it is empty where nothing is shared."""
+        """`family` names the threads that share segments, and is empty if none do."""
         shared = self.origin_and_fork()
         assert self.rows().family == ((FORK,) if shared else ())
         assert self.rows(FORK).family == ((THREAD,) if shared else ())
@@ -135,7 +135,7 @@ class ForkContract(Contract):
         assert [self.rows(name).family for name in names] == (others if shared else [()] * 3)
 
     def test_what_is_removed_for_one_is_stale_for_all(self) -> None:
-        """`bump_generation` raises the generation of all that share the segments."""
+        """`bump_generation` raises the generation of all threads that share the segments."""
         shared = self.origin_and_fork()
         before = self.state(thread=FORK).generation
         self.put(drop_segments=((2, 0, 1),), bump_generation=True)
@@ -147,7 +147,7 @@ class ForkContract(Contract):
             self.refuses(stale, StaleThreadError, thread=FORK)
 
     def test_rows_of_the_family_count_for_a_fence(self) -> None:
-        """Rows of all threads that share the segments count: any may need what looks unused."""
+        """`RowsFence` counts the rows of all threads that share the segments."""
         shared = self.origin_and_fork()
         own = RowsFence(4, 4)
         all_of_them = RowsFence(4 + 3, 4 + 2) if shared else own
@@ -160,7 +160,7 @@ class ForkContract(Contract):
                 self.put(fences=(fence,))
 
     def test_the_last_one_takes_the_segments_along(self) -> None:
-        """Nothing is left of them when nobody shares them any more; a copy shares nothing."""
+        """Shared segments are removed with their last thread; a copy shares none."""
         self.origin_and_fork()
         self.commit(CopyThread(FORK, "copy", now=NOW + 10))
         assert self.rows("copy").family == ()
@@ -174,7 +174,7 @@ class ForkContract(Contract):
         assert self.one(ReadDamage()) == []
 
     def test_a_deleted_member_starts_again(self) -> None:
-        """Its next life has nothing to do with the family."""
+        """A deleted thread that is used again shares no segments with its former forks."""
         self.origin_and_fork()
         self.drop(THREAD, NOW + 20)
         other = segment(0, 2, data=b"other")
@@ -188,7 +188,7 @@ class ForkContract(Contract):
         assert self.segments((1, 0, 2), thread="second") == [other]
 
     def test_shared_segments_count_once(self) -> None:
-        """For the first of the threads, by name."""
+        """`ReadSizes` counts shared segments once, for the first thread by name."""
         self.origin()
         self.put(thread="zoo", checkpoints=(checkpoint(1),))
         (before, _) = self.one(ReadSizes(None, 10)).threads
@@ -199,7 +199,7 @@ class ForkContract(Contract):
         assert (sizes["z-fork"].checkpoints, sizes["z-fork"].segments) == (3, count)
 
     def test_a_fork_needs_its_origin_as_it_was_read(self) -> None:
-        """After a removal the engine has to look again."""
+        """`ForkThread` with another generation than the origin's raises `StaleThreadError`."""
         self.origin()
         change = self.fork()
         self.put(bump_generation=True)
@@ -209,7 +209,7 @@ class ForkContract(Contract):
         assert self.entry(FORK) is None
 
     def test_a_fork_needs_its_origins_entry_as_it_was_read(self) -> None:
-        """`ConflictError` if `revision` is not that of the source's entry."""
+        """`ForkThread` raises `ConflictError` if `revision` is not that of the origin's entry."""
         self.origin()
         entry = ThreadEntry(THREAD, "active", NOW, NOW)
         self.put(entry=entry)
@@ -221,7 +221,7 @@ class ForkContract(Contract):
         assert self.entry(FORK) is not None
 
     def test_a_fork_takes_nobodys_place(self) -> None:
-        """A target that holds checkpoints is left alone; a deleted one is started again."""
+        """`ForkThread` raises `ThreadExistsError` if the target has checkpoints."""
         self.origin()
         self.put(thread=FORK, checkpoints=(checkpoint(7),))
         self.refuses(self.fork(), ThreadExistsError, thread=FORK)
@@ -237,7 +237,7 @@ class ForkContract(Contract):
         assert self.rows(FORK).orphans == ()
 
     def test_who_comes_and_goes_is_noticed(self) -> None:
-        """After a deletion or one more fork there may be as many rows as before: all are stale."""
+        """A new fork, and the deletion of one, raise the generation of all that share segments."""
         if not self.origin_and_fork():
             return
         for change in (self.fork(target="third"), DropThread(FORK, NOW + 20)):
@@ -249,7 +249,7 @@ class ForkContract(Contract):
         self.refuses(stale, StaleThreadError)
 
     def test_the_entry_of_a_fork_is_its_own_whole(self) -> None:
-        """The target's former entry leaves no trace, and the origin's is as it was."""
+        """`entry=` replaces the target's former entry, and leaves the origin's unchanged."""
         self.origin()
         before = ThreadEntry(
             FORK, "created", NOW - 5, NOW - 5, labels=('"old"',), pinned=True, ttl=5
@@ -263,7 +263,7 @@ class ForkContract(Contract):
         assert self.entry() is None
 
     def test_forks_outlive_the_backend(self) -> None:
-        """So do the segments that they share."""
+        """Forks and shared segments are still stored after `close` and reopening."""
         self.origin_and_fork()
         self.drop(THREAD, NOW + 20)
         self.start_again()

@@ -1,4 +1,4 @@
-"""Contract of grouped and of concurrent commits, and of scrubbing."""
+"""Contract of grouped commits, of scrubbing, and of concurrent commits."""
 # ruff: noqa: S101, PLR2004 - tests are made of asserts, and numbers are their point
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def batch(*segments: Segment, thread: str = THREAD, **rows: Any) -> Batch:
 
 
 def seal(data: bytes, *pieces: tuple[int, int, int]) -> Batch:
-    """A batch that puts one segment from 0 on in the place of pieces."""
+    """A batch that replaces pieces with one segment from 0."""
     count = max(start + size for _, start, size in pieces)
     return batch(Segment(1, 0, count, data), drop_segments=pieces)
 
 
 class GroupContract(Contract):
-    """Several changes at once: each as if it came alone, after those before it."""
+    """`commit_many` applies its changes in order, each as if it were committed alone."""
 
     def group(self, *changes: Change) -> list[Any]:
         """Commit the changes together and return the types of the errors."""
@@ -66,7 +66,7 @@ class GroupContract(Contract):
         return [type(error) if error is not None else None for error in results]
 
     def test_each_change_of_a_group_is_carried_out(self) -> None:
-        """`commit_many` carries out each change; for none there is no result."""
+        """`commit_many` applies each change, and returns an empty list for no change."""
         rows: dict[str, Any] = {"checkpoints": (checkpoint(1),)}
         threads = ("b", "a", "c")
         changes = [batch(segment(0), thread=thread, **rows) for thread in threads]
@@ -78,7 +78,7 @@ class GroupContract(Contract):
         assert self.group() == []
 
     def test_a_refused_change_leaves_its_neighbours_alone(self) -> None:
-        """A change that is refused changes nothing, and the others are carried out."""
+        """`commit_many` applies the other changes if one is refused."""
         self.put(segments=(segment(0),), checkpoints=(checkpoint(5),))
         self.put(thread="full", checkpoints=(checkpoint(1),))
         results = self.group(
@@ -94,14 +94,14 @@ class GroupContract(Contract):
         assert self.head(thread="new") == uid(1)
 
     def test_copies_keep_their_place(self) -> None:
-        """In order: a copy has what was put before it, and is refused where its target was."""
+        """A copy has the rows of earlier changes, and is refused if one of them made its target."""
         put = [batch(thread=thread, checkpoints=(checkpoint(1),)) for thread in ("b", "z")]
         changes = (put[0], CopyThread("b", "a", NOW), put[1], CopyThread("b", "z", NOW))
         assert self.group(*changes) == [None, None, None, ThreadExistsError]
         assert self.head(thread="a") == uid(1)
 
     def test_a_large_group(self) -> None:
-        """Groups may be larger than whatever a store does at once."""
+        """`commit_many` takes groups of any size, also larger than the limits of the store."""
         changes = [batch(thread=f"t{n % 7}", writes=(write(n),)) for n in range(250)]
         assert self.group(*changes) == [None] * 250
         assert sum(len(self.rows(f"t{n}").orphans) for n in range(7)) == 250
@@ -109,7 +109,7 @@ class GroupContract(Contract):
     # -- batches that only add ---------------------------------------------------------
 
     def test_refused_additions_leave_their_neighbours_alone(self) -> None:
-        """Of the same thread and of others; nothing of a refused batch is there."""
+        """A refused addition stores nothing; additions to this and other threads are applied."""
         self.put(segments=(segment(0, 4),))
         self.drop("gone")
         results = self.group(
@@ -133,7 +133,7 @@ class GroupContract(Contract):
         assert "new" not in self.threads(empty=True)
 
     def test_a_batch_builds_on_the_one_before_it(self) -> None:
-        """On its segments, on its writes, and on what it told the registry."""
+        """A batch sees the segments, writes and entry of earlier batches of its group."""
         user = metadata_label("user_id", "u1")
         results = self.group(
             batch(
@@ -169,7 +169,7 @@ class GroupContract(Contract):
         assert (entry.state, entry.size, entry.waits_at) == ("active", 1, None)
 
     def test_segments_of_one_group_may_not_overlap(self) -> None:
-        """The same one twice is one; any other overlap refuses the batch that comes later."""
+        """A group stores equal segments once, and refuses a later batch that overlaps."""
         same = batch(segment(4, 2))
         over = [segment(5), segment(3, 2), segment(0, 9), segment(4, 2, data=b"other bytes")]
         late = [batch(segment(20 + n), one) for n, one in enumerate(over)]
@@ -179,7 +179,7 @@ class GroupContract(Contract):
         assert self.everything() == [segment(2, 2), segment(4, 2), segment(6), segment(5, log=2)]
 
     def test_a_seal_within_a_group(self) -> None:
-        """Its drops come before its own segments, and after all that came before it."""
+        """A batch in a group drops segments of earlier batches before it adds its own."""
         self.put(segments=tuple(segment(n) for n in range(4)))
         more = [batch(segment(n)) for n in (4, 5)]
         pieces = [(1, n, 1) for n in range(6)]
@@ -191,14 +191,14 @@ class GroupContract(Contract):
         assert self.segments((1, 0, 6)) == [segment(0, 6, data=b"again")]
 
     def test_a_refused_seal_drops_nothing(self) -> None:
-        """Neither what was stored nor what its group brought."""
+        """A refused batch drops no segments, neither stored ones nor those of its group."""
         self.put(segments=(segment(0), segment(1, 2)))
         sealed = seal(b"sealed", (1, 0, 1), (1, 3, 1), (1, 1, 1))
         assert self.group(batch(segment(3)), sealed) == [None, SegmentTakenError]
         assert self.everything() == [segment(0), segment(1, 2), segment(3)]
 
     def test_additions_keep_their_place_among_others(self) -> None:
-        """Rows added before a thread is dropped are gone, those added after stay."""
+        """In a group, `DropThread` removes rows that were added before it, and no later ones."""
         added = [batch(segment(n), writes=(write(1),)) for n in range(3)]
         old = batch(segment(5), born=NOW)
         fenced = batch(fences=(HeadFence("", uid(1)),), checkpoints=(checkpoint(2),))
@@ -210,7 +210,7 @@ class GroupContract(Contract):
         assert self.head() == uid(2)
 
     def test_to_scrub_changes_no_row(self) -> None:
-        """Others may use the store meanwhile; idempotent."""
+        """`scrub` changes no rows, and gives the same report again when it is repeated."""
         rows: dict[str, Any] = {"checkpoints": (checkpoint(1),), "writes": (write(1),)}
         self.put(segments=(segment(0),), **rows)
         self.put(thread="gone", segments=(segment(0),), **rows)
@@ -227,10 +227,10 @@ class GroupContract(Contract):
 
 
 class ConcurrencyContract(Contract):
-    """Calls are thread-safe; a reply is a consistent view; of rivals one wins."""
+    """Calls are thread-safe, reads are consistent, and one of several rival commits succeeds."""
 
     def together(self, work: Callable[[int], int]) -> int:
-        """Run `work(worker)` in several threads that start at the same moment; the sum."""
+        """Run `work(worker)` in several threads that start together; return the sum."""
         start = Barrier(WORKERS)
 
         def run(worker: int) -> int:
@@ -249,7 +249,7 @@ class ConcurrencyContract(Contract):
         return True
 
     def test_commits_of_many_threads_all_arrive(self) -> None:
-        """Every commit that returned is stored, however many run at once."""
+        """Every commit that returned is stored, with any number of concurrent commits."""
 
         def work(worker: int) -> int:
             for number in range(ROUNDS):
@@ -266,7 +266,7 @@ class ConcurrencyContract(Contract):
         assert shared == sorted(set(shared))
 
     def test_of_rivals_for_a_head_one_wins(self) -> None:
-        """Of commits that expect the same head exactly one succeeds, each time."""
+        """Exactly one of the concurrent commits that expect the same head succeeds."""
         self.put(checkpoints=(checkpoint(0),))
 
         def work(worker: int) -> int:
@@ -285,7 +285,7 @@ class ConcurrencyContract(Contract):
         assert [row.parent for row in rows[1:]] == [row.id for row in rows[:-1]]
 
     def test_of_rivals_for_a_place_one_wins(self) -> None:
-        """Of segments for one place exactly one is stored, the others are refused."""
+        """Exactly one of the concurrent segments for one position is stored."""
 
         def work(worker: int) -> int:
             mine = [segment(step, data=b"of %d" % worker) for step in range(ROUNDS)]
@@ -295,7 +295,7 @@ class ConcurrencyContract(Contract):
         assert len(self.rows().segments) == ROUNDS
 
     def test_readers_see_whole_commits(self) -> None:
-        """One fetch sees no half of a commit within one read."""
+        """A read returns either all rows of a commit or none."""
 
         def work(worker: int) -> int:
             if worker == 0:

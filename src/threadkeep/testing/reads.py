@@ -1,4 +1,4 @@
-"""Contract of reads: checkpoints, paths, threads and segments."""
+"""Contract of reads: checkpoints, paths, threads, sizes and segments."""
 # ruff: noqa: S101, PLR2004 - tests are made of asserts, and numbers are their point
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from threadkeep.testing.records import (
     write,
 )
 
-# Ascending by code point. LangGraph's own ids are UUIDs; nobody promises that all are.
+# Ascending by code point. LangGraph's own ids are UUIDs, but any text is valid.
 MIXED_IDS = (
     "",
     "00000000-0000-0000-0000-00000000000",
@@ -93,10 +93,10 @@ ROWS = (
 
 
 class ReadContract(Contract):
-    """`ReadCheckpoint`, `ReadPath`, `ReadThread`, `FindThreads` and sizes."""
+    """Reads return rows as they were put."""
 
     def test_an_unknown_thread_is_empty(self) -> None:
-        """An absent thread is an empty one: generation 0, never deleted, no rows."""
+        """An unknown thread reads as an empty one: generation 0, never deleted, no rows."""
         assert self.backend.fetch(
             [
                 ReadCheckpoint("nobody", "", None),
@@ -110,7 +110,7 @@ class ReadContract(Contract):
         ) == [ThreadState(0, 0), ThreadState(0, 0), [], [], ThreadRows(0, 0, (), (), ()), [], []]
 
     def test_replies_come_in_request_order(self) -> None:
-        """Replies come in request order, whatever the reads' kinds; for no read, none."""
+        """`fetch` returns one reply per read, in the order of the reads."""
         self.put(segments=(segment(0),), checkpoints=(checkpoint(1), checkpoint(2, 1)))
         replies = self.backend.fetch(
             [
@@ -127,9 +127,9 @@ class ReadContract(Contract):
         assert self.backend.fetch([]) == []
 
     def test_checkpoint_rows_come_back_as_they_were(self) -> None:
-        """Every field of a checkpoint row comes back, of the same type and value.
+        """Every field of a checkpoint row is read with the same type and value.
 
-        Metadata is the same text again, whatever a store makes of it meanwhile.
+        Metadata is read as the same text, also if the store parses it.
         """
         for row in ROWS:
             self.put(checkpoints=(row,))
@@ -138,7 +138,7 @@ class ReadContract(Contract):
             assert type(found.ts) is type(row.ts)
 
     def test_ids_of_any_text_keep_their_order(self) -> None:
-        """Ids are any text, ordered by code point, as Python orders `str`."""
+        """Checkpoint ids may be any text, and are ordered by code point."""
         parents = (None, *MIXED_IDS)
         rows = [
             checkpoint(0, id=key, parent=parent)
@@ -153,7 +153,7 @@ class ReadContract(Contract):
         assert [w.task_id for w in found[0].writes] == ["g"]
 
     def test_the_head_is_the_greatest_visible_id(self) -> None:
-        """The head is the greatest id that is not hidden; an explicit id finds hidden ones too."""
+        """The head is the greatest id that is not hidden; a read by id finds hidden ones."""
         self.put(checkpoints=(checkpoint(9, 5, flags=HIDDEN),))
         assert self.head() is None
         self.put(checkpoints=(checkpoint(5),))
@@ -163,7 +163,7 @@ class ReadContract(Contract):
         assert self.state(2) == ThreadState(0, 0)
 
     def test_threads_and_namespaces_are_apart(self) -> None:
-        """A checkpoint, its writes and its children are of one thread and one namespace."""
+        """A read returns writes and children only of its own thread and namespace."""
         rows: dict[str, Any] = {"checkpoints": (checkpoint(1),), "writes": (write(1),)}
         self.put(**rows, segments=(segment(0),))
         self.put(
@@ -178,7 +178,7 @@ class ReadContract(Contract):
         assert self.state(2).found is None
 
     def test_the_keyframe_is_the_whole_segment_that_holds_it(self) -> None:
-        """`keyframe` is the whole segment that holds (key_log, key_pos), None where missing."""
+        """`keyframe` is the whole segment that holds (key_log, key_pos), or None."""
         first, second, other = segment(0, 2), segment(2, 3), segment(0, log=2)
         self.put(segments=(first, second, other))
         for log, position, keyframe in (
@@ -192,7 +192,7 @@ class ReadContract(Contract):
             assert self.stored(1).keyframe == keyframe
 
     def test_writes_belong_to_their_checkpoint(self) -> None:
-        """A stored checkpoint has all its write rows, in `seq` order, as they were put."""
+        """A checkpoint is read with all of its write rows, unchanged and in `seq` order."""
         first = write(1, run=2**62, seen=3, task_path="", body=b"")
         second = write(1, task_id="no uuid", task_path="путь", body=b"\x00" * 70_000)
         self.put(checkpoints=(checkpoint(1), checkpoint(2, 1)), writes=(first, write(2)))
@@ -202,7 +202,7 @@ class ReadContract(Contract):
         assert [w._replace(seq=0) for w in found] == [first, second]
 
     def test_the_child_is_the_first_of_a_greater_id(self) -> None:
-        """`child` is the child with the smallest id greater than the checkpoint's own."""
+        """`child` is the child with the smallest id above the checkpoint's id."""
         self.put(
             checkpoints=(
                 checkpoint(5),
@@ -216,7 +216,7 @@ class ReadContract(Contract):
         assert self.stored(8).child is None
 
     def test_path_goes_up_nearest_first(self) -> None:
-        """A path is the checkpoint and at most `limit` ancestors, hidden and greater ones too."""
+        """A path is the checkpoint and its ancestors, hidden ones too, at most `limit` in all."""
         self.put(
             segments=(segment(0),),
             checkpoints=(
@@ -236,7 +236,7 @@ class ReadContract(Contract):
         assert self.one(ReadPath(THREAD, "child", uid(4), 3)) == []
 
     def test_thread_rows_are_all_rows(self) -> None:
-        """`ReadThread` tells everything: hidden checkpoints, orphans, segments' places."""
+        """`ReadThread` returns hidden checkpoints, orphan writes and positions of segments too."""
         self.put(
             segments=(segment(0, 2, data=b"four"), segment(3, log=2, data=b"12345"), segment(2)),
             checkpoints=(
@@ -260,7 +260,7 @@ class ReadContract(Contract):
         assert (rows.generation, rows.deleted_at) == (1, 0)
 
     def test_a_careful_read_of_sound_rows_leaves_nothing_out(self) -> None:
-        """With `skip` a `ReadThread` gives the same rows; only keyframes may be missing."""
+        """`ReadThread(skip=True)` returns the same rows if all of them are readable."""
         self.put(
             segments=(segment(0, 2, log=2),),
             checkpoints=(checkpoint(1), checkpoint(2, 1, exact=b"e"), checkpoint(1, ns="child")),
@@ -271,7 +271,7 @@ class ReadContract(Contract):
         assert self.one(ReadThread("nobody", skip=True)) == ThreadRows(0, 0, (), (), ())
 
     def test_found_threads_hold_checkpoints(self) -> None:
-        """Threads that hold checkpoints (hidden ones count), with `empty` all; page by page."""
+        """`FindThreads` lists threads with checkpoints, also hidden ones, and with `empty` all."""
         for thread in ("b", "ä", "a", "B"):
             self.put(thread=thread, checkpoints=(checkpoint(1, flags=HIDDEN),))
         self.put(thread="only writes", writes=(write(1),), segments=(segment(0),))
@@ -284,7 +284,7 @@ class ReadContract(Contract):
         assert self.threads("a", 2, empty=True) == ["b", "deleted"]
 
     def test_found_threads_have_one_of_the_runs(self) -> None:
-        """With `run_ids`, only threads with a checkpoint of one of them."""
+        """`FindThreads(run_ids=...)` lists only threads with a checkpoint of one of these runs."""
         for thread, run in (("a", '"run 1"'), ("b", '"run 2"'), ("c", "null"), ("d", '"\\" é"')):
             self.put(thread=thread, checkpoints=(checkpoint(1, metadata=f'{{"run_id": {run}}}'),))
         self.put(thread="e", checkpoints=(checkpoint(1),))
@@ -295,7 +295,7 @@ class ReadContract(Contract):
         assert self.threads(run_ids=("run 3",)) == []
 
     def test_sizes_count_rows_and_bytes(self) -> None:
-        """`ReadSizes` counts the rows of each thread that holds any, and their bytes."""
+        """`ReadSizes` counts the rows and bytes of each thread that has any."""
         assert self.one(ReadSizes(None, 10)).threads == ()
         self.put(
             thread="b",
@@ -311,14 +311,14 @@ class ReadContract(Contract):
         counted = (full.thread, full.checkpoints, full.writes, full.segments, full.segment_bytes)
         assert counted == ("b", 2, 1, 2, 70_700)
         assert 800 < full.row_bytes < 2_000
-        assert sizes.total > 70_700  # (a store may give space of others back meanwhile)
+        assert sizes.total > 70_700  # (a store may free other space meanwhile)
         assert [s.thread for s in self.one(ReadSizes("a", 1)).threads] == ["b"]
         assert self.one(ReadDamage()) == []
 
     def test_usage_counts_the_store(self) -> None:
-        """A `ReadUsage` counts threads in use by their entries, and rows by hour and thread.
+        """`ReadUsage` counts threads by their entries, and rows by hour and thread.
 
-        A backend without `counts_usage` is counted from its other reads.
+        Without `counts_usage`, the counts come from other reads of the backend.
         """
         ages = {"a": (0, 1, 1, 30), "b": (5,), "idle": (24 * 40,)}
         for thread, hours in ages.items():
@@ -347,7 +347,7 @@ class ReadContract(Contract):
         assert (found.missing_indexes, found.notes) == ((), ())
 
     def test_what_is_stored_outlives_the_backend(self) -> None:
-        """Every commit that returned is stored after `close` and a new start."""
+        """Every commit that returned is still stored after `close` and reopening."""
         self.put(
             checkpoints=(checkpoint(1),),
             writes=(write(1),),
@@ -356,7 +356,7 @@ class ReadContract(Contract):
         )
         before = self.rows()
         self.start_again()
-        after = self.rows()  # (a generation's number means something to one backend only)
+        after = self.rows()  # (numbers of generations are valid for one open backend)
         assert after._replace(generation=before.generation) == before
         assert after.generation == self.state().generation != self.state(thread="new").generation
         assert self.segments((1, 0, 1)) == [segment(0)]
@@ -364,7 +364,7 @@ class ReadContract(Contract):
         assert before.checkpoints[0].row.ts == NOW + 1
 
 
-# Starts and counts that overlap a segment of five elements at 10, or two behind one another.
+# Starts and counts that overlap a segment of five elements at 10, or two adjacent ones at 40.
 OVERLAPS = (
     *((10, 5), (10, 4), (10, 6), (12, 1), (8, 9), (8, 3), (14, 3), (8, 7), (14, 1)),
     *((40, 4), (41, 2)),
@@ -372,10 +372,10 @@ OVERLAPS = (
 
 
 class SegmentContract(Contract):
-    """Segments: found by span, put twice without harm, never one over another."""
+    """Segments are found by span, may be put twice, and never overlap."""
 
     def test_segments_come_back_in_order(self) -> None:
-        """The segments that overlap the spans, each once, in (log, start) order."""
+        """`ReadSegments` returns each segment that overlaps a span once, by log and start."""
         stored = [segment(0, 3), segment(3, 2), segment(9, 1), segment(0, 4, log=7)]
         self.put(segments=tuple(reversed(stored)))
         assert self.segments((1, 0, 10), (7, 0, 1)) == stored
@@ -384,7 +384,7 @@ class SegmentContract(Contract):
         assert self.segments() == []
 
     def test_a_span_finds_what_it_overlaps(self) -> None:
-        """A span is `start <= p < stop` of one log: an empty one finds nothing."""
+        """A span covers `start <= p < stop` of one log; an empty span finds nothing."""
         self.put(segments=(segment(0, 3),))
         for start, stop in ((0, 3), (2, 3), (0, 1), (0, 100)):
             assert self.segments((1, start, stop)) == [segment(0, 3)], (start, stop)
@@ -393,7 +393,7 @@ class SegmentContract(Contract):
         assert self.segments((2, 0, 10)) == []
 
     def test_none_are_found_for_another_generation(self) -> None:
-        """A read under another generation than the thread's own finds none."""
+        """`ReadSegments` with another generation than the thread's finds nothing."""
         self.put(segments=(segment(0),))
 
         def found(generation: int | None) -> Any:
@@ -405,21 +405,21 @@ class SegmentContract(Contract):
         assert self.one(ReadSegments("nobody", (Span(1, 0, 1),), 0)) == []
 
     def test_bytes_come_back_as_they_were(self) -> None:
-        """Data is any bytes of any length."""
+        """The data of a segment may be any bytes of any length."""
         blocks = [b"\x00", bytes(range(256)), b"x" * 4096, b"y" * 65_536, b"z" * 3_000_001]
         self.put(segments=tuple(segment(n, data=data) for n, data in enumerate(blocks)))
         assert [s.data for s in self.segments((1, 0, len(blocks)))] == blocks
 
     def test_places_are_64_bits(self) -> None:
-        """Logs and positions may be any numbers of 63 bits."""
+        """Logs and positions may be any numbers up to 63 bits."""
         near, far = segment(0, log=0), segment(2**62, 2**40, log=2**63 - 1)
         self.put(segments=(far, near))
         assert self.segments((2**63 - 1, 2**62 + 5, 2**62 + 6), (0, 0, 1)) == [near, far]
 
     def test_an_overlap_is_refused(self) -> None:
-        """Overlapping stored positions in any other way is a `SegmentTakenError`.
+        """A segment that overlaps another one raises `SegmentTakenError`.
 
-        Also with their very bytes, and within one batch.
+        Also with the same bytes, and within one batch.
         """
         self.put(segments=(segment(10, 5), segment(0, 2), segment(40, 2), segment(42, 2)))
         for start, count in OVERLAPS:
@@ -430,20 +430,20 @@ class SegmentContract(Contract):
             self.refuses(Batch(THREAD, NOW, segments=clash), SegmentTakenError)
 
     def test_neighbours_are_welcome(self) -> None:
-        """Positions that touch do not overlap; logs and threads are apart."""
+        """Adjacent segments, and those of other logs and threads, do not overlap."""
         self.put(segments=(segment(10, 5),))
         self.put(segments=(segment(15), segment(9), segment(10, 5, log=2), segment(0, 9)))
         self.put(thread="thread-2", segments=(segment(10, 5, data=b"other bytes"),))
         assert len(self.rows().segments) == 5
 
     def test_dropped_where_all_matches(self) -> None:
-        """`drop_segments` drops only where log, start and count all match."""
+        """`drop_segments` drops a segment only if log, start and count match."""
         self.put(segments=(segment(0, 3), segment(3, 3)))
         self.put(drop_segments=((1, 0, 2), (2, 0, 3), (1, 1, 3), (1, 3, 3), (1, 99, 1)))
         assert self.segments((1, 0, 6)) == [segment(0, 3)]
 
     def test_drops_come_before_additions(self) -> None:
-        """Many segments are replaced by one over the same positions in one batch."""
+        """A batch may replace many segments with one over the same positions."""
         parts = tuple(segment(n) for n in range(8))
         self.put(segments=parts)
         whole = segment(0, 8, data=b"sealed")

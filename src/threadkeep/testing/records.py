@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import uuid
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -41,7 +43,7 @@ _T = TypeVar("_T")
 
 
 class BlockingBackend(Backend):
-    """Runs an `AsyncBackend` on an event loop in a thread of its own.
+    """Blocking front of an `AsyncBackend`, which runs on an event loop in a thread.
 
     Args:
         make: opens the backend; awaited on that loop.
@@ -70,11 +72,11 @@ class BlockingBackend(Backend):
         return self._run(self._backend.scrub(rewrite=rewrite))
 
     def close(self) -> None:
-        """See `Backend.close`. The loop runs on, so that later calls can be refused."""
+        """See `Backend.close`. The loop keeps running, so that later calls are refused."""
         self._run(self._backend.close())
 
     def stop(self) -> None:
-        """End the loop; nothing can be called after."""
+        """Stop the loop. Later calls are not possible."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -88,7 +90,7 @@ NOW = 1_763_000_000_000_000  # microseconds since 1970
 
 
 def uid(number: int) -> str:
-    """A checkpoint id as LangGraph makes them: a UUID; a greater number sorts later."""
+    """A checkpoint id like those of LangGraph: a UUID; a greater number sorts later."""
     return str(uuid.UUID(int=number << 64))
 
 
@@ -130,13 +132,36 @@ def segment(start: int, count: int = 1, *, log: int = 1, data: bytes = b"") -> S
     return Segment(log, start, count, data or b"%d/%d+%d" % (log, start, count))
 
 
+def _with_promise(test: Callable[..., None]) -> Callable[..., None]:
+    """Return a test whose failures name the promise that the backend breaks: its docstring."""
+    promise = inspect.cleandoc(test.__doc__ or "")
+
+    @wraps(test)
+    def run(*args: Any, **options: Any) -> None:
+        try:
+            test(*args, **options)
+        except (Exception, pytest.fail.Exception) as error:
+            error.add_note(f"The backend breaks this promise of the contract: {promise}")
+            raise
+
+    return run
+
+
 class Contract:
-    """Base class of the parts: an empty backend, and short ways to read it and write to it."""
+    """Base class of the contract: an empty backend, and shortcuts for reads and changes."""
 
     backend: Backend
 
+    def __init_subclass__(cls) -> None:
+        """Let failures of the contract's own tests name the promise."""
+        super().__init_subclass__()
+        if cls.__module__.startswith("threadkeep.testing."):
+            for name, test in list(vars(cls).items()):
+                if name.startswith("test_"):
+                    setattr(cls, name, _with_promise(test))
+
     def new_backend(self, folder: Path) -> Backend:
-        """Open a new, empty store; `folder` is empty and for this test alone."""
+        """Open a new, empty store; `folder` is an empty folder of this test's own."""
         raise NotImplementedError
 
     def reopen(self, folder: Path) -> Backend | None:
@@ -154,11 +179,11 @@ class Contract:
             self.backend.stop()
 
     def start_again(self) -> None:
-        """Close the backend, and open what is stored; skip the test if nothing is."""
+        """Close the backend and open its store again; skip the test if `close` discards it."""
         self.backend.close()
         again = self.reopen(self.folder)
         if again is None:
-            pytest.skip("what this backend stores is lost when it is closed")
+            pytest.skip("this backend stores nothing beyond `close`")
         self.backend = again
 
     # -- changes ---------------------------------------------------------------------
@@ -176,19 +201,25 @@ class Contract:
         self.commit(DropThread(thread, now, **fields))
 
     def refuses(self, change: Change, error: type[Exception], *, thread: str = THREAD) -> None:
-        """Check that the change raises, and that the thread is as it was."""
+        """Check that the change raises this error and leaves the thread unchanged."""
         before, data = self.rows(thread), self.everything(thread)
-        with pytest.raises(error):
+        try:
             self.commit(change)
-        assert self.rows(thread) == before
-        assert self.everything(thread) == data
+        except error:
+            pass
+        else:
+            pytest.fail(f"The backend accepted this change; raise {error.__name__}: {change}")
+        told = "The backend refused a change and made a part of it; undo all of it"
+        assert self.rows(thread) == before, told
+        assert self.everything(thread) == data, told
 
     # -- reads -----------------------------------------------------------------------
 
     def one(self, read: Any) -> Any:
         """The reply to a single read."""
-        (reply,) = self.backend.fetch([read])
-        return reply
+        replies = self.backend.fetch([read])
+        assert len(replies) == 1, "The backend must return one reply per read"
+        return replies[0]
 
     def state(
         self, number: int | None = None, *, thread: str = THREAD, ns: str = ""
@@ -202,7 +233,7 @@ class Contract:
     def stored(self, number: int, *, thread: str = THREAD, ns: str = "") -> StoredCheckpoint:
         """The checkpoint `uid(number)`, which must be there."""
         found = self.state(number, thread=thread, ns=ns).found
-        assert found is not None
+        assert found is not None, f"The backend must find the checkpoint {uid(number)!r}"
         return found
 
     def head(self, *, thread: str = THREAD, ns: str = "") -> str | None:
@@ -211,7 +242,7 @@ class Contract:
         return found.row.id if found else None
 
     def rows(self, thread: str = THREAD) -> ThreadRows:
-        """Everything of the thread."""
+        """All rows of the thread."""
         found: ThreadRows = self.one(ReadThread(thread))
         return found
 
@@ -237,7 +268,7 @@ class Contract:
     def known(self, thread: str = THREAD) -> ThreadEntry:
         """The thread's entry, which must exist."""
         found = self.entry(thread)
-        assert found is not None
+        assert found is not None, f"The backend must return an entry of {thread!r}"
         return found
 
     def count(self, **query: Any) -> int:

@@ -1,4 +1,4 @@
-"""The contract of the registry: entries, what changes them, finding and counting them."""
+"""Contract of the registry: changes of entries, searches and counts."""
 # ruff: noqa: S101, PLR2004 - tests are made of asserts, and numbers are their point
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ USER = metadata_label("user_id", "u1")
 OTHER_USER = metadata_label("user_id", "u2")
 TAG = tag_label("urgent")
 ALL = ThreadQuery()
-# The threads of `six_threads` in each order, descending and ascending; equal ones go by their ids.
+# The threads of `six_threads` in each order, descending and ascending; ties are ordered by id.
 ORDERS: dict[Order, tuple[str, str]] = {
     "updated_at": ("badce", "ecdab"),
     "created_at": ("bdcea", "aecdb"),
@@ -43,17 +43,17 @@ ORDERS: dict[Order, tuple[str, str]] = {
 }
 
 
-# Moves by the number of their checkpoint: one is saved, is interrupted.
+# Moves by the number of their checkpoint: it is saved, or interrupted.
 SAVED, INTERRUPTED = (
     [move(cause, uid(number)) for number in range(10)] for cause in (Cause.SAVE, Cause.INTERRUPT)
 )
 
 
 class RegistryContract(Contract):
-    """Entries of threads: what changes them, and how they are found."""
+    """Entries of threads change with their batches, and are found by queries."""
 
     def told(self, thread: str = THREAD) -> ThreadEntry:
-        """The thread's entry but for its revision, which grows in steps of the backend's own."""
+        """The thread's entry without its revision, whose steps are up to the backend."""
         return self.known(thread)._replace(revision=0)
 
     def revision(self) -> int:
@@ -81,7 +81,7 @@ class RegistryContract(Contract):
     # -- moves -----------------------------------------------------------------------
 
     def test_a_save_makes_an_entry(self) -> None:
-        """The first move registers its thread, as of the batch's time or the touch's."""
+        """The first move registers its thread, with the touch's time, else the batch's."""
         self.put(checkpoints=(checkpoint(1),), touch=EntryUpdate(size=2))
         assert self.entry() is None
         assert self.found() == []
@@ -93,7 +93,7 @@ class RegistryContract(Contract):
         assert self.known("thread-2")[:4] == ("thread-2", "active", NOW - 5, NOW - 5)
 
     def test_a_touch_that_changes_nothing_keeps_the_revision(self) -> None:
-        """Times and sizes do not count as changes."""
+        """A touch that changes only times and sizes keeps the revision of the entry."""
         self.touch(SAVED[1])
         before = self.revision()
         self.touch(SAVED[2], at=NOW + 5, size=3)
@@ -105,7 +105,7 @@ class RegistryContract(Contract):
         assert self.revision() == before
 
     def test_an_interrupt_waits_for_an_answer_or_a_later_checkpoint(self) -> None:
-        """The checkpoint where it waits may come before it or after; who asks again waits again."""
+        """An interrupt waits until an answer or a later checkpoint, in any order of moves."""
         one = [SAVED[1], INTERRUPTED[1]]
         for number, (moves, waits_at) in enumerate(
             (
@@ -124,7 +124,7 @@ class RegistryContract(Contract):
             assert self.told(thread) == expected, moves
 
     def test_the_rows_settle_where_a_thread_waits(self) -> None:
-        """There or nowhere, whatever the entry says. Forks and archives stay what they are."""
+        """`settle` sets where a thread waits from its rows; forked and archived states stay."""
         known = [(state, at) for state in ("active", "forked", "archived") for at in (None, 1, 8)]
         known += [("suspended", 1), ("suspended", 8), ("created", None)]
         settled = {"forked": "forked", "archived": "archived"}
@@ -139,7 +139,7 @@ class RegistryContract(Contract):
                     assert found.waits_at == at
 
     def test_no_rows_settle_nothing(self) -> None:
-        """A thread without checkpoints is as it was, but that nothing waits there."""
+        """`settle` of a thread without checkpoints only ends its interrupt."""
         self.register("created", state="created")
         self.touch(INTERRUPTED[3], thread="waiting")
         for thread in ("created", "waiting", "unknown"):
@@ -149,7 +149,7 @@ class RegistryContract(Contract):
         assert self.entry("unknown") is None
 
     def test_rows_that_go_raise_the_revision(self) -> None:
-        """So a fence on the entry tells whether the rows that were read are all there."""
+        """Hiding or dropping rows raises the revision, so that `EntryFence` notices it."""
         checkpoints, writes = (checkpoint(1), checkpoint(2)), (write(1), write(2))
         self.put(checkpoints=checkpoints, writes=writes, touch=EntryUpdate(moves=(SAVED[2],)))
         drops: list[dict[str, Any]] = [
@@ -168,7 +168,7 @@ class RegistryContract(Contract):
         assert self.entry("bare") is None
 
     def test_a_refused_batch_tells_nothing(self) -> None:
-        """The registry is a part of the change."""
+        """A refused batch leaves the entry unchanged."""
         with pytest.raises(ConflictError):
             self.put(fences=(EntryFence(1),), touch=EntryUpdate(size=1, moves=(SAVED[1],)))
         assert self.entry() is None
@@ -180,7 +180,7 @@ class RegistryContract(Contract):
     # -- labels and what is set ------------------------------------------------------
 
     def test_labels_take_the_place_of_those_with_the_same_beginning(self) -> None:
-        """One piece of metadata for each key, any number of tags."""
+        """A metadata label replaces that of the same key; tags are only added."""
         self.touch(SAVED[1], labels=(USER, TAG))
         assert self.known().labels == tuple(sorted((USER, TAG)))
         before = self.revision()
@@ -190,7 +190,7 @@ class RegistryContract(Contract):
         assert self.revision() > before
 
     def test_an_entry_is_set(self) -> None:
-        """Everything but times and size; the fence holds as long as nobody else has set it."""
+        """`entry=` sets all fields but times and size; `EntryFence` holds until the next change."""
         entry = ThreadEntry(THREAD, "created", NOW, NOW, 0, (TAG,))
         entry = entry._replace(pinned=True, ttl=60 * SECOND, origin=("origin", uid(7)))
         self.put(fences=(EntryFence(0),), entry=entry)
@@ -204,7 +204,7 @@ class RegistryContract(Contract):
         assert self.revision() > before
 
     def test_records_take_the_place_of_their_kind_and_marks_of_nothing(self) -> None:
-        """Labels of our own, which are kept, copied and dropped, and looked up by nobody."""
+        """A record label replaces that of its kind; mark labels are only added."""
         marks = (mark_label("", uid(1)), mark_label("ns", uid(1), "best"), mark_label("ns", uid(1)))
         old, other = record_label("kept", ["a", 1, None]), record_label("retention", {"v": 1})
         self.touch(SAVED[1], labels=(TAG, *marks, old, other))
@@ -217,7 +217,7 @@ class RegistryContract(Contract):
         assert self.known().labels == expected[1:]
 
     def test_labels_of_any_text(self) -> None:
-        """Quotes, wildcards and characters of all kinds are just text."""
+        """Labels may be any text, with quotes and wildcards."""
         labels = [
             tag_label(text) for text in ("it's", '"', "%", "_", "\\", "ä\U0001f40d", "\n", " ")
         ]
@@ -231,7 +231,7 @@ class RegistryContract(Contract):
     # -- whole threads ---------------------------------------------------------------
 
     def test_a_dropped_thread_says_so_and_nothing_else(self) -> None:
-        """Nothing of what was known is left."""
+        """The entry of a dropped thread has only its state and the time of deletion."""
         self.touch(SAVED[1], INTERRUPTED[1], labels=(USER, TAG), size=5)
         before = self.revision()
         self.drop(now=NOW + 1)
@@ -246,7 +246,7 @@ class RegistryContract(Contract):
         assert (self.known().labels, self.known().size) == ((), 2)
 
     def test_a_deleted_thread_that_is_used_again_starts_again(self) -> None:
-        """As of the new time."""
+        """A save on a deleted thread makes a new entry, with the new time."""
         self.touch(SAVED[1], labels=(USER,), size=5)
         self.drop(now=NOW + 1)
         self.touch(size=1, labels=(TAG,), at=NOW + 2)
@@ -257,7 +257,7 @@ class RegistryContract(Contract):
         assert self.told() == entry
 
     def test_a_copy_is_registered_as_a_thread_of_its_own(self) -> None:
-        """With the labels of both, and no pin."""
+        """A copy has an entry with the labels of both threads, and no pin."""
         segments, rows = (segment(0),), (checkpoint(1),)
         touch = EntryUpdate(8, labels=(USER, TAG), moves=(SAVED[1], INTERRUPTED[1]))
         self.put(segments=segments, checkpoints=rows, touch=touch)
@@ -275,7 +275,7 @@ class RegistryContract(Contract):
     # -- searching -------------------------------------------------------------------
 
     def six_threads(self) -> None:
-        """Six threads, five of them not deleted."""
+        """Put six threads, one of them deleted."""
         self.register("a", NOW + 1, size=50)
         self.register("b", NOW + 5, size=10, labels=(USER,), pinned=True, origin=("ab", uid(1)))
         self.register("c", NOW + 3, size=30, labels=(USER, TAG), ttl=4, origin=("a", uid(1)))
@@ -286,7 +286,7 @@ class RegistryContract(Contract):
         self.drop("f", NOW + 9)
 
     def test_entries_are_found(self) -> None:
-        """Each part of a query, latest first; counted alike."""
+        """`SearchThreads` and `CountThreads` apply each part of a query."""
         self.six_threads()
         for query, expected in (
             (ALL, "badce"),
@@ -316,7 +316,7 @@ class RegistryContract(Contract):
             assert self.count(**query._asdict()) == len(expected), query
 
     def test_pages_go_on_behind_an_entry(self) -> None:
-        """In every order, each entry once."""
+        """Pages in every order return each entry once."""
         self.six_threads()
         for order, expected in ORDERS.items():
             for query in (ALL, ThreadQuery(states=("active", "created", "suspended"))):
@@ -333,7 +333,7 @@ class RegistryContract(Contract):
         return names
 
     def test_a_label_that_many_have(self) -> None:
-        """The same, however common it is."""
+        """A label that many threads have finds all of them."""
         batches = []
         for number in range(300):
             entry = ThreadEntry(f"t{number:03}", "active", NOW, NOW + number)
@@ -348,7 +348,7 @@ class RegistryContract(Contract):
         assert [entry.thread for entry in self.one(read)] == ["t251", "t252"]
 
     def test_entries_outlive_the_backend(self) -> None:
-        """Entries are there after `close` and a new start, as rows are."""
+        """Entries are still stored after `close` and reopening."""
         self.six_threads()
         before = [self.entry(name) for name in "abcdef"]
         self.start_again()

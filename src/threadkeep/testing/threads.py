@@ -36,7 +36,7 @@ COPY = CopyThread(THREAD, "copy", NOW)
 
 
 class ThreadContract(Contract):
-    """Whole threads: dropped for good, copied in full."""
+    """Whole threads are dropped and copied in full."""
 
     def fill(self, thread: str = THREAD) -> None:
         """Checkpoints of two namespaces, one hidden, writes, an orphan, segments."""
@@ -55,7 +55,7 @@ class ThreadContract(Contract):
     # -- drop ------------------------------------------------------------------------
 
     def test_dropped_threads_hold_nothing(self) -> None:
-        """Everything of the thread is removed, and a tombstone left; a new life starts afresh."""
+        """`DropThread` removes all rows and leaves a tombstone; the id may be used again."""
         self.fill()
         self.fill("thread-2")
         self.drop()
@@ -72,13 +72,13 @@ class ThreadContract(Contract):
         assert self.rows()[:2] == (1, NOW)
 
     def test_a_thread_that_never_was_gets_a_tombstone(self) -> None:
-        """A thread that never was too; each drop raises the generation and dates it again."""
+        """`DropThread` of an unknown thread leaves a tombstone, and each repetition renews it."""
         for generation, now in ((1, NOW), (2, NOW + 5)):
             self.drop(now=now)
             assert self.state() == ThreadState(generation, now)
 
     def test_a_drop_at_0_leaves_no_tombstone(self) -> None:
-        """Dropped at 0, a thread counts as never deleted: whatever is put there is taken."""
+        """`DropThread` at time 0 leaves no tombstone."""
         self.fill()
         self.drop()
         self.drop(now=0)
@@ -102,7 +102,7 @@ class ThreadContract(Contract):
         assert self.count(**query) == 0
 
     def test_rows_take_the_place_of_what_was_dropped(self) -> None:
-        """In the same change, at the same positions, with writes numbered from 1 on."""
+        """`DropThread(rows=...)` stores the rows in the same change, with new `seq` from 1."""
         self.fill()
         entry = ThreadEntry(THREAD, "active", 3, 4, labels=('"tag"',))
         new = Batch(
@@ -126,7 +126,7 @@ class ThreadContract(Contract):
         assert self.count(states=("active",), labels=('"tag"',)) == 1
 
     def test_a_drop_that_expects_something_else_is_refused(self) -> None:
-        """`generation` and `fences` are checked as a batch's; what is refused changed nothing."""
+        """`DropThread` checks `generation` and fences like a batch."""
         self.fill()
         self.put(entry=ThreadEntry(THREAD, "active", NOW, NOW))
         rows, fence = RowsFence(4, 4), EntryFence(self.known().revision)
@@ -142,7 +142,7 @@ class ThreadContract(Contract):
     # -- copy ------------------------------------------------------------------------
 
     def test_a_copy_has_all_rows(self) -> None:
-        """All rows are copied: hidden checkpoints, writes with their `seq`, segments."""
+        """`CopyThread` copies all rows: hidden checkpoints, writes with their `seq`, segments."""
         self.fill()
         self.commit(COPY)
         source, copy = self.rows(), self.rows("copy")
@@ -152,7 +152,7 @@ class ThreadContract(Contract):
         assert self.everything("copy") == self.everything()
 
     def test_a_copy_lives_on_its_own(self) -> None:
-        """A change to one of the two does not reach the other."""
+        """A later change to the source or the copy leaves the other unchanged."""
         self.fill()
         self.commit(COPY)
         before = self.rows("copy")
@@ -164,7 +164,7 @@ class ThreadContract(Contract):
         assert len(self.everything("copy")) == 3
 
     def test_a_target_with_checkpoints_is_refused(self) -> None:
-        """`ThreadExistsError` if `target` holds checkpoints; hidden ones count."""
+        """`CopyThread` raises `ThreadExistsError` if the target has checkpoints, also hidden ones."""
         self.fill()
         for flags in (HIDDEN, 0):
             self.put(thread="copy", checkpoints=(checkpoint(9, flags=flags),))
@@ -172,7 +172,7 @@ class ThreadContract(Contract):
         self.refuses(COPY._replace(target=THREAD), ThreadExistsError)
 
     def test_a_copy_replaces_an_earlier_lifes_orphans(self) -> None:
-        """Orphans of `target` are removed first, its tombstone cleared, generation raised."""
+        """`CopyThread` removes the target's orphans and tombstone, and raises its generation."""
         self.fill()
         self.drop("copy")
         self.put(thread="copy", writes=(write(3),), segments=(segment(0, 9, data=b"late"),))
@@ -184,7 +184,7 @@ class ThreadContract(Contract):
         assert self.stored(3, thread="copy").writes == self.stored(3).writes
 
     def test_a_source_without_rows_changes_nothing(self) -> None:
-        """A source that holds no rows changes nothing, whatever the target is."""
+        """`CopyThread` from a source without rows changes nothing."""
         self.drop("dropped")
         self.put(thread="bumped", bump_generation=True)
         self.fill("target")
@@ -195,7 +195,7 @@ class ThreadContract(Contract):
         assert self.state(thread="new") == ThreadState(0, 0)
 
     def test_a_source_whose_entry_has_changed_is_refused(self) -> None:
-        """`ConflictError` if `revision` is not that of its entry; nothing is copied."""
+        """`CopyThread` raises `ConflictError` if the source's entry has another `revision`."""
         self.fill()
         known = ThreadEntry(THREAD, "active", NOW, NOW)
         for revision in (0, 1):
@@ -205,7 +205,7 @@ class ThreadContract(Contract):
         assert len(self.rows("copy").checkpoints) == len(self.rows().checkpoints)
 
     def test_orphans_alone_are_copied(self) -> None:
-        """A source may hold writes and segments alone."""
+        """`CopyThread` also copies a source with only writes and segments."""
         self.put(writes=(write(1),), segments=(segment(0),))
         self.commit(COPY)
         copy = self.rows("copy")
@@ -238,7 +238,7 @@ KEYS = (
 
 
 class ScanContract(Contract):
-    """Scans: newest first, over one thread or all, filtered, page by page."""
+    """Scans return checkpoints of one thread or all, newest first, in pages."""
 
     def scan(self, **fields: Any) -> list[StoredCheckpoint]:
         """Scan one thread unless `thread` is given, everything unless limited."""
@@ -256,7 +256,7 @@ class ScanContract(Contract):
         return [number for key in found for number in range(1, 6) if key == uid(number)]
 
     def fill_threads(self) -> None:
-        """Three threads, three namespaces, ids 1 to 4 in each, and one that is hidden."""
+        """Put three threads of three namespaces, with ids 1 to 4 and a hidden one."""
         for thread in (THREAD, "b", "a"):
             rows = [checkpoint(n, n - 1, ns=ns) for ns in ("z", "", "y") for n in (3, 1, 4, 2)]
             hidden = checkpoint(5, 4, flags=HIDDEN)
@@ -268,7 +268,7 @@ class ScanContract(Contract):
         self.put(checkpoints=tuple(checkpoint(n, metadata=text) for n, text in enumerate(texts)))
 
     def test_newest_ids_come_first(self) -> None:
-        """Visible checkpoints of one namespace, newest id first, at most `limit`, complete."""
+        """A scan returns at most `limit` whole, visible checkpoints, newest id first."""
         self.fill_threads()
         self.put(writes=(write(3), write(3)))
         assert self.scan(ns="") == [self.stored(n) for n in (4, 3, 2, 1)]
@@ -277,7 +277,7 @@ class ScanContract(Contract):
         assert self.places(thread="absent") == []
 
     def test_equal_ids_come_by_thread_and_namespace(self) -> None:
-        """The order is by id descending, then thread, then ns, both ascending."""
+        """A scan orders by id descending, then by thread and namespace ascending."""
         self.fill_threads()
         spaces = [(t, ns) for t in ("a", "b", THREAD) for ns in ("", "y", "z")]
         everything = [(uid(n), t, ns) for n in (4, 3, 2, 1) for t, ns in spaces]
@@ -286,7 +286,7 @@ class ScanContract(Contract):
         assert self.places(thread=None, ns="y") == [p for p in everything if p[2] == "y"]
 
     def test_before_and_id_narrow_the_scan(self) -> None:
-        """`id` asks for exactly this id, `before` for smaller ids, both may be given."""
+        """`id` selects this id, `before` smaller ids; both may be combined."""
         self.fill_threads()
         assert self.numbers(before=uid(3)) == [2, 1]
         assert self.numbers(before="00000000-0000-0001-8") == [1]
@@ -295,7 +295,7 @@ class ScanContract(Contract):
         assert [t for _, t, _ in self.places(thread=None, ns="", id=uid(2))] == ["a", "b", THREAD]
 
     def test_pages_join_to_the_whole(self) -> None:
-        """`after` continues behind the last row of the page before."""
+        """`after` continues after the last row of the previous page."""
         self.fill_threads()
         scans: tuple[dict[str, Any], ...] = (
             {"thread": None},
@@ -314,7 +314,7 @@ class ScanContract(Contract):
             assert found == self.places(**fields), (fields, limit)
 
     def test_a_filter_never_drops_a_match(self) -> None:
-        """A filter never drops a row whose metadata has `metadata.get(key) == value` for all."""
+        """A filter returns every row with `metadata.get(key) == value` for all of its keys."""
         self.fill_metadata()
         filters: list[dict[str, Any]] = [{k: value} for k, value in product(KEYS, VALUES)]
         for wanted in (*filters, {"k": 1, "other": "x", "absent": None}):
@@ -327,12 +327,12 @@ class ScanContract(Contract):
             assert matches <= found, wanted
 
     def test_rows_with_exact_metadata_may_always_match(self) -> None:
-        """A row that has `exact` counts as a possible match: JSON does not tell."""
+        """A filter returns rows with `exact`, as their JSON does not decide the match."""
         self.put(checkpoints=(checkpoint(1, exact=b"?", metadata='{"k": "Decimal(1)"}'),))
         assert len(self.scan(filter={"k": 1})) == 1
 
     def test_pages_of_a_filter_join_to_the_whole(self) -> None:
-        """Filtered or not, a short page is the last one, and no match is lost."""
+        """Pages of a filtered scan return every match; only the last page is short."""
         self.fill_metadata(tuple({"odd": number % 2} for number in range(20)))
         found: list[StoredCheckpoint] = []
         after = None

@@ -1,0 +1,28 @@
+"""Failures of the backend contract say what the backend did and what it should do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from threadkeep._stores.memory.backend import MemoryBackend
+from threadkeep.testing.batches import BatchContract
+
+
+class Careless(MemoryBackend):
+    """A backend that ignores generations."""
+
+    def commit(self, change: Any) -> None:
+        super().commit(change._replace(generation=None))
+
+
+def test_a_failure_names_the_promise_and_the_change() -> None:
+    contract = BatchContract()
+    contract.backend = Careless()
+    with pytest.raises(pytest.fail.Exception, match="accepted this change; raise Stale") as failed:
+        contract.test_the_generation_must_be_the_threads_own()
+    assert failed.value.__notes__ == [
+        "The backend breaks this promise of the contract: A batch of another `generation` raises"
+        " `StaleThreadError`; a new thread has 0."
+    ]
