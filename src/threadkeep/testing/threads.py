@@ -164,7 +164,7 @@ class ThreadContract(Contract):
         assert len(self.everything("copy")) == 3
 
     def test_a_target_with_checkpoints_is_refused(self) -> None:
-        """`CopyThread` raises `ThreadExistsError` if the target has checkpoints, also hidden ones."""
+        """`CopyThread` raises `ThreadExistsError` if the target has checkpoints, hidden or not."""
         self.fill()
         for flags in (HIDDEN, 0):
             self.put(thread="copy", checkpoints=(checkpoint(9, flags=flags),))

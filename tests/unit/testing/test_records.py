@@ -22,7 +22,5 @@ def test_a_failure_names_the_promise_and_the_change() -> None:
     contract.backend = Careless()
     with pytest.raises(pytest.fail.Exception, match="accepted this change; raise Stale") as failed:
         contract.test_the_generation_must_be_the_threads_own()
-    assert failed.value.__notes__ == [
-        "The backend breaks this promise of the contract: A batch of another `generation` raises"
-        " `StaleThreadError`; a new thread has 0."
-    ]
+    (note,) = failed.value.__notes__
+    assert note.startswith("The backend breaks this promise of the contract: A batch of another")
