@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import NamedTuple, Unpack
 
-from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow, sync_or_async
+from threadkeep._run import driver
+from threadkeep._run.driver import Workflow, sync_or_async
 from threadkeep._stores.options import listed
 from threadkeep.cache.cache import CacheOptions, NodeCache
 from threadkeep.savers.options import OpenAllOptions

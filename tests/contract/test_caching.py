@@ -26,7 +26,7 @@ from threadkeep import (
     open_saver,
 )
 from threadkeep._core.engine.model import Batch, ReadSegments, Segment, Span
-from threadkeep._run.layers.driver import BackendPair
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._run.segment_cache import layer as hot_module
 from threadkeep._run.segment_cache.layer import CacheLayer, Hot
 from threadkeep._run.segment_cache.segments import (
@@ -58,7 +58,7 @@ class TestAsyncHotPostgres(ThroughCache, Variant):
 
 
 def opened(face, backend, hot, cache=None):
-    faces = BackendPair(hot)
+    faces = LayeredBackend(hot)
     layer = CacheLayer(cache, Hot(faces))
     stack = stack_of(backend, layer)
     found = face(stack, faces)  # (the database was emptied behind its back)
@@ -520,7 +520,7 @@ class Failing(Backend):
 
 def test_what_failed_is_left_alone_for_a_while():
     now, store = 0.0, Failing()
-    hot = Hot(BackendPair(store), lambda: now)
+    hot = Hot(LayeredBackend(store), lambda: now)
     stack = stack_of(MemoryBackend())
     for at in (0.0, 1.0, 4.9, 5.1, 6.0):
         now = at

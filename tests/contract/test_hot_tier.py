@@ -23,8 +23,7 @@ from threadkeep._core.engine.model import (
     Span,
 )
 from threadkeep._core.policies import HotTier, Tiering
-from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers.driver import BackendPair
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._run.segment_cache.layer import CacheLayer, Hot
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.open import open_hot
@@ -85,7 +84,7 @@ class Process:
     def __init__(self, store, kind, cache, hot, tier):
         self.store = store
         self.now = NOW / SECOND
-        self.hot = None if hot is None else BackendPair(hot)
+        self.hot = None if hot is None else LayeredBackend(hot)
         kept = None if self.hot is None else Hot(self.hot)
         self.cache = CacheLayer(cache, kept, tier, lambda: self.now)
         if kind == "blocking":
@@ -315,7 +314,7 @@ def test_an_open_store_passes_it_on():
     for tier, expected in ((None, 0), (HotTier(max_bytes=1, max_age=None, min_reads=None), 1)):
         store = Store()
         front = Layered(
-            LayeredStore(store, TierLayer(), cache=ReadCache(), tiering=Tiering(hot=tier))
+            LayeredBackend(store, TierLayer(), cache=ReadCache(), tiering=Tiering(hot=tier))
         )
         front.commit(Batch(THREAD, NOW, 0, segments=(Segment(1, 0, 1, b"12"),)))
         front.fetch([ReadSegments(THREAD, (Span(1, 0, 1),), 0)])

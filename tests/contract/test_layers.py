@@ -36,9 +36,8 @@ from threadkeep._core.engine.operation import (
     external,
     fetch,
 )
-from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers import layer as bulk
-from threadkeep._run.layers.layer import CHANGES
+from threadkeep._run.driver import CHANGES, together
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._run.segment_cache.layer import CacheLayer
 from threadkeep._run.write_behind.layer import WriteBehindLayer
 from threadkeep._stores.base import Backend
@@ -287,10 +286,9 @@ def asking():
     return names
 
 
-def test_an_operation_without_layers_is_not_wrapped():
-    assert stack_of(MemoryBackend()).run(asking()) == ["drive", "finish"]
-    layered = stack_of(MemoryBackend(), Noting("", [])).run(asking())
-    assert layered == ["drive", "drive", "finish"]
+def test_an_operation_is_driven_by_one_loop():
+    assert stack_of(MemoryBackend()).run(asking()) == ["drive"]
+    assert stack_of(MemoryBackend(), Noting("", [])).run(asking()) == ["drive"]
 
 
 class OfDeletions(Noting):
@@ -314,12 +312,12 @@ async def test_a_change_that_no_layer_handles_goes_to_the_store_directly(monkeyp
     def never(*_):
         raise AssertionError
 
-    monkeypatch.setattr(stack, "run", never)
-    monkeypatch.setattr(stack, "arun_here", never)
+    for name in ("run", "arun_here", "answer", "aanswer"):
+        monkeypatch.setattr(stack, name, never)
     stack.commit(BATCH)
     await acommit(stack, Batch("u", NOW, checkpoints=(checkpoint(1),)))
     for thread in "tu":
-        (found,) = stack._store.backend.fetch([ReadCheckpoint(thread, "")])
+        (found,) = stack.backend.fetch([ReadCheckpoint(thread, "")])
         assert found.found is not None
     for commits in (stack.commit, partial(acommit, stack)):
         with pytest.raises(AssertionError):
@@ -369,7 +367,7 @@ def test_an_open_store_has_the_layers_that_were_asked_for(tmp_path):
 
 def test_a_batch_meets_no_layer_where_there_is_no_cache():
     with Saver(MemoryBackend()) as saver:
-        assert Batch not in saver._store._handled
+        assert Batch not in saver._store._routes
 
 
 class Plain(Backend):
@@ -390,9 +388,9 @@ class Plain(Backend):
 
 def test_a_store_that_cannot_commit_in_groups():
     with pytest.raises(InvalidArgumentError, match="Plain cannot commit in groups"):
-        LayeredStore(Plain(), TierLayer(), group_commit=GroupCommit())
+        LayeredBackend(Plain(), TierLayer(), group_commit=GroupCommit())
     batches = [BATCH, REFUSED, Batch("u", NOW, writes=(write(1),))]
-    store = LayeredStore(Plain(), TierLayer())
+    store = LayeredBackend(Plain(), TierLayer())
     refusals = store.run(one(CommitMany(batches)))
     assert [type(error) for error in refusals] == [type(None), StaleThreadError, type(None)]
     assert store.run(fetch(ReadThread("u"))).orphans
@@ -409,15 +407,15 @@ def test_many_operations_share_a_transaction():
     backend = Counting()
     stack = stack_of(backend)
     batches = [Batch(f"t{n}", NOW, checkpoints=(checkpoint(1),)) for n in range(150)]
-    assert stack.run(bulk.together(map(commit, batches))) == [None] * 150
+    assert stack.run(together(map(commit, batches))) == [None] * 150
     assert backend.groups == (100, 50)
     refused = [*batches[:3], REFUSED._replace(thread="t9")]
-    assert stack.run(bulk.together(map(commit, refused))) is None
+    assert stack.run(together(map(commit, refused))) is None
 
 
 def test_a_deletion_comes_behind_what_was_collected():
     stack = stack_of(MemoryBackend())
-    done = bulk.together([commit(BATCH), commit(DropThread("t", NOW)), fetch(READ)])
+    done = together([commit(BATCH), commit(DropThread("t", NOW)), fetch(READ)])
     state = stack.run(done)[-1]
     assert state.found is None
     assert state.generation == 1
@@ -490,7 +488,7 @@ async def test_a_store_that_blocks_is_used_in_worker_threads():
     assert "commit" not in backend.used, "the writer commits in groups"
     await acommit(stack, BATCH)
     assert backend.used["commit_many"].name == "threadkeep-writer"
-    await stack._store.aclose()
+    await stack.aclose()
 
 
 async def test_a_store_of_both_kinds_is_awaited_where_the_caller_awaits():

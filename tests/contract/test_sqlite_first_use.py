@@ -11,7 +11,8 @@ import aiosqlite
 import pytest
 
 from threadkeep import SqliteSaver, open_all
-from threadkeep._run.layers import driver
+from threadkeep._run import driver
+from threadkeep._stores.first_use import running_loop
 from threadkeep.cache import SqliteCache
 from threadkeep.errors import ClosedError, InvalidArgumentError, OpenError
 from threadkeep.store import SqliteStore
@@ -170,7 +171,7 @@ async def test_files_are_left_elsewhere(error):
     stack, left = contextlib.ExitStack(), []
 
     def leave(kind: Any, *_: Any) -> None:
-        assert not driver.running_loop()
+        assert not running_loop()
         left.append(kind)
 
     def work() -> driver.Workflow[int]:

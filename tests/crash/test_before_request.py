@@ -28,7 +28,7 @@ from threadkeep._core.engine.operation import (
     Commit,
     Fetch,
 )
-from threadkeep._run.layers.layer import CHANGES
+from threadkeep._run.driver import CHANGES
 from threadkeep._stores.base import Backend
 from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep._stores.sqlite.backend import SqliteBackend

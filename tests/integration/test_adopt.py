@@ -43,7 +43,7 @@ from threadkeep import (
 )
 from threadkeep._core.engine.logs import SEAL_BYTES
 from threadkeep._core.engine.model import ReadThread
-from threadkeep._run.layers import driver
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.errors import (
     BackendError,
     CorruptionError,
@@ -874,5 +874,5 @@ def test_nothing_is_left_of_an_earlier_thread(filled: Any) -> None:
     with MemorySaver() as ours:
         ours.threads.adopt(filled("sqlite").name)
         for thread in {place[0] for place in everything(ours)}:
-            (rows,) = driver.BackendPair(ours._store.backend).blocking.fetch([ReadThread(thread)])
+            (rows,) = LayeredBackend(ours._store.backend).blocking.fetch([ReadThread(thread)])
             assert not rows.orphans

@@ -189,6 +189,6 @@ async def test_a_store_has_one_name_for_all(name: str, tmp_path: Path) -> None:
 
 
 def test_a_backend_without_a_name_takes_no_cold_store(cold: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="Mute, which has no name"):
+    with pytest.raises(InvalidArgumentError, match="an identity, which Mute does not have"):
         Saver(Mute(), cold=cold.as_uri())
     Saver(MemoryBackend(), cold=cold.as_uri()).close()

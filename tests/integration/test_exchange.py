@@ -16,7 +16,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep import MemorySaver
 from threadkeep._core.engine.model import OWN_NS, Batch
-from threadkeep._run.layers import driver
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.errors import (
     BackendError,
     CorruptionError,
@@ -67,9 +67,7 @@ def moved(shown: dict[Any, Any], thread: str) -> dict[Any, Any]:
 
 
 def digests(saver: Any, thread: str) -> Any:
-    whole = run_on(
-        whole_thread.read_thread(thread), driver.BackendPair(saver._store.backend).blocking
-    )
+    whole = run_on(whole_thread.read_thread(thread), LayeredBackend(saver._store.backend).blocking)
     return digest.of_checkpoints(whole)
 
 

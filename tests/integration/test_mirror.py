@@ -15,7 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep import MemorySaver
 from threadkeep._core.engine.model import Batch, ReadThread
-from threadkeep._run.layers import driver
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import AsyncBackend
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import (
@@ -147,7 +147,7 @@ def test_sealed_in_between(saver: Any) -> None:
         saver.threads.mirror(other)
         assert everything(other) == everything(saver)
         assert other.check().ok
-        (here,) = driver.BackendPair(saver._store.backend).blocking.fetch([ReadThread("t")])
+        (here,) = LayeredBackend(saver._store.backend).blocking.fetch([ReadThread("t")])
         assert len(here.segments) < 60
         assert counting.rows == 90
 

@@ -19,7 +19,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from threadkeep import MemorySaver, Retention
-from threadkeep._run.layers import driver
+from threadkeep._run import driver
 from threadkeep.monitor import Monitor, Thresholds, monitor, observe, probes, stats
 from threadkeep.monitor.probes import _THREADS, Canary, _config
 

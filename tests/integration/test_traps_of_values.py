@@ -21,7 +21,7 @@ from langgraph.graph import START, MessagesState, StateGraph, add_messages
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from threadkeep import register
-from threadkeep._run.layers import driver
+from threadkeep._run import driver
 
 
 def same(one: Any, other: Any) -> bool:

@@ -25,10 +25,7 @@ from threadkeep._core.engine.operation import (
     Operation,
     Requests,
 )
-from threadkeep._run.layers.driver import (
-    BottomStore,
-    Stack,
-)
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import Backend
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import BackendError, ThreadkeepError
@@ -166,18 +163,23 @@ class CountedCodec:
 
 def run_on(operation: Requests[Any], backend: Any) -> Any:
     """Run an operation on a backend with nothing in front of it."""
-    return Stack(BottomStore(backend)).run(operation)
+    return LayeredBackend(backend).run(operation)
 
 
 def use_backend(saver: Saver, backend: Any) -> Any:
     """Let an open saver use this backend from now on; returns it."""
-    saver._store._store.__init__(backend)  # type: ignore[misc] # (its layers and stacks hold it)
+    bare = LayeredBackend(backend)
+    levels = [saver._store, saver._store.beneath()]
+    for level in levels:
+        levels += [below for _, below in level._routes.values() if below not in levels]
+        for name in ("backend", "_blocking", "_awaited", "_writer", "_loop_writers", "_home"):
+            setattr(level, name, getattr(bare, name))
     return backend
 
 
 def use_layers(saver: Saver, layers: Sequence[Any]) -> None:
     """Let an open saver have these layers from now on."""
-    Stack.__init__(saver._store, saver._store._store, layers)
+    saver._store._use(layers)
 
 
 def counted_saver(inner: Any = None, **options: Any) -> tuple[Saver, Counted, CountedCodec]:

@@ -13,11 +13,7 @@ from threadkeep._core.engine.operation import (
     Fetch,
     Request,
 )
-from threadkeep._run.layers.driver import (
-    BackendPair,
-    BottomStore,
-    Stack,
-)
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep.errors import ThreadkeepError
 from threadkeep.testing import BlockingBackend
@@ -62,8 +58,10 @@ class Awaited(AsyncBackend):
         self.backend.close()
 
 
-def stack_of(backend: Any, *layers: Any) -> Stack:
-    return Stack(BottomStore(backend), layers)
+def stack_of(backend: Any, *layers: Any) -> LayeredBackend:
+    stack = LayeredBackend(backend)
+    stack._use(layers)
+    return stack
 
 
 def one(request: Request) -> Generator[Request, Any, Any]:
@@ -93,7 +91,7 @@ class Layered(Backend):
     `also`: the faces of another store, closed with it.
     """
 
-    def __init__(self, stack: Stack, also: BackendPair | None = None) -> None:
+    def __init__(self, stack: LayeredBackend, also: LayeredBackend | None = None) -> None:
         self.stack = stack
         self.also = also
 
@@ -107,12 +105,12 @@ class Layered(Backend):
         return self.stack.run(many(changes))
 
     def close(self) -> None:
-        self.stack._store.close()
+        self.stack.close()
         if self.also is not None:
             self.also.close()
 
 
-async def acommit(stack: Stack, change: Change) -> None:
+async def acommit(stack: LayeredBackend, change: Change) -> None:
     """Commit a change, awaited."""
     waiting = stack.submit(change)
     if waiting is not None:
@@ -122,7 +120,7 @@ async def acommit(stack: Stack, change: Change) -> None:
 class AwaitedLayered(AsyncBackend):
     """Awaiting calls through a stack. See `Layered`."""
 
-    def __init__(self, stack: Stack, also: BackendPair | None = None) -> None:
+    def __init__(self, stack: LayeredBackend, also: LayeredBackend | None = None) -> None:
         self.stack = stack
         self.also = also
 
@@ -136,12 +134,12 @@ class AwaitedLayered(AsyncBackend):
         return await self.stack.arun_here(many(changes))
 
     async def close(self) -> None:
-        await self.stack._store.aclose()
+        await self.stack.aclose()
         if self.also is not None:
             await self.also.aclose()
 
 
-def awaiting(stack: Stack, also: BackendPair | None = None) -> BlockingBackend:
+def awaiting(stack: LayeredBackend, also: LayeredBackend | None = None) -> BlockingBackend:
     """Awaiting calls through a stack, each waited for."""
 
     async def made() -> Any:

@@ -45,11 +45,8 @@ from threadkeep import (
 )
 from threadkeep._core.engine.model import HIDDEN, ReadThread
 from threadkeep._core.engine.working_set import WorkingSet
-from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import (
-    BottomStore,
-    Stack,
-)
+from threadkeep._run import driver
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._run.write_behind.layer import WriteBehindLayer
 from threadkeep._stores.cold_store import ColdStore
 from threadkeep._stores.memory.backend import MemoryBackend
@@ -609,14 +606,15 @@ class OnRelaxed(OnMemory):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stored = Stack(BottomStore(self.backend), [TierLayer(ColdStore(self.cold))])
+        self.stored = LayeredBackend(self.backend, TierLayer(ColdStore(self.cold)))
         self.waiting = WriteBehindLayer(self.stored, WriteBehind(flush_interval=60))
 
     def open(self, number: int) -> Saver:
         del number
         saver = Saver(self.backend, cold=self.cold)
-        saver._store._beneath, saver._store._write_behind = self.stored, self.waiting
-        Stack.__init__(saver._store, self.stored._store, [self.waiting, *self.stored._layers])
+        saver._store._durable = self.stored.under(self.waiting.durable())
+        saver._store._write_behind = self.waiting
+        saver._store._use([self.waiting, *self.stored._layers])
         own = WorkingSet(2**20, threading.Lock, random.getrandbits, exclusive=True)
         saver._engine = saver._engine._replace(working_set=own)
         return saver

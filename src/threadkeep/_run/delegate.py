@@ -15,8 +15,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from threadkeep._core import validation
 from threadkeep._core.engine.model import OWN_NS
 from threadkeep._core.engine.operation import External
-from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow, sync_and_async
+from threadkeep._run import driver
+from threadkeep._run.driver import Workflow, sync_and_async
 
 _BASE: Any = BaseCheckpointSaver
 

@@ -20,16 +20,14 @@ from threadkeep._core.codec import Codec, Compression, NativeCodec, SerdeCodec, 
 from threadkeep._core.engine.operation import Call, Fetch, Requests
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.validation import LONGEST, duration, is_count, micros
-from threadkeep._run.layers.driver import (
-    BackendPair,
-    BottomStore,
+from threadkeep._run.driver import (
     Closing,
-    Stack,
     Workflow,
     on,
     sync_and_async,
     sync_or_async,
 )
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import AsyncBackend, Backend, no_room
 from threadkeep._stores.caches import (
     PAGE,
@@ -153,9 +151,8 @@ class NodeCache(BaseCache[Any], Closing):
                 backend.close()
             raise
         self._backend = backend
-        self._owned = BackendPair(backend) if owned else None
-        self._store = BottomStore(entries)
-        self._stack = Stack(self._store)
+        self._owned = LayeredBackend(backend) if owned else None
+        self._store = LayeredBackend(entries)
         self._leases = None if lifetime is None else Leases(lifetime)
         self._used: set[bytes] = set()  # ids, since uses were last noted
         self._noted_at = 0
@@ -204,11 +201,11 @@ class NodeCache(BaseCache[Any], Closing):
         if another run has leased one of them, this waits for its value until that lease ends. Where
         that run fails, the next one is waited for, for three leases in all.
         """
-        return self._stack.run(self._get(keys))
+        return self._store.run(self._get(keys))
 
     async def aget(self, keys: Sequence[FullKey]) -> dict[FullKey, Any]:
         """Async variant of `get`."""
-        return await self._stack.arun_here(self._get(keys))
+        return await self._store.arun_here(self._get(keys))
 
     def _get(self, keys: Sequence[FullKey]) -> Requests[dict[FullKey, Any]]:
         asked = {_id(key): key for key in keys}
@@ -243,7 +240,7 @@ class NodeCache(BaseCache[Any], Closing):
                 _note(error, "read a value of")
                 unreadable.append(id_)
         try:
-            if not self._store.instant:  # (else a read notes uses)
+            if not self._store.backend.instant:  # (else a read notes uses)
                 self._used.update(values)
                 if len(self._used) >= PAGE or now - self._noted_at >= _NOTE_EVERY:
                     yield from self._write_uses(now)
@@ -265,11 +262,11 @@ class NodeCache(BaseCache[Any], Closing):
 
         A value that cannot be stored is logged, and removed if it was there.
         """
-        self._stack.run(self._set(pairs))
+        self._store.run(self._set(pairs))
 
     async def aset(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> None:
         """Async variant of `set`."""
-        await self._stack.arun_here(self._set(pairs))
+        await self._store.arun_here(self._set(pairs))
 
     def _set(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> Requests[None]:
         now, size = _now(), 0
@@ -305,11 +302,11 @@ class NodeCache(BaseCache[Any], Closing):
 
     def delete(self, keys: Sequence[FullKey]) -> None:
         """Remove values, and end leases."""
-        self._stack.run(self._delete(keys))
+        self._store.run(self._delete(keys))
 
     async def adelete(self, keys: Sequence[FullKey]) -> None:
         """Async variant of `delete`."""
-        await self._stack.arun_here(self._delete(keys))
+        await self._store.arun_here(self._delete(keys))
 
     def _delete(self, keys: Sequence[FullKey]) -> Requests[None]:
         ids = dict.fromkeys(map(_id, keys))
@@ -318,11 +315,11 @@ class NodeCache(BaseCache[Any], Closing):
 
     def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:
         """Remove the values of these very namespaces, or (None) all, and end leases."""
-        self._stack.run(self._clear(namespaces))
+        self._store.run(self._clear(namespaces))
 
     async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
         """Async variant of `clear`."""
-        await self._stack.arun_here(self._clear(namespaces))
+        await self._store.arun_here(self._clear(namespaces))
 
     def _clear(self, namespaces: Sequence[Namespace] | None) -> Requests[None]:
         spaces = None
@@ -343,7 +340,7 @@ class NodeCache(BaseCache[Any], Closing):
         try:
             mark = int.from_bytes(id_[-4:])
             data = self._codec.encode([mark, *(_flat(value) or (False, value))])
-            if not self._store.instant:  # (what stays in the process needs no checksum)
+            if not self._store.backend.instant:  # (what stays in the process needs no checksum)
                 data = pack([data], _COMPRESSION)
         except CodecError as error:
             _note(error, "store a value in")
@@ -355,7 +352,7 @@ class NodeCache(BaseCache[Any], Closing):
 
     def _decoded(self, id_: bytes, data: Any) -> Any:
         try:
-            stored = self._codec.decode(data if self._store.instant else unpack(data)[0])
+            stored = self._codec.decode(data if self._store.backend.instant else unpack(data)[0])
             if type(stored[0]) is int:  # (values of older releases begin with a bool)
                 mark, *stored = stored
                 if mark != int.from_bytes(id_[-4:]):
@@ -381,7 +378,7 @@ class NodeCache(BaseCache[Any], Closing):
 
     def _close(self) -> Workflow[None]:
         """Close the cache, and the store that was opened for it. Idempotent."""
-        yield from on(self._stack, self._write_last_uses())
+        yield from on(self._store, self._write_last_uses())
         yield from sync_or_async(self._store.close, self._store.aclose)
         if self._owned is not None:
             yield from sync_or_async(self._owned.close, self._owned.aclose)

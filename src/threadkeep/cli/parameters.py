@@ -16,7 +16,7 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from threadkeep._core.engine.model import FindThreads
 from threadkeep._core.engine.operation import fetch
-from threadkeep._run.layered_store import store_of
+from threadkeep._run.layered_backend import store_of
 from threadkeep._stores.open import file_of
 from threadkeep.cli.stores import open_existing, url_of
 from threadkeep.errors import invalid

@@ -18,9 +18,9 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from threadkeep._core.lru import Lru
+from threadkeep._run import driver
 from threadkeep._run.delegate import Delegate
-from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow
+from threadkeep._run.driver import Workflow
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.first_use import FirstUse
 from threadkeep._stores.message_index import ArchiveIndex, Hit, ScanIndex, indexed, wanted

@@ -21,8 +21,8 @@ from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from threadkeep._core.engine.operation import External
-from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow
+from threadkeep._run import driver
+from threadkeep._run.driver import Workflow
 from threadkeep._stores.first_use import running_loop
 from threadkeep._stores.message_index import ArchiveIndex
 from threadkeep._stores.process_forks import ResetInChild

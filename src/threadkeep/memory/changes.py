@@ -17,8 +17,8 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep._core import arguments, validation
-from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow, sync_and_async
+from threadkeep._run import driver
+from threadkeep._run.driver import Workflow, sync_and_async
 from threadkeep.errors import StateError, ThreadNotFoundError, invalid
 from threadkeep.memory import window
 from threadkeep.memory.archiving import CHUNK, SeenCheckpoint, effective_count

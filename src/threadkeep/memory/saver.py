@@ -14,8 +14,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core import arguments, validation
-from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow, sync_and_async
+from threadkeep._run import driver
+from threadkeep._run.driver import Workflow, sync_and_async
 from threadkeep._stores.message_index import ArchiveIndex
 from threadkeep.errors import InvalidArgumentError, invalid
 from threadkeep.memory import records, window

@@ -20,8 +20,8 @@ from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep._core import arguments
 from threadkeep._core.engine.operation import CheckpointRef
-from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow, sync_and_async
+from threadkeep._run import driver
+from threadkeep._run.driver import Workflow, sync_and_async
 from threadkeep.errors import CorruptionError
 from threadkeep.memory import records, window
 from threadkeep.memory.archive import Recent

@@ -14,9 +14,9 @@ from threadkeep._core.engine.thread_sizes import ChannelStats
 from threadkeep._core.langgraph_internals import is_internal
 from threadkeep._core.policies import Retention
 from threadkeep._core.texts import plural, size
+from threadkeep._run import driver
 from threadkeep._run.delegate import behind
-from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow
+from threadkeep._run.driver import Workflow
 from threadkeep.errors import NotFoundError
 from threadkeep.savers.maintenance import Maintenance
 from threadkeep.threads.statistics import IDLE_DAYS, Stats, of_saver

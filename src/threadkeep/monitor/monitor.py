@@ -19,8 +19,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from threadkeep._core import validation
 from threadkeep._core.engine.operation import External
 from threadkeep._core.texts import plural, shown
-from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow, sync_and_async
+from threadkeep._run import driver
+from threadkeep._run.driver import Workflow, sync_and_async
 from threadkeep.errors import invalid
 from threadkeep.monitor.alerts import Alert, Alerts, Reading, Thresholds, channels, is_callback
 from threadkeep.monitor.observe import ObservedSaver, observe

@@ -14,7 +14,7 @@ from langgraph.store.base import BaseStore
 
 from threadkeep._core import validation
 from threadkeep._run.delegate import Delegate, behind
-from threadkeep._run.layers.driver import Closing
+from threadkeep._run.driver import Closing
 from threadkeep.errors import invalid
 from threadkeep.monitor.exports import Exports, Logs, Observed, Operation, Sink
 

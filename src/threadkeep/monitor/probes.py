@@ -24,8 +24,8 @@ from threadkeep._core.engine.registration import ALL
 from threadkeep._core.engine.thread_entry import SearchThreads, ThreadEntry
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._run.delegate import behind
-from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers.driver import Workflow, on
+from threadkeep._run.driver import Workflow, on
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -125,9 +125,9 @@ def _config(thread: str) -> RunnableConfig:
     return {"configurable": {"thread_id": thread, "checkpoint_ns": NS}}
 
 
-def _store(saver: Any) -> LayeredStore | None:
+def _store(saver: Any) -> LayeredBackend | None:
     store = getattr(saver, "_store", None)
-    return store if isinstance(store, LayeredStore) else None
+    return store if isinstance(store, LayeredBackend) else None
 
 
 # -- the window --------------------------------------------------------------------------

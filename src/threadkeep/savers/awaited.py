@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from threadkeep._core import validation
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import OWN_NS
-from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers import driver
+from threadkeep._run import driver
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.errors import invalid
 from threadkeep.threads import lazy
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class AwaitedMaintenance:
     """Async variants of the methods of `Maintenance`."""
 
-    _store: LayeredStore
+    _store: LayeredBackend
     _engine: Engine
     _collector: Collector | None
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from threadkeep._core.engine.operation import Progress
-from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers import driver
+from threadkeep._run import driver
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.files import file_errors, replacing
 from threadkeep._stores.open import file_of, is_postgres, open_backend, postgres_dumps
@@ -79,7 +79,7 @@ def back_up(
     if kind is BackupKind.BUNDLE:
         with _readable(store, file.parent, progress) as backend:
             threads = driver.run(
-                bundles.back_up(LayeredStore(backend, TierLayer()), file, progress, skipped)
+                bundles.back_up(LayeredBackend(backend, TierLayer()), file, progress, skipped)
             )
     else:
         with replacing(file) as beside:
@@ -113,11 +113,11 @@ def restore(
     kind, path = kind_of(file), file_of(store)
     if kind is BackupKind.BUNDLE:
         names = driver.run(bundles.verify(file, progress))
-        with closing(driver.BackendPair(_opened(store, read_only=False)).blocking) as backend:
+        with closing(LayeredBackend(_opened(store, read_only=False)).blocking) as backend:
             backend.migrate()
             # (without the cold store: what is restored may name objects there)
             fill = bundles.fill(
-                LayeredStore(backend, TierLayer()), file, names, ImportOptions(replace), progress
+                LayeredBackend(backend, TierLayer()), file, names, ImportOptions(replace), progress
             )
             done = driver.run(fill)
         return RestoreReport(len(done.added), len(done.unchanged))
@@ -157,7 +157,7 @@ def _readable(store: str, folder: Path, progress: Progress) -> Iterator[Backend]
             own = tempfile.TemporaryDirectory(dir=folder, prefix=".threadkeep-")
             store = str(Path(stack.enter_context(own), "copy.db"))
             maintenance.back_up(path, Path(store), partial(progress, "pages copied"))
-        yield stack.enter_context(closing(driver.BackendPair(_opened(store)).blocking))
+        yield stack.enter_context(closing(LayeredBackend(_opened(store)).blocking))
 
 
 def _opened(store: str, *, read_only: bool = True) -> Backend | AsyncBackend:

@@ -9,8 +9,8 @@ from threadkeep._core import validation
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import OWN_NS
 from threadkeep._core.engine.operation import call
-from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers import driver
+from threadkeep._run import driver
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.errors import invalid
 from threadkeep.savers.awaited import AwaitedMaintenance
 from threadkeep.threads import lazy
@@ -33,7 +33,7 @@ class Done:
 class Maintenance(AwaitedMaintenance, driver.Closing):
     """Methods of a saver that look after its store."""
 
-    _store: LayeredStore
+    _store: LayeredBackend
     _engine: Engine
     _collector: Collector | None
 
@@ -220,4 +220,4 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
     def _close(self) -> driver.Workflow[None]:
         if self._collector is not None:
             yield from driver.external(self._collector.close)
-        yield from self._store.close()
+        yield from self._store.closing()

@@ -33,11 +33,11 @@ from threadkeep._core.engine import load, put
 from threadkeep._core.engine.context import Engine, remember, to_commit
 from threadkeep._core.engine.operation import Operation
 from threadkeep._core.engine.put import Call, Put
-from threadkeep._run.layered_store import (
+from threadkeep._run import driver
+from threadkeep._run.layered_backend import (
     RANDOM,
-    LayeredStore,
+    LayeredBackend,
 )
-from threadkeep._run.layers import driver, layer
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.options import complete, listed
 from threadkeep._stores.process_forks import ResetInChild
@@ -100,11 +100,11 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         given = complete("Saver", SaverOptions, options)
         serde, gc_every, gc_on_put = given["serde"], given["gc_every"], given["gc_on_put"]
         if gc_every is not None:
-            driver.BackendPair(backend).blocking  # noqa: B018 - raises if there is none
+            LayeredBackend(backend).blocking  # noqa: B018 - raises if there is none
         self._begin_serde(serde)
         fallback = given["pickle_fallback"]
         codec = NativeCodec(pickle_fallback=fallback) if serde is None else SerdeCodec(serde)
-        self._store = LayeredStore(
+        self._store = LayeredBackend(
             backend,
             _tier(given["cold"]),
             group_commit=given["group_commit"],
@@ -340,13 +340,13 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             ThreadkeepError: as `put`.
         """
         calls = arguments.puts(puts)
-        done = self._store.run(layer.together(self._apart(calls)))
+        done = self._store.run(driver.together(self._apart(calls)))
         return done or [self._store.run(self._stored(call)) for call in calls]
 
     async def aput_many(self, puts: Sequence[PutArguments]) -> Sequence[RunnableConfig]:
         """Async variant of `put_many`."""
         calls = arguments.puts(puts)
-        done = await self._store.arun(layer.together(self._apart(calls)))
+        done = await self._store.arun(driver.together(self._apart(calls)))
         return done or [await self._store.arun(self._stored(call)) for call in calls]
 
     def _apart(self, calls: Iterable[Put]) -> Iterator[Operation[RunnableConfig]]:

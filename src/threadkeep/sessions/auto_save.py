@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 
 from threadkeep._core.engine.operation import External
-from threadkeep._run.layers.driver import Workflow, sync_and_async
+from threadkeep._run.driver import Workflow, sync_and_async
 from threadkeep.errors import invalid
 from threadkeep.sessions import checkpoint as valid
 from threadkeep.sessions.checkpoint import as_type

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from threadkeep._run.layers.driver import Closing, Workflow, sync_and_async
+from threadkeep._run.driver import Closing, Workflow, sync_and_async
 from threadkeep.errors import (
     CheckpointNotFoundError,
     ClosedError,

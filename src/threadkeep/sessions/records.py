@@ -20,7 +20,7 @@ from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep._core.engine.operation import External
 from threadkeep._core.lru import Lru
-from threadkeep._run.layers.driver import Workflow
+from threadkeep._run.driver import Workflow
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import CodecError, InvalidArgumentError, NotFoundError, ThreadkeepError
 from threadkeep.sessions.checkpoint import Checkpoint, as_dict, now

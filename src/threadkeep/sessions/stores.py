@@ -13,7 +13,7 @@ from typing import Any, Protocol, Unpack, runtime_checkable
 from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep._core.engine.operation import External
-from threadkeep._run.layers.driver import Closing, Workflow, sync_and_async
+from threadkeep._run.driver import Closing, Workflow, sync_and_async
 from threadkeep._stores.options import listed
 from threadkeep.errors import BackendError, InvalidArgumentError
 from threadkeep.savers.options import SaverOptions, SqliteSaverOptions

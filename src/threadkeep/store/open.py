@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import Any, Self, Unpack
 
-from threadkeep._run.layers.driver import in_thread
+from threadkeep._run.driver import in_thread
 from threadkeep._stores.open import DatabaseOptions, open_in, open_url
 from threadkeep._stores.options import listed
 from threadkeep._stores.postgres import PostgresOptions

@@ -27,9 +27,10 @@ from langgraph.store.base import (
 from threadkeep._core.engine.operation import Progress, Requests, call
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.validation import is_count
+from threadkeep._run import driver
+from threadkeep._run.driver import Workflow
 from threadkeep._run.group_commit import GroupCommit
-from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import AsyncBackend, Backend, no_room
 from threadkeep._stores.items.records import SearchOptions
 from threadkeep._stores.items.values import ItemPacker
@@ -142,7 +143,7 @@ class Store(BaseStore, driver.Closing):
         owned: bool = False,
         **options: Unpack[StoreOptions],
     ) -> None:
-        self._pair = driver.BackendPair(backend)
+        self._pair = LayeredBackend(backend)
         self._is_owned = owned
         try:
             self._open(**complete("Store", StoreOptions, options))
@@ -170,8 +171,7 @@ class Store(BaseStore, driver.Closing):
         if not isinstance(backend, Backend | AsyncBackend):
             raise no_room(backend, "stores no items")
         items = backend.items(self._index.options if self._index else SearchOptions())
-        self._rows = driver.BottomStore(items, group_commit or _TOGETHER)
-        self._stack = driver.Stack(self._rows)
+        self._stack = LayeredBackend(items, group_commit=group_commit or _TOGETHER)
         self._engine = ItemEngine(
             packer=ItemPacker(serde),
             index=self._index,
@@ -489,19 +489,19 @@ class Store(BaseStore, driver.Closing):
         yield from call("migrate")
 
     def _opening(self) -> Workflow[None]:
-        return self._rows.opening()
+        return self._stack.opening()
 
     def close(self) -> None:
         """Stop the sweeper, and close the backend if it is the store's own. Idempotent."""
         self._stop_sweeper(_LAST_SECONDS)
-        self._rows.close()
+        self._stack.close()
         if self._is_owned:
             self._pair.close()
 
     async def aclose(self) -> None:
         """Async variant of `close`."""
         await driver.in_thread(partial(self._stop_sweeper, _LAST_SECONDS))
-        await self._rows.aclose()
+        await self._stack.aclose()
         if self._is_owned:
             await self._pair.aclose()
 

@@ -20,15 +20,14 @@ from langgraph.store.base import (
 )
 
 from threadkeep._core.engine.operation import call, fetch
-from threadkeep._run.layers.driver import (
-    BackendPair,
-    Stack,
+from threadkeep._run.driver import (
     Workflow,
     external,
     on,
     sync_or_async,
     within,
 )
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.files import file_errors, replacing
 from threadkeep._stores.items.records import FindItems, ItemPut, ItemRow, Namespace
@@ -57,7 +56,9 @@ class ItemEraseReport(NamedTuple):
     remains: tuple[str, ...]
 
 
-def erase(stack: Stack, pair: BackendPair, prefix: Namespace) -> Workflow[ItemEraseReport]:
+def erase(
+    stack: LayeredBackend, pair: LayeredBackend, prefix: Namespace
+) -> Workflow[ItemEraseReport]:
     """Remove items, their versions and vectors, and leave nothing of them in the store's files."""
     removed: int = yield from on(stack, call("erase", prefix))
     scrubbed: ScrubReport = yield pair.external("scrub", rewrite=True)
@@ -67,7 +68,9 @@ def erase(stack: Stack, pair: BackendPair, prefix: Namespace) -> Workflow[ItemEr
 # -- files -------------------------------------------------------------------------------
 
 
-def export_items(stack: Stack, engine: ItemEngine, path: Path, prefix: Namespace) -> Workflow[int]:
+def export_items(
+    stack: LayeredBackend, engine: ItemEngine, path: Path, prefix: Namespace
+) -> Workflow[int]:
     """Write items to a file, a line each; return their number. Damaged ones are logged."""
     context = ExitStack()
 
@@ -80,7 +83,9 @@ def export_items(stack: Stack, engine: ItemEngine, path: Path, prefix: Namespace
         return (yield from within(context, write()))
 
 
-def _write(stack: Stack, engine: ItemEngine, file: BinaryIO, prefix: Namespace) -> Workflow[int]:
+def _write(
+    stack: LayeredBackend, engine: ItemEngine, file: BinaryIO, prefix: Namespace
+) -> Workflow[int]:
     read: Any = FindItems(prefix, _PAGE)
     exported = 0
     yield from external(partial(file.write, orjson.dumps(_FORMAT) + b"\n"))
@@ -117,7 +122,7 @@ def _line(row: ItemRow) -> bytes:
 
 
 def import_items(
-    stack: Stack, engine: ItemEngine, source: Path | BaseStore, *, index: bool
+    stack: LayeredBackend, engine: ItemEngine, source: Path | BaseStore, *, index: bool
 ) -> Workflow[int]:
     """Put the items of a file, or of another store, into this one; return their number."""
     if isinstance(source, BaseStore):
@@ -192,7 +197,9 @@ def _put(line: bytes, number: int, path: Path) -> ItemPut:
 # -- other stores ------------------------------------------------------------------------
 
 
-def _copied(stack: Stack, engine: ItemEngine, source: BaseStore, *, index: bool) -> Workflow[int]:
+def _copied(
+    stack: LayeredBackend, engine: ItemEngine, source: BaseStore, *, index: bool
+) -> Workflow[int]:
     """Copy namespace by namespace: pages of a search may overlap, or leave items out."""
     copied = 0
     names: Any = yield from _asked(source, ListNamespacesOp(limit=_EVERYTHING))

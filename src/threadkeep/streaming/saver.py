@@ -9,7 +9,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._run.delegate import Delegate
-from threadkeep._run.layers.driver import Workflow, sync_and_async
+from threadkeep._run.driver import Workflow, sync_and_async
 from threadkeep.errors import InvalidArgumentError, StateError
 from threadkeep.threads.partial_output import (
     PartialStream,

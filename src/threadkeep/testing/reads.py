@@ -27,7 +27,7 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.thread_entry import EntryUpdate, ThreadEntry
 from threadkeep._core.engine.usage import DAY, HOUR, ReadUsage, ThreadUsage
-from threadkeep._run.layers.driver import BottomStore, Stack
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.errors import SegmentTakenError
 from threadkeep.testing.records import (
     NOW,
@@ -334,7 +334,7 @@ class ReadContract(Contract):
         self.drop("gone")
         read = ReadUsage(NOW, NOW - 30 * DAY, 2)
         counting = thread_sizes.usage(read, counts_usage=self.backend.counts_usage)
-        found = Stack(BottomStore(self.backend)).run(counting)
+        found = LayeredBackend(self.backend).run(counting)
         assert (found.threads, found.bytes, found.checkpoints, found.writes) == (3, 1200, 9, 3)
         assert (found.idle_threads, found.idle_bytes) == (1, 100)
         assert found.hours[-6:] == ((1, 50), (0, 0), (0, 0), (0, 0), (2, 400), (1, 200))

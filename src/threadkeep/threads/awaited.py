@@ -16,13 +16,13 @@ from threadkeep._core import validation
 from threadkeep._core.engine.cold_references import OFFLOAD_OVER
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.operation import Progress
-from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers import driver
+from threadkeep._run import driver
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.threads import lazy
 
 if TYPE_CHECKING:
     from threadkeep._core.policies import Retention, Tiering
-    from threadkeep._run.layered_store import OfAStore
+    from threadkeep._run.layered_backend import OfAStore
     from threadkeep.threads.archives.offload import OffloadReport
     from threadkeep.threads.archives.tiering import TierReport
     from threadkeep.threads.diff import StateDiff
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 class AwaitedThreads:
     """Async variants of the methods of `Threads`."""
 
-    _store: LayeredStore
+    _store: LayeredBackend
     _engine: Engine
 
     async def acreate(

@@ -11,12 +11,12 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.operation import Progress
-from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers import driver
+from threadkeep._run import driver
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.threads import lazy
 
 if TYPE_CHECKING:
-    from threadkeep._run.layered_store import OfAStore
+    from threadkeep._run.layered_backend import OfAStore
     from threadkeep.threads.registry import Filters, OrderName, ThreadInfo, ThreadPage
     from threadkeep.threads.transfer.adopt import AdoptReport
     from threadkeep.threads.transfer.bundles import ExportReport, ImportReport
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class ThreadEntries:
     """Entries of the threads of a store."""
 
-    _store: LayeredStore
+    _store: LayeredBackend
     _engine: Engine
 
     def create(
@@ -177,7 +177,7 @@ class ThreadEntries:
 class ThreadTransfers:
     """Threads of a store that are copied elsewhere, and from there."""
 
-    _store: LayeredStore
+    _store: LayeredBackend
     _engine: Engine
 
     def export_bundle(

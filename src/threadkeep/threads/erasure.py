@@ -45,8 +45,8 @@ from threadkeep._core.engine.thread_entry import (
     is_there,
     sound,
 )
-from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers.driver import Runner, Workflow, external, on
+from threadkeep._run.driver import Runner, Workflow, external, on
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import ScrubReport
 from threadkeep.errors import (
     ConflictError,
@@ -137,7 +137,7 @@ class EraseReport:
 
 
 def erase(
-    store: LayeredStore,
+    store: LayeredBackend,
     engine: Engine,
     thread: str | None,
     metadata: Mapping[str, Any] | None,
@@ -244,7 +244,7 @@ def _elsewhere(
 # Clearing a place is idempotent and takes only thread ids, as the rows are removed by then.
 
 
-def _clear_caches(store: LayeredStore, threads: Iterable[str | None]) -> Workflow[ScrubReport]:
+def _clear_caches(store: LayeredBackend, threads: Iterable[str | None]) -> Workflow[ScrubReport]:
     for name in threads:
         yield from on(store, store.clear_cache(name))
     here = ScrubReport(("this program's memory and cache",))

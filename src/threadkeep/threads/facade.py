@@ -15,8 +15,8 @@ from threadkeep._core import validation
 from threadkeep._core.engine.cold_references import OFFLOAD_OVER
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.operation import Progress
-from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers import driver
+from threadkeep._run import driver
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.threads import lazy
 from threadkeep.threads.awaited import AwaitedThreads
 from threadkeep.threads.entries import ThreadEntries, ThreadTransfers
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
     """The threads of a store. Each method has an async variant: `afork` of `fork`, and so on."""
 
-    def __init__(self, store: LayeredStore, engine: Engine) -> None:
+    def __init__(self, store: LayeredBackend, engine: Engine) -> None:
         self._store = store
         self._engine = engine
 

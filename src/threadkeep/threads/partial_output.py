@@ -25,7 +25,7 @@ from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 
 from threadkeep._core import arguments, validation
 from threadkeep._core.engine.model import OWN_NS
-from threadkeep._run.layers.driver import Workflow, sync_or_async
+from threadkeep._run.driver import Workflow, sync_or_async
 from threadkeep.errors import CodecError, NotFoundError, ThreadkeepError
 
 StreamStatus: TypeAlias = Literal["pending", "completed", "discarded"]

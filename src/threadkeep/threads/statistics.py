@@ -27,9 +27,9 @@ from threadkeep._core.engine.usage import (
 )
 from threadkeep._core.texts import plural, shown, size
 from threadkeep._core.validation import MICROSECOND
+from threadkeep._run import driver
 from threadkeep._run.delegate import behind
-from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow
+from threadkeep._run.driver import Workflow
 from threadkeep.errors import CorruptionError, invalid
 from threadkeep.threads.registry import EPOCH
 

@@ -17,8 +17,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core import validation
 from threadkeep._core.engine.operation import External
-from threadkeep._run.layers import driver
-from threadkeep._run.layers.driver import Workflow, sync_and_async, sync_or_async
+from threadkeep._run import driver
+from threadkeep._run.driver import Workflow, sync_and_async, sync_or_async
 from threadkeep.errors import InvalidArgumentError, StateError, invalid
 from threadkeep.threads.partial_output import (
     LIVE,

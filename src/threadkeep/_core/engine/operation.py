@@ -1,8 +1,8 @@
 """Operations, the requests that they yield, and helpers to make them.
 
 An operation is a generator: it yields requests and is sent their replies; errors are thrown in at
-the yield. Those of the engine yield a `Fetch` or a `Commit`, the other requests are for layers.
-`yield` is typed `Any`, so operations use only the helpers here.
+the yield. The engine's operations yield `Fetch` and `Commit` only, and workflows `External` only;
+layers and maintenance use all requests. `yield` is typed `Any`, so operations use the helpers here.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class External(NamedTuple):
 
 
 Request: TypeAlias = Fetch | Commit | CommitMany | Call | External
-Operation: TypeAlias = Generator[Fetch | Commit, Any, T]
-Requests: TypeAlias = Generator[Request, Any, T]
+Operation: TypeAlias = Generator[Request, Any, T]
+Requests: TypeAlias = Operation[T]
 
 
 def fetch(read: Read, *, hot: bool = False) -> Operation[Any]:

@@ -29,8 +29,7 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.operation import Commit, CommitMany, Fetch, Requests, call, fetch
 from threadkeep._core.policies import HotTier, ReadCache
-from threadkeep._run.layers.driver import BackendPair
-from threadkeep._run.layers.layer import CHANGES
+from threadkeep._run.driver import CHANGES, Runner
 from threadkeep._run.segment_cache.admission import (
     Admission,
     Verdict,
@@ -179,7 +178,7 @@ class Hot:
     it is of, as others may use the same server.
     """
 
-    def __init__(self, store: BackendPair, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: Runner, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
         self._again_at = 0.0

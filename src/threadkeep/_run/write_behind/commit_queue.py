@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from threadkeep._run import driver
 from threadkeep._run.ending import End
-from threadkeep._run.layers import driver
 from threadkeep._run.write_behind import WriteBehind
 from threadkeep._stores.process_forks import PerLoop, ResetInChild
 from threadkeep.errors import (

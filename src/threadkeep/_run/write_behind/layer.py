@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadkeep._core.engine.context import BatchSource
 from threadkeep._core.engine.model import (
@@ -42,9 +42,8 @@ from threadkeep._core.engine.operation import (
     fetch,
 )
 from threadkeep._core.engine.thread_summary import row_size
+from threadkeep._run.driver import CHANGES, Runner
 from threadkeep._run.group_commit import AT_ONCE, OF_THE_STORE, GroupCommit, commit_together
-from threadkeep._run.layers.driver import Stack
-from threadkeep._run.layers.layer import CHANGES
 from threadkeep._run.write_behind import WriteBehind
 from threadkeep._run.write_behind.commit_queue import CommitQueue, Outcome, Threads
 from threadkeep._run.write_behind.rebase import joined, only_adds, rebase
@@ -55,6 +54,9 @@ from threadkeep.errors import (
     ThreadDeletedError,
     ThreadkeepError,
 )
+
+if TYPE_CHECKING:
+    pass
 
 _RENAMED = 2**70  # between the names of a generation; no generation is as large
 _RENAMED_COUNT = 4096
@@ -71,7 +73,7 @@ class BatchQueue(CommitQueue[Batch]):
 
     together = True
 
-    def __init__(self, how: WriteBehind, beneath: Stack, max_batch: int) -> None:
+    def __init__(self, how: WriteBehind, beneath: Runner, max_batch: int) -> None:
         super().__init__(how)
         self._beneath = beneath
         self._max_batch = max_batch
@@ -258,7 +260,7 @@ class WriteBehindLayer(WriteThroughLayer):
 
     handles = CHANGES | {Fetch, CommitMany}
 
-    def __init__(self, beneath: Stack, how: WriteBehind, group: GroupCommit = AT_ONCE) -> None:
+    def __init__(self, beneath: Runner, how: WriteBehind, group: GroupCommit = AT_ONCE) -> None:
         super().__init__(BatchQueue(how, beneath, group.max_batch))
         self._beneath = beneath
         self._is_reached = not beneath.has_awaited

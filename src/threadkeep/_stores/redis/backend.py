@@ -148,7 +148,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
         """Make several changes in as few round trips as can be. See `Backend.commit_many`.
 
         Each is a transaction of its own. A batch may build on one before it of its thread
-        (see `_run.layers.layer`), so batches of a thread go in one run of the script. To make all
+        (see `_run.driver`), so batches of a thread go in one run of the script. To make all
         of them again is harmless.
         """
         results: list[ThreadkeepError | None] = []

@@ -29,7 +29,7 @@ from threadkeep._core.engine.thread_entry import (
     ThreadStatus,
     is_archived,
 )
-from threadkeep._run.layers.driver import Runner, Workflow, external, on
+from threadkeep._run.driver import Runner, Workflow, external, on
 from threadkeep.errors import CorruptionError, StateError, ThreadNotFoundError
 from threadkeep.threads.transfer import digest
 from threadkeep.threads.transfer.bundle_format import ARCHIVE, BundleWriter, read_threads

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -46,7 +46,7 @@ from threadkeep._core.engine.thread_entry import (
     is_archived,
     sound,
 )
-from threadkeep._run.layers.layer import through
+from threadkeep._run.driver import through
 from threadkeep.errors import (
     BackendError,
     ConflictError,
@@ -111,9 +111,12 @@ class TierLayer:
         self.cold = cold
 
     def answer(self, request: Fetch | Commit) -> Requests[Any]:
-        """See `Layer.answer`."""
+        """See `StoreLayer.answer`."""
         if isinstance(request, Fetch):
-            return (yield from self._fetch(request))
+            replies = yield request
+            if self.suffices(request, replies):
+                return replies
+            return (yield from self.complete(request, replies))
         change = request.change
         if isinstance(change, CopyThread | ForkThread):
             return (yield from retry(change.source, partial(self._copy, change), ConflictError))
@@ -123,21 +126,29 @@ class TierLayer:
 
     # -- reads -------------------------------------------------------------------------
 
-    def _fetch(self, request: Fetch) -> Requests[list[Any]]:
+    def suffices(self, request: Fetch, replies: list[Any]) -> bool:
+        """Return False if a reply has a stub, or lacks a thread that may be archived."""
+        return not any(map(_is_short, request.reads, replies))
+
+    def complete(self, request: Fetch, replies: list[Any]) -> Requests[list[Any]]:
+        """Return the replies after bringing back archived threads and offloaded values."""
         reads = request.reads
-        replies: list[Any] = yield request
-        names = sorted(set(_missed(reads, replies)))
+        names = sorted(
+            {
+                str(getattr(read, "thread", None))
+                for read, reply in zip(reads, replies, strict=True)
+                if not isinstance(read, ReadSegments) and _is_short(read, reply)
+            }
+        )
         if names:
             replies = yield from retry(
                 names[0], partial(self._looked_for, reads, names), ConflictError, RUN_ATTEMPTS
             )
         for number, read in enumerate(reads):
-            if isinstance(read, ReadSegments) and not read.stub:
-                found = replies[number]
-                for segment in found:
-                    if segment.data.startswith(STUB):
-                        replies[number] = yield from external(whole, self.cold, read.thread, found)
-                        break
+            if isinstance(read, ReadSegments) and _is_short(read, replies[number]):
+                replies[number] = yield from external(
+                    whole, self.cold, read.thread, replies[number]
+                )
         return replies
 
     def _looked_for(self, reads: Sequence[Read], names: Sequence[str]) -> Requests[list[Any]]:
@@ -256,21 +267,25 @@ def _now() -> int:
     return time.time_ns() // 1000
 
 
-def _missed(reads: Sequence[Read], replies: Sequence[Any]) -> Iterator[str]:
-    """List the threads without rows in the replies that may be archived.
+def _is_short(read: Read, reply: Any) -> bool:
+    """Return True if the reply has a stub, or if its thread may be archived.
 
-    Archiving raises the generation, so a thread with generation 0 never was.
+    A thread that was ever archived has a generation greater than 0.
     """
-    for read, reply in zip(reads, replies, strict=True):
-        match read:
-            case ReadCheckpoint():
-                if reply.found is None and reply.generation:
-                    yield read.thread
-            case ReadThread():
-                is_whole = not read.skip and not read.stub
-                if is_whole and not reply.checkpoints and reply.generation:
-                    yield read.thread
-            case ReadPath() if not reply:
-                yield read.thread
-            case ScanCheckpoints() if not reply and read.thread is not None and read.after is None:
-                yield read.thread
+    if isinstance(read, ReadCheckpoint):
+        return reply.found is None and bool(reply.generation)
+    if isinstance(read, ReadSegments):
+        return not read.stub and _has_stub(reply)
+    if isinstance(read, ReadThread):
+        is_whole = not read.skip and not read.stub
+        return is_whole and not reply.checkpoints and bool(reply.generation)
+    if isinstance(read, ScanCheckpoints):
+        return not reply and read.thread is not None and read.after is None
+    return isinstance(read, ReadPath) and not reply
+
+
+def _has_stub(segments: Iterable[Segment]) -> bool:
+    for segment in segments:  # noqa: SIM110 - a generator expression takes longer
+        if segment.data.startswith(STUB):
+            return True
+    return False

@@ -69,7 +69,7 @@ from threadkeep._core.engine.thread_entry import (
     is_archived,
     is_there,
 )
-from threadkeep._run.layers.driver import Runner, Workflow, external, on
+from threadkeep._run.driver import Runner, Workflow, external, on
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,

@@ -17,8 +17,8 @@ from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS, EntryFence, ThreadEntry
 from threadkeep._core.policies import Tiering, check_over
 from threadkeep._core.validation import MICROSECOND, duration, micros
-from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers.driver import Runner, Workflow, on
+from threadkeep._run.driver import Runner, Workflow, on
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.cold_store import ColdStore
 from threadkeep.errors import (
     CodecError,
@@ -75,7 +75,7 @@ class TierReport:
 
 
 def tier(
-    store: LayeredStore,
+    store: LayeredBackend,
     engine: Engine,
     tiering: Tiering | None,
     threads: Iterable[str] | None,
@@ -160,7 +160,7 @@ def _rests(since: int, now: int, entry: ThreadEntry, rows: ThreadRows) -> bool:
     return not entry.pinned and thread_summary.written_at(entry, rows.checkpoints, now) < since
 
 
-def archive(store: LayeredStore, engine: Engine, thread: str) -> Workflow[ThreadInfo]:
+def archive(store: LayeredBackend, engine: Engine, thread: str) -> Workflow[ThreadInfo]:
     """See `Threads.archive`."""
     name, cold = validation.thread_id(thread), (yield from _cold(store, "archive a thread"))
     return info((yield from archiving.archive(store.beneath(), cold, engine, name)))
@@ -172,7 +172,7 @@ def restore(engine: Engine, thread: str) -> Operation[ThreadInfo]:
 
 
 def offload(
-    store: LayeredStore,
+    store: LayeredBackend,
     engine: Engine,
     thread: str,
     over: int,
@@ -189,7 +189,7 @@ def offload(
 
 
 def discard_fork(
-    store: LayeredStore, engine: Engine, fork: str, *, delete: bool
+    store: LayeredBackend, engine: Engine, fork: str, *, delete: bool
 ) -> Workflow[ThreadInfo]:
     """See `Threads.discard_fork`."""
     name = validation.thread_id(fork)
@@ -210,7 +210,7 @@ def discard_fork(
     return (yield from retry(name, attempt))
 
 
-def _cold(store: LayeredStore, what: str) -> Workflow[ColdStore]:
+def _cold(store: LayeredBackend, what: str) -> Workflow[ColdStore]:
     """Find the cold store, with this store's part of it."""
     cold = yield from store.own_cold()
     if cold is None:

@@ -50,7 +50,7 @@ from threadkeep._core.engine.registration import ThreadSnapshot, read_snapshot
 from threadkeep._core.engine.rows import Write, counts_for, manifest_of, unpack_writes
 from threadkeep._core.engine.thread_entry import ThreadEntry
 from threadkeep._core.engine.thread_sizes import EVERYTHING, all_sizes
-from threadkeep._run.layers.driver import Runner, Workflow, on
+from threadkeep._run.driver import Runner, Workflow, on
 from threadkeep.errors import (
     CodecError,
     CorruptionError,

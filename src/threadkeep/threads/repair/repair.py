@@ -53,8 +53,8 @@ from threadkeep._core.engine.thread_entry import (
     is_archived,
     is_time,
 )
-from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers.driver import Runner, Workflow, external, on
+from threadkeep._run.driver import Runner, Workflow, external, on
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.errors import CodecError, InvalidArgumentError, ThreadNotFoundError
 from threadkeep.threads.repair.check import (
     NOTES,
@@ -156,7 +156,7 @@ class Repair(NamedTuple):
 
 
 def repair(
-    store: LayeredStore,
+    store: LayeredBackend,
     engine: Engine,
     threads: str | Iterable[str] | None,
     file: str | os.PathLike[str] | None,

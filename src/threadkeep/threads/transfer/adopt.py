@@ -41,9 +41,8 @@ from threadkeep._core.engine.rows import (
     unpack_time,
     unpack_writes,
 )
-from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers import layer
-from threadkeep._run.layers.driver import Runner, Workflow, external, on
+from threadkeep._run.driver import Runner, Workflow, external, on, together
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -96,7 +95,7 @@ class AdoptOptions(NamedTuple):
 
 
 def adopt(
-    store: LayeredStore,
+    store: LayeredBackend,
     engine: Engine,
     source: str | os.PathLike[str] | BaseCheckpointSaver[Any],
     threads: str | Iterable[str] | None,
@@ -276,7 +275,7 @@ class _Adoption:
 
     def _store(self, calls: list[Call], apart: Engine) -> Workflow[Engine]:
         """Run the calls; return the engine that remembers what was stored last."""
-        done = yield from on(self.store, layer.together(_operation(apart, one) for one in calls))
+        done = yield from on(self.store, together(_operation(apart, one) for one in calls))
         if done is None:  # another process writes to this thread
             apart = self.engine.apart()
             for one in calls:

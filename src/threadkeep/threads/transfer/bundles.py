@@ -20,8 +20,8 @@ from threadkeep._core import validation
 from threadkeep._core.engine.cold_references import STUB
 from threadkeep._core.engine.operation import Progress, no_progress
 from threadkeep._core.engine.thread_entry import is_archived
-from threadkeep._run.layered_store import LayeredStore
-from threadkeep._run.layers.driver import Runner, Workflow, external, on, within
+from threadkeep._run.driver import Runner, Workflow, external, on, within
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.files import file_errors, replacing
 from threadkeep._stores.sqlite.opening import wal_of
 from threadkeep.errors import (
@@ -158,7 +158,7 @@ def _kind(start: bytes) -> BackupKind | None:
 
 
 def export_bundle(
-    store: LayeredStore,
+    store: LayeredBackend,
     threads: str | Iterable[str] | None,
     file: str | os.PathLike[str],
     progress: Progress | None,
@@ -255,7 +255,7 @@ def _add_digested(
 
 
 def import_bundle(
-    store: LayeredStore,
+    store: LayeredBackend,
     file: str | os.PathLike[str],
     thread: str | None,
     progress: Progress | None,

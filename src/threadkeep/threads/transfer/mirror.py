@@ -19,8 +19,8 @@ from threadkeep._core.engine.operation import Operation, Progress, commit, no_pr
 from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.rows import created_at
 from threadkeep._core.engine.thread_entry import is_archived, is_there
-from threadkeep._run.layered_store import LayeredStore, store_of
-from threadkeep._run.layers.driver import Runner, Workflow, external, on
+from threadkeep._run.driver import Runner, Workflow, external, on
+from threadkeep._run.layered_backend import LayeredBackend, store_of
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -73,7 +73,7 @@ class _GoneError(Exception):
 
 
 def mirror(
-    store: LayeredStore,
+    store: LayeredBackend,
     other: object,
     threads: str | Iterable[str] | None,
     progress: Progress | None,

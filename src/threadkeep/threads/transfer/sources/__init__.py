@@ -10,7 +10,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep._core.codec import Codec
-from threadkeep._run.layered_store import LayeredStore
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.extras import extra
 from threadkeep._stores.open import check_is_path, is_postgres, sqlite_path
 from threadkeep._stores.options import described, from_url
@@ -38,7 +38,7 @@ _HINT = (
 
 def open_source(source: Any, codec: Codec, key: str | bytes | None) -> Source:
     """Open a store of LangGraph's for reading."""
-    if isinstance(getattr(source, "_store", None), LayeredStore):
+    if isinstance(getattr(source, "_store", None), LayeredBackend):
         raise own_store("The saver")
     if isinstance(source, BaseCheckpointSaver):
         return _of_saver(source, Payloads(codec, source.serde, key))

@@ -9,11 +9,8 @@ from typing import Any
 import pytest
 from kit.engine import memory_saver
 
-from threadkeep._run.layers import (
-    driver,
-    layer,
-)
-from threadkeep._run.layers.driver import (
+from threadkeep._run import driver
+from threadkeep._run.driver import (
     external,
     on,
     sync_or_async,
@@ -26,7 +23,7 @@ def names(saver: Any, where: list[Any]) -> Any:
     where.append((yield from external(threading.current_thread)))
     found = yield from on(saver, whole_thread.all_threads())
     both = yield from on(
-        saver, layer.together([whole_thread.all_threads(), whole_thread.all_threads()])
+        saver, driver.together([whole_thread.all_threads(), whole_thread.all_threads()])
     )
     return found, both
 

@@ -1,0 +1,357 @@
+"""Runs operations for blocking and awaiting callers, and sends their requests through layers.
+
+An operation is a generator (see `_core.engine.operation`). A *workflow* is an operation that yields
+`External` requests only, so it needs no backend of its own: it may use several stores, files and
+blocking calls. When `run` or `arun` returns or raises, also by a cancellation, no request is under
+way any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import partial, wraps
+from inspect import signature
+from types import coroutine
+from typing import (
+    Any,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+    cast,
+    get_args,
+    runtime_checkable,
+)
+
+from threadkeep._core.engine.model import Batch, Change
+from threadkeep._core.engine.operation import (
+    Commit,
+    External,
+    Fetch,
+    Operation,
+    Request,
+    Requests,
+    commit_many,
+)
+from threadkeep._stores.process_forks import ResetInChild
+from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Workflow: TypeAlias = Operation[T]
+"""An operation that yields `External` only."""
+
+CHANGES: frozenset[type] = frozenset(get_args(Change))
+"""Every kind of change."""
+_MAX_BATCH = 100  # batches in one transaction
+_MAX_READERS = 4  # concurrent fetches of one process
+_MAX_THREADS = 32  # other blocking calls
+
+
+# -- worker threads --------------------------------------------------------------------
+
+
+class Workers(ResetInChild):
+    """Worker threads of the process, started at their first use."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self._options = (count, name)
+        super().__init__()
+
+    def _reset(self) -> None:
+        self.pool = ThreadPoolExecutor(*self._options)
+
+
+READERS = Workers(_MAX_READERS, "threadkeep-read")
+_workers = Workers(_MAX_THREADS, "threadkeep")
+
+
+async def in_thread(call: Callable[[], T], workers: Workers = _workers) -> T:
+    """Run a blocking call in a worker thread.
+
+    threadkeep has its own threads because LangGraph runs sync nodes in those of the event loop, and
+    such a node may wait for a saver. If the caller is cancelled, the call continues: a commit that
+    has begun may still become durable.
+    """
+    return await asyncio.get_running_loop().run_in_executor(workers.pool, call)
+
+
+# -- the loop --------------------------------------------------------------------------
+
+
+def drive(operation: Requests[T], answer: Callable[[Any], Any]) -> T:
+    """Answer each request of an operation by a plain call; return the operation's result."""
+    reply: Any = None
+    error: Exception | None = None
+    try:
+        while True:
+            try:
+                request = operation.send(reply) if error is None else operation.throw(error)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            reply = error = None
+            try:
+                reply = answer(request)
+            except Exception as exc:  # noqa: BLE001 - the operation decides what it means
+                error = exc
+    except BaseException:
+        operation.close()
+        raise
+
+
+@coroutine
+def adrive(
+    operation: Requests[T],
+    answer: Callable[[Any], Any],
+    handles: frozenset[type] | None = None,
+) -> Generator[Any, Any, T]:
+    """Answer each request of an operation by `yield from`; return the operation's result.
+
+    The result can be awaited, and `yield from` takes it as well: see `through`.
+
+    Args:
+        operation: the operation. It is closed at the end, also by a cancellation.
+        answer: a coroutine function, or a generator function that yields other requests.
+        handles: the kinds of requests to answer; all others are yielded. None for all kinds.
+    """
+    reply: Any = None
+    error: Exception | None = None
+    try:
+        while True:
+            try:
+                request = operation.send(reply) if error is None else operation.throw(error)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            reply = error = None
+            try:
+                if handles is None or kind_of(request) in handles:
+                    reply = yield from answer(request)
+                else:
+                    reply = yield request
+            except Exception as exc:  # noqa: BLE001 - the operation decides what it means
+                error = exc
+    except BaseException:
+        operation.close()
+        raise
+
+
+def run(workflow: Workflow[T]) -> T:
+    """Run a workflow."""
+    return drive(workflow, _call)
+
+
+async def arun(workflow: Workflow[T]) -> T:
+    """Async variant of `run`."""
+    return await adrive(workflow, acall)
+
+
+def _call(step: External) -> Any:
+    return step.call()
+
+
+async def acall(step: External) -> Any:
+    """Carry out an external call for an awaiting caller."""
+    return await (in_thread(step.call) if step.acall is None else step.acall())
+
+
+# -- layers ----------------------------------------------------------------------------
+
+
+class StoreLayer(Protocol):
+    """A layer in front of a backend.
+
+    `handles` names the kinds of requests that the layer answers. The kind of a `Commit` is the type
+    of its change (`Batch`, `DropThread`, ...). All other requests pass the layer at no cost.
+    """
+
+    @property
+    def handles(self) -> frozenset[type]:
+        """The kinds of requests that this layer answers."""
+
+    def answer(self, request: Any) -> Requests[Any]:
+        """Return the reply to a request; yield requests to the layers below."""
+
+
+@runtime_checkable
+class CompletingLayer(StoreLayer, Protocol):
+    """A layer that replaces replies to `Fetch` only if they lack something.
+
+    A reply that suffices costs one plain call.
+    """
+
+    def suffices(self, request: Fetch, replies: list[Any]) -> bool:
+        """Return True if the replies from below are complete."""
+
+    def complete(self, request: Fetch, replies: list[Any]) -> Requests[list[Any]]:
+        """Return the replies to give instead."""
+
+
+def kind_of(request: Request) -> type:
+    """Return the kind of a request, as layers name it."""
+    return type(request.change) if type(request) is Commit else type(request)
+
+
+def through(layer: StoreLayer, operation: Requests[T]) -> Requests[T]:
+    """Return the operation with requests answered by a layer."""
+    return cast("Requests[T]", adrive(operation, layer.answer, layer.handles))
+
+
+class Collecting:
+    """Layer that collects batches and commits them many at a time."""
+
+    handles = CHANGES | {Fetch}
+
+    def __init__(self) -> None:
+        self._batches: list[Batch] = []
+
+    def answer(self, request: Fetch | Commit) -> Requests[Any]:
+        """Collect a batch. Commit the collected batches before any other request."""
+        if isinstance(request, Commit) and isinstance(request.change, Batch):
+            self._batches.append(request.change)
+            if len(self._batches) >= _MAX_BATCH:
+                yield from self.flush()
+            return None
+        yield from self.flush()
+        return (yield request)
+
+    def flush(self) -> Requests[None]:
+        """Commit the collected batches."""
+        batches, self._batches = self._batches, []
+        for error in (yield from commit_many(batches)):
+            if error is not None:
+                raise error
+
+
+def together(operations: Iterable[Operation[T]]) -> Requests[list[T] | None]:
+    """Run operations with as few transactions as possible; durable on return.
+
+    Returns:
+        The results in order, or None if the store refused a batch. In that case run the operations
+        one by one: this repeats no change, and raises the error.
+    """
+    collecting, results = Collecting(), []
+    try:
+        for operation in operations:
+            results.append((yield from through(collecting, operation)))  # noqa: PERF401 - it yields
+        yield from collecting.flush()
+    except (ConflictError, SegmentTakenError, StaleThreadError):
+        return None
+    return results
+
+
+# -- workflows -------------------------------------------------------------------------
+
+
+class Runner(Protocol):
+    """A backend that operations run on, as layers and workflows see it: a `LayeredBackend`."""
+
+    @property
+    def has_awaited(self) -> bool:
+        """True if awaiting callers use an async variant of the backend."""
+
+    def run(self, operation: Requests[T]) -> T:
+        """Run an operation."""
+
+    async def arun(self, operation: Requests[T]) -> T:
+        """Async variant of `run`."""
+
+    def commit(self, change: Change) -> None:
+        """Commit a change."""
+
+    def external(self, method: str, *args: Any, **options: Any) -> External:
+        """Return a request that calls a method of the backend."""
+
+
+def on(store: Runner, operation: Requests[T]) -> Workflow[T]:
+    """Run an operation on a store."""
+    result: T = yield External(partial(store.run, operation), partial(store.arun, operation))
+    return result
+
+
+def external(call: Callable[[], T]) -> Workflow[T]:
+    """Make a blocking call, in a worker thread for an awaiting caller."""
+    return sync_or_async(call, partial(in_thread, call))
+
+
+def sync_or_async(call: Callable[[], T], acall: Callable[[], Awaitable[T]]) -> Workflow[T]:
+    """Call the first function for a blocking caller, the second for an awaiting one."""
+    result: T = yield External(call, partial(_to_its_end, acall))
+    return result
+
+
+def within(stack: ExitStack, workflow: Workflow[T]) -> Workflow[T]:
+    """Run a workflow, and exit the stack in a worker thread: files are completed or removed."""
+    with stack:  # (for a workflow that is dropped: a closed generator cannot yield)
+        try:
+            result = yield from workflow
+        except (Exception, asyncio.CancelledError, KeyboardInterrupt) as error:
+            yield from external(partial(stack.__exit__, type(error), error, error.__traceback__))
+            raise
+        yield from external(stack.close)
+        return result
+
+
+async def _to_its_end(call: Callable[[], Awaitable[T]]) -> T:
+    """Await the call. A cancelled caller waits until the call has ended."""
+    task = asyncio.ensure_future(call())
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with suppress(asyncio.CancelledError):  # (anyio cancels repeatedly)
+                await asyncio.wait([task])
+        raise
+
+
+def sync_and_async(
+    workflow: Callable[P, Workflow[T]],
+) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
+    """Return a method that runs a workflow, and its async variant."""
+
+    @wraps(workflow)
+    def method(*args: P.args, **options: P.kwargs) -> T:
+        return run(workflow(*args, **options))
+
+    @wraps(workflow)
+    async def variant(*args: P.args, **options: P.kwargs) -> T:
+        return await arun(workflow(*args, **options))
+
+    # `help` and `inspect` show the result's type without `Workflow`.
+    known = signature(workflow)
+    result = str(known.return_annotation).removeprefix("Workflow[").removesuffix("]")
+    shown = {"__signature__": known.replace(return_annotation=result)}
+    vars(method).update(shown)
+    vars(variant).update(shown)
+    return method, variant
+
+
+class Closing:
+    """Sync and async context manager for a class with `close` and `aclose`."""
+
+    close: Callable[[], None]
+    aclose: Callable[[], Awaitable[None]]
+
+    def _opening(self) -> Workflow[None]:
+        """Open a backend that opens at its first use."""
+        yield from ()
+
+    def __enter__(self) -> Self:
+        run(self._opening())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        await arun(self._opening())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()

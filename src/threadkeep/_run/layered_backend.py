@@ -1,0 +1,480 @@
+"""A backend for blocking and awaiting callers, with the layers that its options ask for.
+
+From the outside in: write-behind, the layer of archives, the cache, the backend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import wait
+from functools import partial
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+from threadkeep._core.engine.model import Change
+from threadkeep._core.engine.operation import (
+    Call,
+    Commit,
+    CommitMany,
+    External,
+    Fetch,
+    Request,
+    Requests,
+    call,
+)
+from threadkeep._core.engine.usage import Counters
+from threadkeep._core.engine.working_set import WorkingSet
+from threadkeep._run.driver import (
+    READERS,
+    CompletingLayer,
+    StoreLayer,
+    Workflow,
+    acall,
+    adrive,
+    drive,
+    external,
+    in_thread,
+    kind_of,
+    on,
+    sync_or_async,
+)
+from threadkeep._run.group_commit import AT_ONCE, GroupCommit, LoopWriter, Writer
+from threadkeep._stores import process_forks
+from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
+from threadkeep._stores.first_use import running_loop
+from threadkeep._stores.open import open_hot
+from threadkeep._stores.process_forks import PerLoop
+from threadkeep.errors import ClosedError, InvalidArgumentError, ThreadkeepError
+
+if TYPE_CHECKING:
+    from threadkeep._core.policies import ReadCache, Retention, Tiering
+    from threadkeep._run.segment_cache.layer import CacheLayer
+    from threadkeep._run.write_behind import WriteBehind
+    from threadkeep._run.write_behind.layer import WriteBehindLayer
+    from threadkeep._stores.cold_store import ColdStore
+
+T = TypeVar("T")
+
+RANDOM = SystemRandom()  # tokens must differ even if a program seeds its random numbers
+_LOOK_EVERY = 1.0  # seconds between two looks at whether another thread's event loop still runs
+
+
+class ArchiveLayer(CompletingLayer, Protocol):
+    """The layer that brings back archived threads from the cold store, if there is one."""
+
+    cold: ColdStore | None
+
+
+class _Home:
+    """The event loop of a backend that can only be awaited. Shared by all views of the backend."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+
+
+class LayeredBackend:
+    """A backend, its async variant if there is one, and the layers in front of it.
+
+    Without options there are no layers. Commits of a backend with `commits_groups` go through a
+    writer (see `_run.group_commit`), unless the backend is `instant`.
+
+    Raises:
+        InvalidArgumentError: the backend is not a backend, or lacks what an option needs.
+    """
+
+    def __init__(
+        self,
+        backend: Backend | AsyncBackend,
+        archives: ArchiveLayer | None = None,
+        *,
+        group_commit: GroupCommit | None = None,
+        write_behind: WriteBehind | None = None,
+        cache: ReadCache | None = None,
+        hot: str | None = None,
+        tiering: Tiering | None = None,
+        working_set_bytes: int = 0,
+    ) -> None:
+        if not isinstance(backend, Backend | AsyncBackend):
+            raise InvalidArgumentError(
+                f"{type(backend).__name__} is not a backend.",
+                hint="Use saver.backend, or inherit from threadkeep.Backend.",
+            )
+        self.backend = backend
+        self.cold = None if archives is None else archives.cold
+        self.tiering = tiering
+        self.retention: Retention | None = None  # of threads without a policy of their own
+        self._blocking = backend if isinstance(backend, Backend) else None
+        self._awaited = backend.asynchronous if isinstance(backend, Backend) else backend
+        self._home = _Home()
+        if self._blocking is None:
+            self._home.loop = running_loop()
+        self._check(group_commit, write_behind, hot)
+        self._writer: Writer | None = None
+        self._loop_writers: PerLoop[LoopWriter] | None = None
+        how = group_commit or AT_ONCE
+        if backend.commits_groups and not backend.instant:
+            if self._blocking is not None:
+                self._writer = Writer(self._blocking, how)
+            if self._awaited is not None and self._awaited.commits_groups:
+                self._loop_writers = PerLoop(partial(LoopWriter, self._awaited, how))
+        self.working_set = WorkingSet(
+            working_set_bytes,
+            threading.Lock,
+            RANDOM.getrandbits,
+            exclusive=write_behind is not None,
+        )
+        process_forks.watch(self.working_set)
+        self._add_layers(archives, how, write_behind, cache, hot)
+
+    def _check(
+        self, group_commit: GroupCommit | None, write_behind: WriteBehind | None, hot: str | None
+    ) -> None:
+        """Refuse options that the backend does not support."""
+        backend, name, hint = self.backend, type(self.backend).__name__, ""
+        if hot is not None and not backend.counts_for_all:
+            refused = f"hot= requires PostgreSQL: {name} has no cross-process generation counter."
+            hint = "Leave hot= out."
+        elif self.cold is not None and not backend.has_identity:
+            refused = f"cold= requires a backend with an identity, which {name} does not have."
+            hint = "Override `identity` in the backend, and set `has_identity`."
+        elif write_behind is not None and self._blocking is None:
+            refused = "write_behind= requires connections that threadkeep opens itself."
+            hint = "Use a URL instead of an async pool, connection or client."
+        elif group_commit is not None and not backend.commits_groups:
+            refused = f"{name} cannot commit in groups."
+            hint = "Leave group_commit out, or override `commit_many` and set `commits_groups`."
+        if hint:
+            raise InvalidArgumentError(refused, hint=hint)
+
+    def _add_layers(
+        self,
+        archives: ArchiveLayer | None,
+        how: GroupCommit,
+        write_behind: WriteBehind | None,
+        cache: ReadCache | None,
+        hot: str | None,
+    ) -> None:
+        # Rarely used modules are imported here.
+        self._hot = None if hot is None else LayeredBackend(open_hot(hot))
+        self._cache: CacheLayer | None = None
+        self._write_behind: WriteBehindLayer | None = None
+        layers: list[StoreLayer] = [] if archives is None else [archives]
+        if cache is not None or self._hot is not None:
+            from threadkeep._run.segment_cache.layer import CacheLayer, Hot  # noqa: PLC0415
+
+            hot_tier = None if self.tiering is None else self.tiering.hot
+            self._cache = CacheLayer(cache, None if self._hot is None else Hot(self._hot), hot_tier)
+            layers.append(self._cache)
+        self._use(layers)
+        self._durable: LayeredBackend | None = None
+        if write_behind is not None:
+            from threadkeep._run.write_behind.layer import WriteBehindLayer  # noqa: PLC0415
+
+            beneath = copy.copy(self)
+            self._write_behind = WriteBehindLayer(beneath, write_behind, how)
+            self._durable = beneath.under(self._write_behind.durable())
+            self._use([self._write_behind, *layers])
+
+    def _use(self, layers: Sequence[StoreLayer]) -> None:
+        """Put layers in front of the backend, from the outside in."""
+        self._layers = tuple(layers)
+        self._routes: dict[type, tuple[StoreLayer, LayeredBackend]] = {}
+        if layers:
+            below = copy.copy(self)
+            below._use(layers[1:])  # noqa: SLF001 - a copy
+            route = (layers[0], below)
+            self._routes = below._routes | dict.fromkeys(layers[0].handles, route)  # noqa: SLF001
+        fetching = self._routes[Fetch][0] if Fetch in self._routes else None
+        self._completing = fetching if isinstance(fetching, CompletingLayer) else None
+
+    def under(self, layer: StoreLayer) -> Self:
+        """Return the same backend and layers, with one more layer in front."""
+        whole = copy.copy(self)
+        whole._use((layer, *self._layers))  # noqa: SLF001 - a copy
+        return whole
+
+    def beneath(self) -> LayeredBackend:
+        """Return this backend for operations that must be durable on return."""
+        return self._durable or self
+
+    # -- operations ----------------------------------------------------------------------
+
+    def run(self, operation: Requests[T]) -> T:
+        """Run an operation, and wait for it."""
+        if self._blocking is None:
+            return self._in_loop(partial(self.arun_here, operation))
+        return drive(operation, self.answer)
+
+    async def arun(self, operation: Requests[T]) -> T:
+        """Async variant of `run`. On a blocking backend, a worker thread runs the operation."""
+        if self._awaited is None and not self.backend.instant:
+            return await in_thread(partial(self.run, operation), READERS)
+        return await self.arun_here(operation)
+
+    async def arun_here(self, operation: Requests[T]) -> T:
+        """Run an operation in the event loop; only its requests may leave it.
+
+        The operation reads a caller's values before it first suspends.
+        """
+        return await adrive(operation, self.aanswer)
+
+    def answer(self, request: Request) -> Any:
+        """Answer a request through the layers."""
+        route = self._routes.get(kind_of(request))
+        if route is None:
+            return self._carry_out(request)
+        layer, below = route
+        completing = self._completing
+        if completing is None or type(request) is not Fetch:
+            return drive(layer.answer(request), below.answer)
+        replies = below.answer(request)
+        if completing.suffices(request, replies):
+            return replies
+        return drive(completing.complete(request, replies), below.answer)
+
+    async def aanswer(self, request: Request) -> Any:
+        """Answer a request of an awaiting caller through the layers."""
+        route = self._routes.get(kind_of(request))
+        if route is None:
+            return await self._acarry_out(request)
+        layer, below = route
+        completing = self._completing
+        if completing is None or type(request) is not Fetch:
+            return await adrive(layer.answer(request), below.aanswer)
+        replies = await below.aanswer(request)
+        if completing.suffices(request, replies):
+            return replies
+        return await adrive(completing.complete(request, replies), below.aanswer)
+
+    def commit(self, change: Change) -> None:
+        """Commit a change; durable on return, unless `write_behind` is used."""
+        if type(change) in self._routes:
+            self.answer(Commit(change))
+        elif self._writer is not None:
+            self._writer.commit(change)
+        elif self._blocking is not None:
+            self._blocking.commit(change)
+        else:
+            self._in_loop(partial(self.aanswer, Commit(change)))
+
+    def submit(self, change: Change) -> Awaitable[None] | None:
+        """Begin to commit a change for an awaiting caller; return what to await, or None."""
+        if type(change) in self._routes:
+            return self.aanswer(Commit(change))
+        if self._blocking is None:
+            self._home.loop = asyncio.get_running_loop()
+        if self._loop_writers is not None:
+            return self._loop_writers.here().submit(change)
+        if self._writer is not None and self._awaited is None:
+            return self._writer.submit(change)
+        if self.backend.instant and self._awaited is None:
+            self.blocking.commit(change)
+            return None
+        return self.acall(Call("commit", (change,)))
+
+    # -- the backend ---------------------------------------------------------------------
+
+    @property
+    def blocking(self) -> Backend:
+        """The backend for blocking calls.
+
+        Raises:
+            InvalidArgumentError: it can only be awaited.
+        """
+        if self._blocking is None:
+            raise self._refusal()
+        return self._blocking
+
+    @property
+    def has_awaited(self) -> bool:
+        """True if awaiting callers use an async variant of the backend."""
+        return self._awaited is not None
+
+    def _refusal(self) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"{type(self.backend).__name__} is an async backend.",
+            hint="Use the async methods, or another thread than that of its event loop.",
+        )
+
+    def _carry_out(self, request: Request) -> Any:
+        if type(request) is Fetch:
+            return self.blocking.fetch(request.reads)
+        if type(request) is Commit:
+            return self.commit(request.change)
+        if isinstance(request, CommitMany):
+            return self.blocking.commit_many(request.changes)
+        if isinstance(request, Call):
+            return self.call(request)
+        return request.call()
+
+    async def _acarry_out(self, request: Request) -> Any:
+        if self._blocking is None:
+            self._home.loop = asyncio.get_running_loop()
+        if type(request) is Fetch:
+            return await self._afetch(request)
+        if type(request) is Commit:
+            waiting = self.submit(request.change)
+            return None if waiting is None else await waiting
+        if isinstance(request, CommitMany):
+            return await self.acall(Call("commit_many", (request.changes,)))
+        if isinstance(request, Call):
+            return await self.acall(request)
+        return await acall(request)
+
+    async def _afetch(self, request: Fetch) -> Sequence[Any]:
+        if self._awaited is not None:
+            return await self._awaited.fetch(request.reads)
+        if self.backend.instant:
+            return self.blocking.fetch(request.reads)
+        if request.hot:
+            replies = [self.blocking.at_hand(read) for read in request.reads]
+            if None not in replies:
+                return replies
+        return await in_thread(partial(self.blocking.fetch, request.reads), READERS)
+
+    def _in_loop(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Call an async function in the event loop of an async backend, from another thread."""
+        loop = self._home.loop
+        if loop is None or not loop.is_running() or loop is running_loop():
+            raise self._refusal()
+        future = asyncio.run_coroutine_threadsafe(call(), loop)
+        while not wait([future], _LOOK_EVERY).done and loop.is_running():
+            pass
+        if not future.done() or future.cancelled():
+            raise ClosedError("Event loop closed before the call was confirmed; it may be done.")
+        return future.result()
+
+    def call(self, request: Call) -> Any:
+        """Call a method of the backend."""
+        if self._blocking is None:
+            return self._in_loop(partial(self.acall, request))
+        return getattr(self._blocking, request.method)(*request.args, **request.options)
+
+    async def acall(self, request: Call) -> Any:
+        """Call a method of the async variant, or of the backend in a worker thread."""
+        if self._awaited is not None:
+            return await getattr(self._awaited, request.method)(*request.args, **request.options)
+        if self.backend.instant:
+            return self.call(request)
+        return await in_thread(partial(self.call, request))
+
+    def external(self, method: str, *args: Any, **options: Any) -> External:
+        """Return a request that calls a method of this backend, in an operation on another one."""
+        request = Call(method, args, options)
+        return External(partial(self.call, request), partial(self.acall, request))
+
+    def own_cold(self) -> Workflow[ColdStore | None]:
+        """Return the cold store for objects of this backend, or None."""
+        if self.cold is None:
+            return None
+        return self.cold.of((yield from on(self, call("identity"))))
+
+    def clear_cache(self, thread: str | None) -> Requests[None]:
+        """Evict a thread, or all (None), from the working set, the cache and the hot store."""
+        self.working_set.forget(thread)
+        if self._cache is not None:
+            yield from self._cache.clear(thread)
+
+    def scrub(self, *, rewrite: bool) -> Requests[ScrubReport]:
+        """Remove all traces of deleted rows from the backend's files. See `Backend.scrub`."""
+        scrubbed: ScrubReport = yield from call("scrub", rewrite=rewrite)
+        return scrubbed
+
+    def scrub_hot(self) -> Requests[ScrubReport]:
+        """Remove all traces of deleted rows from the files of the hot store, if there is one."""
+        return ScrubReport() if self._cache is None else (yield from self._cache.scrub_hot())
+
+    def counters(self, forked_runs: int) -> Counters:
+        """Return the counters of a saver on this backend. See `Saver.counters`."""
+        counts, cache = self.working_set.counts, self._cache
+        behind = self._write_behind
+        queued, size, used = (0, 0, 0.0) if behind is None else behind.queue.queued
+        return Counters(
+            written_bytes=counts.written,
+            saved_bytes=counts.saved,
+            working_set_hits=counts.hits,
+            working_set_misses=counts.loads - counts.hits,
+            cache_hits=0 if cache is None else cache.hits,
+            cache_misses=0 if cache is None else cache.misses,
+            conflicts=forked_runs + counts.conflicts,
+            retries=counts.retries + self.backend.retries,
+            queued=queued,
+            queued_bytes=size,
+            queue_used=used,
+        )
+
+    # -- life ----------------------------------------------------------------------------
+
+    def opening(self) -> Workflow[None]:
+        """Open a backend that opens at its first use. See `Backend.open`."""
+        if self._blocking is not None and self._awaited is None and not self.backend.instant:
+            yield from external(self._blocking.open)
+
+    def flush(self) -> Workflow[None]:
+        """Store all queued saves. See `Saver.flush`."""
+        if self._write_behind is not None:
+            queue = self._write_behind.queue
+            yield External(queue.flush, queue.aflush)
+
+    def closing(self) -> Workflow[None]:
+        """Store all queued saves, and close the backend and the hot store."""
+        failure = None
+        if self._write_behind is not None:
+            queue = self._write_behind.queue
+            try:
+                yield from sync_or_async(queue.close, partial(queue.in_turn, queue.close))
+            except ThreadkeepError as error:
+                failure = error
+            # (An interrupt closes nothing: queued saves are stored when the program ends.)
+        yield from sync_or_async(self.close, self.aclose)
+        if self._hot is not None:
+            yield from self._hot.closing()
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        """Close the backend alone. Idempotent.
+
+        Commits that wait for the blocking backend are stored first; commits of event loops that are
+        still under way are refused.
+        """
+        if self._writer is not None:
+            self._writer.close()
+        if self._blocking is None:
+            self._in_loop(self.aclose)
+        else:
+            self._blocking.close()
+
+    async def aclose(self) -> None:
+        """Async variant of `close`, which also waits for the commits of this event loop."""
+        if self._loop_writers is not None:
+            await self._loop_writers.here().close()
+        if self._writer is not None:
+            await in_thread(self._writer.close)
+        if self._awaited is not None:
+            await self._awaited.close()
+        if self._blocking is not None:
+            await in_thread(self._blocking.close)
+
+
+class OfAStore(Protocol):
+    """A saver of threadkeep."""
+
+    _store: LayeredBackend
+
+
+def store_of(saver: object) -> LayeredBackend:
+    """Return the layered backend of a threadkeep saver.
+
+    Raises:
+        InvalidArgumentError: the saver is not one of threadkeep's.
+    """
+    store = getattr(saver, "_store", None)
+    if not isinstance(store, LayeredBackend):
+        raise InvalidArgumentError(
+            f"{type(saver).__name__} is not a threadkeep saver.",
+            hint="Open the other store: threadkeep.open_saver(url).",
+        )
+    return store
