@@ -22,7 +22,7 @@ from threadkeep.savers.maintenance import Maintenance
 from threadkeep.threads.statistics import IDLE_DAYS, Stats, of_saver
 
 KEEP_LAST = 10
-_LEAST_BYTES = 1 << 20  # that a proposal is about
+_LEAST_BYTES = 1 << 20  # of a proposal
 _LEAST_SHARE = 0.1  # of all bytes
 _LONG_LIST = 100  # items; `Layers` suggests an archive from as many messages
 _LARGE_VALUE = 256  # bytes of a change
@@ -35,10 +35,10 @@ class Advice:
 
     Attributes:
         topic: "channel", "retention", "tiering", "items", "cache", "index", "batch" or "adopt".
-        text: the finding, and what to do.
-        frees: about how many bytes that would free; None if it is not about bytes.
-        command: the command that does it; "" if code does.
-        code: the line of Python that does it; "" if a command does.
+        text: the finding and the proposal.
+        frees: estimated bytes that it frees; None if it frees none.
+        command: the command to run; "" if it needs code.
+        code: the line of Python; "" if it needs a command.
     """
 
     topic: str
@@ -51,14 +51,14 @@ class Advice:
 def propose(
     stats: Stats, freed: Mapping[str, int], *, url: str = "URL", is_own: bool = True
 ) -> list[Advice]:
-    """Return proposals from statistics, those that free most first.
+    """Return proposals from statistics, by the bytes that they free.
 
     Args:
         stats: the statistics.
-        freed: bytes that retention would free: under "" by the newest ten checkpoints of each
-            thread, under a channel's name by its latest value.
-        url: the store in commands, as a word of the shell.
-        is_own: False for the saver of another maker.
+        freed: bytes that retention would free: under "" if each thread keeps ten checkpoints,
+            under a channel's name if it keeps only its latest value.
+        url: the store in commands, quoted for the shell.
+        is_own: False for savers that are not of threadkeep.
     """
     found = [*_of_database(stats, url), *_of_items(stats)]
     if is_own:
@@ -90,23 +90,23 @@ def _of_channel(
     elif channel.longest >= _LONG_LIST and channel.name == "messages":
         yield Advice(
             "channel",
-            f"{takes}: a list that grows, up to {channel.longest:,} messages. Layered memory shows"
-            " the graph the newest ones, and stores older ones once.",
+            f"{takes}: a growing list, up to {channel.longest:,} messages. Layered memory gives the"
+            " graph only the newest messages, and stores older ones once.",
             code="saver = LayeredCheckpointSaver(saver, Layers(full_window=20))",
         )
     elif channel.longest >= _LONG_LIST:
         yield Advice(
             "channel",
-            f"{takes}: a list that grows, up to {channel.longest:,} items. Keep the newest ones in"
-            " its reducer.",
+            f"{takes}: a growing list, up to {channel.longest:,} items. Let its reducer keep the"
+            " newest items.",
             code=f"{name}: Annotated[list, lambda old, new: (old + new)[-{_LONG_LIST}:]]",
         )
     elif each >= _LARGE_VALUE and 2 * channel.bytes >= channel.full_copy_bytes:
         yield Advice(
             "channel",
-            f"{takes}: a value that is stored anew at nearly every one of its {channel.changes:,}"
-            f" changes, {size(each)} each. Store only the latest one"
-            " (older checkpoints stay without it), or keep it outside the state.",
+            f"{takes}: a value that is stored whole at nearly each of its {channel.changes:,} "
+            f"changes, {size(each)} each. Store only the latest value (older checkpoints lose it), or keep"
+            " it outside the state.",
             frees,
             command=f"threadkeep gc {url} --latest {shlex.quote(channel.name)}" if is_own else "",
             code="" if is_own else f"{name}: Annotated[str, UntrackedValue]",
@@ -117,7 +117,7 @@ def _of_old_checkpoints(stats: Stats, frees: int, url: str) -> Iterator[Advice]:
     if _counts(stats, frees):
         yield Advice(
             "retention",
-            f"Keep the newest {KEEP_LAST} checkpoints of each thread, and those that are tagged.",
+            f"Keep the newest {KEEP_LAST} checkpoints of each thread, and tagged ones.",
             frees,
             command=f"threadkeep gc {url} --keep-last {KEEP_LAST}",
         )
@@ -136,7 +136,7 @@ def _of_items(stats: Stats) -> Iterator[Advice]:
         yield Advice(
             "items",
             f"{plural(stats.waiting_items, 'item')} without vectors, as the embedding model failed:"
-            " searches by meaning do not find them. Embed them now.",
+            " semantic searches do not find them. Embed them now.",
             code="store.embed_pending()",
         )
     expired = stats.item_bytes * stats.expired_items // max(stats.items, 1)
@@ -163,28 +163,27 @@ def _of_database(stats: Stats, url: str) -> Iterator[Advice]:
     for statement in stats.missing_indexes:
         program = f"sqlite3 {url}" if " ON tk_" in statement else f"psql {url} -c"
         name = statement.split()[2]
-        text = f"The index {name} is missing: reads that it is for scan the whole table."
+        text = f"The index {name} is missing, so its queries scan the whole table."
         yield Advice("index", text, command=f"{program} {shlex.quote(statement)}")
     busiest = max([hour.checkpoints for hour in stats.hours], default=0)
     saves = round(busiest * (1 + stats.writes_per_superstep))
     if saves >= _BUSY_HOUR:
         yield Advice(
             "batch",
-            f"The busiest hour had {saves:,} saves, {saves / 3600:,.0f} a second, each a commit of"
-            " its own where none waits beside it. Store them together, if a crash may lose the last"
-            " second.",
+            f"The busiest hour had {saves:,} saves, {saves / 3600:,.0f} per second. Store them in"
+            " batches, if a crash may lose the last second.",
             code="saver = open_saver(url, write_behind=WriteBehind(flush_interval=1.0))",
         )
 
 
 def _advise(saver: BaseCheckpointSaver[Any], *, url: str = "URL") -> Workflow[list[Advice]]:
-    """Return proposals for the store of any saver; none if all is well.
+    """Return proposals for the store of any saver.
 
-    What retention would free is found by a dry run on the threads that the statistics looked at.
+    The bytes that retention frees come from a dry run on the sampled threads of the statistics.
 
     Args:
         saver: the saver.
-        url: the store in commands, as a word of the shell.
+        url: the store in commands, quoted for the shell.
     """
     stats = yield from of_saver(saver)
     inner = behind(saver)
@@ -203,14 +202,14 @@ advise, aadvise = driver.sync_and_async(_advise)
 
 
 def _dry_run(saver: Any, policy: Retention, stats: Stats) -> Workflow[int]:
-    """Return what a policy would free, by the threads in the statistics, which stand for others."""
+    """Return the bytes that a policy would free, extrapolated from the sampled threads."""
     weights = {one.thread: one.weight for one in stats.by_thread}
     run = {"thread_ids": list(weights), "dry_run": True}
     try:
         report = yield from driver.sync_or_async(
             partial(saver.threads.gc, policy, **run), partial(saver.threads.agc, policy, **run)
         )
-    except NotFoundError:  # (one was deleted meanwhile)
+    except NotFoundError:  # (a thread was deleted meanwhile)
         return 0
     freed: float = sum([one.bytes * weights[one.thread] for one in report.threads])
     return round(freed)

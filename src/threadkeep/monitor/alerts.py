@@ -1,4 +1,4 @@
-"""Alerts: thresholds, the alerts that are active, and the channels that send them."""
+"""Alerts: thresholds, active alerts, and the channels that send them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from threadkeep.errors import ThreadkeepError, invalid
 
 _CLEARS_BELOW = 0.9  # of the threshold
 _QUEUED = 100  # alerts that wait for one channel
-_PAUSES = (2, 4)  # seconds before it is sent again
+_PAUSES = (2, 4)  # seconds before each further attempt
 _log = logging.getLogger("threadkeep")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """Limits whose crossing raises an alert; None turns one off.
+    """Limits that raise an alert when crossed; None turns a limit off.
 
     Args:
-        max_latency_ms: milliseconds that 95 of 100 operations may take at most.
-        max_error_rate: the part of operations that may fail, 0 to 1.
-        min_ops_per_second: operations a second that there should be. Needs an observed saver.
-        max_thread_bytes: bytes that a thread may hold.
-        max_growth_per_day: bytes by which the store may grow in a day.
+        max_latency_ms: limit of the 95th percentile of latencies, in milliseconds.
+        max_error_rate: limit of the part of operations that fail, 0 to 1.
+        min_ops_per_second: least number of operations per second. Needs an observed saver.
+        max_thread_bytes: limit of the size of a thread.
+        max_growth_per_day: limit of the growth of the store in a day, in bytes.
 
     Raises:
         InvalidArgumentError: a limit is invalid.
@@ -54,15 +54,15 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """News of a threshold.
+    """An alert that was raised, repeated or cleared.
 
     Args:
         name: the threshold, such as "max_latency_ms", or "canary".
         state: "raised", "repeated" while it stays raised, or "cleared".
-        value: the value that was measured.
+        value: the measured value.
         threshold: the limit.
         at: the time, in UTC.
-        text: all of it as a sentence.
+        text: the alert as a sentence.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Alert:
 
 
 class Reading(NamedTuple):
-    """A value that was measured, by the name of its limit."""
+    """A measured value, by the name of its limit."""
 
     name: str
     value: float
@@ -86,34 +86,34 @@ class Reading(NamedTuple):
 
 
 class Alerts:
-    """State of all alerts. They clear well within their limits: at 90 %.
+    """State of all alerts. An alert clears at 90 % of its limit.
 
     Args:
-        limits: the limits. That of the reading "canary" is 0.
-        in_a_row: readings in a row that raise an alert, or clear it.
-        repeat: seconds after which an alert that stays active is sent again.
+        limits: the limits; "canary" has the limit 0.
+        in_a_row: consecutive readings that raise or clear an alert.
+        repeat: seconds between repetitions of an active alert.
     """
 
     def __init__(self, limits: Thresholds, in_a_row: int, repeat: float) -> None:
         self._limits = {**asdict(limits), "canary": 0}
         self._in_a_row = in_a_row
         self._repeat = repeat
-        self._counts: dict[str, int] = {}  # readings in a row that call for the other state
+        self._counts: dict[str, int] = {}  # consecutive readings that call for the other state
         self._sent: dict[str, float] = {}
         self._active: dict[str, Alert] = {}
 
     @property
     def active(self) -> tuple[Alert, ...]:
-        """Those that are raised, and have not cleared."""
+        """Alerts that are raised and not cleared."""
         return tuple(self._active.values())
 
     def evaluate(self, readings: Iterable[Reading], now: float, at: datetime) -> list[Alert]:
-        """Return the alerts to send. Those without a reading stay as they are.
+        """Return the alerts to send. An alert without a reading keeps its state.
 
         Args:
-            readings: what was measured; without a limit it is ignored.
-            now: seconds that never go back.
-            at: the time for people.
+            readings: measured values; those without a limit are ignored.
+            now: monotonic seconds.
+            at: the time of day.
         """
         found = [self._evaluate(*one, now, at) for one in readings]
         return [alert for alert in found if alert is not None]
@@ -148,7 +148,7 @@ class Alerts:
 
 
 def _used(name: str, value: float, limit: float) -> float:
-    """Return the part of a limit that is used up; more than 1 is too much."""
+    """Return the used part of a limit; above 1 the limit is crossed."""
     part, whole = (limit, value) if name.startswith("min_") else (value, limit)
     if whole:
         return part / whole
@@ -159,20 +159,20 @@ def _used(name: str, value: float, limit: float) -> float:
 
 
 def channels(targets: Sequence[str | Callable[[Alert], object]]) -> list[Channel]:
-    """Return the channels of URLs of apprise, and of functions.
+    """Return the channels of apprise URLs and of functions.
 
     Raises:
-        InvalidArgumentError: one is neither.
+        InvalidArgumentError: a target is neither.
         OpenError: apprise is not installed.
     """
     if isinstance(targets, str) or not isinstance(targets, Iterable):
-        raise invalid("alerts", targets, "Use a list of URLs and functions, for a single one too.")
+        raise invalid("alerts", targets, "Use a list of URLs and functions, also for a single one.")
     senders = [_sender(target) for target in targets]
     return [Channel(f"{name} (channel {n})", send) for n, (name, send) in enumerate(senders, 1)]
 
 
 def is_callback(value: object) -> bool:
-    """Return True for a function; False for an async one, which nobody would await."""
+    """Return True for a function that is not async."""
     variants = (value, getattr(value, "__call__", None))  # noqa: B004 - the method itself
     return callable(value) and not any(map(iscoroutinefunction, variants))
 
@@ -185,7 +185,7 @@ def _sender(target: Any) -> tuple[str, Callable[[Alert], object]]:
     with extra("An alert by URL", "monitor"):
         import apprise  # noqa: PLC0415 - an extra, only where it is used
     service = apprise.Apprise()
-    # (an error must not show the URL, which may hold a password)
+    # (errors must not show the URL: it may hold a password)
     scheme = target.partition("://")[0] if isinstance(target, str) and "://" in target else ""
     name = f"{scheme}://..." if scheme.isalnum() else "..."
     if not isinstance(target, str) or not service.add(target):
@@ -204,10 +204,9 @@ def _sender(target: Any) -> tuple[str, Callable[[Alert], object]]:
 
 
 class Channel:
-    """Sends alerts one after the other, in a thread of its own that no other channel waits for.
+    """Sender of alerts in a thread of its own, so that a slow channel delays no other one.
 
-    A failure is tried again, then logged. While a channel does not keep up, its oldest alerts are
-    dropped.
+    A failed alert is sent again twice, then logged. A full queue drops its oldest alert.
     """
 
     def __init__(self, name: str, send: Callable[[Alert], object]) -> None:
@@ -230,10 +229,10 @@ class Channel:
                 return
             with suppress(queue.Empty):
                 self._queue.get_nowait()
-                _log.warning("An alert to %s was dropped: too many wait.", self._name)
+                _log.warning("Dropped the oldest alert to %s: the queue is full.", self._name)
 
     def close(self, timeout: float) -> None:
-        """Send what waits, for so many seconds at most, without pauses between attempts."""
+        """Send the queued alerts, for at most these seconds, without pauses between attempts."""
         if self._thread is not None:
             self._end.set()
             self.put(None)
@@ -253,6 +252,6 @@ class Channel:
                     self._end.wait(pause)
                 else:
                     kind = type(error).__name__
-                    _log.warning("An alert to %s was not sent: %s: %s", self._name, kind, error)
+                    _log.warning("Failed to send an alert to %s: %s: %s", self._name, kind, error)
             else:
                 return

@@ -1,4 +1,4 @@
-"""Monitor of a saver: canaries, rates, growth and alerts, from time to time in the background."""
+"""Monitor of a saver: canaries, rates, growth and alerts, at an interval in the background."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ from threadkeep.monitor.probes import Canary, Rates, Storage, StorageHistory, Wi
 _WINDOW = 10  # intervals that the window of operations covers
 _STORAGE_EVERY = 10  # intervals between two measurements of sizes
 _LEAST_PAUSE = 15.0  # seconds between them: 300 of them must span more than an hour
-_CLEAN_EVERY = 3600  # seconds between two looks for abandoned canaries
+_CLEAN_EVERY = 3600  # seconds between two searches for abandoned canaries
 _RETRY = 10.0  # seconds after a failed measurement
-_DOUBLINGS = 8  # of that pause at most, one for each measurement that hangs
-_TIMEOUT = 30.0  # seconds after which a measurement that has not ended has failed
-_STOP = 5.0  # seconds that `stop` waits for what is under way
-_LEAST_JUDGED = 20  # operations from which a percentile or a rate of errors counts
+_DOUBLINGS = 8  # of that pause, one for each measurement that hangs
+_TIMEOUT = 30.0  # seconds after which a measurement has failed
+_STOP = 5.0  # seconds that `stop` waits for a measurement
+_LEAST_JUDGED = 20  # least operations for a percentile or an error rate
 _HANGS = "The store has not answered for {:g} s."
 _MAX_ERROR = 300  # characters of an error
 _SHOWN = 5  # threads in a report
-_NO_FAULT = ("canary", "max_thread_bytes", "max_growth_per_day")  # (the newest canary counts)
+_NO_FAULT = ("canary", "max_thread_bytes", "max_growth_per_day")  # (the last canary decides)
 _log = logging.getLogger("threadkeep")
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """State of a saver, as its monitor knows it.
+    """State of a monitored saver.
 
     Args:
         at: the time, in UTC.
-        healthy: the newest canary succeeded, and no alert is active but those of sizes.
-        rates: operations in the sliding window; of canaries alone, unless the saver is observed.
+        healthy: the last canary succeeded, and only alerts of sizes are active.
+        rates: operations in the sliding window; only the canary's, unless the saver is observed.
         measurements: measurements so far.
-        failed: those that failed.
-        last_error: the error of the newest measurement; None if it succeeded.
-        storage: sizes and growth; None where they are not known.
+        failed: failed measurements so far.
+        last_error: the error of the last measurement; None if it succeeded.
+        storage: sizes and growth; None if they are not known.
         alerts: active alerts.
     """
 
@@ -67,7 +67,7 @@ class Snapshot:
     alerts: tuple[Alert, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as values that JSON can hold; times as ISO 8601."""
+        """Return the snapshot as JSON values, with ISO 8601 times."""
         data = asdict(self)
         data["at"] = self.at.isoformat()
         data["rates"]["error_rate"] = self.rates.error_rate
@@ -76,34 +76,34 @@ class Snapshot:
         return data
 
     def report(self) -> str:
-        """Return a text of a few lines."""
+        """Return the snapshot as a few lines of text."""
         return "\n".join(_report(self))
 
 
 class Monitor:
-    """Measures a saver from time to time, and sends alerts.
+    """Measures a saver at an interval, and sends alerts.
 
-    A measurement writes a canary on a thread of its own, reads it back, compares and deletes it.
-    If the saver is observed (`observe`), all of its operations count as well. `with` measures in a
-    background thread, `async with` in a task: use that with async savers. Neither keeps the
-    process alive, and no error of the saver ends it.
+    A measurement writes a canary to a thread of its own, reads it back, compares and deletes it.
+    If the saver is observed (`observe`), all of its operations count. `with` measures in a
+    background thread, `async with` in a task, for async savers. Neither keeps the process alive,
+    and errors of the saver do not end the monitor.
 
     Args:
         saver: any saver; an `ObservedSaver` is one.
         thresholds: limits.
-        interval: seconds between two measurements. A failed one is repeated after 10 s.
-        alerts: channels: URLs of apprise, and functions of an `Alert`, which are called in a
-            thread of their own each, and are not async. An alert is sent when it is raised and
-            when it clears (at 90 % of its limit).
-        in_a_row: evaluations in a row that raise an alert, or clear it. 1 judges what there is:
-            else a percentile and a rate of errors need 20 operations.
-        repeat: seconds after which an alert that stays active is sent again.
-        on_snapshot: called with a `Snapshot` after each measurement; not async. Failures are
-            logged.
+        interval: seconds between two measurements; 10 s after a failure.
+        alerts: channels: apprise URLs, and functions of an `Alert` that are not async. Each has a
+            thread of its own. An alert is sent when it is raised and when it clears (at 90 % of
+            its limit).
+        in_a_row: consecutive evaluations that raise or clear an alert. 1 judges each evaluation
+            alone; otherwise percentiles and error rates need 20 operations.
+        repeat: seconds between repetitions of an active alert.
+        on_snapshot: function of a `Snapshot`, called after each measurement; not async. Its
+            errors are logged.
 
     Raises:
         InvalidArgumentError: an argument is invalid.
-        OpenError: `alerts` has a URL, and apprise is not installed.
+        OpenError: `alerts` has a URL, but apprise is not installed.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Monitor:
         if not isinstance(self._thresholds, Thresholds):
             raise invalid("thresholds", thresholds, "Use Thresholds(max_latency_ms=1000).")
         if self._thresholds.min_ops_per_second is not None and not isinstance(saver, ObservedSaver):
-            hint = "Use Monitor(observe(saver)), and the observed saver in the program."
+            hint = "Use Monitor(observe(saver)), and the observed saver in your program."
             raise invalid("min_ops_per_second", self._thresholds.min_ops_per_second, hint)
         for name, value in (("interval", interval), ("repeat", repeat)):
             if not validation.is_time(value):
@@ -150,7 +150,7 @@ class Monitor:
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
         self._under_way: list[Any] = []  # futures or tasks of measurements
-        self._started_at = 0.0  # the newest of them
+        self._started_at = 0.0  # when the last one started
         self._saver.add_sink(self._window)
         weakref.finalize(self, self._saver.remove_sink, self._window)
 
@@ -165,7 +165,7 @@ class Monitor:
     measure, ameasure = sync_and_async(_measure)
 
     def _probe(self) -> Workflow[str | None]:
-        """Measure; return the error, or None."""
+        """Measure, and return the error or None."""
         now = monotonic()
         try:
             yield from self._canary.probe()
@@ -173,18 +173,18 @@ class Monitor:
             if now - self._measured_sizes_at >= pause:
                 self._storage = yield from self._sizes.measure(now)
                 self._measured_sizes_at, self._has_new_sizes = now, True
-        except Exception as error:  # noqa: BLE001 - savers raise what they like
+        except Exception as error:  # noqa: BLE001 - savers of users raise what they like
             return _text(error)
         if now - self._cleaned_at >= _CLEAN_EVERY:
             yield from self._clean(now)
         return None
 
     def _clean(self, now: float) -> Workflow[None]:
-        self._cleaned_at = now  # (one that cannot be removed is tried once an hour)
+        self._cleaned_at = now  # (also after a failure: try once an hour)
         try:
             yield from self._canary.remove_abandoned()
         except Exception:  # noqa: BLE001 - likewise
-            _log.warning("Canaries that a monitor has left could not be removed.", exc_info=True)
+            _log.warning("Failed to remove abandoned canaries.", exc_info=True)
 
     def _note(self, error: str | None) -> None:
         self._measurements += 1
@@ -202,11 +202,11 @@ class Monitor:
             try:
                 self._on_snapshot(snapshot)
             except Exception:  # noqa: BLE001 - functions of users raise what they like
-                _log.exception("on_snapshot of a monitor failed.")
+                _log.exception("The function on_snapshot of a monitor failed.")
         return snapshot
 
     def _readings(self) -> Iterator[Reading]:
-        """Yield what is known; sizes once, after they were read."""
+        """Yield the known values; sizes once per reading."""
         failed, rates = self._failed_in_a_row, self._window.rates()
         text = f"the canary failed {plural(failed, 'time')}: {self._last_error}"
         yield Reading("canary", failed, text if failed else "the canary succeeded")
@@ -223,7 +223,7 @@ class Monitor:
             yield from _of_storage(self._storage, self._thresholds.max_thread_bytes or 0)
 
     def snapshot(self) -> Snapshot:
-        """Return what is known now. Measures nothing."""
+        """Return the current state, without a measurement."""
         active = self._alerts.active
         has_died = not self._is_running and (self._thread is not None or self._task is not None)
         is_working = self._measurements > 0 and self._last_error is None and not has_died
@@ -241,12 +241,12 @@ class Monitor:
     # -- in the background -----------------------------------------------------------
 
     @property
-    def _is_running(self) -> bool:  # (in a forked child it is not)
+    def _is_running(self) -> bool:  # (False in a forked child)
         has_thread = self._thread is not None and self._thread.is_alive()
         return has_thread or (self._task is not None and not self._task.done())
 
     def start(self) -> None:
-        """Measure in a background thread from now on. Idempotent."""
+        """Start measuring in a background thread. Idempotent."""
         if not self._is_running:
             self._begin()
             self._thread = threading.Thread(
@@ -258,7 +258,7 @@ class Monitor:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop measuring, and send the alerts that wait; for 5 s each at most. Idempotent."""
+        """Stop measuring, and send queued alerts; each takes at most 5 s. Idempotent."""
         self._end.set()
         self._saver.remove_sink(self._window)
         if self._thread is not None:
@@ -268,7 +268,7 @@ class Monitor:
             channel.close(_STOP)
 
     async def astart(self) -> None:
-        """Measure in a task of the event loop from now on. Idempotent."""
+        """Start measuring in a task of the event loop. Idempotent."""
         if not self._is_running:
             self._begin()
             self._task = asyncio.create_task(driver.arun(self._cycle(self._end)))
@@ -279,7 +279,7 @@ class Monitor:
         if self._task is not None:
             tasks = [self._task, *self._under_way]
             if self._under_way:
-                await asyncio.wait(self._under_way[-1:], timeout=_STOP)  # so that it cleans up
+                await asyncio.wait(self._under_way[-1:], timeout=_STOP)  # (it removes its canary)
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=_STOP)
@@ -300,7 +300,7 @@ class Monitor:
             pause = min(pause, threading.TIMEOUT_MAX)
             yield External(partial(end.wait, pause), partial(asyncio.sleep, pause))
 
-    # A measurement that hangs must stop neither the report of it nor the next measurement.
+    # A measurement that hangs must block neither its report nor the next measurement.
 
     def _wait_for_probe(self) -> None:
         if self._may_probe():
@@ -325,11 +325,11 @@ class Monitor:
         if not newest.done():
             newest.cancel()
             self._note(_HANGS.format(_TIMEOUT))
-        else:  # (perhaps cancelled by the saver)
+        else:  # (the saver may have cancelled it)
             self._note("CancelledError" if newest.cancelled() else newest.result())
 
     def _may_probe(self) -> bool:
-        """Return True if a measurement may start; beside those that hang ever more seldom."""
+        """Return True if a measurement may start. The pause doubles with each one that hangs."""
         self._under_way = [one for one in self._under_way if not one.done()]
         count, now = len(self._under_way), monotonic()
         if count and now - self._started_at < _RETRY * 2 ** min(count, _DOUBLINGS):
