@@ -31,7 +31,7 @@ NAMESPACE = ("writes", "node")
 
 
 def value(number: int) -> deque[tuple[str, Any]]:
-    """Return what a node of an agent writes, as LangGraph caches it."""
+    """Return the writes of an agent's node, as LangGraph caches them."""
     text = f"answer {number}: " + " ".join(f"word{number * word % 997}" for word in range(150))
     return deque([("messages", [AIMessage(text, id=str(number))]), ("step", number)])
 

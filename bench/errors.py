@@ -2,4 +2,4 @@
 
 
 class BenchError(Exception):
-    """The benchmark cannot go on: the message says why and what to do."""
+    """The benchmark cannot continue: the message has the reason and the remedy."""

@@ -1,8 +1,8 @@
-"""The suite `threads`: many threads in one store, found, counted and kept, beside whole scans.
+"""The suite `threads`: many threads in one store, found, counted and kept, compared with whole scans.
 
-Threads are saved through `put`, the same ones into each saver. What LangGraph's savers cannot be
-asked is what they make a program do: go through `list(None)`. Everything is timed several times
-in turns, and the least of each is told.
+The same threads are saved through `put` into each saver. LangGraph's savers have no such queries,
+so a program scans `list(None)` instead. Each query is timed several times in turns, and the report
+has the least time.
 """
 
 from __future__ import annotations

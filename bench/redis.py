@@ -94,7 +94,7 @@ def options(path: Path) -> dict[str, Any]:
 def ours(path: Path) -> Iterator[threadkeep.RedisSaver]:
     with ready(threadkeep.RedisSaver(url("redis"), **options(path))) as saver:
         # Connects, as `setup` does on PostgreSQL: a cold read is measured without that.
-        saver.get_tuple({"configurable": {"thread_id": "of nobody"}})
+        saver.get_tuple({"configurable": {"thread_id": "unknown"}})
         yield saver
 
 

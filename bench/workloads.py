@@ -222,7 +222,7 @@ class Draft(TypedDict, total=False):
 
 @dataclass
 class Document:
-    """One long text of which each turn changes one line."""
+    """One long text; each turn changes one line."""
 
     title: str
     size: int
@@ -267,7 +267,7 @@ class DeltaFolder(TypedDict, total=False):
 
 @dataclass
 class Files:
-    """A dict of many files of which each turn changes one."""
+    """A dict of many files; each turn changes one."""
 
     title: str
     files: int

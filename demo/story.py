@@ -24,7 +24,7 @@ Watch: TypeAlias = Callable[[Event], None]
 
 
 class DemoError(Exception):
-    """The demo cannot go on: the message says why, in one line."""
+    """The demo cannot continue: the message has the reason, in one line."""
 
 
 @contextmanager

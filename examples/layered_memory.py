@@ -27,7 +27,7 @@ def bot(state: MessagesState) -> dict[str, list[AIMessage]]:
 
 
 def question(turn: int) -> str:
-    """Return what the user says in a turn."""
+    """Return the user's message of a turn."""
     if turn == 3:  # noqa: PLR2004 - the fact that is asked for in the end
         return "My order number is TK-4711."
     return f"I have question {turn}, about {TOPICS[turn % len(TOPICS)]}."

@@ -35,7 +35,7 @@ async def answer(state: State) -> State:
 
 
 def question_of(state: dict[str, Any]) -> str:
-    """Return what the answer depends on."""
+    """Return the cache key of a question."""
     return str(state["question"])
 
 

@@ -45,7 +45,7 @@ async def research(state: Research) -> AsyncIterator[Research]:
 
 
 async def run(manager: CheckpointManager, session_id: str, stop_after: int | None = None) -> None:
-    """Begin a session, or go on where it was saved last."""
+    """Begin a session, or continue from its last save."""
     session = AutoSaver(manager, session_id, "research")
     state = await session.arestore(Research) or Research()
     print(f"{session_id}: begins with {len(state.notes)} notes")

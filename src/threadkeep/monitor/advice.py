@@ -104,9 +104,9 @@ def _of_channel(
     elif each >= _LARGE_VALUE and 2 * channel.bytes >= channel.full_copy_bytes:
         yield Advice(
             "channel",
-            f"{takes}: a value that is stored whole at nearly each of its {channel.changes:,} "
-            f"changes, {size(each)} each. Store only the latest value (older checkpoints lose it), or keep"
-            " it outside the state.",
+            f"{takes}: a value that is stored whole at nearly each of its {channel.changes:,}"
+            f" changes, {size(each)} each. Store only the latest value (older checkpoints lose it),"
+            " or keep it outside the state.",
             frees,
             command=f"threadkeep gc {url} --latest {shlex.quote(channel.name)}" if is_own else "",
             code="" if is_own else f"{name}: Annotated[str, UntrackedValue]",

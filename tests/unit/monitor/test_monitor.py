@@ -167,7 +167,7 @@ def test_a_channel_that_hangs_or_fails_stops_no_other(caplog):
         channel.close(60)
     said = [one.getMessage() for one in caplog.records]
     assert "Failed to send an alert to fails (channel 2): OSError: no route" in said
-    assert "An alert to <lambda> (channel 1) was dropped: too many wait." in said
+    assert "Dropped the oldest alert to <lambda> (channel 1): the queue is full." in said
 
 
 # -- arguments -------------------------------------------------------------------------
