@@ -1,4 +1,4 @@
-"""The suite `threads`: many threads in one store, found, counted and kept, compared with whole scans.
+"""The suite `threads`: many threads in one store, compared with scans of the whole store.
 
 The same threads are saved through `put` into each saver. LangGraph's savers have no such queries,
 so a program scans `list(None)` instead. Each query is timed several times in turns, and the report
