@@ -229,7 +229,7 @@ def test_on_a_terminal_a_difference_has_colours(folder):
         ("adopt langgraph.db", "No store is given"),
         ("adopt langgraph.db new.db", "sqlite:///... creates one"),
         ("adopt backup.tkb threads.db", "is not a SQLite database"),
-        ("adopt threads.db --url threads.db", "is a store of threadkeep already"),
+        ("adopt threads.db --url threads.db", "is a threadkeep store already"),
         ("adopt langgraph.db threads.db --key-file absent", "absent cannot be opened"),
         ("adopt langgraph.db threads.db --key-file short.key", "16, 24 or 32 bytes"),
         ("backup --format tar threads.db new.db", "--format"),

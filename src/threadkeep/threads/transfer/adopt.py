@@ -50,7 +50,8 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 from threadkeep.threads import forks as forking
-from threadkeep.threads.transfer.sources import Source, SourceCheckpoint, SourceWrite, open_source
+from threadkeep.threads.transfer.source import Source, SourceCheckpoint, SourceWrite
+from threadkeep.threads.transfer.sources import open_source
 from threadkeep.threads.transfer.whole_thread import CheckpointKey, parts_of
 
 _MOST_CHECKPOINTS = 64  # in one read, and one write

@@ -1,16 +1,16 @@
 """Reader of the tables of LangGraph's PostgresSaver and AsyncPostgresSaver.
 
-Every transaction is read only. Each thread is read in one of its own, so that it is one state.
+Every transaction is read-only. Each thread is read in its own transaction, so that it is one state.
 
-A checkpoint's row holds small values; the others are in `checkpoint_blobs`, by channel and
-version. The tables are the same since langgraph-checkpoint-postgres 2.0, except
+A checkpoint's row holds small values; `checkpoint_blobs` holds the others, by channel and version.
+The tables are the same since langgraph-checkpoint-postgres 2.0, except the column
 `checkpoint_writes.task_path`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 from langgraph.checkpoint.base import BaseCheckpointSaver, writes_sort_key
@@ -20,7 +20,7 @@ from threadkeep._core.langgraph_internals import TASKS
 from threadkeep._stores.postgres.connections import PostgresSettings, settings_of
 from threadkeep._stores.postgres.failures import mapped_errors
 from threadkeep.errors import NotLangGraphError, OpenError
-from threadkeep.threads.transfer.sources.base import (
+from threadkeep.threads.transfer.source import (
     Payloads,
     Source,
     SourceCheckpoint,
@@ -30,6 +30,9 @@ from threadkeep.threads.transfer.sources.base import (
     own_store,
 )
 from threadkeep.threads.transfer.whole_thread import CheckpointKey
+
+_Row: TypeAlias = dict[str, Any]
+_BlobKey: TypeAlias = tuple[str, str, str]  # namespace, channel, version
 
 _PAGE = 16  # rows of checkpoints in one read
 _CURSOR = "threadkeep_adopt"
@@ -67,13 +70,13 @@ _WRITES = """
 SELECT checkpoint_ns, checkpoint_id, task_id, {path} AS task_path, idx, channel, type, blob
 FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_ns = ANY(%s) AND checkpoint_id = ANY(%s)
 """
-# As in LangGraph's saver: of any namespace, and in the database's own order.
+# Like LangGraph's saver: from any namespace, in the order of the database's collation.
 _SENDS = """
 SELECT type, blob FROM checkpoint_writes
 WHERE thread_id = %s AND checkpoint_id = %s AND channel = %s ORDER BY {path}, task_id, idx
 """
-_SENDS_MOVED = 4  # the version of checkpoints since which sent tasks are a channel
-_FIRST_VERSION = f"{1:032}.{0:016}"  # as LangGraph counts, without its random part
+_SENDS_MOVED = 4  # since this version of checkpoints, sent tasks are a channel
+_FIRST_VERSION = f"{1:032}.{0:016}"  # LangGraph's first version, without its random part
 
 
 def conninfo_of(connection: Any) -> str:
@@ -86,13 +89,13 @@ def conninfo_of(connection: Any) -> str:
         return psycopg.conninfo.make_conninfo(**parameters)
     except (AttributeError, TypeError, psycopg.Error) as error:
         raise OpenError(
-            "The saver's connection does not say where its database is.",
-            hint="Use the database's URL.",
+            "The saver's connection does not name its database.",
+            hint="Use the database's URL as the source.",
         ) from error
 
 
-def open_postgres(database: str, payloads: Payloads, schema: str | None = None) -> PostgresSource:
-    """Connect to a database."""
+def open_postgres(database: str, payloads: Payloads, schema: str | None = None) -> Source:
+    """Connect to a database, for reading only."""
     settings = settings_of(database)
     server = settings.server
     with mapped_errors(server):
@@ -104,7 +107,7 @@ def open_postgres(database: str, payloads: Payloads, schema: str | None = None) 
             db.commit()
         db.read_only = True
         db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        return PostgresSource(db, server, payloads)
+        return _PostgresSource(db, server, payloads)
     except BaseException:
         db.close()
         raise
@@ -117,16 +120,12 @@ def _check_tables(columns: dict[str, set[str]]) -> None:
         raise NotLangGraphError(
             "The database has no tables of LangGraph's PostgresSaver (2.0 or newer).",
             hint="If they are in another schema, name it in the URL: ?schema=NAME."
-            " Those of ShallowPostgresSaver are not read.",
+            " Tables of ShallowPostgresSaver cannot be read.",
         )
 
 
-class PostgresSource(Source):
-    """See `Source`."""
-
-    def __init__(
-        self, db: psycopg.Connection[dict[str, Any]], server: str, payloads: Payloads
-    ) -> None:
+class _PostgresSource(Source):
+    def __init__(self, db: psycopg.Connection[_Row], server: str, payloads: Payloads) -> None:
         super().__init__(payloads)
         self._db = db
         self._server = server
@@ -138,31 +137,28 @@ class PostgresSource(Source):
         path = "task_path" if "task_path" in columns["checkpoint_writes"] else "''::text"
         self._writes, self._sends = _WRITES.format(path=path), _SENDS.format(path=path)
 
-    def _all(self, text: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
+    def _all(self, text: str, parameters: Sequence[Any] = ()) -> list[_Row]:
         with mapped_errors(self._server):
             return self._db.execute(text, parameters).fetchall()
 
     def threads(self) -> dict[str, int]:
-        """See `Source.threads`."""
         found = self._all(_THREADS)
         self.end()
         return {row["thread_id"]: row["count"] for row in found}
 
     def parents(self, thread: str) -> dict[CheckpointKey, str | None]:
-        """See `Source.parents`."""
         return {
             (row["checkpoint_ns"], row["checkpoint_id"]): row["parent_checkpoint_id"] or None
             for row in self._all(_PARENTS, (thread,))
         }
 
     def end(self) -> None:
-        """See `Source.end`: the first statement begins a transaction."""
+        # (the next statement begins a transaction)
         with mapped_errors(self._server):
             self._db.rollback()
 
     def checkpoints(self, thread: str) -> Generator[SourceCheckpoint, None, None]:
-        """See `Source.checkpoints`."""
-        blobs: dict[tuple[str, str, str], Any] = {}  # those of the checkpoint before
+        blobs: dict[_BlobKey, Any] = {}  # of the last checkpoint
         with mapped_errors(self._server), self._db.cursor(_CURSOR) as cursor:
             cursor.execute(_CHECKPOINTS, (thread,))
             while page := cursor.fetchmany(_PAGE):
@@ -177,9 +173,9 @@ class PostgresSource(Source):
     def _found(
         self,
         thread: str,
-        row: dict[str, Any],
-        blobs: dict[tuple[str, str, str], Any],
-        writes: list[dict[str, Any]],
+        row: _Row,
+        blobs: dict[_BlobKey, Any],
+        writes: list[_Row],
         size: int,
     ) -> SourceCheckpoint:
         checkpoint = row["checkpoint"]
@@ -195,12 +191,12 @@ class PostgresSource(Source):
         return SourceCheckpoint(*place, parent, whole, row["metadata"], read, size)
 
     def _blobs_of(
-        self, thread: str, row: dict[str, Any], known: dict[tuple[str, str, str], Any]
-    ) -> tuple[dict[tuple[str, str, str], Any], int]:
-        """Return the values of `checkpoint_blobs`, and the bytes that were read.
+        self, thread: str, row: _Row, known: dict[_BlobKey, Any]
+    ) -> tuple[dict[_BlobKey, Any], int]:
+        """Read a checkpoint's values from `checkpoint_blobs`; return them and the bytes read.
 
-        They are by namespace, channel and version; each is in a tuple, which is empty for no
-        value. Neighbouring checkpoints share most of them: `known` are those of the last one.
+        Keys are namespace, channel and version; a value is a tuple, empty if the channel has no
+        value. `known` are the values of the last checkpoint, which shares most of them.
         """
         ns = row["checkpoint_ns"]
         wanted = [(ns, channel, version) for channel, version in row["versions"] or ()]
@@ -215,24 +211,22 @@ class PostgresSource(Source):
             found[ns, blob["channel"], blob["version"]] = value
         return found, sum([len(blob["blob"] or b"") for blob in rows])
 
-    def _writes_of(
-        self, thread: str, page: list[dict[str, Any]]
-    ) -> dict[tuple[str, str], list[dict[str, Any]]]:
-        """Return the rows of pending writes by checkpoint, in their order."""
+    def _writes_of(self, thread: str, page: list[_Row]) -> dict[CheckpointKey, list[_Row]]:
+        """Read the pending writes of a page of checkpoints, in LangGraph's order."""
         places = {row["checkpoint_ns"] for row in page}, {row["checkpoint_id"] for row in page}
         rows = self._all(self._writes, (thread, *map(list, places)))
         rows.sort(key=lambda row: writes_sort_key(row["task_path"], row["task_id"], row["idx"]))
-        found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        found: dict[CheckpointKey, list[_Row]] = {}
         for row in rows:
             found.setdefault((row["checkpoint_ns"], row["checkpoint_id"]), []).append(row)
         return found
 
-    def _write(self, row: dict[str, Any]) -> SourceWrite:
+    def _write(self, row: _Row) -> SourceWrite:
         value = self._payloads.value(*_payload(row))
         return SourceWrite(row["task_id"], row["task_path"], row["idx"], row["channel"], value)
 
     def _move_sends(self, thread: str, parent: str, checkpoint: dict[str, Any]) -> None:
-        """Add the tasks that a checkpoint of an old format has sent, as LangGraph's saver does."""
+        """Add the sent tasks to a checkpoint of an old format, as LangGraph's saver does."""
         sends = self._all(self._sends, (thread, parent, TASKS))
         if not sends:
             return
@@ -242,15 +236,13 @@ class PostgresSource(Source):
         checkpoint["channel_values"][TASKS] = [self._payloads.value(*_payload(s)) for s in sends]
 
     def saver(self) -> BaseCheckpointSaver[Any]:
-        """See `Source.saver`."""
         with needs("langgraph-checkpoint-postgres", "verify"):
             from langgraph.checkpoint.postgres import PostgresSaver  # noqa: PLC0415 - only to verify
         return PostgresSaver(self._db, serde=self._payloads.serde)
 
     def close(self) -> None:
-        """See `Source.close`."""
         self._db.close()
 
 
-def _payload(row: dict[str, Any]) -> tuple[str, bytes | None]:
+def _payload(row: _Row) -> tuple[str, bytes | None]:
     return row["type"], row["blob"]

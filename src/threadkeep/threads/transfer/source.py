@@ -1,7 +1,7 @@
-"""Readers of LangGraph's stores: their records, what they share, and that of InMemorySaver.
+"""The interface to readers of LangGraph's stores, their records and their payloads.
 
-A source is never changed, not even migrated. A value is what LangGraph would return, or an error
-says why not.
+A reader never changes or migrates its store. A value is read as LangGraph would return it, or
+raises an error.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
-from langgraph.checkpoint.base import BaseCheckpointSaver, writes_sort_key
-from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import CipherProtocol, SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -34,11 +33,11 @@ from threadkeep.threads.transfer.whole_thread import CheckpointKey
 KEY_SIZES = (16, 24, 32)
 """Sizes of AES keys, in bytes."""
 
-_KEY_HINT = "Use the key that LangGraph's EncryptedSerializer had: adopt(..., key=...)."
+_KEY_HINT = "Use the key of LangGraph's EncryptedSerializer: adopt(..., key=...)."
 
 
 class SourceWrite(NamedTuple):
-    """Pending write, with its index in its task."""
+    """A pending write, with its index in its task."""
 
     task_id: str
     task_path: str
@@ -49,7 +48,7 @@ class SourceWrite(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceCheckpoint:
-    """Checkpoint as LangGraph's own saver returns it; `size` is about its bytes as read."""
+    """A checkpoint as LangGraph's own saver returns it; `size` estimates the bytes read."""
 
     ns: str
     id: str
@@ -61,27 +60,27 @@ class SourceCheckpoint:
 
 
 class Source:
-    """Store of LangGraph's, for reading by one thread at a time; calls may block."""
+    """A store of LangGraph's, for one reading thread at a time. Calls may block."""
 
     def __init__(self, payloads: Payloads) -> None:
         self._payloads = payloads
 
     def threads(self) -> dict[str, int]:
-        """Count the checkpoints of each thread, by its id, in order."""
+        """Count the checkpoints of each thread, sorted by id."""
         raise NotImplementedError
 
     def parents(self, thread: str) -> dict[CheckpointKey, str | None]:
-        """Return the parent of each checkpoint of a thread; reads no values."""
+        """Return the parent of each checkpoint of a thread, without reading values."""
         raise NotImplementedError
 
     def begin(self) -> None:
-        """Read one state from now on."""
+        """Begin to read one consistent state."""
 
     def end(self) -> None:
-        """End what `begin` began, if anything."""
+        """End the read that `begin` began. Idempotent."""
 
     def checkpoints(self, thread: str) -> Generator[SourceCheckpoint, None, None]:
-        """Yield a thread's checkpoints, by namespace and id, in ascending order.
+        """Yield a thread's checkpoints, sorted by namespace and id.
 
         Raises:
             UnknownTypeError, CorruptionError, WrongKeyError: a value cannot be read; the
@@ -91,7 +90,7 @@ class Source:
         raise NotImplementedError
 
     def saver(self) -> BaseCheckpointSaver[Any]:
-        """Return LangGraph's own saver, which reads the same state.
+        """Return LangGraph's own saver for the same state.
 
         Raises:
             OpenError: its library is not installed.
@@ -106,11 +105,11 @@ class Source:
 
 
 class Payloads:
-    """Reader of payloads: a type and bytes, to values.
+    """Decoder of payloads: a type and bytes.
 
     Raises:
-        InvalidArgumentError: the key has another length.
-        OpenError: there is a key, and pycryptodome is not installed.
+        InvalidArgumentError: the key has an invalid length.
+        OpenError: a key is given, and pycryptodome is not installed.
     """
 
     def __init__(
@@ -135,9 +134,9 @@ class Payloads:
         """Read a value. It may share objects with others, and must not be changed.
 
         Raises:
-            UnknownTypeError: it names a class that is not allowed, or is of an unknown kind.
-            CorruptionError: it is damaged.
-            WrongKeyError: it is encrypted, and the key is missing or wrong.
+            UnknownTypeError: the value names a class that is not allowed, or its kind is unknown.
+            CorruptionError: the value is damaged.
+            WrongKeyError: the value is encrypted, and the key is missing or wrong.
         """
         data = b"" if data is None else data
         kind, _, cipher = str(kind).partition("+")
@@ -155,13 +154,13 @@ class Payloads:
             ) from error
 
     def metadata(self, text: str | bytes | None) -> dict[str, Any]:
-        """Read metadata that is stored as JSON."""
+        """Read metadata stored as JSON."""
         if text is None:
             return {}
         try:
             return cast("dict[str, Any]", json.loads(text))
         except ValueError as error:
-            raise CorruptionError("A checkpoint's metadata is no JSON.") from error
+            raise CorruptionError("The metadata of a checkpoint is not valid JSON.") from error
 
     def _decrypted(self, cipher: str, data: bytes) -> bytes:
         if self._cipher is None:
@@ -194,7 +193,7 @@ def _with_key(
 
 @contextmanager
 def needs(package: str, purpose: str) -> Iterator[None]:
-    """Raise OpenError if an import in the block fails."""
+    """Raise OpenError for an import that fails in the block."""
     try:
         yield
     except ImportError as error:
@@ -206,88 +205,16 @@ def needs(package: str, purpose: str) -> Iterator[None]:
 def own_store(what: str) -> NotLangGraphError:
     """Return the error for a source that is threadkeep's own."""
     return NotLangGraphError(
-        f"{what} is a store of threadkeep already.",
-        hint="Open it as it is, or copy threads: export_bundle() and import_bundle().",
+        f"{what} is a threadkeep store already.",
+        hint="Open it with threadkeep, or copy threads: export_bundle() and import_bundle().",
     )
 
 
 @contextmanager
 def naming(thread: str, ns: str, checkpoint: str) -> Iterator[None]:
-    """Add a checkpoint's place to errors."""
+    """Add the thread, namespace and checkpoint to errors."""
     try:
         yield
     except ThreadkeepError as exc:
         exc.at(thread=thread, namespace=ns or None, checkpoint=checkpoint)
         raise
-
-
-# -- InMemorySaver ---------------------------------------------------------------------
-
-_EMPTY = "empty"
-
-
-class MemorySource(Source):
-    """Reader of the three public dicts: methods do not return the paths of the writes' tasks.
-
-    What is read of a checkpoint is never changed there, only replaced.
-    """
-
-    def __init__(self, saver: InMemorySaver, payloads: Payloads) -> None:
-        super().__init__(payloads)
-        self._saver = saver
-        self._keys: dict[str, Any] = {}  # a thread's id may be no text there
-
-    def threads(self) -> dict[str, int]:
-        """See `Source.threads`."""
-        self._keys = {str(key): key for key in list(self._saver.storage)}
-        counts = {name: self._count(key) for name, key in sorted(self._keys.items())}
-        return {name: count for name, count in counts.items() if count}
-
-    def _count(self, key: Any) -> int:
-        return sum(map(len, list(self._saver.storage.get(key, {}).values())))
-
-    def parents(self, thread: str) -> dict[CheckpointKey, str | None]:
-        """See `Source.parents`."""
-        found = dict(self._saver.storage[self._keys.get(thread, thread)])
-        return {
-            (ns, checkpoint): parent or None
-            for ns, rows in found.items()
-            for checkpoint, (_, _, parent) in list(rows.items())
-        }
-
-    def checkpoints(self, thread: str) -> Generator[SourceCheckpoint, None, None]:
-        """See `Source.checkpoints`."""
-        key = self._keys.get(thread, thread)
-        namespaces = {ns: dict(found) for ns, found in dict(self._saver.storage[key]).items()}
-        for ns in sorted(namespaces):
-            for checkpoint, row in sorted(namespaces[ns].items()):
-                with naming(thread, ns, checkpoint):
-                    found = self._found(key, ns, checkpoint, *row)
-                yield found
-
-    def _found(
-        self, key: Any, ns: str, checkpoint: str, stored: Any, metadata: Any, parent: str | None
-    ) -> SourceCheckpoint:
-        writes, value = self._writes(key, ns, checkpoint), self._payloads.value(*stored)
-        blobs = self._blobs(key, ns, value["channel_versions"])
-        values = {channel: self._payloads.value(*blob) for channel, blob in blobs.items()}
-        size = len(stored[1]) + sum([len(blob[1]) for blob in blobs.values()])
-        own = self._payloads.value(*metadata)
-        whole = {**value, "channel_values": values}
-        return SourceCheckpoint(ns, checkpoint, parent or None, whole, own, writes, size)
-
-    def _blobs(self, key: Any, ns: str, versions: dict[str, Any]) -> dict[str, tuple[str, bytes]]:
-        found = {c: self._saver.blobs.get((key, ns, c, version)) for c, version in versions.items()}
-        return {c: blob for c, blob in found.items() if blob is not None and blob[0] != _EMPTY}
-
-    def _writes(self, key: Any, ns: str, checkpoint: str) -> list[SourceWrite]:
-        rows = dict(self._saver.writes.get((key, ns, checkpoint), {}))
-        writes = [
-            SourceWrite(task, path, idx, channel, self._payloads.value(*stored))
-            for (_, idx), (task, channel, stored, path) in rows.items()
-        ]
-        return sorted(writes, key=lambda one: writes_sort_key(one.task_path, one.task_id, one.idx))
-
-    def saver(self) -> BaseCheckpointSaver[Any]:
-        """See `Source.saver`."""
-        return self._saver
