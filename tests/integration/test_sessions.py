@@ -275,7 +275,7 @@ async def test_the_object_itself_is_restored(call, state):
 async def test_a_state_is_restored_as_a_type(call):
     own_id = await call("create_checkpoint", "s", "flow", {"number": 1, "items": [2]})
     assert await call("restore_from_checkpoint", "s", own_id, Data) == Data(1, [2])
-    with pytest.raises(InvalidArgumentError, match="is no valid Model: data: Field required"):
+    with pytest.raises(InvalidArgumentError, match="is not a valid Model: data: Field required"):
         await call("restore_from_checkpoint", "s", own_id, Model)
     with pytest.raises(UnserializableError):
         await call("create_checkpoint", "s", "flow", {"open": (n for n in ())})
@@ -588,7 +588,7 @@ async def test_a_closed_manager(sync):
     call = Caller(CheckpointManager(threadkeep.MemorySaver()), sync=sync)
     await call("close")
     await call("close")
-    with pytest.raises(ClosedError, match="manager has been closed"):
+    with pytest.raises(ClosedError, match="manager is closed"):
         await call("create_checkpoint", "s", "flow", {})
     with pytest.raises(ClosedError):
         await call("get_latest_checkpoint", "s")

@@ -1,14 +1,21 @@
-"""CheckpointManager: checkpoints of sessions over any saver, or over a store of the user's."""
+"""Managers of sessions' checkpoints, over any saver or store, and automatic saves of workflows."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
-from collections.abc import Mapping
+import pickle
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, closing
 from datetime import timedelta
-from typing import Any, TypeAlias
+from functools import partial
+from hashlib import blake2b
+from typing import Any, TypeAlias, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from threadkeep._core.engine.operation import External
 from threadkeep._run.driver import Closing, Workflow, sync_and_async
 from threadkeep.errors import (
     CheckpointNotFoundError,
@@ -18,18 +25,15 @@ from threadkeep.errors import (
 )
 from threadkeep.savers.savers import open_saver
 from threadkeep.sessions import checkpoint as valid
-from threadkeep.sessions.checkpoint import Checkpoint, as_type
-from threadkeep.sessions.config import CheckpointConfig
+from threadkeep.sessions.checkpoint import Checkpoint, CheckpointConfig, as_type
 from threadkeep.sessions.records import Place, SaverRecords, SessionDraft, surplus
-from threadkeep.sessions.stores import (
-    CheckpointStore,
-    SaverCheckpointStore,
-    StoreRecords,
-)
+from threadkeep.sessions.stores import CheckpointStore, SaverCheckpointStore, StoreRecords
 
+F = TypeVar("F", bound=Callable[..., Any])
 SaverOrStore: TypeAlias = BaseCheckpointSaver[Any] | CheckpointStore
 
-_REMOVE_EVERY = 100  # saves of a session, where there is no `max_checkpoints`
+_REMOVE_EVERY = 100  # saves of a session without `max_checkpoints`
+_CHANGE = "state_change"
 
 _log = logging.getLogger("threadkeep")
 
@@ -37,17 +41,17 @@ _log = logging.getLogger("threadkeep")
 class CheckpointManager(Closing):
     """Checkpoints by session and workflow, newest first, in a saver or in a store.
 
-    Each method has an async variant: `acreate_checkpoint` of `create_checkpoint`, and so on. What
-    is beyond the limits of the configuration is listed no more. It is removed once in
+    Each method has an async variant: `acreate_checkpoint` for `create_checkpoint`, and so on.
+    Checkpoints beyond the limits of the configuration are not listed. They are removed once in
     `max_checkpoints` saves of a session, unless the saver cannot remove single checkpoints.
 
     Args:
-        saver: a saver of threadkeep, another LangGraph saver, or a `CheckpointStore`; closed with
-            the manager. None opens the store that the configuration names.
+        saver: a threadkeep saver, another LangGraph saver, or a `CheckpointStore`; closed with the
+            manager. None opens the store that the configuration names.
         config: the configuration; None for `CheckpointConfig()`.
 
     Raises:
-        InvalidArgumentError: an argument is neither.
+        InvalidArgumentError: an argument has another type.
         OpenError: the configured store cannot be opened.
     """
 
@@ -71,26 +75,26 @@ class CheckpointManager(Closing):
         *,
         checkpoint_id: str | None = None,
     ) -> Workflow[str | None]:
-        """Save the state of a workflow; durable on return, as far as the saver is.
+        """Save the state of a workflow, as durably as the saver does.
 
         Args:
             session_id: the session.
             workflow_id: the workflow.
-            state: any value that the saver can store, else an object with `to_dict` whose class
-                has `from_dict`: it is stored as that dict. Of a dict, only the keys that changed
-                are stored, and of these only what changed.
-            metadata: what to say of the checkpoint.
-            checkpoint_id: an id of your own. If the session has it, its checkpoint is replaced,
-                and keeps its `created_at`.
+            state: any value that the saver can store, or an object with `to_dict` whose class has
+                `from_dict`: it is stored as that dict. For a dict, only the changes of changed
+                keys are stored.
+            metadata: metadata of the checkpoint.
+            checkpoint_id: your own id. A checkpoint of the session with this id is replaced, and
+                keeps its `created_at`.
 
         Returns:
             The checkpoint's id; None if the configuration has `enabled=False`.
 
         Raises:
-            InvalidArgumentError: an argument is invalid, or the id is one of another workflow.
-            UnserializableError: the state cannot be stored so that it comes back exactly.
-            ThreadDeletedError: the session was deleted since its last save; the next one begins it
-                anew.
+            InvalidArgumentError: an argument is invalid, or another workflow has the id.
+            UnserializableError: the state cannot be stored without loss.
+            ThreadDeletedError: the session was deleted since its last save; the next save starts a
+                new session.
         """
         records = self._open()
         draft = SessionDraft(
@@ -110,14 +114,14 @@ class CheckpointManager(Closing):
     create_checkpoint, acreate_checkpoint = sync_and_async(_create_checkpoint)
 
     def _apply_limits(self, session: str) -> Workflow[None]:
-        """Remove what is beyond the limits. A failure is logged: the save itself was made."""
+        """Remove checkpoints beyond the limits; a failure is logged, as the save succeeded."""
         if not self._is_limited or not self._records.can_remove:
             return
         try:
             places = yield from self._records.places(session)
             ids = [one.id for one in self._surplus(places)]
             yield from self._records.remove(session, ids)
-        except Exception:  # noqa: BLE001 - a store of the user's may raise anything
+        except Exception:  # noqa: BLE001 - a user's store may raise anything
             _log.warning("Old checkpoints of session %r were not removed.", session, exc_info=True)
 
     @property
@@ -132,11 +136,11 @@ class CheckpointManager(Closing):
     # -- reading ---------------------------------------------------------------------
 
     def _get_checkpoint(self, session_id: str, checkpoint_id: str) -> Workflow[Checkpoint | None]:
-        """Return a checkpoint of a session; None if the session has none with this id.
+        """Return a checkpoint of a session; None if the session has no such id.
 
         Raises:
-            InvalidArgumentError: an id is no text.
-            CorruptionError, UnknownTypeError: the state cannot be read back as it was.
+            InvalidArgumentError: an id is not text.
+            CorruptionError, UnknownTypeError: the state cannot be read back.
         """
         its_id = valid.text("checkpoint_id", checkpoint_id)
         return (yield from self._open().find(valid.session(session_id), its_id))
@@ -150,18 +154,18 @@ class CheckpointManager(Closing):
 
         Args:
             session_id: the session.
-            workflow_id: only those of this workflow.
-            limit: the most to return.
+            workflow_id: return only checkpoints of this workflow.
+            limit: the largest number of checkpoints to return.
 
         Raises:
             InvalidArgumentError: an argument is invalid.
-            CorruptionError, UnknownTypeError: a state cannot be read back as it was.
+            CorruptionError, UnknownTypeError: a state cannot be read back.
         """
         session = valid.session(session_id)
         workflow = None if workflow_id is None else valid.workflow(workflow_id)
         most = None if limit is None else valid.count("limit", limit)
         found = yield from self._open().newest(session, workflow, most)
-        if not self._is_limited or len(found) <= 1:  # (the newest of a workflow stays)
+        if not self._is_limited or len(found) <= 1:  # (the newest one always stays)
             return found
         places = yield from self._records.places(session)
         left = {one.name for one in {*places} - {*self._surplus(places)}}
@@ -172,11 +176,11 @@ class CheckpointManager(Closing):
     def _get_latest_checkpoint(
         self, session_id: str, workflow_id: str | None = None
     ) -> Workflow[Checkpoint | None]:
-        """Return the newest checkpoint of a session, or of a workflow of it; None if there is none.
+        """Return the newest checkpoint of a session or of one workflow; None without checkpoints.
 
         Raises:
-            InvalidArgumentError: an id is no text.
-            CorruptionError, UnknownTypeError: the state cannot be read back as it was.
+            InvalidArgumentError: an id is not text.
+            CorruptionError, UnknownTypeError: the state cannot be read back.
         """
         found = yield from self._list_checkpoints(session_id, workflow_id, limit=1)
         return found[0] if found else None
@@ -186,25 +190,24 @@ class CheckpointManager(Closing):
     def _restore_from_checkpoint(
         self, session_id: str, checkpoint_id: str, type: Any = None
     ) -> Workflow[Any]:
-        """Return the state of a checkpoint: the object itself, in a fresh copy.
+        """Return a fresh copy of the state of a checkpoint.
 
         Args:
             session_id: the session.
             checkpoint_id: the checkpoint.
-            type: a type that the state is made into, unless it is one already: a dataclass, a
-                pydantic model, a TypedDict, any type that pydantic can validate, or a class with
-                `from_dict`.
+            type: the type to convert the state to: a dataclass, a pydantic model, a TypedDict, any
+                type that pydantic can validate, or a class with `from_dict`.
 
         Raises:
             CheckpointNotFoundError: the session has no such checkpoint.
-            InvalidArgumentError: an id is no text, or the state does not fit the type.
-            CorruptionError, UnknownTypeError: the state cannot be read back as it was.
+            InvalidArgumentError: an id is not text, or the state does not fit the type.
+            CorruptionError, UnknownTypeError: the state cannot be read back.
         """
         found = yield from self._get_checkpoint(session_id, checkpoint_id)
         if found is None:
             raise CheckpointNotFoundError(
                 "The session has no such checkpoint.",
-                hint="list_checkpoints(session_id) returns those it has.",
+                hint="List its checkpoints: list_checkpoints(session_id).",
                 thread=str(session_id),
                 checkpoint=str(checkpoint_id),
             )
@@ -215,10 +218,10 @@ class CheckpointManager(Closing):
     # -- removing --------------------------------------------------------------------
 
     def _delete_checkpoint(self, session_id: str, checkpoint_id: str) -> Workflow[bool]:
-        """Remove a checkpoint of a session; False if the session has none with this id.
+        """Remove a checkpoint of a session; False if the session has no such id.
 
         Raises:
-            InvalidArgumentError: an id is no text, or the saver cannot remove single checkpoints.
+            InvalidArgumentError: an id is not text, or the saver cannot remove single checkpoints.
         """
         its_id = valid.text("checkpoint_id", checkpoint_id)
         return (yield from self._open().delete(valid.session(session_id), its_id))
@@ -228,9 +231,9 @@ class CheckpointManager(Closing):
     def _cleanup_old_checkpoints(
         self, session_id: str, max_count: int, workflow_id: str | None = None
     ) -> Workflow[int]:
-        """Keep the newest checkpoints of a session, or of a workflow of it, and remove the others.
+        """Remove all but the newest checkpoints of a session or of one workflow.
 
-        Those with a pin or a tag are removed as well.
+        Checkpoints with a pin or a tag are removed too.
 
         Returns:
             The number of checkpoints removed.
@@ -249,7 +252,7 @@ class CheckpointManager(Closing):
 
     def _open(self) -> SaverRecords | StoreRecords:
         if self._is_closed:
-            raise ClosedError("The manager has been closed.", hint="Make another one.")
+            raise ClosedError("The manager is closed.", hint="Create another CheckpointManager.")
         return self._records
 
     def _close(self) -> Workflow[None]:
@@ -273,3 +276,219 @@ def _records(owned: object) -> SaverRecords | StoreRecords:
         hint="A store has save, load, list_by_session, delete, get_latest and"
         " cleanup_old_checkpoints.",
     )
+
+
+# -- automatic saves -------------------------------------------------------------------
+
+
+class AutoSaver:
+    """Saves the state of one workflow of a session, according to the manager's configuration.
+
+    Use it in one task or thread at a time. It need not be closed. Each method has an async variant:
+    `astep` for `step`, and so on.
+
+    Args:
+        manager: the manager.
+        session_id: the session.
+        workflow_id: the workflow.
+
+    Raises:
+        InvalidArgumentError: an id is not text, or the manager is not a `CheckpointManager`.
+    """
+
+    def __init__(self, manager: CheckpointManager, session_id: str, workflow_id: str) -> None:
+        if not isinstance(manager, CheckpointManager):
+            raise invalid("manager", manager, "Use CheckpointManager(saver).")
+        self.manager = manager
+        self.session_id = valid.session(session_id)
+        self.workflow_id = valid.workflow(workflow_id)
+        self.steps = 0
+        """Number of steps so far."""
+        self._unsaved = 0  # steps since the last save
+        self._saved: bytes | None = None
+
+    def _step(
+        self, state: Any, event: str | None = None, metadata: Mapping[str, Any] | None = None
+    ) -> Workflow[str | None]:
+        """Count a step, and save the state if it is time to save.
+
+        It saves after an event of `trigger_conditions`, `save_interval` steps after the last save,
+        or, with "state_change" among the conditions, if the state differs from the last saved
+        state. The comparison pickles the state at each step.
+
+        Args:
+            state: the state after the step.
+            event: an event of the step, from `EVENTS` or the configuration's `events`.
+            metadata: metadata of the checkpoint, beside its `step` and `event`.
+
+        Returns:
+            The id of the checkpoint; None if nothing was saved.
+
+        Raises:
+            InvalidArgumentError: the event is unknown.
+            ThreadkeepError: as `CheckpointManager.create_checkpoint`. The next step retries.
+        """
+        config = self.manager.config
+        if event is not None:
+            config.check_event(event)
+        self.steps += 1
+        self._unsaved += 1
+        if not (config.enabled and config.auto_save):
+            return None
+        now = self._watched(state)
+        if event in config.trigger_conditions:
+            reason = event
+        elif self._unsaved >= config.save_interval:
+            reason = "interval"
+        elif _CHANGE in config.trigger_conditions and (now is None or now != self._saved):
+            reason = _CHANGE
+        else:
+            return None
+        return (yield from self._put(state, {"event": reason, **valid.metadata(metadata)}, now))
+
+    step, astep = sync_and_async(_step)
+
+    def _save(self, state: Any, metadata: Mapping[str, Any] | None = None) -> Workflow[str | None]:
+        """Save the state now, even with `auto_save=False`.
+
+        Returns:
+            The id of the checkpoint; None if the configuration has `enabled=False`.
+
+        Raises:
+            ThreadkeepError: as `CheckpointManager.create_checkpoint`.
+        """
+        now = self._watched(state)
+        return (yield from self._put(state, {"event": "manual", **valid.metadata(metadata)}, now))
+
+    save, asave = sync_and_async(_save)
+
+    def _watched(self, state: Any) -> bytes | None:
+        """Compute a digest if changes of the state trigger saves."""
+        return _digest(state) if _CHANGE in self.manager.config.trigger_conditions else None
+
+    def _put(self, state: Any, metadata: dict[str, Any], now: bytes | None) -> Workflow[str | None]:
+        names, metadata = (self.session_id, self.workflow_id), {**metadata, "step": self.steps}
+        create, acreate = self.manager.create_checkpoint, self.manager.acreate_checkpoint
+        saved: str | None = yield External(
+            partial(create, *names, state, metadata), partial(acreate, *names, state, metadata)
+        )
+        self._unsaved, self._saved = 0, now
+        return saved
+
+    def _restore(self, type: Any = None) -> Workflow[Any]:
+        """Return the newest state, and continue at its step; None without checkpoints.
+
+        Args:
+            type: see `CheckpointManager.restore_from_checkpoint`.
+
+        Raises:
+            ThreadkeepError: as `CheckpointManager.restore_from_checkpoint`.
+        """
+        manager, options = self.manager, {"workflow_id": self.workflow_id}
+        found = yield External(
+            partial(manager.get_latest_checkpoint, self.session_id, **options),
+            partial(manager.aget_latest_checkpoint, self.session_id, **options),
+        )
+        if found is None:
+            return None
+        step = found.metadata.get("step")
+        self.steps = step if isinstance(step, int) else self.steps
+        state = as_type(found.state_data, type)
+        self._unsaved, self._saved = 0, self._watched(state)
+        return state
+
+    restore, arestore = sync_and_async(_restore)
+
+    def _finish(self, state: Any) -> Workflow[None]:
+        """Save the last state of a loop, if it was not saved."""
+        config = self.manager.config
+        if self._unsaved and config.enabled and config.auto_save:
+            yield from self._save(state, {"event": "end"})
+
+    finish, afinish = sync_and_async(_finish)
+
+
+def _digest(state: Any) -> bytes | None:
+    """Compute a digest of a state; None if it cannot be pickled."""
+    try:
+        return blake2b(pickle.dumps(state, pickle.HIGHEST_PROTOCOL), digest_size=16).digest()
+    except Exception:  # noqa: BLE001 - the state's classes may raise anything
+        return None
+
+
+def checkpointed(session: AutoSaver, event: str | None = None) -> Callable[[F], F]:
+    """Decorate a function or a loop, so that each state is a step of a session.
+
+    Each call of a function, sync or async, is a step; the function returns the state. Each state
+    that a generator, sync or async, yields is a step, saved before the caller gets the state. When
+    the generator ends or is closed, the last state is always saved; but not after an error in the
+    generator, which may leave the state half changed.
+
+    Args:
+        session: the saver of the session.
+        event: the event of each step; see `AutoSaver.step`.
+
+    Raises:
+        InvalidArgumentError: the session is not an `AutoSaver`.
+    """
+    if not isinstance(session, AutoSaver):
+        raise invalid("session", session, "Use @checkpointed(AutoSaver(...)).")
+
+    def decorate(function: Any) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            state = function(*args, **options)
+            session.step(state, event)
+            return state
+
+        @functools.wraps(function)
+        async def acall(*args: Any, **options: Any) -> Any:
+            state = await function(*args, **options)
+            await session.astep(state, event)
+            return state
+
+        @functools.wraps(function)
+        def loop(*args: Any, **options: Any) -> Iterator[Any]:
+            yield from _steps(session, function(*args, **options), event)
+
+        @functools.wraps(function)
+        async def aloop(*args: Any, **options: Any) -> AsyncIterator[Any]:
+            async with aclosing(_asteps(session, function(*args, **options), event)) as states:
+                async for state in states:
+                    yield state
+
+        if inspect.isasyncgenfunction(function):
+            return aloop
+        if inspect.isgeneratorfunction(function):
+            return loop
+        return acall if inspect.iscoroutinefunction(function) else call
+
+    return decorate
+
+
+def _steps(session: AutoSaver, states: Any, event: str | None) -> Iterator[Any]:
+    state = None
+    with closing(states):
+        for state in states:
+            session.step(state, event)
+            try:
+                yield state
+            except GeneratorExit:
+                session.finish(state)
+                raise
+    if state is not None:
+        session.finish(state)
+
+
+async def _asteps(session: AutoSaver, states: Any, event: str | None) -> AsyncGenerator[Any, None]:
+    state = None
+    async with aclosing(states):
+        async for state in states:
+            await session.astep(state, event)
+            try:
+                yield state
+            except GeneratorExit:
+                await session.afinish(state)
+                raise
+    if state is not None:
+        await session.afinish(state)

@@ -1,8 +1,8 @@
 """Checkpoints of sessions in a LangGraph saver.
 
-A session is a thread, and a workflow is a checkpoint namespace of it: every store has an index on
-both. A dict's keys are channels, so that only what changed is stored; any other state is one
-channel. Ids that sort by time are the saver's; an id of the user's own is metadata.
+A session is a thread, and a workflow is a checkpoint namespace: every store has an index on both.
+Each key of a dict is a channel, so that only changes are stored; any other state is one channel.
+Checkpoint ids sort by time; a user's own id is stored in the metadata.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from threadkeep.errors import CodecError, InvalidArgumentError, NotFoundError, T
 from threadkeep.sessions.checkpoint import Checkpoint, as_dict, now
 
 _MOST_REMEMBERED = 20_000  # workflows and sessions; some 400 bytes each
-_MOST_CHANNELS = 64  # keys of a dict that are a channel each
+_MOST_CHANNELS = 64  # keys of a dict that is divided into channels
 _ROOT = "__root__"  # the channel of a state that is not divided
 _PAGE = 32
 
 
 class SessionDraft(NamedTuple):
-    """Checkpoint to be saved; an `id` or a `created_at` of None is to be made."""
+    """A checkpoint to be saved; without `id` or `created_at` it gets new ones."""
 
     session: str
     workflow: str
@@ -43,31 +43,31 @@ class SessionDraft(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """Id of a saved checkpoint, and its number in the session; 0 for an id that is saved again."""
+    """The id of a saved checkpoint, and its number in the session; 0 if it replaced another."""
 
     id: str
     number: int
 
 
 class Place(NamedTuple):
-    """Id that the saver or store knows a checkpoint by, and what limits look at."""
+    """The saver's or store's id of a checkpoint, and the fields that limits depend on."""
 
     id: str
     workflow: str
     created_at: datetime
-    name: str  # the id that the user knows it by
-    is_marked: bool = False  # it or its session has a pin, or it has a tag
+    name: str  # the id shown to the user
+    is_marked: bool = False  # it has a tag or pin, or its session has a pin
 
 
 def place(found: Checkpoint) -> Place:
-    """Return the place of a checkpoint that is known by its own id."""
+    """Return the place of a checkpoint whose id is the store's."""
     return Place(found.id, found.workflow_id, found.created_at, found.id)
 
 
 def surplus(places: Iterable[Place], most: int | None, since: datetime | None) -> list[Place]:
-    """Return what is beyond limits, of places sorted newest first.
+    """Return the places beyond the limits; `places` come newest first.
 
-    The newest one of each workflow stays, and what has a pin or a tag.
+    The newest checkpoint of each workflow and marked checkpoints stay.
     """
     found, workflows = list[Place](), set[str]()
     for number, place in enumerate(places):
@@ -87,32 +87,32 @@ class WorkflowHead(NamedTuple):
 
 
 class Remembered(ResetInChild):
-    """LRU cache of heads by session and workflow, and of numbers of checkpoints by session."""
+    """LRU cache of heads by session and workflow, and of checkpoint numbers by session."""
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()  # held for moments only
+        self._lock = threading.Lock()  # never held during I/O
         self._values: Lru[tuple[str, str], Any] = Lru(_MOST_REMEMBERED)
 
     def get(self, session: str, workflow: str = "") -> Any:
-        """Return a head, or a session's number; None if it is not remembered."""
+        """Return a head, or a session's number; None if unknown."""
         with self._lock:
             return self._values.get((session, workflow))
 
     def put(self, value: Any, session: str, workflow: str = "") -> None:
-        """Remember a head or a number, in place of an older one."""
+        """Cache a head or a number, unless a newer one is cached."""
         with self._lock:
             known = self._values.get((session, workflow))
             if known is None or known <= value:
                 self._values.put((session, workflow), value)
 
     def count(self, session: str, number: int) -> int:
-        """Return the number of the session's next checkpoint, after `number` at least."""
+        """Return the number of the session's next checkpoint, greater than `number`."""
         with self._lock:
             newest = max(self._values.get((session, "")) or 0, number)
             return int(self._values.put((session, ""), newest + 1))
 
     def forget(self, session: str, workflow: str) -> None:
-        """Forget what others may have changed."""
+        """Drop the cached head and number."""
         with self._lock:
             self._values.drop((session, workflow))
             self._values.drop((session, ""))
@@ -129,9 +129,9 @@ class SaverRecords:
     # -- saving ----------------------------------------------------------------------
 
     def save(self, draft: SessionDraft) -> Workflow[Saved]:
-        """Save a checkpoint; one with the same id is replaced, and keeps its `created_at`.
+        """Save a checkpoint. It replaces a checkpoint with its id, and keeps the `created_at`.
 
-        A state that cannot be stored itself is stored as its `to_dict()`.
+        A state that cannot be stored is stored as its `to_dict()`.
         """
         try:
             return (yield from self._save(draft))
@@ -156,17 +156,17 @@ class SaverRecords:
         created = draft.created_at or now()
         yield from self._put(draft, WorkflowHead(own_id, version), head.id, created, metadata)
         self._remembered.put(WorkflowHead(own_id, version), session, workflow)
-        if draft.id is not None and self.can_remove:  # the last of those saved at once stays
-            with suppress(ThreadkeepError):  # (it is saved; the others remove them as well)
+        if draft.id is not None and self.can_remove:  # other processes may save the same id now
+            with suppress(ThreadkeepError):  # (they remove duplicates too)
                 same = yield from self._tuples(session, workflow, None, filter={"id": draft.id})
                 yield from self.remove(session, [one.checkpoint["id"] for one in same[1:]])
         return Saved(draft.id or own_id, number)
 
     def _replace(self, draft: SessionDraft, old: CheckpointTuple) -> Workflow[Saved]:
-        """Put a row in the place of one with the same id, in one commit."""
+        """Replace a checkpoint with the same id, in one commit."""
         if _workflow(old) != draft.workflow:
             raise InvalidArgumentError(
-                f"The id {draft.id!r} is one of the workflow {_workflow(old)!r}.",
+                f"The workflow {_workflow(old)!r} has the id {draft.id!r} already.",
                 hint="Use another id, or the same workflow_id.",
                 thread=draft.session,
             )
@@ -199,7 +199,7 @@ class SaverRecords:
             "channel_values": values,
             "channel_versions": versions,
             "versions_seen": {},
-            "updated_channels": [*values],  # (a saver may not keep the order of the others)
+            "updated_channels": [*values],  # (a saver may not keep the order of channels)
         }
         if draft.metadata:
             metadata["metadata"] = draft.metadata
@@ -211,7 +211,7 @@ class SaverRecords:
             raise
 
     def _newest(self, session: str, workflow: str) -> Workflow[tuple[WorkflowHead, int]]:
-        """Return the workflow's head, and the number of the session's newest checkpoint."""
+        """Find the workflow's head, and the number of the session's newest checkpoint."""
         head: WorkflowHead | None = self._remembered.get(session, workflow)
         number: int | None = self._remembered.get(session)
         if number is None:
@@ -231,7 +231,7 @@ class SaverRecords:
         return None if found is None else _checkpoint(found)
 
     def _find(self, session: str, id: str) -> Workflow[CheckpointTuple | None]:
-        """Look for an id that was made, then for one of the user's own."""
+        """Look for a checkpoint id, then for a user's own id."""
         found = yield from self._tuples(session, None, 1, id=id)
         if not found or _id(found[0]) != id:
             found = yield from self._tuples(session, None, 1, filter={"id": id})
@@ -252,8 +252,8 @@ class SaverRecords:
         id: str | None = None,
         filter: dict[str, Any] | None = None,
     ) -> Workflow[list[CheckpointTuple]]:
-        """Return the newest checkpoints that are of a session, and not of a graph."""
-        # (LangGraph's own savers may list one namespace after the other)
+        """Return the newest checkpoints of a session, without checkpoints of graphs."""
+        # (LangGraph's own savers may list one namespace after another)
         size = limit if self.can_remove or workflow is not None else None
         config, found = _config(session, workflow, id), list[CheckpointTuple]()
         options: dict[str, Any] = {"filter": filter}
@@ -272,7 +272,7 @@ class SaverRecords:
     # -- removing --------------------------------------------------------------------
 
     def places(self, session: str, workflow: str | None = None) -> Workflow[list[Place]]:
-        """Return where all checkpoints are, newest first; savers of threadkeep read no state."""
+        """List the places of all checkpoints, newest first; threadkeep savers read no state."""
         if not self.can_remove:
             return [place(one) for one in (yield from self.newest(session, workflow, None))]
         try:
@@ -299,14 +299,14 @@ class SaverRecords:
         return sorted(found, reverse=True)
 
     def remove(self, session: str, ids: Sequence[str]) -> Workflow[int]:
-        """Remove checkpoints, in one commit, and return how many there were."""
+        """Remove checkpoints in one commit; return their number."""
         if not ids:
             return 0
         number: int = yield from self._call("delete_checkpoints", session, ids, None)
         return number
 
     def delete(self, session: str, id: str) -> Workflow[bool]:
-        """Remove a checkpoint of the session; False if there is none."""
+        """Remove a checkpoint of the session; False if the session has no such id."""
         self._require_removal()
         found = yield from self._find(session, id)
         if found is None:
@@ -316,7 +316,7 @@ class SaverRecords:
         return (yield from self.remove(session, ids)) > 0
 
     def cleanup(self, session: str, most: int, workflow: str | None) -> Workflow[int]:
-        """Keep the newest `most`, and return how many were removed."""
+        """Keep the newest `most` checkpoints; return the number removed."""
         self._require_removal()
         places = yield from self.places(session, workflow)
         return (yield from self.remove(session, [one.id for one in places[most:]]))
@@ -325,7 +325,7 @@ class SaverRecords:
         if not self.can_remove:
             raise InvalidArgumentError(
                 f"{type(self.saver).__name__} cannot remove single checkpoints.",
-                hint="Use a saver of threadkeep; delete_thread(session_id) removes a session.",
+                hint="Use a threadkeep saver. delete_thread(session_id) removes a whole session.",
             )
 
     # -- the saver -------------------------------------------------------------------
@@ -336,7 +336,7 @@ class SaverRecords:
         return (yield External(partial(method, *args), partial(variant, *args)))
 
     def _listed(self, name: str, *args: Any, **options: Any) -> Workflow[Any]:
-        """Return what a method yields, as a list."""
+        """Call a method, and collect its items."""
         method, variant = _both(self.saver, name)
 
         async def listed() -> list[Any]:
@@ -369,18 +369,16 @@ def _id(found: CheckpointTuple) -> str:
 
 
 def _workflow(found: CheckpointTuple) -> str | None:
-    """Return the workflow of a checkpoint; None for one of a graph."""
+    """Return the workflow of a checkpoint; None for a checkpoint of a graph."""
     metadata: Any = found.metadata
     ns: str = found.config["configurable"].get("checkpoint_ns") or ""
     return ns if ns and metadata.get("workflow_id") == ns else None
 
 
 def _head(found: Sequence[CheckpointTuple]) -> WorkflowHead:
-    return (
-        WorkflowHead(found[0].checkpoint["id"], _version(found[0]))
-        if found
-        else WorkflowHead(None, None)
-    )
+    if not found:
+        return WorkflowHead(None, None)
+    return WorkflowHead(found[0].checkpoint["id"], _version(found[0]))
 
 
 def _version(found: CheckpointTuple) -> Any:
@@ -388,7 +386,7 @@ def _version(found: CheckpointTuple) -> Any:
 
 
 def _values(state: Any) -> dict[str, Any]:
-    """Return a state as channels: a dict's keys, or the whole of it."""
+    """Divide a state into channels: the keys of a dict, or the whole state."""
     is_divided = (
         type(state) is dict
         and len(state) <= _MOST_CHANNELS
@@ -435,8 +433,8 @@ def closing(owned: Any) -> Workflow[None]:
 
 
 def refuse(owner: object, name: str) -> None:
-    """Refuse a blocking call of an async method."""
+    """Refuse to call an async method from a blocking method."""
     raise InvalidArgumentError(
         f"{type(owner).__name__}.{name} is async.",
-        hint="Use the async methods: acreate_checkpoint, aclose and so on.",
+        hint="Use the manager's async methods: acreate_checkpoint, aclose and so on.",
     )

@@ -1,4 +1,4 @@
-"""`CheckpointStore`: the protocol of stores of sessions; one in SQLite and one in memory."""
+"""`CheckpointStore`, the protocol of stores of sessions, and its stores in SQLite and memory."""
 
 from __future__ import annotations
 
@@ -35,50 +35,50 @@ from threadkeep.sessions.records import (
 
 @runtime_checkable
 class CheckpointStore(Protocol):
-    """A store that a `CheckpointManager` runs on. Checkpoints are dicts, see `Checkpoint.to_dict`.
+    """A store for a `CheckpointManager`. Checkpoints are dicts, see `Checkpoint.to_dict`.
 
-    A method that is `async def` can be used by the manager's async methods alone. A store may have
-    both: `save`, and `asave` for awaiting callers. Plain methods are called in a worker thread by
-    awaiting callers. A failure is an exception; what is not there is None or False.
+    Only the manager's async methods can use an `async def` method. A store may have both: `save`,
+    and `asave` for awaiting callers. Awaiting callers run plain methods in a worker thread. A
+    method raises an exception if it fails, and returns None or False for an unknown id.
     """
 
     def save(self, checkpoint: dict[str, Any]) -> Any:
-        """Save a checkpoint, in place of the one with its id. To return False is a failure."""
+        """Save a checkpoint; it replaces a checkpoint with its id. False means a failure."""
 
     def load(self, checkpoint_id: str) -> Any:
-        """Return a checkpoint; None if there is none. Ids are unique in the store."""
+        """Return a checkpoint; None if unknown. Ids are unique in the store."""
 
     def list_by_session(self, session_id: str) -> Any:
         """Return the checkpoints of a session, newest first."""
 
     def delete(self, checkpoint_id: str) -> Any:
-        """Remove a checkpoint; False if there is none."""
+        """Remove a checkpoint; False if unknown."""
 
     def get_latest(self, session_id: str) -> Any:
-        """Return the newest checkpoint of a session; None if there is none."""
+        """Return the newest checkpoint of a session; None without checkpoints."""
 
     def cleanup_old_checkpoints(self, session_id: str, max_count: int) -> Any:
-        """Keep the newest `max_count` of a session, and return how many were removed."""
+        """Keep the newest `max_count` checkpoints of a session; return the number removed."""
 
 
 class SaverCheckpointStore(Closing):
-    """A `CheckpointStore` over a saver of threadkeep, sync and async (`asave` and so on).
+    """A `CheckpointStore` over a threadkeep saver, sync and async (`asave` and so on).
 
-    `load` and `delete` look through all sessions, unless they are given the session. Failures are
-    errors of `threadkeep.errors`.
+    `load` and `delete` search all sessions, unless you name the session. Failures raise errors of
+    `threadkeep.errors`.
     """
 
     def __init__(self, saver: Saver) -> None:
         self.records = SaverRecords(saver)
 
     def _save(self, checkpoint: Mapping[str, Any]) -> Workflow[str]:
-        """Save a checkpoint, and return its id; it is made where there is none.
+        """Save a checkpoint, and return its id; a checkpoint without id gets one.
 
-        An id that is saved again keeps its `created_at`.
+        A checkpoint saved again under its id keeps its `created_at`.
 
         Raises:
             InvalidArgumentError: a key is missing, or its value is invalid.
-            UnserializableError: the state cannot be stored so that it comes back exactly.
+            UnserializableError: the state cannot be stored without loss.
         """
         found = Checkpoint.from_dict(checkpoint)
         its_id = None if checkpoint.get("id") is None else found.id
@@ -92,7 +92,7 @@ class SaverCheckpointStore(Closing):
     def _load(
         self, checkpoint_id: str, session_id: str | None = None
     ) -> Workflow[dict[str, Any] | None]:
-        """Return a checkpoint; None if there is none."""
+        """Return a checkpoint; None if unknown."""
         its_id = text("checkpoint_id", checkpoint_id)
         for session in (yield from self._sessions(session_id)):
             found = yield from self.records.find(session, its_id)
@@ -115,7 +115,7 @@ class SaverCheckpointStore(Closing):
     list_by_session, alist_by_session = sync_and_async(_list_by_session)
 
     def _delete(self, checkpoint_id: str, session_id: str | None = None) -> Workflow[bool]:
-        """Remove a checkpoint; False if there is none."""
+        """Remove a checkpoint; False if unknown."""
         its_id = text("checkpoint_id", checkpoint_id)
         for session in (yield from self._sessions(session_id)):
             if (yield from self.records.delete(session, its_id)):
@@ -125,14 +125,14 @@ class SaverCheckpointStore(Closing):
     delete, adelete = sync_and_async(_delete)
 
     def _get_latest(self, session_id: str) -> Workflow[dict[str, Any] | None]:
-        """Return the newest checkpoint of a session; None if there is none."""
+        """Return the newest checkpoint of a session; None without checkpoints."""
         found = yield from self.records.newest(session_of(session_id), None, 1)
         return found[0].to_dict() if found else None
 
     get_latest, aget_latest = sync_and_async(_get_latest)
 
     def _cleanup_old_checkpoints(self, session_id: str, max_count: int) -> Workflow[int]:
-        """Keep the newest `max_count` of a session, and return how many were removed."""
+        """Keep the newest `max_count` checkpoints of a session; return the number removed."""
         most = count("max_count", max_count)
         return (yield from self.records.cleanup(session_of(session_id), most, None))
 
@@ -173,7 +173,7 @@ class MemoryCheckpointStore(SaverCheckpointStore):
         super().__init__(MemorySaver(**options))
 
 
-# -- a store of the user's own -----------------------------------------------------------
+# -- a user's own store ------------------------------------------------------------------
 
 
 class StoreRecords:
@@ -193,7 +193,7 @@ class StoreRecords:
         if old is not None:
             if (old.session_id, old.workflow_id) != (draft.session, draft.workflow):
                 raise InvalidArgumentError(
-                    f"The id {draft.id!r} is one of another session or workflow.",
+                    f"Another session or workflow has the id {draft.id!r} already.",
                     hint="Use another id.",
                     thread=draft.session,
                 )
@@ -213,7 +213,7 @@ class StoreRecords:
         if (yield from self._call("save", checkpoint.to_dict())) is False:
             raise BackendError(
                 f"{type(self._store).__name__}.save returned False.",
-                hint="The checkpoint may not be saved. Let the method raise what went wrong.",
+                hint="The checkpoint may not be saved. Let save raise the reason as an exception.",
                 thread=draft.session,
                 checkpoint=checkpoint.id,
             )
@@ -266,7 +266,7 @@ class StoreRecords:
         return (yield from self.remove(session, [one.id for one in places[most:]]))
 
     def _call(self, name: str, *args: Any) -> Workflow[Any]:
-        """Call a method of the store; an awaiting caller its async variant, if it has one."""
+        """Call a method of the store; awaiting callers prefer its async variant."""
         method, variant = getattr(self._store, name), getattr(self._store, f"a{name}", None)
         if inspect.iscoroutinefunction(method):
             return (yield External(partial(refuse, self._store, name), partial(method, *args)))
@@ -279,6 +279,6 @@ class StoreRecords:
 
 
 def _read(found: Mapping[str, Any]) -> Checkpoint:
-    """Return the checkpoint of a store's dict, which may have keys of its own."""
+    """Make a checkpoint from a store's dict, without unknown keys."""
     names = [one.name for one in fields(Checkpoint)]
     return Checkpoint.from_dict({name: found[name] for name in names if name in found})

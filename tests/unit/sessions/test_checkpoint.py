@@ -175,7 +175,7 @@ def test_a_state_is_made_into_a_type():
 
 @pytest.mark.parametrize("type", [Data, Model, Typed, Made, list[int]])
 def test_a_state_that_does_not_fit_is_refused(type):
-    with pytest.raises(InvalidArgumentError, match="is no valid"):
+    with pytest.raises(InvalidArgumentError, match="is not a valid"):
         as_type({"other": 1}, type)
 
 
