@@ -89,7 +89,7 @@ Question = tuple[str, Callable[[Saver], int], Callable[[BaseCheckpointSaver[Any]
 
 
 def questions(count: int) -> Iterator[Question]:
-    """Each with what is asked of ours, and what a program does with another saver."""
+    """Each query: on our saver, and as a program on another saver."""
     yield (f"the newest {PAGE}", page(), lambda saver: len(distinct(saver, {}, PAGE)))
     yield (
         f"a user's threads, {PAGE} at most",

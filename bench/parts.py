@@ -56,7 +56,7 @@ def endless(setting: Setting, results: Results, step: Step) -> None:
 
 
 def forget(figures: turns.TurnFigures) -> None:
-    """Remove what is stored: LangGraph's comes to gigabytes."""
+    """Remove the stored data, as LangGraph's takes gigabytes."""
     for lane in figures.lanes:
         KINDS[lane.kind].remove(lane.file)
 

@@ -160,7 +160,7 @@ def copies(all_figures: Sequence[CopyFigures]) -> Table:
 
 
 def targets(lines: Sequence[Line]) -> Table:
-    """Every ratio; beside those that have a target, whether it is met."""
+    """Every ratio, and whether it meets its target, if any."""
     found = table("Ratios and targets", ("what", "measured", "target", "holds"))
     for line in lines:
         found.add_row(line.what, number(line.measured), *verdict(line))

@@ -107,7 +107,7 @@ def first_calls(question: str, salt: int) -> list[ToolCall]:
 
 
 def follow_up(last: ToolMessage, salt: int) -> ToolCall | None:
-    """Return a look at the first file found, or at the uses of a name; None if neither is there."""
+    """Return a call that reads the first file found, or searches for a name; else None."""
     text = str(last.content)
     if last.name == "search" and (hit := HIT.search(text)):
         start = max(1, int(hit[2]) - 10)

@@ -29,7 +29,7 @@ def build() -> StateGraph[MessagesState]:
 
 
 def main() -> None:
-    """Run some turns, and an operation that fails, and print what is exported."""
+    """Run some turns and a failing operation, and print the exported metrics."""
     logger = logging.getLogger("example")
     logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
     registry = CollectorRegistry()

@@ -33,7 +33,7 @@ def build() -> StateGraph[MessagesState]:
 
 
 async def main() -> None:
-    """Stream half of an answer, stop, look at what is left, and resume."""
+    """Stream half of an answer, stop, read the saved half, and resume."""
     with TemporaryDirectory() as folder:
         async with SqliteSaver(Path(folder) / "threads.db") as saver:
             graph = build().compile(checkpointer=saver)

@@ -1,4 +1,4 @@
-"""Runs a command with real database servers, and stops those that it started.
+"""Runs a command with real database servers, and stops them at the end.
 
     scripts/services [--quick] [--only postgres,redis] COMMAND ARG...
 
@@ -72,7 +72,7 @@ def read(arguments: list[str]) -> Asked | None:
 def provide(
     asked: Asked, folder: Path, user: int | None, stack: ExitStack, interrupt: Interrupt
 ) -> dict[str, str]:
-    """Start what is missing; the variables that the command gets."""
+    """Start missing servers; return the variables for the command."""
     given = {
         "TK_TEST_USER": "" if user is None else str(user),
         "TK_TEST_FOLDER": str(folder),

@@ -66,7 +66,7 @@ class Group:
         yield from self.beside_before(ours)
 
     def beside_before(self, ours: Sequence[Subject]) -> Iterator[Line]:
-        """Every figure of ours beside that of the other checkout."""
+        """Every figure of this checkout and of the other one."""
         pairs = [(a, b) for a in ours for b in ours if b.before and replace(b, before=None) == a]
         for now, before in pairs:
             for figure in self.columns:

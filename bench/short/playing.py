@@ -121,7 +121,7 @@ def _play(saver: BaseCheckpointSaver[Any], chosen: Sequence[Conversation], name:
 
 
 def cold(kind: str, file: str, threads: int, reads: int) -> dict[str, list[float]]:
-    """Milliseconds of the first `get_tuple` of a new saver, and of that of the next thread.
+    """Milliseconds of the first `get_tuple` of a new saver, and of the one for the next thread.
 
     A saver object for each; the first one, for which modules are loaded, does not count.
     """

@@ -49,7 +49,7 @@ class Long:
 
 
 def orders(stack: ExitStack) -> dict[str, Callable[..., Any]]:
-    """Savers by name; those that stay open are closed with the stack."""
+    """Savers by name; open ones are closed with the stack."""
     long = Long(stack)
     return {
         "together": playing.together,

@@ -1,4 +1,4 @@
-"""A folder to be in, and running a command in this process to look at what it says or does."""
+"""Fixtures: a working directory, and commands run in this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from threadkeep.__main__ import main
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_program():
-    """Build the program once in each process: that takes longer than most commands."""
+    """Build the program once per process, as that takes longer than most commands."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli, "build", cache(cli.build))
         yield
@@ -22,7 +22,7 @@ def _one_program():
 
 @pytest.fixture
 def url(tmp_path, monkeypatch):
-    """The store that commands use, in a folder to be in; nothing else is configured."""
+    """Configure only a store, in a working directory of the test's own."""
     monkeypatch.chdir(tmp_path)
     for name in ("TK_CONFIG", "TK_RETENTION", "TK_ADOPT_KEY"):
         monkeypatch.delenv(name, raising=False)
@@ -32,7 +32,7 @@ def url(tmp_path, monkeypatch):
 
 @pytest.fixture
 def told(capsys):
-    """Run a command that succeeds: its lines, or its document."""
+    """Run a command that succeeds; return its lines or its JSON document."""
 
     def run(*arguments):
         assert main([*arguments]) == 0, capsys.readouterr().err
@@ -45,7 +45,7 @@ def told(capsys):
 
 @pytest.fixture
 def refused(capsys):
-    """Run a command that does not: its exit code, and the class of its error."""
+    """Run a command that fails; return its exit code and the class of its error."""
 
     def run(*arguments):
         code = main([*arguments, "--json"])
@@ -58,9 +58,9 @@ def refused(capsys):
 
 @pytest.fixture
 def here(capsys, caplog, tmp_path, monkeypatch):
-    """Run a command in the test's folder: what `kit.cli.threadkeep` gives, without a process.
+    """Run a command in the test's folder, with the result of `kit.cli.threadkeep`, in this process.
 
-    What a library logs is looked for as well: a process would show it on stderr.
+    Warnings in the log fail the test, as a process would print them on stderr.
     """
     monkeypatch.chdir(tmp_path)
 

@@ -1,4 +1,4 @@
-"""The commands `archive` and `restore --thread`: into the cold store, and back."""
+"""The commands `archive` and `restore --thread`: move threads to the cold store and back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from threadkeep import SqliteSaver
 
 @pytest.fixture(autouse=True)
 def store(tmp_path, monkeypatch):
-    """`order` and `chat`, in a folder to be in."""
+    """The threads `order` and `chat`, in a working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TK_URL", "threads.db")
     monkeypatch.delenv("TK_CONFIG", raising=False)

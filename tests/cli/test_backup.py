@@ -1,4 +1,4 @@
-"""`threadkeep backup` and `restore`: what they say, refuse, leave and overwrite.
+"""`threadkeep backup` and `restore`: output, refusals, and files that they keep or overwrite.
 
 As processes where a terminal, another writer or the whole way is what matters.
 """
@@ -224,7 +224,7 @@ def test_a_link_goes_on_pointing_where_it_does(tmp_path, path, here):
 def test_what_cannot_be_done_is_said_in_one_line(
     tmp_path, path, arguments, told, here, monkeypatch
 ):
-    """And it changes nothing: no file is made, none is altered."""
+    """A refused command creates and changes no file."""
     (tmp_path / "text.txt").write_text("text\n" * 9)
     for name in ("backup.db", "backup.tkb"):
         assert main(["backup", str(path), str(tmp_path / name)]) == 0

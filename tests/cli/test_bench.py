@@ -1,4 +1,4 @@
-"""The benchmark as a process, on tiny sizes: that it measures, not what it measures."""
+"""The benchmark as a process, with tiny sizes: it runs and reports, whatever the figures."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_a_ratio_without_a_target_neither_holds_nor_fails():
 
 
 class Here:
-    """A worker in this process: starting one takes longer than all that it does here."""
+    """A worker in this process, as starting one takes longer than its work here."""
 
     def __init__(self, subject, under=()):
         self.stack = ExitStack()
@@ -261,7 +261,7 @@ class Here:
 
 
 def short(monkeypatch, data, out, *arguments):
-    """The groups and targets of a smallest run of the suite."""
+    """The groups and targets of the smallest run of the suite."""
     monkeypatch.setattr(short_parts, "Worker", Here)
     given = ("--suite", "short", "--smoke", "--data", data, "--out", out, *arguments)
     assert main([str(one) for one in given]) == 0

@@ -1,4 +1,4 @@
-"""What is beside a thread's checkpoints: layered memory, streams, sessions, items, caches."""
+"""Commands on layered memory, streams, sessions, items and caches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ URL = ("--url", "threads.db")
 
 @pytest.fixture
 def told(here):
-    """Run a command on the store: its lines, or with --json its document."""
+    """Run a command on the store; return its line, or its document with --json."""
     with SqliteSaver("threads.db") as saver:
         layered = LayeredCheckpointSaver(saver)
         layered.save("long", [HumanMessage(f"question {n}") for n in range(90)])

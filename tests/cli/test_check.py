@@ -1,4 +1,4 @@
-"""`python -m threadkeep check`: its exit codes, what it finds, and that it changes nothing."""
+"""`python -m threadkeep check`: exit codes and findings; it changes nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def contents(path):
 
 
 def checked(path, capsys):
-    """The exit code, the findings and what was said beside them; nothing was changed."""
+    """Return the exit code, the findings and the other output; check that no file changed."""
     before = contents(path)
     code = main(["check", str(path)])
     assert contents(path) == before
@@ -110,7 +110,7 @@ def test_a_file_that_is_in_use(path, capsys):
 
 
 def test_what_a_killed_process_left(path, tmp_path, capsys):
-    """The WAL is read, and left as it is."""
+    """`check` reads the WAL and leaves it unchanged."""
     copy = tmp_path / "copy" / path.name
     copy.parent.mkdir()
     with SqliteSaver(path) as saver:

@@ -1,4 +1,4 @@
-"""`threadkeep erase`: what goes and what remains, told before and after."""
+"""`threadkeep erase`: its report of erased and remaining data, before and after."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MARKER = "marker-94ab1c7730"
 
 @pytest.fixture(autouse=True)
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two threads of u1, of which one has a fork, and one of u2."""
+    """Two threads of u1, one with a fork, and a thread of u2."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TK_URL", STORE)
     monkeypatch.delenv("TK_CONFIG", raising=False)
@@ -40,7 +40,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def holds() -> list[str]:
-    """The files in which the marker stands."""
+    """The files that contain the marker."""
     return [file.name for file in Path().iterdir() if MARKER.encode() in file.read_bytes()]
 
 

@@ -1,4 +1,4 @@
-"""The commands `fork` and `merge`: what they say, and what stands in the way."""
+"""The commands `fork` and `merge`: output and refusals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from threadkeep.__main__ import main
 
 @pytest.fixture(autouse=True)
 def store(url):
-    """`order` with two checkpoints, in a folder to be in."""
+    """The thread `order` with two checkpoints, in a working directory."""
     with SqliteSaver(url) as saver:
         chain = Chain(saver, "order")
         chain.put(plan="free", seats=1)
@@ -32,7 +32,7 @@ def ids():
 
 
 def put(thread, **values):
-    """Go on with a thread by one checkpoint."""
+    """Add a checkpoint to a thread."""
     with SqliteSaver("threads.db") as saver:
         Chain(saver, thread, start=50).follow().put(**values)
 
@@ -74,7 +74,7 @@ def test_what_cannot_be_forked(refused, arguments, want):
 
 @pytest.fixture
 def fork(told):
-    """A fork in which two channels have changed, one of them also in `order`."""
+    """A fork with two changed channels, one of them also changed in `order`."""
     told("fork", "order", "--as", "branch")
     put("branch", plan="pro", note="discount")
     put("order", plan="trial", seats=3)

@@ -1,4 +1,4 @@
-"""`threadkeep gc` and `threadkeep prune`: what goes, told before and after."""
+"""`threadkeep gc` and `threadkeep prune`: their report of removals, before and after."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def store(url: str) -> None:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Run a command: its code, and its document, its lines, or what it complains of."""
+    """Run a command; return its exit code, and its document, lines or error."""
 
     def call(*arguments: str) -> tuple[int, Any]:
         code = main([*arguments])

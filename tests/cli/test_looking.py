@@ -1,4 +1,4 @@
-"""`threadkeep show`, `history`, `state`, `stats` and `delete`: what they tell of threads."""
+"""`threadkeep show`, `history`, `state`, `stats` and `delete`: their output about threads."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def store(url):
 
 @pytest.fixture
 def refused(capsys):
-    """Run a command that does not: its exit code, and its line."""
+    """Run a command that fails; return its exit code and its error line."""
 
     def run(*arguments):
         code = main([*arguments])
@@ -303,7 +303,7 @@ def test_deleting_is_told_before_and_done_once(store, told, refused):
 
 
 def answering(answer, *arguments) -> tuple[int, str, str]:
-    """Run a command at a terminal whose user answers so, once asked: code, stdout, the screen."""
+    """Run a command at a terminal and answer its question; return code, stdout and screen."""
     primary, secondary = pty.openpty()
     pipes = {"stdin": secondary, "stderr": secondary, "stdout": subprocess.PIPE}
     with subprocess.Popen(command(*arguments), text=True, **pipes) as process:

@@ -43,7 +43,7 @@ sys.exit(main(sys.argv[2:]))
 
 @pytest.fixture(autouse=True)
 def store(url, monkeypatch):
-    """threads.db with three threads, in a folder to be in; one was only created."""
+    """threads.db with three threads, one of them without checkpoints, in a working directory."""
     # (pytest's option is a path below its own folder)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(Path(p).resolve()) for p in sys.path if p))
     with SqliteSaver(url) as saver:
@@ -57,19 +57,19 @@ def store(url, monkeypatch):
 
 
 def held(name):
-    """What a store holds, and whether it is sound."""
+    """Return the contents of a store, which must be sound."""
     with SqliteSaver(name) as saver:
         assert saver.check().ok
         return everything(saver)
 
 
 def of(*threads):
-    """What of threads.db belongs to these threads."""
+    """Return the contents of threads.db for these threads."""
     return {place: one for place, one in held("threads.db").items() if place[0] in threads}
 
 
 def put(name, thread, start, **values):
-    """Go on with a thread of a store, or begin it."""
+    """Add a checkpoint to a thread of a store."""
     with SqliteSaver(name) as saver:
         Chain(saver, thread, start=start).follow().put(**values)
 
@@ -82,7 +82,7 @@ def interrupted(done, *arguments):
 
 
 def progress_of(*arguments):
-    """What a command shows on stderr, if that is a terminal."""
+    """Return the output of a command on stderr if that is a terminal."""
     primary, secondary = pty.openpty()
     try:
         assert threadkeep(*arguments, stderr=secondary)[0] == 0

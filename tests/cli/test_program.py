@@ -1,4 +1,4 @@
-"""What all commands of `threadkeep` have in common: help, JSON, errors, configuration, signals."""
+"""Features of all commands of `threadkeep`: help, JSON, errors, configuration, signals."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ SUCCEEDS = {
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch, tmp_path):
-    """No configuration but the test's own."""
+    """Remove any configuration but the test's own."""
     for name in ("TK_URL", "TK_CONFIG", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -98,7 +98,7 @@ def template(tmp_path_factory):
 
 @pytest.fixture
 def folder(template, tmp_path, monkeypatch):
-    """A copy of that folder, to be in."""
+    """A copy of that folder as the working directory."""
     place = tmp_path / "here"
     shutil.copytree(template, place)
     monkeypatch.chdir(place)
@@ -155,7 +155,7 @@ def test_the_help_of_the_program_names_the_commands():
 
 
 def on_a_terminal(*arguments, **environment):
-    """What the command shows where stdout is a terminal."""
+    """Return the output of the command if stdout is a terminal."""
     primary, secondary = pty.openpty()
     try:
         done = subprocess.run(
@@ -455,7 +455,7 @@ def test_a_reader_that_has_gone_is_no_failure(folder):
 
 
 def request(words, **environment):
-    """What bash asks for the last word with."""
+    """Return the environment in which bash completes the last word."""
     return {
         "_THREADKEEP_COMPLETE": "complete_bash",
         "COMP_WORDS": words,
@@ -466,7 +466,7 @@ def request(words, **environment):
 
 @pytest.fixture
 def completed(monkeypatch, capsys):
-    """What bash is offered for the last word, without a process."""
+    """Complete the last word for bash, in this process."""
 
     def complete(words, **environment):
         capsys.readouterr()

@@ -1,4 +1,4 @@
-"""The README as a newcomer uses it: its examples are pasted, its links followed."""
+"""The README as a newcomer uses it: its examples run, and its links exist."""
 
 from __future__ import annotations
 

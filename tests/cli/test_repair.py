@@ -1,4 +1,4 @@
-"""`threadkeep repair` as a process: what it says, its exit codes, and where what it takes goes."""
+"""`threadkeep repair` as a process: output, exit codes and the quarantine file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from threadkeep.threads.repair.quarantine import read_quarantine
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """A file with two threads, one of which is damaged, in the folder to be in."""
+    """A store with a sound and a damaged thread, in the working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TK_URL", raising=False)
     path = tmp_path / "threads.db"

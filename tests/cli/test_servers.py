@@ -1,4 +1,4 @@
-"""The commands that look into threads, on servers: as on a file, and nothing is made by looking."""
+"""Reading commands on servers: the same output as on a file, and no tables are created."""
 
 from __future__ import annotations
 

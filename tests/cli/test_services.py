@@ -1,4 +1,4 @@
-"""scripts/services as a process: what a command gets, and what is left when it has ended."""
+"""scripts/services as a process: the environment of its command, and cleanup at its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ sys.exit(7)
 
 
 def environment(**more):
-    """Ours without the servers that we were given; nothing is installed for these tests."""
+    """The environment without the URLs of servers; nothing is installed for these tests."""
     ours = {k: v for k, v in os.environ.items() if not k.startswith("TK_TEST_") and k != "CI"}
     looked_for = {"TK_TEST_PGBOUNCER_BIN": "", "TK_TEST_REDIS_NEW_BIN": ""}
     return ours | {"VENV": sys.prefix} | looked_for | more
@@ -45,7 +45,7 @@ def run(*arguments, **more):
 
 @contextmanager
 def telling(**more):
-    """A run that is under way, and what its command was given."""
+    """A running script, and the environment of its command."""
     with start(sys.executable, "-c", TELL, **more) as process:
         line = process.stdout.readline()
         assert line, process.stderr.read()
@@ -56,7 +56,7 @@ def telling(**more):
 
 
 def versions(given):
-    """What the servers answer."""
+    """The replies of the servers."""
     with (
         psycopg.connect(given["TK_TEST_POSTGRES"], connect_timeout=5) as db,
         redis.Redis.from_url(given["TK_TEST_REDIS"]) as client,

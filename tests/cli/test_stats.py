@@ -47,7 +47,7 @@ class Screen:
         self._seen = ""
 
     def until(self, pattern):
-        """Wait for a text, and forget all up to it."""
+        """Wait for a text, and discard the output up to it."""
         while not (found := re.search(pattern, self._seen)):
             ready, _, _ = select.select([self._primary], [], [], SECONDS)
             assert ready, self._seen

@@ -1,4 +1,4 @@
-"""The commands that are about threads as a whole, and about their history and versions."""
+"""Commands on whole threads, their history and versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG = random.Random(1).randbytes(4_000).hex()
 
 @pytest.fixture(autouse=True)
 def store(url):
-    """`small` and `large` threads with metadata, `waits` for an answer."""
+    """The threads `small` and `large` with metadata, and `waits` with an open interrupt."""
     with SqliteSaver(url) as saver:
         Chain(saver, "small").put(n=1)
         Chain(saver, "large").put(text=LONG)
@@ -93,7 +93,7 @@ def test_a_line_of_the_table_says_what_is_known(told):
 
 
 def ageless(line):
-    """A line without how long ago something was, as that goes on."""
+    """A line without its ages, which grow during the test."""
     return re.sub(r"\d+ s ago", "", line)
 
 
@@ -192,7 +192,7 @@ def test_a_copy_holds_the_same(told):
 
 @pytest.fixture
 def forked(store):
-    """Four checkpoints in a row, and two on the second of them: the ids of all."""
+    """Put four checkpoints in a row, and two more on the second; return all ids."""
     with SqliteSaver(store) as saver:
         main_line = Chain(saver, "forked")
         at = [main_line.put(n=n, messages=[HumanMessage("hi", id="h")] * n) for n in range(4)]

@@ -1,4 +1,4 @@
-"""The command `tier`: what is not in use, into the cold store."""
+"""The command `tier`: moves idle threads and old values into the cold store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from threadkeep import SqliteSaver
 
 @pytest.fixture(autouse=True)
 def store(tmp_path, monkeypatch):
-    """`order`, with old pages, and `chat`, in a folder to be in."""
+    """The threads `order` with old pages, and `chat`, in a working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TK_URL", "threads.db")
     monkeypatch.setenv("TK_COLD", (tmp_path / "cold").as_uri())

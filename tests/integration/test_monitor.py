@@ -42,7 +42,7 @@ def clock(monkeypatch):
 
 
 class Failing(InMemorySaver):
-    """A saver that fails, hangs or forgets as it is told."""
+    """A saver that fails, hangs or forgets on request."""
 
     mode = ""
 

@@ -1,4 +1,4 @@
-"""The command `threadkeep` as a process, for the tests that look at it from outside."""
+"""The command `threadkeep` as a process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ SECONDS = 60  # for a program that hangs
 
 
 def command(*arguments: Any) -> list[str]:
-    """The words that start it."""
+    """Return the command line of a process."""
     return [*python(), "-m", "threadkeep", *map(str, arguments)]
 
 
 def threadkeep(*arguments: Any, **options: Any) -> tuple[int, list[str], list[str]]:
-    """Run it: its exit code, and the lines that it said on stdout and stderr."""
+    """Run the command; return its exit code and its lines on stdout and stderr."""
     options = {"stderr": subprocess.PIPE, **options}
     done = subprocess.run(
         command(*arguments),

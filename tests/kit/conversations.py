@@ -65,7 +65,7 @@ class Speaker:
 
 
 class Chat:
-    """A graph whose model says what it is told to, and notes what it was shown."""
+    """A graph whose model replies with given messages, and records its input."""
 
     def __init__(self, saver: Any, state: Any = State, **options: Any) -> None:
         self.tape: deque[list[Any]] = deque()
@@ -106,7 +106,7 @@ def texts(messages: Iterable[BaseMessage]) -> list[tuple[str, str | None, Any]]:
 
 
 def originals(view: Iterable[BaseMessage]) -> list[BaseMessage]:
-    """Return the messages of a view without those that memory has put there."""
+    """Return the messages of a view without those of memory."""
     return [one for one in view if not is_marker(one)]
 
 

@@ -91,7 +91,7 @@ def put_operation(saver: Saver, *given: Any) -> Operation[Any]:
 
 
 class Dying(Backend):
-    """A backend that fails after so many commits, whoever asks."""
+    """A backend that fails after this many commits."""
 
     def __init__(self, inner: Any, commits: int) -> None:
         self.inner = inner
@@ -107,7 +107,7 @@ class Dying(Backend):
         self.inner.commit(change)
 
     def close(self) -> None:
-        """The one inside goes on."""
+        """Keep the inner backend open."""
 
 
 class Recording(MemoryBackend):

@@ -1,4 +1,4 @@
-"""Asks the server for a process, and is that process for whoever started this one.
+"""Asks the server for a process, and stands for that process to its parent.
 
 It imports next to nothing: it is started in place of a Python that imports everything.
 """

@@ -90,7 +90,7 @@ def serve(listener: socket.socket) -> tuple[list[str], str, dict[str, str]] | No
 
 
 def take(streams: list[int], pipes: list[int], links: list[socket.socket]) -> None:
-    """Take the streams of the client, and let go of what is the server's."""
+    """Take the streams of the client, and close those of the server."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number, stream in enumerate(streams):

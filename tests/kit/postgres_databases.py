@@ -65,7 +65,7 @@ def _set_up(url, options, ready, go, answers):
 
 
 def set_up_at_once(database, processes, **options):
-    """Call `setup()` in that many processes, all of which must succeed."""
+    """Call `setup()` in this many processes; all must succeed."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
         ["threadkeep._stores.postgres.backend", "threadkeep.savers.savers"]
@@ -88,7 +88,7 @@ def set_up_at_once(database, processes, **options):
 
 
 class Writer(threading.Thread):
-    """Puts one checkpoint after the other until it is told to end."""
+    """Puts one checkpoint after the other until it is stopped."""
 
     def __init__(self, database):
         super().__init__()

@@ -39,7 +39,7 @@ class Proxy:
         assert made == expected, f"{made} round trips, not {expected}"
 
     def lose_the_next_answer(self):
-        """The server does what it is told next, and the connection breaks before it says so."""
+        """The server runs the next command, but the connection breaks before its reply."""
         self._loses_the_next.set()
 
     @property

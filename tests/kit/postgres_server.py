@@ -89,7 +89,7 @@ class Server:
         self.control("-l", self.log, "-o", options, "start")
 
     def restart(self):
-        """As after a crash: nobody is told, and the log is replayed."""
+        """Stop as in a crash: without notice to clients, and with a replay of the log."""
         self.control("-m", "immediate", "restart")
 
     def stop(self):

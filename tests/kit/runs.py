@@ -1,4 +1,4 @@
-"""Runs that overlap: a run stops inside a node until the test lets it go on."""
+"""Overlapping runs: a run stops inside a node until the test resumes it."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _callback(found: _Command) -> Callable[..., int | None]:
             if "imports" in shared and "pickle" not in error.message:
                 error.hint = "Name the module of the class: --import MODULE."
             if "raw" in shared:
-                error.hint = f"{error.hint} To see only what is stored, use --raw."
+                error.hint = f"{error.hint} To see the stored fields, use --raw."
             raise
 
     call.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # typer reads it

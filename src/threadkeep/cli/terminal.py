@@ -244,7 +244,7 @@ class _Fitting:
             for name, cell in zip(self._columns, row, strict=True):
                 if cell.plain:
                     title = (name.removesuffix(">"), "bold")
-                    # (the terminal wraps what is too wide, without a line break)
+                    # (the terminal wraps wide lines, without a line break)
                     yield Text.assemble(title, "  ", cell, no_wrap=True, overflow="ignore")
 
 

@@ -209,7 +209,7 @@ class ForkContract(Contract):
         assert self.entry(FORK) is None
 
     def test_a_fork_needs_its_origins_entry_as_it_was_read(self) -> None:
-        """`ForkThread` raises `ConflictError` if `revision` is not that of the origin's entry."""
+        """`ForkThread` raises `ConflictError` if the origin's entry has another `revision`."""
         self.origin()
         entry = ThreadEntry(THREAD, "active", NOW, NOW)
         self.put(entry=entry)
@@ -220,7 +220,7 @@ class ForkContract(Contract):
         self.commit(change._replace(revision=self.known().revision))
         assert self.entry(FORK) is not None
 
-    def test_a_fork_takes_nobodys_place(self) -> None:
+    def test_a_fork_replaces_no_checkpoints(self) -> None:
         """`ForkThread` raises `ThreadExistsError` if the target has checkpoints."""
         self.origin()
         self.put(thread=FORK, checkpoints=(checkpoint(7),))

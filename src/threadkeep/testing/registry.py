@@ -177,10 +177,10 @@ class RegistryContract(Contract):
             self.put(fences=(EntryFence(0),), touch=EntryUpdate(moves=(INTERRUPTED[1],)))
         assert self.told() == ThreadEntry(THREAD, "active", NOW, NOW)
 
-    # -- labels and what is set ------------------------------------------------------
+    # -- labels and settings --------------------------------------------------------
 
     def test_labels_take_the_place_of_those_with_the_same_beginning(self) -> None:
-        """A metadata label replaces that of the same key; tags are only added."""
+        """A metadata label replaces the label of the same key; tags are only added."""
         self.touch(SAVED[1], labels=(USER, TAG))
         assert self.known().labels == tuple(sorted((USER, TAG)))
         before = self.revision()
@@ -204,7 +204,7 @@ class RegistryContract(Contract):
         assert self.revision() > before
 
     def test_records_take_the_place_of_their_kind_and_marks_of_nothing(self) -> None:
-        """A record label replaces that of its kind; mark labels are only added."""
+        """A record label replaces the record of its kind; mark labels are only added."""
         marks = (mark_label("", uid(1)), mark_label("ns", uid(1), "best"), mark_label("ns", uid(1)))
         old, other = record_label("kept", ["a", 1, None]), record_label("retention", {"v": 1})
         self.touch(SAVED[1], labels=(TAG, *marks, old, other))

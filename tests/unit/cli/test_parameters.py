@@ -1,4 +1,4 @@
-"""What people write on a command line for times, ages, sizes and metadata."""
+"""Parsers of times, ages, sizes and metadata on the command line."""
 
 from __future__ import annotations
 

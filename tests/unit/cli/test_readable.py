@@ -1,4 +1,4 @@
-"""What a saver gives, as people read it: values, messages, and checkpoints as a tree."""
+"""Readable forms of values, messages and trees of checkpoints."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def laid(*trees, meant=None):
 
 
 def drawn(branches):
-    """The trees as nested lists of ids, without what is said of their beginnings."""
+    """The trees as nested lists of ids, without the lines before their roots."""
     return [
         [
             id if not node.children else (id, drawn(node.children))

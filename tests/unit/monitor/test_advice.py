@@ -1,4 +1,4 @@
-"""Advice from statistics: what is proposed, and that each command and line of code is valid."""
+"""Advice from statistics: the proposals, whose commands and lines of code are valid."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_each_finding_comes_with_what_does_it(case: str, store: str) -> None:
 
 
 def runs(one: Advice) -> None:
-    """Run the command, without effect, and the line of code."""
+    """Run the command as a dry run, and the line of code."""
     assert one.command or one.code
     if one.command.startswith("threadkeep"):
         _, name, *arguments = shlex.split(one.command)
@@ -139,7 +139,7 @@ def test_freed_bytes_are_those_of_a_dry_run() -> None:
 def test_what_retention_frees_of_some_threads_stands_for_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The largest threads stand for themselves alone."""
+    """The largest threads are not extrapolated."""
     monkeypatch.setattr(statistics, "MOST", 1)
     monkeypatch.setattr(statistics, "_SAMPLE", 4)
     chance = random.Random(1)

@@ -1,4 +1,4 @@
-"""Windows, growth, hysteresis and alerts of a monitor, at times that the tests say."""
+"""Windows, growth, hysteresis and alerts of a monitor, on a clock of the tests."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_invalid_thresholds_are_refused(limits):
 
 
 async def asynchronous(*_):
-    """A function that nobody would await."""
+    """An async function, which a channel would not await."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules name metrics and labels that there are."""
+"""The dashboard and the alert rules name only existing metrics and labels."""
 
 from __future__ import annotations
 

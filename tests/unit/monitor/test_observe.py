@@ -1,4 +1,4 @@
-"""Observed savers: what is exported of each operation, and that nothing else is."""
+"""Observed savers: each operation exports its measurement and nothing else."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SECRET = "nobody may read this"
 
 
 class Recorder:
-    """A sink that keeps what it is told."""
+    """A sink that keeps its measurements."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str | None]] = []

@@ -1,4 +1,4 @@
-"""Observed stores and caches: what is exported of each operation, and that all else is theirs."""
+"""Observed stores and caches: exports of each operation; everything else passes through."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def embed(texts: list[str]) -> list[list[float]]:
 
 
 class Recorder:
-    """A sink that keeps what it is told."""
+    """A sink that keeps its measurements."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
