@@ -507,7 +507,7 @@ def test_fields_have_the_name_that_langgraphs_sqlite_store_gives_them():
         assert [item.score for item in store.search(NS, query="hi")] == [1.0, None]
         assert store.index_config == {**config, "text_fields": fields}
     assert InMemoryStoreOfOurs().index_config is None
-    with pytest.raises(InvalidArgumentError, match="Use fields alone"):
+    with pytest.raises(InvalidArgumentError, match="Use only fields"):
         InMemoryStoreOfOurs(index={**config, "fields": ["a"], "text_fields": ["b"]})
 
 
@@ -529,7 +529,7 @@ def test_texts_are_embedded_once_and_together(opened):
 
 def test_dimensions_are_checked(opened):
     store = opened(index=INDEX | {"embed": lambda texts: [[1.0, 2.0]] * len(texts)})
-    with pytest.raises(InvalidArgumentError, match=f"dims: {DIMS}.*\n.*have 2"):
+    with pytest.raises(InvalidArgumentError, match=f"dims: {DIMS}.*\n.*Use 2"):
         store.put(NS, "a", {"text": "x"})
     assert store.search(NS) == []
 
@@ -589,15 +589,15 @@ def test_items_are_exported_and_imported_as_they_were(opened, tmp_path):
     lines = file.read_bytes().splitlines(keepends=True)
     for damaged, match in (
         ([*lines[:2], lines[2][:-20]], "Line 3"),
-        (lines[:2], ": 1, and the end is missing"),
-        ([lines[0], lines[2], b"\n", lines[3]], ": 1, in place of 2"),
+        (lines[:2], "is cut off after 1 items"),
+        ([lines[0], lines[2], b"\n", lines[3]], "has 1 items instead of 2"),
         ([lines[0], lines[1].replace(b'["users","1"]', b'"users"'), *lines[2:]], "Line 2"),
     ):
         file.write_bytes(b"".join(damaged))
         with pytest.raises(InvalidArgumentError, match=match):
             store.import_items(file)
     file.write_text("{}\n")
-    with pytest.raises(InvalidArgumentError, match="no file of exported items"):
+    with pytest.raises(InvalidArgumentError, match="not a file of exported items"):
         store.import_items(file)
 
 

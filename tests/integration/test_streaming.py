@@ -538,7 +538,7 @@ def test_streams_by_the_id_of_their_thread(wrapped: Any) -> None:
     assert [one.status for one in wrapped.partial("thread")] == ["completed", "discarded"]
     assert not any(one.text for one in wrapped.partial("thread"))
     assert len(list(wrapped.list(ROWS))) == 2
-    with pytest.raises(StateError, match="not streaming"):
+    with pytest.raises(StateError, match="no running stream"):
         wrapped.stop_streaming("thread")
     # listings are as without streams
     assert [one.checkpoint["id"] for one in wrapped.list(at("thread"))] == listed
@@ -604,12 +604,12 @@ async def test_a_stream_that_cannot_be_stopped_disturbs_no_other() -> None:
 def test_a_stream_that_was_stopped_by_itself_is_forgotten() -> None:
     with StreamingCheckpointSaver(MemorySaver()) as wrapped:
         wrapped.start_streaming("thread").stop()
-        with pytest.raises(StateError, match="not streaming"):
+        with pytest.raises(StateError, match="no running stream"):
             wrapped.update("thread", "a")
         stream = wrapped.start_streaming("thread")
         assert list(wrapped._streams) == [stream.id]
 
 
 def test_what_is_no_saver() -> None:
-    with pytest.raises(InvalidArgumentError, match="no LangGraph saver"):
+    with pytest.raises(InvalidArgumentError, match="not a LangGraph saver"):
         StreamingCheckpointSaver("threads.db")

@@ -329,7 +329,7 @@ async def test_a_store_that_fails_does_not_stop_the_run(sync: bool, caplog: Any)
         with pytest.raises(BackendError, match="full"):
             await run()
         assert nodes == ["talk", "sub"]
-        assert caplog.text.count("recorded no more") == 1
+        assert caplog.text.count("Recording of a run's output ended") == 1
 
 
 def test_limits_are_those_of_the_saver() -> None:

@@ -1,4 +1,4 @@
-"""Cache of the results of nodes, in place of LangGraph's."""
+"""Caches of node results, in place of LangGraph's."""
 
 from threadkeep.cache.cache import NodeCache
 from threadkeep.cache.open import (

@@ -1,4 +1,4 @@
-"""Cache of the results of nodes, in place of LangGraph's."""
+"""NodeCache: the results of LangGraph nodes, on any backend of threadkeep."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ from threadkeep.errors import (
 )
 
 _COMPRESSION = Compression(over=16 * 1024)  # (most values are small, and speed counts)
-_NOTE_EVERY = 60_000_000  # microseconds between two writes of uses
-_SHARE = 64  # a trim is due after the first `set`, then after a 64th of either limit
-_MUST_KNOW = (InvalidArgumentError, ClosedError, NotSetUpError)  # the program is wrong
+_NOTE_EVERY = 60_000_000  # microseconds between writes of uses
+_SHARE = 64  # a trim is due after the first `set`, then after 1/64 of either limit
+_RAISED = (InvalidArgumentError, ClosedError, NotSetUpError)  # mistakes of the program
 
 _log = logging.getLogger("threadkeep")
 
@@ -71,7 +71,7 @@ class CacheOptions(TypedDict, total=False):
         SerializerProtocol | None,
         Option(
             None,
-            "A LangGraph serializer for the values, which may encrypt them, in place of the codec.",
+            "A LangGraph serializer for the values, which may encrypt them, instead of the codec.",
             lambda value: value is None or bool(SerdeCodec(value)),
             "Use a serializer of LangGraph.",
             None,
@@ -81,9 +81,9 @@ class CacheOptions(TypedDict, total=False):
         timedelta | float | None,
         Option(
             None,
-            "Seconds, or a timedelta. If many miss one key at the same time, in any process, one"
-            " computes its value, and the others wait for it this long at most. None: all compute"
-            " it.",
+            "Seconds, or a timedelta. If several runs, in any process, miss a key at the same time,"
+            " one computes its value, and the others wait at most this long. None: all of them"
+            " compute it.",
             lambda value: value is None or bool(duration("lease", value)),
             "Use seconds, more than 0, or a timedelta.",
             None,
@@ -93,7 +93,7 @@ class CacheOptions(TypedDict, total=False):
         int,
         Option(
             256 * 2**20,
-            "Bytes of values, beyond about which the least recently used are evicted.",
+            "Approximate limit of the bytes of values; the least recently used are evicted.",
             _is_limit,
             "Use a number of 1 or more.",
             None,
@@ -103,7 +103,7 @@ class CacheOptions(TypedDict, total=False):
         int,
         Option(
             100_000,
-            "Entries, beyond about which the least recently used are evicted.",
+            "Approximate limit of the number of entries; the least recently used are evicted.",
             _is_limit,
             "Use a number of 1 or more.",
             None,
@@ -112,20 +112,19 @@ class CacheOptions(TypedDict, total=False):
 
 
 class NodeCache(BaseCache[Any], Closing):
-    """Results of nodes, in place of LangGraph's caches; sync and async on one object.
+    """Cache of node results, in place of LangGraph's caches; sync and async on one object.
 
-    A failure of the store, and a value that cannot be stored or read, is logged and counts as a
-    miss.
+    Failures of the store, and values that cannot be stored or read, are logged and count as misses.
 
     Args:
-        backend: the backend of a saver, over whose connections the cache works: close the cache
-            before the saver. Over the backend of a `MemorySaver` it is on its own.
+        backend: the backend of a saver, whose connections the cache shares: close the cache before
+            the saver. With the backend of a `MemorySaver`, the cache has its own memory.
         owned: close the backend with the cache.
         **options: see `help(NodeCache.__init__)`.
 
     Raises:
-        InvalidArgumentError: an option is invalid, or the backend is not of threadkeep.
-        OpenError: the store cannot be opened; or it has no cache yet, and is read only.
+        InvalidArgumentError: an option is invalid, or this is not a threadkeep backend.
+        OpenError: the store cannot be opened, or it is read-only and has no cache yet.
     """
 
     @listed(CacheOptions)
@@ -154,12 +153,12 @@ class NodeCache(BaseCache[Any], Closing):
         self._owned = LayeredBackend(backend) if owned else None
         self._store = LayeredBackend(entries)
         self._leases = None if lifetime is None else Leases(lifetime)
-        self._used: set[bytes] = set()  # ids, since uses were last noted
+        self._used: set[bytes] = set()  # ids, since the last write of uses
         self._noted_at = 0
         self._max_entries, self._max_bytes = max_entries, max_bytes
         self._entries_a_trim = max(1, min(PAGE, max_entries // _SHARE))
         self._bytes_a_trim = max(1, max_bytes // _SHARE)
-        self._untrimmed = 1.0  # 1 and more: a trim is due
+        self._untrimmed = 1.0  # from 1 on, a trim is due
         self._hits = self._misses = self._evictions = 0
 
     @property
@@ -180,9 +179,9 @@ class NodeCache(BaseCache[Any], Closing):
 
     @property
     def serde(self) -> SerializerProtocol:
-        """The serializer. One that is assigned stores all values from then on.
+        """The serializer. After you assign another one, earlier entries are misses.
 
-        Entries of before are misses. See `Saver.serde`.
+        See `Saver.serde`.
         """
         return self._serde
 
@@ -195,11 +194,11 @@ class NodeCache(BaseCache[Any], Closing):
     # -- reading -------------------------------------------------------------------------
 
     def get(self, keys: Sequence[FullKey]) -> dict[FullKey, Any]:
-        """Return the values that are there, by key.
+        """Return the cached values by key.
 
-        With `lease`, keys without a value are leased to the caller, who is expected to `set` them;
-        if another run has leased one of them, this waits for its value until that lease ends. Where
-        that run fails, the next one is waited for, for three leases in all.
+        With `lease`, missing keys are leased to the caller, who should then `set` them. If another
+        run has leased one of them, this waits for its value until that lease ends. If that run
+        fails, this waits for the next one, for three leases in all.
         """
         return self._store.run(self._get(keys))
 
@@ -240,11 +239,11 @@ class NodeCache(BaseCache[Any], Closing):
                 _note(error, "read a value of")
                 unreadable.append(id_)
         try:
-            if not self._store.backend.instant:  # (else a read notes uses)
+            if not self._store.backend.instant:  # (memory notes uses when read)
                 self._used.update(values)
                 if len(self._used) >= PAGE or now - self._noted_at >= _NOTE_EVERY:
                     yield from self._write_uses(now)
-            if unreadable:  # (a lease takes their place)
+            if unreadable:  # (a lease may replace them)
                 yield Commit(RemoveEntries(tuple(unreadable)))
         except ThreadkeepError as error:
             _note(error, "write to")
@@ -260,7 +259,7 @@ class NodeCache(BaseCache[Any], Closing):
     def set(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> None:
         """Store values, each with its time to live in seconds, or None.
 
-        A value that cannot be stored is logged, and removed if it was there.
+        A value that cannot be stored is logged, and the key's earlier value is removed.
         """
         self._store.run(self._set(pairs))
 
@@ -314,7 +313,7 @@ class NodeCache(BaseCache[Any], Closing):
             yield Commit(RemoveEntries(tuple(ids)))
 
     def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:
-        """Remove the values of these very namespaces, or (None) all, and end leases."""
+        """Remove the values of exactly these namespaces, or all (None), and end leases."""
         self._store.run(self._clear(namespaces))
 
     async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
@@ -331,22 +330,22 @@ class NodeCache(BaseCache[Any], Closing):
     # -- values --------------------------------------------------------------------------
 
     def _encoded(self, id_: bytes, value: Any) -> bytes | None:
-        """Return a value as bytes; None for one that cannot be stored.
+        """Return a value as bytes, or None if it cannot be stored.
 
-        What LangGraph caches are the writes of a task, a deque of pairs. They are stored as one
-        flat list, which is a third faster than a tuple for each. The list begins with a mark of
-        the entry (the end of its id), so that a value in another entry's row is noticed.
+        LangGraph caches the writes of a task, a deque of pairs. They are stored as one flat list,
+        which is a third faster than a tuple for each. The list begins with a mark (the end of the
+        entry's id), which detects a value in another entry's row.
         """
         try:
             mark = int.from_bytes(id_[-4:])
             data = self._codec.encode([mark, *(_flat(value) or (False, value))])
-            if not self._store.backend.instant:  # (what stays in the process needs no checksum)
+            if not self._store.backend.instant:  # (memory needs no checksum)
                 data = pack([data], _COMPRESSION)
         except CodecError as error:
             _note(error, "store a value in")
             return None
         if len(data) > self._max_bytes:
-            _log.warning("A value of %d bytes is over the cache's max_bytes.", len(data))
+            _log.warning("A value of %d bytes exceeds the cache's max_bytes.", len(data))
             return None
         return data
 
@@ -356,19 +355,19 @@ class NodeCache(BaseCache[Any], Closing):
             if type(stored[0]) is int:  # (values of older releases begin with a bool)
                 mark, *stored = stored
                 if mark != int.from_bytes(id_[-4:]):
-                    raise CorruptionError("The cache holds another entry's value here.")
+                    raise CorruptionError("The entry has the value of another entry.")
             if not stored[0]:
                 return stored[1]
             return deque(zip(stored[1::2], stored[2::2], strict=True))
-        except (TypeError, LookupError, ValueError) as error:  # (a store may hold any type)
+        except (TypeError, LookupError, ValueError) as error:  # (a store may return any type)
             if isinstance(error, ThreadkeepError):
                 raise
-            raise CorruptionError("What the cache holds is no value of its own.") from error
+            raise CorruptionError("The entry is not a value that a cache stored.") from error
 
     # -- life ----------------------------------------------------------------------------
 
     def _setup(self) -> Workflow[None]:
-        """Make or migrate the tables of a PostgreSQL schema; elsewhere there is nothing to do."""
+        """Create or migrate the tables of a PostgreSQL schema; a no-op for other stores."""
         yield self._store.external("migrate")
 
     setup, asetup = sync_and_async(_setup)
@@ -377,7 +376,7 @@ class NodeCache(BaseCache[Any], Closing):
         return self._store.opening()
 
     def _close(self) -> Workflow[None]:
-        """Close the cache, and the store that was opened for it. Idempotent."""
+        """Close the cache, and its backend if the cache owns it. Idempotent."""
         yield from on(self._store, self._write_last_uses())
         yield from sync_or_async(self._store.close, self._store.aclose)
         if self._owned is not None:
@@ -391,7 +390,7 @@ class NodeCache(BaseCache[Any], Closing):
 
 
 def _flat(value: Any) -> list[Any] | None:
-    """Return True and the parts of the pairs of a deque; None for any other value."""
+    """Return True and the parts of the pairs of a deque, or None for another value."""
     if type(value) is not deque or value.maxlen is not None:
         return None
     flat: list[Any] = [True]
@@ -403,19 +402,18 @@ def _flat(value: Any) -> list[Any] | None:
 
 
 def _now() -> int:
-    """Return the time in microseconds since 1970."""
     return time.time_ns() // 1000
 
 
 def _note(error: ThreadkeepError, doing: str) -> None:
-    """Log an error; raise it if the program must be changed."""
-    if isinstance(error, _MUST_KNOW):
+    """Log an error, or raise it if it is a mistake of the program."""
+    if isinstance(error, _RAISED):
         raise error
     _log.warning("Could not %s the cache: %s", doing, error)
 
 
 def _expiry(now: int, ttl: Any) -> int | None:
-    """Return when a value with this time to live, in seconds, expires."""
+    """Return the time at which a value expires after `ttl` seconds; None for never."""
     if type(ttl) not in (int, float) or ttl != ttl:  # noqa: PLR0124 - nan
         raise invalid("ttl", ttl, "Use seconds, or None.")
     return now + round(ttl * 1e6) if ttl < LONGEST / 1e6 else None
@@ -429,7 +427,7 @@ def _space(namespace: Namespace) -> tuple[bytes, bytes]:
     """Return a namespace as bytes, and its digest."""
     try:
         path = orjson.dumps(namespace)
-    except TypeError:  # (also for a lone surrogate)
+    except TypeError:  # (also raised for a lone surrogate)
         path = b""
     texts = isinstance(namespace, tuple) and all(isinstance(label, str) for label in namespace)
     if not path or not texts:

@@ -1,4 +1,4 @@
-"""Leases: of all who miss a key, in any process, one computes its value."""
+"""Leases: of all runs that miss a key, in any process, one computes its value."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from threadkeep._stores.caches import Claim, Commit, RemoveEntries
 from threadkeep._stores.process_forks import ResetInChild
 
 _MOST = 1000
-_COLLECTIONS = 3  # for one lease: an event loop closes generators between them
-_WAITS = 3  # times of a lease that a run waits for others
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds between two looks at another's lease
+_COLLECTIONS = 3  # garbage collections for one lease; between them, event loops close generators
+_WAITS = 3  # lifetimes of a lease that a run waits for others
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds between two reads while waiting
 _RANDOM = SystemRandom()
 
 Asker: TypeAlias = "asyncio.Task[Any] | threading.Thread"
@@ -32,9 +32,9 @@ Found: TypeAlias = tuple[dict[bytes, Any], dict[bytes, bytes]]
 
 
 class Lease:
-    """A lease for the run that asked with this very `key` object.
+    """A lease for the run that called `get` with this `key` object.
 
-    LangGraph asks and answers with one `str` object for a task, so that it names the task.
+    LangGraph calls `get` and `set` with the same `str` object, so the object identifies the task.
     """
 
     __slots__ = ("asker", "collections", "key", "owner")
@@ -45,10 +45,10 @@ class Lease:
 
     @property
     def has_ended(self) -> bool:
-        """True if the run holds its key no more: it ended before it had a value.
+        """True if the run no longer holds its key: it ended without a value.
 
-        LangGraph's runs are reference cycles: once the task or thread that asked has ended, they
-        are collected, as until the next garbage collection others would wait in vain.
+        LangGraph's runs are reference cycles. After the task or thread that asked has ended, this
+        collects garbage, so that others do not wait in vain.
         """
         if self.collections < _COLLECTIONS and _has_ended(self.asker()):
             self.collections += 1
@@ -67,14 +67,14 @@ def _references(lease: Lease) -> int:
 
 
 _UNHELD = _references(Lease(own_copy("key"), b"", threading.current_thread()))
-"""References to a key that only its lease holds."""
+"""Number of references to a key that only its lease holds."""
 
 
 class Leases(ResetInChild):
-    """Leases of this process, by id; the oldest are forgotten first, and are then another's.
+    """Leases of this process, by id. The oldest are dropped first, and then count as another's.
 
-    Only operations that are atomic in CPython touch the table: no lock. Nothing of ours but the
-    lease may hold its key.
+    The table needs no lock: all operations on it are atomic in CPython. Only the lease may hold its
+    key.
 
     Args:
         lifetime: microseconds.
@@ -94,15 +94,15 @@ class Leases(ResetInChild):
         values: dict[bytes, Any],
         leased: dict[bytes, bytes],
     ) -> Requests[None]:
-        """Lease all missing keys, or none while another run has one of them, and wait for it.
+        """Lease all missing keys. While another run has leased one of them, lease none, and wait.
 
-        So nobody waits who has leases by the same call.
+        So no run waits while it holds leases from the same call.
 
         Args:
-            read: reads ids.
-            asked: the ids, and the keys that the caller has given.
-            values: what `read` has found of them; values that come are added.
-            leased: likewise.
+            read: function that reads ids.
+            asked: the keys that the caller asked for, by id.
+            values: the values that `read` returned; later values are added.
+            leased: the leases that `read` returned.
         """
         end = time.monotonic() + _WAITS * self._lifetime / 1e6
         pause = _FIRST_PAUSE
@@ -126,14 +126,14 @@ class Leases(ResetInChild):
         ids: Sequence[bytes],
         leased: dict[bytes, bytes],
     ) -> Requests[list[bytes]]:
-        """Return the ids that other runs compute; end leases of runs of this process that ended."""
+        """Return the ids that other runs compute; end the leases of ended runs of this process."""
         others = []
         for id_ in [id_ for id_ in ids if id_ in leased]:
             lease = self._leases.get(id_)
-            if lease is None or lease.owner != leased[id_]:  # another process's
+            if lease is None or lease.owner != leased[id_]:  # (of another process)
                 others.append(id_)
             elif lease.key is asked[id_][1] or lease.asker() is _asker():
-                continue  # the same run asks again
+                continue  # (the same run asks again)
             elif lease.has_ended:
                 yield Commit(RemoveEntries((id_,), leased.pop(id_)))
             else:
@@ -147,7 +147,7 @@ class Leases(ResetInChild):
         *,
         partly: bool,
     ) -> Requests[bool]:
-        """Lease these ids; return False if another run was faster, and nothing is leased."""
+        """Lease these ids; return False, with nothing leased, if another run was faster."""
         if not free:
             return True
         owner, now = _RANDOM.randbytes(8), time.time_ns() // 1000
@@ -164,9 +164,9 @@ class Leases(ResetInChild):
 
 
 def _asker() -> Asker:
-    """Return the asyncio task, else the thread, that runs.
+    """Return the current asyncio task, or else the thread.
 
-    It does one thing at a time: whoever asks again computes nothing any more.
+    If it asks again, it no longer computes the earlier value.
     """
     try:
         task = asyncio.current_task()

@@ -1,7 +1,7 @@
 """Long-term memory: stores of items, with search by filter, meaning and words."""
 
+from threadkeep.store.embedding import LocalEmbeddings
 from threadkeep.store.items import FoundItem, ItemVersion, StoredItem
-from threadkeep.store.local_model import LocalEmbeddings
 from threadkeep.store.open import (
     AsyncPostgresStore,
     AsyncRedisStore,

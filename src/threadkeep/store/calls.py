@@ -1,4 +1,4 @@
-"""Operations of one event loop that are called at the same time, run together."""
+"""Single operations that tasks of one event loop call at the same time, run as one batch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from threadkeep.errors import BackendError
 
 
 class Calls:
-    """Batches of the operations that tasks submit in one turn of their event loop.
+    """Batches of the operations that tasks submit in one iteration of their event loop.
 
-    Reads and searches without a query wait for no embedding model; puts wait for each other's.
-    Where a batch fails, each of its operations is run alone, unless it is the database that fails.
+    Reads, searches with a query, other searches and puts are separate batches, so that only
+    operations with texts wait for the embedding model. If a batch fails, each of its operations
+    runs alone, unless the database failed.
 
     Args:
-        run: carries out a batch.
+        run: runs a batch.
     """
 
     def __init__(self, run: Callable[[list[Op]], Awaitable[list[Any]]]) -> None:
@@ -27,7 +28,7 @@ class Calls:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def submit(self, op: Op) -> asyncio.Future[Any]:
-        """Submit an operation; the future gets its result."""
+        """Submit an operation; return the future of its result."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._start)
@@ -49,7 +50,7 @@ class Calls:
         group = [(op, future) for op, future in group if not future.done()]
         try:
             results = await self._run([op for op, _ in group])
-        except Exception as error:  # noqa: BLE001 - every caller must hear of its operation
+        except Exception as error:  # noqa: BLE001 - every caller gets the error of its operation
             if len(group) == 1:
                 _settle(group[0][1], error=error)
             elif isinstance(error, BackendError):

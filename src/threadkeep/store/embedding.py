@@ -1,4 +1,4 @@
-"""Embeddings of texts: in batches, cached by content, retried."""
+"""Embeddings of texts: batches, a cache, retries, and a model that needs no network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import partial
 from hashlib import blake2b
+from importlib import import_module
 from math import isfinite
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from langgraph.store.base import Embeddings, ensure_embeddings, get_text_at_path, tokenize_path
@@ -32,7 +34,7 @@ Search: TypeAlias = Literal["semantic", "hybrid", "text"]
 _BATCH = 256  # texts in one call of the model
 _TRIES = 3
 _AT_ONCE = 16  # calls of the model
-_PROBE = "text"  # which no model refuses
+_PROBE = "text"  # (no model refuses it)
 _CACHED_BYTES = 64 << 20
 _QUERY, _DOCUMENT = b"q", b"d"  # (some models embed them in different ways)
 _log = logging.getLogger("threadkeep")
@@ -43,7 +45,7 @@ _KEYS = (
 
 
 class Text(NamedTuple):
-    """A text of a value, and its path."""
+    """A text within a value, and its path."""
 
     path: str
     text: str
@@ -54,9 +56,9 @@ class Index:
 
     Args:
         config: LangGraph's `IndexConfig`: `embed` (a LangChain `Embeddings`, a function, or
-            "provider:model"), `dims`, `fields` (paths; ["$"], the whole value, if left out), which
-            LangGraph's `SqliteStore` calls `text_fields`. Beyond it: `search`, "semantic"
-            (default), "hybrid" (meaning and words) or "text" (words alone, without a model);
+            "provider:model"), `dims`, `fields` (paths; by default ["$"], the whole value), which
+            LangGraph's `SqliteStore` calls `text_fields`. In addition: `search`, "semantic"
+            (default), "hybrid" (meaning and words) or "text" (only words, without a model);
             `distance_type`, "cosine" (default), "l2" or "inner_product".
 
     Raises:
@@ -80,8 +82,8 @@ class Index:
             raise invalid("distance_type", metric, 'Use "cosine", "l2" or "inner_product".')
         fields, text_fields = config.get("fields"), config.get("text_fields")
         if fields and text_fields:
-            raise invalid("text_fields", text_fields, "Use fields alone: both name the same.")
-        if isinstance(text_fields, str):  # (as LangGraph has it)
+            raise invalid("text_fields", text_fields, "Use only fields, its other name.")
+        if isinstance(text_fields, str):  # (as LangGraph allows)
             text_fields = [text_fields]
         self.fields = _fields(fields or text_fields or ["$"])
         self.embedder: Embedder | None = None
@@ -92,7 +94,7 @@ class Index:
         self.options = SearchOptions(dims, metric, self.search != "semantic")
 
     def texts(self, value: Mapping[str, Any], fields: Iterable[str] | None) -> list[Text]:
-        """Return the texts of a value at these fields; None for those of the index."""
+        """Return the texts of a value at these fields, or at the fields of the index (None)."""
         value = _plain(value)
         found = []
         for path, parsed in self.fields if fields is None else _fields(fields):
@@ -110,7 +112,7 @@ def _fields(paths: Iterable[str]) -> list[tuple[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON would have it: objects as dicts of their attributes, or as texts."""
+    """Return a value as plain JSON: an object becomes a dict of its attributes, or a text."""
     if isinstance(value, str | int | float | None):
         return value
     if isinstance(value, Mapping):
@@ -141,7 +143,7 @@ class Embedder(ResetInChild):
         self._known: Lru[bytes, bytes] = Lru(_CACHED_BYTES // (4 * self._dims))
 
     def counters(self) -> Counters:
-        """Return what was counted in this process."""
+        """Return the counters of this process."""
         return Counters(
             vector_hits=self._hits,
             vector_misses=self._misses,
@@ -150,7 +152,7 @@ class Embedder(ResetInChild):
         )
 
     def documents(self, texts: Iterable[str]) -> Requests[dict[str, bytes]]:
-        """Return the vectors of texts, but for those that the model refuses.
+        """Return the vectors of texts, except texts that the model refuses.
 
         Raises:
             EmbeddingError: the model fails.
@@ -161,7 +163,7 @@ class Embedder(ResetInChild):
         return found | (yield from self._embedded(parts, _TRIES))
 
     def _embedded(self, parts: Sequence[Sequence[str]], tries: int) -> Requests[dict[str, bytes]]:
-        """Embed texts, each part in one call; where that fails and the model works, its halves."""
+        """Embed each part with one call. If only this call fails, embed the part's halves."""
         found: dict[str, bytes] = {}
         answers = yield from self._document_calls(parts, tries)
         for texts, answer in zip(parts, answers, strict=True):
@@ -174,14 +176,16 @@ class Embedder(ResetInChild):
                     middle = len(texts) // 2
                     found |= yield from self._embedded([texts[:middle], texts[middle:]], 1)
                 else:
-                    _log.warning("A text of %d characters is refused: %s", len(texts[0]), error)
+                    _log.warning(
+                        "The model refuses a text (%d characters): %s", len(texts[0]), error
+                    )
         return found
 
     def _document_calls(self, parts: Sequence[Any], tries: int) -> Requests[list[Any]]:
         return self._calls(self.model.embed_documents, self.model.aembed_documents, parts, tries)
 
     def queries(self, texts: Iterable[str]) -> Requests[dict[str, bytes | EmbeddingError]]:
-        """Return the vectors of queries, or the errors of those for which the model fails."""
+        """Return the vector of each query, or the error if the model fails."""
         known, missing = self._look_up(_QUERY, texts)
         found: dict[str, bytes | EmbeddingError] = {**known}
         calls = (self.model.embed_query, self.model.aembed_query)
@@ -197,9 +201,9 @@ class Embedder(ResetInChild):
     def _calls(
         self, call: Any, acall: Any, arguments: Sequence[Any], tries: int
     ) -> Requests[list[Any]]:
-        """Call the model for each argument, some at once, again where it fails.
+        """Call the model for each argument, several at once, with retries.
 
-        The answer may be an `EmbeddingError`.
+        An answer may be an `EmbeddingError`.
         """
         if not arguments:
             return []
@@ -256,9 +260,13 @@ class Embedder(ResetInChild):
 
     def _packed(self, numbers: array[float]) -> bytes:
         if len(numbers) != self._dims:
-            raise invalid("dims", self._dims, f"The model's vectors have {len(numbers)}: use that.")
+            raise invalid(
+                "dims",
+                self._dims,
+                f"Use {len(numbers)}: the model's vectors have as many dimensions.",
+            )
         if not isfinite(sum(numbers)):
-            raise EmbeddingError("The model returned a vector with a number that is not finite.")
+            raise EmbeddingError("The model returned a vector with NaN or infinity.")
         if sys.byteorder == "big":
             numbers.byteswap()
         return numbers.tobytes()
@@ -269,7 +277,7 @@ def _key(kind: bytes, text: str) -> bytes:
 
 
 def _blocking(acall: Any, argument: Any) -> Any:
-    """Call an async function for a blocking caller, who may be in an event loop."""
+    """Call an async function for a blocking caller, even within an event loop."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, acall(argument)).result()
 
@@ -281,7 +289,7 @@ def _retrying(
     before: Callable[[Any], None],
     failed: Callable[[Any], None],
 ) -> tuple[Any, Any]:
-    """Return functions that call a model, again where it fails, and return the last error."""
+    """Return functions that call a model with retries, and return the last error."""
     with extra("Embedding", "search"):
         import tenacity  # noqa: PLC0415 - an extra
     options: dict[str, Any] = {
@@ -295,13 +303,13 @@ def _retrying(
     def one(argument: Any) -> Any:
         try:
             return tenacity.Retrying(**options)(call, argument)
-        except Exception as error:  # noqa: BLE001 - models raise what they like
+        except Exception as error:  # noqa: BLE001 - models raise any error
             return _failure(error)
 
     async def aone(argument: Any) -> Any:
         try:
             return await tenacity.AsyncRetrying(**options)(acall, argument)
-        except Exception as error:  # noqa: BLE001 - models raise what they like
+        except Exception as error:  # noqa: BLE001 - models raise any error
             return _failure(error)
 
     return one, aone
@@ -328,3 +336,34 @@ async def _aeach(one: Callable[[Any], Awaitable[Any]], arguments: Sequence[Any])
             return await one(argument)
 
     return await asyncio.gather(*map(limited, arguments))
+
+
+class LocalEmbeddings(Embeddings):
+    """Static word embeddings in the process (WordLlama): 16 MB, no network, no key, English.
+
+    `dims` is 256. Good enough for tests, examples and small memories; a provider's model finds
+    more.
+
+    Raises:
+        OpenError: the package wordllama is not installed.
+    """
+
+    dims = 256
+
+    def __init__(self) -> None:
+        with extra("The local embedding model", "embeddings"):
+            wordllama = import_module("wordllama")
+        # (by default it looks for its own files in a folder of another name)
+        folder = Path(str(wordllama.__file__)).parent
+        self._model: Any = wordllama.WordLlama.load(
+            cache_dir=folder, dim=self.dims, disable_download=True
+        )
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Return the vector of each text."""
+        vectors: list[list[float]] = self._model.embed(texts, norm=True).tolist()
+        return vectors
+
+    def embed_query(self, text: str) -> list[float]:
+        """Return the vector of a query."""
+        return self.embed_documents([text])[0]

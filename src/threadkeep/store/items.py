@@ -1,4 +1,4 @@
-"""Items as a store returns them, and what its operations share."""
+"""Items as a store returns them, and helpers of its operations."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from datetime import UTC, datetime
 from types import NoneType
 from typing import Any, NamedTuple
 
-from langgraph.store.base import (
-    Item,
-    SearchItem,
-)
+from langgraph.store.base import Item, SearchItem
 
 from threadkeep._core.engine.operation import Fetch, Request
 from threadkeep._core.engine.thread_entry import is_time
@@ -28,7 +25,7 @@ class StoredItem(Item):
     """An item of a store.
 
     Attributes:
-        version: a number that each put of the item raises; for `put(..., if_version=)`.
+        version: a number that each put of the item increases; for `put(..., if_version=)`.
     """
 
     __slots__ = ("version",)
@@ -54,7 +51,7 @@ class ItemVersion(NamedTuple):
         value: its value.
         updated_at: the time at which it was put.
         replaced_at: the time at which it was replaced or deleted; None for the current version.
-        deleted: True if it was deleted, and not replaced.
+        deleted: True if it was deleted, not replaced.
     """
 
     version: int
@@ -66,10 +63,7 @@ class ItemVersion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ItemEngine:
-    """All that operations of one store share.
-
-    `history` is the number of earlier versions that are kept of an item.
-    """
+    """Settings that all operations of a store use; `history` limits an item's earlier versions."""
 
     packer: ItemPacker
     index: Index | None
@@ -79,17 +73,17 @@ class ItemEngine:
 
 
 def time_of(micros: int) -> datetime:
-    """Return a time, given in microseconds since 1970. Raises `CorruptionError`."""
+    """Return the time of microseconds since 1970. Raises `CorruptionError`."""
     if not is_time(micros):
-        raise CorruptionError("The stored time of an item is no time.")
+        raise CorruptionError("The stored time of an item is invalid.")
     return datetime.fromtimestamp(micros / 1e6, UTC)
 
 
 def value_of(engine: ItemEngine, row: ItemRow) -> dict[str, Any]:
-    """Return the value of an item; errors name it."""
+    """Return the value of an item; errors name the item."""
     try:
         if not is_sound(row):
-            raise CorruptionError("a column holds what it cannot")
+            raise CorruptionError("a column has an invalid type")
         return engine.packer.unpack(unseal(row.value, row.namespace, row.key))
     except CodecError as error:
         error.message = f"Item {row.key!r} in {row.namespace} cannot be read: {error.message}"
@@ -97,7 +91,7 @@ def value_of(engine: ItemEngine, row: ItemRow) -> dict[str, Any]:
 
 
 def is_sound(row: ItemRow) -> bool:
-    """Return True if each column of an item holds what it can hold."""
+    """Return True if each column of an item has a valid type."""
     return (
         type(row.value) in (str, bytes)
         and type(row.key) is str
@@ -113,11 +107,11 @@ _MAYBE = (int, NoneType)
 
 
 def readable(engine: ItemEngine, row: ItemRow, of: str = "a listing") -> dict[str, Any] | None:
-    """Return the value of an item that a listing meets; None for a damaged one, which is logged."""
+    """Return the value of a listed item; log a damaged one, and return None."""
     try:
         return value_of(engine, row)
     except CorruptionError as error:
-        _log.warning("An item is left out of %s. %s", of, error.message)
+        _log.warning("A damaged item was left out of %s. %s", of, error.message)
         return None
 
 

@@ -1,6 +1,6 @@
-"""Operations of a store of items: what LangGraph's `batch` asks, as reads and changes.
+"""Operations of a store of items: LangGraph's `batch` as reads and changes.
 
-No I/O and no clock: they yield requests, as those of the engine do (`_core.engine.operation`).
+No I/O and no clock: like the engine's operations, they yield requests (`_core.engine.operation`).
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from threadkeep.store.items import (
 
 T = TypeVar("T")
 
-_PAGE = 256  # rows read at once where a filter is tested in Python
-_REFRESH = 100  # a lifetime begins anew once a hundredth of it has passed
-_FUSED = 100  # items of each ranking that are fused, at least
+_PAGE = 256  # rows read at once for a filter that is tested in Python
+_REFRESH = 100  # a read renews a lifetime after a hundredth of it
+_FUSED = 100  # least number of items of each ranking that are fused
 _QUERY_WORDS = 200
-_MOST = 2**31  # items of an answer, as databases count
+_MOST = 2**31  # items in an answer: the limit of databases
 Vectors: TypeAlias = Mapping[str, bytes | EmbeddingError]  # of queries
 _log = logging.getLogger("threadkeep")
 
@@ -67,10 +67,10 @@ _log = logging.getLogger("threadkeep")
 def batch(
     engine: ItemEngine, ops: Sequence[Op], expects: Mapping[int, int] | None = None
 ) -> Requests[list[Any]]:
-    """Carry out operations. Reads see the store as it is before the puts.
+    """Run operations. Reads see the store as it was before the puts.
 
-    Of several puts of one key the last one counts. `expects` has the versions that the items of
-    some puts must have, by the number of the put.
+    Of several puts of one key, the last one counts. `expects` has the version that the item of a
+    put must have, by the position of the put in `ops`.
     """
     now = engine.now()
     alive = now if engine.omit_expired else None
@@ -118,7 +118,7 @@ def _other(engine: ItemEngine, op: Op, alive: int | None, vectors: Vectors) -> R
 
 
 def together(operations: Sequence[Requests[Any]]) -> Requests[list[Any]]:
-    """Run operations side by side: what they fetch at the same time takes one round trip."""
+    """Run operations side by side; their simultaneous fetches take one round trip."""
     if len(operations) == 1:
         return [(yield from operations[0])]
     results: list[Any] = [None] * len(operations)
@@ -141,13 +141,13 @@ def together(operations: Sequence[Requests[Any]]) -> Requests[list[Any]]:
 def _until_fetch(
     operation: Requests[Any], reply: Any, results: list[Any], at: int
 ) -> Requests[Fetch | None]:
-    """Continue an operation until it fetches (return that), or ends (note its result)."""
+    """Continue an operation until it fetches (return the fetch), or ends (note its result)."""
     try:
         request: Request = operation.send(reply)
         while not isinstance(request, Fetch):
             try:
                 reply = yield request
-            except Exception as error:  # noqa: BLE001 - it is the operation's to handle
+            except Exception as error:  # noqa: BLE001 - the operation handles it
                 request = operation.throw(error)
             else:
                 request = operation.send(reply)
@@ -168,20 +168,22 @@ def _key(op: GetOp | PutOp) -> ItemKey:
 
 
 def labels(namespace: Iterable[str]) -> Namespace:
-    """Return a namespace as a tuple. A single text, or a NUL, raises `InvalidNamespaceError`."""
+    """Return a namespace as a tuple. A single text or a NUL raises `InvalidNamespaceError`."""
     if isinstance(namespace, str):
         raise InvalidNamespaceError(
             f"Invalid namespace: {namespace!a:.60}. Use a tuple of texts, such as ('users', '1')."
         )
     found = tuple(namespace)
-    # (langgraph-checkpoint refuses a NUL from 4.3.2 on)
+    # (as langgraph-checkpoint 4.3.2 does)
     if any("\0" in label for label in found if isinstance(label, str)):
-        raise InvalidNamespaceError(f"Invalid namespace: {found!a:.60}. Labels contain no NUL.")
+        raise InvalidNamespaceError(
+            f"Invalid namespace: {found!a:.60}. Labels must not contain NUL."
+        )
     return found
 
 
 def checked(namespace: Iterable[str]) -> Namespace:
-    """Return a namespace that no operation has checked, or the beginning of one, as a tuple."""
+    """Validate a namespace, or the beginning of one; return it as a tuple."""
     found = labels(namespace)
     validate_op_namespace(SearchOp(found))
     return found
@@ -201,7 +203,7 @@ def _get(
 
 
 def _item(engine: ItemEngine, row: ItemRow) -> StoredItem:
-    item = StoredItem.__new__(StoredItem)  # (a third of the time of `__init__`, which checks)
+    item = StoredItem.__new__(StoredItem)  # (three times as fast as `__init__`)
     _fill(item, row, value_of(engine, row))
     return item
 
@@ -229,7 +231,7 @@ def _fill(item: StoredItem | FoundItem, row: ItemRow, value: dict[str, Any]) -> 
 class _Match(NamedTuple):
     row: ItemRow
     score: float | None = None
-    value: dict[str, Any] | None = None  # where it was needed already
+    value: dict[str, Any] | None = None  # if already decoded
 
 
 def _search(
@@ -300,14 +302,14 @@ def _ranked(
     alive: int | None,
     vector: bytes | EmbeddingError | None,
 ) -> Requests[list[_Match]]:
-    """Return the best items; behind them, as LangGraph does, those that have no vector."""
+    """Return the best items, then (as LangGraph does) items without a vector."""
     query, prefix = op.query or "", labels(op.namespace_prefix)
     words = tuple(dict.fromkeys(tokens(query)))[:_QUERY_WORDS]
     hints = wanted.hints if wanted else ()
     if isinstance(vector, EmbeddingError):
         if index.search == "semantic":
             raise vector
-        _log.warning("The query could not be embedded: words alone are used.", exc_info=vector)
+        _log.warning("The query could not be embedded: searching by words only.", exc_info=vector)
         vector = None
     last = op.offset + op.limit
     size = last if index.search != "hybrid" else _fused(last)
@@ -334,7 +336,7 @@ def _ranked(
 
 
 def _fused(last: int) -> int:
-    """Return how many items of each ranking are fused, so that pages are parts of one order."""
+    """Return the number of items to fuse, the same for many pages, so that their order agrees."""
     size = _FUSED
     while size < last:
         size *= 10
@@ -342,7 +344,7 @@ def _fused(last: int) -> int:
 
 
 def _refresh(rows: Iterable[ItemRow], now: int) -> Requests[None]:
-    """Let lifetimes begin anew, of rows that were read."""
+    """Renew the lifetimes of rows that were read."""
     keys = {
         (row.namespace, row.key): None
         for row in rows
@@ -353,9 +355,9 @@ def _refresh(rows: Iterable[ItemRow], now: int) -> Requests[None]:
     if keys:
         change: Any = RefreshItems(tuple(keys), now)
         try:
-            yield from call("commit", change)  # (behind no other change)
-        except BackendError as error:  # (the items were read: a store may be read only)
-            _log.info("Lifetimes of items that were read do not begin anew: %s", error.message)
+            yield from call("commit", change)  # (without waiting for other changes)
+        except BackendError as error:  # (the store may be read-only)
+            _log.info("Lifetimes of items that were read were not renewed: %s", error.message)
 
 
 def _namespaces(
@@ -365,7 +367,7 @@ def _namespaces(
     conditions = op.match_conditions or ()
     for one in conditions:
         if isinstance(one.path, str):
-            _log.warning("The path %a is a text, not a tuple of texts: nothing matches.", one.path)
+            _log.warning("The path %a is a text instead of a tuple: nothing matches.", one.path)
         else:
             labels(one.path)
         if one.match_type not in ("prefix", "suffix"):
@@ -380,7 +382,7 @@ def _namespaces(
 
 
 def _literal(condition: MatchCondition) -> Namespace:
-    """Return the labels that a namespace begins with."""
+    """Return the labels that a matching namespace begins with."""
     path = tuple(condition.path)
     if condition.match_type != "prefix":
         return ()

@@ -1,4 +1,4 @@
-"""Puts of items: packed, embedded, and committed; and the earlier versions of an item."""
+"""Puts of items (packed, embedded and committed), and the earlier versions of an item."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from time import sleep
 from typing import Any
 
 import orjson
-from langgraph.store.base import (
-    PutOp,
-)
+from langgraph.store.base import PutOp
 
 from threadkeep._core.engine.operation import Commit, External, Fetch, Requests
 from threadkeep._core.texts import tokens
@@ -47,16 +45,16 @@ from threadkeep.store.items import (
 )
 
 _MINUTE = 60_000_000
-_TRIES = 100  # of a put that others overtake, each with a pause
+_TRIES = 100  # of a put that conflicts with others, with pauses
 _LONGEST_PAUSE = 0.05  # seconds
-_PENDING = 100  # items that are embedded together later
-_WORDS = 200_000  # characters of an item's words: a tsvector has 1 MB
-_RANDOM = Random()  # noqa: S311 - of pauses
+_PENDING = 100  # pending items that are embedded together
+_WORDS = 200_000  # characters of an item's words; a tsvector is limited to 1 MB
+_RANDOM = Random()  # noqa: S311 - for pauses
 _log = logging.getLogger("threadkeep")
 
 
 def put(engine: ItemEngine, puts: Collection[tuple[PutOp, int | None]], now: int) -> Requests[None]:
-    """Put items, each with the version that it must have, if any; all or none."""
+    """Put items in one transaction, each with the version that it must replace, if any."""
     prepared = [_prepared(engine, op, expects) for op, expects in puts]
     if engine.index is not None:
         prepared = yield from _indexed(engine.index, prepared, [op for op, _ in puts])
@@ -66,7 +64,7 @@ def put(engine: ItemEngine, puts: Collection[tuple[PutOp, int | None]], now: int
 
 
 def _over_expired(puts: Sequence[ItemPut], now: int) -> Requests[list[ItemPut]]:
-    """Let puts that expect no item replace expired ones, which nobody sees any more."""
+    """Let puts that expect no item replace an expired item, which reads no longer return."""
     keys = tuple([(put.namespace, put.key) for put in puts])
     rows: list[ItemRow | None] = yield from ask(GetItems(keys))
     return [
@@ -86,13 +84,13 @@ def _commit(engine: ItemEngine, puts: Sequence[ItemPut], now: int) -> Requests[N
             change: Any = PutItems(tuple(changed), now)
             yield Commit(change)
         except ConflictError as error:
-            # (overtaken by another put, unless it is the caller's own condition that fails)
+            # (retry after another put, unless the caller's own condition failed)
             conditional = [put for put in puts if put.expects is not None]
             if conditional:
                 names = ", ".join([f"{put.key!r} in {put.namespace}" for put in conditional[:3]])
                 raise ConflictError(
-                    f"The item has another version, or is not there: {names}.",
-                    hint="Get it, and put it again with the version that it has.",
+                    f"The item has another version, or does not exist: {names}.",
+                    hint="Get the item, and put it again with its present version.",
                 ) from error
             if not left:
                 raise
@@ -103,7 +101,7 @@ def _commit(engine: ItemEngine, puts: Sequence[ItemPut], now: int) -> Requests[N
 
 
 def put_rows(engine: ItemEngine, rows: Sequence[ItemPut], *, index: bool) -> Requests[None]:
-    """Put items that were exported, as this store packs and indexes them."""
+    """Put exported items, packed and indexed as this store does."""
     values = [engine.packer.unpack(row.value) for row in rows if row.value is not None]
     puts = [
         row._replace(value=seal(engine.packer.pack(value), row.namespace, row.key))
@@ -134,7 +132,7 @@ def _prepared(engine: ItemEngine, op: PutOp, expects: int | None) -> ItemPut:
 def _indexed(
     index: Index, puts: Sequence[ItemPut], ops: Sequence[PutOp]
 ) -> Requests[list[ItemPut]]:
-    """Add vectors and words; where the model fails, the fields to embed later."""
+    """Add vectors and words to puts; if the model fails, add the fields to embed later."""
     texts = [
         [] if op.value is None or op.index is False else index.texts(op.value, op.index)
         for op in ops
@@ -146,7 +144,7 @@ def _indexed(
                 text for each in texts for _, text in each
             )
         except EmbeddingError as error:
-            _log.warning("Items are stored without vectors, and embedded later: %s", error)
+            _log.warning("Items were stored without vectors, to be embedded later: %s", error)
     done = []
     for put, op, each in zip(puts, ops, texts, strict=True):
         words = _words(index, [text for _, text in each])
@@ -169,9 +167,9 @@ def _words(index: Index, texts: Iterable[str]) -> str | None:
 
 
 def embed_pending(engine: ItemEngine, between: Callable[[], None] | None = None) -> Requests[int]:
-    """Embed items that wait for it, all that the model takes; return how many were embedded.
+    """Embed pending items, except those that the model refuses; return the number embedded.
 
-    `between` is called between pages of them, and may raise.
+    `between` is called after each page, and may raise.
 
     Raises:
         EmbeddingError: the model fails.
@@ -194,7 +192,7 @@ def embed_pending(engine: ItemEngine, between: Callable[[], None] | None = None)
                 found = _vectors(each, vectors)
                 done.append(EmbedItem(row.namespace, row.key, row.version, found))
             else:
-                _log.warning("Item %r in %s cannot be embedded.", row.key, row.namespace)
+                _log.warning("The model refuses item %r in %s.", row.key, row.namespace)
         if done:
             change: Any = EmbedItems(tuple(done))
             yield Commit(change)
@@ -204,7 +202,7 @@ def embed_pending(engine: ItemEngine, between: Callable[[], None] | None = None)
 
 
 def _waiting_texts(engine: ItemEngine, index: Index, row: ItemRow, fields: str) -> list[Text]:
-    """Return the texts of an item that waits; those of all fields where its own are damaged."""
+    """Return the texts of a pending item, of all fields if its own list of fields is damaged."""
     try:
         names = orjson.loads(fields)
     except orjson.JSONDecodeError:
@@ -214,12 +212,12 @@ def _waiting_texts(engine: ItemEngine, index: Index, row: ItemRow, fields: str) 
 
 
 def _with_earlier(engine: ItemEngine, puts: Sequence[ItemPut], now: int) -> Requests[list[ItemPut]]:
-    """Add the versions that puts replace, on the condition that these are still there."""
+    """Add to puts the versions that they replace, and expect these versions."""
     keys = tuple([(put.namespace, put.key) for put in puts])
     rows: list[ItemRow | None] = yield from ask(GetItems(keys))
     return [
         put._replace(expects=0 if row is None and put.expects is None else put.expects)
-        if row is None or not is_sound(row)  # (a damaged one is no version to keep)
+        if row is None or not is_sound(row)  # (a damaged version is not kept)
         else put._replace(
             expects=row.version if put.expects is None else put.expects,
             earlier=Earlier(
@@ -248,7 +246,7 @@ def versions(engine: ItemEngine, namespace: Namespace, key: str) -> Requests[lis
         try:
             newer = patched(row.patch, None if row.deleted else newer)
             plain = unseal(newer, namespace, key)
-        except CorruptionError:  # (a store without history has put the item in between)
+        except CorruptionError:  # (a store without history put the item in between)
             _log.warning("Versions of item %r before %d cannot be read.", key, row.version + 1)
             break
         value = engine.packer.unpack(plain)

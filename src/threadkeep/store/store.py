@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from threadkeep._stores.items.records import Namespace
 
 _TOGETHER = GroupCommit(max_batch=1000, max_wait=0)
-_LAST_SECONDS = 5.0  # in which a sweeper ends that may wait for a model
-_SWEPT = 1000  # items that one transaction removes
+_LAST_SECONDS = 5.0  # to wait for a sweeper, which may wait for a model
+_SWEPT = 1000  # items removed in one transaction
 _TTL_KEYS = ("refresh_on_read", "omit_expired", "default_ttl", "sweep_interval_minutes")
 
 
@@ -164,8 +164,8 @@ class Store(BaseStore, driver.Closing):
         self._index = None if index is None else Index(index)
         if self._index is not None and not isinstance(serde, JsonPlusSerializer | None):
             raise InvalidArgumentError(
-                "A store whose serde may encrypt cannot have an index, which tells of the texts.",
-                hint="Leave out index, or serde.",
+                "A store whose serde may encrypt cannot have an index of plain text.",
+                hint="Leave out index= or serde=.",
             )
         backend = self._pair.backend
         if not isinstance(backend, Backend | AsyncBackend):
@@ -184,11 +184,11 @@ class Store(BaseStore, driver.Closing):
         self._swept: Future[None] = Future()
         is_swept = self.ttl_config and self.ttl_config.get("sweep_interval_minutes")
         if is_swept:
-            Store.start_ttl_sweeper(self)  # (another class may await its own)
+            Store.start_ttl_sweeper(self)  # (a subclass may await its own)
 
     @property
     def index_config(self) -> Mapping[str, Any] | None:
-        """The `index` that the store was opened with; None for none."""
+        """The `index` option of the store, or None."""
         return None if self._index is None else self._index.config
 
     @property
@@ -206,28 +206,28 @@ class Store(BaseStore, driver.Closing):
 
     @property
     def embeddings(self) -> Any:
-        """The embedding model, if there is one."""
+        """The embedding model, or None."""
         return self._index.embedder.model if self._index and self._index.embedder else None
 
     # -- LangGraph's methods -------------------------------------------------------------
 
     def batch(self, ops: Iterable[Op]) -> list[Any]:
-        """Carry out operations in one round trip for reads and one transaction for puts.
+        """Run operations: reads in one round trip, puts in one transaction.
 
-        Reads see the store as it was before the puts; of several puts of one key, the last counts.
+        Reads see the store as it was before the puts. Of several puts of one key, the last counts.
 
         Raises:
             InvalidNamespaceError, InvalidArgumentError: an operation is invalid; nothing was done.
             UnserializableError: a value cannot be stored; nothing was done.
-            EmbeddingError: a query cannot be embedded. Items that cannot be are stored, and
-                embedded later: see `embed_pending`.
+            EmbeddingError: a query cannot be embedded. (Items that cannot be embedded are stored,
+                and embedded later: see `embed_pending`.)
         """
         return self._stack.run(operations.batch(self._engine, list(ops)))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Any]:
         """Async variant of `batch`.
 
-        Single operations that tasks of one event loop call at the same time go together.
+        Single operations that tasks of one event loop call at the same time are one batch.
         """
         known = list(ops)
         if len(known) == 1:
@@ -237,7 +237,7 @@ class Store(BaseStore, driver.Closing):
     async def _run(self, ops: list[Op]) -> list[Any]:
         operation = operations.batch(self._engine, ops)
         if self._index is None and any(isinstance(op, SearchOp) and op.filter for op in ops):
-            return await self._stack.arun(operation)  # (values are read one by one)
+            return await self._stack.arun(operation)  # (the filter decodes each value)
         return await self._stack.arun_here(operation)
 
     def put(
@@ -255,11 +255,11 @@ class Store(BaseStore, driver.Closing):
         Args:
             namespace: the item's namespace.
             key: its key in the namespace.
-            value: a dict with texts as keys; JSON, or what threadkeep's codec stores.
+            value: a dict with texts as keys, of JSON or any type that threadkeep's codec stores.
             index: the fields to search instead of the store's; False for none.
             ttl: minutes after which it expires; None for never.
-            if_version: put it only if the item has this version (`item.version`), or if there is
-                no item (0).
+            if_version: put it only if the item has this version (`item.version`), or only if it
+                does not exist (0).
 
         Raises:
             ConflictError: the item has another version; nothing was stored.
@@ -286,7 +286,7 @@ class Store(BaseStore, driver.Closing):
             await self._stack.arun_here(operations.batch(self._engine, [op], {0: if_version}))
 
     def delete(self, namespace: Namespace, key: str, *, if_version: int | None = None) -> None:
-        """Delete an item, if it is there. See `put` for `if_version`."""
+        """Delete an item, if it exists. See `put` for `if_version`."""
         if if_version is None:
             super().delete(namespace, key)
         else:
@@ -327,7 +327,7 @@ class Store(BaseStore, driver.Closing):
     # -- lifetimes -----------------------------------------------------------------------
 
     def sweep_ttl(self) -> int:
-        """Remove expired items; return how many were removed."""
+        """Remove expired items; return their number."""
         return self._stack.run(self._sweep())
 
     async def asweep_ttl(self) -> int:
@@ -345,12 +345,12 @@ class Store(BaseStore, driver.Closing):
                 between()
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Future[None]:
-        """Remove expired items every so many minutes, in a thread of its own.
+        """Remove expired items regularly in a background thread, and embed pending items.
 
-        It embeds the items that wait for it, too. Idempotent.
+        Idempotent.
 
         Returns:
-            A future that ends with the sweeper, and stops it where it is cancelled.
+            A future that ends with the sweeper, and stops it if you cancel it.
 
         Raises:
             InvalidArgumentError: the interval is invalid.
@@ -367,10 +367,10 @@ class Store(BaseStore, driver.Closing):
         return self._swept
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
-        """Stop the thread that removes expired items, after the transaction under way. Idempotent.
+        """Stop the sweeper after its present transaction. Idempotent.
 
         Args:
-            timeout: seconds to wait for it; None waits until it has stopped.
+            timeout: seconds to wait; None to wait until it has stopped.
 
         Returns:
             True if it has stopped.
@@ -389,7 +389,7 @@ class Store(BaseStore, driver.Closing):
         return has_stopped
 
     def _sweep_quietly(self, progress: Progress) -> None:
-        between = partial(progress, "sweep", 0, 0)  # (raises where the sweeper is to stop)
+        between = partial(progress, "sweep", 0, 0)  # (raises to stop the sweeper)
         try:
             self._stack.run(self._sweep(between))
             between()
@@ -397,10 +397,10 @@ class Store(BaseStore, driver.Closing):
         except ClosedError:  # (with its saver)
             self._stop_sweeper()
 
-    # -- beyond LangGraph's --------------------------------------------------------------
+    # -- in addition to LangGraph's ------------------------------------------------------
 
     def versions(self, namespace: Namespace, key: str) -> list[ItemVersion]:
-        """Return the versions of an item, newest first: as many as `history` keeps."""
+        """Return the present version of an item and those that `history` keeps, newest first."""
         return self._stack.run(puts.versions(self._engine, operations.checked(namespace), key))
 
     async def aversions(self, namespace: Namespace, key: str) -> list[ItemVersion]:
@@ -409,12 +409,12 @@ class Store(BaseStore, driver.Closing):
         return await self._stack.arun_here(operation)
 
     def embed_pending(self) -> int:
-        """Embed the items that were stored while the model failed; return how many.
+        """Embed the items that were stored while the model failed; return their number.
 
-        A text that the model refuses is logged, and its item left as it is.
+        A text that the model refuses is logged, and its item stays pending.
 
         Raises:
-            EmbeddingError: the model fails still; what it took is embedded.
+            EmbeddingError: the model still fails. Items before the failure are embedded.
         """
         return self._stack.run(puts.embed_pending(self._engine))
 
@@ -423,13 +423,13 @@ class Store(BaseStore, driver.Closing):
         return await self._stack.arun_here(puts.embed_pending(self._engine))
 
     def _export(self, path: str | PathLike[str], prefix: Namespace = ()) -> Workflow[int]:
-        """Write the items of these namespaces to a file, a line of JSON each; return their number.
+        """Write items to a file, one line of JSON each; return their number.
 
-        Items that an encrypted store holds are written as they are stored: encrypted.
+        Items of an encrypted store are written encrypted.
 
         Args:
-            path: the file, which is replaced.
-            prefix: the beginning of their namespaces.
+            path: the file; an existing file is replaced.
+            prefix: the beginning of the items' namespaces.
         """
         namespace = operations.checked(prefix)
         return transfer.export_items(self._stack, self._engine, Path(path), namespace)
@@ -437,30 +437,30 @@ class Store(BaseStore, driver.Closing):
     def _import(
         self, source: str | PathLike[str] | BaseStore, *, index: bool = True
     ) -> Workflow[int]:
-        """Put the items of a file, or of another store, into this one; return their number.
+        """Put the items of a file or another store into this one; return their number.
 
-        Times are kept, and lifetimes too where they come from a file. Items that are here already
-        are replaced. To import again after a failure is harmless.
+        Times are kept, and the lifetimes in a file too. Existing items are replaced. You can safely
+        import again after a failure.
 
         Args:
             source: a file that `export_items` wrote, or a store, such as LangGraph's own.
-            index: False indexes none of them. (An export does not tell for which items an `index`
-                of their own was given.)
+            index: False to index none of them. (An export does not say which items were put with
+                an `index` of their own.)
 
         Raises:
-            InvalidArgumentError: the file is damaged, or not one of these.
+            InvalidArgumentError: the file is damaged, or `export_items` did not write it.
         """
         found = source if isinstance(source, BaseStore) else Path(source)
         return transfer.import_items(self._stack, self._engine, found, index=index)
 
     def _erase(self, prefix: Namespace) -> Workflow[ItemEraseReport]:
-        """Erase the items of these namespaces, with their versions, vectors and words.
+        """Erase items with their versions, vectors and words.
 
-        The store's files are scrubbed, as by `saver.threads.erase`; the report says of which places
-        the store has no power.
+        The store's files are scrubbed, as by `saver.threads.erase`. The report lists the places
+        that the store cannot clear.
 
         Args:
-            prefix: the beginning of their namespaces; not empty.
+            prefix: the beginning of the items' namespaces; not empty.
         """
         if not prefix:
             raise invalid("prefix", prefix, "Use a namespace, such as ('users', '1').")
@@ -473,9 +473,9 @@ class Store(BaseStore, driver.Closing):
     # -- life ----------------------------------------------------------------------------
 
     def setup(self) -> Done:
-        """Make the tables that a PostgreSQL database needs. Idempotent; may be awaited.
+        """Create the tables in a PostgreSQL database. Idempotent; may be awaited.
 
-        `asetup` waits without holding up the event loop.
+        `asetup` does not block the event loop.
         """
         self._stack.run(self._migrate())
         return Done()
@@ -492,7 +492,7 @@ class Store(BaseStore, driver.Closing):
         return self._stack.opening()
 
     def close(self) -> None:
-        """Stop the sweeper, and close the backend if it is the store's own. Idempotent."""
+        """Stop the sweeper, and close the backend if the store owns it. Idempotent."""
         self._stop_sweeper(_LAST_SECONDS)
         self._stack.close()
         if self._is_owned:

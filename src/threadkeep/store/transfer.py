@@ -1,4 +1,4 @@
-"""Items in files, and items of other stores: export, import, and erasure."""
+"""Export, import and erasure of items."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ class ItemEraseReport(NamedTuple):
 
     Attributes:
         items: the number of items removed.
-        cleared: places that hold nothing of them any more.
-        remains: places that may, over which the store has no power, each with what to do.
+        cleared: places that no longer contain the items.
+        remains: places that may still contain them and that the store cannot clear, each with the
+            action to take.
     """
 
     items: int
@@ -59,7 +60,7 @@ class ItemEraseReport(NamedTuple):
 def erase(
     stack: LayeredBackend, pair: LayeredBackend, prefix: Namespace
 ) -> Workflow[ItemEraseReport]:
-    """Remove items, their versions and vectors, and leave nothing of them in the store's files."""
+    """Remove items, their versions and vectors, also from the store's files."""
     removed: int = yield from on(stack, call("erase", prefix))
     scrubbed: ScrubReport = yield pair.external("scrub", rewrite=True)
     return ItemEraseReport(removed, *scrubbed)
@@ -71,7 +72,7 @@ def erase(
 def export_items(
     stack: LayeredBackend, engine: ItemEngine, path: Path, prefix: Namespace
 ) -> Workflow[int]:
-    """Write items to a file, a line each; return their number. Damaged ones are logged."""
+    """Write items to a file, one on each line; return their number. Log damaged items."""
     context = ExitStack()
 
     def write() -> Workflow[int]:
@@ -91,7 +92,7 @@ def _write(
     yield from external(partial(file.write, orjson.dumps(_FORMAT) + b"\n"))
     while True:
         rows: list[ItemRow] = yield from on(stack, fetch(read))
-        # (an import would stop at a damaged one)
+        # (an import would stop at a damaged item)
         sound = [row for row in rows if readable(engine, row, "an export") is not None]
         yield from external(partial(file.write, b"".join(map(_line, sound))))
         exported += len(sound)
@@ -139,16 +140,16 @@ def import_items(
             imported += len(puts)
     if exported != imported:
         raise InvalidArgumentError(
-            f"Items in {source}: {imported}, and the end is missing."
+            f"{source} is cut off after {imported} items."
             if exported is None
-            else f"Items in {source}: {imported}, in place of {exported}.",
-            hint="These were imported. Export the others again.",
+            else f"{source} has {imported} items instead of {exported}.",
+            hint="These items were imported. Export the items again, and import the new file.",
         )
     return imported
 
 
 def _count(line: bytes) -> int | None:
-    """Return the number of items that the last line of a file has; None of another line."""
+    """Return the number of items in the last line of a file, or None for another line."""
     try:
         found = orjson.loads(line).get("items")
     except (ValueError, AttributeError):
@@ -167,7 +168,7 @@ def _check(line: bytes, path: Path) -> None:
         is_known = False
     if not is_known:
         raise InvalidArgumentError(
-            f"{path} is no file of exported items, or of a newer release.",
+            f"{path} is not a file of exported items, or a newer release wrote it.",
             hint="Use a file that export_items wrote.",
         )
 
@@ -185,12 +186,12 @@ def _put(line: bytes, number: int, path: Path) -> ItemPut:
         validate_op_namespace(PutOp(namespace, key, {}))
         numbers = (*times[:2], times[2] or 0, ttl or 0)
         if not namespace or not isinstance(key, str) or set(map(type, numbers)) != {int}:
-            raise TypeError(data)  # noqa: TRY301 - as those of another form
+            raise TypeError(data)  # noqa: TRY301 - one error for all damage
         return ItemPut(namespace, key, value, ttl, times=times)
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidArgumentError(
             f"Line {number} of {path} is damaged: {error!r:.100}",
-            hint="Items of lines before may have been imported: importing again is harmless.",
+            hint="Earlier lines may have been imported. You can safely import the file again.",
         ) from error
 
 
@@ -200,7 +201,7 @@ def _put(line: bytes, number: int, path: Path) -> ItemPut:
 def _copied(
     stack: LayeredBackend, engine: ItemEngine, source: BaseStore, *, index: bool
 ) -> Workflow[int]:
-    """Copy namespace by namespace: pages of a search may overlap, or leave items out."""
+    """Copy each namespace with one search: pages may overlap, or leave items out."""
     copied = 0
     names: Any = yield from _asked(source, ListNamespacesOp(limit=_EVERYTHING))
     for name in names:

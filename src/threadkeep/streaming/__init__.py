@@ -1,7 +1,6 @@
-"""Streaming saves: what a run has produced so far, saved every few seconds."""
+"""Streaming saves: the output of a run, saved every few seconds while it runs."""
 
-from threadkeep.streaming.graphs import astream_saved, stream_saved
-from threadkeep.streaming.saver import StreamingCheckpointSaver
+from threadkeep.streaming.saver import StreamingCheckpointSaver, astream_saved, stream_saved
 from threadkeep.threads.partial_output import (
     PartialMessage,
     PartialStream,

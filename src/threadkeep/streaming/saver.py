@@ -1,40 +1,50 @@
-"""Streaming saves in front of any saver, by the id of the thread."""
+"""Streaming saves: LangGraph's streams, saved as they run, and streams on any saver."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, closing
 from typing import Any
 
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from threadkeep._core.langgraph_internals import TASK_ID, TASK_NS
 from threadkeep._run.delegate import Delegate
 from threadkeep._run.driver import Workflow, sync_and_async
 from threadkeep.errors import InvalidArgumentError, StateError
 from threadkeep.threads.partial_output import (
+    Part,
     PartialStream,
     StreamStatus,
     discard_of,
+    of_event,
+    of_message,
     partial_of,
     thread_of,
 )
 from threadkeep.threads.stream import INTERVAL, MAX_BYTES, MAX_PENDING, Stream
 
+_RECORDED = ("messages", "custom", "updates", "checkpoints")
+_INTERRUPT = "__interrupt__"
+_log = logging.getLogger("threadkeep")
+
 
 class StreamingCheckpointSaver(Delegate):
-    """A saver with streaming saves, in front of any other one; all else goes to that.
+    """A saver that adds streaming saves to any other saver; all other calls pass through.
 
-    Its listings leave out the rows of streams. Closing it leaves streams that were not stopped
-    pending.
+    Its listings leave out the rows of streams. If you close it, running streams stay pending.
 
     Args:
         base_saver: the other saver; closed with this one.
-        interval: as of `Saver.streaming`, for all streams.
+        interval: see `Saver.streaming`; for all streams.
         max_pending: likewise.
         max_bytes: likewise.
 
     Raises:
-        InvalidArgumentError: an option is invalid, or the other one is no saver.
+        InvalidArgumentError: an option is invalid, or `base_saver` is not a LangGraph saver.
     """
 
     def __init__(
@@ -47,7 +57,7 @@ class StreamingCheckpointSaver(Delegate):
     ) -> None:
         if not isinstance(base_saver, BaseCheckpointSaver):
             raise InvalidArgumentError(
-                f"{base_saver!r} is no LangGraph saver.",
+                f"{base_saver!r} is not a LangGraph saver.",
                 hint="Use a BaseCheckpointSaver.",
             )
         super().__init__(base_saver)
@@ -60,15 +70,15 @@ class StreamingCheckpointSaver(Delegate):
         self.streaming("checks the options")
 
     def streaming(self, config: RunnableConfig | str, **limits: Any) -> Stream:
-        """Return a stream of a thread that is not started. See `Saver.streaming`."""
+        """Return a new stream of a thread, not started yet. See `Saver.streaming`."""
         return Stream(self._inner, config, **{**self.streaming_limits, **limits})
 
     def start_streaming(self, thread_id: RunnableConfig | str) -> Stream:
-        """Start a stream of a thread, which may have several."""
+        """Start a stream of a thread; a thread may have several."""
         return self._known(self.streaming(thread_id).start())
 
     async def astart_streaming(self, thread_id: RunnableConfig | str) -> Stream:
-        """Async variant of `start_streaming`: this event loop saves."""
+        """Async variant of `start_streaming`: the stream is saved in this event loop."""
         return self._known(await self.streaming(thread_id).astart())
 
     def _known(self, stream: Stream) -> Stream:
@@ -88,7 +98,8 @@ class StreamingCheckpointSaver(Delegate):
         """Stop a stream of a thread by its id, or all of them. See `Stream.stop`.
 
         Raises:
-            StateError: there is none. See `Stream.stop` for others; all others are stopped then.
+            StateError: the thread has no running stream, or not this one. For other errors see
+                `Stream.stop`; the thread's other streams are stopped before one is raised.
         """
         yield from _stopped(self._started(thread_id, stream), status)
 
@@ -102,16 +113,17 @@ class StreamingCheckpointSaver(Delegate):
         stream: str | None = None,
         **more: Any,
     ) -> None:
-        """Add output to the stream of a thread that began last, or to another by its id.
+        """Add output to the newest stream of a thread, or to another one by its id.
 
         Args:
             thread_id: the thread's id, or a config that names it.
-            output: as of `Stream.update`.
+            output: see `Stream.update`.
             stream: the stream's id.
-            **more: as of `Stream.update`.
+            **more: see `Stream.update`.
 
         Raises:
-            StateError: there is none. See `Stream.update` for others.
+            StateError: the thread has no running stream, or not this one. For other errors see
+                `Stream.update`.
         """
         self._started(thread_id, stream)[-1].update(output, **more)
 
@@ -135,7 +147,7 @@ class StreamingCheckpointSaver(Delegate):
     def _discard_partial(
         self, thread_id: RunnableConfig | str, stream: str | None = None
     ) -> Workflow[int]:
-        """Discard what streams of a thread have left. See `Saver.discard_partial`."""
+        """Discard the saved output of a thread's streams. See `Saver.discard_partial`."""
         return discard_of(self._inner, thread_id, stream)
 
     discard_partial, adiscard_partial = sync_and_async(_discard_partial)
@@ -149,7 +161,7 @@ class StreamingCheckpointSaver(Delegate):
         ]
         if not found:
             raise StateError(
-                "The thread is not streaming, or not this stream.",
+                "The thread has no running stream, or not this one.",
                 hint="Call start_streaming(thread_id) first.",
                 thread=name,
             )
@@ -160,7 +172,7 @@ class StreamingCheckpointSaver(Delegate):
 
 
 def _stopped(streams: Sequence[Stream], status: StreamStatus) -> Workflow[None]:
-    """Stop all streams that run; then raise the error of the first that could not be."""
+    """Stop all running streams, then raise the first error."""
     failure: Exception | None = None
     for one in streams:
         try:
@@ -170,3 +182,180 @@ def _stopped(streams: Sequence[Stream], status: StreamStatus) -> Workflow[None]:
             failure = failure or error
     if failure is not None:
         raise failure
+
+
+# -- streams of graphs -----------------------------------------------------------------
+
+
+async def astream_saved(  # noqa: PLR0913 - they are given by name
+    graph: Any,
+    input: Any,
+    config: RunnableConfig,
+    *,
+    stream_mode: str | Sequence[str] | None = None,
+    subgraphs: bool = False,
+    saver: BaseCheckpointSaver[Any] | None = None,
+    interval: float | None = None,
+    max_pending: int | None = None,
+    max_bytes: int | None = None,
+    **options: Any,
+) -> AsyncIterator[Any]:
+    """Stream a graph as `graph.astream` does, and save the output while it runs.
+
+    The saved output has chunks of messages, custom events, and values that nodes of an unfinished
+    step wrote; those of subgraphs only with `subgraphs=True`. At the end of the run the stream is
+    completed. After an error, a cancellation or an interrupt it stays pending. See `Saver.partial`.
+
+    Args:
+        graph: a compiled graph.
+        input: see `graph.astream`.
+        config: likewise; it names the thread.
+        stream_mode: likewise.
+        subgraphs: likewise.
+        saver: the saver for the stream; None for the graph's checkpointer.
+        interval: see `Saver.streaming`; None for the interval of a `StreamingCheckpointSaver`, or
+            3.0.
+        max_pending: likewise.
+        max_bytes: likewise.
+        **options: more options of `graph.astream`.
+
+    Raises:
+        InvalidArgumentError: an option is invalid, or the graph has no checkpointer.
+        InvalidConfigError: the config has no thread_id.
+        ThreadkeepError: the end of the stream could not be stored. It is raised after the run: a
+            failing store does not stop a run. Once too much output is pending, recording ends.
+    """
+    view = _View(graph, config, stream_mode, options, subgraphs=subgraphs)
+    limits = {"interval": interval, "max_pending": max_pending, "max_bytes": max_bytes}
+    async with _stream(graph, saver, config, limits) as stream:
+        inner = graph.astream(input, config, **view.options)
+        async with aclosing(inner):
+            async for item in inner:
+                ns, mode, payload = view.split(item)
+                for part in view.parts(ns, mode, payload, stream):
+                    try:
+                        await stream._aadd(part)  # noqa: SLF001 - no public method is async here
+                    except Exception:  # noqa: BLE001 - the run goes on
+                        view.give_up()
+                if mode in view.modes:
+                    yield view.shown(item)
+        if view.is_interrupted:
+            await stream.astop("pending")
+
+
+def stream_saved(  # noqa: PLR0913 - they are given by name
+    graph: Any,
+    input: Any,
+    config: RunnableConfig,
+    *,
+    stream_mode: str | Sequence[str] | None = None,
+    subgraphs: bool = False,
+    saver: BaseCheckpointSaver[Any] | None = None,
+    interval: float | None = None,
+    max_pending: int | None = None,
+    max_bytes: int | None = None,
+    **options: Any,
+) -> Iterator[Any]:
+    """Stream a graph as `graph.stream` does, and save the output. See `astream_saved`."""
+    view = _View(graph, config, stream_mode, options, subgraphs=subgraphs)
+    limits = {"interval": interval, "max_pending": max_pending, "max_bytes": max_bytes}
+    with _stream(graph, saver, config, limits) as stream:
+        inner = graph.stream(input, config, **view.options)
+        with closing(inner):
+            for item in inner:
+                ns, mode, payload = view.split(item)
+                for part in view.parts(ns, mode, payload, stream):
+                    try:
+                        stream._add(part)  # noqa: SLF001 - no public method is async here
+                    except Exception:  # noqa: BLE001 - the run goes on
+                        view.give_up()
+                if mode in view.modes:
+                    yield view.shown(item)
+        if view.is_interrupted:
+            stream.stop("pending")
+
+
+def _stream(
+    graph: Any,
+    saver: BaseCheckpointSaver[Any] | None,
+    config: RunnableConfig,
+    limits: Mapping[str, Any],
+) -> Stream:
+    found = saver or getattr(graph, "checkpointer", None)
+    if not isinstance(found, BaseCheckpointSaver):
+        raise InvalidArgumentError(
+            "The graph has no checkpointer to save its stream with.",
+            hint="Use builder.compile(checkpointer=saver), or saver=.",
+        )
+    chosen = {name: value for name, value in limits.items() if value is not None}
+    return Stream(found, config, **{**getattr(found, "streaming_limits", {}), **chosen})
+
+
+class _View:
+    """The stream of a graph in all recorded modes, and the part that the caller asked for."""
+
+    def __init__(
+        self,
+        graph: Any,
+        config: RunnableConfig,
+        stream_mode: str | Sequence[str] | None,
+        options: Mapping[str, Any],
+        *,
+        subgraphs: bool,
+    ) -> None:
+        if stream_mode is None:  # (as LangGraph decides)
+            is_task = TASK_ID in ((config or {}).get("configurable") or {})
+            stream_mode = "values" if is_task else graph.stream_mode
+        self.modes = [stream_mode] if isinstance(stream_mode, str) else list(stream_mode or ())
+        self._names_mode = isinstance(stream_mode, list)
+        self._subgraphs = subgraphs
+        self._is_v2 = options.get("version") == "v2"
+        self._stores_steps = options.get("durability") != "exit"
+        self.is_interrupted = self._gave_up = False
+        modes = list(dict.fromkeys([*self.modes, *_RECORDED]))
+        self.options = {**options, "stream_mode": modes, "subgraphs": subgraphs}
+
+    def split(self, item: Any) -> tuple[str, str, Any]:
+        """Return namespace, mode and payload."""
+        if self._is_v2:
+            return "|".join(item["ns"]), item["type"], item["data"]
+        if self._subgraphs:
+            return "|".join(item[0]), item[1], item[2]
+        return "", item[0], item[1]
+
+    def shown(self, item: Any) -> Any:
+        """Return the item in LangGraph's form for the caller."""
+        if self._is_v2 or self._names_mode:
+            return item
+        return (item[0], item[2]) if self._subgraphs else item[1]
+
+    def give_up(self) -> None:
+        """Record no more output, so that the saved output has no gaps."""
+        self._gave_up = True
+        _log.warning("Recording of a run's output ended: it could not be added.", exc_info=True)
+
+    def parts(self, ns: str, mode: str, payload: Any, stream: Stream) -> Sequence[Part]:
+        """Return the parts of an item to record."""
+        found = self._parts(ns, mode, payload, stream)
+        return () if self._gave_up else found
+
+    def _parts(self, ns: str, mode: str, payload: Any, stream: Stream) -> Sequence[Part]:
+        part: Part | None = None
+        if mode == "messages":
+            message, about = payload
+            if isinstance(message, AIMessage):
+                place = about.get(TASK_NS, ns)
+                part = of_message(message, place, about.get("langgraph_node", ""))
+        elif mode == "custom":
+            part = of_event(payload, ns)
+        elif mode == "updates":
+            self.is_interrupted |= bool(payload.get(_INTERRUPT))
+            return [
+                Part("values", ns, node, "", dict(values))
+                for node, found in payload.items()
+                for values in (found if isinstance(found, list) else [found])
+                if isinstance(values, Mapping) and not node.startswith("__")  # (LangGraph's own)
+            ]
+        elif mode == "checkpoints" and self._stores_steps:
+            part = stream._drop_values(ns)  # noqa: SLF001 - no public method is async here
+        return () if part is None else (part,)
