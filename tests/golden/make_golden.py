@@ -2,8 +2,8 @@
 
     PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py
 
-An existing file is never written again: it is what a release wrote, and every later release
-must read it. A new form of a format gets new files.
+Existing files are never overwritten: a release wrote them, and every later release must read them.
+A new form of a format gets new files.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def test_values_are_read_and_written(name) -> None:
         assert [type(value) for value in values] == [type(value) for value in FILES[name]]
         if name != "v1-views":  # whose `repr` is an address
             assert repr(values) == repr(FILES[name])
-        # The bytes say exactly what a value is: equal bytes are equal values, types included.
+        # The encoding is exact: equal bytes are equal values, types included.
         assert [CODEC.encode(value) for value in values] == items
     assert [CODEC.encode(value) for value in FILES[name]] == items
 

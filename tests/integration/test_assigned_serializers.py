@@ -97,7 +97,7 @@ def test_values_of_before_are_read_and_built_on(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "a.db", serde=encrypted()) as saver:
         with pytest.raises(CorruptionError, match="not written by") as error:
             list(saver.list(None))
-        assert "assign the serializer again" in (error.value.hint or "")
+        assert "assign that serializer again" in (error.value.hint or "")
 
 
 def test_what_waits_is_stored_by_the_serializer_of_its_save(tmp_path: Path) -> None:

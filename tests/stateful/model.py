@@ -1,4 +1,4 @@
-"""What LangGraph's savers promise, over plain dicts: the oracle of the state machine.
+"""The promises of LangGraph's savers, over plain dicts: the oracle of the state machine.
 
 Values are kept in their exact form (`kit.engine.exactly`) as of the moment of the call.
 """
@@ -19,7 +19,7 @@ EMPTY = ("no value",)
 
 
 def as_json(metadata: dict[str, Any]) -> dict[str, Any]:
-    """As LangGraph's savers give it: JSON, or what JSON cannot hold, in lists and dicts."""
+    """Return metadata as from LangGraph's savers: JSON, or other values in lists and dicts."""
     try:
         text = json.dumps(metadata, ensure_ascii=False, allow_nan=False)
         text.encode()
@@ -36,7 +36,7 @@ def _listed(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Row:
-    """One checkpoint: what `put` was given, as it must come back."""
+    """One checkpoint: the arguments of `put`, as they must come back."""
 
     parent: str | None
     run: int
@@ -70,7 +70,7 @@ class Namespace:
 
 
 class Conflict(Exception):  # noqa: N818 - what the saver must raise as ConflictError
-    """The call loses."""
+    """The call is refused."""
 
 
 def load_of(checkpoint_id: str | None) -> tuple[int, int, int]:
@@ -93,7 +93,7 @@ class Model:
     # -- writing -----------------------------------------------------------------------
 
     def put(self, thread: str, ns: str, parent: Any, checkpoint: Any, metadata: Any) -> None:
-        """Store the checkpoint; raises Conflict where a fence does not hold."""
+        """Store the checkpoint; raises Conflict if a fence does not hold."""
         space = self.space(thread, ns)
         above = space.rows.get(str(parent)) if parent is not None else None
         run, seen, flags = load_of(parent)
@@ -121,7 +121,7 @@ class Model:
     def entries(
         self, thread: str, ns: str, parent: Any, checkpoint: Any
     ) -> dict[str, tuple[Any, Any]]:
-        """What a put stores of each channel: the parent's where the version is the same."""
+        """Return the value of each channel in a put: the parent's if the version is the same."""
         above = self.space(thread, ns).rows.get(str(parent)) if parent is not None else None
         values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
         entries: dict[str, tuple[Any, Any]] = {}
@@ -136,7 +136,7 @@ class Model:
         return entries
 
     def _sweep(self, space: Namespace, parent: Any, checkpoint_id: str) -> None:
-        """A run that lost leaves no writes, on what it loaded or on what it could not put."""
+        """Remove the writes of a refused run, on the loaded checkpoint and on the refused one."""
         run, *_ = load_of(parent)
         if run and str(parent) in space.rows:
             left = [b for b in space.writes.get(str(parent), []) if b.run != run]
@@ -145,7 +145,7 @@ class Model:
             space.writes.pop(checkpoint_id, None)
 
     def put_writes(self, thread: str, ns: str, at: Any, writes: Any, task: str, path: str) -> None:
-        """Store the writes; raises Conflict where a fence does not hold."""
+        """Store the writes; raises Conflict if a fence does not hold."""
         space = self.space(thread, ns)
         run, seen, flags = load_of(at)
         rows = space.writes.setdefault(str(at), [])
@@ -172,12 +172,12 @@ class Model:
                 space.writes.pop(gone, None)
 
     def newest(self, thread: str) -> dict[str, set[str]]:
-        """What pruning keeps, by namespace."""
+        """Return the checkpoints that pruning keeps, by namespace."""
         spaces = self.threads.get(thread, {})
         return {ns: {max(ids)} if (ids := s.visible()) else set() for ns, s in spaces.items()}
 
     def of_other_runs(self, thread: str, runs: set[str]) -> dict[str, set[str]]:
-        """What deleting these runs keeps, by namespace."""
+        """Return the checkpoints kept when these runs are deleted, by namespace."""
         return {
             ns: {i for i in s.visible() if self.metadata(thread, ns, i).get("run_id") not in runs}
             for ns, s in self.threads.get(thread, {}).items()
@@ -193,7 +193,7 @@ class Model:
         return any(space.rows for space in self.threads.get(thread, {}).values())
 
     def copy(self, source: str, target: str) -> None:
-        """Copy all rows; writes on absent checkpoints too."""
+        """Copy all rows, and writes on missing checkpoints too."""
         spaces = self.threads.get(source, {})
         if not any(space.rows or any(space.writes.values()) for space in spaces.values()):
             return
@@ -211,7 +211,7 @@ class Model:
         return max(self.threads.get(thread, {}).get(ns, Namespace()).visible(), default=None)
 
     def shown(self, thread: str, ns: str, checkpoint_id: str) -> dict[str, Any] | None:
-        """A checkpoint as any reader must see it."""
+        """Return a checkpoint as any reader must see it."""
         row = self.threads.get(thread, {}).get(ns, Namespace()).rows.get(checkpoint_id)
         if row is None or row.hidden:
             return None
@@ -226,10 +226,10 @@ class Model:
         }
 
     def writes(self, thread: str, ns: str, checkpoint_id: str) -> list[tuple[str, str, Any]]:
-        """The writes that count, in the order of their tasks' paths.
+        """Return the writes that count, in the order of their tasks' paths.
 
-        Where a child was put: those that its run made or had loaded; else the first
-        run's of each task.
+        With a child, these are the writes that its run made or had loaded; else the first run's of
+        each task.
         """
         space = self.space(thread, ns)
         return self._counting(space, checkpoint_id, self._child(space, checkpoint_id))
@@ -254,7 +254,7 @@ class Model:
         return [(task, channel, value) for (task, _), (_, channel, value) in order]
 
     def history(self, thread: str, ns: str, checkpoint_id: str, channel: str) -> Any:
-        """A channel's writes up the path, to the nearest ancestor that stores a value of it."""
+        """Return a channel's writes up the path, to the nearest ancestor that stores its value."""
         space = self.space(thread, ns)
         below = space.rows.get(checkpoint_id)
         writes: list[Any] = []
@@ -288,7 +288,7 @@ class Model:
         before: str | None,
         wanted: dict[str, Any],
     ) -> list[tuple[str, str, str]]:
-        """The places that a listing shows: newest id first, then by thread and namespace."""
+        """Return the places in a listing: newest id first, then by thread and namespace."""
         places = [
             (t, n, i)
             for t, spaces in self.threads.items()

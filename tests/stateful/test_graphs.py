@@ -1,6 +1,6 @@
 """Any graph and any script show on ours what they show on LangGraph's `InMemorySaver`.
 
-`THREADKEEP_EXAMPLES=2000` plays so many new ones.
+`THREADKEEP_EXAMPLES=2000` plays that many new ones.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Any two operations, their requests interleaved in every order that there is.
+"""Any two operations, by one process or two, with their requests interleaved in every order.
 
-By one process or by two. Whatever the order: nothing is broken, each put that returned
-is there as it was given (unless the other operation removed it), each load shows a whole
-checkpoint, and a process that remembers nothing sees the same as one that does.
+In every order, nothing breaks, each put that returned is stored as given (unless the other
+operation removed it), each load shows a whole checkpoint, and a process that remembers nothing sees
+the same as one that does.
 
-`make test` plays some orders of each two, `make test-all` all of them.
+`make test` plays some orders of each pair, `make test-all` all of them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ Operation = Callable[[Scene, Saver, str], tuple[Steps, Callable[[Any], None]]]
 
 
 def put(scene: Scene, saver: Saver, name: str) -> Any:
-    """The next checkpoint of a run on the head, with one more message."""
+    """Put the next checkpoint of a run on the head, with one more message."""
     value = [*old_messages(), AIMessage(f"{name} {LONG}", id=name)]
     made = checkpoint(f"00000009 {name}", {"m": value, "n": name}, {"m": 9, "n": 9, "doc": 4})
     steps = scene.steps(put_operation(saver, scene.head, made, {"run_id": "r1"}, {}))
@@ -89,7 +89,7 @@ def put(scene: Scene, saver: Saver, name: str) -> Any:
 
 
 def put_on_old(scene: Scene, saver: Saver, name: str) -> Any:
-    """A fork of the first checkpoint, which keeps one of its values unread."""
+    """Put a fork of the first checkpoint, which keeps one of its values unread."""
     value = [*old_messages(5), f"{name} {LONG}"]
     made = checkpoint(f"00000001 {name}", {"m": value}, {"m": 60, "doc": 1})
     steps = scene.steps(put_operation(saver, scene.places[0], made, {"source": "fork"}, {}))
@@ -145,7 +145,7 @@ def list_all(scene: Scene, saver: Saver, name: str) -> Any:
 
 
 def history(scene: Scene, saver: Saver, name: str) -> Any:
-    """Of the head's ancestors, `doc` is found at the nearest; `none` up to the root."""
+    """Read the history of `doc`, which is found at the nearest ancestor, and of `none`."""
     call = delta_history(saver._engine, CheckpointRef("t", "", "00000004"), ["doc", "none"])
     steps = scene.steps(call)
 
@@ -210,7 +210,7 @@ REMOVING = {prune, delete, delete_for_runs}
 
 
 def stored(there: Any, checkpoint_id: str, wanted: dict[str, Any]) -> None:
-    """The checkpoint that was put is there as it was given."""
+    """Check that the checkpoint is stored as given."""
     found = there[("t", "", checkpoint_id)]
     assert {c: found["values"][c] for c in wanted} == wanted
     if checkpoint_id.startswith("00000009"):
@@ -218,7 +218,7 @@ def stored(there: Any, checkpoint_id: str, wanted: dict[str, Any]) -> None:
 
 
 def whole(found: Any) -> None:
-    """A loaded checkpoint has all that it was put with."""
+    """Check that a loaded checkpoint has everything that was put."""
     if found is not None:
         values = shown(found)["values"]
         assert values["m"] != exactly([])
@@ -229,7 +229,7 @@ def whole(found: Any) -> None:
 
 
 def orders(first: int, second: int) -> Iterator[list[int]]:
-    """The orders of so many steps of the first and of the second operation."""
+    """Return the orders of so many steps of the first and of the second operation."""
     total = first + second
     places = list(combinations(range(total), first))
     for chosen in drawn(places, ORDERS, (first, second)):
@@ -237,7 +237,7 @@ def orders(first: int, second: int) -> Iterator[list[int]]:
 
 
 def play(scene: Scene, made: list[Any], order: list[int]) -> list[bool]:
-    """Take steps in this order, then to the end; whether each returned."""
+    """Take steps in this order, then to the end; return which operations returned."""
     done = [True, True]
     for which in [*order, *([0] * 20), *([1] * 20)]:
         steps = made[which][0]
@@ -251,7 +251,7 @@ def play(scene: Scene, made: list[Any], order: list[int]) -> list[bool]:
 
 
 def lengths(conflicts: str, operations: Any, processes: Any) -> list[int]:
-    """How many requests each makes alone."""
+    """Return the number of requests of each operation alone."""
     found = []
     for operation, process in zip(operations, processes, strict=True):
         scene = Scene(conflicts)
@@ -287,7 +287,7 @@ PAIRS = [(a, b) for i, a in enumerate(OPERATIONS) for b in OPERATIONS[i:]]
 
 @pytest.fixture(autouse=True)
 def small_seals(monkeypatch):
-    """Segments are sealed early here, so that the operations do it."""
+    """Seal segments early, so that the operations do it."""
     monkeypatch.setattr(logs, "SEAL_COUNT", 3)
     monkeypatch.setattr(logs, "SEAL_KEYFRAMES", 2)
 

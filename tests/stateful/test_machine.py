@@ -1,4 +1,4 @@
-"""Any sequence of calls, on two savers of one store, shows what the model says.
+"""Any sequence of calls, on two savers of one store, shows the answers of the model.
 
 `THREADKEEP_EXAMPLES=20000` plays about that many new sequences.
 """
@@ -71,7 +71,7 @@ ODD_TIMES = st.sampled_from(["2024-05-01T10:20:30.123456+00:00", "2024-05-01", "
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to make a large value anew; short to print where a sequence fails."""
+    """How to build a large value; short to print if a sequence fails."""
 
     kind: str
     form: str
@@ -112,7 +112,7 @@ ANY_VALUE = st.one_of(VALUES, RECIPES)
 
 
 class Run:
-    """A live run: its place, its newest config and the values that it works on."""
+    """A live run: its place, its newest config and its values."""
 
     def __init__(self, saver: Saver, thread: str, ns: str, found: Any) -> None:
         self.saver = saver
@@ -160,13 +160,14 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 1))
     def reopen(self, number: int) -> None:
-        """Another process: it remembers nothing."""
+        """Open another process, which remembers nothing."""
         old = self.savers[number]
         self.runs = [run for run in self.runs if run.saver is not old]
         self.savers[number] = self.open(number)
         self.shut(old)
 
     def shut(self, saver: Saver) -> None:
+        """Close; the rows stay."""
         saver.close()
 
     # -- drawing -----------------------------------------------------------------------
@@ -175,13 +176,13 @@ class Machine(RuleBasedStateMachine):
         return self.savers[data.draw(st.integers(0, 1), label="saver")]
 
     def some_id(self, data: Any, thread: str, ns: str, *, absent: bool = True) -> str | None:
-        """The head, any old checkpoint, or one that is not there."""
+        """The head, any old checkpoint, or a missing one."""
         ids = sorted(self.model.space(thread, ns).visible(), reverse=True)
         choices = ids[:1] * 3 + ids + ([None, "000050", "999999"] if absent else [])
         return data.draw(st.sampled_from(choices), label="checkpoint") if choices else None
 
     def value(self, data: Any, current: Any) -> Any:
-        """A new value, the current one changed in some way, or one met before."""
+        """A new value, the current one after a change, or a previous one."""
         how = data.draw(st.sampled_from(["new", "grow", "grow", "edit", "in place", "met", "copy"]))
         if how == "met" and self.pool:
             return self.pool[data.draw(st.integers(0, len(self.pool) - 1))]
@@ -227,7 +228,7 @@ class Machine(RuleBasedStateMachine):
     def checkpoint_for(
         self, data: Any, thread: str, ns: str, parent: Any, values: dict[str, Any]
     ) -> dict[str, Any]:
-        """A checkpoint whose channels go on from the parent's, a few of them changed."""
+        """A checkpoint whose channels continue the parent's, a few of them changed."""
         above = self.model.space(thread, ns).rows.get(str(parent))
         versions = {}
         if above is not None:
@@ -267,7 +268,7 @@ class Machine(RuleBasedStateMachine):
         return f"{self.clock - (data.draw(st.integers(1, 60)) if how == 'older' else 0):06d}"
 
     def put(self, data: Any, saver: Saver, thread: str, ns: str, parent: Any, values: Any) -> Any:
-        """Put on both; the new config's id, or None if the put lost."""
+        """Put on both; return the new config's id, or None if the put was refused."""
         made = self.checkpoint_for(data, thread, ns, parent, values)
         if made["id"] == str(parent):
             return parent
@@ -304,7 +305,7 @@ class Machine(RuleBasedStateMachine):
         return made["id"]
 
     def forget_replaced(self, saver: Saver, thread: str, ns: str, checkpoint_id: str) -> None:
-        """LangGraph puts an id again only to say the same: no other process must notice."""
+        """LangGraph puts an id again only with the same content: others need not notice."""
         replaced = (thread, ns, checkpoint_id)
         self.runs = [run for run in self.runs if (run.thread, run.ns, str(run.at)) != replaced]
         for other in self.savers:
@@ -313,7 +314,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread=THREADS, ns=SPACES)
     def put_anywhere(self, data: Any, thread: str, ns: str) -> None:
-        """A child of the head, of any old checkpoint, of none, or of one that is absent."""
+        """Put a child of the head, of any old checkpoint, of none, or of a missing one."""
         parent = self.some_id(data, thread, ns)
         self.put(data, self.saver(data), thread, ns, parent, {})
 
@@ -332,7 +333,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.runs)
     @rule(data=st.data())
     def step(self, data: Any) -> None:
-        """A live run puts its next checkpoint, with what it was lent."""
+        """A live run puts its next checkpoint, with the values it was lent."""
         run = self.runs[data.draw(st.integers(0, len(self.runs) - 1), label="run")]
         after = self.put(data, run.saver, run.thread, run.ns, run.at, dict(run.values))
         if after is None:
@@ -349,7 +350,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread=THREADS, ns=SPACES)
     def write_anywhere(self, data: Any, thread: str, ns: str) -> None:
-        """Writes for any checkpoint, also for one that is yet to come."""
+        """Write to any checkpoint, also to a future one."""
         at = self.some_id(data, thread, ns) or f"{self.clock + 10:06d}"
         self.write(data, self.saver(data), thread, ns, at, {})
 
@@ -374,7 +375,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.pool)
     @rule(data=st.data())
     def somebody_changes_a_value(self, data: Any) -> None:
-        """What was handed in or out changes: nothing stored may."""
+        """Change an argument or a result: nothing stored may change."""
         self.change_in_place(data, self.pool[data.draw(st.integers(0, len(self.pool) - 1))])
 
     @precondition(lambda self: self.runs)
@@ -405,7 +406,7 @@ class Machine(RuleBasedStateMachine):
         self.thin(kept, lambda: self.collected(saver, policy))
 
     def kept(self, thread: str, policy: Retention) -> dict[str, set[str]]:
-        """What stays; the newest do, whatever else does."""
+        """Choose the checkpoints that stay, always including the newest."""
         (rows,) = self.savers[0]._store.backend.fetch([ReadThread(thread)])
         found = choose.choose(rows.checkpoints, policy, (), time.time_ns() // 1000).keys
         spaces = self.model.newest(thread)
@@ -420,7 +421,7 @@ class Machine(RuleBasedStateMachine):
         assert saver.threads.gc(policy).threads == ()
 
     def thin(self, kept: dict[str, dict[str, set[str]]], remove: Callable[[], None]) -> None:
-        """Remove all but these; what their DeltaChannels are rebuilt from stays."""
+        """Remove all but these, and those that their DeltaChannels are rebuilt from."""
         counted = [
             (thread, ns, i)
             for thread, spaces in kept.items()
@@ -462,7 +463,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread=THREADS)
     def offload(self, data: Any, thread: str) -> None:
-        """Old values go; nobody sees a difference."""
+        """Offload old values, unnoticed by readers."""
         saver = self.saver(data)
         cold = driver.run(saver._store.own_cold())
         with suppress(errors.ThreadNotFoundError, errors.StateError):
@@ -476,7 +477,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread=THREADS)
     def there_and_back(self, data: Any, thread: str) -> None:
-        """The whole thread goes; another one reads it."""
+        """Archive the whole thread; another process reads it."""
         with suppress(errors.ThreadNotFoundError, errors.StateError):
             self.saver(data).threads.archive(thread)
             self.saver(data).get_tuple({"configurable": {"thread_id": thread}})
@@ -485,7 +486,7 @@ class Machine(RuleBasedStateMachine):
     # -- reading -----------------------------------------------------------------------
 
     def compare(self, found: Any, thread: str, ns: str, checkpoint_id: str | None) -> None:
-        """What a saver gave is what the model has."""
+        """Compare a saver's answer with the model's."""
         wanted = None if checkpoint_id is None else self.model.shown(thread, ns, checkpoint_id)
         if wanted is None or found is None:
             assert found is None
@@ -602,7 +603,7 @@ class OnMemory(Machine):
 
 
 class OnRelaxed(OnMemory):
-    """Two savers whose saves wait in one list, which is stored now and then."""
+    """Two savers whose saves wait in one list, which is stored occasionally."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -631,7 +632,7 @@ class OnRelaxed(OnMemory):
 
 
 class OnSqlite(Machine):
-    """Two savers on one file, as two processes have it."""
+    """Two savers on one file, like two processes."""
 
     def open(self, number: int) -> Saver:
         del number
@@ -640,9 +641,9 @@ class OnSqlite(Machine):
 
 
 class OnPostgres(Machine):
-    """Two savers on one schema, as two processes have it, each on a connection.
+    """Two savers on one schema, like two processes, each on a connection.
 
-    (A pool draws random numbers in its threads, which hypothesis takes for the test's.)
+    (A pool draws random numbers in its threads, which hypothesis would count as the test's.)
     """
 
     def __init__(self) -> None:
@@ -664,7 +665,7 @@ class OnPostgres(Machine):
 
 
 class OnRedis(Machine):
-    """Two savers under one prefix, as two processes have it."""
+    """Two savers under one prefix, like two processes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Two processes: one maintains a thread while the other runs it, each stopped at any request.
 
-After every request of either, the registry says what the rows say, and what has to stay is there:
-the head, a waiting interrupt, what is pinned. The run ends as it would have ended alone.
+After every request of either, the registry agrees with the rows, and everything protected is
+stored: the head, a waiting interrupt, pins. The run ends as it would have ended alone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SCHEDULES = 40 if FULL else 3
 
 
 def waiting(rows: ThreadRows) -> str | None:
-    """The newest checkpoint of the root, stored or to come, if an interrupt was written to it."""
+    """Return the newest checkpoint of the root, stored or to come, with an interrupt."""
     shown = [one for one in rows.checkpoints if not one.row.ns and not one.row.flags & HIDDEN]
     newest = max([one.row.id for one in shown], default="")
     pending = [w for one in shown if one.row.id == newest for w in one.writes]
@@ -58,7 +58,7 @@ def waiting(rows: ThreadRows) -> str | None:
 
 @dataclass
 class Witness:
-    """Looks at the rows after every request."""
+    """Checks the rows after every request."""
 
     backend: Any
     heads: dict[str, str] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Witness:
 
 
 class Watched(Backend):
-    """A backend whose requests wait for leave, one at a time, and are looked at."""
+    """A backend whose requests wait for permission, one at a time, and are checked."""
 
     has_identity = True
 
@@ -123,7 +123,7 @@ class Watched(Backend):
 
 
 class Process:
-    """Does something in a thread of its own, of which others say how many requests it makes."""
+    """Runs in a thread of its own and makes as many requests as it is allowed."""
 
     def __init__(self) -> None:
         self.allowed, self.stopped = threading.Semaphore(0), threading.Semaphore(0)
@@ -142,7 +142,7 @@ class Process:
         self.thread.start()
 
     def go_on(self, requests: int) -> None:
-        """Let it make so many requests more; it stops before the next one."""
+        """Allow so many more requests; it stops before the next one."""
         for _ in range(requests and requests + (self.requests == 0)):
             if not self.is_done:
                 self.allowed.release()
@@ -208,7 +208,7 @@ def subgraphs(saver: Any) -> Any:
 
 
 def streams(saver: Any) -> Any:
-    """Half an answer is saved with every part."""
+    """A partial answer is saved with every part."""
     says = GenericFakeChatModel(messages=iter([AIMessage("one two three")] * 2))
 
     def talk(state: Any) -> Any:
@@ -236,9 +236,9 @@ RUNS = [interrupts, subgraphs, streams, layers]
 
 
 def late(saver: Any) -> Any:
-    """What a task writes is stored before the checkpoint that it belongs to, and so its question.
+    """The writes of a task are stored before their checkpoint, and so is its question.
 
-    LangGraph promises no order (`durability="async"`); so by hand.
+    LangGraph promises no order (`durability="async"`), so the order is made by hand.
     """
     at = config()
     for number in range(1, 4):
@@ -355,7 +355,7 @@ class Scene:
         return graph
 
     def shown(self, graph: Any) -> Any:
-        """What the thread shows in the end."""
+        """Return the final contents of the thread."""
         if graph is None:
             found = self.saver.get_tuple(config())
             return found and (found.checkpoint["channel_values"], found.pending_writes)
@@ -372,7 +372,7 @@ def stores(name: str, folder: Path) -> Callable[[], Any]:
 
 
 def plans(requests: int) -> Iterator[dict[int, int]]:
-    """All of the maintenance before a request of the run; or some of it, and the rest later."""
+    """Run all of the maintenance before a request of the run, or a part of it first."""
     for at in range(requests):
         yield {at: 1000}
         for some in range(1, 6):

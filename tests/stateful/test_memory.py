@@ -1,4 +1,4 @@
-"""Layered memory against a plain list: whatever is done to a conversation, it is whole."""
+"""Layered memory compared with a plain list: a conversation stays whole after any calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLACES = st.floats(0, 1, exclude_max=True)
 
 @dataclass
 class Version:
-    """A checkpoint: the whole conversation at it, and the view of it."""
+    """A checkpoint: its whole conversation, and the view of it."""
 
     config: Any
     messages: list[BaseMessage]
@@ -34,7 +34,7 @@ class Version:
 
 
 class Conversations(RuleBasedStateMachine):
-    """Turns, edits, removals, forks, groups, moves, and what must hold after each of them."""
+    """Turns, edits, removals, forks, groups, moves, and the invariants after each."""
 
     @initialize(
         seed=st.integers(0, 10**6),
@@ -59,7 +59,7 @@ class Conversations(RuleBasedStateMachine):
         self.opened()
 
     def another(self) -> Any:
-        """Open a saver of the store; that of another process, where it is a file."""
+        """Open another saver of the store; of another process if the store is a file."""
         path = Path(self.folder.name)
         cold = f"file://{path / 'cold'}"
         if self.store == "file":
@@ -166,7 +166,7 @@ class Conversations(RuleBasedStateMachine):
             saver.threads.restore(self.thread)
         if saver is not self.inner:
             saver.close()
-        if then:  # (else the next rule is the first that reads the thread)
+        if then:  # (else the next rule would read the thread first)
             self.check()
 
     @precondition(lambda self: self.store != "foreign" and self.versions)
@@ -296,7 +296,7 @@ class Conversations(RuleBasedStateMachine):
         return {id_of(self.model[at]), *others}
 
     def positions(self) -> list[int]:
-        """Return the position of each message: those that were removed leave holes."""
+        """Return the position of each message; removed messages leave holes."""
         archived = [one.position for one in self.memory.search_messages(self.thread)]
         live = len(self.model) - len(archived)
         stop = self.memory.groups(self.thread)[-1].stop
@@ -358,5 +358,5 @@ TestConversations.settings = settings_of(
     full=400,
     stateful_step_count=25,
     report_multiple_bugs=False,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # (to shrink a story takes minutes)
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # (shrinking takes minutes)
 )

@@ -1,4 +1,4 @@
-"""Many threads of one process, and two savers, on few threads of conversation at once."""
+"""Many threads of one process, and two savers, on a few conversations at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROUNDS = some(5, 25)
 
 @pytest.fixture(autouse=True)
 def eager():
-    """Threads change often, and segments are sealed often."""
+    """Switch threads often, and seal segments often."""
     interval, count = sys.getswitchinterval(), logs.SEAL_COUNT
     sys.setswitchinterval(1e-5)
     logs.SEAL_COUNT = 4
@@ -54,7 +54,7 @@ def backend(request, tmp_path):
 
 
 class Work:
-    """What the workers share: savers, what was acknowledged, what went wrong."""
+    """The shared state of the workers: savers, acknowledged calls, failures."""
 
     def __init__(self, backend: Any, conflicts: Any) -> None:
         self.savers = [Saver(backend, conflicts=conflicts) for _ in range(2)]
@@ -62,10 +62,10 @@ class Work:
         self.written: dict[str, tuple[Any, Any]] = {}
         self.failures: list[BaseException] = []
         self.refused = 0
-        self.at: Any = None  # what `write` writes to
+        self.at: Any = None  # the target of `write`
 
     def play(self, parts: list[Callable[[int], None]]) -> None:
-        """Run the parts, one a thread, to their end."""
+        """Run the parts to their end, one per thread."""
         threads = [threading.Thread(target=self._guarded, args=(p, n)) for n, p in enumerate(parts)]
         for thread in threads:
             thread.start()
@@ -82,7 +82,7 @@ class Work:
             self.failures.append(exc)
 
     def run(self, number: int) -> None:
-        """Load the head, write, put; again and again."""
+        """Load the head, write, put; repeatedly."""
         chance = random.Random(number)
         saver = self.savers[number % 2]
         for turn in range(ROUNDS):
@@ -109,7 +109,7 @@ class Work:
         self.stored[name] = (after, wanted)
 
     def write(self, number: int) -> None:
-        """Tasks that write to the same checkpoint at the same time."""
+        """Tasks write to the same checkpoint at the same time."""
         saver, chance = self.savers[number % 2], random.Random(number)
         for turn in range(ROUNDS):
             name = f"writer {number}.{turn}"
@@ -150,14 +150,14 @@ def test_runs_on_one_thread(backend, conflicts):
 def test_tasks_that_write_beside_runs_and_readers(backend):
     work = Work(backend, "fork")
     work.at = work.savers[0].put(config(), checkpoint(1, {"m": [LONG]}, {"m": 1}), {}, {})
-    # Runs go on from another checkpoint: writes that a run did not make are not its own.
+    # Runs continue from another checkpoint, without the writes of other runs.
     work.savers[0].put(config(), checkpoint(2, {"m": [LONG]}, {"m": 1}), {}, {})
     work.play([work.write, work.run, work.write, work.read, work.write, work.run])
     check(work)
 
 
 def test_housekeeping_beside_runs(backend):
-    """Nothing breaks where checkpoints go while others are put."""
+    """Nothing breaks if checkpoints are removed while others are put."""
     work = Work(backend, "fork")
 
     def tidy(number: int) -> None:

@@ -13,7 +13,7 @@ from langgraph.types import Command, Overwrite, RetryPolicy, Send, interrupt
 from .plan import Node, Plan, Stage
 from .values import Passed, PassedAlone, edit, flip, make, read, schema, steps
 
-HANDLE = object()  # cannot be stored, and need not: its channel is untracked
+HANDLE = object()  # cannot be stored, but its channel is untracked
 ATTEMPTS = 3
 
 
@@ -61,7 +61,7 @@ def _new_doc(do: Doing, state: Any, update: Any, number: int) -> None:
 
 
 def _doc(do: Doing, state: Any, update: Any, number: int) -> Any:
-    """The document as it is by now."""
+    """The current document."""
     found = update.get("doc", read(state, "doc"))
     return make(number, do.plan.size) if found is None else found
 
@@ -212,7 +212,7 @@ _OPS: dict[str, Callable[[Doing, Any, dict[str, Any], int], None]] = {
 
 
 class Builder:
-    """Adds one stage after the other; `ends` are the nodes that the next one follows."""
+    """Adds one stage after the other; `ends` are the nodes before the next stage."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -247,7 +247,7 @@ class Builder:
         self.ends = list(names)
 
     def _gate(self, name: str) -> str:
-        """One node in front of a stage, for its conditional edges."""
+        """One node before a stage, for its conditional edges."""
         gate = self._add(f"{name}gate", Node())
         self._enter(gate)
         return gate
@@ -330,5 +330,5 @@ class Builder:
 
 
 def built(plan: Plan) -> Any:
-    """The graph of a plan; it counts the calls of its nodes, so build one for each play."""
+    """Return the graph of a plan. It counts the calls of its nodes, so build one per play."""
     return Builder(plan).build()

@@ -19,11 +19,10 @@ _OFTEN, _LONG = 0.02, 0.0003  # of all calls, and how many seconds
 
 @contextmanager
 def disturbed(seed: int | None) -> Iterator[None]:
-    """Threads switch often, and (with a seed) a function of ours waits here and there.
+    """Let threads switch often, and (with a seed) let our functions sometimes wait.
 
-    What is set is what every Python function calls when it is called and when it returns: so
-    no place in our code needs to be named, and none is left out. It counts for the threads that
-    are started inside.
+    It sets the hook that every Python function calls at its call and return, so it covers all of
+    our code, in threads that are started inside.
     """
     interval, before = sys.getswitchinterval(), (sys.getprofile(), threading.getprofile())
     hook = None if seed is None else _hook(random.Random(seed))

@@ -1,8 +1,8 @@
-"""What every value was like while it was saved.
+"""The form of every value while it was saved.
 
-A node edits values under the journal's lock, step by step, and after each step the journal notes
-what the values that are being saved look like now. A call begins and ends under the same lock: so
-what it stored must be among the forms noted of it, whatever ran meanwhile.
+A node edits values under the journal's lock, step by step, and after each step the journal records
+the form of the values that are being saved. A call begins and ends under the same lock, so its
+stored value must be among the recorded forms.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _UNSEEN = ("__error__", "__no_writes__", "__error_source_node__")
 
 
 class Journal:
-    """The forms of all values saved, by what they were saved as."""
+    """The forms of all saved values, by the key they were saved under."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -29,7 +29,7 @@ class Journal:
 
     @contextmanager
     def edit(self) -> Iterator[None]:
-        """One step of an edit: no value is seen in the middle of it."""
+        """Carry out one step of an edit, during which no value is seen."""
         with self._lock:
             yield
             for parts in self._saving:
@@ -52,7 +52,7 @@ class Journal:
             self._forms.setdefault(key, {})[repr(form)] = form
 
     def check(self, key: Any, value: Any) -> None:
-        """Fail if the value is none that was there while it was saved under this key."""
+        """Fail if the value never existed while it was saved under this key."""
         forms, form = self._forms.get(key), exactly(value)
         if forms is not None and repr(form) not in forms:
             beside = "\n".join(difference(form, one) for one in forms.values())
@@ -63,7 +63,7 @@ class Journal:
 class Journaled(BaseCheckpointSaver[Any]):
     """A saver whose saves are in a journal.
 
-    `unsure` are channels that LangGraph itself changes in place, where the journal cannot see it.
+    `unsure` are channels that LangGraph itself changes in place, unseen by the journal.
     """
 
     def __init__(self, inner: Any, journal: Journal, unsure: frozenset[str]) -> None:
@@ -89,7 +89,7 @@ class Journaled(BaseCheckpointSaver[Any]):
         return channel in among and channel not in self._unsure and not channel.startswith("join:")
 
     def verify(self, reader: Any) -> None:
-        """Fail if a reader of the store finds a value that never was."""
+        """Fail if a reader of the store finds a value that never existed."""
         for entry in reader.list(None):
             place = _place(entry.config)
             versions = entry.checkpoint["channel_versions"]

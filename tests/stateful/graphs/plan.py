@@ -1,4 +1,4 @@
-"""A graph and a script of turns, as plain data that prints, shrinks and can be typed in by hand."""
+"""A graph and a script of turns, as plain data that prints, shrinks and can be typed by hand."""
 
 from __future__ import annotations
 
@@ -42,35 +42,36 @@ SHARED = ("doc", "items", "messages", "files", "whichever", "__pregel_tasks", "_
 
 @dataclass(frozen=True)
 class Node:
-    """Operations on the state, and what else it does: ask, ask twice, fail, retry."""
+    """Operations on the state, and other actions: ask, ask twice, fail, retry."""
 
     does: tuple[str, ...] = ()
     also: str = ""
 
     @property
     def edits(self) -> bool:
+        """Return True if nodes edit values in place."""
         return any(op in EDITS or op in QUIET for op in self.does)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of the graph that is entered when the one before it is done.
+    """A part of the graph that is entered when the previous one is done.
 
     Kinds: one (node), beside (its nodes in parallel), spread (one `Send` for each of `width`),
-    either (of two nodes), again (a node, `width` times), inner (its nodes as a subgraph, with a
-    memory of its own or without), inners (a subgraph for each of `width`).
+    either (of two nodes), again (a node, `width` times), inner (its nodes as a subgraph, with or
+    without memory of its own), inners (a subgraph for each of `width`).
     """
 
     kind: str
     nodes: tuple[Node, ...]
     width: int = 2
-    join: bool = False  # the next stage waits for all nodes of this one together
+    join: bool = False  # the next stage waits for all nodes of this one
     memory: bool = False
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One call of the graph's user; `pick` chooses among what there is by then."""
+    """One call by the user of the graph; `pick` chooses among the existing checkpoints."""
 
     kind: str
     pick: int = 0
@@ -78,7 +79,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Plan:
-    """A graph, a script, and what it runs on."""
+    """A graph, a script, and their configuration."""
 
     stages: tuple[Stage, ...] = (Stage("one", (Node(),)),)
     turns: tuple[Turn, ...] = (Turn("invoke"),)
@@ -91,7 +92,7 @@ class Plan:
     accumulate: bool = True  # the Topic
     ids: bool = True  # messages bring an id
     size: int = 3  # of the values
-    stop: tuple[str, int] | None = None  # a static interrupt: where, and which node
+    stop: tuple[str, int] | None = None  # a static interrupt: before or after, and which node
     seed: int | None = None  # of the switches to other threads; None for few
 
     @property
@@ -100,14 +101,14 @@ class Plan:
         return any(node.edits for s in self.stages for node in s.nodes) or self.has("spread")
 
     def has(self, *words: str) -> bool:
-        """Whether a stage is of such a kind, or a node does such a thing."""
+        """Return True if a stage is of this kind, or a node does this."""
         nodes = [node for stage in self.stages for node in stage.nodes]
         said = {*(s.kind for s in self.stages), *(op for node in nodes for op in node.does)}
         return not said.isdisjoint(words)
 
     @property
     def loose_values(self) -> frozenset[str]:
-        """Channels of which a checkpoint may hold what they were like a little later."""
+        """Channels whose stored values may be of a slightly later time."""
         if self.durability != "async":
             return self._dumped
         grown = {"items"} if self.has("add items", "edit items", "spread") else set()
@@ -117,31 +118,31 @@ class Plan:
 
     @property
     def loose_writes(self) -> frozenset[str]:
-        """The same of pending writes, for which no durability waits but "exit"."""
+        """The same of pending writes, which no durability except "exit" waits for."""
         shared = SHARED if self.edits and self.durability != "exit" else ()
         return frozenset((*shared, *self._dumped))
 
     @property
     def _dumped(self) -> frozenset[str]:
-        """Where LangGraph's saver makes plain dicts of models, as it does of those in models."""
+        """Channels whose models LangGraph's saver turns into plain dicts."""
         inner = self.schema == "pydantic" and self.has("inner", "inners")
         return frozenset({"__start__"} if inner else ())
 
 
 def sound(plan: Plan) -> Plan:
-    """The plan without what LangGraph itself leaves to chance.
+    """Return the plan without anything that LangGraph itself leaves to chance.
 
-    In a step of several nodes only the first edits in place, and none fails: the user sends no
-    other node into such graphs either, nor into one with a node that is tried again, which
-    could then run twice in a step and counts its calls. With durability "exit" LangGraph's
-    sync API, where a node asks, may leave before it has saved what those beside it wrote. With
-    durability "async", what a node edits is written in the same step (which a subgraph's nodes
-    cannot do with the items, that it does not hand back); where one edits, none beside it or
-    around it stops the run; and if a value was edited at all, no run starts from an older
-    checkpoint.
+    - In a step of several nodes only the first edits in place, and none fails. - The user sends no
+    other node into such graphs, nor into one with a retried node, which could then
+      run twice in a step and counts its calls.
+    - With durability "exit" LangGraph's sync API, if a node asks, may leave before it has saved the
+      writes of the nodes beside it.
+    - With durability "async", an edited value is written in the same step (subgraph nodes cannot do
+      so with the items, which they do not hand back). If a node edits, none beside it or around it
+      stops the run. If any value was edited, no run starts from an older checkpoint.
     """
     if plan.has("inner", "inners"):
-        plan = _doing_without(plan, "handle")  # what cannot be stored is an input there
+        plan = _doing_without(plan, "handle")  # there, values that cannot be stored are inputs
     stages = tuple(_sound_stage(stage, plan) for stage in plan.stages)
     plan = replace(plan, stages=stages)
     if plan.edits or any(node.also == "fail" for s in stages for node in s.nodes):

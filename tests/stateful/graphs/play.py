@@ -1,13 +1,12 @@
 """Carries out a plan's turns on a saver, and keeps everything that a user could see.
 
-What LangGraph's `InMemorySaver` shows is sound to compare with only where it reads a value before
-a node edits it. There it is always played by the async API, where its puts and its writes are
-one uninterrupted step each of the event loop, begun before the next nodes are; and with
-durability "sync" for "async", which must show the same. Ours saves in other threads meanwhile, so
-that it may store such a value as it was a little later: those values are left out of the
-comparison (`Plan.loose_values`, `Plan.loose_writes`), and each must be one that existed while its
-call was under way (`journal`). The last checkpoint of a run is stored when no node runs any more,
-so that runs go on from equal states.
+LangGraph's `InMemorySaver` is sound to compare with only if it reads values before nodes edit them.
+So it is always played by the async API, in which each of its puts and writes is one uninterrupted
+step of the event loop that begins before the next nodes; and with durability "sync" instead of
+"async", which must show the same. Ours saves in other threads meanwhile, and may store such a value
+as it was a little later. Those values are left out of the comparison (`Plan.loose_values`,
+`Plan.loose_writes`), and each must have existed during its call (`journal`). The last checkpoint of
+a run is stored when no node runs any more, so that runs continue from equal states.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class LooseCanon(Canon):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
-        self._in_write = not plan.ids  # (a write may hold a message before it got an id)
+        self._in_write = not plan.ids  # (a write may hold a message that had no id yet)
         self._values, self._writes = plan.loose_values, plan.loose_writes
 
     def value(self, value: Any) -> Any:
@@ -109,7 +108,7 @@ class Store:
         return self.saver()
 
     def verify(self) -> None:
-        """Every value stored is one that there was, and the store is sound."""
+        """Fail unless every stored value existed, and the store is sound."""
         saver = self.reopen()
         saver.verify(saver.inner)
         assert saver.inner.check().ok
@@ -132,7 +131,7 @@ class Theirs:
 
 
 class Player(Driver):
-    """The turns of a plan; whatever they raise is an answer."""
+    """Plays the turns of a plan; an error is an answer too."""
 
     def __init__(self, plan: Plan, store: Any, durability: str, api: str) -> None:
         super().__init__(
@@ -262,7 +261,7 @@ class Player(Driver):
 
 
 def play(plan: Plan, store: Any, durability: str, api: str) -> list[Any]:
-    """Play a plan on a store; all that could be seen of it."""
+    """Play a plan on a store; return everything visible."""
     player = Player(plan, store, durability, api)
 
     async def whole() -> list[Any]:
@@ -275,7 +274,7 @@ def play(plan: Plan, store: Any, durability: str, api: str) -> list[Any]:
 
 
 def expected(plan: Plan) -> list[Any]:
-    """What LangGraph's own saver shows."""
+    """Play a plan on LangGraph's own saver; return everything visible."""
     return play(plan, Theirs(), "exit" if plan.durability == "exit" else "sync", "async")
 
 

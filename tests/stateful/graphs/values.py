@@ -40,7 +40,7 @@ class Desk:
 
 
 class Told:
-    """Edits of LangGraph's own channels go through the journal of the play under way."""
+    """Records edits by LangGraph's own channels in the journal of the current play."""
 
     edit: Any = None
 
@@ -67,7 +67,7 @@ def extend(state: list[Any], writes: Sequence[Any]) -> list[Any]:
 
 @cache
 def schema(kind: str, frequency: int, accumulate: bool) -> Any:
-    """A state with a channel of every kind, as a class of this kind."""
+    """A state class of this kind, with a channel of every kind."""
     name = f"State_{kind.replace(' ', '_')}_{frequency}_{accumulate}"
     fields: dict[str, Any] = {
         "log": Annotated[list[Any], operator.add],
@@ -89,11 +89,11 @@ def schema(kind: str, frequency: int, accumulate: bool) -> Any:
     else:
         made = create_model(name, **{n: (t, None) for n, t in fields.items()})
     made.__module__ = __name__
-    return globals().setdefault(name, made)  # a module's own, as a program's state is
+    return globals().setdefault(name, made)  # at module level, as a program's state is
 
 
 class Passed(TypedDict, total=False):
-    """What several subgraphs in a step hand back: what does not grow by being handed back."""
+    """The results of several subgraphs in a step that do not grow by being handed back."""
 
     messages: Annotated[list[Any], add_messages]
     files: Annotated[dict[str, Any], merge]
@@ -130,12 +130,13 @@ def make(number: int, size: int) -> Any:
 
 
 def edit(value: Any, number: int) -> Iterator[None]:
-    """Edit a value in place, wherever it can be; each step but the last ends with a yield.
+    """Edit a value in place, if it can be; each step but the last ends with a yield.
 
-    A step is one call in C, in which no other thread runs: a save would be right to store what
-    it sees in the middle of several, and the journal would not know of that.
+    A step is one call in C, in which no other thread runs: a save may rightly store the state in
+    the middle of several, unknown to the journal.
 
-    What LangGraph's saver gives back (a list for a tuple, bytes for a bytearray) is edited alike.
+    The types that LangGraph's saver returns (a list for a tuple, bytes for a bytearray) are edited
+    alike.
     """
     match value:
         case ["tuple", *_]:
@@ -191,7 +192,7 @@ def _edit_dict(value: dict[Any, Any], number: int) -> Iterator[None]:
 
 
 def flip(value: Any) -> Iterator[None]:
-    """Change many places and change them back: only what is in between differs."""
+    """Change many places and change them back, so that only intermediate states differ."""
     parts = value if isinstance(value, list) else [value]
     flags = [part for part in parts if isinstance(part, dict)]
     for state in ("busy", "idle"):
@@ -201,7 +202,7 @@ def flip(value: Any) -> Iterator[None]:
 
 
 def steps(edits: Iterable[None]) -> None:
-    """Carry out an edit, each step of it as one in the journal, with time for others between."""
+    """Carry out an edit, each step as one in the journal, with time for other threads between."""
     iterator = iter(edits)
     more = True
     while more:

@@ -1,4 +1,4 @@
-"""The next version continues what a thread already uses; versions of a kind have an order."""
+"""The next version continues the kind that a thread uses; versions of a kind have an order."""
 
 from __future__ import annotations
 

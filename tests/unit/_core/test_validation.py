@@ -1,4 +1,4 @@
-"""Numbers and times that a program gives."""
+"""Numbers and times as arguments."""
 
 import math
 import sys

@@ -37,6 +37,7 @@ from threadkeep._core.codec.introspection import (
 from threadkeep._core.codec.langchain_types import MODELS
 from threadkeep._core.codec.registry import Finder, name_of, unknown
 from threadkeep._core.codec.values import make_path, make_pattern, make_zone_info
+from threadkeep._core.lru import Lru
 from threadkeep.errors import CorruptionError, ThreadkeepError, UnknownTypeError
 
 
@@ -47,9 +48,7 @@ class Shared:
     """
 
     def __init__(self, most: int = 32 << 20) -> None:
-        self._most = most
-        self._bytes = 0
-        self._objects: dict[tuple[int, bytes, int], Any] = {}
+        self._objects: Lru[tuple[int, bytes, int], Any] = Lru(sys.maxsize, most)
         self._met: dict[tuple[int, bytes], int] = {}
 
     def begin(self) -> None:
@@ -60,16 +59,10 @@ class Shared:
         """Return the cached object of these bytes, or make it."""
         count = self._met[tag, data] = self._met.get((tag, data), -1) + 1
         key = tag, data, count
-        if key in self._objects:
-            value = self._objects.pop(key)
-        else:
-            value = make(tag, data)
-            self._bytes += len(data)
-        self._objects[key] = value
-        while self._bytes > self._most:
-            oldest = next(iter(self._objects))
-            del self._objects[oldest]
-            self._bytes -= len(oldest[1])
+        value = self._objects.get(key)
+        if value is None:
+            value = self._objects.put(key, make(tag, data))
+            self._objects.weigh(key, len(data))
         return value
 
 

@@ -1,4 +1,4 @@
-"""Classes that no name leads to, made anew by each call."""
+"""Classes defined inside functions, created anew by each call."""
 
 from __future__ import annotations
 

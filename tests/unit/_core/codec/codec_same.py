@@ -1,4 +1,4 @@
-"""Strict comparison: the same types and values at every level, nothing merely equal."""
+"""Strict comparison: the same types and values at every level."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pydantic.v1
 
 
 def same(a: Any, b: Any) -> bool:
-    """Tell whether two values are equal in type and value, all the way down."""
+    """Return True if two values are equal in type and value, at every level."""
     if type(a) is not type(b):
         return False
     if isinstance(a, Enum):

@@ -22,9 +22,10 @@ CODEC = NativeCodec()
 
 
 class HttpError(Exception):
-    """As most libraries define exceptions: `args` are not the arguments of `__init__`."""
+    """Like most libraries' exceptions: `args` are not the arguments of `__init__`."""
 
     def __init__(self, status: int, *, body: Any = None) -> None:
+        """Does not call `super().__init__`."""
         super().__init__(f"status {status}")
         self.status = status
         self.body = body
@@ -137,7 +138,7 @@ FIELDS = (
 
 
 def told(error: Any) -> Any:
-    """Return every part of an exception for a comparison."""
+    """Return every part of an exception, for comparison."""
     if not isinstance(error, BaseException):
         return error
     fields = {name: getattr(error, name) for name in FIELDS if hasattr(error, name)}

@@ -1,4 +1,4 @@
-"""Objects that are stored already are written as references."""
+"""Objects that are stored already are encoded as references."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CODEC = NativeCodec()
 
 
 class Log:
-    """Intern objects by identity, as the engine does."""
+    """Interns objects by identity, as the engine does."""
 
     def __init__(self, *stored: object) -> None:
         self.stored = list(stored)

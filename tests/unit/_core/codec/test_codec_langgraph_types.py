@@ -1,4 +1,4 @@
-"""All types that LangGraph's serializer takes come back exactly, or as LangGraph returns them."""
+"""All types of LangGraph's serializer come back exactly, or as LangGraph returns them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NOON = dt.datetime(2026, 6, 1, 12, tzinfo=dt.UTC)
 
 
 class Attributes:
-    """Compared by them."""
+    """Equal if the attributes are."""
 
     def __init__(self, a: Any = 1) -> None:
         self.a = a
@@ -159,7 +159,7 @@ class Interface6(ipaddress.IPv6Interface):
 
 
 class Soup(str):
-    """A text with a reference to its parent, as of a parsed page."""
+    """A text with a reference to its parent, as from a parsed page."""
 
     __slots__ = ("parent",)
 
@@ -169,7 +169,7 @@ class Matrix(np.ndarray):
 
 
 class EastOf(dt.tzinfo):
-    """A zone of another library."""
+    """A time zone of another library."""
 
     def utcoffset(self, _: dt.datetime | None) -> dt.timedelta:
         return dt.timedelta(hours=2)
@@ -333,7 +333,7 @@ VALUES = [value for values in TAKEN.values() for value in values]
 
 
 def test_the_table_has_every_type_that_langgraph_s_serializer_knows() -> None:
-    """Fail where a release of LangGraph takes another type: add values of it above."""
+    """Fails if a release of LangGraph accepts another type: add values of it above."""
     function: Any = ast.parse(inspect.getsource(jsonplus._msgpack_default)).body[0]
     branch, known = function.body[0], set()
     while isinstance(branch, ast.If):
@@ -375,5 +375,5 @@ def test_it_comes_back_exactly_or_as_langgraph_gives_it(value) -> None:
 def test_what_is_like_a_value_is_what_langgraph_gives(value) -> None:
     given = LANGGRAPH.loads_typed(LANGGRAPH.dumps_typed(value.taken))
     if isinstance(value.taken, (pd.Timestamp, np.recarray)):
-        return  # a text, and nonsense: ours are nearer
+        return  # LangGraph returns a str, or nonsense; ours are closer
     assert repr(given) == repr(value.like).replace("(2,)", "[2]")

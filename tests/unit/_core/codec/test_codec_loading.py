@@ -206,7 +206,7 @@ def test_paths_of_another_system_say_so() -> None:
 
 def test_importing_the_codec_imports_no_library_that_it_can_do_without() -> None:
     code = "import sys, threadkeep._core.codec; print(*sys.modules)"
-    found = subprocess.run(  # in a process of its own: this one has imported everything
+    found = subprocess.run(  # in another process: this one has imported everything
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     unwanted = {"langgraph.types", "langgraph.graph", "langgraph.pregel", "numpy", "attr", "pandas"}
@@ -226,7 +226,7 @@ def test_strict_mode_allows_only_what_is_listed(strict) -> None:
     with pytest.raises(UnknownTypeError):
         listed.decode(CODEC.encode(m.Point(1)))
     with pytest.raises(UnknownTypeError, match="STRICT"):
-        CODEC.decode(data)  # a clone's list is its own
+        CODEC.decode(data)  # a clone has a list of its own
 
 
 def test_strict_mode_finds_nested_classes_by_langgraph_s_short_name(strict) -> None:
@@ -465,7 +465,7 @@ def test_what_cannot_be_pickled_is_refused_too() -> None:
 
 
 class Pickled:
-    """A class whose own code fails where `fails` says so."""
+    """A class whose own code fails if `fails` is set."""
 
     fails = ""
 

@@ -277,7 +277,7 @@ def test_hashes_of_frozen_attrs_are_computed_again() -> None:
 
 def test_fields_that_were_added_since_get_the_class_default() -> None:
     old = CODEC.encode([m.Task("t"), m.Address(street="s"), m.OldPerson(name="n"), m.Point(1)])
-    for name in (b"tags", b"number", b"age", b"y"):  # as if written before these fields were
+    for name in (b"tags", b"number", b"age", b"y"):  # as if written before these fields existed
         old = old.replace(
             bytes((0xA0 + len(name),)) + name, bytes((0xA0 + len(name),)) + name.upper()
         )

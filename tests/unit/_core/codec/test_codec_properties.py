@@ -116,7 +116,7 @@ def test_nesting_is_measured_the_same_in_values_and_bytes(value) -> None:
 
 
 def exact_without_empty(value: Any) -> int:
-    """Empty containers open nothing in bytes: the innermost one is not counted there."""
+    """Empty containers add no level in bytes, so the innermost one is not counted."""
     if not isinstance(value, (list, dict)) or not value:
         return 0
     inside = value if isinstance(value, list) else value.values()

@@ -1,4 +1,4 @@
-"""Values that cannot come back exactly are refused when they are written, with a hint."""
+"""Values that cannot come back exactly are refused on encoding, with a hint."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class Holder:
 
 
 def anew(cls: Any) -> Any:
-    """Define another class of the same name, as a cell that is run again does."""
+    """Define another class with the same name, as a notebook cell that runs again does."""
     if cls is Shape:
         return enum.Enum("Shape", {"SQUARE": 1}, module=__name__)
     made = pydantic.create_model(cls.__name__, __module__=__name__, b=(int, 2))

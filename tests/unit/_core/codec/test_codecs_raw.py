@@ -1,4 +1,4 @@
-"""Objects of classes that a process lacks can be shown, and never be stored."""
+"""Objects of classes that a process lacks can be shown, but never stored."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def made() -> dict[str, Any]:
 
 
 def raw(value: Any) -> Any:
-    """A value as a process without its classes reads it."""
+    """Decode a value as a process without its classes."""
     return RawCodec(Registry()).decode(NativeCodec(Registry()).encode(value))
 
 
@@ -61,7 +61,7 @@ def test_objects_within_objects_keys_and_sets():
 def test_deep_objects_are_read_once():
     cls = type(made()["Record"])
     value = None
-    for _ in range(40):  # (a decoder that read the parts twice would need hours)
+    for _ in range(40):  # (decoding the parts twice would take hours)
         value = cls(value)
     assert plain(raw(value))["a"]["a"]["__class__"] == f"{HERE}Record"
 

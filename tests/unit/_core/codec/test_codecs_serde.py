@@ -1,4 +1,4 @@
-"""A serializer of the program decides alone how values come back."""
+"""A serializer of the program alone decides how values come back."""
 
 from __future__ import annotations
 

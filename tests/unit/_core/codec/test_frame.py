@@ -1,4 +1,4 @@
-"""Frames come back as they were packed; any other bytes end in a typed error."""
+"""Frames come back as they were packed; other bytes raise a typed error."""
 
 from __future__ import annotations
 

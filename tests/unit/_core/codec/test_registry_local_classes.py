@@ -1,4 +1,4 @@
-"""Instances of classes that no name leads to come back in the process that made them."""
+"""Instances of classes defined inside functions come back in the process that made them."""
 
 from __future__ import annotations
 

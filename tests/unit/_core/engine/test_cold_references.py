@@ -1,4 +1,4 @@
-"""Stubs: what stands for segments whose bytes lie elsewhere."""
+"""Stubs in place of segments whose bytes are in the cold store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The difference of two versions of a list or dict: right always, small where it can be."""
+"""Differences of two versions of a list or dict: always right, and small if possible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from threadkeep._core.engine.shadow import Shadow
 
 @pytest.fixture(params=["compiled", "portable"], scope="module", autouse=True)
 def _both_ways(request):
-    """The comparisons as they are compiled, and the same in Python."""
+    """Both implementations of the comparisons: compiled and in Python."""
     before = differences.behind, differences.same_front
     if request.param == "portable":
         differences.behind, differences.same_front = (
@@ -35,19 +35,19 @@ def _both_ways(request):
 
 
 def seen_of(value):
-    """A list or dict as it is remembered."""
+    """Return the record of a list or dict."""
     keys = list(value) if isinstance(value, dict) else None
     items = list(value.values()) if isinstance(value, dict) else list(value)
     return SeenSequence(keys, items, Shadow.of(to_watch(keys, items)))
 
 
 def parts(value):
-    """What a version consists of, exactly: its elements, or its items."""
+    """Return exactly the contents of a version: its elements, or its items."""
     return [exactly(part) for part in (value.items() if isinstance(value, dict) else value)]
 
 
 def rebuilt(pieces, old_parts, new_parts):
-    """The new version out of pieces, which must cover it in order."""
+    """Rebuild the new version from pieces, which must cover it in order."""
     out = []
     for piece in pieces:
         assert piece.start == len(out)
@@ -69,7 +69,7 @@ def difference(seen, new):
 
 @st.composite
 def edited_lists(draw):
-    """A list as seen, and what edits of it, in place too, made of it."""
+    """A list as seen, and after edits of it, some in place."""
     old = draw(st.lists(VALUES, max_size=8))
     before, seen = parts(old), seen_of(old)
     new = list(old)

@@ -1,4 +1,4 @@
-"""`same` says yes only where both values encode to the same bytes."""
+"""`same` is True only if both values encode to the same bytes."""
 
 from __future__ import annotations
 

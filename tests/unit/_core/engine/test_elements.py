@@ -1,4 +1,4 @@
-"""Reading elements: decoded once, patches followed, what is missing named."""
+"""Reading elements: decoded once, patches applied, missing ones named."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_chain_goes_on_in_another_process():
         element, depth, uses, anchor = elements.patch_against(raw, data)
         stored[pos] = element
         raw = RawElement(data, 1, pos, depth, uses, anchor)
-        if pos % 7 == 0:  # what another process knows of it
+        if pos % 7 == 0:  # as known to another process
             found = Elements(CODEC, [raw_segment(1, p, [e]) for p, e in stored.items()])
             raw = RawElement(found.raw(1, pos), 1, pos, found.depth(1, pos), uses)
         found = Elements(CODEC, [raw_segment(1, p, [e]) for p, e in stored.items()])

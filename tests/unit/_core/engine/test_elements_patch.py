@@ -1,4 +1,4 @@
-"""Byte patches: every version comes back, and damage is always named."""
+"""Byte patches: every version comes back, and damage is always reported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXTS = st.lists(PIECES, max_size=6).map(b"".join)
 
 @st.composite
 def edited(draw):
-    """A version and what a few edits make of it: cuts, insertions, moved and doubled parts."""
+    """A version before and after a few edits: cuts, insertions, moved and doubled parts."""
     old = new = draw(TEXTS)
     for _ in range(draw(st.integers(0, 4))):
         a, b = sorted(draw(st.tuples(st.integers(0, len(new)), st.integers(0, len(new)))))
@@ -126,7 +126,7 @@ def test_edges(old, new):
 
 
 def only_corruption(old, damaged):
-    """Whatever the bytes are: a version, or the one error."""
+    """Any bytes give a version, or this one error."""
     with suppress(CorruptionError):
         assert isinstance(elements.apply_patch(old, damaged), bytes)
     with suppress(CorruptionError):

@@ -1,4 +1,4 @@
-"""What a call costs: round trips, values encoded, elements stored."""
+"""The cost of a call: round trips, encoded values, stored elements."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_first_put_of_a_thread_is_one_commit(made):
 
 @pytest.mark.parametrize("known", [True, False])
 def test_put_writes_is_one_commit(made, known):
-    """Behind a fetch where this process has not met the thread: it may be archived."""
+    """After a fetch if the thread is new to this process, as it may be archived."""
     saver, backend, _ = made
     at = loaded_run(saver, messages(50)).config
     writer = saver if known else fresh(saver)
@@ -152,13 +152,13 @@ def test_housekeeping(made):
     saver.prune(["t"])
     assert backend.asked() == (1, 1)
     saver.copy_thread("t", "copy")
-    assert backend.asked() == (3, 1)  # (what the front looks at, and what the copy holds)
+    assert backend.asked() == (3, 1)  # (the comparison of the front, and the copy)
     saver.delete_thread("t")
     assert backend.asked() == (1, 1)
 
 
 def tall(saver, count, metadata):
-    """A path of checkpoints of two runs, each with a write; channel d has a value at none."""
+    """A path of checkpoints of two runs, each with a write; none has a value of channel d."""
     at = config()
     for i in range(count):
         versions = {"n": i + 1, "d": i + 1, "empty": 1}
@@ -335,7 +335,7 @@ class Item(BaseModel):
 
 
 class State(BaseModel):
-    """Validation makes new lists and dicts at every step."""
+    """Validation creates new lists and dicts at every step."""
 
     items: list[Item]
     notes: list[dict[str, str]]
@@ -414,7 +414,7 @@ def test_a_chat_turn_is_one_fetch_and_five_commits():
     chat_graph(Saver(backend), 1)
     fetches, commits = backend.asked()
     assert commits == 5
-    assert fetches <= 3  # one more is the test's own look
+    assert fetches <= 3  # one more by the test itself
 
 
 def test_no_garbage_is_looked_for_while_a_long_thread_is_read():
@@ -433,6 +433,6 @@ def test_no_garbage_is_looked_for_while_a_long_thread_is_read():
     finally:
         gc.callbacks.remove(note)
     assert len(found) == 2000
-    assert len(begun) <= 2  # one when it is allowed again
+    assert len(begun) <= 2  # one once it is allowed again
     assert gc.isenabled()
     assert codec.decoded

@@ -1,4 +1,4 @@
-"""Bytes added per step stay flat, whatever changes; and everything reads back exactly."""
+"""The bytes added per step stay flat under any changes, and everything reads back exactly."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Grown:
         return sum(self.added[start:stop]) / (stop - start)
 
     def check(self):
-        """Every checkpoint that was noted reads back, from a process that knows nothing."""
+        """Every noted checkpoint reads back in a process that remembers nothing."""
         reader = fresh(self.saver)
         last, value = self.last
         for at, shown in (*self.shown, (last, exactly(value))):
@@ -151,7 +151,7 @@ def test_text_of_a_megabyte_edited_at_one_place(grown):
     assert len(grown.last[1]) > 1_000_000
     grown.check()
     whole = [size for size in grown.added if size > 20_000]
-    assert len(whole) <= 3  # the first, and one anew now and then
+    assert len(whole) <= 3  # the first, and occasionally a new one
     assert sum(size for size in grown.added if size <= 20_000) / len(grown.added) < 1000
 
 
@@ -171,7 +171,7 @@ def test_set(grown):
         value = value - {rng.choice(sorted(value))} | {f"new {i} {rng.random()}"}
         grown.put(value)
     grown.check()
-    # A set is one value, stored as a difference to an earlier one, whole now and then.
+    # A set is one value, stored as a patch of an earlier one, and occasionally whole.
     assert grown.mean(1, len(grown.added)) < 250
 
 
@@ -248,13 +248,13 @@ def test_many_channels_of_which_one_changes(grown):
     for i in range(200):
         chain.put(channel_7=f"{i} {LONG}")
         sizes.append(grown.backend.growth)
-    # A keyframe holds all channels: it is written now and then.
+    # A keyframe, written occasionally, holds all channels.
     assert sum(sizes) / len(sizes) < 500
     assert fresh(grown.saver).check().ok
 
 
 def test_hundred_megabytes():
-    """One value of 100 MB, put twice: the second time only what changed."""
+    """One value of 100 MB, put twice: the second put stores only the change."""
     backend = Counted()
     saver = Saver(backend)
     chain = Chain(saver)

@@ -1,4 +1,4 @@
-"""Operations of several threads and processes that meet between two requests."""
+"""Operations of several threads and processes that interleave between requests."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_fork_of_an_old_checkpoint_whose_log_went_on(saver):
 
 
 def pruned_chain(saver):
-    """Two checkpoints, of which the older one holds what the newer one does not."""
+    """Two checkpoints; the older one holds values that the newer one lacks."""
     chain = Chain(saver)
     first = chain.put(m=texts(30), other=texts(20, 100))
     chain.put(m=texts(30, 500), other=texts(20, 600))
@@ -184,11 +184,11 @@ def pruned_chain(saver):
 
 def test_prune_between_the_reads_of_a_put(saver):
     first, _ = pruned_chain(saver)
-    mine = fresh(saver)  # knows nothing: its put reads the parent, then the parent's values
+    mine = fresh(saver)  # remembers nothing: its put reads the parent, then the parent's values
     put = putting(mine, first, 3, {"m": [*texts(30), LONG]}, {"m": 9, "other": 1})
     put.step()
     pruning(saver).finish()
-    mine.get_tuple(config())  # another thread of the same process meets the new generation
+    mine.get_tuple(config())  # another thread of this process sees the new generation
     after = put.finish()
     assert sound(saver)
     assert values_of(fresh(saver), after)["m"] == [*texts(30), LONG]

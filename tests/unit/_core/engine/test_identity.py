@@ -1,4 +1,4 @@
-"""Comparisons by identity: compiled and in Python, the same answers."""
+"""Comparisons by identity give the same answers compiled and in Python."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from threadkeep.savers.saver import Saver
 
 
 def tell(saver, count, seed_at=0):
-    """A path on which every step writes to channel d, which is stored at `seed_at` alone."""
+    """A path whose every step writes to channel d, stored only at `seed_at`."""
     at = config()
     for i in range(count):
         values = {"d": ["seed"]} if i == seed_at else {}
@@ -100,7 +100,7 @@ def test_no_thread_and_no_channels(made):
 
 
 def put_uncounted(saver, values, *, write):
-    """Six steps: the second one has the values, the others none; maybe with writes to d."""
+    """Six steps, only the second with values; optionally with writes to d."""
     at = config()
     for i in range(6):
         versions = {"d": i + 1, "n": i + 1}
@@ -110,7 +110,7 @@ def put_uncounted(saver, values, *, write):
 
 
 def left(saver):
-    """How many checkpoints are stored, shown or not."""
+    """Count the stored checkpoints, hidden or not."""
     (rows,) = saver._store.backend.fetch([ReadThread("t")])
     return len(rows.checkpoints)
 
@@ -161,7 +161,7 @@ def test_an_emptied_channel_keeps_nothing(value):
 
 
 def test_a_seed_that_cannot_be_read_stays():
-    """It may be a snapshot: nothing that can be mended is thrown away."""
+    """It may be a snapshot, and repair may still mend it."""
     saver = memory_saver()
     snapshot = _DeltaSnapshot([Random(1).randbytes(3000).hex()])
     put_uncounted(saver, {"d": snapshot}, write=False)

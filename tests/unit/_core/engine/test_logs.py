@@ -1,4 +1,4 @@
-"""Tails of logs: what waits for sealing is each position once."""
+"""Tails of logs hold each position to be sealed once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def stored(count: int) -> TailSegment:
 
 
 def test_parts_of_what_is_remembered_are_not_noted() -> None:
-    """Somebody has cut a segment of the tail in two, and this process reads the parts."""
+    """Another process has cut a segment of the tail in two, and this one reads the parts."""
     open_logs = logs()
     log, start = open_logs.reserve("", "m", 5)
     open_logs.note_tails([(log, start, stored(3))])

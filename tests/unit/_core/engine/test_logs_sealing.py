@@ -1,4 +1,4 @@
-"""Small segments become large ones, and nothing of it shows."""
+"""Small segments become large ones, and readers notice nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def segments(backend, thread="t"):
 
 
 def runs(backend, thread="t"):
-    """Segments by log, each as (start, stop), which never overlap."""
+    """Return segments by log as (start, stop), which never overlap."""
     found = {}
     for one in segments(backend, thread):
         spans = found.setdefault(one.log, [])

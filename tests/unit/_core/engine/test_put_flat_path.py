@@ -1,4 +1,4 @@
-"""The quick ways of a save beside the general ones: the same rows, byte by byte."""
+"""The shortcuts of a save store the same rows as the general path, byte by byte."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def ask(state: State) -> State:
 
 
 class Recorder(InMemorySaver):
-    """Notes each call, with its values as they are."""
+    """Records each call, with copies of its values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def recorded(*nodes) -> list[tuple[str, tuple[Any, ...]]]:
 
 
 def stored_by(calls, *, flat: bool) -> list[Any]:
-    """The changes that the calls end in."""
+    """Return the changes that the calls commit."""
     backend = Counted()
     tokens = iter(range(1, 100_000))
     saver = Saver(backend)
@@ -124,7 +124,7 @@ def stored_by(calls, *, flat: bool) -> list[Any]:
 
 
 def _fixed(engine, tokens):
-    """The engine with numbers and times that are the same each time."""
+    """The engine with fixed random numbers and times."""
     engine.working_set._token = lambda bits: next(tokens)
     return engine._replace(token=lambda bits: next(tokens), now=lambda: next(tokens))
 
@@ -167,4 +167,4 @@ def test_a_chat_takes_the_quick_ways(monkeypatch):
     monkeypatch.setattr(Draft, "_any", lambda *given: general.append(given[1]) or whole(*given))
     stored_by(calls, flat=True)
     of_messages = [channel for channel in general if channel == "messages"]
-    assert len(of_messages) <= 12  # (the input, once a turn, and the first few writes)
+    assert len(of_messages) <= 12  # (the input, once per turn, and the first few writes)

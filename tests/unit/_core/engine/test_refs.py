@@ -1,4 +1,4 @@
-"""References and spans: what `cut`, `merged` and `covering` make of positions."""
+"""References and spans: `cut`, `merged` and `covering`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests come back exactly from any keyframe, and damage is named."""
+"""Manifests come back exactly from any keyframe, and damage is reported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MANIFESTS = st.builds(
 
 
 def plainly(found):
-    """All of a manifest, with the types of its versions; the order of its maps is free."""
+    """Return all of a manifest with the types of its versions; maps have no order."""
     entries = {name: (exactly(e.version), e.ref, e.removed) for name, e in found.entries.items()}
     seen = {node: {k: exactly(v) for k, v in vs.items()} for node, vs in found.seen.items()}
     return (found.v, entries, seen, exactly(found.updated), found.extra)

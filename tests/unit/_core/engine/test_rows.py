@@ -1,4 +1,4 @@
-"""Metadata comes back as JSON gives it, times exactly; which pending writes count."""
+"""Metadata comes back as from JSON, times exactly; which pending writes count."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def back(metadata):
 
 @given(st.dictionaries(st.text(max_size=5), VALUES, max_size=4))
 def test_metadata_comes_back_as_from_langgraphs_savers(metadata):
-    """For SQLite and PostgreSQL, that is. What those refuse comes back too."""
+    """As from those of SQLite and PostgreSQL. Values that they refuse come back too."""
     found = back(metadata)
     try:
         expected = json.loads(json.dumps(metadata, ensure_ascii=False))
@@ -51,7 +51,7 @@ def test_metadata_comes_back_as_from_langgraphs_savers(metadata):
 
 
 def types_of(value):
-    """The types of the containers, all the way down."""
+    """Return the types of the containers at every level."""
     if isinstance(value, dict):
         return type(value), [types_of(part) for part in value.values()]
     if isinstance(value, (list, tuple)):
@@ -220,7 +220,7 @@ def test_langgraphs_times_are_stored_as_numbers():
 
 
 def row(seq, run, seen, writes, task="task", path=""):
-    """A write row; `writes` maps indexes to values, the channel is named after the index."""
+    """A write row; `writes` maps indexes to values, and the index names the channel."""
     bare = WriteRow("", "1", run, seen, task, path, b"", seq)
     packed = [(idx, f"channel {idx}", Inline(CODEC.encode(value))) for idx, value in writes.items()]
     return bare._replace(body=rows.seal(rows.pack_writes(packed), rows.write_fields(bare)))

@@ -1,4 +1,4 @@
-"""Row checksums: the same on every Python, and blind to no column."""
+"""Row checksums are the same on every version of Python, and cover every column."""
 
 from __future__ import annotations
 
@@ -82,5 +82,5 @@ def test_every_column_of_a_write_counts(change):
 
 
 def test_the_same_on_every_python():
-    # A character that Python 3.11's Unicode tables do not know and those of 3.13 do.
+    # A character that is missing in Python 3.11's Unicode tables, but not in 3.13's.
     assert rows.seal(b"body", ("\U0001fae8", 1, None, "é")).hex() == "626f6479db3e"

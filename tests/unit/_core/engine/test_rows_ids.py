@@ -1,4 +1,4 @@
-"""LangGraph's ids tell when they were made; others do not."""
+"""LangGraph's ids contain their time of creation; others do not."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ Shadow = COMPILED
 
 @pytest.fixture(params=dict.fromkeys([COMPILED, PortableShadow]), scope="module", autouse=True)
 def _both_ways(request):
-    """The compiled class, and the same in Python."""
+    """Both implementations: the compiled class, and the one in Python."""
     globals()["Shadow"] = request.param
 
 
@@ -45,7 +45,7 @@ def test_no_change_holds(elements):
 
 
 class File(type(Path())):  # type: ignore[misc] - of this system
-    """A path with an attribute, which is none of a path's own."""
+    """A path with an extra attribute."""
 
 
 def test_only_paths_themselves_never_change():
@@ -260,7 +260,7 @@ def moved_last(one, other):
 @pytest.mark.parametrize("sizes", [(1, 2), (2, 1), (1, 0), (3, 3)])
 @pytest.mark.parametrize("back", [False, True])
 def test_what_moves_from_one_container_to_its_neighbour(move, sizes, back):
-    """All that both refer to, in a row, is what it was."""
+    """The referents of both, in a row, are unchanged."""
     one, other = [[f"{size} {i}" for i in range(size)] for size in sizes]
     for value in ([one, other], {"one": one, "other": other}, Plain(one, other)):
         shadow = Shadow.of([value])
@@ -284,7 +284,7 @@ def test_keys_that_move_to_the_dict_behind():
 
 @st.composite
 def pairs(draw):
-    """Shadows of the same elements, put together in the same way, compiled and in Python."""
+    """Shadows of the same elements, built in the same way, compiled and in Python."""
     elements, found = [], [(COMPILED(), PortableShadow())]
     opaque = st.sampled_from([object, lambda: bytearray(b"abc"), lambda: Counter("aab")])
     parts = st.one_of(VALUES, VALUES, opaque.map(lambda make: [make(), [1]]))
@@ -327,7 +327,7 @@ def test_the_same_answers(made, data):
         if ways:
             try:
                 data.draw(st.sampled_from(ways)).made()
-            except (LookupError, ValueError):  # an earlier change has removed what it is about
+            except (LookupError, ValueError):  # an earlier change has removed its target
                 continue
 
 
@@ -365,11 +365,11 @@ def test_what_is_met_once():
 
 
 class Node:
-    """Refers to anything, also to what refers to it."""
+    """Refers to any object, also to one that refers back."""
 
 
 def test_a_shadow_ends_with_what_refers_to_it():
-    """A class may refer to a saver, which has the shadows of the class's instances."""
+    """A class may refer to a saver, which holds shadows of the class's instances."""
     node = Node()
     local = dataclasses.make_dataclass("Local", ["a"], namespace={"node": node})
     node.shadow = Shadow.of([local(1)]).extended(Shadow.of([[node]] * 300))

@@ -45,7 +45,7 @@ def test_copies_do_not_change(elements, data):
     for way in [way for e in elements for way in changes(e)][: data.draw(st.integers(1, 20))]:
         try:
             way.made()
-        except (LookupError, ValueError):  # an earlier change has removed what this one is about
+        except (LookupError, ValueError):  # an earlier change has removed its target
             continue
     assert [exactly(copy) for copy in found.copies] == before
 
@@ -75,7 +75,7 @@ def test_shared_parts_stay_shared():
 
 
 def alone(element):
-    """Whether each part is in one place of the element only."""
+    """Return True if each part occurs in one place of the element only."""
     shadow = still([element]).shadow
     compiled = not isinstance(shadow, shadows.PortableShadow)
     return (shadows.disjoint if compiled else shadows.portable_disjoint)([shadow]) == [True]
@@ -162,7 +162,7 @@ def test_nothing_is_leaked():
 
 
 def classes(count):
-    """So many classes that were not met before."""
+    """Return so many new classes."""
     return [type(f"Class{n}", (Slotted,), {}) for n in range(count)]
 
 
@@ -209,7 +209,7 @@ def test_what_derives_from_a_container_is_copied_and_not_watched():
 
 
 class Hashing(type):
-    """Classes that note when they are hashed: that is the program's code."""
+    """Classes that record when they are hashed, which runs code of the program."""
 
     hashed = 0
 

@@ -1,8 +1,8 @@
-"""A value that a program goes on changing is stored as it was at one instant of the call.
+"""A value that a program keeps changing is stored as it was at one instant of the call.
 
-A thread turns switches inside a value on, one after the other, and then off in the same
-order, over and over. So at any instant there is at most one place in the row where on and
-off meet, whatever containers the switches lie in; two such places were never there together.
+A thread turns switches inside a value on, one after the other, and then off in the same order,
+repeatedly. So at any instant there is at most one place in the row where on and off meet, in
+whatever containers the switches are. Two such places never existed together.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PUTS = 200
 
 
 class Switch(NamedTuple):
-    """Turned in the value, and read in what was stored of it, by the same path."""
+    """Turned in the value, and read in the stored value, by the same path."""
 
     turn: Any
     read: Any
@@ -129,7 +129,7 @@ def of_bytes():
 
 
 class Derived(dict):
-    """A dict of a program's own, as attribute dicts are."""
+    """A dict class of the program, like attribute dicts."""
 
 
 def of_derived():
@@ -158,7 +158,7 @@ KINDS = {
 
 @contextmanager
 def turning(switches):
-    """A thread that turns the switches."""
+    """Run a thread that turns the switches."""
     stop = threading.Event()
 
     def turn():
@@ -181,7 +181,7 @@ def turning(switches):
 
 
 def torn(stored, switches):
-    """What the switches were, if they never were so."""
+    """Return the stored switches if they never had these states together."""
     row = [bool(switch.read(stored)) for switch in switches]
     return row if sum(a != b for a, b in pairwise(row)) > 1 else None
 
@@ -201,7 +201,7 @@ def test_what_is_stored_has_existed(kind):
 
 @pytest.fixture
 def _in_python(monkeypatch):
-    """All of the engine with what is in Python alone."""
+    """The whole engine with only the parts in Python."""
     names = {"Shadow": shadows.PortableShadow, "copy_and_watch": shadows.portable_copy_and_watch}
     names |= {"disjoint": shadows.portable_disjoint, "ONE_LEAF": shadows.PortableShadow.of([None])}
     engine = [module for name, module in sys.modules.items() if name.startswith(ENGINE)]
@@ -230,7 +230,7 @@ class Key:
 
 
 def test_keys_that_change_end_no_save():
-    """They are not copied: a dict would have to be hashed anew."""
+    """They are not copied, as a dict would have to be hashed anew."""
     value = {Key(f"{n}"): LONG for n in range(20)}
     keys = list(value)
     chain = Chain(memory_saver())

@@ -1,4 +1,4 @@
-"""Whatever is changed in place and put again is stored changed."""
+"""A value that is changed in place and put again is stored changed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Named(Point):
 
 
 def read_back(chain):
-    """The last checkpoint as another process reads it."""
+    """Return the last checkpoint as another process reads it."""
     return values_of(fresh(chain.saver), chain.at)
 
 
@@ -97,7 +97,7 @@ def test_pending_write_changed_before_its_put(chain):
 
 
 class Interrupting(CountedCodec):
-    """Lets another thread, as it were, change an object as soon as its bytes are made."""
+    """Simulates another thread that changes an object as soon as it is encoded."""
 
     def __init__(self, change):
         super().__init__()
@@ -180,7 +180,7 @@ def test_a_key_changed_in_place(chain):
 
 
 def gather(old, new):
-    """A reducer that changes what it was given."""
+    """A reducer that changes its argument."""
     old = old or {}
     for key, values in new.items():
         old.setdefault(key, []).extend(values)
@@ -239,7 +239,7 @@ def exactly_items(values):
 
 
 class Meddling(CountedCodec):
-    """Changes a value while it is encoded, and back again if told to."""
+    """Changes a value while it is encoded, and optionally back again."""
 
     def __init__(self, flags, back):
         super().__init__()

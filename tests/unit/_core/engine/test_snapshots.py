@@ -1,4 +1,4 @@
-"""An id that a load returned is found by its identity, for as long as somebody holds it."""
+"""An id that a load returned is found by its identity for as long as the program holds it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_load_has_ended_when_nobody_holds_its_id(loads):
 
 
 def test_what_ends_is_told_alike_however_often_python_has_run_the_code():
-    # (the interpreter puts quicker instructions in place of those that run often)
+    # (the interpreter specializes instructions that run often)
     for _ in range(3000):
         text = own_copy(TEXT)
         load = LoadEntry(text, 1, 0, 0)

@@ -1,4 +1,4 @@
-"""Entries of the registry as stores give them: damaged fields are named and get safe values."""
+"""Entries of the registry as stores return them: damaged fields are named and get safe values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_sound_entry_stays_as_it_is() -> None:
         ("state", "odd", ""),
         ("state", None, ""),
         ("created_at", "odd", 0),
-        ("created_at", -(2**63), -(2**63)),  # (what entries are sorted by stays)
+        ("created_at", -(2**63), -(2**63)),  # (fields that entries are sorted by stay)
         ("updated_at", 2**63 - 1, 2**63 - 1),
         ("updated_at", 1.5, 0),
         ("size", None, 0),

@@ -1,4 +1,4 @@
-"""What `stats` tells, beside what the values take when they are encoded whole."""
+"""`stats` compared with the bytes of whole encoded values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def whole(values):
 
 @pytest.mark.parametrize("count", [3, 40])
 def test_a_value_that_holds_what_another_channel_holds_counts_in_full(count):
-    """The second versions are patches on the first, and refer to more than those did."""
+    """The second versions are patches of the first, and refer to more elements."""
     saver = memory_saver()
     chain = Chain(saver)
     told = []

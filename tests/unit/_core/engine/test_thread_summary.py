@@ -1,4 +1,4 @@
-"""What names of channels and writes tell of a step, beside what LangGraph reads in them."""
+"""The meaning of channels and writes of a step, compared with LangGraph's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests' differences and the look at names and versions: compiled and in Python, the same."""
+"""Differences of manifests and checks of names and versions: the same compiled and in Python."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ USUAL = Manifest(
 
 
 class Text(str):
-    """A text with code of its own."""
+    """A str with code of its own."""
 
     __slots__ = ()
     __hash__ = str.__hash__
@@ -55,7 +55,7 @@ class Text(str):
 
 
 class Name(str):
-    """A text of a class of its own."""
+    """A str of a subclass."""
 
     __slots__ = ()
 
@@ -74,7 +74,7 @@ def parts(written, key):
 
 
 def assert_same(written, key):
-    """Whatever the compiled one answers is what the Python does."""
+    """The compiled function answers as the one in Python."""
     answer = refs.difference(*parts(written, key))
     if answer is not None:
         assert exactly(answer) == exactly(portable_difference(*parts(written, key)))
@@ -83,7 +83,7 @@ def assert_same(written, key):
 
 @st.composite
 def changed(draw, key):
-    """A manifest that has most of its parts from another one, as the very same or as copies."""
+    """A manifest that shares most parts with another one, as the same objects or as copies."""
     entries = {n: e for n, e in key.entries.items() if draw(st.integers(0, 5))}
     entries |= draw(st.dictionaries(NAMES, ENTRY, max_size=2))
     seen = {n: draw(st.sampled_from([s, dict(s)])) for n, s in key.seen.items()}

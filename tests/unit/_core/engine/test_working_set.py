@@ -1,4 +1,4 @@
-"""What a process remembers: bounded, and dropped when it may not be so any more."""
+"""The memory of a process is bounded, and dropped when it may be outdated."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_last_64_runs_that_left_a_head_behind_are_remembered():
     memory.meet(1)  # (segments were removed)
     memory.meet(0)
     publish("head", None, begins=True)
-    for i in range(64, 0, -1):  # a run that goes on takes up no more room
+    for i in range(64, 0, -1):  # a continuing run takes no more memory
         assert publish(f"first {i:02}-next", f"first {i:02}", begins=False) is None
     assert publish("first 00-next", "first 00", begins=False) == "head"
 
