@@ -53,7 +53,7 @@ def tokens(text: str) -> list[str]:
     """
     found = []
     for word in _TOKEN.findall(unicodedata.normalize("NFKC", text).casefold()):
-        parts = _JOINT.split(word)  # and what joins them, in turn
+        parts = _JOINT.split(word)  # parts and separators alternate
         found += parts[::2]
         for length in range(3, min(len(parts), 2 * _JOINED - 1) + 1, 2):
             joined = ("".join(parts[i : i + length]) for i in range(0, len(parts) - length + 1, 2))

@@ -97,7 +97,7 @@ class NativeCodec:
 
 
 _MARK = bytes((OBJECT, Tag.SERDE))
-_MAX_TAG = 255  # bytes: its length is stored in one
+_MAX_TAG = 255  # bytes, as its length is stored in one byte
 
 
 class SerdeCodec:

@@ -79,7 +79,7 @@ class Encoder:
         self.pickle_fallback = pickle_fallback
         self.intern = intern
         self.depth = 0  # of objects within objects
-        self.levels = 0  # of lists and dicts, from `scan.SHALLOW` objects on
+        self.levels = 0  # of lists and dicts, from `introspection.SHALLOW` objects on
         self.failure: BaseException | None = None
 
     def encode(self, value: Any) -> bytes:

@@ -71,7 +71,7 @@ def decode_enum(tag: Tag) -> Decode:
         members = vars(cls)["_member_map_"]
         if member not in members:
             raise UnknownTypeError(
-                f"{dotted(cls)} has no member {member!r} any more.",
+                f"{dotted(cls)} no longer has a member {member!r}.",
                 hint=f"Add {member!r} to {cls.__qualname__} as an alias of its replacement.",
             )
         return members[member]

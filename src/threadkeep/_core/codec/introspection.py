@@ -218,7 +218,7 @@ def _exact(data: bytes) -> int:
     return deepest
 
 
-# Marker -> (bytes of a length or count that follows it, bytes beside what that counts)
+# Marker -> (bytes of the length that follows, further bytes that it does not count)
 _SIZED = {
     **{0xC4 + i: (1 << i, 0) for i in range(3)},  # bytes
     **{0xC7 + i: (1 << i, 1) for i in range(3)},  # extensions: a tag before the payload

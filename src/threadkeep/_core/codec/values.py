@@ -116,7 +116,7 @@ def _make_default_dict(factory: int, *flat: Any) -> defaultdict[Any, Any]:
 
 _COMPLEX = struct.Struct(">dd")
 _DATE = struct.Struct(">HBB")
-_FOLD = 1 << 31  # beside the microseconds
+_FOLD = 1 << 31  # added to the microseconds
 _TIME = ("hour", "minute", "second")
 
 

@@ -49,11 +49,11 @@ from threadkeep._core.langgraph_internals import START
 from threadkeep.errors import ThreadkeepError, UnserializableError
 
 _PASSING = "passing"  # the log of values that will change before a channel holds them
-INLINE_MAX = 64  # bytes up to which a value is kept in the manifest itself
+INLINE_MAX = 64  # bytes of the largest value kept in the manifest itself
 INLINE_USING = 512  # the same for a value that refers to elements: a graph's input
 _SHARE_MOST = 64  # elements of one value that are remembered one by one
 _FEW = 4  # elements of a list that is not long
-_LARGE = 256 * 1024  # bytes from which a list is remembered as such
+_LARGE = 256 * 1024  # bytes of a list that is remembered as a whole
 _TRIES = 3  # attempts at a changing value before it is copied as a whole
 
 Stored: TypeAlias = tuple[Ref, ChannelValue]
@@ -120,9 +120,9 @@ class Draft:
         if placed is None:
             return None
         seen = before.followed(new, before.shadow.extended(*[found.shadow for found in placed]))
-        return self._behind(value, seen, old.spans, placed, old.weight)
+        return self._extended(value, seen, old.spans, placed, old.weight)
 
-    def _behind(
+    def _extended(
         self,
         value: list[Any],
         seen: SeenSequence,
@@ -151,7 +151,7 @@ class Draft:
         placed = recent.all_placed(items)
         if placed is not None:
             shadow = Shadow.joined([found.shadow for found in placed])
-            return self._behind(value, SeenSequence(None, items, shadow), (), placed, 0)
+            return self._extended(value, SeenSequence(None, items, shadow), (), placed, 0)
         return None if recent.has_any(items) else self._new(channel, value, items)
 
     def _new(self, channel: str, value: list[Any], items: list[Any]) -> Stored | None:

@@ -273,7 +273,7 @@ class StoredThreadSize(NamedTuple):
     writes: int
     segments: int
     row_bytes: int
-    segment_bytes: int  # those of several threads count for the first
+    segment_bytes: int  # shared ones count for the first thread
 
 
 class Sizes(NamedTuple):

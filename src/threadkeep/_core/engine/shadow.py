@@ -191,7 +191,7 @@ class _Walk:
 
     def __init__(self) -> None:
         self.met: dict[int, Any] = {}
-        self.found: dict[int, list[Any]] = {}  # what each refers to
+        self.found: dict[int, list[Any]] = {}  # the referents of each
 
     def element(self, element: Any) -> Watched:
         """Watch an element."""

@@ -18,9 +18,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 from threadkeep.errors import CorruptionError
 
 _DAMAGE = "its entry in the registry is damaged: "
-MAX_LABEL_BYTES = 1000  # what every store's index takes
+MAX_LABEL_BYTES = 1000  # limit of all stores' indexes
 MAX_LABELS = 200  # of one thread
-ARCHIVE_RECORD = "archive"  # the kind of the record of where a thread is archived
+ARCHIVE_RECORD = "archive"  # kind of the record that locates a thread's archive
 
 
 class ThreadEntry(NamedTuple):
@@ -30,7 +30,7 @@ class ThreadEntry(NamedTuple):
     state: str  # a `ThreadStatus`
     created_at: int
     updated_at: int
-    size: int = 0  # about how many bytes its rows and segments hold
+    size: int = 0  # estimated bytes of its rows and segments
     labels: tuple[str, ...] = ()  # in order
     pinned: bool = False
     ttl: int | None = None  # microseconds that the thread may be idle
@@ -84,13 +84,13 @@ class ReadEntry(NamedTuple):
 class ThreadQuery(NamedTuple):
     """A filter of entries. An entry must match all of its parts."""
 
-    states: tuple[str, ...] = ()  # one of these; none given: all but "deleted"
+    states: tuple[str, ...] = ()  # one of these; by default all except "deleted"
     labels: tuple[str, ...] = ()  # each of these
     created: tuple[int | None, int | None] = (None, None)  # from (inclusive), to (exclusive)
     updated: tuple[int | None, int | None] = (None, None)
-    waits: bool | None = None  # an interrupt waits, or none
+    waits: bool | None = None  # whether an interrupt waits
     pinned: bool | None = None
-    size: int | None = None  # at least so many bytes
+    size: int | None = None  # least bytes
     origin: str | None = None  # forked from this thread
     rested: int | None = None  # at this time, its ttl has passed since the last write
 
@@ -132,7 +132,7 @@ class ThreadStatus(StrEnum):
     SUSPENDED = "suspended"  # an interrupt waits for an answer
     FORKED = "forked"  # before anything is saved in the fork; an interrupt may wait
     ARCHIVED = "archived"  # its rows are in the cold store
-    DELETED = "deleted"  # its tombstone stands
+    DELETED = "deleted"  # only its tombstone remains
 
 
 class Cause(StrEnum):
@@ -202,7 +202,7 @@ def is_archived(entry: ThreadEntry | None) -> TypeGuard[ThreadEntry]:
 # -- damage --------------------------------------------------------------------------
 
 EARLIEST, LATEST = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999
-LARGEST = 2**62 - 1  # of counts: what is added to them still fits in 64 bits
+LARGEST = 2**62 - 1  # limit of counts, so that sums fit in 64 bits
 REPAIR = "Run `threadkeep check` to see the damage, and `threadkeep repair` to mend it."
 """Hint for a thread with damaged rows."""
 
@@ -284,7 +284,7 @@ def damaged(entry: ThreadEntry) -> CorruptionError:
 
 # -- labels --------------------------------------------------------------------------
 
-_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000").search  # (behind an even number of backslashes)
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000").search  # (after an even number of backslashes)
 _CANONICAL = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True
 )

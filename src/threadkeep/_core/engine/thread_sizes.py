@@ -62,7 +62,7 @@ class ThreadStats:
         manifests: bytes of the checkpoints' manifests, with the small values in them.
         pending_writes: bytes of pending writes, and of values that only they refer to.
         metadata: bytes of the checkpoints' metadata.
-        unreferenced: bytes that nothing refers to any more.
+        unreferenced: bytes that nothing refers to.
         weight: the number of threads of its size that it represents, in a sample.
     """
 

@@ -165,7 +165,7 @@ def of_thread(rows: ThreadRows) -> EntryUpdate:
 def entry_of(
     thread: str, checkpoints: Sequence[StoredCheckpoint], orphans: Sequence[WriteRow], now: int
 ) -> ThreadEntry:
-    """Return the entry of a thread of which only rows are known; `now` if they have no time."""
+    """Return the entry of a thread from its rows; `now` if they have no time."""
     times = [s.row.ts for s in checkpoints if isinstance(s.row.ts, int)]
     own, at = of_the_graph(checkpoints), waits_at(checkpoints, orphans)
     return ThreadEntry(

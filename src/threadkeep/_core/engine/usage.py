@@ -52,7 +52,7 @@ class StoreUsage(NamedTuple):
     Threadkeep's own threads do not count; their rows may.
     """
 
-    total: int  # bytes that the whole store takes, with its own overhead and free space
+    total: int  # bytes of the whole store, with its own overhead and free space
     threads: int
     bytes: int
     checkpoints: int  # hidden ones count
