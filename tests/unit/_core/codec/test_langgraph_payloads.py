@@ -310,5 +310,5 @@ def test_what_is_shared_is_bounded() -> None:
     texts = [HumanMessage("x" * 100, id=str(number)) for number in range(50)]
     (found,) = read_in_turn(shared, texts)
     assert found == texts
-    assert 0 < shared._bytes <= 1000
-    assert len(shared._objects) < 20
+    assert 0 < shared._objects.size <= 1000
+    assert len([*shared._objects]) < 20
