@@ -26,7 +26,7 @@ RELATIVE = re.compile(
     r"|(What|Whether|Which|Who|Whom|Whose|How|Where|When|Whatever)\b)"
 )
 UNPLAIN = re.compile(
-    r"\b(so it is|(is|are) told|tells? of|goes|going on|go on|of which|whoever|nobody|anew)\b",
+    r"\b(so it is (where|with|when)|(is|are) told|tells? of|goes|going on|go on|of which|whoever|nobody|anew)\b",
     re.IGNORECASE,
 )
 WIDTH = 100
