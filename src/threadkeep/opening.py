@@ -12,7 +12,8 @@ from threadkeep.cache.cache import CacheOptions, NodeCache
 from threadkeep.savers.options import OpenAllOptions
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.savers import open_saver
-from threadkeep.store.store import Store, StoreOptions
+from threadkeep.store.items import StoreOptions
+from threadkeep.store.store import Store
 
 
 class _Three(NamedTuple):

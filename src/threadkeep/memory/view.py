@@ -1,14 +1,13 @@
 """Loading and saving through the window: the saver's methods that a graph calls.
 
-A checkpoint stores the messages in full. Its metadata have the key of the record of all earlier
-messages. Loading makes the view of both; saving takes the view apart again. So the view is never
-stored as the conversation, and a view is made without loading the conversation.
+A checkpoint stores the messages in full, and the key of the record of all earlier messages in its
+metadata. Loading makes a view of both without loading the archive; saving takes it apart again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -129,10 +128,9 @@ class LayeredView(Archiving):
     def _seen(
         self, found: CheckpointTuple, *, always: bool = False
     ) -> Workflow[SeenCheckpoint | None]:
-        """Return the stored parts of a checkpoint; None if layers do not apply to it.
+        """Return the stored parts of a checkpoint.
 
-        They do not apply to subgraphs, other types of channels, and (unless `always`) checkpoints
-        without messages.
+        None for subgraphs, other types of channels, and (unless `always`) if it has no messages.
         """
         thread, ns, _ = arguments.place(found.config)
         live = found.checkpoint["channel_values"].get(self.channel)
@@ -353,7 +351,11 @@ class LayeredView(Archiving):
         ids = {one.id for one in shown}
         views = self._views.get(at.thread, at.id) or ()
         if views and (len(views) > 1 or not marks or views[0].mark in marks):
-            return max(views, key=lambda view: (view.mark in marks, -_missing(view, ids)))
+
+            def likeness(view: View) -> tuple[bool, int]:
+                return view.mark in marks, sum(one.id in ids for one in view.live) - len(view.live)
+
+            return max(views, key=likeness)
         seen = yield from self._look(_config(at))
         if seen is None:
             return _NOTHING
@@ -490,11 +492,6 @@ def _pointer(found: CheckpointTuple) -> str | None:
 def _name_of(marker: BaseMessage) -> str:
     """Return the key of the record or group that a message of memory represents."""
     return str(marker.id).split(":")[1]
-
-
-def _missing(view: View, ids: Container[str | None]) -> int:
-    """Number of the view's messages in full without these ids."""
-    return sum(1 for one in view.live if one.id not in ids)
 
 
 def _config(at: CheckpointRef) -> RunnableConfig:

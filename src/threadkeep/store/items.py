@@ -1,21 +1,25 @@
-"""Items as a store returns them, and helpers of its operations."""
+"""Items as a store returns them, helpers of its operations, and its options."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import NoneType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypedDict
 
-from langgraph.store.base import Item, SearchItem
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.store.base import IndexConfig, Item, SearchItem, TTLConfig
 
 from threadkeep._core.engine.operation import Fetch, Request
 from threadkeep._core.engine.thread_entry import is_time
+from threadkeep._core.validation import is_count
+from threadkeep._run.group_commit import GroupCommit
 from threadkeep._stores.items.records import ItemRow
 from threadkeep._stores.items.values import ItemPacker, unseal
-from threadkeep.errors import CodecError, CorruptionError
+from threadkeep._stores.options import Option
+from threadkeep.errors import CodecError, CorruptionError, InvalidArgumentError, invalid
 from threadkeep.store.embedding import Index
 
 _log = logging.getLogger("threadkeep")
@@ -124,3 +128,97 @@ def ask(read: Any) -> Generator[Request, Any, Any]:
     """Return the reply to one read."""
     (reply,) = yield Fetch((read,))
     return reply
+
+
+# -- options of a store ------------------------------------------------------------------
+
+_TTL_KEYS = ("refresh_on_read", "omit_expired", "default_ttl", "sweep_interval_minutes")
+
+
+def _checked_later(value: object) -> bool:
+    del value
+    return True
+
+
+class StoreOptions(TypedDict, total=False):
+    """Options of every store."""
+
+    index: Annotated[
+        IndexConfig | Mapping[str, Any] | None,
+        Option(
+            None,
+            "The fields to search by meaning or words, and the model: see LangGraph's"
+            ' `IndexConfig`. In addition: `search`, "semantic" (default), "hybrid" (meaning and'
+            ' words) or "text" (only words); `distance_type`, "cosine" (default), "l2" or'
+            ' "inner_product".',
+            _checked_later,
+            "",
+            None,
+        ),
+    ]
+    ttl: Annotated[
+        TTLConfig | None,
+        Option(
+            None,
+            "Lifetimes of items in minutes: see LangGraph's `TTLConfig`. With"
+            " `sweep_interval_minutes`, a thread removes expired items until the store is closed.",
+            _checked_later,
+            "",
+            None,
+        ),
+    ]
+    serde: Annotated[
+        SerializerProtocol | None,
+        Option(
+            None,
+            "A LangGraph serializer for all values, such as an `EncryptedSerializer`, instead of"
+            " JSON and threadkeep's codec. Filters are then tested on each item of the namespace.",
+            _checked_later,
+            "",
+            None,
+        ),
+    ]
+    history: Annotated[
+        int,
+        Option(
+            0,
+            "Earlier versions of an item to keep, for `versions`. Use the same number in all"
+            " stores that write to the database: a put without it discards what it replaces.",
+            lambda value: is_count(value, 0),
+            "Use a number of versions, 0 or more.",
+            None,
+        ),
+    ]
+    group_commit: Annotated[
+        GroupCommit | None,
+        Option(
+            None,
+            "Limits for several puts in one transaction, as for a saver.",
+            _checked_later,
+            "",
+            None,
+        ),
+    ]
+
+
+def checked_ttl(ttl: TTLConfig | None) -> TTLConfig | None:
+    """Validate the `ttl` option of a store."""
+    if ttl is None:
+        return None
+    if not isinstance(ttl, Mapping):
+        raise invalid("ttl", ttl, "Use a dict, such as {'default_ttl': 60}.")
+    for key, value in ttl.items():
+        if key not in _TTL_KEYS:
+            raise InvalidArgumentError(
+                f"Unknown key in ttl: {key!s:.60}.", hint=f"Known are {', '.join(_TTL_KEYS)}."
+            )
+        is_flag = key in ("refresh_on_read", "omit_expired")
+        if value is None:
+            continue
+        if is_flag and type(value) is not bool:
+            raise invalid(key, value, "Use True or False.")
+        least = 0 if key == "sweep_interval_minutes" else 1e-9  # (0: no sweeper)
+        is_time = isinstance(value, int | float) and type(value) is not bool and value >= least
+        if not is_flag and not is_time:
+            raise invalid(key, value, "Use minutes, more than 0, or None.")
+    return ttl

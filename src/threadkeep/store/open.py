@@ -13,7 +13,8 @@ from threadkeep._stores.postgres import PostgresOptions
 from threadkeep._stores.redis import RedisOptions
 from threadkeep._stores.sqlite import SqliteOptions
 from threadkeep._stores.sqlite.opening import Database
-from threadkeep.store.store import Store, StoreOptions
+from threadkeep.store.items import StoreOptions
+from threadkeep.store.store import Store
 
 
 class SqliteStoreOptions(StoreOptions, SqliteOptions, total=False):

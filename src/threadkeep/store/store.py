@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -34,14 +34,14 @@ from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import AsyncBackend, Backend, no_room
 from threadkeep._stores.items.records import SearchOptions
 from threadkeep._stores.items.values import ItemPacker
-from threadkeep._stores.options import Option, complete, listed
+from threadkeep._stores.options import complete, listed
 from threadkeep._stores.process_forks import PerLoop
 from threadkeep.errors import ClosedError, InvalidArgumentError, invalid
 from threadkeep.savers.maintenance import Done
 from threadkeep.store import operations, puts, transfer
 from threadkeep.store.calls import Calls
 from threadkeep.store.embedding import Index
-from threadkeep.store.items import ItemEngine, ItemVersion
+from threadkeep.store.items import ItemEngine, ItemVersion, StoreOptions, checked_ttl
 from threadkeep.store.transfer import ItemEraseReport
 from threadkeep.threads.retention.background import Collector
 
@@ -51,73 +51,6 @@ if TYPE_CHECKING:
 _TOGETHER = GroupCommit(max_batch=1000, max_wait=0)
 _LAST_SECONDS = 5.0  # to wait for a sweeper, which may wait for a model
 _SWEPT = 1000  # items removed in one transaction
-_TTL_KEYS = ("refresh_on_read", "omit_expired", "default_ttl", "sweep_interval_minutes")
-
-
-def _checked_later(value: object) -> bool:
-    del value
-    return True
-
-
-class StoreOptions(TypedDict, total=False):
-    """Options of every store."""
-
-    index: Annotated[
-        IndexConfig | Mapping[str, Any] | None,
-        Option(
-            None,
-            "The fields to search by meaning or words, and the model: see `IndexConfig` of"
-            ' LangGraph. Beyond it: `search`, "semantic" (default), "hybrid" (meaning and words)'
-            ' or "text" (words alone); `distance_type`, "cosine" (default), "l2" or'
-            ' "inner_product".',
-            _checked_later,
-            "",
-            None,
-        ),
-    ]
-    ttl: Annotated[
-        TTLConfig | None,
-        Option(
-            None,
-            "Lifetimes of items: see `TTLConfig` of LangGraph, in minutes. With"
-            " `sweep_interval_minutes`, a thread removes expired items until the store is closed.",
-            _checked_later,
-            "",
-            None,
-        ),
-    ]
-    serde: Annotated[
-        SerializerProtocol | None,
-        Option(
-            None,
-            "A LangGraph serializer for all values, such as an `EncryptedSerializer`, in place of"
-            " JSON and threadkeep's codec. Filters are then tested on each item of the namespace.",
-            _checked_later,
-            "",
-            None,
-        ),
-    ]
-    history: Annotated[
-        int,
-        Option(
-            0,
-            "Earlier versions of an item to keep, for `versions`. Use the same number in all"
-            " stores that write to the database: a put without it discards what it replaces.",
-            lambda value: is_count(value, 0),
-            "Use a number of versions, 0 or more.",
-            None,
-        ),
-    ]
-    group_commit: Annotated[
-        GroupCommit | None,
-        Option(
-            None,
-            "Limits for several puts in one transaction, as for a saver.",
-            _checked_later,
-            "",
-            None,
-        ),
-    ]
 
 
 class Store(BaseStore, driver.Closing):
@@ -160,7 +93,7 @@ class Store(BaseStore, driver.Closing):
         history: int,
         group_commit: GroupCommit | None,
     ) -> None:
-        self.ttl_config = _checked_ttl(ttl)
+        self.ttl_config = checked_ttl(ttl)
         self._index = None if index is None else Index(index)
         if self._index is not None and not isinstance(serde, JsonPlusSerializer | None):
             raise InvalidArgumentError(
@@ -357,7 +290,7 @@ class Store(BaseStore, driver.Closing):
         """
         if sweep_interval_minutes is not None:
             interval: Any = {"sweep_interval_minutes": sweep_interval_minutes}
-            _checked_ttl(interval)
+            checked_ttl(interval)
         minutes = sweep_interval_minutes or (self.ttl_config or {}).get("sweep_interval_minutes")
         if self._sweeper is None or self._swept.done():
             self._sweeper = Collector(self._sweep_quietly, 60.0 * (minutes or 5))
@@ -508,25 +441,3 @@ class Store(BaseStore, driver.Closing):
 
 def _now() -> int:
     return time.time_ns() // 1000
-
-
-def _checked_ttl(ttl: TTLConfig | None) -> TTLConfig | None:
-    if ttl is None:
-        return None
-    if not isinstance(ttl, Mapping):
-        raise invalid("ttl", ttl, "Use a dict, such as {'default_ttl': 60}.")
-    for key, value in ttl.items():
-        if key not in _TTL_KEYS:
-            raise InvalidArgumentError(
-                f"Unknown key in ttl: {key!s:.60}.", hint=f"Known are {', '.join(_TTL_KEYS)}."
-            )
-        is_flag = key in ("refresh_on_read", "omit_expired")
-        if value is None:
-            continue
-        if is_flag and type(value) is not bool:
-            raise invalid(key, value, "Use True or False.")
-        least = 0 if key == "sweep_interval_minutes" else 1e-9  # (0: no sweeper)
-        is_time = isinstance(value, int | float) and type(value) is not bool and value >= least
-        if not is_flag and not is_time:
-            raise invalid(key, value, "Use minutes, more than 0, or None.")
-    return ttl

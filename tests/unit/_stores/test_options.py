@@ -22,7 +22,7 @@ from threadkeep._stores.redis import RedisThreadOptions
 from threadkeep._stores.sqlite import SqliteOptions
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.savers.options import OpenSaverOptions, SaverOptions
-from threadkeep.store.store import StoreOptions
+from threadkeep.store.items import StoreOptions
 
 DOCS = Path(__file__).parents[3] / "docs" / "stores.md"
 TABLES = {
