@@ -18,9 +18,9 @@ from kit.postgres_server import SECONDS
 from kit.rows import place, value_at
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver, Retention
-from threadkeep._stores.postgres import database as backends
-from threadkeep._stores.postgres import partitions as module
-from threadkeep._stores.postgres.partitions import Month
+from threadkeep._stores.postgres import connections as backends
+from threadkeep._stores.postgres import migrations as module
+from threadkeep._stores.postgres.migrations import Month
 from threadkeep.errors import BackendError
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -40,7 +40,7 @@ def _clock(monkeypatch):
 @pytest.fixture
 def patience(monkeypatch):
     """Set how long locks are waited for."""
-    return lambda given: monkeypatch.setattr(module, "_PATIENCE", given)
+    return lambda given: monkeypatch.setattr(module, "_LOCK_TIMEOUT", given)
 
 
 def some_days_into(month, number=1):

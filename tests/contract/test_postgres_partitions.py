@@ -21,8 +21,8 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver, open_saver
 from threadkeep.__main__ import main
-from threadkeep._stores.postgres import database as backends
-from threadkeep._stores.postgres.partitions import (
+from threadkeep._stores.postgres import connections as backends
+from threadkeep._stores.postgres.migrations import (
     Month,
     ahead,
 )

@@ -24,7 +24,7 @@ from threadkeep._core.engine.thread_entry import (
 )
 from threadkeep._stores.postgres import changes, reads
 from threadkeep._stores.postgres.backend import PostgresBackend
-from threadkeep._stores.postgres.partitions import ahead
+from threadkeep._stores.postgres.migrations import ahead
 from threadkeep._stores.postgres.statement import register_arrays
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 

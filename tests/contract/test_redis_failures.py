@@ -22,10 +22,10 @@ from threadkeep._core.engine.model import (
     ReadThread,
     Segment,
 )
-from threadkeep._stores import retries
+from threadkeep._stores import servers
 from threadkeep._stores.redis import clients
 from threadkeep._stores.redis.backend import RedisBackend
-from threadkeep._stores.redis.failures import mapped, passes
+from threadkeep._stores.redis.server import mapped, passes
 from threadkeep.errors import (
     BackendError,
     DiskFullError,
@@ -57,7 +57,7 @@ def backend_of(where, **options):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(retries, "_PATIENCE", 0.05)
+    monkeypatch.setattr(servers, "_PATIENCE", 0.05)
 
 
 def batch(number):

@@ -12,7 +12,7 @@ import pytest
 
 from threadkeep import SqliteSaver, open_all
 from threadkeep._run import driver
-from threadkeep._stores.first_use import running_loop
+from threadkeep._stores.process_forks import running_loop
 from threadkeep.cache import SqliteCache
 from threadkeep.errors import ClosedError, InvalidArgumentError, OpenError
 from threadkeep.store import SqliteStore
@@ -114,7 +114,7 @@ async def test_an_aiosqlite_connection_names_the_file_at_the_first_use(tmp_path)
 
 async def test_a_connection_that_cannot_tell_its_file(tmp_path):
     saver = SqliteSaver(aiosqlite.connect(tmp_path / "folder" / "t.db"))
-    with pytest.raises(OpenError, match="cannot tell its file"):
+    with pytest.raises(OpenError, match="connection is unknown"):
         await saver.aget_tuple(AT)
 
 

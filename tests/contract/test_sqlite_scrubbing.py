@@ -123,7 +123,7 @@ def test_a_reader_of_an_older_state_is_an_error_that_says_so(path):
         fill(saver)
         other.execute("BEGIN")
         other.execute("SELECT count(*) FROM checkpoints").fetchone()
-        with pytest.raises(UnfinishedErasureError, match="state from before") as caught:
+        with pytest.raises(UnfinishedErasureError, match="still reads them") as caught:
             saver.threads.erase("x")
         report = caught.value.report
         assert (report.ok, report.threads[0].checkpoints) == (False, 40)

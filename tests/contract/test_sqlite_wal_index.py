@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from threadkeep._core.engine.model import Batch, ReadCheckpoint
-from threadkeep._stores.sqlite import wal_index
+from threadkeep._stores.sqlite import opening
 from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep._stores.sqlite.known import Known
 from threadkeep.testing.records import checkpoint, segment, uid, write
@@ -149,7 +149,7 @@ def test_an_index_of_another_file_is_not_believed(backend, path, tmp_path, monke
     with closing(SqliteBackend(tmp_path / "other.db")) as other:
         other.commit(turn(1))
         known = other._connections.known
-        foreign = wal_index.find(other._connections.writer(), str(path))
+        foreign = opening.find_index(other._connections.writer(), str(path))
         assert foreign is not None
         known._index = foreign
         for number in (2, 3, 4):
@@ -166,7 +166,7 @@ def test_nothing_is_at_hand_in_memory_nor_with_a_rollback_journal(tmp_path):
         backend.commit(turn(2))
         assert backend.at_hand(HEAD) is None
     with closing(sqlite3.connect(tmp_path / "plain.db")) as db:
-        assert wal_index.find(db, str(tmp_path / "plain.db")) is None
+        assert opening.find_index(db, str(tmp_path / "plain.db")) is None
 
 
 def test_nothing_is_at_hand_once_it_is_closed(backend):

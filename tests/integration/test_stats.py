@@ -20,7 +20,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from threadkeep import MemorySaver, monitor, open_saver
 from threadkeep._core.engine import thread_sizes
 from threadkeep._core.engine.model import Batch
-from threadkeep._stores.sqlite import usage
+from threadkeep._stores.sqlite import threads as counts
 from threadkeep._stores.sqlite.opening import create
 from threadkeep.errors import CorruptionError, InvalidArgumentError
 from threadkeep.memory import LayeredCheckpointSaver
@@ -253,9 +253,9 @@ def test_the_counts_of_sqlite_read_no_segment() -> None:
     values = {"now": 0, "since": 0, "idle_since": 0, "most": 9}
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         create(db, ":memory:")
-        for text in (usage.TOTALS, usage.HOURS, usage.LARGEST, usage.BUSIEST, usage.SAMPLE):
+        for text in (counts.TOTALS, counts.HOURS, counts.MOST_BYTES, counts.BUSIEST, counts.SAMPLE):
             plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {text}", values)]
             assert not any("heap" in step for step in plan)
             scans = {step.split()[1] for step in plan if step.startswith("SCAN")}
-            counted = {"tk_checkpoints", "tk_writes"} if text == usage.TOTALS else set()
+            counted = {"tk_checkpoints", "tk_writes"} if text == counts.TOTALS else set()
             assert {name for name in scans if name.startswith("t")} == counted

@@ -11,9 +11,9 @@ from langgraph.store.base import PutOp
 
 from threadkeep import open_all
 from threadkeep._core.engine.usage import Counters
-from threadkeep._stores.postgres import usage as postgres_module
+from threadkeep._stores.postgres import threads as postgres_module
 from threadkeep._stores.redis import backend as redis_module
-from threadkeep._stores.sqlite import usage as sqlite_module
+from threadkeep._stores.sqlite import threads as sqlite_module
 from threadkeep.cache import cache as cache_module
 from threadkeep.cache import open_cache
 from threadkeep.monitor import Monitor, advise
@@ -78,7 +78,7 @@ def test_items_and_cached_results_are_counted(url: str) -> None:
 def test_bytes_of_many_are_those_of_a_sample(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (sqlite_module, redis_module):
         monkeypatch.setattr(module, "SAMPLED_ITEMS", 20)
-    monkeypatch.setattr(postgres_module, "_PAGES", 8)
+    monkeypatch.setattr(postgres_module, "_SAMPLED_PAGES", 8)
     with opened(url) as (saver, store, cache):
         store.put(NS, "first", {"text": "z" * 100_000})  # (no sample of the first ones)
         store.batch([PutOp(NS, str(n), {"n": n, "body": BODY}) for n in range(100)])

@@ -44,9 +44,8 @@ from threadkeep._run.driver import (
 from threadkeep._run.group_commit import AT_ONCE, GroupCommit, LoopWriter, Writer
 from threadkeep._stores import process_forks
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
-from threadkeep._stores.first_use import running_loop
 from threadkeep._stores.open import open_hot
-from threadkeep._stores.process_forks import PerLoop
+from threadkeep._stores.process_forks import PerLoop, running_loop
 from threadkeep.errors import ClosedError, InvalidArgumentError, ThreadkeepError
 
 if TYPE_CHECKING:

@@ -1,24 +1,24 @@
 """The backend protocol: where rows are stored.
 
-A backend is dumb: it stores, finds and removes the records of `_core.engine.model` and knows
-nothing of values or runs. The contract, tested for every backend by `threadkeep.testing`:
+A backend stores, finds and removes the records of `_core.engine.model`. It knows nothing of values
+or runs. `threadkeep.testing` tests this contract for every backend:
 
 1. Replies come in request order. Calls are thread-safe. No lock outlives a call.
-2. A commit is atomic, and durable as the backend's options say: one that raised changed nothing,
-   one that returned survives a crash.
-3. A retry of a commit is harmless (see `Batch`); write rows may then be there twice,
-   which the engine tolerates.
-4. Driver errors are mapped once per backend, `raise ... from`, to `threadkeep.errors`.
-5. A reply is a consistent view: one `fetch` sees no half of a commit within one read.
+2. A commit is atomic, and as durable as the backend's options say. A commit that raised changed
+   nothing; a commit that returned survives a crash.
+3. Repeating a commit is harmless (see `Batch`). It may duplicate write rows, which the engine
+   tolerates.
+4. Driver errors are mapped once per backend, with `raise ... from`, to `threadkeep.errors`.
+5. A read never sees half of a commit.
 
-Three methods are required. All others have defaults; a backend overrides those that it supports.
+Three methods are required. A backend overrides those of the others that it supports.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from threadkeep._core.engine.model import Change, Read
 from threadkeep._core.engine.usage import ItemUsage
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 class ScrubReport(NamedTuple):
-    """Places that hold nothing of what was removed, and places that may.
+    """The places without removed data, and places where copies of it may remain.
 
     Args:
-        cleared: places that hold nothing of it any more.
-        remains: places that may, over which the store has no power, each with what to do.
+        cleared: places without removed data.
+        remains: places outside the store's control that may hold it, each with a remedy.
     """
 
     cleared: tuple[str, ...] = ()
@@ -45,11 +45,11 @@ class ScrubReport(NamedTuple):
 
 
 class _Supports:
-    """Abilities of a backend beside its methods."""
+    """Optional features of a backend, blocking or awaited."""
 
     instant = False
-    """Calls never wait: no disk, no server, no other process. Awaiting callers use the backend
-    in the event loop, and it has no writer in front of it."""
+    """Calls never wait for a disk, a server or another process. Awaiting callers use the backend
+    in the event loop, without a writer thread."""
 
     commits_groups = False
     """`commit_many` uses one transaction."""
@@ -61,32 +61,28 @@ class _Supports:
     """A thread's generation is the same number in all processes. `hot=` needs it."""
 
     counts_usage = False
-    """`ReadUsage` is answered. Statistics of another store are counted from its other reads."""
+    """`ReadUsage` is answered. Otherwise, statistics are counted from other reads."""
 
     @property
     def retries(self) -> int:
-        """Number of calls that were made again, since the store was opened."""
+        """The number of repeated calls since the store was opened."""
         return 0
 
     def items(self, options: SearchOptions) -> Backend | AsyncBackend:
-        """Return the backend of a store's items, over the connections of this one.
-
-        It has the methods of `ItemBackend`. Override it if the database has room for items.
+        """Return the `ItemBackend` of a store, over the connections of this backend.
 
         Raises:
-            InvalidArgumentError: it has none.
+            InvalidArgumentError: the database stores no items (the default).
             OpenError: the tables cannot be made.
         """
         del options
         raise no_room(self, "stores no items")
 
     def cache(self) -> Backend | AsyncBackend:
-        """Return the backend of a cache of nodes, over the connections of this one.
-
-        It has the methods of `CacheBackend`. Override it if the database has room for a cache.
+        """Return the `CacheBackend` of a node cache, over the connections of this backend.
 
         Raises:
-            InvalidArgumentError: it has none.
+            InvalidArgumentError: the database stores no cached results (the default).
             OpenError: the tables cannot be made.
         """
         raise no_room(self, "has no room for a cache")
@@ -94,7 +90,7 @@ class _Supports:
     def message_index(self) -> ArchiveIndex | None:
         """Return a full-text index of archived messages, over connections of its own.
 
-        Override it if the database has one. The default returns None: the index is in memory.
+        The default returns None: the index is kept in memory.
         """
         return None
 
@@ -103,24 +99,25 @@ class Backend(_Supports, ABC):
     """A store of thread rows, for blocking calls."""
 
     asynchronous: AsyncBackend | None = None
-    """The same store for awaiting calls, if it has a driver for them."""
+    """The same store for awaiting calls, if it has an async driver."""
 
     @abstractmethod
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
-        """Answer each read, in order, in one round trip where the store can.
+        """Answer each read, in order, in one round trip if the store can.
 
         Each read's docstring names its reply. Idempotent.
         """
 
     @abstractmethod
     def commit(self, change: Change) -> None:
-        """Carry out the change, all or nothing; return when it is durable.
+        """Make the change, all or nothing; return when it is durable.
+
+        An error means that nothing was changed.
 
         Raises:
             ThreadDeletedError, StaleThreadError, ConflictError, SegmentTakenError,
-            ThreadExistsError: as the change's docstring says; nothing was changed.
-            LockedError, ReadOnlyError, DiskFullError, BackendError: the store failed;
-            nothing was changed.
+            ThreadExistsError: the change was refused, as its docstring says.
+            LockedError, ReadOnlyError, DiskFullError, BackendError: the store failed.
         """
 
     @abstractmethod
@@ -128,13 +125,12 @@ class Backend(_Supports, ABC):
         """Release everything. Idempotent; later calls raise `ClosedError`."""
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """Carry out each change, in order, as `commit` would; durable on return.
+        """Make each change, in order, as `commit` would; durable on return.
 
-        Override it, and set `commits_groups`, if the store can do so in one transaction.
+        Override it, and set `commits_groups`, if the store can use one transaction.
 
         Returns:
-            For each change None, or the error that it was refused with, which leaves the others
-            alone.
+            For each change None, or the error that refused it. The others are still made.
 
         Raises:
             LockedError, ReadOnlyError, DiskFullError, BackendError: the store failed;
@@ -150,74 +146,73 @@ class Backend(_Supports, ABC):
         return refusals
 
     def at_hand(self, read: Read) -> Any:
-        """Return what `fetch` would reply to a read, if memory has it; else None.
+        """Return the reply of `fetch` to a read if it is in memory, else None.
 
-        It is called in event loops for heads that this process has just used, and waits for
-        nothing: no statement, no file, no lock. Override it if you know that nobody else has
-        written.
+        Event loops call it for heads that this process has just used, so it must not wait: no
+        statement, no file, no lock. Override it if you can rule out other writers.
         """
         del read
         return None
 
     def open(self) -> None:
-        """Open the store, if it is not open: `with` and `async with` do so first. Idempotent.
+        """Open the store if it is not open, as `with` and `async with` do. Idempotent.
 
-        Override it if the store opens when it is constructed, but in event loops at its first use.
+        Override it if the store opens at construction, or in event loops at its first use.
 
         Raises:
             OpenError: it cannot be opened.
         """
 
     def migrate(self) -> None:
-        """Make the tables, or bring them to this release's version. Idempotent.
+        """Create the tables, or migrate them to this release's version. Idempotent.
 
-        Override it if opening the store does not do that.
+        Override it if opening the store does not.
 
         Raises:
-            NewerDatabaseError: they are of a later release.
+            NewerDatabaseError: the tables are of a later release.
         """
         self.open()
 
     def identity(self) -> str:
-        """Return the store's name: letters, digits and "-", the same for all who use it.
+        """Return the store's name, the same in all processes: letters, digits and "-".
 
-        A copy of the store has another one, and so has the store after its tables were made again.
+        A copy of the store has another name, and so has the store after its tables were recreated.
         Override it, and set `has_identity`.
 
         Raises:
-            UnreachableError, ReadOnlyError, BackendError: it has none yet, and the store failed.
+            UnreachableError, ReadOnlyError, BackendError: it has no name yet, and the store failed.
         """
         raise NotImplementedError
 
     def item_usage(self, now: int) -> ItemUsage:
-        """Count the items and cached results that share the database, without reading all of them.
+        """Count the items and cached results in the database, without reading all of them.
 
         Override it if the database holds any.
 
         Args:
-            now: the time by which items have expired, in microseconds since 1970.
+            now: the time that decides which items have expired, in microseconds since 1970.
         """
         del now
         return ItemUsage()
 
     def scrub(self, *, rewrite: bool) -> ScrubReport:
-        """Leave nothing of removed rows in the store's files, whenever they were removed.
+        """Clear the store's files of all rows that were ever removed.
 
-        Others may use the store meanwhile. Idempotent; harmless where it is interrupted.
+        Others may use the store meanwhile. Idempotent; harmless if interrupted.
 
         Args:
-            rewrite: also where it keeps others from using the store while it lasts.
+            rewrite: also do what blocks other users of the store.
 
         Raises:
-            LockedError: what others are doing keeps it from that: the hint says what.
-            ReadOnlyError, DiskFullError, BackendError: it could not be done.
+            LockedError: another user of the store prevents it; the hint says how.
+            ReadOnlyError, DiskFullError, BackendError: the store failed.
         """
         del rewrite
         return _unknown_remains(self)
 
 
 class AsyncBackend(_Supports, ABC):
-    """A store of thread rows that is awaited. Each method is that of `Backend`."""
+    """A store of thread rows for awaiting calls, with the methods of `Backend`."""
 
     @abstractmethod
     async def fetch(self, reads: Sequence[Read]) -> list[Any]:
@@ -261,7 +256,7 @@ class AsyncBackend(_Supports, ABC):
 
 
 def no_room(backend: object, what: str) -> InvalidArgumentError:
-    """Return the error for a backend that holds threads only."""
+    """Return the error for a backend that stores only threads."""
     return InvalidArgumentError(
         f"{type(backend).__name__} {what}.",
         hint="Use the `backend` of a saver that `threadkeep.open_saver` opened.",
@@ -271,3 +266,14 @@ def no_room(backend: object, what: str) -> InvalidArgumentError:
 def _unknown_remains(backend: object) -> ScrubReport:
     name = type(backend).__name__
     return ScrubReport(remains=(f"{name} does not say what its files hold of removed rows.",))
+
+
+Meaning: TypeAlias = tuple[type[ThreadkeepError], str]
+"""The class of an error, and its hint."""
+
+
+def store_error(meaning: Meaning, store: str, message: str, text: str = "") -> ThreadkeepError:
+    """Return the error for a store's message; `text` replaces the default text before it."""
+    kind, hint = meaning
+    text = text or kind().message
+    return kind(f"{text.rstrip('.')}: {store} says {message!r}.", hint=hint)

@@ -1,4 +1,4 @@
-"""State and connections of each process and of each event loop, and news of forks."""
+"""State and connections of each process and event loop; opening at first use; forks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -14,19 +15,19 @@ from threadkeep.errors import ClosedError
 
 
 class WatchedMethods:
-    """The methods of an object that a fork must not catch in the middle of its work."""
+    """Methods of an object that must not be forked in the middle of its work."""
 
     def before_fork(self) -> None:
-        """Come to rest; called in the process that is about to fork."""
+        """Finish work in progress. Called in the parent before the fork."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Continue in the parent; start afresh in the child, whose other threads are gone."""
+        """Continue in the parent, or start afresh in the child, which has only this thread."""
 
 
 _watched: weakref.WeakSet[Any] = weakref.WeakSet()
 _at_rest: list[Any] = []  # from just before a fork until just after
 watch = _watched.add
-"""Tell an object of forks of the process for as long as it lives."""
+"""Call an object's `WatchedMethods` at each fork, for as long as it lives."""
 
 
 def _before() -> None:
@@ -49,9 +50,9 @@ if hasattr(os, "register_at_fork"):
 
 
 class ResetInChild(WatchedMethods):
-    """Base of state under a lock that the child of a fork makes again.
+    """State under a lock, which the child of a fork makes again.
 
-    Another thread may be in the middle of a change at the fork, and is not there in the child.
+    Another thread may be changing the state at the fork, and does not exist in the child.
     """
 
     def __init__(self) -> None:
@@ -67,13 +68,50 @@ class ResetInChild(WatchedMethods):
             self._reset()
 
 
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop running in this thread, or None. Blocking calls would stall it."""
+    with suppress(RuntimeError):
+        return asyncio.get_running_loop()
+    return None
+
+
+class FirstUse(ResetInChild):
+    """Opens something once: at construction, or in an event loop at its first use.
+
+    Call it before each use, in a thread that may block. After a failure, the next call retries.
+
+    Args:
+        do: opens it; it may block.
+
+    Raises:
+        Exception: `do` failed, and no event loop runs in this thread.
+    """
+
+    def __init__(self, do: Callable[[], None]) -> None:
+        self._do: Callable[[], None] | None = do
+        super().__init__()
+        if running_loop() is None:
+            self()
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+
+    def __call__(self) -> None:
+        """Open it if it is not open."""
+        if self._do is not None:
+            with self._lock:
+                if self._do is not None:
+                    self._do()
+                    self._do = None
+
+
 T = TypeVar("T")
 
 
 class PerProcess(Generic[T]):
-    """An object with `close` and connections of its own in each process, made at its first use.
+    """One closable object for each process, made at its first use.
 
-    The child of a fork never closes its parent's, as the parent keeps using them.
+    The child of a fork never closes its parent's object: the parent still uses the connections.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -109,7 +147,7 @@ class PerProcess(Generic[T]):
     def after_fork(self, *, in_child: bool) -> None:
         """See `WatchedMethods.after_fork`."""
         if in_child and self._made is not None:
-            self._parents.append(self._made)  # (what is collected would be closed)
+            self._parents.append(self._made)  # (collecting it would close it)
             self._made = None
         self._lock.release()
 
@@ -122,7 +160,7 @@ class PerLoop(Generic[T]):
         self._made: dict[asyncio.AbstractEventLoop, T] = {}
 
     def here(self) -> T:
-        """Return the one of the running loop."""
+        """Return the running loop's object."""
         loop = asyncio.get_running_loop()
         found = self._made.get(loop)
         if found is None:
@@ -138,13 +176,13 @@ _closing: set[asyncio.Task[None]] = set()  # an event loop holds its tasks weakl
 class LoopConnections(WatchedMethods, Generic[T]):
     """Connections of each event loop, opened when the loop first needs them.
 
-    The child of a fork never closes what its parent opened, as the parent speaks over it.
+    The child of a fork never closes its parent's connections: the parent still uses them.
     """
 
     def __init__(self) -> None:
         self._open = True
         self._loops: dict[asyncio.AbstractEventLoop, T] = {}
-        self._parents: list[Any] = []  # (what is collected would be closed)
+        self._parents: list[Any] = []  # (collecting them would close them)
         watch(self)
 
     def _begin(self) -> T:
@@ -156,15 +194,15 @@ class LoopConnections(WatchedMethods, Generic[T]):
         raise NotImplementedError
 
     def _abandon(self, made: T) -> None:
-        """Let go of the connections of a loop that has ended."""
+        """Discard the connections of a loop that has ended."""
 
     def _has_failed(self, made: T) -> bool:
-        """Return True if they could not be opened, so that the next call tries again."""
-        del made  # (most are opened later, when they are first used)
+        """Return True if opening failed, so that the next call tries again."""
+        del made  # (most open later, at their first use)
         return False
 
     def here(self) -> T:
-        """Return the connections of the running loop. `ClosedError` once this was closed."""
+        """Return the connections of the running loop. Raises `ClosedError` after `close`."""
         if not self._open:
             raise ClosedError(hint="Open a new one.")
         loop = asyncio.get_running_loop()
@@ -176,7 +214,7 @@ class LoopConnections(WatchedMethods, Generic[T]):
         return made
 
     def _drop(self, ended: asyncio.AbstractEventLoop) -> None:
-        made = self._loops.pop(ended, None)  # (other threads have loops of their own)
+        made = self._loops.pop(ended, None)  # (other threads close theirs)
         if made is not None:
             self._abandon(made)
 
@@ -189,7 +227,7 @@ class LoopConnections(WatchedMethods, Generic[T]):
             await self._end(made)
 
     def close_elsewhere(self, here: asyncio.AbstractEventLoop | None = None) -> None:
-        """Close the connections of all event loops but one."""
+        """Close the connections of all event loops except `here`."""
         self._open = False
         for loop in tuple(self._loops):
             if loop is here:

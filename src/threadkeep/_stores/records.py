@@ -1,38 +1,92 @@
-"""Records in memory: segments of logs, entries by query, checkpoints put together from rows."""
+"""Rules that several stores apply to records: refusals, entries of the registry, segments."""
 
 from __future__ import annotations
 
+import json
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import nlargest, nsmallest
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, gt, lt
 from typing import TypeGuard
 
-from threadkeep._core.engine.model import (
-    Batch,
-    Change,
-    CheckpointRow,
-    Child,
-    Segment,
-    Span,
-    StoredCheckpoint,
-    WriteRow,
+from threadkeep._core.engine import model
+from threadkeep._core.engine.thread_entry import (
+    SearchThreads,
+    StateTransition,
+    ThreadEntry,
+    ThreadQuery,
+    ThreadStatus,
 )
-from threadkeep._core.engine.thread_entry import ThreadEntry, ThreadQuery, ThreadStatus
-from threadkeep.errors import SegmentTakenError
+from threadkeep.errors import (
+    ConflictError,
+    SegmentTakenError,
+    StaleThreadError,
+    ThreadDeletedError,
+    ThreadExistsError,
+)
+
+PLAIN_METADATA = re.compile(
+    r'\{"source":"([a-z]{1,16})","step":(-?[1-9][0-9]{0,17}|0),"parents":\{\}\}'
+)
+"""The most frequent form of metadata, which SQL stores rebuild from its two values."""
+
+
+# -- refusals ------------------------------------------------------------------------
+
+
+def check_state(batch: model.Batch, generation: int, deleted_at: int) -> None:
+    """Refuse a batch whose thread was deleted since, or has another generation."""
+    if batch.born is not None and deleted_at and batch.born <= deleted_at:
+        raise ThreadDeletedError(thread=batch.thread)
+    if batch.generation is not None and batch.generation != generation:
+        raise StaleThreadError(thread=batch.thread)
+
+
+def check_ends(
+    change: model.CopyThread | model.ForkThread,
+    generation: int,
+    revision: int,
+    *,
+    target_holds: bool = False,
+) -> None:
+    """Refuse a source that has changed, and a target that is the source or holds checkpoints."""
+    if isinstance(change, model.ForkThread) and change.generation != generation:
+        raise StaleThreadError(thread=change.source)
+    if change.revision not in (None, revision):
+        raise ConflictError(thread=change.source)
+    if target_holds or change.source == change.target:
+        raise ThreadExistsError(thread=change.target)
+
+
+def only_adds(change: model.Change) -> TypeGuard[model.Batch]:
+    """Return True for a batch that only adds rows and replaces segments."""
+    return type(change) is model.Batch and not (
+        change.fences
+        or change.drop_checkpoints
+        or change.drop_writes
+        or change.hide_checkpoints
+        or change.drop_unreadable
+        or change.entry
+        or change.bump_generation
+    )
+
+
+# -- segments ------------------------------------------------------------------------
 
 
 class Log:
-    """Segments of one log, which never overlap. `starts` are their sorted starts. No locks."""
+    """The segments of one log, which never overlap, and their sorted `starts`. Not locked."""
 
     __slots__ = ("segments", "starts")
 
     def __init__(self) -> None:
         self.starts: list[int] = []
-        self.segments: dict[int, Segment] = {}
+        self.segments: dict[int, model.Segment] = {}
 
-    def put(self, segment: Segment) -> bool:
-        """Add a segment; return False if the very same one is there. Raises SegmentTakenError."""
+    def put(self, segment: model.Segment) -> bool:
+        """Add a segment; False if the same one exists. Raises `SegmentTakenError` on overlap."""
         starts = self.starts
         at = bisect_left(starts, segment.stop)
         last = self.segments[starts[at - 1]] if at else None
@@ -44,15 +98,15 @@ class Log:
         self.segments[segment.start] = segment
         return True
 
-    def drop(self, start: int, count: int) -> Segment | None:
-        """Remove and return a segment; None if there is no such one."""
+    def drop(self, start: int, count: int) -> model.Segment | None:
+        """Remove and return a segment, or return None if it does not exist."""
         segment = self.segments.get(start)
         if segment is None or segment.count != count:
             return None
         del self.segments[start], self.starts[bisect_left(self.starts, start)]
         return segment
 
-    def between(self, start: int, stop: int) -> Iterator[Segment]:
+    def between(self, start: int, stop: int) -> Iterator[model.Segment]:
         """Yield the segments that overlap the positions `start <= p < stop`."""
         first = max(bisect_right(self.starts, start) - 1, 0)
         for at in self.starts[first : bisect_left(self.starts, stop)]:
@@ -60,8 +114,8 @@ class Log:
             if segment.stop > start:
                 yield segment
 
-    def replace(self, segment: Segment) -> list[Segment]:
-        """Add a segment in place of all that it overlaps, and return those."""
+    def replace(self, segment: model.Segment) -> list[model.Segment]:
+        """Add a segment, and remove and return the segments that it overlaps."""
         gone = list(self.between(segment.start, segment.stop))
         for other in gone:
             self.drop(other.start, other.count)
@@ -69,15 +123,15 @@ class Log:
         return gone
 
 
-def add(logs: dict[int, Log], segments: Iterable[Segment]) -> None:
-    """Add segments in place of what they overlap."""
+def add(logs: dict[int, Log], segments: Iterable[model.Segment]) -> None:
+    """Add segments, and remove those that they overlap."""
     for segment in segments:
         logs.setdefault(segment.log, Log()).replace(segment)
 
 
-def between(logs: dict[int, Log], spans: Iterable[Span]) -> list[Segment]:
+def between(logs: dict[int, Log], spans: Iterable[model.Span]) -> list[model.Segment]:
     """Return the segments that overlap the spans, each once, in (log, start) order."""
-    found: dict[tuple[int, int], Segment] = {}
+    found: dict[tuple[int, int], model.Segment] = {}
     for number, start, stop in spans:
         if number in logs and start < stop:
             for segment in logs[number].between(start, stop):
@@ -85,18 +139,21 @@ def between(logs: dict[int, Log], spans: Iterable[Span]) -> list[Segment]:
     return [found[key] for key in sorted(found)]
 
 
-def missing(logs: dict[int, Log], spans: Iterable[Span]) -> tuple[Span, ...]:
+def missing(logs: dict[int, Log], spans: Iterable[model.Span]) -> tuple[model.Span, ...]:
     """Return the parts of the spans that no segment holds."""
-    gaps: list[Span] = []
+    gaps: list[model.Span] = []
     for number, start, stop in spans:
         at = start
         for segment in logs[number].between(start, stop) if number in logs else ():
             if segment.start > at:
-                gaps.append(Span(number, at, segment.start))
+                gaps.append(model.Span(number, at, segment.start))
             at = segment.stop
         if at < stop:
-            gaps.append(Span(number, at, stop))
+            gaps.append(model.Span(number, at, stop))
     return tuple(gaps)
+
+
+# -- the registry --------------------------------------------------------------------
 
 
 def matches(entry: ThreadEntry, query: ThreadQuery) -> bool:
@@ -123,40 +180,56 @@ def _has_rested(entry: ThreadEntry, now: int) -> bool:
     return entry.ttl is not None and entry.updated_at + entry.ttl < now
 
 
-def only_adds(change: Change) -> TypeGuard[Batch]:
-    """Return True for a batch that adds rows and replaces segments, and does no more."""
-    return type(change) is Batch and not (
-        change.fences
-        or change.drop_checkpoints
-        or change.drop_writes
-        or change.hide_checkpoints
-        or change.drop_unreadable
-        or change.entry
-        or change.bump_generation
+def first_entries(read: SearchThreads, entries: Iterable[ThreadEntry]) -> list[ThreadEntry]:
+    """Return the page that a search asks for, of entries that match it."""
+    first, is_after = (nlargest, lt) if read.descending else (nsmallest, gt)
+    place, after = attrgetter(read.order, "thread"), read.after
+    if after is not None:
+        entries = [entry for entry in entries if is_after(place(entry), after)]
+    return first(read.limit, entries, key=place)
+
+
+def allows(move: StateTransition, state: str | None, waits_at: str | None) -> bool:
+    """Return True if an entry in this state makes the move: no later interrupt waits."""
+    if (state or "") not in move.sources:
+        return False
+    return (
+        waits_at is None
+        or waits_at < move.checkpoint
+        or (move.same and waits_at == move.checkpoint)
     )
 
 
-def first_children(rows: Iterable[CheckpointRow]) -> dict[tuple[str, str], Child]:
-    """Return, by (ns, parent), the first child of a greater id, of rows in ascending order."""
-    children: dict[tuple[str, str], Child] = {}
+def run_id(row: model.CheckpointRow) -> object:
+    """Return the `run_id` in a checkpoint's metadata, or None."""
+    metadata = json.loads(row.metadata)
+    return metadata.get("run_id") if isinstance(metadata, dict) else None
+
+
+# -- checkpoints ---------------------------------------------------------------------
+
+
+def first_children(rows: Iterable[model.CheckpointRow]) -> dict[tuple[str, str], model.Child]:
+    """Return, by (ns, parent), the first child with a greater id. Rows are in ascending order."""
+    children: dict[tuple[str, str], model.Child] = {}
     for row in rows:
         if row.parent is not None and row.id > row.parent:
-            children.setdefault((row.ns, row.parent), Child(row.id, row.run, row.seen))
+            children.setdefault((row.ns, row.parent), model.Child(row.id, row.run, row.seen))
     return children
 
 
 def with_writes(
     thread: str,
-    rows: Sequence[CheckpointRow],
-    keyframes: Iterable[Segment | None],
-    writes: Iterable[WriteRow],
-) -> tuple[tuple[StoredCheckpoint, ...], tuple[WriteRow, ...]]:
-    """Return a thread's checkpoints, and the writes on none of them; all in ascending order."""
+    rows: Sequence[model.CheckpointRow],
+    keyframes: Iterable[model.Segment | None],
+    writes: Iterable[model.WriteRow],
+) -> tuple[tuple[model.StoredCheckpoint, ...], tuple[model.WriteRow, ...]]:
+    """Return a thread's checkpoints, and the writes without one; all in ascending order."""
     key = attrgetter("ns", "checkpoint_id")
     by_place = {at: tuple(group) for at, group in groupby(writes, key)}
     children = first_children(rows)
     checkpoints = [
-        StoredCheckpoint(
+        model.StoredCheckpoint(
             thread,
             row,
             keyframe,

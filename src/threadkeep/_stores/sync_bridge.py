@@ -1,4 +1,4 @@
-"""Runs coroutines that never suspend, so that one logic serves blocking and awaiting callers."""
+"""Coroutines that never suspend, so that one logic serves blocking and awaiting callers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def finish(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end in the calling thread, by one step: nothing it awaits suspends."""
+    """Run a coroutine that never suspends, and return its result."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -30,11 +30,11 @@ def finish(coroutine: Coroutine[Any, Any, T]) -> T:
 
 async def sleep(seconds: float) -> None:
     """Sleep in the calling thread."""
-    time.sleep(seconds)  # noqa: ASYNC251 - nothing else waits for this thread
+    time.sleep(seconds)  # noqa: ASYNC251 - no event loop runs in this thread
 
 
 async def result(value: Any) -> Any:
-    """Return the result of a driver's method, awaited where its driver is async."""
+    """Return the result of a driver's method, awaited if the driver is async."""
     return await value if isinstance(value, CoroutineType) else value
 
 
@@ -65,7 +65,7 @@ A = TypeVar("A", bound=AsyncBackend)
 
 
 class BlockingFace(Backend, Generic[A]):
-    """A backend for blocking calls: an async one (`face`) over connections that never suspend.
+    """Blocking calls over an async backend (`face`) whose connections never suspend.
 
     `asynchronous` is the same store for awaiting calls, `loops` are its connections.
     """
@@ -84,7 +84,7 @@ class BlockingFace(Backend, Generic[A]):
 
     @property
     def retries(self) -> int:
-        """See `Backend.retries`. Those of awaiting calls, too."""
+        """See `Backend.retries`. Includes those of awaiting calls."""
         beside = 0 if self.asynchronous is None else self.asynchronous.retries
         return self.face.retries + beside
 
@@ -113,7 +113,7 @@ class BlockingFace(Backend, Generic[A]):
         return finish(self.face.scrub(rewrite=rewrite))
 
     def close(self) -> None:
-        """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
+        """Close our own connections; later calls raise `ClosedError`. Idempotent."""
         finish(self.face.close())
         if self._loops is not None:
             self._loops.close_elsewhere()

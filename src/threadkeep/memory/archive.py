@@ -22,8 +22,8 @@ from threadkeep._run import driver
 from threadkeep._run.delegate import Delegate
 from threadkeep._run.driver import Workflow
 from threadkeep._stores.base import AsyncBackend, Backend
-from threadkeep._stores.first_use import FirstUse
 from threadkeep._stores.message_index import ArchiveIndex, Hit, ScanIndex, indexed, wanted
+from threadkeep._stores.process_forks import FirstUse
 from threadkeep.memory import records
 from threadkeep.memory.policy import ArchivedMessage
 from threadkeep.memory.records import Record

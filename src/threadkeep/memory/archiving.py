@@ -23,9 +23,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from threadkeep._core.engine.operation import External
 from threadkeep._run import driver
 from threadkeep._run.driver import Workflow
-from threadkeep._stores.first_use import running_loop
 from threadkeep._stores.message_index import ArchiveIndex
-from threadkeep._stores.process_forks import ResetInChild
+from threadkeep._stores.process_forks import ResetInChild, running_loop
 from threadkeep.errors import ClosedError, SummaryError
 from threadkeep.memory import records, window
 from threadkeep.memory.archive import Archive

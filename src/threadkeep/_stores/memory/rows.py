@@ -1,44 +1,32 @@
-"""Rows in memory: dicts by id beside sorted lists of ids."""
+"""Rows in memory, dicts by id and sorted lists of ids, and changes of them."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from typing import TYPE_CHECKING, TypeAlias
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from threadkeep._core.engine.model import (
-    HIDDEN,
-    CheckpointRow,
-    Child,
-    Segment,
-    StoredCheckpoint,
-    WriteRow,
-)
-from threadkeep._core.engine.thread_entry import (
-    EntryUpdate,
-    StateTransition,
-    ThreadEntry,
-    ThreadStatus,
-    label_prefix,
-)
-from threadkeep._stores.records import Log
+from threadkeep._core.engine import model, thread_entry
+from threadkeep._stores.records import Log, allows, check_ends, check_state
+from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 
 class Namespace:
-    """The checkpoints of one namespace, and the writes on checkpoints there or not."""
+    """The checkpoints of one namespace, and its writes, with or without their checkpoint."""
 
     __slots__ = ("children", "ids", "rows", "writes")
 
     def __init__(self) -> None:
         self.ids: list[str] = []
-        self.rows: dict[str, CheckpointRow] = {}
+        self.rows: dict[str, model.CheckpointRow] = {}
         self.children: dict[str, list[str]] = {}  # parent id -> ids, both ascending
-        self.writes: dict[str, list[WriteRow]] = {}  # checkpoint id -> rows by seq
+        self.writes: dict[str, list[model.WriteRow]] = {}  # checkpoint id -> rows by seq
 
-    def put(self, row: CheckpointRow) -> None:
+    def put(self, row: model.CheckpointRow) -> None:
         """Add the row, or replace the one of the same id."""
         key, parent = row.id, row.parent
         if key in self.rows:
@@ -49,7 +37,7 @@ class Namespace:
             insort(self.children.setdefault(parent, []), key)
 
     def drop(self, key: str) -> None:
-        """Take the checkpoint out, if it is there; its writes stay."""
+        """Remove the checkpoint, if it exists; its writes stay."""
         row = self.rows.pop(key, None)
         if row is None:
             return
@@ -61,50 +49,50 @@ class Namespace:
                 del self.children[row.parent]
 
     def hide(self, key: str) -> None:
-        """Flag the checkpoint as hidden, if it is there."""
+        """Flag the checkpoint as hidden, if it exists."""
         row = self.rows.get(key)
         if row is not None:
-            self.rows[key] = row._replace(flags=row.flags | HIDDEN)
+            self.rows[key] = row._replace(flags=row.flags | model.HIDDEN)
 
-    def add_write(self, row: WriteRow) -> None:
+    def add_write(self, row: model.WriteRow) -> None:
         """Add the row with the next `seq` of its checkpoint."""
         rows = self.writes.setdefault(row.checkpoint_id, [])
-        rows.append(WriteRow(*row[:-1], seq=rows[-1].seq + 1 if rows else 1))
+        rows.append(model.WriteRow(*row[:-1], seq=rows[-1].seq + 1 if rows else 1))
 
     def drop_write(self, key: str, seq: int) -> None:
-        """Take one write of checkpoint `key` out, if it is there."""
+        """Remove one write of checkpoint `key`, if it exists."""
         rows = [row for row in self.writes.pop(key, ()) if row.seq != seq]
         if rows:
             self.writes[key] = rows
 
-    def child(self, key: str) -> Child | None:
+    def child(self, key: str) -> model.Child | None:
         """The child with the smallest id greater than `key`."""
         ids = self.children.get(key, [])
         at = bisect_right(ids, key)
         if at == len(ids):
             return None
         row = self.rows[ids[at]]
-        return Child(row.id, row.run, row.seen)
+        return model.Child(row.id, row.run, row.seen)
 
-    def head(self) -> CheckpointRow | None:
+    def head(self) -> model.CheckpointRow | None:
         """The visible checkpoint with the greatest id."""
         return next(self.visible_down(), None)
 
     def visible_down(
         self, before: str | None = None, newest: str | None = None
-    ) -> Iterator[CheckpointRow]:
-        """Visible rows, newest first, with ids `< before` and `<= newest`."""
+    ) -> Iterator[model.CheckpointRow]:
+        """Yield visible rows, newest first, with ids `< before` and `<= newest`."""
         stop = len(self.ids) if before is None else bisect_left(self.ids, before)
         if newest is not None:
             stop = min(stop, bisect_right(self.ids, newest))
         for at in range(stop - 1, -1, -1):
             row = self.rows[self.ids[at]]
-            if not row.flags & HIDDEN:
+            if not row.flags & model.HIDDEN:
                 yield row
 
 
 class MemoryHeap:
-    """The logs of a thread, or of several that share them, whose names are its `members`."""
+    """The logs that its `members`, the names of one or several threads, share."""
 
     __slots__ = ("logs", "members")
 
@@ -123,7 +111,7 @@ class MemoryThread:
         self.deleted_at = 0
         self.namespaces: defaultdict[str, Namespace] = defaultdict(Namespace)
         self.heap = MemoryHeap()
-        self.entry: ThreadEntry | None = None
+        self.entry: thread_entry.ThreadEntry | None = None
         self.size = 0
         self.revision = 0
 
@@ -132,25 +120,27 @@ class MemoryThread:
         """Its logs by number."""
         return self.heap.logs
 
-    def rows(self) -> Iterator[CheckpointRow]:
+    def rows(self) -> Iterator[model.CheckpointRow]:
         """All checkpoints, hidden ones too."""
         for namespace in self.namespaces.values():
             yield from namespace.rows.values()
 
-    def writes(self) -> Iterator[WriteRow]:
+    def writes(self) -> Iterator[model.WriteRow]:
         """All writes, orphans too; those of one checkpoint by `seq`."""
         for namespace in self.namespaces.values():
             for rows in namespace.writes.values():
                 yield from rows
 
-    def add_rows(self, rows: Iterable[CheckpointRow], writes: Iterable[WriteRow]) -> None:
-        """Add rows of another thread as they are."""
+    def add_rows(
+        self, rows: Iterable[model.CheckpointRow], writes: Iterable[model.WriteRow]
+    ) -> None:
+        """Add rows of another thread."""
         for row in rows:
             self.namespaces[row.ns].put(row)
         for write in writes:
             self.namespaces[write.ns].writes.setdefault(write.checkpoint_id, []).append(write)
 
-    def segments(self) -> Iterator[Segment]:
+    def segments(self) -> Iterator[model.Segment]:
         """All segments by (log, start)."""
         for number in sorted(self.logs):
             log = self.logs[number]
@@ -165,26 +155,28 @@ class MemoryThread:
         """True if there is any row: checkpoint, write or segment."""
         return any(self.rows()) or any(self.writes()) or any(self.segments())
 
-    def stored(self, name: str, row: CheckpointRow) -> StoredCheckpoint:
-        """The row as it is read: with keyframe, writes and child."""
+    def stored(self, name: str, row: model.CheckpointRow) -> model.StoredCheckpoint:
+        """Return the row with its keyframe, writes and child."""
         namespace = self.namespaces[row.ns]
         writes = tuple(namespace.writes.get(row.id, ()))
-        return StoredCheckpoint(name, row, self._keyframe(row), writes, namespace.child(row.id))
+        return model.StoredCheckpoint(
+            name, row, self._keyframe(row), writes, namespace.child(row.id)
+        )
 
-    def _keyframe(self, row: CheckpointRow) -> Segment | None:
+    def _keyframe(self, row: model.CheckpointRow) -> model.Segment | None:
         log = self.logs.get(row.key_log)
         return next(log.between(row.key_pos, row.key_pos + 1), None) if log else None
 
 
 Threads: TypeAlias = dict[str, MemoryThread]
 
-# What an unknown thread and namespace look like; never written to.
+# Stand for an unknown thread and namespace; never changed.
 EMPTY = MemoryThread()
 EMPTY_NAMESPACE = Namespace()
 
 
-def entry_of(thread: MemoryThread) -> ThreadEntry | None:
-    """The thread's entry, as it is read."""
+def entry_of(thread: MemoryThread) -> thread_entry.ThreadEntry | None:
+    """Return the thread's entry."""
     if thread.entry is None:
         return None
     return thread.entry._replace(
@@ -192,23 +184,23 @@ def entry_of(thread: MemoryThread) -> ThreadEntry | None:
     )
 
 
-def replace_entry(thread: MemoryThread, entry: ThreadEntry) -> None:
-    """Let the thread be registered so; see `Batch.entry`."""
+def _replace_entry(thread: MemoryThread, entry: thread_entry.ThreadEntry) -> None:
+    """Set the thread's entry; see `Batch.entry`."""
     known = thread.entry
-    if known is not None and known.state != ThreadStatus.DELETED:
+    if thread_entry.is_there(known):
         times = (known.created_at, known.updated_at)
         entry = entry._replace(created_at=times[0], updated_at=times[1], waits_at=known.waits_at)
     thread.entry = entry._replace(labels=_joined(entry.labels))
     thread.revision += 1
 
 
-def touch(thread: MemoryThread, name: str, touched: EntryUpdate, now: int) -> None:
-    """Let the thread's entry say what was done; see `EntryUpdate`."""
+def _touch(thread: MemoryThread, name: str, touched: thread_entry.EntryUpdate, now: int) -> None:
+    """Update the thread's entry; see `EntryUpdate`."""
     thread.size = touched.size if touched.whole else thread.size + touched.size
     for move in touched.moves:
         _move(thread, name, move, now if touched.at is None else touched.at)
     entry = thread.entry
-    if entry is None or entry.state == ThreadStatus.DELETED:
+    if not thread_entry.is_there(entry):
         return
     if touched.at is not None:
         entry = entry._replace(updated_at=max(entry.updated_at, touched.at))
@@ -218,39 +210,25 @@ def touch(thread: MemoryThread, name: str, touched: EntryUpdate, now: int) -> No
     thread.entry = entry
 
 
-def _move(thread: MemoryThread, name: str, move: StateTransition, at: int) -> None:
+def _move(thread: MemoryThread, name: str, move: thread_entry.StateTransition, at: int) -> None:
     entry = thread.entry
-    if (entry.state if entry else "") not in move.sources:
+    if not allows(move, entry and entry.state, entry and entry.waits_at):
         return
-    waits_at = entry.waits_at if entry else None
-    if waits_at is not None and not _is_later(move, waits_at):
-        return
-    if entry is None or entry.state == ThreadStatus.DELETED:
-        entry = ThreadEntry(name, move.target, at, at)
+    if not thread_entry.is_there(entry):
+        entry = thread_entry.ThreadEntry(name, move.target, at, at)
     waits = move.checkpoint if move.waits else None
     thread.entry = entry._replace(state=move.target, waits_at=waits)
     thread.revision += 1
 
 
-def _is_later(move: StateTransition, waits_at: str) -> bool:
-    return move.checkpoint > waits_at or (move.same and move.checkpoint == waits_at)
-
-
-def bury(thread: MemoryThread, name: str, before: MemoryThread) -> None:
-    """Leave the entry of a deleted thread, if it has a tombstone."""
-    thread.revision = before.revision + 1
-    if thread.deleted_at:
-        thread.entry = ThreadEntry(name, ThreadStatus.DELETED, thread.deleted_at, thread.deleted_at)
-
-
-def copy_entry(
+def _copy_entry(
     copy: MemoryThread, name: str, source: MemoryThread, target: MemoryThread, now: int
 ) -> None:
     """Register a copy; see `CopyThread`."""
     copy.size, copy.revision = source.size, target.revision + 1
     if source.entry is None:
         return
-    own = target.entry or ThreadEntry(name, "", now, now)
+    own = target.entry or thread_entry.ThreadEntry(name, "", now, now)
     copy.entry = source.entry._replace(
         thread=name,
         created_at=now,
@@ -263,5 +241,173 @@ def copy_entry(
 
 
 def _joined(labels: Iterable[str]) -> tuple[str, ...]:
-    """The labels in order; of those with the same beginning the last."""
-    return tuple(sorted({label_prefix(label): label for label in labels}.values()))
+    """Return the labels in order; of labels with one prefix only the last."""
+    return tuple(sorted({thread_entry.label_prefix(label): label for label in labels}.values()))
+
+
+# -- changes -------------------------------------------------------------------------
+
+
+def carry_out(threads: Threads, change: model.Change) -> None:
+    """Make one change as its docstring says, all or nothing.
+
+    Everything is checked before any row is changed.
+    """
+    _CHANGES[type(change)](threads, change)
+
+
+def _apply(threads: Threads, batch: model.Batch) -> None:
+    known = threads.get(batch.thread)
+    thread = known or MemoryThread()
+    _check(batch, thread, threads)
+    _move_segments(batch, thread)
+    _move_rows(batch, thread)
+    thread.revision += batch.removes
+    if known is None:
+        threads[batch.thread] = thread
+        thread.heap.members.add(batch.thread)
+    if batch.bump_generation:
+        _bump(threads, thread)
+    if batch.entry is not None:
+        _replace_entry(thread, batch.entry)
+    if batch.touch is not None:
+        _touch(thread, batch.thread, batch.touch, batch.now)
+
+
+def _bump(threads: Threads, thread: MemoryThread) -> None:
+    for name in thread.heap.members:
+        threads[name].generation += 1
+
+
+def _drop(threads: Threads, change: model.DropThread) -> None:
+    gone, before = MemoryThread(), threads.get(change.thread, EMPTY)
+    _check(change.expected, before, threads)
+    gone.generation = before.generation + 1
+    gone.deleted_at = change.now
+    before.heap.members.discard(change.thread)
+    _bump(threads, before)
+    gone.heap.members.add(change.thread)
+    gone.revision = before.revision + 1
+    if change.now:
+        gone.entry = thread_entry.ThreadEntry(
+            change.thread, thread_entry.ThreadStatus.DELETED, change.now, change.now
+        )
+    if change.entry is not None:
+        _replace_entry(gone, change.entry)
+    threads[change.thread] = gone
+    if change.rows is not None:
+        _apply(threads, change.rows)
+
+
+def _copy(threads: Threads, change: model.CopyThread) -> None:
+    source = threads.get(change.source, EMPTY)
+    target = threads.get(change.target, EMPTY)
+    if not source.holds_rows():
+        return
+    check_ends(change, source.generation, source.entry_revision, target_holds=any(target.rows()))
+    copy = threads[change.target] = MemoryThread()
+    copy.generation = target.generation + 1
+    copy.add_rows(source.rows(), source.writes())
+    for segment in source.segments():
+        copy.logs[segment.log].put(segment)
+    target.heap.members.discard(change.target)
+    copy.heap.members.add(change.target)
+    _copy_entry(copy, change.target, source, target, change.now)
+
+
+def _fork(threads: Threads, change: model.ForkThread) -> None:
+    source = threads.get(change.source, EMPTY)
+    target = threads.get(change.target, EMPTY)
+    if source is EMPTY:
+        raise StaleThreadError(thread=change.source)
+    check_ends(change, source.generation, source.entry_revision, target_holds=any(target.rows()))
+    fork = threads[change.target] = MemoryThread()
+    target.heap.members.discard(change.target)
+    fork.heap = source.heap
+    fork.heap.members.add(change.target)
+    fork.generation, fork.revision = target.generation + 1, target.revision
+    _bump(threads, source)
+    checkpoints, writes = set(change.checkpoints), set(change.writes)
+    fork.add_rows(
+        (row for row in source.rows() if (row.ns, row.id) in checkpoints),
+        (row for row in source.writes() if (row.ns, row.checkpoint_id, row.seq) in writes),
+    )
+    _replace_entry(fork, change.entry)
+    fork.size = change.entry.size
+
+
+# -- steps of a batch ----------------------------------------------------------------
+
+
+def _check(batch: model.Batch, thread: MemoryThread, threads: Threads) -> None:
+    check_state(batch, thread.generation, thread.deleted_at)
+    for fence in batch.fences:
+        _check_fence(fence, batch, thread, threads)
+
+
+def _check_fence(
+    fence: model.Fence, batch: model.Batch, thread: MemoryThread, threads: Threads
+) -> None:
+    at: dict[str, str] = {}
+    match fence:
+        case model.HeadFence(ns, expected):
+            namespace = thread.namespaces.get(ns, EMPTY_NAMESPACE)
+            first = 0 if expected is None else bisect_right(namespace.ids, expected)
+            own = {row.id for row in batch.checkpoints if row.ns == ns}
+            newer = (key for key in islice(namespace.ids, first, None) if key not in own)
+            found = next(
+                (key for key in newer if not namespace.rows[key].flags & model.NESTED), None
+            )
+            holds = found is None
+            at = {} if found is None else {"namespace": ns, "checkpoint": found}
+        case model.WritesFence(ns, key, run, seen):
+            rows = thread.namespaces.get(ns, EMPTY_NAMESPACE).writes.get(key, ())
+            holds = all(row.run == run or row.seq <= seen for row in rows)
+            at = {"namespace": ns, "checkpoint": key}
+        case model.RowsFence(checkpoints, writes):
+            family = [threads[name] for name in thread.heap.members]
+            holds = checkpoints == sum(len([*one.rows()]) for one in family)
+            holds = holds and writes == sum(len([*one.writes()]) for one in family)
+        case thread_entry.EntryFence(revision):
+            holds = thread.entry_revision == revision
+    if not holds:
+        raise ConflictError(thread=batch.thread, **at)
+
+
+def _move_segments(batch: model.Batch, thread: MemoryThread) -> None:
+    """Drop and add segments; if one overlaps another, undo all of it."""
+    if not (batch.segments or batch.drop_segments):
+        return
+    logs = thread.logs
+    dropped = [logs[n].drop(start, count) for n, start, count in batch.drop_segments if n in logs]
+    added: list[model.Segment] = []
+    try:
+        added.extend(s for s in batch.segments if thread.logs[s.log].put(s))
+    except SegmentTakenError as error:
+        for segment in added:
+            logs[segment.log].drop(segment.start, segment.count)
+        for gone in filter(None, dropped):
+            logs[gone.log].put(gone)
+        error.at(thread=batch.thread)
+        raise
+
+
+def _move_rows(batch: model.Batch, thread: MemoryThread) -> None:
+    for row in batch.checkpoints:
+        thread.namespaces[row.ns].put(row)
+    for write in batch.writes:
+        thread.namespaces[write.ns].add_write(write)
+    for ns, key in batch.drop_checkpoints:
+        thread.namespaces[ns].drop(key)
+    for ns, key, seq in batch.drop_writes:
+        thread.namespaces[ns].drop_write(key, seq)
+    for ns, key in batch.hide_checkpoints:
+        thread.namespaces[ns].hide(key)
+
+
+_CHANGES: dict[type[model.Change], Callable[[Threads, Any], None]] = {
+    model.Batch: _apply,
+    model.DropThread: _drop,
+    model.CopyThread: _copy,
+    model.ForkThread: _fork,
+}

@@ -1,4 +1,4 @@
-"""PostgreSQL backend: statements sent to the server, retried, and their answers understood."""
+"""The PostgreSQL backend."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from threadkeep._stores.postgres import PostgresOptions, changes, maintenance, r
 from threadkeep._stores.postgres.connections import (
     NEWEST_STATE,
     ONE_STATE,
+    Database,
     Given,
     OwnAsyncPools,
     OwnPool,
@@ -24,11 +25,8 @@ from threadkeep._stores.postgres.connections import (
     send,
     settings_of,
 )
-from threadkeep._stores.postgres.database import Database
-from threadkeep._stores.postgres.failures import refusal
-from threadkeep._stores.postgres.statement import Rows, Statement
-from threadkeep._stores.postgres.threads import make_sound
-from threadkeep._stores.postgres.usage import item_usage
+from threadkeep._stores.postgres.statement import Rows, Statement, refusal
+from threadkeep._stores.postgres.threads import item_usage, make_sound
 from threadkeep._stores.sync_bridge import BlockingFace, finish
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
 
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
     from threadkeep._stores.postgres.items import AsyncPostgresItems, PostgresItems
     from threadkeep._stores.postgres.message_index import PostgresIndex
 
-# (A replica that takes over has the same; a copy by pg_dump has not.)
+# (A promoted replica keeps the identity; a copy by pg_dump gets another.)
 _IDENTITY = """
 SELECT s.system_identifier, d.oid, %s::regnamespace::oid FROM pg_control_system() s, pg_database d
 WHERE d.datname = current_database()
@@ -75,7 +73,7 @@ class AsyncPostgresBackend(Database, AsyncBackend):
         return await self._each(many) if many else []
 
     async def _together(self, many: Sequence[Change]) -> bool:
-        """Make all changes in one call, if that can be done and none would be refused."""
+        """Make all changes in one call, or return False if that is not possible."""
         statement = changes.together(many)
         if statement is None:
             return False
@@ -88,7 +86,7 @@ class AsyncPostgresBackend(Database, AsyncBackend):
         if len(many) > 1:
             threads = {thread for change in many for thread in changes.locked(change)}
             if len(threads) > 1:
-                # All are locked first, in one order: so no two groups wait for each other.
+                # (locked in order, so that groups do not deadlock)
                 statements = [*changes.locking(threads), *statements]
         batches = [change for change in many if isinstance(change, Batch)]
         damaged = [batch.thread for batch in batches if batch.drop_unreadable]
@@ -104,7 +102,7 @@ class AsyncPostgresBackend(Database, AsyncBackend):
         return results
 
     async def _is_copied(self, change: Change) -> bool:
-        """Return True if the target of a copy, whose answer was lost, is that copy."""
+        """Return True if a copy whose answer was lost has been made."""
         if not isinstance(change, CopyThread):
             return False
         source, target = await self.fetch([ReadThread(change.source), ReadThread(change.target)])
@@ -112,7 +110,7 @@ class AsyncPostgresBackend(Database, AsyncBackend):
         return found <= {stored.row for stored in source.checkpoints}
 
     async def identity(self) -> str:
-        """Name the schema among those of all servers. See `Backend.identity`."""
+        """Name the schema uniquely among all servers. See `Backend.identity`."""
         statement = Statement(_IDENTITY, (self._schema,))
         with self.mapped_errors():
             ((row,),) = await self.answered([statement], ONE_STATE)
@@ -133,7 +131,7 @@ class AsyncPostgresBackend(Database, AsyncBackend):
             return await self.retried(call)
 
     async def _send_alone(self, statement: Statement) -> tuple[Rows, Sequence[str]]:
-        """Return the rows of a statement that is sent by itself, and the server's warnings."""
+        """Return the rows of a statement, sent outside a transaction, and the server's warnings."""
         warnings: list[str] = []
 
         def note(notice: Diagnostic) -> None:
@@ -219,8 +217,8 @@ def opened(
 ) -> PostgresBackend | AsyncPostgresBackend:
     """Open the backend of a database: see `PostgresBackend`.
 
-    An async pool or connection of psycopg gives a backend that only awaiting calls can use.
-    A pipeline (`pipe`) may be open on a connection: what is committed is synced there.
+    With an async pool or connection of psycopg, the backend serves awaiting calls only. A pipeline
+    (`pipe`) may be open on a connection: commits synchronize it.
     """
     if pipe is not None and not isinstance(database, Connection | AsyncConnection):
         raise InvalidArgumentError(

@@ -17,8 +17,7 @@ from threadkeep._stores.caches import (
     UseEntries,
     end_of,
 )
-from threadkeep._stores.postgres.connections import NEWEST_STATE, ONE_STATE
-from threadkeep._stores.postgres.database import Database
+from threadkeep._stores.postgres.connections import NEWEST_STATE, ONE_STATE, Database
 from threadkeep._stores.postgres.statement import Rows, Statement, array
 from threadkeep.errors import ThreadkeepError
 

@@ -13,19 +13,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 from psycopg.types.numeric import Int8
 
-from threadkeep._core.engine.model import (
-    Batch,
-    Change,
-    CheckpointRow,
-    CopyThread,
-    DropThread,
-    Fence,
-    ForkThread,
-    HeadFence,
-    RowsFence,
-    WriteRow,
-    WritesFence,
-)
+from threadkeep._core.engine import model
 from threadkeep._core.engine.thread_entry import EntryFence, EntryUpdate, ThreadEntry, label_prefix
 from threadkeep._stores.postgres.statement import (
     Array,
@@ -78,14 +66,14 @@ _ARRAYS = {
 }
 
 
-def statement(change: Change) -> Statement:
+def statement(change: model.Change) -> Statement:
     """Return the statement that makes a change."""
     return _CHANGES[type(change)](change)
 
 
-def locked(change: Change) -> tuple[str, ...]:
+def locked(change: model.Change) -> tuple[str, ...]:
     """Return the threads that a change locks, in the order in which it does."""
-    if isinstance(change, CopyThread | ForkThread):
+    if isinstance(change, model.CopyThread | model.ForkThread):
         return tuple(sorted((change.source, change.target)))
     return (change.thread,)
 
@@ -109,19 +97,19 @@ def locking(threads: Iterable[str]) -> tuple[Statement, ...]:
 # -- rows of a batch -----------------------------------------------------------------
 
 
-def _fence(fence: Fence) -> _Row:
+def _fence(fence: model.Fence) -> _Row:
     match fence:
-        case HeadFence(ns, expected):
+        case model.HeadFence(ns, expected):
             return "head", pack_text(ns), pack_optional(expected), 0, 0
-        case WritesFence(ns, checkpoint, run, seen):
+        case model.WritesFence(ns, checkpoint, run, seen):
             return "writes", pack_text(ns), pack_text(checkpoint), run, seen
-        case RowsFence(checkpoints, writes):
+        case model.RowsFence(checkpoints, writes):
             return "rows", "", "", checkpoints, writes
         case EntryFence(revision):
             return "entry", "", "", revision, 0
 
 
-def _checkpoint(row: CheckpointRow) -> _Row:
+def _checkpoint(row: model.CheckpointRow) -> _Row:
     by_number = isinstance(row.ts, int)
     return (
         pack_text(row.ns),
@@ -140,7 +128,7 @@ def _checkpoint(row: CheckpointRow) -> _Row:
     )
 
 
-def _write(row: WriteRow) -> _Row:
+def _write(row: model.WriteRow) -> _Row:
     return (
         pack_text(row.ns),
         pack_text(row.checkpoint_id),
@@ -252,7 +240,7 @@ def _number(value: int | None) -> Int8 | None:
 # -- one batch -----------------------------------------------------------------------
 
 
-def _batch(batch: Batch) -> Statement:
+def _batch(batch: model.Batch) -> Statement:
     if size(batch) > _MOST_BYTES:  # the server would just end the connection
         raise InvalidArgumentError(
             f"The values of one save take {size(batch):,} bytes; PostgreSQL takes 1 GB.",
@@ -275,7 +263,7 @@ def _batch(batch: Batch) -> Statement:
     return Statement(_commit(tuple(present), told), (*values, *told_values))
 
 
-def size(batch: Batch) -> int:
+def size(batch: model.Batch) -> int:
     """Count the bytes of the values that a batch stores."""
     return sum([len(segment.data) for segment in batch.segments]) + sum(
         [len(row.body) for row in batch.writes]
@@ -319,7 +307,7 @@ _KINDS: dict[str, tuple[str, ...]] = {
 _CALL = ", ".join([f"%s::{kind}[]" for kinds in _KINDS.values() for kind in kinds])
 
 
-def together(changes: Sequence[Change]) -> Statement | None:
+def together(changes: Sequence[model.Change]) -> Statement | None:
     """Return the statement that makes all changes, or none of them.
 
     None where a change does more than add rows, two overlap, or they are too much for one call.
@@ -341,7 +329,7 @@ def together(changes: Sequence[Change]) -> Statement | None:
     return Statement(f"SELECT {{schema}}.commit_batches({_CALL})", tuple(values))
 
 
-def _adds_rows(change: Change) -> TypeGuard[Batch]:
+def _adds_rows(change: model.Change) -> TypeGuard[model.Batch]:
     return (
         only_adds(change)
         and bool(change.segments or not change.drop_segments)
@@ -349,7 +337,7 @@ def _adds_rows(change: Change) -> TypeGuard[Batch]:
     )
 
 
-def _overlap(batches: Sequence[Batch]) -> bool:
+def _overlap(batches: Sequence[model.Batch]) -> bool:
     """Return True if two batches put the same checkpoint, or reach the same place of a log."""
     checkpoints = [(batch.thread, row.ns, row.id) for batch in batches for row in batch.checkpoints]
     if len(set(checkpoints)) < len(checkpoints):
@@ -372,7 +360,7 @@ def _overlap(batches: Sequence[Batch]) -> bool:
     )
 
 
-def _rows(batches: Sequence[Batch]) -> dict[str, list[_Row]]:
+def _rows(batches: Sequence[model.Batch]) -> dict[str, list[_Row]]:
     rows: dict[str, list[_Row]] = {kind: [] for kind in _KINDS}
     for number, batch in enumerate(batches, 1):
         touch = batch.touch
@@ -414,7 +402,7 @@ SELECT coalesce(refusal, (SELECT put.refusal FROM put)), at_namespace, at_checkp
 _AFTER_DROP = "the_thread => CASE WHEN dropped.gone IS NOT NULL THEN %s::text END"
 
 
-def _drop(change: DropThread) -> Statement:
+def _drop(change: model.DropThread) -> Statement:
     values = (pack_text(change.thread), Int8(change.now))
     replaced = change.rows is not None
     if not (replaced or change.fences) and change.generation is None and change.entry is None:
@@ -430,13 +418,13 @@ def _drop(change: DropThread) -> Statement:
     return Statement(text.replace("{checked}", checked.sql), (*checked.values, *values, *rest))
 
 
-def _copy(change: CopyThread) -> Statement:
+def _copy(change: model.CopyThread) -> Statement:
     names = pack_text(change.source), pack_text(change.target)
     values = (*names, Int8(change.now), _number(change.revision))
     return Statement("SELECT refusal FROM {schema}.copy_thread(%s, %s, %s, %s::bigint)", values)
 
 
-def _fork(change: ForkThread) -> Statement:
+def _fork(change: model.ForkThread) -> Statement:
     checkpoints = _columns(map(_key, change.checkpoints), 2)
     writes = _columns([(*_key((ns, id_)), Int8(seq)) for ns, id_, seq in change.writes], 3)
     touch = EntryUpdate(change.entry.size, whole=True)
@@ -458,9 +446,9 @@ SELECT done.refusal, NULL, NULL,
     CASE WHEN done.refusal IS NULL THEN {told} END
 FROM done
 """
-_CHANGES: dict[type[Change], Callable[[Any], Statement]] = {
-    Batch: _batch,
-    DropThread: _drop,
-    CopyThread: _copy,
-    ForkThread: _fork,
+_CHANGES: dict[type[model.Change], Callable[[Any], Statement]] = {
+    model.Batch: _batch,
+    model.DropThread: _drop,
+    model.CopyThread: _copy,
+    model.ForkThread: _fork,
 }

@@ -1,6 +1,6 @@
 """Settings of a PostgreSQL store, its connections, and statements sent over them.
 
-A connection belongs to the process, and an async one to the event loop, that it was opened in.
+A connection belongs to the process that opened it, an async connection to its event loop.
 """
 
 from __future__ import annotations
@@ -8,10 +8,16 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+)
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeAlias, Unpack, cast
+from typing import Any, TypeAlias, TypeVar, Unpack, cast
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, pq
@@ -20,15 +26,25 @@ from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import errors
-from threadkeep._stores import sync_bridge
 from threadkeep._stores.options import complete, described, from_url
-from threadkeep._stores.postgres import PostgresOptions
-from threadkeep._stores.postgres.failures import mapped_errors
-from threadkeep._stores.postgres.statement import Array, Rows, Statement, register_arrays
+from threadkeep._stores.postgres import PostgresOptions, migrations
+from threadkeep._stores.postgres.statement import (
+    DRIVER_ERRORS,
+    Array,
+    Rows,
+    Statement,
+    lost_connection,
+    mapped_errors,
+    passes,
+    register_arrays,
+)
 from threadkeep._stores.process_forks import LoopConnections, PerProcess
+from threadkeep._stores.servers import Retrying, Source
 from threadkeep._stores.sync_bridge import entered, result
 
-_QUOTED = re.compile(r'".*"', re.DOTALL)  # what libpq quotes of a conninfo may be its password
+T = TypeVar("T")
+
+_QUOTED = re.compile(r'".*"', re.DOTALL)  # libpq may quote the password of a conninfo
 _SCHEMES = ("postgresql", "postgres")
 
 
@@ -36,7 +52,7 @@ class PostgresSettings:
     """Checked settings of a store.
 
     Args:
-        conninfo: as libpq takes it; "" for the program's own connections.
+        conninfo: of libpq; "" for the program's own connections.
         options: see `PostgresOptions`.
 
     Raises:
@@ -54,7 +70,7 @@ class PostgresSettings:
 
     @property
     def quoted_schema(self) -> str:
-        """The schema's name as SQL takes it."""
+        """The schema's name as an SQL identifier."""
         return '"' + self.schema.replace('"', '""') + '"'
 
     @property
@@ -69,7 +85,7 @@ class PostgresSettings:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Arguments of a connection, beside the conninfo."""
+        """The arguments of a connection after the conninfo."""
         return {
             "autocommit": True,
             "prepare_threshold": self.options["prepare_threshold"],
@@ -78,16 +94,16 @@ class PostgresSettings:
 
     @property
     def pool_arguments(self) -> dict[str, Any]:
-        """Arguments of a pool of our own, beside the conninfo."""
+        """The arguments of our own pools after the conninfo."""
         sizes = {name: self.options[name] for name in ("min_size", "max_size", "timeout")}
         return {"kwargs": self.arguments, "name": "threadkeep", **sizes}
 
 
 def settings_of(database: str, **options: Unpack[PostgresOptions]) -> PostgresSettings:
-    """Read the settings from a URL, or another conninfo of libpq, and options, which come first."""
+    """Read settings from a URL or a conninfo of libpq, and from options, which take precedence."""
     database, in_url = from_url(database, described(PostgresOptions))
     scheme, separator, rest = database.partition("://")
-    if separator and scheme.lower() in _SCHEMES:  # libpq knows them in lower case only
+    if separator and scheme.lower() in _SCHEMES:  # (libpq takes lower case only)
         database = f"{scheme.lower()}://{rest}"
     try:
         conninfo = make_conninfo(database)
@@ -96,7 +112,7 @@ def settings_of(database: str, **options: Unpack[PostgresOptions]) -> PostgresSe
         raise errors.OpenError(
             f"Invalid PostgreSQL URL: {cause}",
             hint="Use postgresql://user:password@host:5432/database.",
-        ) from None  # the cause could show the password
+        ) from None  # (the cause may show the password)
     return PostgresSettings(conninfo, cast("PostgresOptions", in_url | options))
 
 
@@ -106,10 +122,10 @@ _AsyncConn: TypeAlias = AsyncConnection[Any]
 # -- messages --------------------------------------------------------------------------
 
 ONE_STATE = "REPEATABLE READ"
-"""Isolation of reads: all statements see what the first one sees."""
+"""Isolation of reads: all statements see the state of the first."""
 
 NEWEST_STATE = "READ COMMITTED"
-"""Isolation of changes: a statement sees what others committed while it waited for a lock."""
+"""Isolation of changes: a statement sees commits made while it waited for a lock."""
 
 
 _BEGUN = (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
@@ -129,18 +145,18 @@ async def send(
     isolation: str,
     before: Sequence[Statement] = (),
 ) -> list[Rows]:
-    """Return the rows of each statement, but for those of `before`, which are sent first.
+    """Return the rows of each statement; those of `before` are sent first and their rows ignored.
 
-    Changes are durable on return. A call that fails leaves no transaction open which it began.
+    Changes are durable on return. A call that fails ends the transaction that it began.
     """
     if _in_pipeline(conn):
-        async with entered(conn.pipeline()):  # whose end synchronizes: the state is known then
+        async with entered(conn.pipeline()):  # (its end synchronizes, so the state is known)
             pass
     if _in_transaction(conn):
         if isolation == NEWEST_STATE:
             raise errors.InvalidArgumentError(
-                "The given connection is in the middle of a transaction, which could be undone.",
-                hint="End it first, or use a pool, or a connection of the saver's own.",
+                "The given connection is in a transaction, which the program could roll back.",
+                hint="End the transaction first, or give a pool or a URL.",
             )
         async with entered(conn.transaction()):  # a savepoint
             async with entered(conn.pipeline()):
@@ -148,7 +164,7 @@ async def send(
             return [await _rows(cursor) for cursor in cursors]
     sent, first, pipelined = statements, 0, True
     if len(statements) + len(before) == 1:
-        pipelined = _in_pipeline(conn)  # (what it answers is not committed before it ends)
+        pipelined = _in_pipeline(conn)  # (a pipeline commits when it ends)
     else:
         begin = "BEGIN" if conn.autocommit else "SET TRANSACTION"
         begun = Statement(f"{begin} ISOLATION LEVEL {isolation}")
@@ -171,7 +187,7 @@ _COMMIT = Statement("COMMIT")
 
 
 async def _execute(conn: _Conn | _AsyncConn, statement: Statement) -> Any:
-    # (not `conn.cursor()`: a program's connection may make cursors of another kind)
+    # (not `conn.cursor()`: a program's connection may have another cursor class)
     cursor: Cursor[Any] | AsyncCursor[Any]
     if isinstance(conn, AsyncConnection):
         cursor = AsyncCursor(conn, row_factory=tuple_row)
@@ -180,7 +196,7 @@ async def _execute(conn: _Conn | _AsyncConn, statement: Statement) -> Any:
     sql, values, keep = statement
     if values and type(values[0]) is Array:
         register_arrays(cursor.adapters)  # (the connection may be the program's own)
-    # Without parameters, PostgreSQL takes several commands in one text, but answers in texts only.
+    # Without parameters, PostgreSQL accepts several commands in one text, but answers as text.
     await result(cursor.execute(sql, values, binary=bool(values), prepare=None if keep else False))
     return cursor
 
@@ -193,29 +209,19 @@ async def _rows(cursor: Any) -> Rows:
 # -- sources ---------------------------------------------------------------------------
 
 
-class ConnectionSource:
-    """Connections, lent one for a call."""
-
-    awaited = False
+class ConnectionSource(Source):
+    """Connections, lent for one call each."""
 
     def lend(self) -> AbstractAsyncContextManager[Any]:
-        """Return a connection to enter. `ClosedError` once this was closed."""
+        """Return a connection to enter. Raises `ClosedError` after `close`."""
         raise NotImplementedError
 
     async def mend(self) -> None:
-        """Replace lost connections, after one was met."""
-
-    async def pause(self, seconds: float) -> None:
-        """Wait before a retry."""
-        await (asyncio.sleep if self.awaited else sync_bridge.sleep)(seconds)
-
-    async def close(self) -> None:
-        """Close connections of our own. Idempotent."""
-        raise NotImplementedError
+        """Replace lost connections, after a call met one."""
 
 
 class OwnPool(ConnectionSource):
-    """A pool that is opened when it is first needed, and again after a fork."""
+    """A pool, opened at its first use and again after a fork."""
 
     def __init__(self, settings: PostgresSettings) -> None:
         self._pool = PerProcess(partial(open_pool, settings))
@@ -234,16 +240,15 @@ class OwnPool(ConnectionSource):
 
 
 def open_pool(settings: PostgresSettings, **options: Any) -> ConnectionPool[_Conn]:
-    """Open a pool, if the server lets us in; `options` are of psycopg's pool."""
-    # A pool retries without a word: whether the server lets us in is asked first, and is not
-    # retried: a wrong password stays wrong.
+    """Open a pool after a first connection succeeds; `options` are of psycopg's pool."""
+    # (a pool retries silently: connect once first, so that a wrong password fails at once)
     with mapped_errors(settings.server):
         psycopg.connect(settings.conninfo, **settings.arguments).close()
     return ConnectionPool(settings.conninfo, open=True, **settings.pool_arguments, **options)
 
 
 class OwnAsyncPools(LoopConnections["asyncio.Task[_LoopPool]"], ConnectionSource):
-    """A pool for each event loop, opened when the loop first needs it."""
+    """A pool for each event loop, opened at its first use there."""
 
     awaited = True
 
@@ -263,7 +268,7 @@ class OwnAsyncPools(LoopConnections["asyncio.Task[_LoopPool]"], ConnectionSource
 
     async def _ready(self) -> _LoopPool:
         opening = self.here()
-        # One call may be cancelled while others wait for the same pool.
+        # (one call may be cancelled while others wait for the pool)
         return opening.result() if opening.done() else await asyncio.shield(opening)
 
     def _begin(self) -> asyncio.Task[_LoopPool]:
@@ -275,19 +280,18 @@ class OwnAsyncPools(LoopConnections["asyncio.Task[_LoopPool]"], ConnectionSource
     async def _end(self, made: asyncio.Task[_LoopPool]) -> None:
         try:
             opened = await made
-        except errors.UnreachableError:  # it was never open
+        except errors.UnreachableError:  # (it never opened)
             return
         await opened.close()
 
-    def _abandon(self, made: asyncio.Task[_LoopPool]) -> None:
-        # A pool cannot be awaited there.
+    def _abandon(self, made: asyncio.Task[_LoopPool]) -> None:  # (nothing can be awaited there)
         if made.done() and not self._has_failed(made):
             for conn in made.result().connections:
                 conn.pgconn.finish()
 
 
 class _LoopPool:
-    """An open async pool, and its connections, which an event loop that ends leaves behind."""
+    """An open async pool, and its connections, to close after its event loop has ended."""
 
     def __init__(self, settings: PostgresSettings) -> None:
         self.connections: set[_AsyncConn] = set()
@@ -302,7 +306,7 @@ class _LoopPool:
 
     @classmethod
     async def open(cls, settings: PostgresSettings) -> _LoopPool:
-        """Open a pool, if the server lets us in."""
+        """Open a pool after a first connection succeeds."""
         with mapped_errors(settings.server):
             first = await AsyncConnection.connect(settings.conninfo, **settings.arguments)
         await first.close()
@@ -314,8 +318,8 @@ class _LoopPool:
     async def _keep(self) -> None:
         """Close the pool on request, or when the event loop cancels all tasks.
 
-        A task of the pool that is cancelled while it connects takes that for a failure and
-        goes on: `asyncio.run` would wait for it for ever.
+        A pool's task that is cancelled while it connects treats that as a failure and retries,
+        so `asyncio.run` would never end.
         """
         try:
             await self._over.wait()
@@ -323,39 +327,34 @@ class _LoopPool:
             await self.pool.close()
 
     async def close(self) -> None:
-        """Close the pool; what is in use is closed when it is given back."""
+        """Close the pool; connections in use are closed when they are returned."""
         self._over.set()
         if self._keeper is not None:
             await asyncio.wait([self._keeper])
 
 
 class Given(ConnectionSource):
-    """A program's own pool or connection, which its owner closes; a connection is lent once."""
+    """A program's own pool or connection, which stays open. A connection serves calls in turn."""
 
     def __init__(self, given: Any) -> None:
         self._given = given
         self._is_pool = isinstance(given, ConnectionPool | AsyncConnectionPool)
         self.awaited = isinstance(given, AsyncConnectionPool | AsyncConnection)
         self._lock: Any = asyncio.Lock() if self.awaited else threading.Lock()
-        self._open = True
 
     def lend(self) -> AbstractAsyncContextManager[Any]:
         """See `ConnectionSource.lend`."""
         self._check_open()
         return entered(self._given.connection()) if self._is_pool else self._alone()
 
-    def _check_open(self) -> None:
-        if not self._open:
-            raise errors.ClosedError(hint="Open a new one.")
-
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[Any]:
         async with entered(self._lock):
-            self._check_open()  # (it may have been closed while this waited)
+            self._check_open()  # (`close` may have come meanwhile)
             if self._given.closed:
                 raise errors.UnreachableError(
-                    "The connection that the saver was given is closed.",
-                    hint="Use a new one for a new saver; with a URL or a pool, savers reconnect.",
+                    "The connection given to the saver is closed.",
+                    hint="Open a new saver on a new connection; a URL or a pool reconnects.",
                 )
             yield self._given
 
@@ -364,6 +363,103 @@ class Given(ConnectionSource):
         if self._is_pool:
             await result(self._given.check())
 
-    async def close(self) -> None:
-        """See `ConnectionSource.close`."""
-        self._open = False
+
+# -- a database ------------------------------------------------------------------------
+
+
+class Database(Retrying[ConnectionSource]):
+    """A database over one source of connections; calls are retried if a failure passes."""
+
+    def __init__(self, source: ConnectionSource, settings: PostgresSettings) -> None:
+        super().__init__(source, passes)
+        self._schema = settings.quoted_schema
+        self._server = settings.server
+        limit = settings.options["statement_timeout"]
+        # (0 would mean no limit)
+        text = f"SET LOCAL statement_timeout = {max(1, round(1000 * limit))}" if limit else ""
+        self._partition_by = settings.options["partition_by"]
+        self._before = (Statement(text),) if text else ()
+
+    @property
+    def schema(self) -> str:
+        """The quoted name of the schema."""
+        return self._schema
+
+    def mapped_errors(self, *, migrating: bool = False) -> AbstractContextManager[None]:
+        """Map the driver's errors."""
+        return mapped_errors(self._server, migrating=migrating)
+
+    def ready(self, statements: Sequence[Statement]) -> list[Statement]:
+        """Fill in the schema's name."""
+        return [
+            Statement(sql.replace("{schema}", self._schema), values, keep)
+            for sql, values, keep in statements
+        ]
+
+    async def answered(
+        self, statements: Sequence[Statement], isolation: str, losses: list[Exception] | None = None
+    ) -> list[Rows]:
+        """Return the rows of each statement, after retries.
+
+        Lost connections are added to `losses`: statements sent over them may have succeeded.
+        """
+        call = partial(self._send, self.ready(statements), isolation)
+        return await self.retried(call, losses)
+
+    async def retried(
+        self, call: Callable[[], Awaitable[T]], losses: list[Exception] | None = None
+    ) -> T:
+        """Return the result of a call, after retries. See `answered`."""
+        try:
+            return await call()
+        except DRIVER_ERRORS as error:
+            if not passes(error):
+                raise
+            lost = [error] if lost_connection(error) else []
+        if lost:
+            await self._source.mend()
+        if losses is not None:
+            losses += lost
+        return await self._again(call)
+
+    async def _send(self, statements: Sequence[Statement], isolation: str) -> list[Rows]:
+        async with self._source.lend() as conn:
+            return await send(conn, statements, isolation, self._before)
+
+    async def migrate(self) -> None:
+        """Migrate the tables to this release's version, and create and drop partitions.
+
+        Several processes may do so at once. Needs the right to create tables.
+        """
+        await self.carry_out(self._migration)
+
+    async def carry_out(self, begin: Callable[[], migrations.Plan]) -> None:
+        """Run the statements of a plan; `begin` makes a plan for each try."""
+        with self.mapped_errors(migrating=True):
+            await self.retried(partial(self._carry_out, begin))
+
+    async def _carry_out(self, begin: Callable[[], migrations.Plan]) -> None:
+        plan = begin()
+        answer: Any = None
+        error: Exception | None = None
+        async with self._source.lend() as conn:
+            while True:
+                try:
+                    step = plan.send(answer) if error is None else plan.throw(error)
+                except StopIteration:
+                    return
+                answer = error = None
+                try:
+                    (answer,) = await send(conn, self.ready([step]), NEWEST_STATE)
+                except DRIVER_ERRORS as failure:
+                    error = failure
+
+    def _migration(self) -> migrations.Plan:
+        yield from migrations.plan(self._schema)
+        if self._partition_by == "month":
+            yield from migrations.plan_partitions(self._schema, now())
+
+
+def now() -> datetime:
+    """Return the time for which partitions are created ahead."""
+    return datetime.now(UTC)

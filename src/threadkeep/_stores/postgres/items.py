@@ -30,8 +30,7 @@ from threadkeep._stores.items.records import (
     SearchOptions,
 )
 from threadkeep._stores.postgres import migrations
-from threadkeep._stores.postgres.connections import NEWEST_STATE, ONE_STATE
-from threadkeep._stores.postgres.database import Database
+from threadkeep._stores.postgres.connections import NEWEST_STATE, ONE_STATE, Database
 from threadkeep._stores.postgres.item_queries import big_endian, bounds_of, path_of, query, quoted
 from threadkeep._stores.postgres.statement import (
     Array,

@@ -25,8 +25,7 @@ from threadkeep import errors
 from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.postgres import migrations
 from threadkeep._stores.postgres.connections import settings_of
-from threadkeep._stores.postgres.failures import NO_RIGHT, mapped_errors
-from threadkeep._stores.postgres.statement import Rows, Statement
+from threadkeep._stores.postgres.statement import NO_RIGHT, Rows, Statement, mapped_errors
 
 _TABLES = (
     *("threads", "thread_labels", "heaps", "checkpoints", "writes", "segments"),

@@ -13,8 +13,8 @@ from psycopg_pool import ConnectionPool
 from threadkeep._core.texts import Messages
 from threadkeep._stores.message_index import NO_EDITS, Edits, Hit, indexed, wanted
 from threadkeep._stores.postgres.connections import open_pool, settings_of
-from threadkeep._stores.postgres.failures import mapped_errors
 from threadkeep._stores.postgres.migrations import KEY
+from threadkeep._stores.postgres.statement import mapped_errors
 from threadkeep._stores.process_forks import PerProcess
 
 # Two processes may make them at once: the lock is that of migrations. The trigger removes threads

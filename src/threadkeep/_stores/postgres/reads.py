@@ -1,4 +1,4 @@
-"""Reads of threads as SQL, and rows as records. Several statements of a query see one state."""
+"""Reads of one thread as SQL, and rows as records."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ from threadkeep._stores.postgres.statement import (
     unpack_text,
 )
 from threadkeep._stores.postgres.threads import MICROSECONDS
-from threadkeep._stores.postgres.usage import usage
 from threadkeep._stores.records import with_writes
 
-_LARGEST_EXACT = 2**53  # floats and integers up to here are equal in SQL where they are in Python
+_LARGEST_EXACT = 2**53  # up to here, SQL compares floats and integers as Python does
 
 
 def query(read: model.Read) -> Query:
@@ -41,7 +40,7 @@ _ROW = f"""
     c.key_log, c.key_pos, c.manifest
 """
 _ROW_COLUMNS = 14
-# Of rows that share a keyframe, only the first one brings its bytes.
+# Of rows that share a keyframe, only the first returns its bytes.
 _KEYFRAME = """
     k.start, k.count,
     CASE WHEN row_number() OVER (PARTITION BY c.thread_id, k.log, k.start ORDER BY {order}) = 1
@@ -101,7 +100,7 @@ _Keyframes: TypeAlias = dict[tuple[str, int, int], model.Segment]
 def _keyframe(
     known: _Keyframes, thread: str, log: int, found: Sequence[Any]
 ) -> model.Segment | None:
-    """Return the segment of these columns: start, count, and its bytes if it is the first."""
+    """Return the segment of the columns start, count, and data (None: an earlier row has it)."""
     start, count, data = found
     if data is not None:
         known[thread, log, start] = model.Segment(log, start, count, data)
@@ -135,14 +134,12 @@ def _page(rows: Rows) -> list[model.StoredCheckpoint]:
 
 # -- one checkpoint, and its ancestors -------------------------------------------------
 
-_VISIBLE = (
-    f"c.flags < {model.HIDDEN}"  # the greatest flag; a range is what the planner can estimate
-)
+_VISIBLE = f"c.flags < {model.HIDDEN}"  # (the greatest flag; the planner can estimate a range)
 _GENERATION = """
     CASE WHEN t.heap IS NULL THEN coalesce(t.generation, 0) ELSE t.generation
         + coalesce((SELECT h.generation FROM {schema}.heaps h WHERE h.heap = t.heap), 0) END
 """
-# Of the thread that is given twice; looked up once, and not for each row.
+# The heap of a thread, given twice. A subquery, so that it is looked up once.
 _HEAP = """
     (SELECT coalesce((SELECT t.heap FROM {schema}.threads t WHERE t.thread_id = %s), %s))
 """
@@ -175,7 +172,6 @@ def _checkpoint(read: model.ReadCheckpoint) -> Query:
     return Query((Statement(_HEAD if read.id is None else _BY_ID, tuple(values)),), reply)
 
 
-# Where a path begins is found by its id, each step from there by the parent's.
 _PATH = f"""
 WITH RECURSIVE path (thread_id, checkpoint_ns, checkpoint_id, parent_id, step) AS (
     SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, 1
@@ -202,7 +198,7 @@ def _path(read: model.ReadPath) -> Query:
 
 # -- segments ------------------------------------------------------------------------
 
-# Stored segments never overlap: the last that starts at or before ours is the first to look at.
+# Stored segments never overlap, so the last that starts at or before a span is the first to read.
 _SEGMENTS = f"""
 SELECT DISTINCT ON (s.log, s.start) s.log, s.start, s.count, s.data
 FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) span (log, start, stop)
@@ -257,7 +253,7 @@ _MAY_HAVE = "(c.exact IS NOT NULL OR {})"
 def _scan(read: model.ScanCheckpoints) -> Query:
     conditions, values = _scan_conditions(read)
     sql = _SCAN.replace("{conditions}", " AND ".join(conditions))
-    # Whether few rows match a filter or most, which only its values tell, decides how to look.
+    # (the best plan depends on how many rows match the filter's values)
     statement = Statement(sql, (*values, Int8(read.limit)), keep=not read.filter)
     return Query((statement,), lambda results: _page(results[0]))
 
@@ -284,10 +280,10 @@ def _scan_conditions(read: model.ScanCheckpoints) -> tuple[list[str], list[Any]]
 
 
 def _filter_conditions(wanted: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """Yield a term for each metadata key whose value PostgreSQL compares as Python does."""
+    """Yield a condition for each metadata key whose value PostgreSQL compares as Python does."""
     for key, value in wanted.items():
         if not _is_unicode(key) or not _is_unicode(value):
-            # What UTF-8 cannot hold is in no jsonb: at most in a row that has `exact`.
+            # (jsonb holds no such text; a row with `exact` may)
             if value is not None:
                 yield "false", []
         elif value is None:  # also where the key is missing
@@ -307,7 +303,7 @@ def _is_unicode(value: object) -> bool:
 
 
 def _alike(value: object) -> Iterator[object]:
-    """Yield the values that equal this one in Python and not in SQL; none if unsure."""
+    """Yield the SQL values that equal a value in Python, or none if unsure."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, (bool, int, float)) and abs(value) < _LARGEST_EXACT:
@@ -381,7 +377,7 @@ _QUERIES: dict[type[model.Read], Callable[[Any], Query]] = {
     model.ReadThread: _thread,
     model.FindThreads: threads.find,
     model.ReadSizes: threads.sizes,
-    ReadUsage: usage,
+    ReadUsage: threads.usage,
     thread_entry.ReadEntry: threads.entry,
     thread_entry.SearchThreads: threads.search,
     thread_entry.CountThreads: threads.count,

@@ -1,19 +1,29 @@
-r"""SQL statements, and values as PostgreSQL stores and takes them.
+r"""SQL statements, their values as PostgreSQL stores and takes them, and errors in answer.
 
-Text may hold a NUL, which PostgreSQL cannot store: it becomes `\x01\x01`, and a `\x01` becomes
-`\x01\x02`, so that what is stored sorts as Python sorts the texts. In JSON, where both can only be
-escapes, the same is done to the escapes.
+PostgreSQL cannot store a NUL in text. It becomes `\x01\x01`, and a `\x01` becomes `\x01\x02`, so
+stored texts sort as Python sorts the originals. In JSON, the escapes are replaced in the same way.
+
+Error codes: appendix A of PostgreSQL's manual, and our own TK001 (migrations), TK002 (partitions).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from struct import Struct
 from typing import Any, NamedTuple, TypeAlias
 
+import psycopg
 from psycopg import pq
 from psycopg.adapt import AdaptersMap, Dumper
+from psycopg_pool import PoolClosed, PoolTimeout
+
+from threadkeep import errors
+from threadkeep._core.engine.model import Change
+from threadkeep._stores.base import Meaning, store_error
+from threadkeep._stores.records import PLAIN_METADATA
+from threadkeep._stores.servers import REFUSALS
 
 Rows: TypeAlias = list[tuple[Any, ...]]
 
@@ -21,7 +31,7 @@ Rows: TypeAlias = list[tuple[Any, ...]]
 class Statement(NamedTuple):
     """An SQL text, with `{schema}` for the schema's quoted name, and its parameters.
 
-    With `keep=False` the server plans it each time, as its values decide the plan.
+    With `keep=False`, the server plans it each time because the plan depends on the values.
     """
 
     sql: str
@@ -30,7 +40,7 @@ class Statement(NamedTuple):
 
 
 class Query(NamedTuple):
-    """The statements that answer a read, and the function from their rows to its reply."""
+    """The statements that answer a read, and a function from their rows to the reply."""
 
     statements: tuple[Statement, ...]
     reply: Callable[[Sequence[Rows]], Any]
@@ -50,19 +60,19 @@ def pack_text(text: str) -> str:
 
 
 def pack_optional(text: str | None) -> str | None:
-    """Escape a text that may be None."""
+    """Escape a text or None."""
     return None if text is None else pack_text(text)
 
 
 def unpack_text(stored: str) -> str:
-    """Return the text that `pack_text` escaped."""
+    """Reverse `pack_text`."""
     if "\1" not in stored:
         return stored
     return stored.replace("\1\1", "\0").replace("\1\2", "\1")
 
 
 def unpack_optional(stored: str | None) -> str | None:
-    """Return the text that `pack_optional` escaped."""
+    """Reverse `pack_optional`."""
     return None if stored is None else unpack_text(stored)
 
 
@@ -75,23 +85,22 @@ def pack_json(text: str) -> str:
 
 # -- metadata --------------------------------------------------------------------------
 
-# jsonb orders keys its own way and writes spaces. Most metadata looks like this and can be written
-# again from the jsonb; of any other the text is stored too.
-_PLAIN = re.compile(r'\{"source":"([a-z]{1,16})","step":(-?[1-9][0-9]{0,17}|0),"parents":\{\}\}')
+# jsonb reorders keys and adds spaces. The most frequent form is rebuilt from the jsonb; any other
+# text is stored beside it.
 _STORED = re.compile(r'\{"step": (-?[0-9]+), "source": "([a-z]+)", "parents": \{\}\}')
 
 
 def pack_metadata(text: str) -> tuple[str, str | None]:
     """Return the values of the columns `metadata` and `metadata_text`."""
-    return pack_json(text), None if _PLAIN.fullmatch(text) else pack_text(text)
+    return pack_json(text), None if PLAIN_METADATA.fullmatch(text) else pack_text(text)
 
 
 def unpack_metadata(stored: str, text: str | None) -> str:
-    """Return the metadata, letter by letter, of the two columns as text."""
+    """Return the original metadata of the two columns."""
     if text is not None:
         return unpack_text(text)
     plain = _STORED.fullmatch(stored)
-    if plain is None:  # edited by hand: what it says
+    if plain is None:  # (edited by hand)
         return stored
     return f'{{"source":"{plain[2]}","step":{plain[1]},"parents":{{}}}}'
 
@@ -107,7 +116,7 @@ _TRUE, _FALSE = _LENGTH(1) + b"\1", _LENGTH(1) + b"\0"
 
 
 class Array(bytes):
-    """An array parameter, sent as it is. The statement's text casts it to its type."""
+    """An encoded array parameter. The statement's text casts it to its type."""
 
     __slots__ = ()
 
@@ -120,7 +129,7 @@ class _ArrayDumper(Dumper):
 
 
 def register_arrays(adapters: AdaptersMap) -> None:
-    """Let a cursor, or whatever else these adapters belong to, send an `Array`."""
+    """Enable `Array` parameters for the owner of these adapters."""
     adapters.register_dumper(Array, _ArrayDumper)
 
 
@@ -159,3 +168,132 @@ _KINDS: dict[str, tuple[int, Callable[[Any], bytes], Array]] = {
         *(("bytea", 17, _bytes), ("boolean", 16, _booleans)),
     )
 }
+
+
+# -- errors ----------------------------------------------------------------------------
+
+DRIVER_ERRORS = (psycopg.Error, UnicodeError)
+NO_RIGHT = "42501"
+"""The error code of a missing privilege."""
+
+_OWNER = "Migrate as a user who owns the schema, or who may CREATE one in this database."
+_SET_UP = (
+    "Call setup() once, or run `threadkeep migrate URL`, as a user who may create tables. If they"
+    " exist, name their schema with schema=."
+)
+# By error code, or its first three or two characters.
+_MEANINGS: dict[str, Meaning] = {
+    **dict.fromkeys(("42P01", "42883", "42703", "3F000"), (errors.NotSetUpError, _SET_UP)),
+    "3D000": (errors.UnreachableError, "Create the database, or name another one in the URL."),
+    "28": (errors.UnreachableError, "Check the user and the password in the URL."),
+    "57014": (
+        errors.StatementTimeoutError,
+        "Raise statement_timeout, or find the session that holds locks.",
+    ),
+    "53100": (errors.DiskFullError, "Free space on the server and retry: nothing was changed."),
+    "53": (errors.BackendError, "The server lacks resources: see its log."),
+    "25006": (
+        errors.ReadOnlyError,
+        "Add target_session_attrs=read-write to the URL, to connect to the primary server.",
+    ),
+    NO_RIGHT: (
+        errors.ReadOnlyError,
+        "Grant this user USAGE on the schema and its sequence, and all rights on its tables.",
+    ),
+    "TK001": (
+        errors.BackendError,
+        "ALTER ROLE ... SET default_transaction_isolation = 'read committed' for this user.",
+    ),
+    "TK002": (
+        errors.BackendError,
+        "Leave partition_by out. Or save their definitions, drop, migrate, and create them again.",
+    ),
+    "42P07": (
+        errors.BackendError,
+        "Attach it again if it is a detached partition, else use another schema: ?schema=NAME.",
+    ),
+    "40": (errors.LockedError, "Other transactions kept changing the same rows: retry."),
+    "55P03": (errors.LockedError, "Another transaction keeps rows locked: end it."),
+    "08": (
+        errors.UnreachableError,
+        "Check that the server runs, that it can be reached, and that it accepts this user.",
+    ),
+    "57": (errors.UnreachableError, "The server is shutting down or starting: retry later."),
+    "22": (errors.InvalidArgumentError, "Ids must be valid Unicode, numbers must fit in 64 bits."),
+    "54": (
+        errors.InvalidArgumentError,
+        "PostgreSQL takes ids of 2,000 bytes together, values of 1 GB.",
+    ),
+    "XX001": (errors.CorruptionError, "Restore a backup: the server reports damaged files."),
+    "XX002": (errors.CorruptionError, "Rebuild the index named in the message: REINDEX."),
+}
+# (a commit is idempotent, so it may be retried)
+_PASSING = ("08", "40", "57P")
+
+
+def passes(error: BaseException) -> bool:
+    """Return True if a retry may succeed: after a lost connection or a conflict with others."""
+    if not isinstance(error, psycopg.Error) or isinstance(error, PoolTimeout | PoolClosed):
+        return False
+    code = error.sqlstate
+    if code is None:
+        return isinstance(error, psycopg.OperationalError)
+    return code.startswith(_PASSING)
+
+
+def lost_connection(error: BaseException) -> bool:
+    """Return True if the connection is lost (so others may be, too)."""
+    code = getattr(error, "sqlstate", None) or "08"
+    return passes(error) and not code.startswith("40")
+
+
+def mapped(error: Exception, server: str, *, migrating: bool = False) -> errors.ThreadkeepError:
+    """Map a driver's error. `migrating` needs other privileges than using the tables."""
+    if isinstance(error, PoolClosed):
+        return errors.ClosedError(hint="Open a new one.")
+    if isinstance(error, PoolTimeout):
+        return errors.UnreachableError(
+            f"No connection to {server} became free: {error}.",
+            hint="Check that the server runs. If it does, raise max_size, or find the calls that"
+            " keep connections busy.",
+        )
+    if not isinstance(error, psycopg.Error):
+        return errors.InvalidArgumentError(
+            f"PostgreSQL cannot store this text: {error}", hint="Ids must be valid Unicode."
+        )
+    code = error.sqlstate or ""
+    meaning = _meaning(error, code)
+    if migrating and code == NO_RIGHT:
+        meaning = (meaning[0], _OWNER)
+    message = error.diag.message_primary or " ".join(str(error).split())
+    return store_error(meaning, server, message)
+
+
+@contextmanager
+def mapped_errors(server: str, *, migrating: bool = False) -> Iterator[None]:
+    """Map the driver's errors: see `mapped`."""
+    try:
+        yield
+    except DRIVER_ERRORS as error:
+        raise mapped(error, server, migrating=migrating) from error
+
+
+def _meaning(error: psycopg.Error, code: str) -> Meaning:
+    if not code:
+        if isinstance(error, psycopg.OperationalError):
+            return _MEANINGS["08"]
+        if isinstance(error, psycopg.DataError):
+            return _MEANINGS["22"]
+    for prefix in (code, code[:3], code[:2]):
+        if prefix in _MEANINGS:
+            return _MEANINGS[prefix]
+    return errors.BackendError, "See the server's log."
+
+
+def refusal(rows: Rows, change: Change) -> errors.ThreadkeepError | None:
+    """Return the error for a refusal by a function of the schema, or None."""
+    kind, *place = rows[0][:3]
+    if not kind:
+        return None
+    ns, checkpoint = (unpack_text(text) if text else None for text in place or (None, None))
+    return REFUSALS[kind](thread=change.thread, namespace=ns, checkpoint=checkpoint)

@@ -1,32 +1,35 @@
-"""Reads of the registry and reads that span threads, as SQL."""
+"""Reads of the registry, of several threads, and counts of the store, as SQL."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
-from psycopg.types.numeric import Int8
+from psycopg.types.numeric import Float4, Int8
 
-from threadkeep._core.engine import thread_entry
-from threadkeep._core.engine.model import (
-    THREADS,
-    FindThreads,
-    ReadDamage,
-    ReadSizes,
-    Sizes,
-    StoredThreadSize,
-    UnreadableRow,
-)
+from threadkeep._core.engine import model, thread_entry
 from threadkeep._core.engine.thread_entry import (
     EARLIEST,
     LARGEST,
     LATEST,
+    WITH_CHECKPOINTS,
     ThreadEntry,
     ThreadQuery,
     ThreadStatus,
     checked,
     is_count,
 )
+from threadkeep._core.engine.usage import (
+    DAY,
+    HOUR,
+    ItemUsage,
+    ReadUsage,
+    StoreUsage,
+    ThreadUsage,
+    hours_of,
+)
+from threadkeep._stores.postgres import migrations
 from threadkeep._stores.postgres.statement import (
     Query,
     Rows,
@@ -38,22 +41,23 @@ from threadkeep._stores.postgres.statement import (
 
 MICROSECONDS = """(CASE WHEN isfinite({0}) THEN (extract(epoch from {0}) * 1000000)::bigint
     WHEN {0} > 'epoch' THEN 9223372036854775807 WHEN {0} < 'epoch' THEN -9223372036854775808 END)"""
-"""A timestamp as microseconds since 1970; the greatest or smallest number if it is infinite."""
+"""A timestamp in microseconds since 1970; the largest or smallest number if infinite."""
 
 # -- entries -------------------------------------------------------------------------
 
+# The fields of a `ThreadEntry`, and the checkpoint of its origin.
 _COLUMNS = f"""
     t.thread_id, t.state, {MICROSECONDS.format("t.created_at")},
     {MICROSECONDS.format("t.updated_at")}, t.size,
     ARRAY(SELECT l.label FROM {{schema}}.thread_labels l WHERE l.thread_id = t.thread_id
         ORDER BY l.label),
-    t.pinned, t.ttl, t.origin, t.origin_checkpoint, t.waits_at,
-    coalesce({MICROSECONDS.format("t.deleted_at")}, 0), t.revision
+    t.pinned, t.ttl, t.origin, t.waits_at,
+    coalesce({MICROSECONDS.format("t.deleted_at")}, 0), t.revision, t.origin_checkpoint
 """
 ENTRY = f"""
 SELECT {_COLUMNS} FROM {{schema}}.threads t WHERE t.thread_id = %s AND t.state IS NOT NULL
 """
-_LONGEST = 10**18  # microseconds of a ttl: more would be out of a timestamp's range
+_LONGEST = 10**18  # microseconds of a ttl: more would exceed a timestamp's range
 _TIMES = ("updated_at", "created_at")
 _ORDERS = {name: f"t.{name}" for name in (*_TIMES, "size")} | {"thread": "t.thread_id"}
 
@@ -79,7 +83,7 @@ def search(read: thread_entry.SearchThreads) -> Query:
         f"SELECT {_COLUMNS} FROM {{schema}}.threads t WHERE {' AND '.join(conditions)}"
         f" ORDER BY {order}{down}, t.thread_id{down} LIMIT %s"
     )
-    # Which index is best depends on how many threads have a label: planned each time.
+    # (the best index depends on how many threads have a label)
     statement = Statement(sql, (*values, Int8(read.limit)), keep=False)
     return Query((statement,), lambda results: [_entry(row) for row in results[0]])
 
@@ -93,38 +97,29 @@ def count(read: thread_entry.CountThreads) -> Query:
 
 
 def _entry(row: Sequence[Any]) -> ThreadEntry:
-    thread, state, created_at, updated_at, size, labels, pinned, ttl, *rest = row
-    origin, origin_checkpoint, waits_at, deleted_at, revision = rest
-    begun: Any = None
-    if origin is not None:
-        begun = (unpack_text(origin), unpack_optional(origin_checkpoint))
-    entry = ThreadEntry(
-        thread=unpack_text(thread),
-        state=state,
-        created_at=created_at,
-        updated_at=updated_at,
-        size=size,
-        labels=tuple(labels),
-        pinned=pinned,
-        ttl=ttl,
-        origin=begun,
-        waits_at=unpack_optional(waits_at),
-        deleted_at=deleted_at,
-        revision=revision,
+    *fields, checkpoint = row
+    entry: Any = ThreadEntry(*fields)
+    origin = (unpack_optional(entry.origin), unpack_optional(checkpoint))
+    return checked(
+        entry._replace(
+            thread=unpack_text(entry.thread),
+            labels=tuple(entry.labels),
+            origin=None if entry.origin is None else origin,
+            waits_at=unpack_optional(entry.waits_at),
+        )
     )
-    return checked(entry)
 
 
-def damaged(results: Rows, thread: str, generation: int) -> tuple[UnreadableRow, ...]:
-    """The thread's own row, of the rows of its entry, if that or its generation is damaged."""
+def damaged(results: Rows, thread: str, generation: int) -> tuple[model.UnreadableRow, ...]:
+    """Return the thread's own row if its entry or its generation is damaged."""
     problem = _entry(results[0]).damage if results else ""
     if not is_count(generation):
         problem = "its generation is damaged"
     data = repr((generation, *results)).encode()
-    return (UnreadableRow(THREADS, thread.encode(), problem, data),) if problem else ()
+    return (model.UnreadableRow(model.THREADS, thread.encode(), problem, data),) if problem else ()
 
 
-# What is damaged gets safe values, also if the change that follows is refused.
+# Damaged values are replaced even if the change that follows is refused.
 _IS_TIME = f"BETWEEN {{schema}}.time_of({EARLIEST}) AND {{schema}}.time_of({LATEST})"
 _MAKE_SOUND = f"""
 UPDATE {{schema}}.threads SET
@@ -143,7 +138,7 @@ WHERE thread_id = %s
 
 
 def make_sound(thread: str) -> Statement:
-    """Give what is damaged in a thread's own row safe values."""
+    """Replace damaged values in a thread's own row by safe ones."""
     return Statement(_MAKE_SOUND, ([str(one) for one in ThreadStatus], pack_text(thread)))
 
 
@@ -194,10 +189,10 @@ _HOLDS_ANY = f"""{_HOLDS_CHECKPOINTS}
     OR EXISTS (SELECT FROM {{schema}}.writes h WHERE h.thread_id = t.thread_id)
     OR EXISTS (
         SELECT FROM {{schema}}.segments h WHERE h.thread_id = coalesce(t.heap, t.thread_id))"""
-_THREADS = """
+_PAGE = """
 SELECT t.thread_id, t.heap FROM {schema}.threads t WHERE {conditions} ORDER BY t.thread_id LIMIT %s
 """
-# The few rows of these runs first: the planner would rather walk through all threads in order.
+# (MATERIALIZED: the planner would otherwise walk through all threads in order)
 _THREADS_OF_RUNS = """
 WITH found AS MATERIALIZED (
     SELECT h.thread_id FROM unnest(%s::text[]) wanted (run_id) JOIN {schema}.checkpoints h
@@ -208,17 +203,17 @@ SELECT DISTINCT t.thread_id, NULL FROM found t WHERE {conditions} ORDER BY t.thr
 
 
 def _page(text: str, condition: str, after: str | None) -> tuple[str, list[str]]:
-    # (a cursor that may be NULL could not be looked up in an index)
+    # (a cursor that may be NULL cannot use an index)
     if after is None:
         return text.replace("{conditions}", condition), []
     return text.replace("{conditions}", f"t.thread_id > %s AND ({condition})"), [pack_text(after)]
 
 
-def find(read: FindThreads) -> Query:
+def find(read: model.FindThreads) -> Query:
     """Answer a `FindThreads`."""
     runs = [[pack_text(run) for run in read.run_ids]] if read.run_ids else []
     condition = "true" if runs or read.empty else _HOLDS_CHECKPOINTS
-    text, behind = _page(_THREADS_OF_RUNS if runs else _THREADS, condition, read.after)
+    text, behind = _page(_THREADS_OF_RUNS if runs else _PAGE, condition, read.after)
     statement = Statement(text, (*runs, *behind, Int8(read.limit)))
     return Query((statement,), lambda results: [unpack_text(thread) for thread, _ in results[0]])
 
@@ -254,14 +249,14 @@ WHERE relnamespace = $name${schema}$name$::regnamespace AND relkind = 'r'
 """)
 
 
-def sizes(read: ReadSizes) -> Query:
+def sizes(read: model.ReadSizes) -> Query:
     """Answer a `ReadSizes`."""
-    threads, behind = _page(_THREADS, _HOLDS_ANY, read.after)
+    threads, behind = _page(_PAGE, _HOLDS_ANY, read.after)
 
-    def reply(results: Sequence[Rows]) -> Sizes:
+    def reply(results: Sequence[Rows]) -> model.Sizes:
         ((total,),), rows = results
-        return Sizes(
-            total, tuple(StoredThreadSize(unpack_text(t), *numbers) for t, *numbers in rows)
+        return model.Sizes(
+            total, tuple(model.StoredThreadSize(unpack_text(t), *numbers) for t, *numbers in rows)
         )
 
     each = Statement(_SIZES.replace("{threads}", threads), (*behind, Int8(read.limit)))
@@ -281,11 +276,148 @@ _STRAYS = " UNION ALL ".join(
 )
 
 
-def damage(_read: ReadDamage) -> Query:
+def damage(_read: model.ReadDamage) -> Query:
     """Answer a `ReadDamage`."""
-    text = "{} rows of {} are of thread {!r}, which is not there"
+    text = "{} rows of {} belong to thread {!r}, which does not exist"
 
     def reply(results: Sequence[Rows]) -> list[str]:
         return [text.format(number, table, unpack_text(one)) for table, one, number in results[0]]
 
     return Query((Statement(_STRAYS),), reply)
+
+
+# -- counts of the store ---------------------------------------------------------------
+
+_IS_USED = f"t.state IN {WITH_CHECKPOINTS} AND NOT starts_with(t.thread_id, '{model.OWN_NS}')"
+_TOTALS = f"""
+SELECT count(*), coalesce(sum(t.size), 0)::bigint,
+    (SELECT count(*) FROM {{schema}}.checkpoints), (SELECT count(*) FROM {{schema}}.writes),
+    count(*) FILTER (WHERE t.updated_at < q.since),
+    coalesce(sum(t.size) FILTER (WHERE t.updated_at < q.since), 0)::bigint
+FROM (SELECT {{schema}}.time_of(%s) AS since) q, {{schema}}.threads t WHERE {_IS_USED}
+"""
+# (a save may leave its thread's `updated_at` up to a second old)
+_RECENT = f"""
+WITH q AS MATERIALIZED (SELECT {{schema}}.time_of(%s) AS since),
+recent AS MATERIALIZED (
+    SELECT t.thread_id, t.size, count(*) AS rows, count(*) FILTER (WHERE c.ts >= q.since) AS recent
+    FROM q, {{schema}}.threads t JOIN {{schema}}.checkpoints c ON c.thread_id = t.thread_id
+    WHERE {_IS_USED} AND t.updated_at >= q.since - interval '1 second'
+    GROUP BY t.thread_id, t.size
+)
+"""
+_HOURS = f"""
+{_RECENT}
+SELECT floor(extract(epoch FROM c.ts - q.since) * 1000000 / {HOUR})::bigint, count(*),
+    sum(r.size::float8 / r.rows)
+FROM q, recent r JOIN {{schema}}.checkpoints c ON c.thread_id = r.thread_id
+WHERE r.recent > 0 AND c.ts >= q.since GROUP BY 1
+"""
+_COUNTS = f"""
+SELECT t.thread_id, t.size,
+    (SELECT count(*) FROM {{schema}}.checkpoints c WHERE c.thread_id = t.thread_id),
+    (SELECT count(*) FROM {{schema}}.writes w WHERE w.thread_id = t.thread_id),
+    (SELECT count(*) FROM {{schema}}.checkpoints c
+        WHERE c.thread_id = t.thread_id AND c.ts >= q.since),
+    {MICROSECONDS.format("t.updated_at")}
+"""
+_BUSIEST = f"""
+{_RECENT} {_COUNTS} FROM q, recent r JOIN {{schema}}.threads t ON t.thread_id = r.thread_id
+WHERE r.recent > 0 ORDER BY r.recent DESC, t.thread_id LIMIT %s
+"""
+_SOME = f"""
+WITH q AS (SELECT {{schema}}.time_of(%s) AS since),
+t AS MATERIALIZED (
+    SELECT * FROM {{schema}}.threads t WHERE {_IS_USED} ORDER BY {{order}}, thread_id LIMIT %s
+)
+{_COUNTS} FROM q, t ORDER BY {{order}}, thread_id
+"""
+_LARGEST = _SOME.replace("{order}", "t.size DESC")
+_SAMPLE = _SOME.replace("{order}", "md5(t.thread_id)")
+_INDEXES = Statement("""
+SELECT $name${schema}$name$, c.relname::text,
+    split_part(pg_get_indexdef(i.indexrelid), ' USING ', 2)
+FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+WHERE c.relnamespace = $name${schema}$name$::regnamespace AND i.indisvalid
+""")
+# Items and cached results. Of a large table, the same sample of pages is read each time.
+_SAMPLED_PAGES = 1024
+_TABLE_PAGES = Statement("""
+SELECT pg_relation_size(($name${schema}$name$ || '.store_items')::regclass) / 8192,
+    pg_relation_size(($name${schema}$name$ || '.store_item_versions')::regclass) / 8192,
+    {schema}.store_has_vectors()
+""")
+_ITEMS = """
+SELECT (SELECT count(*) FROM {schema}.store_items),
+    (SELECT count(*) FROM {schema}.store_items WHERE expires_at <= %s),
+    (SELECT count(*) FROM {schema}.store_items WHERE pending IS NOT NULL),
+    (SELECT sum(octet_length(body))
+        FROM {schema}.store_items TABLESAMPLE SYSTEM (%s) REPEATABLE (0))::float8,
+    (SELECT sum(octet_length(patch))
+        FROM {schema}.store_item_versions TABLESAMPLE SYSTEM (%s) REPEATABLE (0))::float8
+"""
+_ENTRIES = Statement(
+    "SELECT count(*), coalesce(sum(size), 0)::bigint FROM {schema}.cache WHERE size > 0"
+)
+_VECTORS = Statement("""
+SELECT count(*) * 4 * (
+    SELECT a.atttypmod FROM pg_attribute a
+    WHERE a.attrelid = ($name${schema}$name$ || '.store_item_vectors')::regclass
+        AND a.attname = 'vector')
+FROM {schema}.store_item_vectors
+""")
+_INDEX = re.compile(r"CREATE INDEX \w+\s+ON {schema}\.(\w+)([^;]*)")
+
+
+def usage(read: ReadUsage) -> Query:
+    """Answer a `ReadUsage`."""
+    since, most = Int8(read.now - DAY), Int8(read.most)
+    statements = (
+        TOTAL,
+        Statement(_TOTALS, (Int8(read.idle_since),)),
+        Statement(_HOURS, (since,)),
+        *[Statement(text, (since, most)) for text in (_LARGEST, _BUSIEST, _SAMPLE)],
+        _INDEXES,
+    )
+
+    def reply(results: Sequence[Rows]) -> StoreUsage:
+        ((total,),), (totals,), hours, *threads, indexes = results
+        parts = (hours_of(hours), *map(_threads, threads), _missing(indexes))
+        return StoreUsage(total, *totals, *parts)
+
+    return Query(statements, reply)
+
+
+Answered: TypeAlias = Callable[[Sequence[Statement]], Awaitable[list[Rows]]]
+
+
+async def item_usage(answered: Answered, now: int) -> ItemUsage:
+    """Count items and cached results. See `Backend.item_usage`."""
+    ((*pages, has_vectors),), *_ = await answered([_TABLE_PAGES])
+    shares = [min(1.0, _SAMPLED_PAGES / max(number, 1)) for number in pages]
+    percents = [Float4(100 * share) for share in shares]
+    statements = [Statement(_ITEMS, (Int8(now), *percents)), _ENTRIES]
+    found = await answered([*statements, _VECTORS] if has_vectors else statements)
+    ((items, expired, waiting, *sizes),), ((entries, held),), *vectors = found
+    values = sum([(size or 0) / share for size, share in zip(sizes, shares, strict=True)])
+    vector_bytes = vectors[0][0][0] if vectors else 0
+    counts = (items, round(values), expired, waiting, vector_bytes, entries, held)
+    return ItemUsage(*counts, items_sampled=min(shares) < 1)
+
+
+def _threads(rows: Rows) -> tuple[ThreadUsage, ...]:
+    return tuple([ThreadUsage(unpack_text(name), *counts) for name, *counts in rows])
+
+
+def _missing(there: Rows) -> tuple[str, ...]:
+    known = {_indexed(table, definition) for _, table, definition in there}
+    schema = there[0][0]
+    sql = ";".join([one.sql for one in migrations.migrations()])
+    missing = [found[0] for found in _INDEX.finditer(sql) if _indexed(*found.groups()) not in known]
+    return tuple([" ".join(text.replace("{schema}", schema).split()) for text in missing])
+
+
+def _indexed(table: str, definition: str) -> tuple[str, str, bool]:
+    """Return an index's table and columns, and True if it is partial. Its name may differ."""
+    columns, end, condition = definition.partition(")")
+    return table, columns.partition("(")[2] + end, "WHERE" in condition

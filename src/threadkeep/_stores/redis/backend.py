@@ -11,21 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
-from threadkeep._core.engine.model import (
-    THREADS,
-    Batch,
-    Change,
-    CopyThread,
-    DropThread,
-    ForkThread,
-    Read,
-    ReadCheckpoint,
-    ReadSegments,
-    ReadThread,
-)
+from threadkeep._core.engine import model
 from threadkeep._core.engine.usage import SAMPLED_ITEMS, ItemUsage
 from threadkeep._stores.base import AsyncBackend, ScrubReport
 from threadkeep._stores.options import described, from_url
+from threadkeep._stores.records import check_ends
 from threadkeep._stores.redis import RedisThreadOptions, threads
 from threadkeep._stores.redis.clients import (
     AWAITED,
@@ -36,8 +26,6 @@ from threadkeep._stores.redis.clients import (
     OwnClient,
     RedisSettings,
 )
-from threadkeep._stores.redis.failures import DAMAGED, refusal
-from threadkeep._stores.redis.reads import Inquiry, Question, inquiry
 from threadkeep._stores.redis.rows import (
     Word,
     beginning_of_keys,
@@ -47,25 +35,22 @@ from threadkeep._stores.redis.rows import (
     identity_of,
     item_key,
     keys_of,
+    revision_of,
     sound_fields,
-    unpack_entry,
 )
-from threadkeep._stores.redis.scripts import RedisCommand, batch_words, call, drop_words, fork_words
-from threadkeep._stores.redis.server import (
-    NEVER,
-    Generations,
-    Server,
-    scrub,
+from threadkeep._stores.redis.scripts import (
+    Inquiry,
+    Question,
+    RedisCommand,
+    batch_words,
+    call,
+    drop_words,
+    fork_words,
+    inquiry,
 )
+from threadkeep._stores.redis.server import DAMAGED, NEVER, Generations, Server, refusal, scrub
 from threadkeep._stores.sync_bridge import BlockingFace, finish
-from threadkeep.errors import (
-    ConflictError,
-    CorruptionError,
-    StaleThreadError,
-    ThreadExistsError,
-    ThreadkeepError,
-    invalid,
-)
+from threadkeep.errors import CorruptionError, ThreadkeepError, invalid
 
 if TYPE_CHECKING:
     from threadkeep._stores.caches import BlockingCache
@@ -73,7 +58,7 @@ if TYPE_CHECKING:
     from threadkeep._stores.redis.cache import RedisEntries
     from threadkeep._stores.redis.items import AsyncRedisItems, RedisItems
 
-T = TypeVar("T", Batch, DropThread)
+T = TypeVar("T", model.Batch, model.DropThread)
 
 
 class AsyncRedisBackend(Server, AsyncBackend):
@@ -96,7 +81,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
 
     # -- reads -----------------------------------------------------------------------
 
-    async def fetch(self, reads: Sequence[Read]) -> list[Any]:
+    async def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
         """Answer each read, in order; those of one thread from one state. See `Backend.fetch`."""
         with self.mapped_errors():
             found = {at: inquiry(self._as_stored(read)) for at, read in enumerate(reads)}
@@ -106,16 +91,16 @@ class AsyncRedisBackend(Server, AsyncBackend):
                     replies[at] = await threads.answer(read, self)
         return [self._as_named(read, replies[at]) for at, read in enumerate(reads)]
 
-    def _as_named(self, read: Read, reply: Any) -> Any:
+    def _as_named(self, read: model.Read, reply: Any) -> Any:
         """Return the reply, with the generation as this process calls it."""
-        if not isinstance(read, ReadCheckpoint | ReadThread):
+        if not isinstance(read, model.ReadCheckpoint | model.ReadThread):
             return reply
         name = self._generations.name(read.thread, reply.generation)
         return reply if name == reply.generation else reply._replace(generation=name)
 
-    def _as_stored(self, read: Read) -> Read:
+    def _as_stored(self, read: model.Read) -> model.Read:
         """Return a read, with the generation as it is stored."""
-        if isinstance(read, ReadSegments) and read.generation is not None:
+        if isinstance(read, model.ReadSegments) and read.generation is not None:
             stored = self._generations.stored(read.thread, read.generation)
             return read._replace(generation=NEVER if stored is None else stored)
         return read
@@ -138,13 +123,13 @@ class AsyncRedisBackend(Server, AsyncBackend):
 
     # -- changes ---------------------------------------------------------------------
 
-    async def commit(self, change: Change) -> None:
+    async def commit(self, change: model.Change) -> None:
         """Make the change, all or nothing. See `Backend.commit`."""
         (refused,) = await self.commit_many([change])
         if refused is not None:
             raise refused
 
-    async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+    async def commit_many(self, changes: Sequence[model.Change]) -> list[ThreadkeepError | None]:
         """Make several changes in as few round trips as can be. See `Backend.commit_many`.
 
         Each is a transaction of its own. A batch may build on one before it of its thread
@@ -161,11 +146,11 @@ class AsyncRedisBackend(Server, AsyncBackend):
                     results += await self._commit_batches(list(run))
         return results
 
-    def _goes_alone(self, change: Change) -> bool:
-        return self.is_cluster or not isinstance(change, Batch)
+    def _goes_alone(self, change: model.Change) -> bool:
+        return self.is_cluster or not isinstance(change, model.Batch)
 
     async def _commit_batches(self, batches: Sequence[Any]) -> list[ThreadkeepError | None]:
-        by_thread: dict[str, list[Batch]] = {}
+        by_thread: dict[str, list[model.Batch]] = {}
         for batch in batches:
             by_thread.setdefault(batch.thread, []).append(self._expecting(batch))
         told = [call for batch in batches for call in self._beforehand(batch)]
@@ -176,10 +161,10 @@ class AsyncRedisBackend(Server, AsyncBackend):
         found = {thread: iter(answer) for thread, answer in zip(by_thread, answers, strict=False)}
         return await self._noted([(batch, next(found[batch.thread])) for batch in batches])
 
-    def _make_sound(self, change: Change) -> Iterator[RedisCommand]:
+    def _make_sound(self, change: model.Change) -> Iterator[RedisCommand]:
         """Yield calls that give what is damaged in a thread's own row safe values."""
-        for row in change.drop_unreadable if isinstance(change, Batch) else ():
-            if row.table == THREADS and isinstance(change, Batch):
+        for row in change.drop_unreadable if isinstance(change, model.Batch) else ():
+            if row.table == model.THREADS and isinstance(change, model.Batch):
                 key = keys_of(self.prefix, change.thread)[0]
                 for name, value in sound_fields(change, row).items():
                     yield RedisCommand(
@@ -194,11 +179,11 @@ class AsyncRedisBackend(Server, AsyncBackend):
         expecting: T = change._replace(generation=stored)
         return expecting
 
-    def _beforehand(self, change: Change) -> list[RedisCommand]:
+    def _beforehand(self, change: model.Change) -> list[RedisCommand]:
         return threads.beforehand(change, self.prefix) if self._settings.indexed else []
 
     async def _noted(
-        self, done: Sequence[tuple[Change, Sequence[bytes]]]
+        self, done: Sequence[tuple[model.Change, Sequence[bytes]]]
     ) -> list[ThreadkeepError | None]:
         """Tell the index what was done, note new threads, and return what was refused."""
         if self._settings.indexed:
@@ -210,12 +195,12 @@ class AsyncRedisBackend(Server, AsyncBackend):
             refusals.append(refused)
             if answer[0] == b"created":
                 self._generations.began(change.thread, int(answer[1]))
-            elif refused is None and isinstance(change, Batch):
+            elif refused is None and isinstance(change, model.Batch):
                 stored = int(answer[1]) - change.bump_generation
                 self._generations.joined(change.thread, change.generation, stored)
         return refusals
 
-    async def _commit_alone(self, change: Change) -> ThreadkeepError | None:
+    async def _commit_alone(self, change: model.Change) -> ThreadkeepError | None:
         """Make a change by itself.
 
         A thread that it would make must be in the index first. Where that is in another slot
@@ -235,34 +220,32 @@ class AsyncRedisBackend(Server, AsyncBackend):
                 await self.sent([self._listing(change.thread)])  # it may have been swept meanwhile
         return (await self._noted([(change, done)]))[0]
 
-    async def _script_of(self, change: Change) -> tuple[str, Sequence[Word]] | None:
+    async def _script_of(self, change: model.Change) -> tuple[str, Sequence[Word]] | None:
         """Return the script that makes a change, and its arguments; None where nothing is to do.
 
         Two threads are in two slots, and a script of a cluster sees one: a source is read in one
         state, the target is checked and written in another.
         """
-        if isinstance(change, Batch):
+        if isinstance(change, model.Batch):
             return "commit", [*batch_words([self._expecting(change)])]
-        if isinstance(change, DropThread):
+        if isinstance(change, model.DropThread):
             return "drop", [*drop_words(self._expecting(change))]
-        is_fork = isinstance(change, ForkThread)
+        is_fork = isinstance(change, model.ForkThread)
         (found,) = await self.ask([(change.source, Question("whole" if is_fork else "dump"))])
         mark = secrets.token_hex(16)
-        if isinstance(change, ForkThread):
-            row = found[0] if found else ()
-            stored = generation_of(row) if found else 0
-            if self._generations.name(change.source, stored) != change.generation:
-                raise StaleThreadError(thread=change.source)
-            _check_ends(change, row)
+        if isinstance(change, model.ForkThread):
+            stored = generation_of(found[0]) if found else 0
+            generation = self._generations.name(change.source, stored)
+            check_ends(change, generation, revision_of(found[0] if found else ()))
             return "fork", (mark, *fork_words(change, found))
         if not found:
             return None
         dumps, row = found
-        _check_ends(change, row)
+        check_ends(change, 0, revision_of(row))
         return "copy", (mark, *dumps, *copy_words(change, row))
 
     async def _made(
-        self, change: Change, name: str, words: Sequence[Word], *, in_index: bool = False
+        self, change: model.Change, name: str, words: Sequence[Word], *, in_index: bool = False
     ) -> Sequence[bytes]:
         """Return the answer of a script to a change."""
         told = self._beforehand(change)
@@ -350,15 +333,6 @@ def _reply(asked: Inquiry, answers: Sequence[Any]) -> Any:
         raise CorruptionError(
             f"A row of thread {asked.thread!r} cannot be read: {error}", hint=DAMAGED
         ) from error
-
-
-def _check_ends(change: CopyThread | ForkThread, row: Sequence[bytes]) -> None:
-    """Refuse a source whose entry has changed, and a target that is the source."""
-    entry = unpack_entry(change.source, row)
-    if change.revision not in (None, 0 if entry is None else entry.revision):
-        raise ConflictError(thread=change.source)
-    if change.source == change.target:
-        raise ThreadExistsError(thread=change.target)
 
 
 class RedisBackend(BlockingFace[AsyncRedisBackend]):

@@ -1,14 +1,12 @@
-"""Settings of a Redis store, its clients, and the calls that go over them.
+"""Settings of a Redis store, its clients, and calls sent over them.
 
-Calls that are sent together (of writes, each is another thread's, so that their order does not
-matter) take one round trip, but for a cluster, where each may be another node's. What the program
-gave is never closed. A client belongs to the process, and an async one to the event loop, that it
-was made in.
+Calls that are sent together take one round trip, except on a cluster, where each may go to another
+node. (Writes sent together are of different threads, so their order does not matter.) A client
+belongs to the process that made it, an async client to its event loop.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,8 +25,9 @@ from threadkeep._stores.options import complete
 from threadkeep._stores.process_forks import LoopConnections, PerProcess
 from threadkeep._stores.redis import RedisThreadOptions
 from threadkeep._stores.redis.scripts import RedisCommand
+from threadkeep._stores.servers import Source
 from threadkeep._stores.sync_bridge import entered, result
-from threadkeep.errors import ClosedError, InvalidArgumentError, OpenError
+from threadkeep.errors import InvalidArgumentError, OpenError
 
 CLUSTER_SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 BLOCKING = (redis.Redis, redis.cluster.RedisCluster)
@@ -41,11 +40,11 @@ class RedisSettings:
     """Checked settings of a store.
 
     Args:
-        url: as redis-py takes it, or with the scheme `redis+cluster` (`rediss+cluster`);
-            "" for the program's own client.
+        url: a URL of redis-py, or one with the scheme `redis+cluster` or `rediss+cluster`; "" for
+            the program's own client.
         options: see `RedisThreadOptions`.
-        indexed: keep a list of all threads; without it, none can be searched for.
-        patient: retry passing failures for a while.
+        indexed: keep an index of all threads, to search for threads.
+        patient: retry after failures that pass.
 
     Raises:
         InvalidArgumentError: an option is unknown or invalid.
@@ -74,7 +73,7 @@ class RedisSettings:
 
     @property
     def redis_url(self) -> str:
-        """The URL as redis-py takes it."""
+        """The URL for redis-py."""
         scheme, _, rest = self.url.partition("://")
         return f"{CLUSTER_SCHEMES.get(scheme.lower(), scheme.lower())}://{rest}"
 
@@ -90,7 +89,7 @@ class RedisSettings:
 
     @property
     def ttl_milliseconds(self) -> int | str:
-        """The ttl as the scripts take it."""
+        """The ttl for the scripts."""
         return "" if self.ttl is None else max(round(1000 * self.ttl), 1)
 
 
@@ -99,7 +98,7 @@ def _check_url(url: str) -> None:
         found = parse_url(url)  # type: ignore[no-untyped-call]
         _ = urlsplit(url).port
     except (ValueError, TypeError) as error:
-        # (the cause could show the password)
+        # (the cause may show the password)
         raise OpenError("Invalid Redis URL.", hint=_FORM) from (None if "@" in url else error)
     if found.get("decode_responses"):
         _refuse_decoding()
@@ -107,19 +106,15 @@ def _check_url(url: str) -> None:
 
 def _refuse_decoding() -> None:
     raise InvalidArgumentError(
-        "decode_responses=True turns bytes into text, and stored rows are bytes.",
+        "decode_responses=True turns bytes into text, but stored rows are bytes.",
         hint="Use a client without decode_responses, or a URL.",
     )
 
 
-class ClientSource:
-    """Calls over a client, blocking or async.
-
-    On a cluster (`is_cluster`) a call may name keys of one slot only.
-    """
+class ClientSource(Source):
+    """Calls over a client. On a cluster (`is_cluster`), a call may use keys of one slot only."""
 
     is_cluster: bool
-    awaited = False
 
     def _client(self) -> Any:
         raise NotImplementedError
@@ -128,7 +123,7 @@ class ClientSource:
         """Return the server's answers; of several, each may be an error.
 
         Raises:
-            ClosedError: this was closed.
+            ClosedError: the source was closed.
         """
         client = self._client()
         if len(calls) == 1 or self.is_cluster:
@@ -141,14 +136,6 @@ class ClientSource:
             if isinstance(answer, NoScriptError):
                 answers[at] = await _answer(client, calls[at])
         return answers
-
-    async def pause(self, seconds: float) -> None:
-        """Wait before a retry."""
-        await (asyncio.sleep if self.awaited else sync_bridge.sleep)(seconds)
-
-    async def close(self) -> None:
-        """Close connections of our own. Idempotent."""
-        raise NotImplementedError
 
 
 async def _answer(client: Any, call: RedisCommand) -> Any:
@@ -179,7 +166,7 @@ def _new(settings: RedisSettings, module: Any) -> Any:
 
 
 class OwnClient(ClientSource):
-    """A client that is made when it is first needed, and again after a fork."""
+    """A client, made at its first use and again after a fork."""
 
     def __init__(self, settings: RedisSettings) -> None:
         self.is_cluster = settings.is_cluster
@@ -196,7 +183,7 @@ class OwnClient(ClientSource):
 class _LoopClient(NamedTuple):
     """A client, and the async generator that closes it.
 
-    An event loop that ends in an orderly way closes generators that began in it.
+    `asyncio.run` closes the async generators of its event loop at the end.
     """
 
     client: Any
@@ -204,7 +191,7 @@ class _LoopClient(NamedTuple):
 
 
 class OwnAsyncClients(LoopConnections[_LoopClient], ClientSource):
-    """A client for each event loop, made when the loop first needs it."""
+    """A client for each event loop, made at its first use there."""
 
     awaited = True
 
@@ -219,7 +206,7 @@ class OwnAsyncClients(LoopConnections[_LoopClient], ClientSource):
     def _begin(self) -> _LoopClient:
         client = _new(self._settings, redis.asyncio)
         keeper = _keep(client)
-        sync_bridge.finish(anext(keeper))  # (it awaits nothing before its `yield`)
+        sync_bridge.finish(anext(keeper))  # (nothing is awaited before its `yield`)
         return _LoopClient(client, keeper)
 
     async def _end(self, made: _LoopClient) -> None:
@@ -234,7 +221,7 @@ async def _keep(client: Any) -> AsyncGenerator[None, None]:
 
 
 class GivenClient(ClientSource):
-    """A program's own client, blocking or async."""
+    """A program's own client, blocking or async, which stays open."""
 
     def __init__(self, client: Any, kinds: tuple[Any, ...]) -> None:
         if not isinstance(client, kinds):
@@ -247,13 +234,7 @@ class GivenClient(ClientSource):
         self.is_cluster = isinstance(client, _CLUSTERS)
         self.awaited = kinds is AWAITED
         self._given = client
-        self._open = True
 
     def _client(self) -> Any:
-        if not self._open:
-            raise ClosedError(hint="Open a new one.")
+        self._check_open()
         return self._given
-
-    async def close(self) -> None:
-        """Use it no more; its owner closes it."""
-        self._open = False

@@ -27,28 +27,7 @@ from urllib.parse import quote
 
 from ormsgpack import packb, unpackb
 
-from threadkeep._core.engine.model import (
-    THREADS,
-    Batch,
-    CheckpointRow,
-    Child,
-    CopyThread,
-    Segment,
-    StoredCheckpoint,
-    UnreadableRow,
-    WriteRow,
-)
-from threadkeep._core.engine.thread_entry import (
-    LARGEST,
-    LATEST,
-    EntryUpdate,
-    ThreadEntry,
-    ThreadStatus,
-    checked,
-    is_count,
-    is_time,
-    label_prefix,
-)
+from threadkeep._core.engine import model, thread_entry
 
 Word: TypeAlias = bytes | str | int
 """A word of a command."""
@@ -149,7 +128,7 @@ def pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
 # What the scripts do not look at is MessagePack, at a member's end.
 
 
-def pack_checkpoint(row: CheckpointRow) -> bytes:
+def pack_checkpoint(row: model.CheckpointRow) -> bytes:
     """Make the member of a checkpoint."""
     numbers = (row.flags, row.run, row.seen, row.key_log, row.key_pos)
     parent = b"\x00" if row.parent is None else b"\x01" + pack_text(row.parent) + b"\x00"
@@ -166,7 +145,7 @@ def pack_checkpoint(row: CheckpointRow) -> bytes:
     )
 
 
-def unpack_checkpoint(member: bytes) -> CheckpointRow:
+def unpack_checkpoint(member: bytes) -> model.CheckpointRow:
     """Make a checkpoint of its member."""
     ns, key, rest = member.split(b"\x00", 2)
     flags, run, seen, key_log, key_pos = _numbers(rest, 5)
@@ -177,14 +156,14 @@ def unpack_checkpoint(member: bytes) -> CheckpointRow:
     ts, metadata, exact, manifest = unpackb(end)
     if type(manifest) is not bytes:
         raise ValueError(manifest)
-    return CheckpointRow(
+    return model.CheckpointRow(
         *(unpack_text(ns), unpack_text(key), parent, run, seen, flags),
         *(ts.decode() if isinstance(ts, bytes) else ts, metadata.decode(), exact),
         *(key_log, key_pos, manifest),
     )
 
 
-def pack_child(row: CheckpointRow) -> bytes:
+def pack_child(row: model.CheckpointRow) -> bytes:
     """Make the member that makes a row its parent's child; empty without a parent."""
     if row.parent is None:
         return b""
@@ -192,21 +171,21 @@ def pack_child(row: CheckpointRow) -> bytes:
     return ids + b"\x00" + pack_number(row.run) + pack_number(row.seen)
 
 
-def unpack_child(member: bytes) -> Child | None:
+def unpack_child(member: bytes) -> model.Child | None:
     """Make a child of its member; None of an empty one."""
     if not member:
         return None
     _, _, key, rest = member.split(b"\x00", 3)
-    return Child(unpack_text(key), *_numbers(rest, 2))
+    return model.Child(unpack_text(key), *_numbers(rest, 2))
 
 
-def pack_write(row: WriteRow) -> bytes:
+def pack_write(row: model.WriteRow) -> bytes:
     """Make the part of a write's member behind its `seq`."""
     end = packb((row.task_id.encode(), row.task_path.encode(), row.body))
     return pack_number(row.run) + pack_number(row.seen) + end
 
 
-def unpack_write(member: bytes) -> WriteRow:
+def unpack_write(member: bytes) -> model.WriteRow:
     """Make a write of its member."""
     ns, key, rest = member.split(b"\x00", 2)
     seq, run, seen = _numbers(rest, 3)
@@ -214,7 +193,7 @@ def unpack_write(member: bytes) -> WriteRow:
     if type(body) is not bytes:
         raise ValueError(body)
     ids = (unpack_text(ns), unpack_text(key))
-    return WriteRow(*ids, run, seen, task.decode(), path.decode(), body, seq)
+    return model.WriteRow(*ids, run, seen, task.decode(), path.decode(), body, seq)
 
 
 def _numbers(packed: bytes, count: int) -> list[int]:
@@ -232,17 +211,17 @@ def unpack_place(member: bytes) -> tuple[int, int, int]:
     return log, start, stop - start
 
 
-def keyframes_of(flat: Sequence[bytes]) -> dict[bytes, Segment | None]:
+def keyframes_of(flat: Sequence[bytes]) -> dict[bytes, model.Segment | None]:
     """Return the keyframes of one reply by their places; None by an empty one."""
-    found = {at: Segment(*unpack_place(at), data) for at, data in pairs(flat)}
+    found = {at: model.Segment(*unpack_place(at), data) for at, data in pairs(flat)}
     return {b"": None, **found}
 
 
-def stored_rows(thread: str, found: Any, flat: Sequence[bytes]) -> list[StoredCheckpoint]:
+def stored_rows(thread: str, found: Any, flat: Sequence[bytes]) -> list[model.StoredCheckpoint]:
     """Make checkpoints with what belongs to them of an answer of `read.lua`, and its keyframes."""
     keyframes = keyframes_of(flat)
     return [
-        StoredCheckpoint(
+        model.StoredCheckpoint(
             thread,
             unpack_checkpoint(member),
             keyframes[keyframe],
@@ -260,7 +239,7 @@ Row: TypeAlias = dict[bytes, bytes] | Sequence[bytes]
 """A thread's own row: as a command gives it, or a script."""
 
 
-def registry_words(batch: Batch) -> Iterator[Word]:
+def registry_words(batch: model.Batch) -> Iterator[Word]:
     """Yield the arguments that tell the registry of a batch."""
     yield int(batch.entry is not None)
     if batch.entry is not None:
@@ -270,7 +249,7 @@ def registry_words(batch: Batch) -> Iterator[Word]:
         yield from _touch_words(batch.touch, batch.now)
 
 
-def entry_words(entry: ThreadEntry) -> Iterator[Word]:
+def entry_words(entry: thread_entry.ThreadEntry) -> Iterator[Word]:
     """Yield an entry as `put_entry` takes it."""
     origin, checkpoint = entry.origin or (None, None)
     yield from (entry.state, entry.created_at, entry.updated_at, _optional(entry.waits_at))
@@ -279,7 +258,7 @@ def entry_words(entry: ThreadEntry) -> Iterator[Word]:
     yield from _label_words(entry.labels)
 
 
-def _touch_words(touch: EntryUpdate, now: int) -> Iterator[Word]:
+def _touch_words(touch: thread_entry.EntryUpdate, now: int) -> Iterator[Word]:
     yield from (now, "" if touch.at is None else touch.at, int(touch.whole), touch.size)
     yield len(touch.moves)
     for sources, target, checkpoint, waits, same in touch.moves:
@@ -290,14 +269,14 @@ def _touch_words(touch: EntryUpdate, now: int) -> Iterator[Word]:
 def _label_words(labels: Sequence[str]) -> Iterator[Word]:
     yield len(labels)
     for label in labels:
-        yield from (label_prefix(label), label)
+        yield from (thread_entry.label_prefix(label), label)
 
 
 def _optional(value: str | int | None) -> Word:
     return "" if value is None else f"={value}".encode()
 
 
-def copy_words(change: CopyThread, row: Row) -> Iterator[Word]:
+def copy_words(change: model.CopyThread, row: Row) -> Iterator[Word]:
     """Yield what `copy.lua` takes of the source's own row."""
     entry = unpack_entry(change.source, row)
     yield from (change.now, _fields(row).get(b"size", b"0"), int(entry is not None))
@@ -315,14 +294,20 @@ def generation_of(row: Row) -> int:
     return int(_fields(row)[b"generation"])
 
 
-def unpack_entry(thread: str, row: Row) -> ThreadEntry | None:
+def revision_of(row: Row) -> int:
+    """Return the revision of the entry in a thread's own row; 0 without an entry."""
+    entry = unpack_entry("", row)
+    return 0 if entry is None else entry.revision
+
+
+def unpack_entry(thread: str, row: Row) -> thread_entry.ThreadEntry | None:
     """Make the entry in a thread's own row, as `checked`."""
     fields = _fields(row)
     if b"state" not in fields and b"created_at" not in fields:
         return None
     origin = tuple([_text(fields.get(name, b"")) for name in _ORIGIN])
     rest, waits_at = fields.get(b"rest"), fields.get(b"waits_at")
-    entry = ThreadEntry(
+    entry = thread_entry.ThreadEntry(
         thread=thread,
         state=_text(fields.get(b"state", b"")),
         created_at=_number(fields.get(b"created_at", b"")),
@@ -336,7 +321,7 @@ def unpack_entry(thread: str, row: Row) -> ThreadEntry | None:
         deleted_at=_number(fields.get(b"deleted_at", b"0")),
         revision=_number(fields.get(b"revision", b"0")),
     )
-    return checked(entry)
+    return thread_entry.checked(entry)
 
 
 _ORIGIN = (b"origin", b"origin_checkpoint")
@@ -358,37 +343,37 @@ def _text(value: bytes) -> Any:
         return value
 
 
-def damaged_row(thread: str, row: Row) -> tuple[UnreadableRow, ...]:
+def damaged_row(thread: str, row: Row) -> tuple[model.UnreadableRow, ...]:
     """The thread's own row, if its entry or its generation is damaged."""
     entry, fields = unpack_entry(thread, row), _fields(row)
     problem = "" if entry is None else entry.damage
-    if fields and not is_count(_number(fields.get(b"generation", b"0"))):
+    if fields and not thread_entry.is_count(_number(fields.get(b"generation", b"0"))):
         problem = "its generation is damaged"
     if not problem:
         return ()
     data = packb([word for name in sorted(fields) for word in (name, fields[name])])
-    return (UnreadableRow(THREADS, data, problem, repr(fields).encode()),)
+    return (model.UnreadableRow(model.THREADS, data, problem, repr(fields).encode()),)
 
 
 _SAFE: dict[bytes, tuple[Callable[[Any], bool], Word | None]] = {
-    b"created_at": (is_time, "now"),
-    b"updated_at": (is_time, "now"),
-    b"size": (lambda number: number is not None and abs(number) <= LARGEST, 0),
-    b"rest": (is_count, None),
-    b"deleted_at": (lambda number: number is not None and 0 <= number <= LATEST, None),
-    b"revision": (is_count, "new"),
-    b"generation": (is_count, "new"),
+    b"created_at": (thread_entry.is_time, "now"),
+    b"updated_at": (thread_entry.is_time, "now"),
+    b"size": (lambda number: number is not None and abs(number) <= thread_entry.LARGEST, 0),
+    b"rest": (thread_entry.is_count, None),
+    b"deleted_at": (lambda number: number is not None and 0 <= number <= thread_entry.LATEST, None),
+    b"revision": (thread_entry.is_count, "new"),
+    b"generation": (thread_entry.is_count, "new"),
 }
 
 
-def sound_fields(batch: Batch, row: UnreadableRow) -> dict[bytes, Word | None]:
+def sound_fields(batch: model.Batch, row: model.UnreadableRow) -> dict[bytes, Word | None]:
     """Return safe values for what is damaged in a thread's own row; None: the field goes."""
     fields = dict(pairs(unpackb(row.key)))
     safe: dict[bytes, Word | None] = {}
     for name, (is_right, value) in _SAFE.items():
         if name in fields and not is_right(_number(fields[name])):
             safe[name] = {"now": batch.now, "new": getrandbits(60)}.get(str(value), value)
-    if _text(fields.get(b"state", b"")) not in set(ThreadStatus):
+    if _text(fields.get(b"state", b"")) not in set(thread_entry.ThreadStatus):
         safe[b"state"] = None
     if any(type(_text(fields.get(name, b""))) is bytes for name in _ORIGIN):
         safe |= {b"origin": None, b"origin_checkpoint": None}

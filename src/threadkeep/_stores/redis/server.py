@@ -1,21 +1,23 @@
-"""Redis server of a store: calls sent to it, retried, its threads, and their generations.
+"""The Redis server of a store: its errors, calls with retries, and generations of threads.
 
-A thread of Redis can be gone without anybody having deleted it: it expired, or the server came
-back empty. If its next life had the same generations, a process that remembers the first would
-build on missing rows. So a thread's generation begins at the moment of its birth, in microseconds
-since 1970, which the script that makes it takes from the server.
+A thread in Redis can vanish without being deleted: it expired, or the server restarted empty. If a
+new thread of the same id had the same generations, a process that remembers the first one would
+build on missing rows. So a thread's first generation is the server's time when it was created, in
+microseconds since 1970.
 
-Who found a thread missing, and then wrote to it, continues to count from the generation of missing
-threads; others know it as it is stored. What is written under that one is built on nothing, so
-that it does not matter who makes the thread first. No name means two lives of one thread: once a
-life has ended or was forgotten, the thread has another name while it is missing.
+A process that found a thread missing, and then wrote to it, continues from the generation that it
+gave to missing threads; other processes use the stored generation. A write under the generation of
+a missing thread relies on no rows, so it does not matter which process creates the thread. No name
+stands for two lives of one thread: after a life has ended or was forgotten, the missing thread gets
+a new name.
 
-A deleted key is gone from memory at once; in the server's files it stays until they are rewritten.
-`scrub` reports a file clean only if its rewrite began after the call, and has succeeded.
+A deleted key leaves memory at once, but stays in the server's files until these are rewritten.
+`scrub` reports a file as cleared only if its rewrite began after the call, and succeeded.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -23,46 +25,175 @@ from typing import Any, NamedTuple
 
 from redis import exceptions
 
-from threadkeep._stores.base import ScrubReport
+from threadkeep._stores.base import Meaning, ScrubReport, store_error
 from threadkeep._stores.redis.clients import ClientSource, RedisSettings
-from threadkeep._stores.redis.failures import DRIVER_ERRORS, lost, mapped, passes
-from threadkeep._stores.redis.reads import Question
-from threadkeep._stores.redis.rows import index_of, keys_of
-from threadkeep._stores.redis.scripts import RedisCommand, call
-from threadkeep._stores.retries import again
-from threadkeep.errors import LockedError
+from threadkeep._stores.redis.rows import index_of, keys_of, unpack_text
+from threadkeep._stores.redis.scripts import Question, RedisCommand, call
+from threadkeep._stores.servers import REFUSALS, Retrying
+from threadkeep.errors import (
+    BackendError,
+    CorruptionError,
+    DiskFullError,
+    InvalidArgumentError,
+    LockedError,
+    ReadOnlyError,
+    ThreadkeepError,
+    UnreachableError,
+)
 
-_MOST = 10_000  # threads whose lives are remembered
-_APART = 2**32  # names of one life: a thread is not pruned more often than that
+# -- errors ----------------------------------------------------------------------------
+
+DRIVER_ERRORS = (exceptions.RedisError, exceptions.RedisClusterException, OSError, UnicodeError)
+DAMAGED = "`threadkeep check URL` lists the damage, `threadkeep repair` removes it."
+"""Hint for a thread with unreadable rows."""
+
+_LET_IN = (UnreachableError, "Check the user and the password in the URL.")
+_IS_CLUSTER = (InvalidArgumentError, "This is a cluster: use redis+cluster://host:port.")
+_MEANINGS: dict[str, Meaning] = {
+    "OOM": (
+        DiskFullError,
+        "maxmemory is reached, and nothing was changed. Raise it, or prune or delete threads.",
+    ),
+    "READONLY": (ReadOnlyError, "This is a replica: connect to its primary."),
+    "NOREPLICAS": (ReadOnlyError, "min-replicas-to-write asks for more replicas than there are."),
+    "MISCONF": (
+        BackendError,
+        "Redis could not save its data, so it refuses writes: check its log and its disk.",
+    ),
+    "NOPERM": (
+        BackendError,
+        "Grant this user ~tk:* (or another prefix) +@all -@dangerous +restore.",
+    ),
+    "NOAUTH": _LET_IN,
+    "WRONGPASS": _LET_IN,
+    "LOADING": (UnreachableError, "The server is starting: retry later."),
+    "MASTERDOWN": (UnreachableError, "The replica has lost its primary: retry later."),
+    "CLUSTERDOWN": (UnreachableError, "Some of the cluster's nodes are missing: see CLUSTER INFO."),
+    "TRYAGAIN": (UnreachableError, "The thread's slot is being moved: retry later."),
+    "BUSY": (UnreachableError, "A script of another program is still running: retry later."),
+    "MOVED": _IS_CLUSTER,
+    "CROSSSLOT": _IS_CLUSTER,
+    "WRONGTYPE": (BackendError, "Another program uses keys of these names: use another prefix."),
+}
+_TORN = ": attempt to "  # Lua's error for a truncated member
+_CODE = re.compile(rf"(?:^|[\s-])({'|'.join(_MEANINGS)})\b")
+_CODES: tuple[tuple[type[Exception], str], ...] = (
+    (exceptions.MasterDownError, "MASTERDOWN"),
+    (exceptions.ClusterDownError, "CLUSTERDOWN"),
+    (exceptions.TryAgainError, "TRYAGAIN"),
+    (exceptions.BusyLoadingError, "LOADING"),
+    (exceptions.ReadOnlyError, "READONLY"),
+    (exceptions.OutOfMemoryError, "OOM"),
+    (exceptions.NoPermissionError, "NOPERM"),
+    (exceptions.AuthenticationError, "NOAUTH"),
+    (exceptions.AuthenticationWrongNumberOfArgsError, "NOAUTH"),
+    (exceptions.MovedError, "MOVED"),
+    (exceptions.ClusterCrossSlotError, "CROSSSLOT"),
+)
+_PASSING_CODES = {"LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY"}
+_LOST = (
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.ClusterError,
+    exceptions.RedisClusterException,
+    OSError,
+)
+
+
+def _code(error: BaseException) -> str:
+    """Return the error's code: before the text, or inside it if a script was running."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    found = _CODE.search(str(error)) if isinstance(error, exceptions.ResponseError) else None
+    return found[1] if found else ""
+
+
+def passes(error: BaseException) -> bool:
+    """Return True if a retry may succeed: after a lost connection, with a missing node."""
+    return _code(error) in _PASSING_CODES or lost(error)
+
+
+def lost(error: BaseException) -> bool:
+    """Return True if there was no connection, or it was lost."""
+    return isinstance(error, _LOST) and not _code(error) and not _is_crowded(error)
+
+
+def _is_crowded(error: BaseException) -> bool:
+    """Return True if the pool had no free connection in time."""
+    text = str(error)
+    return isinstance(error, exceptions.ConnectionError) and (
+        "No connection available" in text or "Too many connections" in text
+    )
+
+
+def mapped(error: Exception, server: str) -> ThreadkeepError:
+    """Map a driver's error of a server with this name."""
+    if isinstance(error, UnicodeError):
+        return InvalidArgumentError(
+            f"Redis cannot store this text: {error}", hint="Ids must be valid Unicode."
+        )
+    meaning = _meaning(error)
+    text = "There is no memory left for the database" if meaning[0] is DiskFullError else ""
+    return store_error(meaning, server, " ".join(str(error).split()), text)
+
+
+def _meaning(error: Exception) -> Meaning:
+    code = _code(error)
+    if code:
+        return _MEANINGS[code]
+    if isinstance(error, exceptions.ResponseError) and _TORN in str(error):
+        return CorruptionError, DAMAGED
+    if _is_crowded(error):
+        return UnreachableError, "Raise max_connections, or find the calls that keep them busy."
+    if isinstance(error, _LOST):
+        return UnreachableError, "Check that the server runs and can be reached."
+    return BackendError, "See the server's log."
+
+
+def refusal(answer: Sequence[bytes], thread: str) -> ThreadkeepError | None:
+    """Return the error for a script's refusal, or None if it made the change."""
+    word, *rest = answer
+    kind = REFUSALS.get(word.decode(errors="replace"))
+    if kind is None:
+        return None
+    ns, checkpoint = map(unpack_text, rest[0].split(b"\x00")) if rest else (None, None)
+    return kind(thread=thread, namespace=ns, checkpoint=checkpoint)
+
+
+# -- generations -----------------------------------------------------------------------
+
+_MOST = 10_000  # remembered threads
+_APART = 2**32  # generations of one life: no thread is pruned more often
 NEVER = -1
 """A generation that no thread has."""
 
 
 class _Life(NamedTuple):
-    name: int  # of the generation that a thread has before it is there
-    stored: int  # what that one is called where it is stored
+    name: int  # this process's generation of the thread before it existed
+    stored: int  # the server's number of the same generation
 
 
 class Generations:
-    """Generations of threads whose beginning this process has seen.
+    """Generations of threads that this process saw begin.
 
-    It needs no lock: what two threads do at the same time makes at worst a name stale.
+    No lock is needed: a race makes a generation stale at worst.
     """
 
     def __init__(self) -> None:
         self._lives: dict[str, _Life] = {}
-        self._absent = 0  # of threads that are missing
-        self._ended: dict[str, int] = {}  # the same, of those that have had a life
-        self._last = 0  # of these names
+        self._absent = 0  # the generation of missing threads
+        self._ended: dict[str, int] = {}  # of missing threads that existed before
+        self._last = 0  # the last of these
 
     def began(self, thread: str, stored: int) -> None:
-        """Remember the life of a thread that was just made."""
+        """Remember a thread that was just created."""
         if thread in self._lives:
             self._forget(thread)
         self._remember(thread, stored)
 
     def joined(self, thread: str, name: int | None, stored: int) -> None:
-        """Remember the life of a thread that another process made while it was missing here."""
+        """Remember a thread that another process created while it was missing here."""
         if name == self._missing(thread) and thread not in self._lives:
             self._remember(thread, stored)
 
@@ -72,7 +203,7 @@ class Generations:
             self._forget(next(iter(self._lives)))
 
     def stored(self, thread: str, name: int) -> int | None:
-        """Return the generation as the server knows it; None where any will do."""
+        """Return the server's number of a generation; None if any will do."""
         life = self._lives.get(thread)
         if life is not None and 0 <= name - life.name < _APART:
             return life.stored + name - life.name
@@ -81,7 +212,7 @@ class Generations:
         return name
 
     def name(self, thread: str, stored: int) -> int:
-        """Return this process's name of a stored generation; 0 is stored of no thread."""
+        """Return this process's name for a stored generation (0: the thread is missing)."""
         life = self._lives.get(thread)
         if life is not None:
             if 0 <= stored - life.stored < _APART:
@@ -96,21 +227,23 @@ class Generations:
         self._lives.pop(thread, None)
         self._last -= _APART
         self._ended[thread] = self._last
-        if len(self._ended) > _MOST:  # (who is about to make a thread looks again)
+        if len(self._ended) > _MOST:  # (a process about to create a thread reads again)
             self._last -= _APART
             self._absent = self._last
             self._ended.clear()
 
 
-class Server:
-    """A server, or a cluster of them."""
+# -- calls -----------------------------------------------------------------------------
+
+
+class Server(Retrying[ClientSource]):
+    """A server, or a cluster of servers."""
 
     def __init__(self, source: ClientSource, settings: RedisSettings) -> None:
-        self._source = source
+        super().__init__(source, passes)
         self._settings = settings
         self.index = index_of(settings.prefix)
         self._was_reached = False
-        self._retries = 0
         self.prefix = settings.prefix
 
     @property
@@ -118,39 +251,29 @@ class Server:
         """True if a call may name keys of one slot only."""
         return self._source.is_cluster
 
-    @property
-    def retries(self) -> int:
-        """Number of calls that were made again, since the store was opened."""
-        return self._retries
-
-    def _count_retry(self) -> None:
-        self._retries += 1
-
     async def pause(self, seconds: float) -> None:
-        """Wait for some seconds."""
+        """Wait."""
         await self._source.pause(seconds)
 
     async def sent(
         self, calls: Sequence[RedisCommand], losses: list[Exception] | None = None
     ) -> list[Any]:
-        """Return the server's answers, after retries where a failure passes.
+        """Return the server's answers, after retries.
 
-        Failures are added to `losses`: what was sent may have been done.
+        Failures are added to `losses`: commands sent before them may have succeeded.
         """
         if not calls:
             return []
         try:
             return await self._send(calls)
         except DRIVER_ERRORS as error:
-            # What was never reached is no lost connection: this is reported at once.
+            # (a server that was never reached is reported at once)
             never_reached = lost(error) and not self._was_reached
             if not passes(error) or never_reached or not self._settings.patient:
                 raise
             if losses is not None:
                 losses.append(error)
-        return await again(
-            partial(self._send, calls), passes, self._source.pause, self._count_retry
-        )
+        return await self._again(partial(self._send, calls))
 
     async def _send(self, calls: Sequence[RedisCommand]) -> list[Any]:
         answers = await self._source.send(calls)
@@ -162,7 +285,7 @@ class Server:
 
     @contextmanager
     def mapped_errors(self) -> Iterator[None]:
-        """Raise errors of the driver as errors of threadkeep."""
+        """Map the driver's errors."""
         try:
             yield
         except DRIVER_ERRORS as error:
@@ -182,14 +305,14 @@ class Server:
         return call("read", keys_of(self.prefix, thread), (refresh, *words))
 
     async def threads(self, after: str | None, limit: int) -> list[str]:
-        """Return ids in the index, in order, from behind `after` on."""
+        """Return ids in the index after `after`, in order."""
         begin = "-" if after is None else b"(" + after.encode()
         words = ("ZRANGEBYLEX", self.index, begin, "+", "LIMIT", 0, limit)
         (found,) = await self.sent([RedisCommand(words)])
         return [member.decode() for member in found]
 
     async def pages(self, size: int, after: str | None = None) -> AsyncIterator[list[str]]:
-        """Yield the ids in the index, from behind `after` on, in pages."""
+        """Yield pages of the ids in the index after `after`."""
         while True:
             names = await self.threads(after, size)
             yield names
@@ -201,10 +324,9 @@ class Server:
         return RedisCommand(("ZADD", self.index, 0, thread.encode()))
 
     async def sweep(self, thread: str) -> None:
-        """Take a missing thread out of the index.
+        """Remove a missing thread from the index.
 
-        Another process may make it in between: it is looked for again, and put back. (Who makes
-        it puts it there once more.)
+        Another process may create the thread meanwhile, so it is looked up again and put back.
         """
         first, member = keys_of(self.prefix, thread)[0], thread.encode()
         await self.sent([RedisCommand(("ZREM", self.index, member))])
@@ -213,27 +335,29 @@ class Server:
             await self.sent([self._listing(thread)])
 
 
-_PAUSE = 0.05  # seconds between two looks
+# -- files -----------------------------------------------------------------------------
+
+_PAUSE = 0.05  # seconds between two checks
 _PATIENCE = 300.0  # seconds for one file
-_MISSING = "unknown command"  # a provider has taken it away
+_MISSING = "unknown command"  # (some providers disable commands)
 
 _ELSEWHERE = (
-    "Replicas with files of their own: on each, the same commands (BGREWRITEAOF, BGSAVE). Copies of"
-    " the server's files: remove them, or let them expire. SLOWLOG RESET clears parts of commands."
+    "Replicas with their own files: run BGREWRITEAOF and BGSAVE on each. Copies of the server's"
+    " files: remove them, or let them expire. The slow log: run SLOWLOG RESET."
 )
 _BY_HAND = (
-    "Redis' append-only file and snapshot, until they are rewritten: this user may not look at"
-    " them. Call BGREWRITEAOF (if appendonly is yes) and BGSAVE (if there is a snapshot) as one who"
-    " may."
+    "Redis' append-only file and snapshot, until they are rewritten. This user may not rewrite"
+    " them: run BGREWRITEAOF (if appendonly is yes) and BGSAVE (if there is a snapshot) as another"
+    " user."
 )
 _CLUSTER = (
-    "The append-only files and snapshots of the cluster's nodes, until they are rewritten: call"
-    " BGREWRITEAOF and BGSAVE on each."
+    "The append-only files and snapshots of the cluster's nodes, until they are rewritten: run"
+    " BGREWRITEAOF and BGSAVE on each node."
 )
-_NO_SNAPSHOTS = "A snapshot that was saved by hand: Redis is not set to save any. Call BGSAVE."
+_NO_SNAPSHOTS = "A snapshot saved by hand, as Redis is configured to save none: run BGSAVE."
 
 
-# By command: the file that it rewrites, and the field of INFO that says how that went.
+# By command: the file that it rewrites, and the field of INFO with the outcome.
 _FILES = {
     "BGREWRITEAOF": ("Redis' append-only file, rewritten", "aof_last_bgrewrite_status"),
     "BGSAVE": ("Redis' snapshot, rewritten", "rdb_last_bgsave_status"),
@@ -242,11 +366,11 @@ _BUSY = ("aof_rewrite_in_progress", "aof_rewrite_scheduled", "rdb_bgsave_in_prog
 
 
 async def scrub(server: Server) -> ScrubReport:
-    """Rewrite the files that the server keeps. See `Backend.scrub`.
+    """Rewrite the server's files. See `Backend.scrub`.
 
     Raises:
-        LockedError: the server has not written them in time.
-        DRIVER_ERRORS: it failed.
+        LockedError: the server did not rewrite them in time.
+        DRIVER_ERRORS: the server failed.
     """
     cleared = ["the server's memory"]
     if server.is_cluster:
@@ -274,14 +398,13 @@ async def _rewrite(server: Server, command: str) -> str:
     info = await _wait_until_idle(server, command)
     if info[status] != "ok":
         raise LockedError(
-            f"Redis could not rewrite its files ({command}).",
-            hint="Look into its log, and at its disk.",
+            f"Redis could not rewrite its files ({command}).", hint="Check its log and its disk."
         )
     return name
 
 
 async def _wait_until_idle(server: Server, command: str) -> Mapping[str, Any]:
-    """Wait until no file is being written, and return what INFO says then."""
+    """Wait until no file is being written, and return INFO persistence."""
     for _ in range(round(_PATIENCE / _PAUSE)):
         info = await _info(server)
         if not any(int(info.get(name, 0)) for name in _BUSY):
@@ -289,7 +412,7 @@ async def _wait_until_idle(server: Server, command: str) -> Mapping[str, Any]:
         await server.pause(_PAUSE)
     raise LockedError(
         f"Redis has been writing its files for {_PATIENCE:g} seconds ({command}).",
-        hint="Wait until INFO persistence says that it has ended.",
+        hint="Retry when INFO persistence shows that it has ended.",
     )
 
 

@@ -8,26 +8,11 @@ which are taken out when they are met. A thread's part of a reply is of one stat
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from heapq import nlargest, nsmallest
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, TypeAlias
 
-from threadkeep._core.engine.model import (
-    Batch,
-    Change,
-    CopyThread,
-    DropThread,
-    FindThreads,
-    Read,
-    ReadDamage,
-    ReadSizes,
-    ScanCheckpoints,
-    Sizes,
-    StoredCheckpoint,
-    StoredThreadSize,
-)
+from threadkeep._core.engine import model
 from threadkeep._core.engine.thread_entry import (
     CountThreads,
     EntryUpdate,
@@ -37,8 +22,7 @@ from threadkeep._core.engine.thread_entry import (
     ThreadStatus,
     is_record_label,
 )
-from threadkeep._stores.records import matches
-from threadkeep._stores.redis.reads import Question, before, bounds, filter_texts
+from threadkeep._stores.records import first_entries, matches, run_id
 from threadkeep._stores.redis.rows import (
     Word,
     keys_of,
@@ -51,7 +35,7 @@ from threadkeep._stores.redis.rows import (
     unpack_entry,
     unpack_text,
 )
-from threadkeep._stores.redis.scripts import RedisCommand
+from threadkeep._stores.redis.scripts import Question, RedisCommand, before, bounds, filter_texts
 from threadkeep._stores.redis.server import Server
 
 _TIMES = ("created_at", "updated_at")
@@ -60,7 +44,7 @@ _MANY_ENTRIES = 256  # entries that are read together
 _FEW = 5000  # threads with a term; so few are all looked at
 
 
-async def answer(read: Read, server: Server) -> Any:
+async def answer(read: model.Read, server: Server) -> Any:
     """Answer a read that spans threads."""
     return await _ANSWERS[type(read)](read, server)
 
@@ -68,15 +52,15 @@ async def answer(read: Read, server: Server) -> Any:
 # -- telling the index -----------------------------------------------------------------
 
 
-def beforehand(change: Change, prefix: str) -> list[RedisCommand]:
+def beforehand(change: model.Change, prefix: str) -> list[RedisCommand]:
     """Return the calls that tell the index of a change before it is made."""
-    if isinstance(change, CopyThread):
+    if isinstance(change, model.CopyThread):
         return []
     thread, calls = change.thread, []
-    put = change.rows if isinstance(change, DropThread) else change
-    touch = (put.touch if isinstance(put, Batch) else None) or EntryUpdate()
+    put = change.rows if isinstance(change, model.DropThread) else change
+    touch = (put.touch if isinstance(put, model.Batch) else None) or EntryUpdate()
     entry = change.entry if put is None or change.entry is not None else put.entry
-    if isinstance(change, DropThread) and change.now:
+    if isinstance(change, model.DropThread) and change.now:
         calls.append(_added(prefix, f"state:{ThreadStatus.DELETED}", thread))
     if entry is not None:
         calls += _listed(prefix, thread, entry.created_at, entry.updated_at, "NX")
@@ -114,20 +98,20 @@ def _removed(prefix: str, term: str | bytes, thread: str) -> RedisCommand:
     return RedisCommand(("SREM", term_of(prefix, term), thread.encode()))
 
 
-def afterwards(change: Change, answer: Sequence[bytes], prefix: str) -> list[RedisCommand]:
+def afterwards(change: model.Change, answer: Sequence[bytes], prefix: str) -> list[RedisCommand]:
     """Return the calls that tell the index what only the script of a change knew."""
     if len(answer) <= 2:  # noqa: PLR2004 - it was refused, or done before
         return []
     before, after, created_at, updated_at, *gone = answer[2:]
     thread = change.thread
     calls = [_removed(prefix, term, thread) for term in gone]
-    if before == after and isinstance(change, Batch):
+    if before == after and isinstance(change, model.Batch):
         return calls
     if before and before != after:
         calls.append(_removed(prefix, b"state:" + before, thread))
     if after:
         calls.append(_added(prefix, f"state:{after.decode()}", thread))
-    if after and (before in (b"", b"deleted") or not isinstance(change, Batch)):
+    if after and (before in (b"", b"deleted") or not isinstance(change, model.Batch)):
         for name, at in zip(_TIMES, (created_at, updated_at), strict=True):
             calls.append(RedisCommand(("ZADD", times_of(prefix, name), at, thread.encode())))
     if not after:
@@ -145,21 +129,9 @@ async def _search(read: SearchThreads, server: Server) -> list[ThreadEntry]:
     if pages is None and read.order != "size":
         return await _in_order(read, server)
     best: list[ThreadEntry] = []
-    first = nlargest if read.descending else nsmallest
     async for found in pages or _all(read.query, server):
-        best = first(
-            read.limit,
-            [*best, *[entry for entry in found if _is_behind(entry, read)]],
-            key=attrgetter(read.order, "thread"),
-        )
+        best = first_entries(read, [*best, *found])
     return best
-
-
-def _is_behind(entry: ThreadEntry, read: SearchThreads) -> bool:
-    if read.after is None:
-        return True
-    at = getattr(entry, read.order), entry.thread
-    return bool(at < read.after if read.descending else at > read.after)
 
 
 async def _count(read: CountThreads, server: Server) -> int:
@@ -248,7 +220,7 @@ async def _in_order(read: SearchThreads, server: Server) -> list[ThreadEntry]:
     key = times_of(server.prefix, read.order).encode()
     async for names in _names(read, server):
         entries = await _entries(names, server)
-        found += [entry for entry in _matching(entries, read.query) if _is_behind(entry, read)]
+        found += first_entries(read, _matching(entries, read.query))
         if read.order in _TIMES:
             strays += [(key, name) for name, entry in zip(names, entries, strict=True) if not entry]
         if len(found) >= read.limit:
@@ -303,7 +275,7 @@ async def _ask_all(
             yield name, [next(answers) for _ in questions]
 
 
-async def _find(read: FindThreads, server: Server) -> list[str]:
+async def _find(read: model.FindThreads, server: Server) -> list[str]:
     found: list[str] = []
     question = "runs" if read.run_ids else "counts"
     async for name, ((there, rows, *_),) in _ask_all(server, question, after=read.after):
@@ -312,31 +284,27 @@ async def _find(read: FindThreads, server: Server) -> list[str]:
         if not there:
             await server.sweep(name)
         elif read.run_ids:
-            found += [name] if any(_run_id(row) in read.run_ids for row in rows) else []
+            wanted = any(run_id(unpack_checkpoint(row)) in read.run_ids for row in rows)
+            found += [name] if wanted else []
         elif read.empty or rows:
             found.append(name)
     return found
 
 
-def _run_id(member: bytes) -> object:
-    metadata = json.loads(unpack_checkpoint(member).metadata)
-    return metadata.get("run_id") if isinstance(metadata, dict) else None
-
-
-async def _sizes(read: ReadSizes, server: Server) -> Sizes:
+async def _sizes(read: model.ReadSizes, server: Server) -> model.Sizes:
     total = 0
-    found: list[StoredThreadSize] = []
+    found: list[model.StoredThreadSize] = []
     async for name, ((_, *counts), (rows, segments, memory)) in _ask_all(server, "counts", "bytes"):
         total += memory
         wanted = read.after is None or name > read.after
         if wanted and len(found) < read.limit and any(counts):
             checkpoints, writes, places, _ = counts
             sizes = (checkpoints, writes, places, rows, segments)
-            found.append(StoredThreadSize(name, *sizes))
-    return Sizes(total, tuple(found))
+            found.append(model.StoredThreadSize(name, *sizes))
+    return model.Sizes(total, tuple(found))
 
 
-async def _damage(_read: ReadDamage, server: Server) -> list[str]:
+async def _damage(_read: model.ReadDamage, server: Server) -> list[str]:
     findings = []
     async for name, ((*_, places, data),) in _ask_all(server, "counts"):
         if places != data:
@@ -351,8 +319,8 @@ async def _damage(_read: ReadDamage, server: Server) -> list[str]:
 _Place: TypeAlias = tuple[str, str, str]  # id, thread, ns
 
 
-async def _scan(read: ScanCheckpoints, server: Server) -> list[StoredCheckpoint]:
-    found: list[StoredCheckpoint] = []
+async def _scan(read: model.ScanCheckpoints, server: Server) -> list[model.StoredCheckpoint]:
+    found: list[model.StoredCheckpoint] = []
     after = read.after
     while len(found) < read.limit:
         wanted = read.limit - len(found)
@@ -366,7 +334,7 @@ async def _scan(read: ScanCheckpoints, server: Server) -> list[StoredCheckpoint]
 
 
 async def _newest(
-    read: ScanCheckpoints, after: _Place | None, limit: int, server: Server
+    read: model.ScanCheckpoints, after: _Place | None, limit: int, server: Server
 ) -> list[_Place]:
     """Return the places of the first rows behind `after`: ids alone, merged thread by thread."""
     upper, lower = bounds(read._replace(after=after))
@@ -397,7 +365,7 @@ def _places_behind(after: _Place | None, thread: str, packed: Sequence[bytes]) -
             yield key, thread, ns
 
 
-async def _rows(places: Sequence[_Place], server: Server) -> list[StoredCheckpoint]:
+async def _rows(places: Sequence[_Place], server: Server) -> list[model.StoredCheckpoint]:
     """Return the rows of these places that are there, in the same order."""
     by_thread: dict[str, list[bytes]] = {}
     for key, thread, ns in places:
@@ -413,11 +381,11 @@ async def _rows(places: Sequence[_Place], server: Server) -> list[StoredCheckpoi
     return [stored[found] for found in places if found in stored]
 
 
-_ANSWERS: dict[type[Read], Callable[[Any, Server], Any]] = {
-    FindThreads: _find,
-    ReadSizes: _sizes,
-    ReadDamage: _damage,
-    ScanCheckpoints: _scan,
+_ANSWERS: dict[type[model.Read], Callable[[Any, Server], Any]] = {
+    model.FindThreads: _find,
+    model.ReadSizes: _sizes,
+    model.ReadDamage: _damage,
+    model.ScanCheckpoints: _scan,
     SearchThreads: _search,
     CountThreads: _count,
 }

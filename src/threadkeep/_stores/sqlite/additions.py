@@ -124,12 +124,7 @@ class _Columns:
 
 _TIME = ("size", "updated_at")
 _ENTRY = _Columns(*_TIME, "state", "created_at", "waits_at", "revision")
-_THREADS = {
-    SIZE: _Columns("size"),
-    TIME: _Columns(*_TIME),
-    ENTRY: _ENTRY,
-    NEW: _ENTRY,
-}
+_THREADS = {SIZE: _Columns("size"), TIME: _Columns(*_TIME), ENTRY: _ENTRY, NEW: _ENTRY}
 
 
 # -- a run of batches ------------------------------------------------------------------

@@ -8,13 +8,13 @@ from threadkeep._core.engine.model import ReadCheckpoint
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._stores.base import Backend
 from threadkeep._stores.options import complete
-from threadkeep._stores.sqlite import SqliteOptions, path_in, salvage
+from threadkeep._stores.sqlite import SqliteOptions, path_in
 from threadkeep._stores.sqlite.changes import commit_many
 from threadkeep._stores.sqlite.connections import Connections
-from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, mapped
+from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, lenient, mapped
 from threadkeep._stores.sqlite.opening import DatabaseLocation, finder
 from threadkeep._stores.sqlite.reads import checkpoint, needs_transaction, reply
-from threadkeep._stores.sqlite.usage import item_usage
+from threadkeep._stores.sqlite.threads import item_usage
 from threadkeep.errors import ThreadkeepError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class SqliteBackend(Backend):
             except DRIVER_ERRORS as error:
                 if not is_undecodable(error):
                     raise
-                with salvage.lenient(db):  # (so only the thread that holds it cannot be read)
+                with lenient(db):  # (fails only for the damaged thread)
                     replies = [reply(db, read) for read in reads]
             if db.in_transaction:
                 db.execute("COMMIT")

@@ -21,7 +21,7 @@ from threadkeep._stores.caches import (
     end_of,
 )
 from threadkeep._stores.sqlite.connections import Connections, MadeTables
-from threadkeep._stores.sqlite.salvage import lenient
+from threadkeep._stores.sqlite.failures import lenient
 from threadkeep.errors import OpenError, ThreadkeepError
 
 _TABLES = (

@@ -6,34 +6,15 @@ from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from threadkeep._core.engine.model import (
-    HIDDEN,
-    NESTED,
-    THREADS,
-    Batch,
-    Change,
-    CopyThread,
-    DropThread,
-    Fence,
-    ForkThread,
-    HeadFence,
-    RowsFence,
-    WritesFence,
-)
+from threadkeep._core.engine import model
 from threadkeep._core.engine.thread_entry import EntryFence
-from threadkeep._stores.records import only_adds
-from threadkeep._stores.sqlite import additions, entries, salvage
-from threadkeep._stores.sqlite.entries import read_thread_head
+from threadkeep._stores.records import check_ends, check_state, only_adds
+from threadkeep._stores.sqlite import additions, maintenance, threads
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep._stores.sqlite.known import Known
 from threadkeep._stores.sqlite.records import pack_id, unpack_id
-from threadkeep.errors import (
-    ConflictError,
-    StaleThreadError,
-    ThreadDeletedError,
-    ThreadExistsError,
-    ThreadkeepError,
-)
+from threadkeep._stores.sqlite.threads import read_thread_head
+from threadkeep.errors import ConflictError, StaleThreadError, ThreadkeepError
 
 if TYPE_CHECKING:
     import sqlite3
@@ -45,11 +26,11 @@ if TYPE_CHECKING:
 # -- batches -------------------------------------------------------------------------
 
 
-def _apply(db: sqlite3.Connection, batch: Batch) -> None:
-    salvage.forget_entry(db, batch)
+def _apply(db: sqlite3.Connection, batch: model.Batch) -> None:
+    maintenance.forget_entry(db, batch)
     number = _checked(db, batch)
     if batch.entry is not None:
-        entries.replace_entry(db, number, batch.entry)
+        threads.replace_entry(db, number, batch.entry)
     (refusal,) = additions.add(db, [batch._replace(born=None, generation=None)], Known())
     if refusal is not None:
         raise refusal
@@ -59,7 +40,7 @@ def _apply(db: sqlite3.Connection, batch: Batch) -> None:
         db.execute(_BUMP, (number, number))
 
 
-def _remove_rows(db: sqlite3.Connection, number: int, batch: Batch) -> None:
+def _remove_rows(db: sqlite3.Connection, number: int, batch: model.Batch) -> None:
     for ns, key in batch.drop_checkpoints:
         db.execute(_DROP_CHECKPOINT, (number, ns, pack_id(key)))
     for ns, key, seq in batch.drop_writes:
@@ -69,18 +50,15 @@ def _remove_rows(db: sqlite3.Connection, number: int, batch: Batch) -> None:
     if batch.drop_unreadable:
         heap = read_thread_head(db, batch.thread).heap
         for row in batch.drop_unreadable:
-            if row.table != THREADS:
-                salvage.drop(db, number, heap, row)
-    entries.raise_revision(db, number)
+            if row.table != model.THREADS:
+                maintenance.drop(db, number, heap, row)
+    threads.raise_revision(db, number)
 
 
-def _checked(db: sqlite3.Connection, batch: Batch) -> int:
+def _checked(db: sqlite3.Connection, batch: model.Batch) -> int:
     """Return the number of a batch's thread, if all that the batch expects holds."""
     head = read_thread_head(db, batch.thread)
-    if batch.born is not None and head.deleted_at and head.deleted_at >= batch.born:
-        raise ThreadDeletedError(thread=batch.thread)
-    if batch.generation is not None and head.generation != batch.generation:
-        raise StaleThreadError(thread=batch.thread)
+    check_state(batch, head.generation, head.deleted_at)
     number = _number(db, batch.thread)
     for fence in batch.fences:
         _check(db, batch, number, fence)
@@ -100,7 +78,7 @@ def _number(db: sqlite3.Connection, thread: str) -> int:
 
 _NEWER_HEADS = f"""
 SELECT id FROM tk_checkpoints
-WHERE thread = ? AND ns = ? AND id > ? AND (flags & {NESTED}) IS NOT {NESTED}
+WHERE thread = ? AND ns = ? AND id > ? AND (flags & {model.NESTED}) IS NOT {model.NESTED}
 ORDER BY id DESC LIMIT ?
 """
 _BEFORE_ALL = 0  # a number sorts before every text and blob
@@ -115,10 +93,10 @@ SELECT (SELECT count(*) FROM tk_checkpoints WHERE thread IN family),
 """
 
 
-def _check(db: sqlite3.Connection, batch: Batch, number: int, fence: Fence) -> None:
+def _check(db: sqlite3.Connection, batch: model.Batch, number: int, fence: model.Fence) -> None:
     thread = batch.thread
     match fence:
-        case HeadFence(ns, expected):
+        case model.HeadFence(ns, expected):
             after = _BEFORE_ALL if expected is None else pack_id(expected)
             # One more than the batch's own that are there already is one too many.
             most = len(batch.checkpoints) + 1
@@ -126,15 +104,15 @@ def _check(db: sqlite3.Connection, batch: Batch, number: int, fence: Fence) -> N
             for (packed,) in db.execute(_NEWER_HEADS, (number, ns, after, most)).fetchall():
                 if unpack_id(packed) not in own:
                     raise ConflictError(thread=thread, namespace=ns, checkpoint=unpack_id(packed))
-        case WritesFence(ns, checkpoint, run, seen):
+        case model.WritesFence(ns, checkpoint, run, seen):
             key = (number, ns, pack_id(checkpoint))
             if db.execute(_OTHERS_WRITE, (*key, seen, run or None)).fetchone():
                 raise ConflictError(thread=thread, namespace=ns, checkpoint=checkpoint)
-        case RowsFence():
+        case model.RowsFence():
             if db.execute(_COUNT_ROWS, (number, number)).fetchone() != fence:
                 raise ConflictError(thread=thread)
         case EntryFence(revision):
-            if entries.revision(db, number) != revision:
+            if threads.revision(db, number) != revision:
                 raise ConflictError(thread=thread)
 
 
@@ -143,7 +121,7 @@ def _check(db: sqlite3.Connection, batch: Batch, number: int, fence: Fence) -> N
 _DROP_CHECKPOINT = "DELETE FROM tk_checkpoints WHERE thread = ? AND ns = ? AND id = ?"
 _DROP_WRITE = "DELETE FROM tk_writes WHERE thread = ? AND ns = ? AND checkpoint = ? AND seq = ?"
 _HIDE = f"""
-UPDATE tk_checkpoints SET flags = coalesce(flags, 0) | {HIDDEN}
+UPDATE tk_checkpoints SET flags = coalesce(flags, 0) | {model.HIDDEN}
 WHERE thread = ? AND ns = ? AND id = ?
 """
 
@@ -198,18 +176,18 @@ _COPY_ALL = (
 )
 
 
-def _drop(db: sqlite3.Connection, change: DropThread) -> None:
+def _drop(db: sqlite3.Connection, change: model.DropThread) -> None:
     number = _checked(db, change.expected)
     _empty(db, number)
     db.execute(_BURY, (change.now, number))
-    entries.forget(db, number, change.now)
+    threads.forget(db, number, change.now)
     if change.entry is not None:
-        entries.replace_entry(db, number, change.entry)
+        threads.replace_entry(db, number, change.entry)
     if change.rows is not None:
         _apply(db, change.rows)
 
 
-def _copy(db: sqlite3.Connection, change: CopyThread) -> None:
+def _copy(db: sqlite3.Connection, change: model.CopyThread) -> None:
     source = read_thread_head(db, change.source).number
     if source is None or not db.execute(_HOLDS_ROWS, (source,)).fetchone():
         return
@@ -217,16 +195,19 @@ def _copy(db: sqlite3.Connection, change: CopyThread) -> None:
     for statement in _COPY_ALL:
         db.execute(statement, (target, source))
     db.execute(_BURY, (None, target))
-    entries.copy_entry(db, source, target, change)
+    threads.copy_entry(db, source, target, change)
 
 
-def _emptied_target(db: sqlite3.Connection, change: CopyThread | ForkThread, source: int) -> int:
+def _emptied_target(
+    db: sqlite3.Connection,
+    change: model.CopyThread | model.ForkThread,
+    source: int,
+    generation: int = 0,
+) -> int:
     """Return the number of the target, which holds nothing, if the change may be carried out."""
-    if change.revision not in (None, entries.revision(db, source)):
-        raise ConflictError(thread=change.source)
     target = _number(db, change.target)
-    if source == target or db.execute(_HOLDS_CHECKPOINTS, (target,)).fetchone():
-        raise ThreadExistsError(thread=change.target)
+    holds = db.execute(_HOLDS_CHECKPOINTS, (target,)).fetchone() is not None
+    check_ends(change, generation, threads.revision(db, source), target_holds=holds)
     _empty(db, target)
     return target
 
@@ -237,11 +218,11 @@ _FORK_CHECKPOINT = f"{_COPY_ALL[0]} AND ns = ? AND id = ?"
 _FORK_WRITE = f"{_COPY_ALL[1]} AND ns = ? AND checkpoint = ? AND seq = ?"
 
 
-def _fork(db: sqlite3.Connection, change: ForkThread) -> None:
+def _fork(db: sqlite3.Connection, change: model.ForkThread) -> None:
     source, generation, _, heap = read_thread_head(db, change.source)
-    if generation != change.generation or source is None:
+    if source is None:
         raise StaleThreadError(thread=change.source)
-    target = _emptied_target(db, change, source)
+    target = _emptied_target(db, change, source, generation)
     db.execute(_SHARE, (heap, source, target))
     db.executemany(
         _FORK_CHECKPOINT, [(target, source, ns, pack_id(key)) for ns, key in change.checkpoints]
@@ -251,8 +232,8 @@ def _fork(db: sqlite3.Connection, change: ForkThread) -> None:
     )
     db.execute(_BUMP, (source, source))
     db.execute(_BURY, (None, target))
-    entries.forget(db, target, 0)
-    entries.replace_entry(db, target, change.entry)
+    threads.forget(db, target, 0)
+    threads.replace_entry(db, target, change.entry)
     db.execute(_SET_SIZE, (change.entry.size, target))
 
 
@@ -261,11 +242,11 @@ def _empty(db: sqlite3.Connection, number: int) -> None:
         db.execute(statement, (number,))
 
 
-_CHANGES: dict[type[Change], Callable[[sqlite3.Connection, Any], None]] = {
-    Batch: _apply,
-    DropThread: _drop,
-    CopyThread: _copy,
-    ForkThread: _fork,
+_CHANGES: dict[type[model.Change], Callable[[sqlite3.Connection, Any], None]] = {
+    model.Batch: _apply,
+    model.DropThread: _drop,
+    model.CopyThread: _copy,
+    model.ForkThread: _fork,
 }
 
 _SPARE_PAGES = 16  # free pages that are kept for what comes next
@@ -274,7 +255,7 @@ _STEPS = 4  # at most, for one commit
 
 
 def commit_many(
-    connections: Connections, changes: Sequence[Change]
+    connections: Connections, changes: Sequence[model.Change]
 ) -> list[ThreadkeepError | None]:
     """Carry out the changes, in order; return the refusal of each. See `Backend`."""
     connections.open()
@@ -286,7 +267,9 @@ def commit_many(
             raise
 
 
-def _commit(connections: Connections, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+def _commit(
+    connections: Connections, changes: Sequence[model.Change]
+) -> list[ThreadkeepError | None]:
     try:
         db, known = connections.writer(), connections.known
         db.execute("BEGIN IMMEDIATE")
@@ -308,7 +291,7 @@ def _commit(connections: Connections, changes: Sequence[Change]) -> list[Threadk
             return [_mapped(error, connections)]
         return [refusal for change in changes for refusal in _commit(connections, [change])]
     done = [change for change, refusal in zip(changes, refusals, strict=True) if refusal is None]
-    if any(type(one) is DropThread or getattr(one, "drop_segments", ()) for one in done):
+    if any(type(one) is model.DropThread or getattr(one, "drop_segments", ()) for one in done):
         _give_back(db)
     return refusals
 
@@ -320,13 +303,13 @@ def _mapped(error: Exception, connections: Connections) -> ThreadkeepError:
 
 
 def _carry_out(
-    db: sqlite3.Connection, changes: Sequence[Change], known: Known
+    db: sqlite3.Connection, changes: Sequence[model.Change], known: Known
 ) -> list[ThreadkeepError | None]:
     """Carry out the changes, those that only add rows together with their neighbours."""
     refusals: list[ThreadkeepError | None] = []
     for is_plain, run in groupby(changes, only_adds):
         if is_plain:
-            batches = [change for change in run if isinstance(change, Batch)]
+            batches = [change for change in run if isinstance(change, model.Batch)]
             refusals += additions.add(db, batches, known)
         else:  # rarer: what it leaves is not followed
             known.forget()
@@ -334,7 +317,9 @@ def _carry_out(
     return refusals
 
 
-def _attempt(db: sqlite3.Connection, change: Change, *, guarded: bool) -> ThreadkeepError | None:
+def _attempt(
+    db: sqlite3.Connection, change: model.Change, *, guarded: bool
+) -> ThreadkeepError | None:
     """Carry out one change; `guarded`: so that a failure undoes this one alone."""
     if guarded:
         db.execute("SAVEPOINT tk")

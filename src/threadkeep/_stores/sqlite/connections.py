@@ -15,11 +15,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from threadkeep._stores import process_forks
-from threadkeep._stores.first_use import FirstUse
-from threadkeep._stores.sqlite import wal_index
+from threadkeep._stores.process_forks import FirstUse
 from threadkeep._stores.sqlite.failures import named
 from threadkeep._stores.sqlite.known import Known
-from threadkeep._stores.sqlite.opening import DatabaseLocation, open_first, transaction
+from threadkeep._stores.sqlite.opening import DatabaseLocation, open_first, sweep, transaction
 from threadkeep.errors import ClosedError, LockedError
 
 if TYPE_CHECKING:
@@ -193,7 +192,7 @@ class Connections:
                     db.close()
             self._inherited, self._idle = [], []
             self._forget_writer()
-        wal_index.sweep()
+        sweep()
 
     # -- forks -----------------------------------------------------------------------
 

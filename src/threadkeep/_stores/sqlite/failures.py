@@ -1,4 +1,4 @@
-"""Driver errors as threadkeep errors. No other module looks at SQLite's result codes."""
+"""The driver's errors, mapped to threadkeep's errors."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from threadkeep import errors
-from threadkeep._stores.failures import Meaning, store_error
+from threadkeep._stores.base import Meaning, store_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# What sqlite3 raises for values that it cannot bind: numbers over 64 bits, text that is
-# no UTF-8; and what our own unpacking of damaged ids raises.
+# sqlite3 raises the last two for values that it cannot bind: numbers over 64 bits, invalid Unicode.
+# So does our own unpacking of damaged ids.
 DRIVER_ERRORS = (sqlite3.Error, OverflowError, UnicodeError)
 
 DAMAGED = (
-    "`threadkeep check FILE` says what is damaged, `threadkeep repair` puts it right where that can"
-    " be done; else restore a backup."
+    "`threadkeep check FILE` lists the damage, `threadkeep repair` mends what it can; otherwise"
+    " restore a backup."
 )
 _MEANINGS: dict[int, Meaning] = {
     sqlite3.SQLITE_BUSY: (
@@ -27,47 +27,47 @@ _MEANINGS: dict[int, Meaning] = {
     ),
     sqlite3.SQLITE_LOCKED: (
         errors.LockedError,
-        "Another connection keeps a table of {path} locked.",
+        "Another connection keeps a table of {path} locked: end its transaction.",
     ),
     sqlite3.SQLITE_READONLY: (
         errors.ReadOnlyError,
-        "Reading still works. To write, this process needs write access to {path} and its folder.",
+        "Reading works. To write, give this process write access to {path} and its folder.",
     ),
-    sqlite3.SQLITE_PERM: (errors.ReadOnlyError, "This process may not access {path}."),
+    sqlite3.SQLITE_PERM: (errors.ReadOnlyError, "Give this process access to {path}."),
     sqlite3.SQLITE_FULL: (
         errors.DiskFullError,
-        "Free some space where {path} is and do it again: nothing was changed.",
+        "Free space on the disk of {path} and retry: nothing was changed.",
     ),
     sqlite3.SQLITE_IOERR: (
         errors.BackendError,
         "Check the disk of {path}, and that no other program removed the file.",
     ),
     sqlite3.SQLITE_CORRUPT: (errors.CorruptionError, DAMAGED),
-    # Our statements are constant: what SQLite cannot compile are tables that are not ours.
+    # (our statements are constant, so the tables must be damaged)
     sqlite3.SQLITE_ERROR: (errors.CorruptionError, DAMAGED),
     sqlite3.SQLITE_NOTADB: (
         errors.CorruptionError,
-        "The start of {path} was overwritten: restore a backup.",
+        "The beginning of {path} was overwritten: restore a backup.",
     ),
     sqlite3.SQLITE_TOOBIG: (
         errors.InvalidArgumentError,
-        "SQLite stores at most about 1 GB in one value: keep larger ones outside the state.",
+        "SQLite stores at most about 1 GB in one value: keep larger values outside the state.",
     ),
 }
 
 
 def tells_of_damage(error: Exception) -> bool:
-    """Return True if one of `DRIVER_ERRORS` means damage."""
+    """Return True for an error of `DRIVER_ERRORS` that means damage."""
     return isinstance(mapped(error, ""), errors.CorruptionError)
 
 
 def is_undecodable(error: Exception) -> bool:
-    """Return True if a text that was read is not UTF-8."""
+    """Return True if a stored text is not UTF-8."""
     return isinstance(error, UnicodeDecodeError) or "decode to UTF-8" in str(error)
 
 
 def mapped(error: Exception, path: str) -> errors.ThreadkeepError:
-    """Return the driver's error as ours."""
+    """Map a driver's error."""
     if is_undecodable(error):
         return errors.CorruptionError(f"{path} holds text that is not UTF-8.", hint=DAMAGED)
     if not isinstance(error, sqlite3.Error):
@@ -84,8 +84,29 @@ def mapped(error: Exception, path: str) -> errors.ThreadkeepError:
 
 @contextmanager
 def named(path: str) -> Iterator[None]:
-    """Raise the driver's errors as ours."""
+    """Map the driver's errors."""
     try:
         yield
     except DRIVER_ERRORS as error:
         raise mapped(error, path) from error
+
+
+@contextmanager
+def lenient(db: sqlite3.Connection) -> Iterator[None]:
+    """Read text that is not UTF-8 as a type that no column has."""
+    plain, db.text_factory = db.text_factory, _text_or_bytes
+    try:
+        yield
+    finally:
+        db.text_factory = plain
+
+
+class _NotUtf8(bytes):
+    """A text of a damaged row."""
+
+
+def _text_or_bytes(data: bytes) -> str | bytes:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return _NotUtf8(data)

@@ -34,7 +34,7 @@ from threadkeep._stores.items.records import (
     VersionRow,
 )
 from threadkeep._stores.sqlite.connections import Connections, MadeTables
-from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, mapped
+from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, lenient, mapped
 from threadkeep._stores.sqlite.item_queries import (
     GET,
     UNDER,
@@ -49,7 +49,6 @@ from threadkeep._stores.sqlite.item_queries import (
     scored_items,
     vectors_under,
 )
-from threadkeep._stores.sqlite.salvage import lenient
 from threadkeep.errors import ConflictError, NotSetUpError, ThreadkeepError
 
 # A namespace's path is its labels, each with a period behind it. An item's number is its place.

@@ -16,17 +16,16 @@ from threadkeep._core.engine.model import (
     ThreadState,
 )
 from threadkeep._core.engine.thread_entry import ThreadStatus
-from threadkeep._stores.sqlite.opening import MEMORY
+from threadkeep._stores.records import allows
+from threadkeep._stores.sqlite.opening import MEMORY, WalIndex, find_index
 from threadkeep._stores.sqlite.records import pack_id, unpack_id
-from threadkeep._stores.sqlite.wal_index import find
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable
 
     from threadkeep._core.engine.model import Batch, CheckpointRow, WriteRow
-    from threadkeep._core.engine.thread_entry import EntryUpdate, StateTransition
-    from threadkeep._stores.sqlite.wal_index import WalIndex
+    from threadkeep._core.engine.thread_entry import EntryUpdate
 
 NOTHING, SIZE, TIME, ENTRY, NEW = range(5)
 """Changes of a thread's row: each includes those before it."""
@@ -155,7 +154,8 @@ class KnownThread:
             self.size = touch.size + (0 if touch.whole else self.size)
             self.changed = self.changed or SIZE
         for move in touch.moves:
-            if (self.state or "") in move.sources and self._is_past(move):
+            waits_at = None if self.waits_at is None else unpack_id(self.waits_at)
+            if allows(move, self.state, waits_at):
                 if not self.has_entry:
                     self.created_at = self.updated_at = now if touch.at is None else touch.at
                 self.state = move.target
@@ -165,13 +165,6 @@ class KnownThread:
         if late and self.has_entry:
             self.updated_at = touch.at
             self.changed = max(self.changed, TIME)
-
-    def _is_past(self, move: StateTransition) -> bool:
-        """Return True if nothing waits that the move does not end."""
-        if self.waits_at is None:
-            return True
-        waits_at = unpack_id(self.waits_at)
-        return waits_at < move.checkpoint or (move.same and waits_at == move.checkpoint)
 
     def edited(self) -> None:
         """Note a change that a fence notices."""
@@ -294,7 +287,7 @@ class Known:
     def _publish(self, db: sqlite3.Connection) -> None:
         """Let readers without the lock have the heads of the threads that were changed."""
         if not self._has_looked:
-            self._index, self._has_looked = find(db, self._path), True
+            self._index, self._has_looked = find_index(db, self._path), True
         header = b"" if self._index is None else self._index.header()
         # Others may have committed since we did: the version tells, which is read after the header.
         # A header that our commit did not change is not that of our file.

@@ -1,23 +1,32 @@
-"""Opening a database: its path, its tables (`schema.sql`), its settings.
+"""Opening a database: its path, its tables (`schema.sql`), its settings, the index of its WAL.
 
-Only SQLite opens the file. Closing any other descriptor of it would drop all locks that this
-process holds on it (POSIX), and other processes could remove the WAL under its connections.
+Only SQLite opens the database file. Closing any other descriptor of the file would drop all locks
+that this process holds on it (POSIX), and other processes could then remove the WAL in use.
+
+Connections share the index of a WAL in the file `-shm`. Each commit changes its header, and readers
+compare the header to notice commits (sqlite.org/walformat.html). `WalIndex` does the same: unlike a
+statement, it reads memory and never waits. Its descriptor stays open until SQLite has removed the
+file, for the reason above.
 """
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import re
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import quote_from_bytes
 
 from threadkeep import errors
+from threadkeep._stores.process_forks import ResetInChild
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep._stores.sqlite.records import CACHED
 
@@ -37,7 +46,10 @@ _FUNCTIONS = {  # of the views
 
 
 def is_ours(db: sqlite3.Connection, path: str) -> bool:
-    """Tell whether the database has our tables; False where it is empty."""
+    """Return True if the database has our tables, False if it is empty.
+
+    Raises `NotOursError` or `NewerDatabaseError` otherwise.
+    """
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
     names = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
@@ -54,7 +66,7 @@ def is_ours(db: sqlite3.Connection, path: str) -> bool:
 
 
 def create(db: sqlite3.Connection, path: str) -> None:
-    """Make the tables, unless another process has just made them."""
+    """Create the tables, unless another process has just created them."""
     with transaction(db, "BEGIN"):
         # In an empty file this takes the write lock, and is written with the tables.
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -67,7 +79,7 @@ def create(db: sqlite3.Connection, path: str) -> None:
 
 @contextmanager
 def transaction(db: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
-    """Commit at the end of the block, or roll back where it fails."""
+    """Commit at the end of the block, or roll back if it fails."""
     db.execute(begin)
     try:
         yield
@@ -90,13 +102,13 @@ def _not_ours(path: str, names: set[str]) -> errors.NotOursError:
     if {"checkpoints", "writes"} <= names:
         return errors.NotOursError(
             f"{path} is a database of LangGraph's own SQLite saver, not of threadkeep.",
-            hint="It is left as it is. Use a file of its own, and bring the threads"
-            f" there: threadkeep adopt {shlex.quote(path)} sqlite:///new.db",
+            hint="It was not changed. Use another file, and copy the threads:"
+            f" threadkeep adopt {shlex.quote(path)} sqlite:///new.db",
         )
     some = ", ".join(sorted(names)[:3]) or "nothing"
     return errors.NotOursError(
         f"{path} is a database of another program: it holds {some}.",
-        hint="It is left as it is. Use a file of its own.",
+        hint="It was not changed. Use another file.",
     )
 
 
@@ -111,9 +123,9 @@ Database: TypeAlias = str | os.PathLike[str] | sqlite3.Connection | AsyncConnect
 
 
 def finder(database: Database) -> Callable[[], str]:
-    """A function that returns the path: see `path_of`.
+    """Return a function that returns the path: see `path_of`.
 
-    It may block for a connection of aiosqlite only, so that event loops can call it elsewhere.
+    It blocks only for a connection of aiosqlite, so event loops can call it in another thread.
     """
     if hasattr(database, "execute_fetchall"):
         return partial(path_of, database)
@@ -122,7 +134,7 @@ def finder(database: Database) -> Callable[[], str]:
 
 
 def path_of(database: Database) -> str:
-    """The absolute path of the file, or `:memory:`."""
+    """Return the absolute path of the file, or `:memory:`."""
     if isinstance(database, sqlite3.Connection) or hasattr(database, "execute_fetchall"):
         return _file_of(database) or MEMORY
     path = os.fspath(database) if isinstance(database, os.PathLike) else database
@@ -131,26 +143,26 @@ def path_of(database: Database) -> str:
             here = os.fsdecode(os.getcwdb())  # noqa: PTH109 - blockbuster refuses `os.getcwd`
             return path if path == MEMORY else str(Path(here, path))
     except UnicodeEncodeError:
-        pass  # this system can have no file of that name
+        pass  # (no file of this system has such a name)
     raise errors.InvalidArgumentError(
-        f"{database!a} is no path.", hint="Use the path of a file as str or Path, or ':memory:'."
+        f"{database!a} is not a path.", hint="Use a str or Path of a file, or ':memory:'."
     )
 
 
 def _file_of(connection: Any) -> str:
-    """The file of a connection's main database; empty where that is in memory.
+    """Return the file of a connection's main database; "" if it is in memory.
 
-    The connection of aiosqlite belongs to another thread, and there is none before it is awaited:
-    so the function that makes it, which aiosqlite keeps, makes us one to ask.
+    An aiosqlite connection belongs to another thread and opens when it is awaited. So ask a
+    connection that its own factory makes for us.
     """
     try:
         if isinstance(connection, sqlite3.Connection):
             return _main_file(connection)
-        with closing(connection._connector()) as own:  # noqa: SLF001 - it has no public name
+        with closing(connection._connector()) as own:  # noqa: SLF001 - there is no public name
             return _main_file(own)
     except (AttributeError, TypeError, sqlite3.Error) as error:
         raise errors.OpenError(
-            f"The given connection cannot tell its file: {error}",
+            f"The file of the given connection is unknown: {error}",
             hint="Use the file's path (from_conn_string), or an open connection of this thread.",
         ) from error
 
@@ -161,16 +173,16 @@ def _main_file(connection: sqlite3.Connection) -> str:
 
 
 MEMORY = ":memory:"
-_RETRY_SECONDS = 0.005  # between tries to switch a new file to WAL
-_CHECKPOINT_PAGES = 2000  # the WAL is copied into the file when it holds this many
-_WAL_BYTES = 8 << 20  # and its own file is cut back to this size then
+_RETRY_SECONDS = 0.005  # between attempts to switch a new file to WAL
+_CHECKPOINT_PAGES = 2000  # size of the WAL at which SQLite copies it into the file
+_WAL_BYTES = 8 << 20  # and truncates its own file to this size
 
 
 class DatabaseLocation(NamedTuple):
-    """Path and mode of a database.
+    """Path and settings of a database.
 
-    `mode` is SQLite's: `rwc` makes the file where there is none; `rw` does not; `ro` reads only;
-    `immutable` reads a file that has no WAL, and makes nothing beside it.
+    `mode` is one of SQLite's: `rwc` creates a missing file; `rw` does not; `ro` reads only;
+    `immutable` reads a file without a WAL and creates no other files.
     """
 
     path: str
@@ -189,11 +201,11 @@ class DatabaseLocation(NamedTuple):
         return self.mode in ("ro", "immutable")
 
     def connect_reader(self) -> sqlite3.Connection:
-        """Connect for reading only. Raises the driver's errors, as the next one."""
+        """Connect for reading only. Raises the driver's errors."""
         return self._connect("PRAGMA query_only = ON")
 
     def connect_writer(self) -> sqlite3.Connection:
-        """Connect with the settings that matter to commits."""
+        """Connect with the settings for commits. Raises the driver's errors."""
         return self._connect(
             f"PRAGMA synchronous = {self.synchronous}",
             f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}",
@@ -205,8 +217,8 @@ class DatabaseLocation(NamedTuple):
         db = sqlite3.connect(
             MEMORY if self.in_memory else self.uri,
             timeout=self.busy_timeout,
-            isolation_level=None,  # transactions are begun and ended by hand
-            check_same_thread=False,  # `Connections` lends to one thread at a time
+            isolation_level=None,  # (transactions are explicit)
+            check_same_thread=False,  # (`Connections` lends to one thread at a time)
             uri=not self.in_memory,
             cached_statements=CACHED,
         )
@@ -220,15 +232,15 @@ class DatabaseLocation(NamedTuple):
 
     @property
     def uri(self) -> str:
-        """The file and the mode, as SQLite takes them together."""
+        """The file and the mode as a URI for SQLite."""
         query = "mode=ro&immutable=1" if self.mode == "immutable" else f"mode={self.mode}"
         return f"file:{quote_from_bytes(os.fsencode(self.path))}?{query}"
 
 
 def open_first(location: DatabaseLocation) -> tuple[DatabaseLocation, sqlite3.Connection]:
-    """Open the database for writing, and make it where there is none; or only read it.
+    """Open the database, and create it if the mode allows.
 
-    Returns the location in the mode that later connections use, and the connection.
+    Returns the location with the mode for later connections, and the connection.
     """
     try:
         if not location.in_memory:
@@ -244,7 +256,7 @@ def open_first(location: DatabaseLocation) -> tuple[DatabaseLocation, sqlite3.Co
     except OSError as error:
         raise errors.OpenError(
             f"{location.path} cannot be opened: {error.strerror}.",
-            hint="Use a path that this system allows and this process may use.",
+            hint="Use a path that this process may open.",
         ) from error
     return (location._replace(mode="rw") if location.mode == "rwc" else location), db
 
@@ -253,7 +265,7 @@ def _as_found(location: DatabaseLocation) -> DatabaseLocation:
     path = Path(location.path)
     if not path.parent.is_dir():
         raise errors.OpenError(
-            f"The folder {path.parent} is not there, so {path.name} cannot be opened in it.",
+            f"The folder {path.parent} does not exist, so {path.name} cannot be opened.",
             hint="Create the folder first, or correct the path.",
         )
     exists = path.exists()
@@ -261,9 +273,9 @@ def _as_found(location: DatabaseLocation) -> DatabaseLocation:
         raise errors.OpenError(f"{path} is not a file.", hint="Use the path of a database file.")
     size = path.stat().st_size if exists else None
     if size == 1:
-        raise _no_database(location.path)  # SQLite takes a file of one byte for an empty one
+        raise _no_database(location.path)  # (SQLite would treat one byte as an empty database)
     if size == 0 and location.mode == "ro":
-        raise _no_tables(location.path)  # SQLite removes a WAL that is beside such a file
+        raise _no_tables(location.path)  # (SQLite would remove a WAL beside it)
     is_frozen = os.access(path, os.R_OK) and not os.access(path.parent, os.W_OK)
     if not wal_of(path).exists() and (location.mode == "ro" or is_frozen):
         return location._replace(mode="immutable")
@@ -282,14 +294,14 @@ def _prepare(db: sqlite3.Connection, location: DatabaseLocation) -> None:
 
 
 def _use_wal(db: sqlite3.Connection, busy_timeout: float) -> None:
-    """Switch to WAL. SQLite's busy timeout does not cover this switch, so we wait."""
+    """Switch to WAL, and wait, as SQLite's busy timeout does not cover this switch."""
     deadline = time.monotonic() + busy_timeout
     while True:
         try:
             db.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
             if _code(error) == sqlite3.SQLITE_READONLY:
-                return  # a rollback journal does for reading
+                return  # (reading works with a rollback journal)
             if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(_RETRY_SECONDS)
@@ -298,21 +310,21 @@ def _use_wal(db: sqlite3.Connection, busy_timeout: float) -> None:
 
 
 def wal_of(path: Path) -> Path:
-    """The WAL of a database: it is beside the file itself, not beside a link to it."""
+    """Return the WAL of a database, which is beside the file itself and not beside a link."""
     return Path(os.path.realpath(path) + "-wal")
 
 
 def _no_tables(path: str) -> errors.NotOursError:
     return errors.NotOursError(
-        f"{path} is empty: there are no tables in it.",
-        hint="Use the path of a threadkeep database. If this was one, restore a backup.",
+        f"{path} has no tables.",
+        hint="Use the path of a threadkeep database. If it was one, restore a backup.",
     )
 
 
 def _no_database(path: str) -> errors.NotOursError:
     return errors.NotOursError(
         f"{path} is not a SQLite database.",
-        hint="Use the path of a threadkeep database, or of a file that is not there yet.",
+        hint="Use the path of a threadkeep database, or of a new file.",
     )
 
 
@@ -329,5 +341,83 @@ def _open_error(error: Exception, path: str) -> errors.ThreadkeepError:
 
 
 def _code(error: Exception) -> int:
-    """SQLite's primary result code; 0 where the error has none."""
+    """Return SQLite's primary result code; 0 if the error has none."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+# -- the index of a WAL --------------------------------------------------------------
+
+_HEADER_BYTES = 96  # (the header is stored twice)
+
+
+class WalIndex:
+    """The index of one WAL."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY)
+        self._memory = mmap.mmap(self._descriptor, _HEADER_BYTES, prot=mmap.PROT_READ)
+        # (mmap would close its descriptor at exit, while another thread may still commit)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._memory))
+
+    def header(self) -> bytes:
+        """Return the header, which differs after each commit; b"" after `close`."""
+        with suppress(ValueError):  # (closed)
+            return self._memory[:]
+        return b""
+
+    @property
+    def is_removed(self) -> bool:
+        """True if SQLite has removed the file."""
+        return os.fstat(self._descriptor).st_nlink == 0
+
+    def close(self) -> None:
+        """Close the descriptors of a removed file."""
+        self._memory.close()
+        os.close(self._descriptor)
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(self._memory))
+
+
+class _Open(ResetInChild):
+    """The indexes open in this process, by device and inode."""
+
+    def __init__(self) -> None:
+        self._indexes: dict[tuple[int, int], WalIndex] = {}
+        super().__init__()
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+
+    def get(self, path: str) -> WalIndex | None:
+        """Return the index in a file, or None if it cannot be read."""
+        with self._lock:
+            self._sweep()
+            try:
+                status = Path(path).stat()
+                key = (status.st_dev, status.st_ino)
+                if status.st_size >= _HEADER_BYTES and key not in self._indexes:
+                    self._indexes[key] = WalIndex(path)
+            except OSError:
+                return None
+            return self._indexes.get(key)
+
+    def sweep(self) -> None:
+        """Close the indexes of removed files."""
+        with self._lock:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        for key, index in tuple(self._indexes.items()):
+            if index.is_removed:
+                del self._indexes[key]
+                index.close()
+
+
+_open = _Open()
+sweep = _open.sweep
+
+
+def find_index(db: sqlite3.Connection, path: str) -> WalIndex | None:
+    """Return the index of a file's WAL, or None, for a connection that has just committed."""
+    if os.name != "posix" or db.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+        return None
+    return _open.get(os.path.realpath(path) + "-shm")

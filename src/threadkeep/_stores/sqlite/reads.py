@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from threadkeep._core.engine import model, thread_entry
 from threadkeep._core.engine.usage import ReadUsage
 from threadkeep._stores.records import with_writes
-from threadkeep._stores.sqlite import entries, records, salvage
+from threadkeep._stores.sqlite import maintenance, records, threads
 from threadkeep._stores.sqlite.records import ManyRows, pack_id
-from threadkeep._stores.sqlite.usage import usage
 from threadkeep.errors import CorruptionError
 
 if TYPE_CHECKING:
@@ -112,11 +111,11 @@ _SEGMENTS = ManyRows(
 WITH q (log, start, stop, least) AS (VALUES {{rows}})
 SELECT s.log, s.start, s.count, s.data FROM tk_threads t CROSS JOIN q CROSS JOIN tk_heap_segments s
 WHERE t.thread = ? AND coalesce(t.generation, 0) = coalesce(?, t.generation, 0)
-    AND s.thread = {entries.HEAP} AND s.log = q.log
+    AND s.thread = {threads.HEAP} AND s.log = q.log
     AND s.start < q.stop AND s.start + s.count > q.start
     AND s.start >= max(q.least, coalesce(
         (SELECT start FROM tk_heap_segments
-            WHERE thread = {entries.HEAP} AND log = q.log AND start <= q.start
+            WHERE thread = {threads.HEAP} AND log = q.log AND start <= q.start
             ORDER BY start DESC LIMIT 1),
         0))
 """,
@@ -233,7 +232,7 @@ ORDER BY path.step
 
 
 def _path(db: sqlite3.Connection, read: model.ReadPath) -> list[model.StoredCheckpoint]:
-    number, _, _, heap = entries.read_thread_head(db, read.thread)
+    number, _, _, heap = threads.read_thread_head(db, read.thread)
     if number is None:
         return []
     finder = _Finder(db, read.thread, number, heap)
@@ -325,8 +324,8 @@ _FAMILY = "SELECT thread FROM tk_threads WHERE heap = ? AND number <> ? ORDER BY
 
 
 def _thread(db: sqlite3.Connection, read: model.ReadThread) -> model.ThreadRows:
-    number, generation, deleted_at, heap = entries.read_thread_head(db, read.thread, skip=read.skip)
-    all_rows = salvage.rows if read.skip else _rows
+    number, generation, deleted_at, heap = threads.read_thread_head(db, read.thread, skip=read.skip)
+    all_rows = maintenance.rows if read.skip else _rows
     rows, broken = all_rows(db, "checkpoints", _ALL_ROWS, number, records.checkpoint_row)
     all_writes, more = all_rows(db, "writes", _ALL_WRITES, number, records.write_row)
     places, others = all_rows(db, "segments", _ALL_SEGMENTS, heap, records.place)
@@ -334,7 +333,7 @@ def _thread(db: sqlite3.Connection, read: model.ReadThread) -> model.ThreadRows:
     keyframes = [finder.keyframe(row, skip=read.skip) for row in rows]
     checkpoints, orphans = with_writes(read.thread, rows, keyframes, all_writes)
     family = tuple([name for (name,) in db.execute(_FAMILY, (heap, number))])
-    own = salvage.thread_row(db, read.thread) if read.skip else ()
+    own = maintenance.damaged_thread(db, read.thread) if read.skip else ()
     unreadable = (*own, *broken, *more, *others)
     return model.ThreadRows(
         generation, deleted_at, checkpoints, orphans, tuple(places), family, unreadable
@@ -344,7 +343,7 @@ def _thread(db: sqlite3.Connection, read: model.ReadThread) -> model.ThreadRows:
 def _rows(
     db: sqlite3.Connection, _table: str, sql: str, number: int | None, make: Callable[[_Row], T]
 ) -> tuple[list[T], list[model.UnreadableRow]]:
-    """All rows of a table that are of a thread; see `salvage.rows`."""
+    """All rows of a table that are of a thread; see `maintenance.rows`."""
     return [make(row) for row in db.execute(sql.replace("{key}, ", ""), (number,))], []
 
 
@@ -435,9 +434,9 @@ _REPLIES: dict[type[model.Read], Callable[[sqlite3.Connection, Any], Any]] = {
     model.ReadThread: _thread,
     model.FindThreads: _find,
     model.ReadSizes: _sizes,
-    ReadUsage: usage,
-    thread_entry.ReadEntry: entries.entry,
-    thread_entry.SearchThreads: entries.search,
-    thread_entry.CountThreads: entries.count,
-    model.ReadDamage: salvage.found,
+    ReadUsage: threads.usage,
+    thread_entry.ReadEntry: threads.entry,
+    thread_entry.SearchThreads: threads.search,
+    thread_entry.CountThreads: threads.count,
+    model.ReadDamage: maintenance.found,
 }

@@ -10,7 +10,6 @@ Most metadata is `{"source":"loop","step":7,"parents":{}}`: `source` and `step` 
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from functools import lru_cache
 from itertools import chain
@@ -24,6 +23,7 @@ from threadkeep._core.engine.model import (
     SegmentInfo,
     WriteRow,
 )
+from threadkeep._stores.records import PLAIN_METADATA
 from threadkeep._stores.sqlite.failures import DAMAGED
 from threadkeep.errors import CorruptionError
 
@@ -93,8 +93,6 @@ def _uuids_below(text: str) -> int:
     return digits + 1
 
 
-_PLAIN = re.compile(r'\{"source":"([a-z]{1,16})","step":(-?[1-9][0-9]{0,17}|0),"parents":\{\}\}')
-
 METADATA = """coalesce(c.metadata,
     '{"source":"' || c.source || '","step":' || c.step || ',"parents":{}}')"""
 """The metadata of row `c` of `tk_checkpoints`, in SQL."""
@@ -102,7 +100,7 @@ METADATA = """coalesce(c.metadata,
 
 def split_metadata(text: str) -> tuple[str, int, str]:
     """Turn metadata into `source`, `step` and the text; no source: it is the text that counts."""
-    plain = _PLAIN.fullmatch(text)
+    plain = PLAIN_METADATA.fullmatch(text)
     return ("", 0, text) if plain is None else (plain[1], int(plain[2]), "")
 
 

@@ -18,7 +18,7 @@ from psycopg.rows import dict_row
 
 from threadkeep._core.langgraph_internals import TASKS
 from threadkeep._stores.postgres.connections import PostgresSettings, settings_of
-from threadkeep._stores.postgres.failures import mapped_errors
+from threadkeep._stores.postgres.statement import mapped_errors
 from threadkeep.errors import NotLangGraphError, OpenError
 from threadkeep.threads.transfer.source import (
     Payloads,

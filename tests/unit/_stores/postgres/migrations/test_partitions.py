@@ -7,7 +7,7 @@ import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep._core.engine.rows import created_at
-from threadkeep._stores.postgres.partitions import (
+from threadkeep._stores.postgres.migrations import (
     Month,
     ahead,
     months_of,

@@ -1,16 +1,31 @@
-"""The registry as SQL; a thread has an entry where its row has a state."""
+"""The registry, and counts of the store, as SQL. A thread has an entry if its row has a state."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from threadkeep._core.engine.model import OWN_NS
 from threadkeep._core.engine.thread_entry import (
+    LARGEST,
+    WITH_CHECKPOINTS,
     ThreadEntry,
     ThreadStatus,
     checked,
     is_count,
     is_time,
     label_prefix,
+)
+from threadkeep._core.engine.usage import (
+    DAY,
+    HOUR,
+    SAMPLED_ITEMS,
+    ItemUsage,
+    ReadUsage,
+    StoreUsage,
+    ThreadUsage,
+    hours_of,
 )
 from threadkeep._stores.sqlite.records import pack_id, unpack_any, wrong_types
 
@@ -26,11 +41,13 @@ if TYPE_CHECKING:
         ThreadQuery,
     )
 
-_RARE = 5000  # threads with a label; so few are looked at one by one
+_RARE = 5000  # a label that fewer threads have is looked up first
 
+# The fields of a `ThreadEntry` (for its labels the thread's number), and its origin's checkpoint.
 _COLUMNS = (
-    "t.thread, t.number, t.state, t.created_at, t.updated_at, t.size, t.pinned, t.ttl,"
-    " t.origin, t.origin_checkpoint, t.waits_at, t.deleted_at, t.revision"
+    "t.thread, t.state, t.created_at, t.updated_at, coalesce(t.size, 0), t.number,"
+    " coalesce(t.pinned, 0), t.ttl, t.origin, t.waits_at, coalesce(t.deleted_at, 0),"
+    " coalesce(t.revision, 0), t.origin_checkpoint"
 )
 _LABELS = "SELECT label FROM tk_labels WHERE thread = ? ORDER BY label"
 
@@ -41,7 +58,7 @@ HEAP = """
 CASE typeof(t.heap) WHEN 'integer' THEN t.heap WHEN 'null' THEN t.number ELSE coalesce((
     SELECT o.heap FROM tk_threads o WHERE o.thread = t.origin AND typeof(o.heap) = 'integer'
 ), t.number) END"""
-"""The heap of a thread; if that number is damaged, the one of its origin, or its own."""
+"""The heap of a thread; if its number is damaged, the heap of its origin, or its own."""
 
 _HEAD = f"""
 SELECT number, generation, deleted_at, coalesce(heap, number), {HEAP}
@@ -50,10 +67,7 @@ FROM tk_threads t WHERE thread = ?
 
 
 class ThreadHead(NamedTuple):
-    """The part of a thread's own row that is no entry.
-
-    `number` is None where it has none yet. `heap` is its segments'.
-    """
+    """The part of a thread's own row that is not its entry; `number` is None for a new thread."""
 
     number: int | None
     generation: int
@@ -65,11 +79,10 @@ _NO_HEAD = ThreadHead(None, 0, 0, 0)
 
 
 def read_thread_head(db: sqlite3.Connection, thread: str, *, skip: bool = False) -> ThreadHead:
-    """Look the thread up by its id. With `skip`, a damaged generation or tombstone is 0.
+    """Read the head of a thread.
 
-    A damaged heap is then the one that `HEAP` gives.
-
-    Raises `CorruptionError`.
+    Raises `CorruptionError` for a damaged head. With `skip`, a damaged generation or tombstone is
+    0, and a damaged heap is the one of `HEAP`.
     """
     row = db.execute(_HEAD, (thread,)).fetchone()
     if row is None:
@@ -93,16 +106,16 @@ WHERE t.thread = ? AND (t.state IS NOT NULL OR t.created_at IS NOT NULL)
 
 
 def entry(db: sqlite3.Connection, read: ReadEntry) -> ThreadEntry | None:
-    """The reply to a `ReadEntry`."""
+    """Answer a `ReadEntry`."""
     row = db.execute(_ENTRY, (read.thread,)).fetchone()
     return None if row is None else _entry(db, row)
 
 
 def search(db: sqlite3.Connection, read: SearchThreads) -> list[ThreadEntry]:
-    """The reply to a `SearchThreads`."""
+    """Answer a `SearchThreads`."""
     source, conditions, values = _where(db, read.query)
     order, sign = f"t.{read.order}", "<" if read.descending else ">"
-    # (one that is damaged has no place in the order)
+    # (a damaged value has no place in the order)
     kinds = "('text')" if read.order == "thread" else "('integer', 'null')"
     conditions += ["typeof(t.thread) = 'text'", f"typeof({order}) IN {kinds}"]
     if read.after is not None:
@@ -118,32 +131,25 @@ def search(db: sqlite3.Connection, read: SearchThreads) -> list[ThreadEntry]:
 
 
 def count(db: sqlite3.Connection, read: CountThreads) -> int:
-    """The reply to a `CountThreads`."""
+    """Answer a `CountThreads`."""
     source, conditions, values = _where(db, read.query)
     sql = f"SELECT count(*) FROM {source} WHERE {' AND '.join(conditions)}"
     return int(db.execute(sql, values).fetchone()[0])
 
 
 def _entry(db: sqlite3.Connection, row: tuple[Any, ...]) -> ThreadEntry:
-    thread, number, state, created_at, updated_at, size, pinned, ttl, *rest = row
-    origin, origin_checkpoint, waits_at, deleted_at, revision = rest
-    if type(thread) is not str:
+    *fields, checkpoint = row
+    entry: Any = ThreadEntry(*fields)
+    if type(entry.thread) is not str:
         raise wrong_types("tk_threads")
-    entry = ThreadEntry(
-        thread=thread,
-        state=state,
-        created_at=created_at,
-        updated_at=updated_at,
-        size=0 if size is None else size,
-        labels=tuple([label for (label,) in db.execute(_LABELS, (number,))]),
-        pinned=bool(pinned) if pinned in (None, 0, 1) else pinned,
-        ttl=ttl,
-        origin=None if origin is None else (origin, unpack_any(origin_checkpoint)),
-        waits_at=unpack_any(waits_at),
-        deleted_at=0 if deleted_at is None else deleted_at,
-        revision=0 if revision is None else revision,
+    return checked(
+        entry._replace(
+            labels=tuple([label for (label,) in db.execute(_LABELS, (entry.labels,))]),
+            pinned=bool(entry.pinned) if entry.pinned in (0, 1) else entry.pinned,
+            origin=None if entry.origin is None else (entry.origin, unpack_any(checkpoint)),
+            waits_at=unpack_any(entry.waits_at),
+        )
     )
-    return checked(entry)
 
 
 _WITH_LABEL = "(SELECT count(*) FROM (SELECT 1 FROM tk_labels WHERE label = ? LIMIT ?))"
@@ -151,10 +157,10 @@ _HAS_LABEL = "EXISTS (SELECT 1 FROM tk_labels l WHERE l.thread = t.number AND l.
 
 
 def _where(db: sqlite3.Connection, query: ThreadQuery) -> tuple[str, list[str], list[Any]]:
-    """Return the tables to search, the conditions, and the values for their parameters.
+    """Return the tables to search, the conditions, and their parameters.
 
-    From a rare label SQLite goes to the threads; a common one is looked for in each thread,
-    in the order that is asked for, until there are enough. It cannot know by itself which.
+    SQLite cannot know how frequent a label is. With a rare label, start from the label's threads;
+    otherwise walk through the threads in the order of the search and check their labels.
     """
     labels = list(query.labels)
     rarest = _rare(db, labels)
@@ -168,7 +174,7 @@ def _where(db: sqlite3.Connection, query: ThreadQuery) -> tuple[str, list[str], 
 
 
 def _rare(db: sqlite3.Connection, labels: Sequence[str]) -> str | None:
-    """The label that fewest threads have, if they are few."""
+    """Return the label of the fewest threads if it is rare."""
     counts = {one: db.execute(f"SELECT {_WITH_LABEL}", (one, _RARE)).fetchone() for one in labels}
     rarest = min(counts, key=counts.__getitem__, default=None)
     return rarest if rarest is not None and counts[rarest] < (_RARE,) else None
@@ -213,7 +219,7 @@ _ADD_LABEL = "INSERT OR REPLACE INTO tk_labels (thread, beginning, label) VALUES
 
 
 def replace_entry(db: sqlite3.Connection, number: int, entry: ThreadEntry) -> None:
-    """Let the thread be registered so; see `Batch.entry`."""
+    """Set the thread's entry; see `Batch.entry`."""
     origin, checkpoint = entry.origin or (None, None)
     columns = {
         "number": number,
@@ -232,7 +238,7 @@ _REVISION = "SELECT revision FROM tk_threads WHERE number = ? AND state IS NOT N
 
 
 def revision(db: sqlite3.Connection, number: int) -> int:
-    """The revision of a thread's entry; 0 without one."""
+    """Return the revision of a thread's entry; 0 without an entry."""
     row = db.execute(_REVISION, (number,)).fetchone()
     return int(row[0] or 0) if row else 0
 
@@ -244,7 +250,7 @@ WHERE number = ? AND state IS NOT NULL
 
 
 def raise_revision(db: sqlite3.Connection, number: int) -> None:
-    """Let an entry that was read before not be taken for the present one."""
+    """Break the fences of readers of the entry."""
     db.execute(_RAISE_REVISION, (number,))
 
 
@@ -258,7 +264,7 @@ WHERE number = :number
 
 
 def forget(db: sqlite3.Connection, number: int, now: int) -> None:
-    """Let the registry say that the thread was deleted, or (`now` 0) nothing."""
+    """Register the thread as deleted, or (`now` 0) remove its entry."""
     db.execute(_FORGET, {"number": number, "now": now})
     db.execute(_DROP_LABELS, (number,))
 
@@ -282,3 +288,122 @@ def copy_entry(db: sqlite3.Connection, source: int, target: int, change: CopyThr
     """Register a copy; see `CopyThread`."""
     db.execute(_COPY, {"source": source, "target": target, "now": change.now})
     db.execute(_COPY_LABELS, (target, source))
+
+
+# -- counts of the store -------------------------------------------------------------
+
+_MOST = LARGEST  # (of counts)
+_IS_USED = f"""t.state IN {WITH_CHECKPOINTS} AND substr(t.thread, 1, {len(OWN_NS)}) <> '{OWN_NS}'
+    AND typeof(t.thread) = 'text' AND typeof(t.updated_at) = 'integer'
+    AND coalesce(t.size, 0) BETWEEN -{_MOST} AND {_MOST}"""
+TOTALS = f"""
+SELECT (SELECT page_count * page_size FROM pragma_page_count, pragma_page_size),
+    count(*), coalesce(sum(t.size), 0),
+    (SELECT count(*) FROM tk_checkpoints), (SELECT count(*) FROM tk_writes),
+    coalesce(sum(t.updated_at < :idle_since), 0),
+    coalesce(sum(iif(t.updated_at < :idle_since, t.size, 0)), 0)
+FROM tk_threads t WHERE {_IS_USED}
+"""
+# (a save may leave its thread's `updated_at` up to a second old)
+_RECENT = f"""
+WITH recent AS MATERIALIZED (
+    SELECT t.number, coalesce(t.size, 0) AS size, count(*) AS rows,
+        sum(c.ts >= :since AND typeof(c.ts) = 'integer') AS recent
+    FROM tk_threads t CROSS JOIN tk_checkpoints c
+    WHERE {_IS_USED} AND t.updated_at >= :since - 1000000 AND c.thread = t.number
+    GROUP BY t.number
+)
+"""
+HOURS = f"""
+{_RECENT}
+SELECT (c.ts - :since) / {HOUR}, count(*), total(r.size * 1.0 / r.rows)
+FROM recent r CROSS JOIN tk_checkpoints c
+WHERE r.recent AND c.thread = r.number AND c.ts >= :since AND typeof(c.ts) = 'integer' GROUP BY 1
+"""
+_THREAD = """
+SELECT t.thread, coalesce(t.size, 0),
+    (SELECT count(*) FROM tk_checkpoints c WHERE c.thread = t.number),
+    (SELECT count(*) FROM tk_writes w WHERE w.thread = t.number),
+    (SELECT count(*) FROM tk_checkpoints c
+        WHERE c.thread = t.number AND c.ts >= :since AND typeof(c.ts) = 'integer'),
+    t.updated_at
+"""
+BUSIEST = f"""
+{_RECENT} {_THREAD} FROM recent r JOIN tk_threads t ON t.number = r.number
+WHERE r.recent ORDER BY r.recent DESC, t.thread LIMIT :most
+"""
+MOST_BYTES = f"""
+{_THREAD} FROM tk_threads t WHERE {_IS_USED} ORDER BY t.size DESC, t.thread LIMIT :most
+"""
+# (the multiplication scatters the numbers, which grow with time)
+SAMPLE = f"""
+{_THREAD} FROM tk_threads t WHERE {_IS_USED}
+ORDER BY t.number * 2654435761 % 4294967296 LIMIT :most
+"""
+# The tables of items and cached results exist once a store or a cache was opened.
+_TABLE_NAMES = "SELECT name FROM sqlite_master WHERE type = 'table'"
+_ITEMS = """
+SELECT (SELECT count(*) FROM tk_items),
+    (SELECT count(*) FROM tk_items WHERE expires <= ?),
+    (SELECT count(*) FROM tk_items WHERE pending IS NOT NULL),
+    (SELECT count(*) FROM tk_item_vectors),
+    (SELECT length(vector) FROM tk_item_vectors LIMIT 1)
+"""
+_BYTES = """
+SELECT (SELECT total(length(CAST(value AS BLOB))) FROM tk_items)
+    + (SELECT total(length(patch)) FROM tk_item_versions)
+"""
+# (`count` rows, spread evenly over all numbers)
+_MEAN_BYTES = """
+WITH RECURSIVE ends (first, last) AS (SELECT min(number), max(number) FROM tk_items),
+    spread (at) AS (
+        SELECT first FROM ends
+        UNION ALL SELECT at + max((last - first) / :count, 1) FROM spread, ends
+        WHERE at + max((last - first) / :count, 1) <= last)
+SELECT avg(
+    length(CAST(i.value AS BLOB))
+    + (SELECT total(length(patch)) FROM tk_item_versions v WHERE v.ns = i.ns AND v.key = i.key))
+FROM spread CROSS JOIN tk_items i
+WHERE i.number = (SELECT number FROM tk_items WHERE number >= at ORDER BY number LIMIT 1)
+"""
+_ENTRIES = "SELECT count(*), total(size) FROM tk_cache WHERE size > 0"
+_INDEX = re.compile(r"CREATE INDEX (\w+)[^;]*")
+
+
+def usage(db: sqlite3.Connection, read: ReadUsage) -> StoreUsage:
+    """Answer a `ReadUsage`."""
+    values = {**read._asdict(), "since": read.now - DAY}
+    totals = db.execute(TOTALS, values).fetchone()
+    threads = [
+        tuple([ThreadUsage(*row) for row in db.execute(text, values)])
+        for text in (MOST_BYTES, BUSIEST, SAMPLE)
+    ]
+    parts = (hours_of(db.execute(HOURS, values)), *threads, _missing(db))
+    return StoreUsage(*totals, *parts)
+
+
+def item_usage(db: sqlite3.Connection, now: int) -> ItemUsage:
+    """Count items and cached results. See `Backend.item_usage`."""
+    tables = {name for (name,) in db.execute(_TABLE_NAMES)}
+    found = ItemUsage()
+    if "tk_items" in tables:
+        items, expired, waiting, vectors, length = db.execute(_ITEMS, (now,)).fetchone()
+        is_sampled = items > SAMPLED_ITEMS
+        if is_sampled:
+            (mean,) = db.execute(_MEAN_BYTES, {"count": SAMPLED_ITEMS}).fetchone()
+            size = mean * items
+        else:
+            (size,) = db.execute(_BYTES).fetchone()
+        found = ItemUsage(items, round(size), expired, waiting, vectors * (length or 0))
+        found = found._replace(items_sampled=is_sampled)
+    if "tk_cache" in tables:
+        entries, held = db.execute(_ENTRIES).fetchone()
+        found = found._replace(cache_entries=entries, cache_bytes=round(held))
+    return found
+
+
+def _missing(db: sqlite3.Connection) -> tuple[str, ...]:
+    schema = Path(__file__).with_name("schema.sql").read_text("utf-8")
+    there = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
+    wanted = [(found[1], found[0]) for found in _INDEX.finditer(schema)]
+    return tuple([" ".join(text.split()) for name, text in wanted if name not in there])

@@ -1,0 +1,84 @@
+"""Shared by stores on a server: connections, retries, refusals by functions and scripts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+import tenacity
+
+from threadkeep._stores import sync_bridge
+from threadkeep.errors import (
+    ClosedError,
+    ConflictError,
+    SegmentTakenError,
+    StaleThreadError,
+    ThreadDeletedError,
+    ThreadExistsError,
+    ThreadkeepError,
+)
+
+T = TypeVar("T")
+
+_PATIENCE = 45.0  # seconds: long enough for a server to restart or fail over
+
+REFUSALS: dict[str, type[ThreadkeepError]] = {
+    "deleted": ThreadDeletedError,
+    "stale": StaleThreadError,
+    "conflict": ConflictError,
+    "taken": SegmentTakenError,
+    "exists": ThreadExistsError,
+}
+"""Errors by the word with which functions and scripts in a server refuse a change."""
+
+
+class Source:
+    """Connections to a server, blocking or awaited; of our own or the program's."""
+
+    awaited = False
+    _open = True
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise ClosedError(hint="Open a new one.")
+
+    async def pause(self, seconds: float) -> None:
+        """Wait before a retry."""
+        await (asyncio.sleep if self.awaited else sync_bridge.sleep)(seconds)
+
+    async def close(self) -> None:
+        """Close our own connections, and stop using the program's. Idempotent."""
+        self._open = False
+
+
+S = TypeVar("S", bound=Source)
+
+
+class Retrying(Generic[S]):
+    """Calls over a source, repeated after failures that pass."""
+
+    def __init__(self, source: S, passes: Callable[[BaseException], bool]) -> None:
+        self._source = source
+        self._passes = passes
+        self._retries = 0
+
+    @property
+    def retries(self) -> int:
+        """The number of repeated calls since the store was opened."""
+        return self._retries
+
+    def _count_retry(self, _: object) -> None:
+        self._retries += 1
+
+    async def _again(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a failed call until it succeeds, or fails for a reason that does not pass."""
+        tries = tenacity.AsyncRetrying(
+            sleep=self._source.pause,
+            before=self._count_retry,
+            retry=tenacity.retry_if_exception(self._passes),
+            wait=tenacity.wait_random_exponential(multiplier=0.1, max=2.0),
+            stop=tenacity.stop_after_delay(_PATIENCE),
+            reraise=True,
+        )
+        return await tries(call)
