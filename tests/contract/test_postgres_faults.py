@@ -226,7 +226,7 @@ def test_a_programs_own_connection_that_is_lost_is_an_error_at_once():
         config = put(saver, place(), {"value": 0})
         assert drop_all(url()) == 1
         for _ in range(2):
-            with pytest.raises(UnreachableError, match="new one") as caught:
+            with pytest.raises(UnreachableError, match="new connection") as caught:
                 put(saver, config, {"value": 1}, value=2)
             assert caught.value.retryable
     with PostgresSaver(url(), schema=schema) as other:
