@@ -430,7 +430,7 @@ def test_what_is_here_in_another_state_is_kept(tmp_path: Path) -> None:
         other = {**head.checkpoint, "channel_versions": {"log": 99}, "channel_values": {"log": []}}
         ours.put(at("t", checkpoint_ns=""), other, {}, {})
         before = everything(ours)
-        why = f"Checkpoint {head.checkpoint['id']} is here already, in another state."
+        why = f"Checkpoint {head.checkpoint['id']} is stored already, in another state."
         assert ours.threads.adopt(name).conflicts == {"t": why}
         assert all(everything(ours)[place] == one for place, one in before.items())
         assert ours.threads.adopt(name, replace=True).replaced == ["t"]

@@ -288,7 +288,7 @@ def test_what_cannot_be_synced() -> None:
     with MemorySaver() as saver, MemorySaver() as other:
         with pytest.raises(InvalidArgumentError, match="this one"):
             saver.threads.mirror(saver)
-        with pytest.raises(InvalidArgumentError, match="no saver"):
+        with pytest.raises(InvalidArgumentError, match="not a threadkeep saver"):
             saver.threads.mirror("sqlite:///other.db")
         with pytest.raises(ThreadNotFoundError):
             saver.threads.mirror(other, "nobody")

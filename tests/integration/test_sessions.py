@@ -192,7 +192,7 @@ async def test_an_id_that_is_saved_again_keeps_its_time(call):
     assert (await call("get_checkpoint", "s", last)).state_data == {"a": [3, 4]}
     assert (await call("get_checkpoint", "s", first)).state_data == {"a": [3]}
     assert len(await call("list_checkpoints", "s")) == 5
-    with pytest.raises(InvalidArgumentError, match="'mine' is one of"):
+    with pytest.raises(InvalidArgumentError, match="has the id 'mine' already"):
         await call("create_checkpoint", "s", "another", {}, checkpoint_id="mine")
 
 
@@ -542,7 +542,7 @@ async def test_what_a_store_of_ones_own_does_wrong(sync):
         await manager.acreate_checkpoint("s", "flow", {})
     store.answer = None
     own_id = await manager.acreate_checkpoint("t", "flow", {})
-    with pytest.raises(InvalidArgumentError, match="another session"):
+    with pytest.raises(InvalidArgumentError, match="Another session"):
         await manager.acreate_checkpoint("s", "flow", {}, checkpoint_id=own_id)
     del store.saved[own_id]["workflow_id"]
     with pytest.raises(InvalidArgumentError, match="workflow_id is missing"):

@@ -1,8 +1,8 @@
 """Copies of threads from LangGraph's own savers.
 
-The source is never changed. Checkpoints go in by namespace and id, each before its own writes, so
-that a repeated call continues where one was cut off. No more of the source is in memory than a few
-megabytes and two states of a thread.
+The source is never changed. Checkpoints are stored by namespace and id, each before its own writes,
+so that a repeated call continues after an interruption. At most a few megabytes of the source and
+two states of a thread are in memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
@@ -64,15 +64,15 @@ class AdoptReport:
     """Result of an adoption.
 
     Attributes:
-        threads: how many are here now as they are in the source, or have more.
-        checkpoints: how many were written.
-        unchanged: how many were here already.
+        threads: the number of threads that have all of the source's checkpoints now.
+        checkpoints: the number of checkpoints written.
+        unchanged: the number of checkpoints that were stored already.
         writes: calls of pending writes that were written.
-        verified: how many checkpoints were compared.
-        deleted: threads that were left alone, as they had been deleted here.
-        conflicts: reasons why others were left alone, by thread.
-        replaced: threads that the source's took the place of, with `replace`.
-        forks: forks that the source's threads went into, by thread, with `as_fork`.
+        verified: the number of checkpoints compared.
+        deleted: threads that were not copied, as they had been deleted here.
+        conflicts: reasons why other threads were not copied, by thread.
+        replaced: threads that were replaced with the source's, with `replace`.
+        forks: forks that hold the source's threads, by thread, with `as_fork`.
     """
 
     threads: int = 0
@@ -86,15 +86,6 @@ class AdoptReport:
     forks: dict[str, str] = field(default_factory=dict)
 
 
-class AdoptOptions(NamedTuple):
-    """Options of `Threads.adopt`."""
-
-    verify: bool
-    replace: bool
-    as_fork: bool
-    dry_run: bool
-
-
 def adopt(
     store: LayeredBackend,
     engine: Engine,
@@ -105,9 +96,8 @@ def adopt(
     **flags: bool,
 ) -> Workflow[AdoptReport]:
     """Copy a source's threads into a store; see `Threads.adopt`."""
-    options = AdoptOptions(**flags)
-    if options.replace and options.as_fork:
-        raise InvalidArgumentError("Both replace and as_fork are given.", hint="Use one of them.")
+    if flags["replace"] and flags["as_fork"]:
+        raise InvalidArgumentError("replace= and as_fork= exclude each other.", hint="Use one.")
     names = validation.thread_ids(threads)
     opened = yield from external(partial(open_source, source, engine.codec, key))
     with closing(opened):
@@ -115,13 +105,12 @@ def adopt(
         for name in names or ():
             if name not in counts:
                 raise ThreadNotFoundError(
-                    hint="The source has no checkpoint of it: correct its id.", thread=name
+                    hint="The source has no checkpoint of this thread: correct the id.", thread=name
                 )
         wanted = {name: counts[name] for name in (counts if names is None else names)}
-        engine = engine._replace(conflicts="fork")  # what happened is stored, in whatever order
-        run = _Adoption(
-            store, engine, opened, options, progress or no_progress, sum(wanted.values())
-        )
+        engine = engine._replace(conflicts="fork")  # the source is copied in any order
+        total = sum(wanted.values())
+        run = _Adoption(store, engine, opened, progress or no_progress, total, **flags)
         for name in wanted:
             validation.text("The source's thread_id", name)
             existing = yield from run.existing(name, revive=names is not None)
@@ -141,41 +130,44 @@ class _Adoption:
     store: Runner
     engine: Engine
     source: Source
-    options: AdoptOptions
     progress: Progress
     total: int
-    done: int = 0
-    result: AdoptReport = field(default_factory=AdoptReport)
+    verify: bool
+    replace: bool
+    as_fork: bool
+    dry_run: bool
+    done: int = field(init=False, default=0)
+    result: AdoptReport = field(init=False, default_factory=AdoptReport)
 
     def count(self, checkpoints: int) -> None:
         self.done = min(self.done + checkpoints, self.total)  # (some are read twice)
         self.progress("checkpoints read", self.done, self.total)
 
     def existing(self, thread: str, *, revive: bool) -> Workflow[ExistingThread]:
-        """Read the thread here. With `revive` one that was deleted may be created again."""
+        """Read the thread here. With `revive`, a deleted thread may be created again."""
         rows = yield from on(self.store, fetch(ReadThread(thread)))
         existing = ExistingThread(self.engine, thread, rows)
         if revive and existing.deleted_at and not existing.stored:
             existing.deleted_at = 0
-            if not self.options.dry_run:
+            if not self.dry_run:
                 yield from on(self.store, commit(DropThread(thread, 0)))
         return existing
 
     def thread(self, name: str, existing: ExistingThread) -> Workflow[None]:
-        """Copy a thread, or list it as a conflict."""
+        """Copy a thread, or report it as a conflict."""
         unchanged = self.result.unchanged
         yield from external(self.source.begin)
         try:
-            if self.options.dry_run:
+            if self.dry_run:
                 yield from self._foresee(name, existing)
                 return
             try:
                 yield from self._copy(name, existing)
             except ThreadExistsError:
-                if not (self.options.replace or self.options.as_fork):
+                if not (self.replace or self.as_fork):
                     raise
                 self.result.unchanged = unchanged
-                yield from (self._replace if self.options.replace else self._fork)(name, existing)
+                yield from (self._replace if self.replace else self._fork)(name, existing)
             self.result.threads += 1
         except ThreadExistsError as error:
             self.result.unchanged = unchanged
@@ -184,14 +176,14 @@ class _Adoption:
             self.source.end()
 
     def _foresee(self, name: str, existing: ExistingThread) -> Workflow[None]:
-        """Count what a copy of a thread would write, without reading values."""
+        """Count the checkpoints that a copy would write, without reading values."""
         parents = yield from external(partial(self.source.parents, name))
         self.count(len(parents))
         missing = len(parents.keys() - existing.stored.keys())
         if existing.diverged(parents):
-            if not (self.options.replace or self.options.as_fork):
+            if not (self.replace or self.as_fork):
                 raise existing.conflict()
-            if self.options.replace:
+            if self.replace:
                 self.result.replaced.append(name)
                 missing = len(parents)
             else:
@@ -201,21 +193,21 @@ class _Adoption:
         self.result.unchanged += len(parents) - missing
 
     def _copy(self, name: str, existing: ExistingThread) -> Workflow[None]:
-        """Store what is missing here of a thread."""
+        """Store the checkpoints and writes that are missing here."""
         if existing.stored:
             parents = yield from external(partial(self.source.parents, name))
             if existing.diverged(parents):
                 self.count(len(parents))
                 raise existing.conflict()
         keys = yield from self._put_missing(name, existing)
-        if self.options.verify:
+        if self.verify:
             yield from self._verify(name, existing.thread, keys)
 
     def _replace(self, name: str, existing: ExistingThread) -> Workflow[None]:
         """Replace the thread here with the source's."""
         with self._parts(name) as parts:
             while (yield from external(partial(next, parts, None))):
-                pass  # what cannot be read ends this before anything is removed
+                pass  # an unreadable checkpoint raises before anything is removed
         yield from on(self.store, commit(DropThread(name, 0)))
         self.result.replaced.append(name)
         existing = yield from self.existing(name, revive=True)
@@ -224,7 +216,7 @@ class _Adoption:
     def _fork(self, name: str, existing: ExistingThread) -> Workflow[None]:
         """Copy the source's thread into a fork of the one here, or complete that fork.
 
-        The fork begins with the newest checkpoint that both have, and shares its values.
+        The fork begins with the newest shared checkpoint, and shares its values.
         """
         target = f"{name}{_FORK}"
         fork = yield from self.existing(target, revive=True)
@@ -238,7 +230,7 @@ class _Adoption:
         self.result.forks[name] = target
 
     def _put_missing(self, name: str, existing: ExistingThread) -> Workflow[set[CheckpointKey]]:
-        """Store what is missing; return the keys of the source's checkpoints that are visible."""
+        """Store missing checkpoints; return the keys of the source's that are visible here."""
         keys: set[CheckpointKey] = set()
         apart = self.engine.apart()
         with self._parts(name) as parts:
@@ -255,7 +247,7 @@ class _Adoption:
             yield parts_of(found, lambda one: one.size, _MOST_CHECKPOINTS, _MOST_BYTES)
 
     def _calls(self, one: SourceCheckpoint, existing: ExistingThread) -> Iterator[Call]:
-        """Make the calls for a checkpoint: itself, and the writes of each task."""
+        """Make the calls that store a checkpoint and the writes of each task."""
         thread = existing.thread
         place = CheckpointRef(thread, validation.text("checkpoint_ns", one.ns), one.id)
         for key in ("channel_values", "channel_versions"):
@@ -264,7 +256,7 @@ class _Adoption:
         if (one.ns, one.id) in existing.stored:
             if not existing.is_same(place, one):
                 raise ThreadExistsError(
-                    f"Checkpoint {one.id} is here already, in another state.", thread=thread
+                    f"Checkpoint {one.id} is stored already, in another state.", thread=thread
                 )
             self.result.unchanged += 1
         else:
@@ -275,7 +267,7 @@ class _Adoption:
         yield from _write_calls(place, missing)
 
     def _store(self, calls: list[Call], apart: Engine) -> Workflow[Engine]:
-        """Run the calls; return the engine that remembers what was stored last."""
+        """Run the calls; return the engine that knows their results."""
         done = yield from on(self.store, together(_operation(apart, one) for one in calls))
         if done is None:  # another process writes to this thread
             apart = self.engine.apart()
@@ -287,7 +279,7 @@ class _Adoption:
         return apart
 
     def _verify(self, name: str, target: str, keys: set[CheckpointKey]) -> Workflow[None]:
-        """Compare all checkpoints as LangGraph's own saver and ours return them."""
+        """Compare each checkpoint as LangGraph's own saver and ours return it."""
         theirs = yield from external(self.source.saver)
         rest = set(keys)
         at = load.begin(Listing(target))
@@ -299,12 +291,12 @@ class _Adoption:
                     rest.remove((loaded.ns, loaded.id))
         self.result.verified += len(keys) - len(rest)
         for ns, checkpoint in sorted(rest):
-            raise _different(target, ns, checkpoint, "it is not shown here")
+            raise _different(target, ns, checkpoint, "it is missing here")
 
     def _compare(self, saver: BaseCheckpointSaver[Any], thread: str, ours: Loaded) -> None:
         place = {"thread_id": thread, "checkpoint_ns": ours.ns, "checkpoint_id": ours.id}
         theirs = saver.get_tuple({"configurable": place})
-        found = ["it is not there any more"]
+        found = ["it is missing in the source"]
         if theirs is not None:
             found = differences(self.engine.codec, ours, theirs)
         if found:
@@ -312,7 +304,7 @@ class _Adoption:
 
 
 def _operation(engine: Engine, call: Call) -> Operation[None]:
-    """Store it as of its own time, so that the registry says when the thread was written."""
+    """Store a call as of its own time, which the registry shows as the time of the write."""
     at = pack_time(call.checkpoint.get("ts", "")) if isinstance(call, Put) else None
     made = at if isinstance(at, int) else created_at(call.place.id)
     if made is not None:
@@ -321,7 +313,7 @@ def _operation(engine: Engine, call: Call) -> Operation[None]:
 
 
 def _write_calls(place: CheckpointRef, writes: Iterable[SourceWrite]) -> Iterator[PutWrites]:
-    """Make a call for each task, in the order of the tasks."""
+    """Make one call per task, in the order of tasks."""
     for (path, task), each in groupby(writes, lambda w: (w.task_path, w.task_id)):
         own = list(each)
         pairs = validation.writes([(w.channel, w.value) for w in own], place)
@@ -332,8 +324,8 @@ def _write_calls(place: CheckpointRef, writes: Iterable[SourceWrite]) -> Iterato
 def _different(thread: str, ns: str, checkpoint: str, what: str) -> CorruptionError:
     return CorruptionError(
         f"A checkpoint differs from what LangGraph's own saver returns: {what}.",
-        hint="A run that continues this thread here explains it. If there is none, adopt the thread"
-        " into another store, and compare.",
+        hint="Does a run continue this thread here? If not, adopt the thread into another store,"
+        " and compare.",
         thread=thread,
         namespace=ns or None,
         checkpoint=checkpoint,
@@ -344,10 +336,10 @@ def _different(thread: str, ns: str, checkpoint: str, what: str) -> CorruptionEr
 
 
 class ExistingThread:
-    """Checkpoints of a thread in the store (`stored`), hidden ones too.
+    """A thread's checkpoints in the store (`stored`), including hidden checkpoints.
 
-    Checkpoints with the same id, parent, time, metadata and versions of all channels are the same
-    to LangGraph.
+    LangGraph takes checkpoints with the same id, parent, time, metadata and channel versions for
+    the same.
     """
 
     def __init__(self, engine: Engine, thread: str, rows: ThreadRows) -> None:
@@ -358,25 +350,25 @@ class ExistingThread:
         self.stored = {(s.row.ns, s.row.id): s for s in rows.checkpoints}
 
     def hides(self, ns: str, checkpoint: str) -> bool:
-        """Return True if a checkpoint is there, but was pruned."""
+        """True if a checkpoint is stored, but was pruned."""
         stored = self.stored.get((ns, checkpoint))
         return stored is not None and bool(stored.row.flags & HIDDEN)
 
     def conflict(self) -> ThreadExistsError:
-        """Return the error for a thread that has diverged."""
+        """Make the error for a thread that has diverged."""
         return ThreadExistsError(
             "The thread here and the source have diverged.", thread=self.thread
         )
 
     def diverged(self, theirs: Mapping[CheckpointKey, str | None]) -> bool:
-        """Return True if each has checkpoints that came after those in common."""
+        """True if both have checkpoints after the shared ones."""
         if self.stored.keys() <= theirs.keys():
             return False
         newest = max([checkpoint for _, checkpoint in self._shared(theirs)], default="")
         return any(checkpoint > newest for _, checkpoint in theirs.keys() - self.stored.keys())
 
     def _shared(self, theirs: Mapping[CheckpointKey, str | None]) -> set[CheckpointKey]:
-        """Return those of theirs that are here, or that led here and were pruned."""
+        """Return their checkpoints that are here, or that led here and were pruned."""
         shared: set[CheckpointKey] = set()
         for (ns, checkpoint), stored in self.stored.items():
             for start in (checkpoint, stored.row.parent):
@@ -387,12 +379,12 @@ class ExistingThread:
         return shared
 
     def newest_shared(self, theirs: Collection[CheckpointKey]) -> str | None:
-        """Return the newest visible checkpoint of the root namespace that both have, or None."""
+        """Return the newest shared, visible checkpoint of the root namespace, or None."""
         both = [key for key in self.stored if key in theirs and not self.hides(*key)]
         return max([checkpoint for ns, checkpoint in both if not ns], default=None)
 
     def is_same(self, place: CheckpointRef, one: SourceCheckpoint) -> bool:
-        """Return True if the checkpoint at a place is this one."""
+        """True if the checkpoint at a place is the source's."""
         stored = self.stored[place.ns, str(place.id)]
         row = stored.row
         manifest, _ = read_manifest(stored, self._known)
@@ -405,7 +397,7 @@ class ExistingThread:
         )
 
     def writes(self, ns: str, checkpoint: str) -> set[tuple[str, int]]:
-        """Return the pending writes of a checkpoint, each a task's id and an index."""
+        """Return the task id and index of each pending write of a checkpoint."""
         stored = self.stored.get((ns, checkpoint))
         rows = stored.writes if stored is not None else ()
         return {(row.task_id, write.idx) for row in rows for write in unpack_writes(row)}
@@ -431,11 +423,11 @@ def _texts(versions: Mapping[str, Any]) -> dict[str, str]:
 
 
 def differences(codec: Codec, ours: Loaded, theirs: CheckpointTuple) -> list[str]:
-    """Name the differences between two checkpoints; the order of channels does not count."""
+    """Name the differences between two checkpoints, ignoring the order of channels."""
     parent = theirs.parent_config["configurable"]["checkpoint_id"] if theirs.parent_config else None
     one = _parts(ours.checkpoint, ours.parent, ours.metadata, ours.writes)
     other = _parts(theirs.checkpoint, parent, theirs.metadata, theirs.pending_writes or ())
-    found = [f"{name}, which one of them lacks" for name in sorted(one.keys() ^ other.keys())]
+    found = [f"{name} (missing in one of them)" for name in sorted(one.keys() ^ other.keys())]
     both = sorted(one.keys() & other.keys())
     return found + [name for name in both if not alike(codec, one[name], other[name])]
 
@@ -443,7 +435,7 @@ def differences(codec: Codec, ours: Loaded, theirs: CheckpointTuple) -> list[str
 def _parts(
     checkpoint: Mapping[str, Any], parent: str | None, metadata: Mapping[str, Any], writes: Any
 ) -> dict[str, Any]:
-    """Return what a checkpoint consists of, by names for messages."""
+    """List the parts of a checkpoint, by their names in messages."""
     parts: dict[str, Any] = {
         "the parent": parent,
         "the metadata": dict(metadata),

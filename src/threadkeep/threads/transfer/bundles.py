@@ -1,7 +1,6 @@
-"""Export and import of bundles, and backups in their form.
+"""Export and import of bundles, and backups in their format.
 
-A bundle is complete or absent. Nothing is written to a store before the whole bundle was read and
-verified.
+A bundle file is complete or absent. A whole bundle is read and verified before a store is changed.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ class ExportReport(NamedTuple):
     """Result of an export.
 
     Attributes:
-        threads: how many were written.
-        checkpoints: how many these have, hidden ones included.
+        threads: the number of threads written.
+        checkpoints: the number of their checkpoints, including hidden ones.
         size: bytes of the bundle.
-        archived: threads that were not written: they are in the cold store, and were not named.
-        skipped: damaged threads that were not named, each with the reason; not written.
+        archived: unnamed threads in the cold store; not written.
+        skipped: unnamed damaged threads, each with the reason; not written.
     """
 
     threads: int
@@ -69,8 +68,8 @@ class ImportReport(NamedTuple):
     Attributes:
         added: threads that were written.
         unchanged: threads that were complete already.
-        checkpoints: how many both have.
-        replaced: threads of `added` that took the place of others.
+        checkpoints: the number of checkpoints of these threads.
+        replaced: threads of `added` that replaced others.
     """
 
     added: tuple[str, ...]
@@ -83,9 +82,9 @@ class ImportOptions(NamedTuple):
     """Options of `fill`.
 
     Attributes:
-        replace: remove threads of the same ids, one after the other.
-        thread: another id for the only thread of the bundle.
-        digests: read each thread back, and compare its checkpoints' digests.
+        replace: replace threads of the same ids, one after another.
+        thread: a new id for the bundle's only thread.
+        digests: read each thread back, and compare the digests of its checkpoints.
         dry_run: change nothing.
     """
 
@@ -117,7 +116,7 @@ def kind_of(file: Path) -> BackupKind:
 
 
 def check_may_be_replaced(file: Path) -> None:
-    """Refuse to overwrite a file that is no backup."""
+    """Refuse to overwrite a file that is not a backup."""
     if not file.exists():
         return
     start = _start_of(file)
@@ -128,7 +127,7 @@ def check_may_be_replaced(file: Path) -> None:
 
 
 def check_is_bundle(file: Path) -> None:
-    """Refuse a file that is no bundle."""
+    """Refuse a file that is not a bundle."""
     kind = kind_of(file)
     if kind is not BackupKind.BUNDLE:
         raise InvalidArgumentError(
@@ -144,7 +143,7 @@ def _start_of(file: Path) -> bytes:
         raise OpenError(f"{file} is not a file.", hint="Use the path of a file.")
     with file_errors(file):
         if wal_of(file).exists():
-            return _WITH_WAL  # not read: closing it would drop this process's locks on it
+            return _WITH_WAL  # not read: closing it would release this process's locks
         with file.open("rb") as opened:
             return opened.read(_START)
 
@@ -180,9 +179,9 @@ def export_bundle(
 def back_up(
     store: Runner, file: Path, progress: Progress, skipped: dict[str, str]
 ) -> Workflow[int]:
-    """Write all threads to a bundle; return how many there are.
+    """Write all threads to a bundle; return their number.
 
-    Damaged checkpoints are written as they are. Threads that cannot be read are added to `skipped`.
+    Damaged checkpoints are copied byte by byte. Unreadable threads are added to `skipped`.
     """
     names = yield from on(store, whole_thread.all_threads())
     return sum((yield from _write(file, names, partial(_add_as_it_is, store), progress, skipped)))
@@ -197,9 +196,9 @@ def _write(
     *,
     check: bool = False,
 ) -> Workflow[list[int]]:
-    """Write a bundle; return the counts that `add` returns.
+    """Write a bundle; return the results of `add`.
 
-    Damaged threads are added to `skipped`, each with the reason; without it they raise.
+    Damaged threads are added to `skipped`, each with the reason; without `skipped` they raise.
     """
     stack = ExitStack()
 
@@ -227,7 +226,7 @@ def _write(
 
 
 def _add_as_it_is(store: Runner, bundle: BundleWriter, name: str) -> Workflow[int]:
-    """Write a thread; return 0 for a deleted one, which only has a tombstone."""
+    """Write a thread; return 0 for a deleted thread, which has only a tombstone."""
     whole = yield from on(store, whole_thread.read_thread(name, stubs=True))
     if not whole.is_nothing:
         yield from external(partial(bundle.add, whole))
@@ -237,7 +236,7 @@ def _add_as_it_is(store: Runner, bundle: BundleWriter, name: str) -> Workflow[in
 def _add_digested(
     store: Runner, bundle: BundleWriter, name: str, *, archived: list[str] | None
 ) -> Workflow[int]:
-    """Write a thread that was named, or (with `archived`) one of all: then it may be missing."""
+    """Write a named thread, or (with `archived`) any thread, which may be missing by now."""
     whole = yield from on(store, whole_thread.read_thread(name, stub=archived is not None))
     if not whole.checkpoints and archived is not None:
         archived += [name] if is_archived(whole.entry) else []
@@ -278,7 +277,7 @@ def import_bundle(
 
 
 def verify(file: Path, progress: Progress, *, digests: bool = False) -> Workflow[list[str]]:
-    """Verify a bundle, with `digests` those of its checkpoints too; return its threads' ids."""
+    """Verify a bundle, optionally the digests of checkpoints too; return its thread ids."""
     names: list[str] = []
 
     def look(whole: WholeThread) -> Workflow[None]:
@@ -294,7 +293,7 @@ def verify(file: Path, progress: Progress, *, digests: bool = False) -> Workflow
 def fill(
     store: Runner, file: Path, names: Sequence[str], options: ImportOptions, progress: Progress
 ) -> Workflow[ImportReport]:
-    """Put all threads of a verified bundle into a store; other threads there are left alone."""
+    """Put all threads of a verified bundle into a store; other threads do not change."""
     done: dict[str, Outcome] = {}
     checkpoints: dict[str, int] = {}
 
@@ -326,8 +325,8 @@ def _so_far(done: Iterable[str], total: int) -> str:
     names = ", ".join(map(repr, done)) or "none"
     threads = "1 thread" if total == 1 else f"{total} threads"
     return (
-        f"Written so far, of {threads}: {names}. The next one may be there in an older state;"
-        " a repeated call completes it."
+        f"Written so far, of {threads}: {names}. The next thread may be stored in an older state;"
+        " repeat the call to complete it."
     )
 
 
@@ -346,11 +345,11 @@ def _put(store: Runner, whole: WholeThread, options: ImportOptions) -> Workflow[
 
 
 def _checked_digests(whole: WholeThread) -> dict[CheckpointKey, bytes]:
-    """Return the digests of a bundle's thread, which are those in the bundle."""
+    """Compute the digests of a bundle's thread, and compare them with the bundle's."""
     if any(segment.data.startswith(STUB) for segment in whole.segments):
         raise InvalidArgumentError(
             "This bundle is a backup, and values of this thread are in the cold store.",
-            hint="Restore it: threadkeep restore FILE STORE. To copy threads, use export.",
+            hint="Restore the backup: threadkeep restore FILE STORE. To copy threads, export them.",
             thread=whole.thread,
         )
     digests = digest.of_checkpoints(whole)
@@ -362,12 +361,12 @@ def _checked_digests(whole: WholeThread) -> dict[CheckpointKey, bytes]:
 def compare(
     thread: str, expected: dict[CheckpointKey, bytes], found: dict[CheckpointKey, bytes]
 ) -> None:
-    """Check that all expected digests are found (others may have continued the thread)."""
+    """Check that all expected digests are found; more checkpoints may have been added."""
     for (ns, id), one in expected.items():
         if found.get((ns, id)) != one:
             raise CorruptionError(
                 "The digest of a checkpoint differs from that of its source.",
-                hint="Write the bundle again, and check the disk and the memory between.",
+                hint="Copy the thread again. If it fails again, check disks and memory for faults.",
                 thread=thread,
                 namespace=ns or None,
                 checkpoint=id,
@@ -377,7 +376,7 @@ def compare(
 def _each(
     file: Path, thread: str | None, handle: Callable[[WholeThread], Workflow[None]]
 ) -> Workflow[None]:
-    """Handle each thread of a bundle, read beside the event loop."""
+    """Handle each thread of a bundle, read in worker threads."""
     with closing(_threads(file, thread)) as threads:
         while (whole := (yield from external(partial(next, threads, None)))) is not None:
             yield from handle(whole)
@@ -386,5 +385,5 @@ def _each(
 def _threads(file: Path, thread: str | None) -> Generator[WholeThread, None, None]:
     with file_errors(file), file.open("rb") as opened:
         for whole in read_bundle(opened):
-            # (a thread of a new id was never deleted)
+            # (a thread with a new id was never deleted)
             yield whole if thread is None else replaced(whole, thread=thread, deleted_at=0)
