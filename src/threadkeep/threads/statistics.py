@@ -1,4 +1,4 @@
-"""Statistics of a store: counts of all threads, and the parts of some of them or of all."""
+"""Statistics of a store: counts of all threads, and the parts of a sample or of all."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ IDLE_DAYS = 30
 _SAMPLE = 40  # threads, beside the largest
 _SAMPLE_BYTES = 64 << 20
 _SAMPLE_CHECKPOINTS = 5_000
-LISTED = 1_000  # checkpoints that are counted of the saver of another maker
+LISTED = 1_000  # checkpoints of another LangGraph saver that are counted
 _LISTED_BYTES = 256 << 20
 
 _PARTS = ("manifests", "pending_writes", "metadata", "unreferenced")
@@ -50,42 +50,42 @@ _DERIVED = (
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Statistics of a store. Bytes are those of contents, without the store's own overhead.
+    """Statistics of a store. Bytes are bytes of contents, without the store's own overhead.
 
-    Where `estimated`, channels, parts and full copies are those of some threads, `by_thread`, which
-    stand for the rest; all else is counted. Of the saver of another maker, the first checkpoints
-    that it lists are counted.
+    If `estimated`, channels, parts and full copies are extrapolated from a sample of threads,
+    `by_thread`; all other fields are counted. For other LangGraph savers, the first listed
+    checkpoints are counted.
 
     Attributes:
         at: time of the statistics.
-        threads: the number of those with checkpoints; archived ones do not count.
-        checkpoints: their number.
-        writes: rows of pending writes: one for each call of `put_writes`.
+        threads: the number of threads with checkpoints, without archived threads.
+        checkpoints: the number of checkpoints.
+        writes: rows of pending writes: one per call of `put_writes`.
         bytes: the sum of all parts.
-        bytes_on_disk: bytes with the store's overhead and free space; None if they are not known.
-        full_copy_bytes: what one whole, uncompressed copy of the state per checkpoint takes, in
+        bytes_on_disk: bytes with the store's overhead and free space; None if unknown.
+        full_copy_bytes: bytes of one full, uncompressed copy of the state per checkpoint, in
             threadkeep's encoding.
         compression_saved: bytes of stored values that compression has saved.
         channels: channels, largest first.
-        parts: bytes of `manifests`, `pending_writes`, `metadata`, what is `unreferenced`, and of
-            threads that were left `unread`, of which no channel is known.
-        hours: checkpoints and bytes of the last 24 hours, oldest first: of those still there.
+        parts: bytes of `manifests`, `pending_writes`, `metadata`, `unreferenced` values, and
+            `unread` threads, whose channels are unknown.
+        hours: checkpoints and bytes of the last 24 hours, oldest first, that are still stored.
         largest: the ten largest threads.
         busiest: the ten threads with the most checkpoints in the last 24 hours.
-        idle_threads: threads that were not written for 30 days.
+        idle_threads: threads without writes for 30 days.
         idle_bytes: their bytes.
         by_thread: the threads whose parts were counted.
-        estimated: True if these were not all threads.
-        note: what was estimated, and from what; "" for nothing.
-        missing_indexes: statements that make the indexes that the store's tables lack.
-        items: items of stores in the same database; those that have expired count.
+        estimated: True if not all threads were counted.
+        note: which fields are estimated, and from which data; "" for none.
+        missing_indexes: statements that create missing indexes of the store's tables.
+        items: items of stores in the same database, including expired items.
         item_bytes: bytes of their values and earlier versions.
         expired_items: items that have expired and are still stored.
-        waiting_items: items that wait for their vectors, as the embedding model failed.
+        waiting_items: items without vectors, as the embedding model failed.
         vector_bytes: bytes of vectors.
         cache_entries: cached results of nodes in the same database.
         cache_bytes: their bytes.
-        items_sampled: True if bytes of items and results are those of some, which stand for all.
+        items_sampled: True if bytes of items and results are extrapolated from a sample.
     """
 
     at: datetime = field(compare=False)
@@ -118,12 +118,12 @@ class Stats:
 
     @property
     def growth_per_hour(self) -> int:
-        """Bytes that the last hour has added."""
+        """Bytes added in the last hour."""
         return self.hours[-1].bytes
 
     @property
     def growth_per_day(self) -> int:
-        """Bytes that the last 24 hours have added."""
+        """Bytes added in the last 24 hours."""
         return sum([hour.bytes for hour in self.hours])
 
     @property
@@ -133,17 +133,17 @@ class Stats:
 
     @property
     def writes_per_superstep(self) -> float:
-        """Average number of calls of `put_writes` for a checkpoint."""
+        """Average number of `put_writes` calls per checkpoint."""
         return self.writes / self.checkpoints if self.checkpoints else 0.0
 
     @property
     def deltas_saved(self) -> int:
-        """Bytes that storing changes alone has saved, beside full copies of the values."""
+        """Bytes saved by storing changes instead of full copies of values."""
         stored = sum([one.bytes for one in self.channels]) + self.parts.get("manifests", 0)
         return max(self.full_copy_bytes - stored - self.compression_saved, 0)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as values that JSON can hold; times as ISO 8601."""
+        """Return the fields as JSON values; times as ISO 8601."""
         found = asdict(self)
         for name in ("hours", "largest", "busiest"):
             found[name] = [one._asdict() for one in getattr(self, name)]
@@ -153,7 +153,7 @@ class Stats:
         return {**found, "at": self.at.isoformat()}
 
     def report(self) -> str:
-        """Return it as text."""
+        """Return the statistics as text."""
         lines = self.summary()
         counts = " ".join([f"{hour.checkpoints:,}" for hour in self.hours])
         lines.append(f"Checkpoints in each of these hours: {counts}")
@@ -188,7 +188,7 @@ class Stats:
         return [*lines, f"Estimates: {self.note}"] if self.note else lines
 
     def _beside(self) -> Iterator[str]:
-        """Yield a line for items, and one for cached results, if there are any."""
+        """Yield lines about items and cached results, if the database has any."""
         if self.items:
             counts = ((self.expired_items, "expired"), (self.waiting_items, "without vectors yet"))
             some = [f"; {number:,} {text}" for number, text in counts if number]
@@ -206,7 +206,7 @@ _Measured: TypeAlias = list[tuple[ThreadStats, list[ChannelStats]]]
 
 
 def count(now: int, *, counts_usage: bool, exact: bool = False) -> Requests[Stats]:
-    """Count a store as of a time; with `exact` each part of each thread, which reads all of it."""
+    """Count a store as of a time; with `exact` each part of each thread, which reads them all."""
     read = ReadUsage(now, now - IDLE_DAYS * DAY, _SAMPLE)
     found = yield from thread_sizes.usage(read, counts_usage=counts_usage)
     beside: ItemUsage = yield from call("item_usage", now)
@@ -238,10 +238,10 @@ def count(now: int, *, counts_usage: bool, exact: bool = False) -> Requests[Stat
 
 
 def _weights(found: StoreUsage) -> tuple[dict[str, float], int]:
-    """Return the threads to count, each with the number that it stands for, and the bytes left out.
+    """Choose the threads to count, each with its weight; return them and the bytes left out.
 
-    The largest stand for themselves, others for the rest. Threads that would take long are left
-    out; the one that takes least is counted in any case.
+    The largest threads have weight 1; a sample represents the rest. Threads that take too long to
+    read are left out, but at least the smallest thread is counted.
     """
     largest = {one.thread: one for one in found.largest[:MOST]}
     more = (*found.sample, *(found.largest if found.threads <= _SAMPLE else ()))
@@ -270,7 +270,7 @@ def _measured_stats(
     *,
     is_whole: bool,
 ) -> Stats:
-    """Return the statistics of a store by the counts of its threads, and the parts of some."""
+    """Make the statistics of a store from its counts and the parts of measured threads."""
     threads = tuple([one for one, _ in measured])
     if is_whole:
         names = ("checkpoints", "writes", "bytes")
@@ -300,7 +300,7 @@ def _measured_stats(
 def _stats(
     now: int, found: StoreUsage, channels: Iterable[tuple[ChannelStats, float]], **fields: Any
 ) -> Stats:
-    """Return statistics, with channels of threads and the number that each stands for."""
+    """Make statistics; each channel has the weight of its thread."""
     merged = _merged(channels)
     return Stats(
         at=EPOCH + now * MICROSECOND,
@@ -323,7 +323,7 @@ def _stats(
 
 
 def _merged(found: Iterable[tuple[ChannelStats, float]]) -> list[ChannelStats]:
-    """Return the sums of channels by name."""
+    """Add up channels by name."""
     sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
     for one, weight in found:
         own = sums[one.name]
@@ -339,7 +339,7 @@ def _merged(found: Iterable[tuple[ChannelStats, float]]) -> list[ChannelStats]:
 
 @runtime_checkable
 class Counting(Protocol):
-    """A saver that gives statistics of its own."""
+    """A saver with its own statistics."""
 
     def stats(self, *, exact: bool = False) -> Stats:
         """See `Saver.stats`."""
@@ -351,15 +351,15 @@ class Counting(Protocol):
 def of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Workflow[Stats]:
     """Return the statistics of any saver.
 
-    One of threadkeep gives its own, `saver.stats()`. Of another one the first 1,000 checkpoints
-    that `list()` returns are counted, by what its serializer makes of their values.
+    A threadkeep saver returns its own, `saver.stats()`. For another saver, the first 1,000
+    checkpoints that `list()` returns are counted, with the bytes that its serializer makes.
 
     Args:
         saver: the saver.
-        exact: count the parts of every thread; see `Saver.stats`. Not for savers of others.
+        exact: count the parts of every thread; see `Saver.stats`. Other savers ignore it.
 
     Raises:
-        InvalidArgumentError: it is not a saver.
+        InvalidArgumentError: `saver` is not a saver.
     """
     if not isinstance(saver, BaseCheckpointSaver):
         raise invalid("saver", saver, "Use a LangGraph saver, such as SqliteSaver(path).")
@@ -388,7 +388,7 @@ stats, astats = driver.sync_and_async(of_saver)
 
 
 class _Listed:
-    """Counts of checkpoints that a saver lists, by what its serializer makes of their values."""
+    """Counts of listed checkpoints, with the bytes that the saver's serializer makes."""
 
     def __init__(self, serde: Any) -> None:
         self._serde = serde
@@ -398,7 +398,7 @@ class _Listed:
         self._count = self._read = self._pending = 0
 
     def add(self, one: CheckpointTuple) -> bool:
-        """Add a checkpoint; return True if it is enough."""
+        """Add a checkpoint; return True if no more are needed."""
         place, checkpoint = one.config["configurable"], one.checkpoint
         thread, ns = str(place["thread_id"]), str(place.get("checkpoint_ns", ""))
         if not ns.startswith(OWN_NS):
@@ -424,7 +424,7 @@ class _Listed:
         return len(self._serde.dumps_typed(value)[1])
 
     def _add_value(self, key: tuple[str, str, str, str], value: Any) -> int:
-        """Add a value of a channel; return its size if its version is new."""
+        """Add a value of a channel; return its size if the version is new, else 0."""
         is_new = key not in self._sizes
         if is_new:
             self._sizes[key] = self._size(value)
