@@ -51,13 +51,11 @@ lint: ## Check style (ruff), spelling (codespell) and types (mypy --strict)
 	@scripts/setup lint
 	@$(python) -m ruff check .
 	@$(python) -m ruff format --check .
-	@$(python) scripts/async_variants.py --check
 	@$(python) -m codespell_lib
 	@$(python) -m mypy
 
 format: ## Put the code into the house style
 	@scripts/setup lint
-	@$(python) scripts/async_variants.py
 	@$(python) -m ruff check --fix --quiet . ; $(python) -m ruff format .
 
 # The servers that a comparison needs: beside ours on Redis runs LangGraph's on PostgreSQL.

@@ -9,7 +9,15 @@ way any more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+)
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial, wraps
@@ -329,6 +337,33 @@ def sync_and_async(
     shown = {"__signature__": known.replace(return_annotation=result)}
     vars(method).update(shown)
     vars(variant).update(shown)
+    return method, variant
+
+
+def each_and_aeach(
+    pages: Callable[P, Iterator[Workflow[Iterable[T]]]],
+) -> tuple[Callable[P, Iterator[T]], Callable[P, AsyncIterator[T]]]:
+    """Return a method that yields the items of pages, and its async variant.
+
+    Each page is the result of a workflow. The next one is asked for after the caller has taken the
+    items of the page before.
+    """
+
+    @wraps(pages)
+    def method(*args: P.args, **options: P.kwargs) -> Iterator[T]:
+        for page in pages(*args, **options):
+            yield from run(page)
+
+    @wraps(pages)
+    async def variant(*args: P.args, **options: P.kwargs) -> AsyncIterator[T]:
+        for page in pages(*args, **options):
+            for item in await arun(page):
+                yield item
+
+    known = signature(pages)
+    item = str(known.return_annotation).removeprefix("Iterator[Workflow[Iterable[").rstrip("]")
+    vars(method)["__signature__"] = known.replace(return_annotation=f"Iterator[{item}]")
+    vars(variant)["__signature__"] = known.replace(return_annotation=f"AsyncIterator[{item}]")
     return method, variant
 
 

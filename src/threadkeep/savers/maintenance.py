@@ -9,10 +9,9 @@ from threadkeep._core import validation
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import OWN_NS
 from threadkeep._core.engine.operation import call
-from threadkeep._run import driver
+from threadkeep._run.driver import Closing, Workflow, external, on, sync_and_async
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.errors import invalid
-from threadkeep.savers.awaited import AwaitedMaintenance
 from threadkeep.threads import lazy
 
 if TYPE_CHECKING:
@@ -30,14 +29,14 @@ class Done:
         return iter(())
 
 
-class Maintenance(AwaitedMaintenance, driver.Closing):
+class Maintenance(Closing):
     """Methods of a saver that look after its store."""
 
     _store: LayeredBackend
     _engine: Engine
     _collector: Collector | None
 
-    def delete_thread(self, thread_id: str) -> None:
+    def _delete_thread(self, thread_id: str) -> Workflow[None]:
         """Remove a thread. Late writes of runs under way are refused, not resurrected.
 
         A thread that does not exist is no error, as with LangGraph's savers.
@@ -49,9 +48,11 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
             InvalidArgumentError: it is neither.
         """
         name = validation.thread_id(thread_id)
-        self._store.run(lazy.apply.delete_thread(self._engine, name))
+        return on(self._store, lazy.apply.delete_thread(self._engine, name))
 
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+    delete_thread, adelete_thread = sync_and_async(_delete_thread)
+
+    def _delete_for_runs(self, run_ids: Sequence[str]) -> Workflow[None]:
         """Remove the checkpoints of these runs (metadata `run_id`), in every thread.
 
         What DeltaChannels of other checkpoints are rebuilt through stays, hidden.
@@ -59,18 +60,21 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
         Raises:
             InvalidArgumentError: the ids are invalid.
         """
-        self._store.run(
-            lazy.apply.delete_for_runs(self._engine, validation.ids("run_ids", run_ids))
+        return on(
+            self._store,
+            lazy.apply.delete_for_runs(self._engine, validation.ids("run_ids", run_ids)),
         )
 
-    def delete_checkpoints(
+    delete_for_runs, adelete_for_runs = sync_and_async(_delete_for_runs)
+
+    def _delete_checkpoints(
         self,
         thread_id: str,
         checkpoint_ids: Sequence[str],
         ns: str | None = "",
         *,
         sweep: bool = True,
-    ) -> int:
+    ) -> Workflow[int]:
         """Remove single checkpoints of a namespace (None: of any), with their writes.
 
         Others keep their values. What DeltaChannels of others are rebuilt through stays, hidden.
@@ -95,11 +99,13 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
         name = validation.thread_id(thread_id)
         if not sweep and not (space or "").startswith(OWN_NS):
             raise invalid("sweep", sweep, f"Use True, or a namespace that begins with {OWN_NS}.")
-        return self._store.run(
-            lazy.apply.delete_checkpoints(self._engine, name, ids, space, sweep=sweep)
+        return on(
+            self._store, lazy.apply.delete_checkpoints(self._engine, name, ids, space, sweep=sweep)
         )
 
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+    delete_checkpoints, adelete_checkpoints = sync_and_async(_delete_checkpoints)
+
+    def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Workflow[None]:
         """Copy a whole thread inside the store.
 
         Raises:
@@ -107,9 +113,11 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
             InvalidArgumentError: an id is invalid.
         """
         source, target = validation.each_thread("thread_ids", (source_thread_id, target_thread_id))
-        self._store.run(lazy.forks.copy_thread(self._engine, source, target))
+        return on(self._store, lazy.forks.copy_thread(self._engine, source, target))
 
-    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+    copy_thread, acopy_thread = sync_and_async(_copy_thread)
+
+    def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> Workflow[None]:
         """Keep the newest checkpoint of each namespace ("keep_latest"), or none ("delete").
 
         "keep_latest" also keeps checkpoints that have a pin or a tag, and leaves pinned threads
@@ -119,9 +127,11 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
             InvalidArgumentError: another strategy, or the ids are invalid.
         """
         ids = validation.each_thread("thread_ids", thread_ids)
-        self._store.run(lazy.apply.prune(self._engine, ids, strategy))
+        return on(self._store, lazy.apply.prune(self._engine, ids, strategy))
 
-    def partial(self, thread_id: str) -> list[PartialStream]:
+    prune, aprune = sync_and_async(_prune)
+
+    def _partial(self, thread_id: str) -> Workflow[list[PartialStream]]:
         """Return the streams of a thread, newest first, with what those that did not end left.
 
         Of ended streams, the newest 20 are there. See `streaming`.
@@ -129,9 +139,11 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
         Raises:
             InvalidArgumentError: the thread's id is invalid.
         """
-        return driver.run(lazy.partial_output.partial_of(self, thread_id))
+        return lazy.partial_output.partial_of(self, thread_id)
 
-    def discard_partial(self, thread_id: str, stream: str | None = None) -> int:
+    partial, apartial = sync_and_async(_partial)
+
+    def _discard_partial(self, thread_id: str, stream: str | None = None) -> Workflow[int]:
         """Discard what pending streams of a thread left; return how many there were.
 
         A stream that is still under way is pending again when it is saved the next time.
@@ -143,9 +155,11 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
         Raises:
             InvalidArgumentError: the thread's id is invalid.
         """
-        return driver.run(lazy.partial_output.discard_of(self, thread_id, stream))
+        return lazy.partial_output.discard_of(self, thread_id, stream)
 
-    def stats(self, *, exact: bool = False) -> Stats:
+    discard_partial, adiscard_partial = sync_and_async(_discard_partial)
+
+    def _stats(self, *, exact: bool = False) -> Workflow[Stats]:
         """Return statistics: totals, growth, the largest and busiest threads, bytes by channel.
 
         On SQLite and PostgreSQL the database counts, and no values are read but those of some 50
@@ -154,21 +168,26 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
         Args:
             exact: count the parts of every thread. Reads the whole store: slow on a large one.
         """
-        return self._store.run(
+        return on(
+            self._store,
             lazy.statistics.count(
                 self._engine.now(), counts_usage=self._store.backend.counts_usage, exact=exact
-            )
+            ),
         )
 
-    def check(self, progress: Progress | None = None) -> CheckReport:
+    stats, astats = sync_and_async(_stats)
+
+    def _check(self, progress: Progress | None = None) -> Workflow[CheckReport]:
         """Verify every checksum, reference and span of every thread. Changes nothing.
 
         Args:
             progress: called as `progress(stage, done, total)`; total 0 is unknown.
         """
-        return driver.run(lazy.check.check(self._store, self._engine, progress))
+        return lazy.check.check(self._store, self._engine, progress)
 
-    def clear_cache(self, thread_id: str | None = None) -> None:
+    check, acheck = sync_and_async(_check)
+
+    def _clear_cache(self, thread_id: str | None = None) -> Workflow[None]:
         """Evict a thread, or all of them (None), from memory. Nothing stored is removed.
 
         Clears the memory of this process, `cache`, and `hot` for this store.
@@ -177,7 +196,9 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
             ThreadkeepError: the hot store could not be reached, and was not cleared.
         """
         name = None if thread_id is None else validation.thread_id(thread_id)
-        self._store.run(self._store.clear_cache(name))
+        return on(self._store, self._store.clear_cache(name))
+
+    clear_cache, aclear_cache = sync_and_async(_clear_cache)
 
     # -- life ------------------------------------------------------------------------
 
@@ -193,31 +214,28 @@ class Maintenance(AwaitedMaintenance, driver.Closing):
         self._store.run(call("migrate"))
         return Done()
 
-    async def asetup(self) -> None:
+    async def asetup(self) -> None:  # (its result differs: `setup` returns what may be awaited)
         """Async variant of `setup`."""
         await self._store.arun(call("migrate"))
 
-    def flush(self) -> None:
+    def _flush(self) -> Workflow[None]:
         """Store the saves that `write_behind` has not stored yet; durable on return.
 
         Raises:
             LostSavesError: some of it was refused, as it says, and is lost.
             BackendError: the store failed; what it did not store is kept, and tried again.
         """
-        driver.run(self._store.flush())
+        return self._store.flush()
 
-    def _opening(self) -> driver.Workflow[None]:
+    flush, aflush = sync_and_async(_flush)
+
+    def _opening(self) -> Workflow[None]:
         return self._store.opening()
 
-    def close(self) -> None:
+    def _close(self) -> Workflow[None]:
         """Shut down and release everything. Idempotent; later calls raise `ClosedError`."""
-        driver.run(self._close())
-
-    async def aclose(self) -> None:
-        """Async variant of `close`."""
-        await driver.arun(self._close())
-
-    def _close(self) -> driver.Workflow[None]:
         if self._collector is not None:
-            yield from driver.external(self._collector.close)
+            yield from external(self._collector.close)
         yield from self._store.closing()
+
+    close, aclose = sync_and_async(_close)

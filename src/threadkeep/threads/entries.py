@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.operation import Progress
-from threadkeep._run import driver
+from threadkeep._run.driver import Workflow, each_and_aeach, on, sync_and_async
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.threads import lazy
 
@@ -29,7 +29,7 @@ class ThreadEntries:
     _store: LayeredBackend
     _engine: Engine
 
-    def create(
+    def _create(
         self,
         thread_id: str,
         *,
@@ -37,7 +37,7 @@ class ThreadEntries:
         tags: Iterable[str] = (),
         ttl: timedelta | float | None = None,
         exist_ok: bool = False,
-    ) -> ThreadInfo:
+    ) -> Workflow[ThreadInfo]:
         """Register a thread before anything is saved in it (the first save does so too).
 
         Args:
@@ -51,21 +51,26 @@ class ThreadEntries:
             ThreadExistsError: it exists.
             InvalidArgumentError: an argument is invalid.
         """
-        return self._store.run(
-            lazy.registry.create(self._engine, thread_id, metadata, tags, ttl, exist_ok=exist_ok)
+        return on(
+            self._store,
+            lazy.registry.create(self._engine, thread_id, metadata, tags, ttl, exist_ok=exist_ok),
         )
 
-    def get(self, thread_id: str) -> ThreadInfo | None:
-        """Return what is known of a thread, also of a deleted one; None if there never was one."""
-        return self._store.run(lazy.registry.get(thread_id))
+    create, acreate = sync_and_async(_create)
 
-    def update(
+    def _get(self, thread_id: str) -> Workflow[ThreadInfo | None]:
+        """Return what is known of a thread, also of a deleted one; None if there never was one."""
+        return on(self._store, lazy.registry.get(thread_id))
+
+    get, aget = sync_and_async(_get)
+
+    def _update(
         self,
         thread_id: str,
         *,
         metadata: Mapping[str, Any] | None = None,
         ttl: timedelta | float | None = None,
-    ) -> ThreadInfo:
+    ) -> Workflow[ThreadInfo]:
         """Change the metadata of a thread, or its ttl.
 
         Metadata replaces what has the same keys; a value of None removes its key. A ttl of 0 is
@@ -75,11 +80,13 @@ class ThreadEntries:
             ThreadNotFoundError: there is no such thread.
             InvalidArgumentError: an argument is invalid.
         """
-        return self._store.run(lazy.registry.update(self._engine, thread_id, metadata or {}, ttl))
+        return on(self._store, lazy.registry.update(self._engine, thread_id, metadata or {}, ttl))
 
-    def tag(
+    update, aupdate = sync_and_async(_update)
+
+    def _tag(
         self, thread_id: str, *tags: str, checkpoint_id: str | None = None, ns: str = ""
-    ) -> ThreadInfo:
+    ) -> Workflow[ThreadInfo]:
         """Add tags to a thread, or to one of its checkpoints.
 
         Args:
@@ -94,49 +101,61 @@ class ThreadEntries:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
             InvalidArgumentError: a tag is no text, or too long, or there are too many.
         """
-        return self._store.run(
-            lazy.registry.tag(self._engine, thread_id, tags, checkpoint_id, ns, add=True)
+        return on(
+            self._store,
+            lazy.registry.tag(self._engine, thread_id, tags, checkpoint_id, ns, add=True),
         )
 
-    def untag(
+    tag, atag = sync_and_async(_tag)
+
+    def _untag(
         self, thread_id: str, *tags: str, checkpoint_id: str | None = None, ns: str = ""
-    ) -> ThreadInfo:
+    ) -> Workflow[ThreadInfo]:
         """Remove tags; those that are not there do not matter. Arguments as of `tag`.
 
         Raises:
             ThreadNotFoundError: there is no such thread.
             InvalidArgumentError: a tag is no text.
         """
-        return self._store.run(
-            lazy.registry.tag(self._engine, thread_id, tags, checkpoint_id, ns, add=False)
+        return on(
+            self._store,
+            lazy.registry.tag(self._engine, thread_id, tags, checkpoint_id, ns, add=False),
         )
 
-    def pin(self, thread_id: str, *, checkpoint_id: str | None = None, ns: str = "") -> ThreadInfo:
+    untag, auntag = sync_and_async(_untag)
+
+    def _pin(
+        self, thread_id: str, *, checkpoint_id: str | None = None, ns: str = ""
+    ) -> Workflow[ThreadInfo]:
         """Protect a thread, or one of its checkpoints, from retention; arguments as of `tag`.
 
         Raises:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
         """
-        return self._store.run(
-            lazy.registry.pin(self._engine, thread_id, checkpoint_id, ns, pinned=True)
+        return on(
+            self._store, lazy.registry.pin(self._engine, thread_id, checkpoint_id, ns, pinned=True)
         )
 
-    def unpin(
+    pin, apin = sync_and_async(_pin)
+
+    def _unpin(
         self, thread_id: str, *, checkpoint_id: str | None = None, ns: str = ""
-    ) -> ThreadInfo:
+    ) -> Workflow[ThreadInfo]:
         """Undo `pin`; the checkpoint need not exist any more."""
-        return self._store.run(
-            lazy.registry.pin(self._engine, thread_id, checkpoint_id, ns, pinned=False)
+        return on(
+            self._store, lazy.registry.pin(self._engine, thread_id, checkpoint_id, ns, pinned=False)
         )
 
-    def search(
+    unpin, aunpin = sync_and_async(_unpin)
+
+    def _search(
         self,
         *,
         order: OrderName = "-updated_at",
         limit: int = 50,
         cursor: str | None = None,
         **filters: Unpack[Filters],
-    ) -> ThreadPage:
+    ) -> Workflow[ThreadPage]:
         """Return a page of the threads that match all filters.
 
         Args:
@@ -149,29 +168,39 @@ class ThreadEntries:
         Raises:
             InvalidArgumentError: an argument is invalid.
         """
-        return self._store.run(lazy.registry.search(self._engine, order, limit, cursor, filters))
+        return on(self._store, lazy.registry.search(self._engine, order, limit, cursor, filters))
 
-    def scan(self, **filters: Unpack[Filters]) -> Iterator[ThreadInfo]:
+    search, asearch = sync_and_async(_search)
+
+    def _scan(self, **filters: Unpack[Filters]) -> Iterator[Workflow[Iterable[ThreadInfo]]]:
         """Yield all threads that match, sorted by name; read page by page.
 
         Raises:
             InvalidArgumentError: a filter is invalid.
         """
         cursor: str | None = None
-        while True:
-            page = self._store.run(lazy.registry.by_name(self._engine, cursor, filters))
-            for one in page.threads:  # noqa: UP028 - the async variant cannot `yield from`
-                yield one
-            if (cursor := page.cursor) is None:
-                return
+        is_last = False
 
-    def count(self, **filters: Unpack[Filters]) -> int:
+        def page() -> Workflow[Iterable[ThreadInfo]]:
+            nonlocal cursor, is_last
+            found = yield from on(self._store, lazy.registry.by_name(self._engine, cursor, filters))
+            cursor, is_last = found.cursor, found.cursor is None
+            return cast("Iterable[ThreadInfo]", found.threads)
+
+        while not is_last:
+            yield page()
+
+    scan, ascan = each_and_aeach(_scan)
+
+    def _count(self, **filters: Unpack[Filters]) -> Workflow[int]:
         """Return the number of threads that match; see `Filters`.
 
         Raises:
             InvalidArgumentError: a filter is invalid.
         """
-        return self._store.run(lazy.registry.count(self._engine, filters))
+        return on(self._store, lazy.registry.count(self._engine, filters))
+
+    count, acount = sync_and_async(_count)
 
 
 class ThreadTransfers:
@@ -180,13 +209,13 @@ class ThreadTransfers:
     _store: LayeredBackend
     _engine: Engine
 
-    def export_bundle(
+    def _export_bundle(
         self,
         thread_ids: str | Iterable[str] | None,
         file: str | os.PathLike[str],
         *,
         progress: Progress | None = None,
-    ) -> ExportReport:
+    ) -> Workflow[ExportReport]:
         """Write threads to a bundle, which can be imported into any store.
 
         Each is written as it is when its turn comes, with the digest of every checkpoint, and
@@ -204,9 +233,11 @@ class ThreadTransfers:
             ConflictError: a thread is written all the time.
             CorruptionError: a thread that was named is damaged. Others are `skipped`.
         """
-        return driver.run(lazy.bundles.export_bundle(self._store, thread_ids, file, progress))
+        return lazy.bundles.export_bundle(self._store, thread_ids, file, progress)
 
-    def import_bundle(
+    export_bundle, aexport_bundle = sync_and_async(_export_bundle)
+
+    def _import_bundle(
         self,
         file: str | os.PathLike[str],
         thread_id: str | None = None,
@@ -214,7 +245,7 @@ class ThreadTransfers:
         replace: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> ImportReport:
+    ) -> Workflow[ImportReport]:
         """Put the threads of a bundle into this store, under their ids or a new one.
 
         All of the bundle is verified first. A thread that exists, whole or in part, is
@@ -234,13 +265,13 @@ class ThreadTransfers:
                 read; nothing was changed.
             ThreadkeepError: the store failed; a note of the error says what is there.
         """
-        return driver.run(
-            lazy.bundles.import_bundle(
-                self._store, file, thread_id, progress, replace=replace, dry_run=dry_run
-            )
+        return lazy.bundles.import_bundle(
+            self._store, file, thread_id, progress, replace=replace, dry_run=dry_run
         )
 
-    def adopt(
+    import_bundle, aimport_bundle = sync_and_async(_import_bundle)
+
+    def _adopt(
         self,
         source: str | os.PathLike[str] | BaseCheckpointSaver[Any],
         thread_ids: str | Iterable[str] | None = None,
@@ -251,7 +282,7 @@ class ThreadTransfers:
         verify: bool = False,
         key: str | bytes | None = None,
         progress: Progress | None = None,
-    ) -> AdoptReport:
+    ) -> Workflow[AdoptReport]:
         """Copy threads from LangGraph's SqliteSaver, PostgresSaver or InMemorySaver.
 
         All of them: namespaces, parents, metadata, versions, pending writes. The source is
@@ -286,22 +317,22 @@ class ThreadTransfers:
                 allowed; the error names the checkpoint and the line that helps.
             CorruptionError: something is damaged, or not what LangGraph's saver gives.
         """
-        return driver.run(
-            lazy.adopt.adopt(
-                self._store,
-                self._engine,
-                source,
-                thread_ids,
-                key,
-                progress,
-                verify=verify,
-                replace=replace,
-                as_fork=as_fork,
-                dry_run=dry_run,
-            )
+        return lazy.adopt.adopt(
+            self._store,
+            self._engine,
+            source,
+            thread_ids,
+            key,
+            progress,
+            verify=verify,
+            replace=replace,
+            as_fork=as_fork,
+            dry_run=dry_run,
         )
 
-    def mirror(
+    adopt, aadopt = sync_and_async(_adopt)
+
+    def _mirror(
         self,
         other: OfAStore,
         thread_ids: str | Iterable[str] | None = None,
@@ -310,7 +341,7 @@ class ThreadTransfers:
         delete: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> MirrorReport:
+    ) -> Workflow[MirrorReport]:
         """Copy the threads of this store to another one of any kind.
 
         Only what is missing there is written: new threads, and the checkpoints and pending
@@ -332,14 +363,14 @@ class ThreadTransfers:
                 not arrive as it is here.
             ConflictError: a thread is written there all the time.
         """
-        return driver.run(
-            lazy.mirror.mirror(
-                self._store,
-                other,
-                thread_ids,
-                progress,
-                replace=replace,
-                delete=delete,
-                dry_run=dry_run,
-            )
+        return lazy.mirror.mirror(
+            self._store,
+            other,
+            thread_ids,
+            progress,
+            replace=replace,
+            delete=delete,
+            dry_run=dry_run,
         )
+
+    mirror, amirror = sync_and_async(_mirror)

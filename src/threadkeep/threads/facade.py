@@ -1,7 +1,7 @@
 """Public methods on the threads of a store: `saver.threads`.
 
-The async variants are generated: see scripts/async_variants.py. Whatever is heavy is imported when
-an operation runs (`lazy`), so that `saver.threads` can be used in an event loop at once.
+Modules that a save does not need are imported when one of their operations runs (`lazy`), so
+`saver.threads` imports nothing in an event loop.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from threadkeep._core import validation
 from threadkeep._core.engine.cold_references import OFFLOAD_OVER
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.operation import Progress
-from threadkeep._run import driver
+from threadkeep._run.driver import Workflow, on, sync_and_async
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.threads import lazy
-from threadkeep.threads.awaited import AwaitedThreads
 from threadkeep.threads.entries import ThreadEntries, ThreadTransfers
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from threadkeep.threads.retention.gc import GcReport
 
 
-class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
+class Threads(ThreadEntries, ThreadTransfers):
     """The threads of a store. Each method has an async variant: `afork` of `fork`, and so on."""
 
     def __init__(self, store: LayeredBackend, engine: Engine) -> None:
@@ -44,7 +43,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
 
     # -- branches and differences ----------------------------------------------------
 
-    def branches(self, thread_id: str, ns: str = "") -> Branches:
+    def _branches(self, thread_id: str, ns: str = "") -> Workflow[Branches]:
         """Return the tree of a thread's checkpoints in a namespace; "" is the graph's own.
 
         Raises:
@@ -52,20 +51,24 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             InvalidArgumentError: a name is no text.
             CorruptionError, UnknownTypeError: a checkpoint's row or writes cannot be read.
         """
-        return self._store.run(lazy.forks.branches(self._engine, thread_id, ns))
+        return on(self._store, lazy.forks.branches(self._engine, thread_id, ns))
 
-    def branches_by_ns(self, thread_id: str) -> dict[str, Branches]:
+    branches, abranches = sync_and_async(_branches)
+
+    def _branches_by_ns(self, thread_id: str) -> Workflow[dict[str, Branches]]:
         """Return the trees of all checkpoint namespaces, by namespace; "" is the graph's own.
 
         Raises:
             ThreadNotFoundError: the thread holds no checkpoints.
             ThreadkeepError: as `branches`.
         """
-        return self._store.run(lazy.forks.all_branches(self._engine, thread_id))
+        return on(self._store, lazy.forks.all_branches(self._engine, thread_id))
 
-    def diff(
+    branches_by_ns, abranches_by_ns = sync_and_async(_branches_by_ns)
+
+    def _diff(
         self, thread_id: str, before_id: str | None, after_id: str | None = None, ns: str = ""
-    ) -> StateDiff:
+    ) -> Workflow[StateDiff]:
         """Compare two checkpoints of a thread and namespace by their ids; None is the head.
 
         Raises:
@@ -74,9 +77,11 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CorruptionError, UnknownTypeError: a value cannot be read.
         """
         a, b = validation.place(thread_id, ns, before_id), validation.place(thread_id, ns, after_id)
-        return driver.run(lazy.checkpoints.diff(self._store, self._engine, a, b))
+        return lazy.checkpoints.diff(self._store, self._engine, a, b)
 
-    def diff_checkpoints(self, before: ConfigOrPair, after: ConfigOrPair) -> StateDiff:
+    diff, adiff = sync_and_async(_diff)
+
+    def _diff_checkpoints(self, before: ConfigOrPair, after: ConfigOrPair) -> Workflow[StateDiff]:
         """Compare two checkpoints of any threads, channel by channel.
 
         Each is a config, as `get_state` and `list` return it, or a pair: the thread's id and the
@@ -86,9 +91,11 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             InvalidConfigError: a config has no thread_id.
             ThreadkeepError: as `diff`.
         """
-        return driver.run(lazy.checkpoints.diff(self._store, self._engine, before, after))
+        return lazy.checkpoints.diff(self._store, self._engine, before, after)
 
-    def versions(
+    diff_checkpoints, adiff_checkpoints = sync_and_async(_diff_checkpoints)
+
+    def _versions(
         self,
         thread_id: str,
         channel: str,
@@ -96,7 +103,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         limit: int | None = 10,
         *,
         checkpoint_id: str | None = None,
-    ) -> list[ChannelVersion]:
+    ) -> Workflow[list[ChannelVersion]]:
         """Return the versions of a channel on the way to a checkpoint, newest first.
 
         Other branches of the thread do not count. A channel that the thread never had has no
@@ -114,15 +121,18 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             InvalidArgumentError: a name or the limit is invalid.
             CorruptionError: a manifest on the way is damaged.
         """
-        return self._store.run(
-            lazy.checkpoints.versions(self._engine, thread_id, channel, ns, limit, checkpoint_id)
+        return on(
+            self._store,
+            lazy.checkpoints.versions(self._engine, thread_id, channel, ns, limit, checkpoint_id),
         )
+
+    versions, aversions = sync_and_async(_versions)
 
     # -- forks -----------------------------------------------------------------------
 
-    def fork(
+    def _fork(
         self, thread_id: str, checkpoint_id: str | None = None, new_thread_id: str | None = None
-    ) -> ThreadInfo:
+    ) -> Workflow[ThreadInfo]:
         """Fork a thread at one of its checkpoints.
 
         The fork starts in the state right after that checkpoint. Interrupts pending there are
@@ -142,18 +152,20 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CheckpointNotFoundError: it has no such checkpoint.
             ThreadExistsError: a thread of the new name holds checkpoints.
         """
-        return self._store.run(
-            lazy.forks.fork(self._engine, thread_id, checkpoint_id, new_thread_id)
+        return on(
+            self._store, lazy.forks.fork(self._engine, thread_id, checkpoint_id, new_thread_id)
         )
 
-    def merge_fork(
+    fork, afork = sync_and_async(_fork)
+
+    def _merge_fork(
         self,
         fork_id: str,
         target_thread_id: str,
         strategy: MergeStrategy | None = None,
         *,
         dry_run: bool = False,
-    ) -> MergeReport:
+    ) -> Workflow[MergeReport]:
         """Merge a fork into the thread that it was forked from.
 
         A channel that only the fork has changed since it began is taken from it; one that only
@@ -178,11 +190,14 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CheckpointNotFoundError: the checkpoint that the fork began with was pruned.
             ThreadNotFoundError: one of the threads holds nothing.
         """
-        return self._store.run(
-            lazy.merging.merge(self._engine, fork_id, target_thread_id, strategy, dry_run=dry_run)
+        return on(
+            self._store,
+            lazy.merging.merge(self._engine, fork_id, target_thread_id, strategy, dry_run=dry_run),
         )
 
-    def discard_fork(self, fork_id: str, *, delete: bool = False) -> ThreadInfo:
+    merge_fork, amerge_fork = sync_and_async(_merge_fork)
+
+    def _discard_fork(self, fork_id: str, *, delete: bool = False) -> Workflow[ThreadInfo]:
         """Archive a fork that is of no more use, or `delete` it.
 
         Raises:
@@ -190,20 +205,20 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             StateError: it is no fork, or is archived already.
             ThreadkeepError: as `archive` does.
         """
-        return driver.run(
-            lazy.tiering.discard_fork(self._store, self._engine, fork_id, delete=delete)
-        )
+        return lazy.tiering.discard_fork(self._store, self._engine, fork_id, delete=delete)
+
+    discard_fork, adiscard_fork = sync_and_async(_discard_fork)
 
     # -- retention and tiers ---------------------------------------------------------
 
-    def gc(
+    def _gc(
         self,
         policy: Retention | None = None,
         *,
         thread_ids: Iterable[str] | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> GcReport:
+    ) -> Workflow[GcReport]:
         """Remove from all threads what retention does not keep.
 
         Runs may be under way. An interrupted call can be repeated. A thread that was not written
@@ -223,18 +238,22 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         """
         own = self._store.retention if policy is None else policy
         names = None if thread_ids is None else validation.each_thread("thread_ids", thread_ids)
-        return self._store.run(lazy.gc.gc(self._engine, own, names, progress, dry_run=dry_run))
+        return on(self._store, lazy.gc.gc(self._engine, own, names, progress, dry_run=dry_run))
 
-    def retain(self, thread_id: str, policy: Retention | None) -> ThreadInfo:
+    gc, agc = sync_and_async(_gc)
+
+    def _retain(self, thread_id: str, policy: Retention | None) -> Workflow[ThreadInfo]:
         """Set the retention of one thread, in place of the store's; None for the store's again.
 
         Raises:
             ThreadNotFoundError: there is no such thread.
             InvalidArgumentError: it is no Retention, or one with `max_count`, which is of a store.
         """
-        return self._store.run(lazy.registry.retain(self._engine, thread_id, policy))
+        return on(self._store, lazy.registry.retain(self._engine, thread_id, policy))
 
-    def archive(self, thread_id: str) -> ThreadInfo:
+    retain, aretain = sync_and_async(_retain)
+
+    def _archive(self, thread_id: str) -> Workflow[ThreadInfo]:
         """Move a thread into the cold store (`cold=`), as one immutable, checked object.
 
         Its entry stays: it is found as before, in the state "archived". Any read brings it back,
@@ -248,9 +267,11 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CorruptionError: it is damaged; or the cold store does not have what was put there.
             OpenError, BackendError: the cold store refused, or failed; the thread is in the store.
         """
-        return driver.run(lazy.tiering.archive(self._store, self._engine, thread_id))
+        return lazy.tiering.archive(self._store, self._engine, thread_id)
 
-    def restore(self, thread_id: str) -> ThreadInfo:
+    archive, aarchive = sync_and_async(_archive)
+
+    def _restore(self, thread_id: str) -> Workflow[ThreadInfo]:
         """Move a thread back from the cold store: all of it if archived, else offloaded values.
 
         Reading an archived thread does the same.
@@ -263,15 +284,17 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CorruptionError: the cold store does not have what was put there.
             OpenError, BackendError: the cold store refused, or failed.
         """
-        return self._store.run(lazy.tiering.restore(self._engine, thread_id))
+        return on(self._store, lazy.tiering.restore(self._engine, thread_id))
 
-    def offload(
+    restore, arestore = sync_and_async(_restore)
+
+    def _offload(
         self,
         thread_id: str,
         *,
         over: int = OFFLOAD_OVER,
         older_than: timedelta | float | None = None,
-    ) -> OffloadReport:
+    ) -> Workflow[OffloadReport]:
         """Move old values of a thread that is in use into the cold store (`cold=`).
 
         Only values that no head and no waiting task needs go, and only large ones. A run continues
@@ -292,18 +315,18 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CorruptionError: it is damaged; or the cold store does not have what was put there.
             OpenError, BackendError: the cold store refused, or failed.
         """
-        return driver.run(
-            lazy.tiering.offload(self._store, self._engine, thread_id, over, older_than)
-        )
+        return lazy.tiering.offload(self._store, self._engine, thread_id, over, older_than)
 
-    def tier(
+    offload, aoffload = sync_and_async(_offload)
+
+    def _tier(
         self,
         tiering: Tiering | None = None,
         *,
         thread_ids: Iterable[str] | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> TierReport:
+    ) -> Workflow[TierReport]:
         """Move idle threads, and old values of threads in use, into the cold store (`cold=`).
 
         Runs may be under way. An interrupted call can be repeated. Pinned threads stay.
@@ -321,22 +344,22 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             ThreadNotFoundError: one of the threads does not exist; nothing was moved.
             OpenError, BackendError: the cold store refused, or failed; what was moved is moved.
         """
-        return driver.run(
-            lazy.tiering.tier(
-                self._store, self._engine, tiering, thread_ids, progress, dry_run=dry_run
-            )
+        return lazy.tiering.tier(
+            self._store, self._engine, tiering, thread_ids, progress, dry_run=dry_run
         )
+
+    tier, atier = sync_and_async(_tier)
 
     # -- damage and erasure ----------------------------------------------------------
 
-    def repair(
+    def _repair(
         self,
         thread_ids: str | Iterable[str] | None = None,
         *,
         file: str | os.PathLike[str] | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> RepairReport:
+    ) -> Workflow[RepairReport]:
         """Move what cannot be read out of threads, into a file, so that the rest of them loads.
 
         A checkpoint with any unreadable part is moved out whole. The newest readable checkpoint
@@ -357,13 +380,13 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             OpenError, DiskFullError: the file exists, or cannot be written.
             ConflictError: a thread is written all the time.
         """
-        return driver.run(
-            lazy.repair.repair(
-                self._store, self._engine, thread_ids, file, progress, dry_run=dry_run
-            )
+        return lazy.repair.repair(
+            self._store, self._engine, thread_ids, file, progress, dry_run=dry_run
         )
 
-    def erase(
+    repair, arepair = sync_and_async(_repair)
+
+    def _erase(
         self,
         thread_id: str | None = None,
         *,
@@ -372,7 +395,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         rewrite: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> EraseReport:
+    ) -> Workflow[EraseReport]:
         """Remove threads, and every byte of them that this store and this program hold.
 
         As after `delete_thread`, a tombstone stays. Then caches are cleared, and the store's
@@ -398,15 +421,15 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
                 the time, or damaged; no place was cleared.
             BackendError: the store failed; erase again.
         """
-        return driver.run(
-            lazy.erasure.erase(
-                self._store,
-                self._engine,
-                thread_id,
-                metadata,
-                progress,
-                forks=forks,
-                rewrite=rewrite,
-                dry_run=dry_run,
-            )
+        return lazy.erasure.erase(
+            self._store,
+            self._engine,
+            thread_id,
+            metadata,
+            progress,
+            forks=forks,
+            rewrite=rewrite,
+            dry_run=dry_run,
         )
+
+    erase, aerase = sync_and_async(_erase)
