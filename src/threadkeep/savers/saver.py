@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import (
-    AsyncIterator,
     Collection,
     Iterable,
     Iterator,
@@ -33,7 +32,7 @@ from threadkeep._core.engine import load, put
 from threadkeep._core.engine.context import Engine, remember, to_commit
 from threadkeep._core.engine.operation import Operation
 from threadkeep._core.engine.put import Call, Put
-from threadkeep._run import driver
+from threadkeep._run.driver import Workflow, each_and_aeach, on, sync_and_async, together
 from threadkeep._run.layered_backend import (
     RANDOM,
     LayeredBackend,
@@ -185,14 +184,14 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         loaded = yield from load.load(self._engine, call)
         return None if loaded is None else arguments.checkpoint_tuple(loaded, config)
 
-    def list(
+    def _list(
         self,
         config: RunnableConfig | None,
         *,
         filter: dict[str, Any] | None = None,
         before: RunnableConfig | None = None,
         limit: int | None = None,
-    ) -> Iterator[CheckpointTuple]:
+    ) -> Iterator[Workflow[Iterable[CheckpointTuple]]]:
         """Yield checkpoints, newest first, of the config's thread or (None) of all threads.
 
         Args:
@@ -206,41 +205,28 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             CorruptionError: a checkpoint is damaged; nothing is left out.
         """
         at = load.begin(arguments.listing(config, filter, before, limit))
-        while at is not None:
-            found, at = self._store.run(load.page(self._engine, at))
-            yield from map(arguments.checkpoint_tuple, found)
 
-    async def alist(
-        self,
-        config: RunnableConfig | None,
-        *,
-        filter: dict[str, Any] | None = None,
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[CheckpointTuple]:
-        """Async variant of `list`."""
-        at = load.begin(arguments.listing(config, filter, before, limit))
-        while at is not None:
-            found, at = await self._store.arun(load.page(self._engine, at))
-            for loaded in found:
-                yield arguments.checkpoint_tuple(loaded)
+        def page(start: load.Listing) -> Workflow[Iterable[CheckpointTuple]]:
+            nonlocal at
+            found, at = yield from on(self._store, load.page(self._engine, start))
+            return map(arguments.checkpoint_tuple, found)
 
-    def get_delta_channel_history(
+        while at is not None:
+            yield page(at)
+
+    list, alist = each_and_aeach(_list)
+
+    def _get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
+    ) -> Workflow[Mapping[str, DeltaChannelHistory]]:
         """Return the writes that DeltaChannels are rebuilt from; see `BaseCheckpointSaver`."""
-        return self._store.run(self._history(config, channels))
+        place, names = arguments.place(config), [*channels]
+        history: Operation[Any] = load.delta_history(self._engine, place, names)
+        return on(self._store, history)
 
-    async def aget_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """Async variant of `get_delta_channel_history`."""
-        return await self._store.arun(self._history(config, channels))
-
-    def _history(
-        self, config: RunnableConfig, channels: Sequence[str]
-    ) -> Operation[Mapping[str, Any]]:
-        return load.delta_history(self._engine, arguments.place(config), list(channels))
+    get_delta_channel_history, aget_delta_channel_history = sync_and_async(
+        _get_delta_channel_history
+    )
 
     # -- writing ---------------------------------------------------------------------
 
@@ -323,7 +309,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         yield from put.save(engine or self._engine, call)
         return arguments.stored(call)
 
-    def put_many(self, puts: Sequence[PutArguments]) -> Sequence[RunnableConfig]:
+    def _put_many(self, puts: Sequence[PutArguments]) -> Workflow[Sequence[RunnableConfig]]:
         """Store many checkpoints at once, as `put` would one after the other.
 
         Arguments are checked before anything is stored. Where this fails in the middle,
@@ -340,14 +326,15 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             ThreadkeepError: as `put`.
         """
         calls = arguments.puts(puts)
-        done = self._store.run(driver.together(self._apart(calls)))
-        return done or [self._store.run(self._stored(call)) for call in calls]
+        done = yield from on(self._store, together(self._apart(calls)))
+        if done:
+            return done
+        configs = []
+        for call in calls:
+            configs.append((yield from on(self._store, self._stored(call))))  # noqa: PERF401 - it yields
+        return configs
 
-    async def aput_many(self, puts: Sequence[PutArguments]) -> Sequence[RunnableConfig]:
-        """Async variant of `put_many`."""
-        calls = arguments.puts(puts)
-        done = await self._store.arun(driver.together(self._apart(calls)))
-        return done or [await self._store.arun(self._stored(call)) for call in calls]
+    put_many, aput_many = sync_and_async(_put_many)
 
     def _apart(self, calls: Iterable[Put]) -> Iterator[Operation[RunnableConfig]]:
         """Yield the operations, which remember apart what is not stored yet."""
