@@ -97,7 +97,9 @@ def adopt(
 ) -> Workflow[AdoptReport]:
     """Copy a source's threads into a store; see `Threads.adopt`."""
     if flags["replace"] and flags["as_fork"]:
-        raise InvalidArgumentError("replace= and as_fork= exclude each other.", hint="Use one.")
+        raise InvalidArgumentError(
+            "replace= and as_fork= exclude each other.", hint="Use one of them."
+        )
     names = validation.thread_ids(threads)
     opened = yield from external(partial(open_source, source, engine.codec, key))
     with closing(opened):
