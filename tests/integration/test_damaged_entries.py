@@ -170,7 +170,7 @@ def test_an_archived_thread_without_the_record_of_its_archive(case: str, tmp_pat
             assert db.execute(LOST[case]).rowcount == 1
         found = saver.check().findings
         assert {(one.thread, one.kind) for one in found} == {("bad", Kind.UNREADABLE)}
-        (problem,) = [one.problem for one in found if "is lost" in one.problem]
+        (problem,) = [one.problem for one in found if "does not name the archive" in one.problem]
         assert problem.partition("threads/*/")[2].partition("/")[0] in key.parts
         done = saver.threads.repair(file=tmp_path / "out.tkq")
         assert not done.repaired

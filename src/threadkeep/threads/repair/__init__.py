@@ -1,1 +1,1 @@
-"""Repair: check a store, take out what is damaged, and quarantine that."""
+"""Check a store, and move damaged rows to a quarantine file."""

@@ -302,10 +302,18 @@ def _removing(
     stripped = {key: _without_lost(found, key) for key in ancestors}
     stay = _sound_checkpoints(found, stripped)
     orphans = [row for row in rows.orphans if write_key(row) not in found.broken_writes]
-    used = _used(found, stay, orphans, snapshot.others)
-    damaged = sorted(found.damaged)
-    dropped = [key for key in damaged if not touches(used, _span(key))]
-    removed = _removed(found, dropped, {write_key(w) for s in stay for w in s.writes}, orphans)
+    known = found.lineage.stored  # (with keyframes, which stored rows may lack)
+    lineage = Lineage([s._replace(keyframe=known[checkpoint_key(s)].keyframe) for s in stay])
+    used = {found.thread: by_log(spans_of(lineage, lineage.stored, orphans))}
+    for name, other in zip(rows.family, snapshot.others, strict=True):
+        used[name] = by_log(_readable_spans(Lineage(other.checkpoints), all_writes(other)))
+    users = {
+        key: [name for name, positions in used.items() if touches(positions, _span(key))]
+        for key in sorted(found.damaged)
+    }
+    dropped = [key for key, names in users.items() if not names]
+    kept_writes = [*orphans, *[write for s in stay for write in s.writes]]
+    removed = _removed(found, dropped, set(map(write_key, kept_writes)))
     size = snapshot.segment_bytes(without=[s for s in rows.segments if segment_key(s) in dropped])
     checkpoints = tuple([(row.ns, row.id) for row in removed.whole.checkpoints])
     is_damaged = found.hides(THREADS)
@@ -323,7 +331,7 @@ def _removing(
         bump_generation=True,
         touch=thread_summary.of_rows(stay, orphans, size),
     )
-    unrepaired = tuple([_still_used(found, snapshot, key) for key in damaged if key not in dropped])
+    unrepaired = tuple([_still_used(found, key, names) for key, names in users.items() if names])
     drops = (batch.drop_checkpoints, batch.drop_writes, batch.drop_segments)
     if not any((*drops, batch.drop_unreadable, batch.checkpoints)):
         return Repair(report, unrepaired=unrepaired)
@@ -394,43 +402,20 @@ def _sound_checkpoints(
     return stay
 
 
-def _used(
-    found: Examined,
-    stay: Sequence[StoredCheckpoint],
-    orphans: Sequence[WriteRow],
-    others: Sequence[ThreadRows],
-) -> dict[int, list[Span]]:
-    """Collect the positions that the remaining rows and all rows of other threads refer to."""
-    known = found.lineage.stored  # with the keyframes that they were examined with
-    lineage = Lineage([s._replace(keyframe=known[checkpoint_key(s)].keyframe) for s in stay])
-    spans = list(spans_of(lineage, lineage.stored, orphans))
-    for rows in others:
-        spans += _readable_spans(Lineage(rows.checkpoints), all_writes(rows))
-    return by_log(spans)
-
-
-def _still_used(found: Examined, snapshot: ThreadSnapshot, key: SegmentKey) -> Finding:
+def _still_used(found: Examined, key: SegmentKey, names: Sequence[str]) -> Finding:
+    others = [name for name in names if name != found.thread]
     why = "sound rows refer to it"
-    for name, rows in zip(found.rows.family, snapshot.others, strict=True):
-        spans = _readable_spans(Lineage(rows.checkpoints), all_writes(rows))
-        if touches(by_log(spans), _span(key)):
-            why = f"thread {name!r} needs it too: repair that thread, then this one again"
-            break
+    if others:
+        why = f"thread {others[0]!r} needs it too: repair that thread, then this one again"
     log, start, _ = key
     problem = f"segment {start} of log {log} is damaged but not removed: {why}"
     return Finding(problem, found.thread, kind=Kind.SEGMENT)
 
 
-def _removed(
-    found: Examined,
-    dropped: Sequence[SegmentKey],
-    stay: set[WriteKey],
-    orphans: Sequence[WriteRow],
-) -> Removed:
+def _removed(found: Examined, dropped: Sequence[SegmentKey], kept_writes: set[WriteKey]) -> Removed:
     """Collect the rows to remove or rewrite, with all segments that they refer to."""
     rows, known = found.rows, found.lineage.stored
-    stay = stay | set(map(write_key, orphans))
-    writes = [row for row in all_writes(rows) if write_key(row) not in stay]
+    writes = [row for row in all_writes(rows) if write_key(row) not in kept_writes]
     checkpoints = [s for s in rows.checkpoints if checkpoint_key(s) in found.broken]
     lineage = Lineage([known.get(checkpoint_key(s), s) for s in checkpoints])
     needs = by_log(_readable_spans(lineage, writes))

@@ -1,1 +1,1 @@
-"""Retention: a policy, the choice of what it keeps, and the change that removes the rest."""
+"""Retention: remove the checkpoints and threads that a policy doesn't keep."""
