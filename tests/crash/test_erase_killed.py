@@ -1,4 +1,4 @@
-"""A process killed while it erases: what is left in the files goes when that is done again."""
+"""A process killed during an erasure: a second erasure removes the rest from the files."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_killed_and_done_again(when: str, tmp_path: Path) -> None:
             [*python(), "-c", PROGRAM, str(path), when], check=False, timeout=SECONDS
         )
         assert killed.returncode == -signal.SIGKILL
-        # (the one that was killed has left its rows or its files, never nothing to do)
+        # (the killed process has left rows or files)
         assert any(MARKER.encode() in file.read_bytes() for file in tmp_path.iterdir())
         assert saver.check().ok
         assert saver.threads.erase("fork").ok

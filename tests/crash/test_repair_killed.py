@@ -1,4 +1,4 @@
-"""A process killed while it repairs: what is gone from the store is in the file, and it goes on."""
+"""A process killed during a repair: removed rows are in the file, and a second repair finishes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def url_of(store: str, folder: Path) -> str:
 
 
 def whole_part(file: Path) -> tuple[set[str], bool]:
-    """The checkpoints in a quarantine file as far as it goes, and whether it has its end."""
+    """The checkpoints in a quarantine file, and True if the file is complete."""
     found: set[str] = set()
     try:
         for taken in read_quarantine(file):

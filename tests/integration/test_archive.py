@@ -1,4 +1,4 @@
-"""Archived threads, on every store: what is asked for comes back as it was, by whatever call."""
+"""Archived threads on every store: any call that needs one brings it back unchanged."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def say(saver: Any, text: str, thread: str = "t") -> None:
 
 
 def shown(saver: Any, thread: str = "t") -> list[Any]:
-    """All that a program can see of a thread."""
+    """Everything that a program can read of a thread."""
     return [
         (one.config, one.checkpoint, one.metadata, one.parent_config, one.pending_writes)
         for one in saver.list({"configurable": {"thread_id": thread}})
@@ -226,7 +226,7 @@ async def test_awaited(saver: Any, cold: Path) -> None:
 
 
 def test_a_run_under_way_goes_on(saver: Any) -> None:
-    """The thread is archived between a run's loading it and its first save."""
+    """Archive a thread between a run's load and its first save."""
     say(saver, "one")
     graph = chat(saver)
     once, seen = iter("1"), list[str]()
@@ -260,7 +260,7 @@ def test_what_is_saved_meanwhile_goes_with_it(
 
     monkeypatch.setattr(ColdStore, "put", slow)
     saver.threads.archive("t")
-    assert len(archives(cold)) == 1  # the first try has removed its own
+    assert len(archives(cold)) == 1  # the first attempt has removed its archive
     assert "two" in saver.get_tuple(T).checkpoint["channel_values"]["said"]
 
 
@@ -297,7 +297,7 @@ def test_forks_come_and_go_by_themselves(saver: Any) -> None:
     say(saver, "two", "fork")
     before, others = shown(saver, "fork"), shown(saver)
     saver.threads.archive("fork")
-    saver.threads.gc(Retention(keep_last=1))  # what the fork alone needed goes from the family
+    saver.threads.gc(Retention(keep_last=1))  # removes elements that only the fork needed
     say(saver, "three")
     assert shown(saver, "fork") == before
     saver.threads.archive("t")
@@ -548,7 +548,7 @@ def test_a_deletion_that_does_not_reach_the_archive_says_so(
 def test_an_archive_outlives_what_may_not_be_on_the_disk_yet(
     ours: Any, cold: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one before stays; those before that go, once nobody can be about to name them."""
+    """The previous archive stays; older ones are removed after the grace period."""
     monkeypatch.setattr(archive, "GRACE", -3600)  # (an hour has passed)
     names = []
     for number in range(4):
@@ -565,7 +565,7 @@ def test_an_archive_outlives_what_may_not_be_on_the_disk_yet(
 
 
 class Between(Backend):
-    """A store in which something happens before a request."""
+    """Store that runs a function before a request."""
 
     has_identity = True
 
@@ -594,7 +594,7 @@ class Between(Backend):
 
 @pytest.fixture
 def rivals(tmp_path: Path, cold: Path) -> Iterator[tuple[Any, Any, Between]]:
-    """A saver on a store in which something can happen, and another on the same store."""
+    """A saver on a store that can be interrupted, and another saver on the same store."""
     between = Between(SqliteBackend(tmp_path / "threads.db", synchronous="normal"))
     with (
         Saver(between, cold=cold.as_uri()) as one,

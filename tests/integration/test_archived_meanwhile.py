@@ -1,4 +1,4 @@
-"""Another process archives a thread before any request of a save: the save is built anew."""
+"""Another process archives a thread before any request of a save: the save is built again."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def saved(cold: Path, conflicts: Any, at: frozenset[int]) -> int:
         try:
             other.threads.archive("t")
         except StateError:
-            assert at  # it is archived already
+            assert at  # (archived already)
 
     chain = Chain(saver)
     messages = [HumanMessage(f"{n} {LONG}", id=f"m{n}") for n in range(40)]
@@ -90,5 +90,5 @@ def test_once_or_twice_at_any_request(conflicts: str, tmp_path: Path) -> None:
 
 
 def test_in_a_loop(tmp_path: Path) -> None:
-    """A program that archives the thread before each of 40 requests holds a run up, no more."""
+    """Archiving a thread before each of 40 requests only delays a run."""
     assert saved(tmp_path, "fork", frozenset(range(40))) > 40

@@ -100,7 +100,7 @@ async def test_where_an_interrupt_waits(look: Any) -> None:
 
 
 async def test_what_a_step_did_and_what_comes_next(look: Any) -> None:
-    """As `next` of a graph's own states tells it, without values."""
+    """As `next` of the graph's states, but without reading values."""
     builder = StateGraph(State)
     builder.add_node("a", lambda s: {"log": ["a"]})
     builder.add_node("b", lambda s: {"log": [1 / len(s["log"][2:])]})
@@ -124,7 +124,7 @@ async def test_what_a_step_did_and_what_comes_next(look: Any) -> None:
     assert [len(one.failed) for one in tree.checkpoints.values()] == [0, 0, 1]
     await made.aupdate_state(at(), {"log": ["more"]}, as_node="b")
     tree = await look("branches", THREAD)
-    assert not tree.checkpoints[tree.head].has_sends  # the list is there, and empty
+    assert not tree.checkpoints[tree.head].has_sends  # the list exists and is empty
 
 
 async def test_pruned_and_hidden_ancestors(look: Any) -> None:

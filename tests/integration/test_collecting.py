@@ -1,4 +1,4 @@
-"""Collecting without being asked: from time to time, on put, never in the way."""
+"""Background collection: at intervals and on put, without delaying saves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LAST = Retention(keep_last=1)
 
 
 class Watched(MemoryBackend):
-    """Says when checkpoints were removed; fails at first, if it is told to."""
+    """Reports removals of checkpoints; fails at first if asked to."""
 
     def __init__(self, failures: int = 0) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def test_the_child_of_a_fork_does_not_collect(tmp_path: Path) -> None:
         if not child:
             status = 1
             try:
-                saver.close()  # (waits for nobody)
+                saver.close()  # (does not wait)
                 status = 0 if "threadkeep-gc" not in _threads() else 2
             finally:
                 os._exit(status)

@@ -1,4 +1,4 @@
-"""Collecting in a family of forks, on every store: what others need stays."""
+"""Collection in a family of forks on every store: data that others need stays."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_old_checkpoints_go_one_by_one(saver: Any, first: str) -> None:
         graph.invoke(HELLO, _config(name))
     assert saver.check().ok
     shared = bool(saver._store.run(fetch(ReadThread("m"))).family)
-    if shared:  # only when nobody needs the history any more can it go
+    if shared:  # it is removed once no thread needs the history
         assert sizes[0] >= sizes[1] > sizes[2]
 
 

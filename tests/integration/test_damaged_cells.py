@@ -117,7 +117,7 @@ def attempt(function: Callable[[], Any]) -> Any:
 
 
 def use(saver: Any) -> None:
-    """Everything that reads all threads works, and lists the sound one."""
+    """Calls over all threads work, and list the sound one."""
     threads = saver.threads
     assert "good" in [one.id for one in threads.scan()]
     assert "good" in [one.id for one in threads.search()]

@@ -1,4 +1,4 @@
-"""Damaged entries of the registry: found, left out, put right."""
+"""Damaged entries of the registry: found, left out of listings, corrected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Erasing threads, on every store: what goes, what others keep, and what is told of it."""
+"""Erasure on every store: data removed, data that other threads keep, and the report."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_more_threads_than_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _family(saver: Any) -> Any:
-    """A thread, a fork of it that has gone on with what is marked, and a fork of that."""
+    """A thread, a fork that continues with marked values, and a fork of that."""
     graph = _chat(saver, "origin", turns=3)
     saver.threads.fork("origin", new_thread_id="fork")
     for turn in range(8):
@@ -159,7 +159,7 @@ def _family(saver: Any) -> Any:
 
 
 def _bytes(saver: Any, thread: str) -> bytes:
-    """All that is stored of a thread, and of those that share its segments."""
+    """All stored bytes of a thread and of those that share its segments."""
     everywhere = tuple(Span(log, 0, 2**40) for log in _logs(saver, thread))
     segments = saver._store.run(fetch(ReadSegments(thread, everywhere)))
     rows = saver._store.run(fetch(ReadThread(thread)))
@@ -172,7 +172,7 @@ def _logs(saver: Any, thread: str) -> set[int]:
 
 @pytest.fixture
 def plain(saver: Any) -> Any:
-    """The saver, which compresses nothing: so what is stored can be looked through."""
+    """The saver without compression, so that tests can search the stored bytes."""
     saver._engine = saver._engine._replace(compression=PLAIN)
     return saver
 
@@ -184,10 +184,10 @@ def test_threads_that_share_are_named(plain: Any) -> None:
     assert (dry.forks, dry.shared_with) == (("second",), ("origin",))
     report = plain.threads.erase("fork")
     assert (report.forks, report.shared_with) == (("second",), ("origin",))
-    assert MARKER.encode() in _bytes(plain, "second")  # as it took it, and as is said
+    assert MARKER.encode() in _bytes(plain, "second")  # its own copy, as reported
     assert {name: graph.get_state(at(name)).values for name in states} == states
     assert plain.check().ok
-    # (the tombstone does not know from what it was forked; the other's entry knows it)
+    # (the tombstone has no origin; the other thread's entry has)
     assert plain.threads.erase("fork").forks == ("second",)
     plain.threads.erase("second")
     assert MARKER.encode() not in _bytes(plain, "origin")
@@ -220,7 +220,7 @@ async def test_forks_are_erased_with_their_origin(saver: Any) -> None:
 
 
 def test_of_sealed_segments_what_others_need_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that both have gone on with lies in segments of both; only the elements go."""
+    """Both threads have appended to a log: only the elements of the erased one are removed."""
     monkeypatch.setattr("threadkeep._core.engine.logs.SEAL_COUNT", 4)
     saver = Saver(MemoryBackend(), compression=PLAIN)
     chain = Chain(saver, "origin")
@@ -268,7 +268,7 @@ def test_a_damaged_relative_is_told_before_anything_goes(tmp_path: Path) -> None
         with pytest.raises(CorruptionError, match="Repair the threads"):
             saver.threads.erase("fork")
         assert saver._store.run(fetch(ReadThread("fork"))).checkpoints == before
-        report = saver.threads.erase("second")  # (what is damaged itself may go)
+        report = saver.threads.erase("second")  # (a damaged thread can be erased)
         assert report.ok
         assert saver.threads.erase("fork").ok
         assert saver.check().ok
@@ -278,11 +278,11 @@ def test_a_damaged_relative_is_told_before_anything_goes(tmp_path: Path) -> None
 
 
 class Death(BaseException):
-    """The process is gone."""
+    """Stands for a killed process."""
 
 
 class Dying(Backend):
-    """Dies at a request, before or after it is carried out."""
+    """Fails at a request, before or after it is carried out."""
 
     def __init__(self, inner: Any) -> None:
         self.inner, self.left, self.after = inner, -1, False
@@ -344,7 +344,7 @@ def test_cut_off_anywhere_it_is_completed(tmp_path: Path, *, forks: bool, after:
 
 
 class Busy(MemoryBackend):
-    """A store in which the origin is written whenever the fork is."""
+    """Store that writes to the origin with every write to the fork."""
 
     def commit(self, change: Any) -> None:
         if change.thread == "fork" and isinstance(change, Batch) and change.drop_checkpoints:
@@ -383,7 +383,7 @@ async def test_what_waits_is_settled_first(tmp_path: Path) -> None:
 
 
 class Mute(MemoryBackend):
-    """A store of somebody else's, which does not say what its files hold."""
+    """Third-party store without a `scrub` method."""
 
     has_identity = False
     scrub = Backend.scrub

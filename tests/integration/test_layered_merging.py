@@ -1,4 +1,4 @@
-"""Forks of layered conversations, merged: what is archived goes with the messages after it."""
+"""Merges of layered conversations: archived messages stay with the messages after them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = Layers(full_window=4, summary_window=8, batch=1)
 
 
 class Forked:
-    """A thread "t" and a fork of it, "f", and what was said in each."""
+    """A thread "t" and its fork "f", and the messages of each."""
 
     def __init__(self, messages: int, policy: Layers = SMALL) -> None:
         self.memory: Any = LayeredCheckpointSaver(MemorySaver(), policy)
@@ -36,7 +36,7 @@ class Forked:
         self.said[thread] = self.said[thread] + new
 
     def check(self, said: list[BaseMessage]) -> None:
-        """Check that "t" is this conversation, also where its archived messages are changed."""
+        """Check that "t" holds this conversation, even after its archived messages change."""
         memory = self.memory
         assert texts(memory.full_messages("t")) == texts(said)
         archived = [one.message for one in memory.search_messages("t")]

@@ -1,4 +1,4 @@
-"""Values of threads in use, in the cold store: what is read is as it was, by whatever call."""
+"""Offloaded values of threads in use: every call reads them unchanged."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class State(TypedDict):
 
 
 def graph(saver: Any) -> Any:
-    """Each turn replaces a page of 20,000 bytes that resembles no other."""
+    """Each turn replaces a page of 20,000 random bytes."""
     builder = StateGraph(State)
 
     def read(state: Any) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def test_all_of_it_comes_back(saver: Any, cold: Path) -> None:
     before, size = shown(saver), saver.threads.get("t").bytes
     saver.threads.offload("t", over=OVER)
     assert abs(saver.threads.restore("t").bytes - size) < 100
-    (file,) = objects(cold)  # (what is back may not be on the disk yet)
+    (file,) = objects(cold)  # (the segments may not be on the disk yet)
     file.unlink()
     assert shown(saver) == before
 
@@ -180,7 +180,7 @@ def test_whatever_stands_in_front_of_the_store(tmp_path: Path, cold: Path) -> No
 
 
 def test_a_cache_that_has_other_pieces(tmp_path: Path, cold: Path) -> None:
-    """Another process has sealed segments that are kept at hand here as they were."""
+    """Another process has sealed segments that this one has cached."""
     options: dict[str, Any] = {"cold": cold.as_uri()}
     with (
         open_backend("sqlite", tmp_path, cache=ReadCache(), **options) as one,
@@ -217,7 +217,7 @@ def test_relaxed_saves_of_another_process_are_not_lost(tmp_path: Path, cold: Pat
 
 
 def test_what_would_not_save_room_stays(ours: Any) -> None:
-    """A list of which every second element is needed, one of them large."""
+    """A list with every second element in use, one of them large."""
     made = [random.Random(n).randbytes(100) for n in range(60)]
     made[20] = random.Random(60).randbytes(100_000)
     for number, values in enumerate((made, made[::2])):
@@ -323,9 +323,9 @@ def test_what_retention_removes_goes_later(
     saver.threads.offload("t", over=OVER)
     saver.threads.gc(Retention(keep_last=1))
     saver.threads.offload("t", over=OVER)
-    assert len(objects(cold)) == 1  # (what removed the stubs may not be on the disk yet)
+    assert len(objects(cold)) == 1  # (the removal of the stubs may not be on the disk yet)
     hours = iter((-3600, -7200))
-    for _ in range(2):  # noted in the one, removed in the other
+    for _ in range(2):  # marked in the first round, removed in the second
         grace = next(hours)
         monkeypatch.setattr(offload, "GRACE", grace)
         saver.threads.offload("t", over=OVER)
@@ -337,7 +337,7 @@ def test_what_retention_removes_goes_later(
 def test_an_object_that_is_needed_again_stays(
     ours: Any, cold: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where the machine failed before it was on the disk that nobody needs it."""
+    """As after a machine failure, before the removal of the stubs was on its disk."""
     monkeypatch.setattr(offload, "GRACE", -3600)
     say(ours, "one", "two", "three")
     ours.threads.offload("t", over=OVER)
@@ -366,7 +366,7 @@ def test_backups_take_the_stubs_along(saver: Any, tmp_path: Path, cold: Path, re
     saver.threads.offload("t", over=OVER)
     (file,) = objects(cold)
     sound = file.read_bytes()
-    file.unlink()  # (nobody needs it for a backup)
+    file.unlink()  # (a backup doesn't need it)
     backup.back_up(url_of(kind, tmp_path), tmp_path / "all.tkb", lambda *_: None)
     again = f"sqlite:///{tmp_path / 'again.db'}"
     backup.restore(tmp_path / "all.tkb", again, lambda *_: None)
@@ -387,7 +387,7 @@ def test_backups_take_the_stubs_along(saver: Any, tmp_path: Path, cold: Path, re
 def test_a_backup_in_the_place_of_what_it_was_taken_of(
     ours: Any, tmp_path: Path, cold: Path, since: str
 ) -> None:
-    """What it names in the cold store stays there, whatever was done since."""
+    """Objects that a copy's stubs name stay in the cold store."""
     url = url_of("sqlite", tmp_path)
     say(ours, "one", "two")
     ours.threads.offload("t", over=OVER)
@@ -427,7 +427,7 @@ def test_a_backup_is_no_bundle_for_elsewhere(ours: Any, tmp_path: Path) -> None:
 
 
 def test_the_size_is_set_right(ours: Any) -> None:
-    """Who brings back what somebody else has brought back meanwhile counts it twice."""
+    """Two processes that bring back the same stub count it twice."""
     say(ours, "one", "two", "three")
     ours.threads.offload("t", over=OVER)
     ours._store.run(_wrong_size())
@@ -503,7 +503,7 @@ def test_what_is_damaged_is_told_where_it_is_needed(
 
 
 def test_an_object_that_is_missing_for_a_moment(ours: Any, cold: Path) -> None:
-    """Or a cold store that is another one: it stays known that there are stubs."""
+    """Missing objects, or another cold store, don't clear the record of stubs."""
     say(ours, "one", "two")
     before = [one[1] for one in shown(ours)]
     size = ours.threads.offload("t", over=OVER).bytes
@@ -525,7 +525,7 @@ def test_an_object_that_is_missing_for_a_moment(ours: Any, cold: Path) -> None:
 def test_what_a_crash_leaves_is_removed(
     ours: Any, cold: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is there, and no stub came to name it."""
+    """An object that no stub names."""
     say(ours, "one", "two")
     with monkeypatch.context() as patched:
         patched.setattr(offloads, "commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -561,7 +561,7 @@ def test_what_cannot_be_offloaded(tmp_path: Path, ours: Any) -> None:
 
 
 def test_damage_beside_what_is_away(tmp_path: Path, cold: Path) -> None:
-    """A row that the store cannot read keeps nobody from the rest, with the cold store or not."""
+    """An unreadable row doesn't stop the check of the rest, with or without the cold store."""
     with open_backend("sqlite", tmp_path, cold=cold.as_uri()) as saver:
         say(saver, "one", "two", "three")
         saver.threads.offload("t", over=OVER)
@@ -580,7 +580,7 @@ def test_damage_beside_what_is_away(tmp_path: Path, cold: Path) -> None:
 
 @pytest.fixture
 def rivals(tmp_path: Path, cold: Path) -> Iterator[tuple[Any, Any, Between]]:
-    """A saver on a store in which something can happen, and another on the same store."""
+    """A saver on a store that can be interrupted, and another saver on the same store."""
     between = Between(SqliteBackend(tmp_path / "threads.db", synchronous="normal"))
     with (
         Saver(between, cold=cold.as_uri()) as one,
@@ -598,7 +598,7 @@ def test_a_save_comes_first(rivals: Any, cold: Path) -> None:
     one, other, between = rivals
     between.when, between.what = _is_exchange, lambda: say(other, "three")
     assert one.threads.offload("t", over=OVER).bytes > 40_000
-    assert len(objects(cold)) == 1  # the first try has removed its own
+    assert len(objects(cold)) == 1  # the first attempt has removed its archive
     assert len(shown(one)) == 9
 
 

@@ -1,4 +1,4 @@
-"""Damage to real rows on every backend: told by kind, taken out, and graphs run on."""
+"""Damaged rows on every backend: findings by kind, removal, and graphs that continue."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Place(NamedTuple):
         return [stored.row.id for stored in rows_of(self.saver, thread).checkpoints]
 
     def again(self) -> Any:
-        """A saver that remembers nothing."""
+        """A saver with an empty working set."""
         return Saver(self.saver._store.backend)
 
     def repaired(self, *threads: str) -> Any:
@@ -94,7 +94,7 @@ def older(place: Place) -> tuple[Kind, int]:
 
 
 def segment_of_head(place: Place) -> tuple[int, int]:
-    """Where the head's text lies, which no other channel needs."""
+    """The segment with the head's text, which no other channel needs."""
     rows = rows_of(place.saver, "a")
     read, _ = read_manifest(rows.checkpoints[-1])
     ref = read.entries["text"].ref
@@ -228,7 +228,7 @@ def test_a_damaged_write_that_a_delta_channel_is_rebuilt_from(place: Place) -> N
 
 
 def broken(report: RepairReport) -> list[str]:
-    """The threads that were damaged, and not just counted wrongly.
+    """Threads with more than a wrong size.
 
     (On Redis, what two calls store at the same time in a new thread may be counted twice.)
     """
@@ -368,7 +368,7 @@ def test_rows_of_every_table_that_the_store_cannot_read(
 
 @pytest.mark.parametrize("name", SHARED)
 def test_the_registry_is_put_right(name: str, tmp_path: Path) -> None:
-    """What is known of a thread does not fit its rows: no damage, and yet repaired."""
+    """An entry that doesn't match the rows is a note, and repair corrects it."""
     with open_backend(name, tmp_path) as saver:
         graph(saver).invoke({"log": ["in"]}, at("a"))
         graph(saver).invoke({"log": ["in"]}, at("b"))

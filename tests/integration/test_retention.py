@@ -1,4 +1,4 @@
-"""What is kept, on every store: real graphs, thinned and gone on with."""
+"""Retention on every store: graphs continue after a collection."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _ask(state: State) -> dict[str, Any]:
 
 
 def _talk(saver: Any, *, inner: Any = None) -> Any:
-    """A graph of one step that answers, or asks where it was asked."""
+    """A graph of one step that answers, or interrupts if asked to."""
     builder = StateGraph(State)
     builder.add_node("answer", inner or _ask)
     builder.add_edge(START, "answer")
@@ -66,7 +66,7 @@ def _held(saver: Any, thread: str = "thread") -> int:
 
 
 def _gc(saver: Any, policy: Retention | None = None) -> GcReport:
-    """Collect; a dry run says the same before, and once more does nothing."""
+    """Collect; a dry run before reports the same, and a second run does nothing."""
     before = {one.id: one.bytes for one in saver.threads.scan()}
     dry = saver.threads.gc(policy, dry_run=True)
     assert {one.id: one.bytes for one in saver.threads.scan()} == before
@@ -87,7 +87,7 @@ def _gc(saver: Any, policy: Retention | None = None) -> GcReport:
 def test_one_that_was_put_again_elsewhere_is_not_read_each_time(
     saver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its size is counted twice until somebody looks."""
+    """Its size counts twice until the next collection."""
     made = checkpoint({"said": ["x" * 300]}, said=1)
     place: Any = {"configurable": {"thread_id": "again", "checkpoint_ns": ""}}
     for _ in range(2):
@@ -414,7 +414,7 @@ def test_runs_and_collections_at_the_same_time(saver: Any) -> None:
     assert [run.finish() for run in runs] == [None] * 3
     done.set()
     assert collecting.finish() >= 0
-    # (What a save that was built anew had stored before is counted twice, until a collection.)
+    # (A save that was built again counts its elements twice until a collection.)
     saver.threads.gc(Retention(keep_last=2))
     _gc(saver, Retention(keep_last=2))
     for name in ("a", "b", "c"):
@@ -518,7 +518,7 @@ class Sketching(TypedDict, total=False):
 
 
 def _sketch(saver: Any, turns: int = 5) -> Any:
-    """A graph whose every step makes a scratch value of its own, of some kilobytes."""
+    """A graph whose every step makes a scratch value of a few kilobytes."""
 
     def draw(state: Sketching) -> dict[str, Any]:
         number = len(state.get("said", []))

@@ -1,4 +1,4 @@
-"""Forks, on every store: a fork is what a copy would have been that was made at that moment."""
+"""Forks on every store: a fork equals a copy made when the checkpoint was saved."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _try(graph: Any, given: Any, thread: str) -> None:
         assert given is not None
 
 
-# Each: the graph, what is run before the fork, and what after it.
+# Each: the graph, its runs before the fork, and those after it.
 STORIES: dict[str, tuple[Callable[[Any], Any], list[Any], list[Any]]] = {
     "turns": (_chat, [HELLO, {"said": ["again"]}], [{"said": ["more"]}, QUESTION]),
     "interrupt": (_chat, [HELLO, QUESTION], [Command(resume="yes"), {"said": ["more"]}]),
@@ -125,7 +125,7 @@ STORIES: dict[str, tuple[Callable[[Any], Any], list[Any], list[Any]]] = {
 
 
 def _seen(graph: Any, thread: str) -> Any:
-    """What a program sees of a thread: every state, but for ids, times and the thread's name."""
+    """Every state of a thread, without ids, times and the thread's id."""
     return [_shown(state) for state in graph.get_state_history(_config(thread))]
 
 
@@ -166,7 +166,7 @@ def test_a_fork_is_what_a_copy_of_that_moment_is(saver: Any, story: str) -> None
 
 
 def test_a_fork_in_the_middle_of_a_run_runs_on_from_there(saver: Any) -> None:
-    """Nodes that ran behind it run again."""
+    """Nodes that ran after the checkpoint run again."""
     graph = _chat(saver)
     graph.invoke(HELLO, _config("one"))
     (begin,) = [s for s in graph.get_state_history(_config("one")) if s.next == ("answer",)]
@@ -180,7 +180,7 @@ def test_a_fork_in_the_middle_of_a_run_runs_on_from_there(saver: Any) -> None:
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_subgraph_goes_on_where_it_was(saver: Any, persistent: bool) -> None:
-    """What it did before an interrupt is not done again; what it did later is."""
+    """Work before an interrupt is not repeated; later work is."""
     calls: list[str] = []
     graph = _nested(saver, persistent=persistent, on_first=lambda: calls.append("first"))
     graph.invoke(HELLO, _config("one"))
@@ -307,7 +307,7 @@ async def test_the_awaited_twin(saver: Any) -> None:
 
 @pytest.mark.drawn(1)
 def test_two_processes_fork_and_run(another: Any) -> None:
-    """Who remembers the origin, and who remembers the fork, go on next to each other."""
+    """Runs of the origin and of the fork continue side by side."""
     one, other = another(), another()
     graph, graph2 = _chat(one), _chat(other)
     graph.invoke(HELLO, _config("one"))
@@ -327,7 +327,7 @@ def test_two_processes_fork_and_run(another: Any) -> None:
 
 
 def test_forks_beside_relaxed_saves(another: Any) -> None:
-    """Nothing that waits in a member of the family is lost when another one is pruned."""
+    """Pruning one thread of a family loses no interrupt of another."""
     saver = another(write_behind=WriteBehind(flush_interval=60))
     graph = _chat(saver)
     for turn in range(4):

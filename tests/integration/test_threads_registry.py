@@ -1,4 +1,4 @@
-"""What is known of threads as a whole, on every store: told by real graphs, found, changed."""
+"""The registry on every store: entries made by graphs, searches and changes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _asking(saver: Any) -> Any:
 
 
 def test_waiting_means_what_langgraph_means(saver: Any) -> None:
-    """The registry, the tree and the state of a graph tell the same of each moment."""
+    """The registry, the tree and the graph's state agree at every moment."""
     graph, config = _asking(saver), _config("one")
 
     def waiting() -> int:
@@ -142,7 +142,7 @@ def test_waiting_means_what_langgraph_means(saver: Any) -> None:
 
 
 def test_an_answer_to_one_does_not_end_what_others_wait_for(saver: Any) -> None:
-    """Whichever of them is stored last."""
+    """In either order of their saves."""
     at = {"configurable": {"thread_id": "one", "checkpoint_ns": ""}}
     head = saver.put(at, empty_checkpoint(), {}, {})
     saver.put_writes(head, [("__interrupt__", "this?")], "task 1")
@@ -205,7 +205,7 @@ def test_a_copy_is_a_thread_of_its_own(saver: Any) -> None:
 
 
 def test_what_a_removed_run_left_decides(saver: Any) -> None:
-    """Where the checkpoints behind an interrupt are removed, it waits again; and the other way."""
+    """An interrupt waits again if the checkpoints after it are removed, and the reverse."""
     graph = _graph(saver)
     config = {**_config("one"), "metadata": {"run_id": "first"}}
     graph.invoke({"said": ["hello"]}, config)
@@ -218,7 +218,7 @@ def test_what_a_removed_run_left_decides(saver: Any) -> None:
 
 
 def test_runs_say_who_they_are_for(saver: Any) -> None:
-    """What the last run says counts; LangGraph's own keys, and what is no scalar, do not."""
+    """The last run's config counts, without LangGraph's keys and values that are not scalars."""
     graph = _graph(saver)
     metadata = {"user_id": "u1", "run_id": "r", "langgraph_x": 1, "deep": {"a": 1}, "n": 1.5}
     graph.invoke({"said": ["hello"]}, {**_config("one"), "metadata": metadata})

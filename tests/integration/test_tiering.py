@@ -1,4 +1,4 @@
-"""`threads.tier`: what goes where, by age and size, on every store."""
+"""`threads.tier` on every store: archiving and offloading by age and size."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def saver_options(cold: Path) -> dict[str, Any]:
 
 
 def at(saver: Any, micros: int) -> None:
-    """Let it be this time for the saver."""
+    """Set the saver's clock."""
     saver._engine = saver._engine._replace(now=lambda: micros)
 
 
@@ -69,7 +69,7 @@ def test_what_rests_for_a_day_is_archived(saver: Any) -> None:
 
 def test_what_is_in_use_loses_old_values(saver: Any, cold: Path) -> None:
     say(saver, "one", "two")
-    at(saver, updated_at(saver) + 10_000_000)  # (later than it was begun)
+    at(saver, updated_at(saver) + 10_000_000)  # (after it began)
     say(saver, "three")
     before = shown(saver)
     at(saver, updated_at(saver) + DAY - 10)
@@ -85,7 +85,7 @@ def test_what_is_in_use_loses_old_values(saver: Any, cold: Path) -> None:
 
 
 def test_what_came_back_stays_for_a_day(saver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that is read every hour is not fetched every hour."""
+    """A thread that is read every hour is not archived again every hour."""
     say(saver, "one")
     now = time.time_ns() // 1000
     at(saver, now + 2 * DAY)
@@ -155,7 +155,7 @@ def test_what_was_offloaded_goes_when_the_thread_is_archived(
     before = shown(ours)
     ours.threads.offload("t", over=OVER)
     ours.threads.archive("t")
-    for grace in (-3600, -7200):  # noted in the one pass, removed in the next
+    for grace in (-3600, -7200):  # marked in the first round, removed in the second
         monkeypatch.setattr(offload, "GRACE", grace)
         ours.threads.tier()
     assert objects(cold) == []
@@ -196,7 +196,7 @@ def test_a_cold_store_that_fails_ends_it(ours: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_it_is_done_now_and_then(tmp_path: Path, cold: Path) -> None:
-    """With `gc_every`, in a thread of the saver's own."""
+    """Tier with `gc_every`, in the saver's background thread."""
     tiering = Tiering(warm=WarmTier(max_age=1e-6))
     options: dict[str, Any] = {"cold": cold.as_uri(), "tiering": tiering, "gc_every": 0.01}
     with SqliteSaver(str(tmp_path / "threads.db")) as saver:

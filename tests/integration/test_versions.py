@@ -37,7 +37,7 @@ def ids(found: Any) -> list[str]:
 
 
 async def expected(saver: Any, channel: str, config: Any) -> list[Any]:
-    """Version and checkpoint, oldest first, as a walk over whole states tells them."""
+    """Version and checkpoint, oldest first, found by reading whole states."""
     path: list[Any] = []
     while config is not None:
         found = await saver.aget_tuple(config)
@@ -127,7 +127,7 @@ async def test_what_was_pruned_is_not_taken_for_the_first(look: Any) -> None:
     assert found.checkpoint == head.checkpoint["id"]
     assert not found.is_first
     (note,) = await look("versions", THREAD, "note")
-    assert not note.is_first  # (its parent is gone: nobody can tell)
+    assert not note.is_first  # (its parent was removed, so this is unknown)
 
 
 async def test_hidden_ancestors_tell_what_is_first(look: Any) -> None:

@@ -28,7 +28,7 @@ def made(parents, pruned=()):
 
 
 def walked(id, parents, pruned):
-    """The way up, one step after the other: where it ends, hidden ones met, why it ended."""
+    """Walk up from a checkpoint: last one, hidden ones passed, reason for the end."""
     met, hidden, at = [], 0, parents[id]
     while at in pruned and at not in met and at in parents:
         met.append(at)

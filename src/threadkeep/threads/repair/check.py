@@ -337,7 +337,7 @@ def _with_keyframes(rows: ThreadRows, found: Examined) -> list[StoredCheckpoint]
     for stored in rows.checkpoints:
         log, pos, keyframe = stored.row.key_log, stored.row.key_pos, stored.keyframe
         over = [segment for segment in logs.get(log, ()) if segment.start <= pos < segment.stop]
-        whole.append(stored._replace(keyframe=keyframe or next(iter(over), None)))
+        whole.append(stored._replace(keyframe=keyframe or (over[0] if over else None)))
     return whole
 
 
@@ -491,12 +491,10 @@ def lost_records(rows: ThreadRows, lineage: Lineage) -> Iterator[tuple[Checkpoin
     """Find checkpoints whose archived messages of layered memory are missing."""
     there = {stored.row.id for stored in rows.checkpoints if stored.row.ns == LAYERS_NS}
     for (ns, id), stored in lineage.stored.items():
-        row = stored.row
+        row, record = stored.row, None
         if ns == LAYERS_NS:
             record = row.parent
         elif not ns and LAYERS_KEY in row.metadata:
             record = json.loads(row.metadata).get(LAYERS_KEY)
-        else:
-            continue
         if record and record not in there:
             yield (ns, id), f"archived messages are missing: record {record} does not exist"

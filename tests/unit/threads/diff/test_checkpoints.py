@@ -1,4 +1,4 @@
-"""What looking up a channel's versions costs."""
+"""Costs of looking up a channel's versions."""
 
 from __future__ import annotations
 

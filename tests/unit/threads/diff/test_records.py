@@ -1,4 +1,4 @@
-"""The two forms of a difference: data for JSON, and text for a person."""
+"""Differences as JSON data and as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Applied to the first value, a difference gives the second; and what it says is to the point."""
+"""A difference applied to the first value gives the second, and is minimal for usual changes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def told(a: Any, b: Any) -> list[Any]:
 
 
 def applied(value: Any, changes: list[Change], depth: int = 0) -> Any:
-    """The value with the changes made, which are of its parts from `depth` on."""
+    """Apply changes of parts from `depth` on to a value."""
     if not changes:
         return value
     whole = [c for c in changes if len(c.after_at) == depth and c.kind == "changed"]
@@ -51,7 +51,7 @@ def applied(value: Any, changes: list[Change], depth: int = 0) -> Any:
 
 
 def deeper(changes: list[Change], step: Any, depth: int) -> list[Change]:
-    """The changes inside the part that stands at this step of the value before."""
+    """Select the changes inside one part of the old value."""
     return [
         c
         for c in changes
@@ -282,7 +282,7 @@ def test_arrays_are_compared_by_what_they_hold() -> None:
 
 
 class Hostile:
-    """What no codec knows, and whose own code must not run."""
+    """A type that no codec knows and whose code must not run."""
 
     def __eq__(self, other: object) -> bool:
         raise AssertionError

@@ -1,4 +1,4 @@
-"""Edits turn the one text into the other, and are few."""
+"""Edits turn one text into the other, and are few."""
 
 from __future__ import annotations
 

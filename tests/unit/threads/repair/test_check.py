@@ -1,4 +1,4 @@
-"""Rows that were altered in the store: named by every reader, found by `check`, read by none."""
+"""Altered rows: every reader refuses them, and `check` finds them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def build():
 
 
 def rows_of(saver):
-    """Every place where bytes or ids lie: its name, what is there, a way to alter it."""
+    """List all bytes and ids in rows: name, value, and a function that replaces it."""
     thread = rows_in_memory(saver)["t"]
     space = thread.namespaces[""]
     found = []
@@ -70,7 +70,7 @@ def alter(rows, key, field, value):
 
 
 def altered(value, chance):
-    """The same with a flipped bit, a piece lost or a piece gained."""
+    """Flip a bit of a value, or remove or insert some bytes."""
     if isinstance(value, int):
         return value ^ 1 << chance.randrange(8)
     data = value.encode() if isinstance(value, str) else value
@@ -114,7 +114,7 @@ CALLS = {
 
 
 def call_all(saver, name):
-    """Every call does what it should or raises one of our errors."""
+    """Check that every call succeeds or raises one of our errors."""
     for what, call in CALLS.items():
         # (The memory backend reads metadata itself: nothing in memory gets damaged.)
         if not (what == "delete for runs" and "metadata" in name):
@@ -141,7 +141,7 @@ def test_an_altered_row(seed):
 @pytest.mark.drawn(15)
 @pytest.mark.parametrize("seed", range(60))
 def test_an_error_or_the_very_checkpoint_that_was_put(seed):
-    """Which run made a row tells whether it counts: only `check` notices that this changed."""
+    """A row's run decides if it counts, and only `check` verifies the run."""
     chance = random.Random(1000 + seed)
     saver = build()
     whole = everything(saver)
@@ -165,7 +165,7 @@ def test_a_segment_that_is_gone():
 
 
 def test_a_damaged_value_is_no_hindrance_to_the_next_one():
-    """What is put whole does not need what was there before."""
+    """A value saved whole doesn't need the previous value."""
     saver = build()
     damaged = 0
     for name, value, put_there in rows_of(saver):

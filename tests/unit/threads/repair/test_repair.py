@@ -1,4 +1,4 @@
-"""Repairing threads whose rows were altered: what was sound stays, what is broken goes out."""
+"""Repair threads with altered rows: sound rows stay, broken ones are removed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .test_check import altered, build, rows_of
 
 
 def loadable(saver, places):
-    """What loads, by place."""
+    """Load every place that is readable."""
     found = {}
     for place in places:
         with suppress(ThreadkeepError):
@@ -37,7 +37,7 @@ def loadable(saver, places):
 
 
 def stored(saver):
-    """What can be altered: not what the backend in memory goes by itself, nor what still loads."""
+    """List the parts to alter: none that the memory backend itself uses, or that still load."""
     return [place for place in rows_of(saver) if not place[0].startswith(("run", "parent"))]
 
 
@@ -106,7 +106,7 @@ def test_a_sound_store_is_not_written_to(tmp_path):
 
 
 def damaged(saver, thread="t"):
-    """The thread's newest checkpoint, whose manifest was altered."""
+    """Alter the manifest of a thread's newest checkpoint; return its id."""
     space = rows_in_memory(saver)[thread].namespaces[""]
     key = space.ids[-1]
     row = space.rows[key]

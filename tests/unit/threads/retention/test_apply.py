@@ -1,4 +1,4 @@
-"""What housekeeping removes, what it leaves, and what the store gives back."""
+"""Removal of checkpoints and threads: rows removed, rows kept, space freed."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_pruning_leaves_a_patched_value_whole(chain):
 
 
 def test_writes_of_checkpoints_that_never_came_go_in_time():
-    """Ids that tell when they were made: old ones go, new ones may still come."""
+    """Ids contain a time: old orphans are removed, new ones stay."""
     saver = memory_saver()
     old = "1ef4f797-8335-6428-8001-8a1503f9b875"
     new = empty_checkpoint()["id"]

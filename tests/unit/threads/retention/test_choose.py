@@ -1,4 +1,4 @@
-"""Which checkpoints stay: the limits one by one, and what holds whatever is said."""
+"""Choice of checkpoints to keep: each limit, and the rules that always hold."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def stored(
 
 
 def chain(*sources: str, ns: str = "", **more: Any) -> list[StoredCheckpoint]:
-    """Checkpoints a, b, c, ... of these sources, each the child of the one before."""
+    """A chain of checkpoints a, b, c, ... with these sources."""
     ids = [chr(ord("a") + i) for i in range(len(sources))]
     return [
         stored(
@@ -67,7 +67,7 @@ def chain(*sources: str, ns: str = "", **more: Any) -> list[StoredCheckpoint]:
 
 
 def left(rows: list[StoredCheckpoint], *marked: tuple[str, str], **limits: Any) -> str:
-    """The ids that stay, of the root namespace."""
+    """Ids that stay in the root namespace."""
     found = choose(rows, Retention(**limits), marked, NOW)
     return "".join(sorted(id for ns, id in found.keys if not ns))
 
@@ -99,7 +99,7 @@ def test_the_ends_of_turns_stay_the_ends() -> None:
     ends = [s for s in rows if s.row.id in "cfi"]
     for keep in ("turn_ends", "run_ends"):
         assert left(ends, keep=keep) == left(rows, keep=keep) == "cfi"
-    more = stored("j", parent="i", source="loop")  # the last turn goes on
+    more = stored("j", parent="i", source="loop")  # the last turn continues
     assert left([*ends, more], keep="turn_ends") == "cfj"
     hidden = [stored("e", flags=HIDDEN, parent="d"), stored("f", parent="e"), *rows[6:]]
     assert left([stored("c"), *hidden], keep="turn_ends") == "cfi"
@@ -109,7 +109,7 @@ def test_a_branch_in_use_stays_when_it_is_looked_at_again() -> None:
     rows = [
         stored("a", child="b"),
         stored("b", parent="a", child="c"),
-        stored("c", parent="b", time=NOW - GRACE // 2),  # a run may be about to go on
+        stored("c", parent="b", time=NOW - GRACE // 2),  # a run may be about to continue
         stored("d", parent="a"),
     ]
     assert left(rows, keep_last=1) == "bcd"
@@ -135,7 +135,7 @@ def test_what_is_marked_or_waits_or_is_the_head_stays() -> None:
 def test_an_interrupt_that_was_passed_by_waits_no_more() -> None:
     rows = [stored("a"), stored("b", asks=True, child="c"), stored("c", parent="b"), stored("d")]
     assert left(rows, keep_last=1) == "d"
-    # Where it stays for another reason, its child has to tell so the next time as well.
+    # If it stays for another reason, the next collection needs its child too.
     found = choose(rows, Retention(keep_last=3), (), NOW)
     assert found.ends == {("", "b"): ("", "c")}
 
@@ -145,10 +145,10 @@ def test_the_young_tip_of_a_branch_stays_for_an_hour() -> None:
         tip = stored("b", parent="a", time=NOW - age)
         return [stored("a", child="b"), tip, stored("c", parent="a")]
 
-    assert left(rows(GRACE), keep_last=1) == "abc"  # (by its parent it is known as a tip)
+    assert left(rows(GRACE), keep_last=1) == "abc"  # (its parent shows that it is a tip)
     assert choose(rows(GRACE - 5), Retention(keep_last=1), (), NOW).until == NOW + 5
     assert left(rows(GRACE + 1), keep_last=1) == "c"
-    assert left(rows(0)[1:], keep_last=1) == "c"  # (that it is a tip cannot be told)
+    assert left(rows(0)[1:], keep_last=1) == "c"  # (without a parent it may not be a tip)
 
 
 def subgraph(parent: str, ns: str = "inner:1", **more: Any) -> list[StoredCheckpoint]:
@@ -202,7 +202,7 @@ def test_damaged_metadata_is_said() -> None:
 
 @st.composite
 def threads(draw: Any) -> list[StoredCheckpoint]:
-    """Checkpoints of a few namespaces, in their order."""
+    """Checkpoints of a few namespaces, sorted."""
     rows = []
     for ns in ("", "inner", "inner:1", "inner:1|deep:2"):
         for number in range(draw(st.integers(0, 6))):
@@ -243,14 +243,14 @@ def test_whatever_is_said(rows: Any, given: Any, data: Any) -> None:
     marked = data.draw(st.sets(st.sampled_from(sorted(shown)))) if shown else set()
     found = choose(rows, Retention(**given), marked, NOW)
     assert marked <= found.keys <= shown
-    for ns in ("", "inner"):  # these have no task that they could go with
+    for ns in ("", "inner"):  # these belong to no task
         heads = [key for key in sorted(shown) if key[0] == ns][-1:]
         assert set(heads) <= found.keys
     assert set(found.spare) <= found.keys - marked
     assert found.without(0) == found.keys
     every = found.without(len(found.spare))
     assert marked <= every <= found.keys - set(found.spare)
-    # What stayed would stay again, and more limits never keep more.
+    # A second choice keeps the same, and more limits never keep more.
     again = [s for s in rows if (s.row.ns, s.row.id) in found.keys or s.row.flags & HIDDEN]
     if given.get("keep", "all") == "all":
         assert choose(again, Retention(**given), marked, NOW).keys == found.keys

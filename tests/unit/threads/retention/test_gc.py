@@ -1,4 +1,4 @@
-"""What collecting does to a thread's segments and rows, and what it costs."""
+"""Collection: effects on segments and rows, and its costs."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ STEPS = st.lists(
 @settings_of(quick=30, full=300)
 @given(STEPS)
 def test_what_stays_is_what_was_there(steps: Any) -> None:
-    """Lists that are appended to, cut, changed, forked and collected, by two processes."""
+    """Append to, cut, change, fork and collect lists in two processes."""
     first = memory_saver()
     savers = [first, fresh(first)]
     chain = Chain(first)
@@ -162,13 +162,13 @@ def test_a_thread_is_read_when_it_was_written() -> None:
     saver.threads.gc(LAST)
     backend.asked()
     saver.threads.gc(LAST)
-    assert backend.asked() == (2, 0)  # how many there are, and one page
+    assert backend.asked() == (2, 0)  # the count, and one page
     Chain(saver, "3", start=5).put(m=noise(3))
     found = saver.threads.gc(LAST)
     assert [one.thread for one in found.threads] == ["3"]
-    assert backend.asked()[1] == 2  # the put, and what removed the checkpoint
+    assert backend.asked()[1] == 2  # the put, and the removal
     saver.threads.gc(Retention(keep_last=2))
-    assert backend.asked()[1] == 7  # notes that each is collected under this policy
+    assert backend.asked()[1] == 7  # a note for each thread under this policy
 
 
 def test_a_dry_run_changes_nothing() -> None:
@@ -201,7 +201,7 @@ def test_threads_are_met_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Interrupting(Backend):
-    """Passes on to another backend; does something before each of the first so many commits."""
+    """Backend that runs a function before each of the first commits."""
 
     def __init__(self, inner: Any, what: Any, count: int) -> None:
         self.inner, self.what, self.left = inner, what, count
@@ -308,7 +308,7 @@ def test_damaged_threads_are_told_and_the_others_collected() -> None:
 
 
 def test_writes_of_several_runs_stay_as_they_are() -> None:
-    """Which of them count is told by their order."""
+    """Their order decides which of them count."""
     saver = memory_saver()
     chain = Chain(saver)
     at = chain.put(s="old" * 500)
@@ -327,6 +327,6 @@ def test_writes_of_several_runs_stay_as_they_are() -> None:
 
 @pytest.fixture(autouse=True)
 def small_seals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments are sealed early here, so that there are some of which little is left."""
+    """Seal early, so that some segments are mostly unused."""
     monkeypatch.setattr(logs, "SEAL_COUNT", 4)
     monkeypatch.setattr(logs, "SEAL_KEYFRAMES", 2)
