@@ -427,7 +427,7 @@ class LoopWriter:
                     await self._commit_all()
         finally:  # no caller may wait for ever
             if self._queue.waiting(1):
-                message = "The event loop was shut down: nobody knows if this is stored."
+                message = "Event loop closed before the commit was confirmed; it may be stored."
                 self._queue.fail(ClosedError(message))
 
     async def _commit_all(self) -> None:
