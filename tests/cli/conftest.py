@@ -24,9 +24,9 @@ def _one_program():
 def url(tmp_path, monkeypatch):
     """Configure only a store, in a working directory of the test's own."""
     monkeypatch.chdir(tmp_path)
-    for name in ("TK_CONFIG", "TK_RETENTION", "TK_ADOPT_KEY"):
+    for name in ("THREADKEEP_CONFIG", "THREADKEEP_RETENTION", "THREADKEEP_ADOPT_KEY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TK_URL", "threads.db")
+    monkeypatch.setenv("THREADKEEP_URL", "threads.db")
     return "threads.db"
 
 

@@ -15,8 +15,8 @@ from threadkeep import SqliteSaver
 def store(tmp_path, monkeypatch):
     """The threads `order` and `chat`, in a working directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TK_URL", "threads.db")
-    monkeypatch.delenv("TK_CONFIG", raising=False)
+    monkeypatch.setenv("THREADKEEP_URL", "threads.db")
+    monkeypatch.delenv("THREADKEEP_CONFIG", raising=False)
     with SqliteSaver("threads.db") as saver:
         for name in ("order", "chat"):
             Chain(saver, name).put(plan="free")
@@ -24,7 +24,7 @@ def store(tmp_path, monkeypatch):
 
 @pytest.fixture
 def cold(tmp_path, monkeypatch):
-    monkeypatch.setenv("TK_COLD", (tmp_path / "cold").as_uri())
+    monkeypatch.setenv("THREADKEEP_COLD", (tmp_path / "cold").as_uri())
     return tmp_path / "cold"
 
 

@@ -179,7 +179,7 @@ def test_a_connection_string_is_no_file(tmp_path, path, command, store, here):
 
 
 def test_where_postgres_programs_are_is_of_no_concern_to_sqlite(tmp_path, path, here, monkeypatch):
-    monkeypatch.setenv("TK_PG_BIN", str(tmp_path / "absent"))
+    monkeypatch.setenv("THREADKEEP_PG_BIN", str(tmp_path / "absent"))
     assert here("backup", path, tmp_path / "backup.db")[0] == 0
 
 
@@ -197,8 +197,8 @@ def test_a_link_goes_on_pointing_where_it_does(tmp_path, path, here):
     [
         ("backup absent.db new.db", "There is no file"),
         ("backup text.txt new.db", "not a SQLite database"),
-        ("backup memory:// new.db", "only for its own process"),
-        ("backup :memory: new.db", "only for its own process"),
+        ("backup memory:// new.db", "only in its own process"),
+        ("backup :memory: new.db", "only in its own process"),
         ("backup nonsense://x new.db", "scheme"),
         ("backup threads.db absent/new.db", "No such file or directory"),
         ("backup threads.db .", "not a file"),
@@ -214,7 +214,7 @@ def test_a_link_goes_on_pointing_where_it_does(tmp_path, path, here):
         ("restore text.txt new.db", "no backup"),
         ("restore threads.db threads.db", "the backup itself"),
         ("restore threads.db redis://127.0.0.1:1/0", "another kind of store"),
-        ("restore threads.db memory://", "only for its own process"),
+        ("restore threads.db memory://", "only in its own process"),
         ("restore cut.tkb new.db", "cut short"),
         ("restore damaged.db new.db", "damaged"),
         ("restore backup.db other.db", "holds threads already"),
@@ -234,7 +234,7 @@ def test_what_cannot_be_done_is_said_in_one_line(
     with SqliteSaver(tmp_path / "other.db") as saver:
         Chain(saver, "a", start=100).put(n=1)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    monkeypatch.setenv("TK_PG_BIN", str(tmp_path))
+    monkeypatch.setenv("THREADKEEP_PG_BIN", str(tmp_path))
     code, said, wrong = here(*arguments.split())
     assert (code, said, len(wrong)) == (2, [], 1)
     assert wrong[0].startswith("threadkeep: ")

@@ -27,8 +27,8 @@ MARKER = "marker-94ab1c7730"
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two threads of u1, one with a fork, and a thread of u2."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TK_URL", STORE)
-    monkeypatch.delenv("TK_CONFIG", raising=False)
+    monkeypatch.setenv("THREADKEEP_URL", STORE)
+    monkeypatch.delenv("THREADKEEP_CONFIG", raising=False)
     with SqliteSaver(STORE, compression=Compression(level=0)) as saver:
         for name, user in (("alpha", "u1"), ("beta", "u1"), ("gamma", "u2")):
             chain = Chain(saver, name)

@@ -185,7 +185,7 @@ def test_a_store_that_fails_is_tried_again(tmp_path: Path) -> None:
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     later = tmp_path / "later.db"
     arguments = command("gc", str(later), "--keep-last", "1", "--every", "0.01s", "--json")
-    environment = {"env": {k: v for k, v in os.environ.items() if k != "TK_URL"}}
+    environment = {"env": {k: v for k, v in os.environ.items() if k != "THREADKEEP_URL"}}
     with subprocess.Popen(arguments, **pipes, **environment) as process:
         assert process.stderr is not None
         assert process.stdout is not None

@@ -290,7 +290,7 @@ def test_threads_of_langgraph_are_adopted(told):
     assert told("adopt", "langgraph.db", "--verify", "--url", "new.db") == [line]
     assert Path("langgraph.db").read_bytes() == before
     assert {place[0] for place in held("new.db")} == {"l", "m", "n"}
-    told("adopt", "langgraph.db")  # (into the store that TK_URL names)
+    told("adopt", "langgraph.db")  # (into the store that THREADKEEP_URL names)
     assert {place[0] for place in held("threads.db")} == {*THREADS, "l", "m", "n"}
 
 
@@ -346,11 +346,11 @@ def test_a_key_comes_from_a_file_or_the_environment(told, capsys, monkeypatch):
         assert main([*arguments, *more]) == 2
         said = capsys.readouterr()
         assert (said.out, said.err.count("\n")) == ("", 1)
-        assert "--key-file FILE, or TK_ADOPT_KEY" in said.err
+        assert "--key-file FILE, or THREADKEEP_ADOPT_KEY" in said.err
     for thread, line_end in (("l", b""), ("m", b"\r\n")):
         Path("key").write_bytes(KEY + line_end)
         assert told(*arguments, thread, "--key-file", "key", "--json")["checkpoints"] == 5
-    monkeypatch.setenv("TK_ADOPT_KEY", KEY.decode())
+    monkeypatch.setenv("THREADKEEP_ADOPT_KEY", KEY.decode())
     assert told(*arguments, "--json")["checkpoints"] == 5
 
 

@@ -73,10 +73,10 @@ SUCCEEDS = {
 @pytest.fixture(autouse=True)
 def alone(monkeypatch, tmp_path):
     """Remove any configuration but the test's own."""
-    for name in ("TK_URL", "TK_CONFIG", "NO_COLOR", "FORCE_COLOR"):
+    for name in ("THREADKEEP_URL", "THREADKEEP_CONFIG", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TK_COLD", (tmp_path / "cold").as_uri())
+    monkeypatch.setenv("THREADKEEP_COLD", (tmp_path / "cold").as_uri())
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     # (pytest's option is a path below its own folder: processes start elsewhere)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(Path(p).resolve()) for p in sys.path if p))
@@ -210,7 +210,7 @@ def test_on_a_terminal_a_difference_has_colours(folder):
         ("check --url", "--url"),
         ("check absent.db", "There is no file absent.db"),
         ("migrate nonsense", "There is no file nonsense"),
-        ("migrate memory://", "only for its own process"),
+        ("migrate memory://", "only in its own process"),
         ("backup a b c", "at most a store and a file"),
         ("history t --limit=a", "Invalid value for '--limit': Input should be"),
         ("export alpha --url threads.db", "Say which threads"),
@@ -335,7 +335,7 @@ def test_no_hint_names_a_python_argument_that_has_a_flag():
         ("erase with rewrite=True (--rewrite), or wait", "erase with --rewrite, or wait"),
         (
             "Open the store with cold=, its URL. Then stop.",
-            "Use --cold URL, or set TK_COLD. Then stop.",
+            "Use --cold URL, or set THREADKEEP_COLD. Then stop.",
         ),
         ("Use strategy='theirs'.", "Use --strategy theirs."),
         (
@@ -374,9 +374,9 @@ def test_the_option_goes_before_the_environment_and_that_before_the_file(
     Path("threadkeep.toml").write_text("url = 'here.db'")
     assert store() == "here.db"
     Path("named.toml").write_text("url = 'sqlite:///named.db'")
-    monkeypatch.setenv("TK_CONFIG", "named.toml")
+    monkeypatch.setenv("THREADKEEP_CONFIG", "named.toml")
     assert store() == "named.db"
-    monkeypatch.setenv("TK_URL", "environment.db")
+    monkeypatch.setenv("THREADKEEP_URL", "environment.db")
     assert store() == "environment.db"
     assert store("--url", "option.db") == "option.db"
     assert store("option.db") == "option.db"
@@ -403,14 +403,14 @@ def test_a_mistake_in_the_file(folder, capsys, text, told):
 
 
 def test_a_file_that_is_named_and_not_there(monkeypatch, capsys):
-    monkeypatch.setenv("TK_CONFIG", "absent.toml")
+    monkeypatch.setenv("THREADKEEP_CONFIG", "absent.toml")
     assert main(["check"]) == 2
-    assert "There is no file absent.toml. Correct TK_CONFIG." in capsys.readouterr().err
+    assert "There is no file absent.toml. Correct THREADKEEP_CONFIG." in capsys.readouterr().err
 
 
 def test_other_variables_of_the_environment_are_no_mistake(folder, monkeypatch):
-    monkeypatch.setenv("TK_PG_BIN", "x")
-    monkeypatch.setenv("TK_URL", "threads.db")
+    monkeypatch.setenv("THREADKEEP_PG_BIN", "x")
+    monkeypatch.setenv("THREADKEEP_URL", "threads.db")
     assert main(["check"]) == 0
     assert main(["backup", "new.db"]) == 0
     assert main(["restore", "backup.tkb"]) == 0
@@ -497,13 +497,13 @@ def test_commands_are_completed():
     "words", ["threadkeep show al", "threadkeep delete beta al", "threadkeep fork al"]
 )
 def test_threads_of_a_file_are_completed(folder, words, completed):
-    assert completed(words, TK_URL="threads.db") == ["alpha", "alto"]
+    assert completed(words, THREADKEEP_URL="threads.db") == ["alpha", "alto"]
 
 
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("store", ["", "absent.db", "backup.tkb", "nonsense://x"])
 def test_completion_never_fails(folder, store, completed):
-    assert completed("threadkeep show al", TK_URL=store) == []
+    assert completed("threadkeep show al", THREADKEEP_URL=store) == []
     assert not Path("absent.db").exists()
 
 
@@ -514,7 +514,9 @@ def test_completion_asks_no_server(folder, completed):
         with socket.create_connection(server.getsockname()):
             server.accept()[0].close()  # so a connection would be seen
         assert (
-            completed("threadkeep show al", TK_URL=f"postgresql://{place}/x?connect_timeout=2")
+            completed(
+                "threadkeep show al", THREADKEEP_URL=f"postgresql://{place}/x?connect_timeout=2"
+            )
             == []
         )
         with pytest.raises(BlockingIOError):

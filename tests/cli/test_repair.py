@@ -17,7 +17,7 @@ from threadkeep.threads.repair.quarantine import read_quarantine
 def store(tmp_path, monkeypatch):
     """A store with a sound and a damaged thread, in the working directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("TK_URL", raising=False)
+    monkeypatch.delenv("THREADKEEP_URL", raising=False)
     path = tmp_path / "threads.db"
     with SqliteSaver(path) as saver:
         for thread in ("a", "b"):

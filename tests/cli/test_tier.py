@@ -15,9 +15,9 @@ from threadkeep import SqliteSaver
 def store(tmp_path, monkeypatch):
     """The threads `order` with old pages, and `chat`, in a working directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TK_URL", "threads.db")
-    monkeypatch.setenv("TK_COLD", (tmp_path / "cold").as_uri())
-    monkeypatch.delenv("TK_CONFIG", raising=False)
+    monkeypatch.setenv("THREADKEEP_URL", "threads.db")
+    monkeypatch.setenv("THREADKEEP_COLD", (tmp_path / "cold").as_uri())
+    monkeypatch.delenv("THREADKEEP_CONFIG", raising=False)
     with SqliteSaver("threads.db") as saver:
         Chain(saver, "chat").put(plan="free")
         chain = Chain(saver, "order")
@@ -95,7 +95,7 @@ def test_a_key_that_is_unknown_is_one_line(here):
 def test_what_is_away_is_a_note(told, monkeypatch):
     cold = ("--cold", Path("cold").absolute().as_uri())
     told("tier", "--warm", "0.001s", "--no-archive", "--offload-over", "2000")
-    monkeypatch.delenv("TK_COLD")
+    monkeypatch.delenv("THREADKEEP_COLD")
     (note,) = told("check", "threads.db", "--json")["notes"]
     assert (note["thread"], note["kind"]) == ("order", "away")
     assert told("check", "threads.db", *cold, "--json")["notes"] == []

@@ -209,7 +209,7 @@ def test_all_that_a_url_may_say_is_understood(programs, tmp_path):
     Dumps(store, programs).back_up(tmp_path / "backup")
     Dumps(store, programs).restore(tmp_path / "backup", NOW, replace=True)
     assert contents(store) == want
-    with pytest.raises(InvalidArgumentError, match="partition_by: 'week'"):
+    with pytest.raises(InvalidArgumentError, match="partition_by in the URL: 'week'"):
         Dumps(f"{url()}?schema={SCHEMA}&partition_by=week", programs)
 
 

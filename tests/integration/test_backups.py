@@ -107,7 +107,7 @@ def test_a_bundle_of_any_store_fills_any_store(source: str, target: str, tmp_pat
         fill(saver)
         want = seen(saver)
     taken = back_up(url_of(source, one), file)
-    assert taken.kind is backup.BackupKind.BUNDLE
+    assert taken.kind is backup.BUNDLE
     assert taken.size == file.stat().st_size
     done = restore(file, url_of(target, other))
     assert done == (taken.threads, 0)
@@ -188,7 +188,7 @@ def test_a_store_comes_back_from_its_own_format(own: Any, tmp_path: Path) -> Non
     file = tmp_path / "backup"
     with open_saver(url) as saver:
         want = seen(saver)
-    assert back_up(url, file).kind is not backup.BackupKind.BUNDLE
+    assert back_up(url, file).kind is not backup.BUNDLE
     _gone(name, url)
     restore(file, url)
     with open_saver(url) as saver:

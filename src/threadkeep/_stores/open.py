@@ -16,33 +16,47 @@ from threadkeep._stores.memory import MemoryOptions
 from threadkeep._stores.options import check, described, from_environment, from_url
 from threadkeep._stores.postgres import PostgresOptions
 from threadkeep._stores.redis import RedisOptions
-from threadkeep._stores.sqlite import SqliteOptions, path_in
+from threadkeep._stores.sqlite import SqliteOptions
 from threadkeep._stores.urls import is_public, shown
 from threadkeep.errors import InvalidArgumentError, OpenError
 
 if TYPE_CHECKING:
     from threadkeep._stores.base import AsyncBackend, Backend
-    from threadkeep._stores.postgres.maintenance import Dumps
     from threadkeep._stores.redis.backend import HotRedis
 
 T = TypeVar("T")
 
 
+class BackupFormat(NamedTuple):
+    """Format of backup files: its name, its name in messages, and the first bytes of a file."""
+
+    name: str
+    title: str
+    magic: bytes
+
+
 class Database(NamedTuple):
     """Kind of database. Its folder in `_stores` has its name.
 
-    `OPTIONS` of the folder is a `TypedDict` with the database's options; `opened` of its module
-    `backend` opens a URL. The extra that installs its driver has the folder's name, too.
+    The folder has `OPTIONS`, a `TypedDict` with the database's options, and a module `backend`,
+    whose `opened` opens a URL. The extra that installs its driver has the folder's name, too.
+
+    A database of files also has `path_in` and `url_of`, and its `opened` takes `read_only`. One
+    with a backup format has a module `maintenance` with `back_up` and `restore`.
 
     Attributes:
         title: the name in errors.
         schemes: of its URLs.
         forms: examples of its URLs.
+        backup: its own format of backups, if it has one.
+        in_process: whether only its own process sees a store.
     """
 
     title: str
     schemes: tuple[str, ...]
     forms: tuple[str, ...]
+    backup: BackupFormat | None = None
+    in_process: bool = False
 
 
 DATABASES = {
@@ -50,17 +64,23 @@ DATABASES = {
         "SQLite",
         ("sqlite",),
         ("sqlite:///relative.db", "sqlite:////absolute.db", "sqlite:///:memory:"),
+        BackupFormat("sqlite", "a SQLite database", b"SQLite format 3\0"),
     ),
     "postgres": Database(
-        "PostgreSQL", ("postgresql", "postgres"), ("postgresql://user@host/database",)
+        "PostgreSQL",
+        ("postgresql", "postgres"),
+        ("postgresql://user@host/database",),
+        BackupFormat("postgres", "an archive of pg_dump", b"PGDMP"),
     ),
     "redis": Database(
         "Redis",
         ("redis", "rediss", "redis+cluster", "rediss+cluster", "unix"),
         ("redis://host:6379/0", "redis+cluster://host:6379"),
     ),
-    "memory": Database("Memory", ("memory",), ("memory://",)),
+    "memory": Database("Memory", ("memory",), ("memory://",), in_process=True),
 }
+PLAIN = "sqlite"
+"""Database of a path, which has no scheme."""
 
 
 class DatabaseOptions(SqliteOptions, PostgresOptions, RedisOptions, total=False):
@@ -110,10 +130,14 @@ def open_in(
     own = described(kind)
     check(DATABASES[name].title, given, {**described(folder.OPTIONS), **own})
     theirs = dict(in_url) | {k: v for k, v in given.items() if k not in own}
+    return _open(name, *place, **theirs), cast("T", {k: v for k, v in given.items() if k in own})
+
+
+def _open(name: str, *place: Any, **options: Any) -> Backend | AsyncBackend:
     with extra(DATABASES[name].title, name):
-        module = import_module(f"{folder.__name__}.backend")
-    backend: Backend | AsyncBackend = module.opened(*place, **theirs)
-    return backend, cast("T", {k: v for k, v in given.items() if k in own})
+        module = import_module(f"threadkeep._stores.{name}.backend")
+    backend: Backend | AsyncBackend = module.opened(*place, **options)
+    return backend
 
 
 def _folder(name: str) -> Any:
@@ -179,37 +203,50 @@ def _unknown(url: str) -> OpenError:
     return OpenError(f"{shown(url)} is not a URL.", hint=hint)
 
 
-def is_postgres(url: str) -> bool:
-    """Return True if a URL names a PostgreSQL database."""
-    return _by_scheme(url) == "postgres"
-
-
-def sqlite_path(url: str) -> str | None:
-    """The path of the SQLite file that a URL names; None where it names another kind of store."""
-    return path_in(url) if _scheme(url) == "sqlite" else None
+def named(store: str) -> str | None:
+    """Return the name of the database that a user names by a URL or path; None if unknown."""
+    if "://" in store:
+        return _by_scheme(store)
+    check_is_path(store)
+    return PLAIN
 
 
 def file_of(store: str) -> str | None:
-    """Return the path of the SQLite file that a user names, by URL or path; else None.
+    """Return the path of the file that a user names by a URL or path, or None if it is a server.
 
-    A store in memory is an `InvalidArgumentError`.
+    Raises:
+        InvalidArgumentError: the store is in memory.
     """
+    name = named(store)
+    if name is None:
+        return None
+    path: str | None = store
     if "://" in store:
-        path = sqlite_path(store)
-    else:
-        check_is_path(path := store)
-    if path == ":memory:" or store.lower().startswith("memory://"):
+        path_in = getattr(_folder(name), "path_in", None)
+        path = path_in(store) if path_in else None
+    if path == ":memory:" or DATABASES[name].in_process:
         raise InvalidArgumentError(
-            "A store in memory is there only for its own process.", hint="Name another store."
+            "A store in memory exists only in its own process.", hint="Name another store."
         )
     return path
 
 
-def postgres_dumps(url: str, folder: str) -> Dumps:
-    """Return backups of a PostgreSQL database by its own programs, which are in this folder."""
-    with extra("PostgreSQL", "postgres"):
-        from threadkeep._stores.postgres import maintenance  # noqa: PLC0415 - an extra, only where it is used
-    return maintenance.Dumps(url, folder)
+def as_url(store: str) -> str:
+    """Return the URL of a store that a user names by a URL or path."""
+    url: str = store if "://" in store else _folder(PLAIN).url_of(store)
+    return url
+
+
+def open_to_read(store: str) -> Backend | AsyncBackend:
+    """Open the database that a user names by a URL or path; a file is left as it is."""
+    read_only = {} if file_of(store) is None else {"read_only": True}
+    return _open(database_of(as_url(store)), as_url(store), **read_only)
+
+
+def maintenance(name: str) -> Any:
+    """Return the module `maintenance` of a database."""
+    with extra(DATABASES[name].title, name):
+        return import_module(f"threadkeep._stores.{name}.maintenance")
 
 
 def open_hot(url: Any) -> HotRedis:

@@ -204,12 +204,12 @@ def _with_flag(message: str, flags: Mapping[str, str]) -> str:
 # Sentences for Python programs, by a pattern in them, and the sentence for the shell.
 _SENTENCES = {
     r"get_state_history": "threadkeep history lists the others.",
-    r"[Oo]pen .*\bcold=": "Use --cold URL, or set TK_COLD.",
+    r"[Oo]pen .*\bcold=": "Use --cold URL, or set THREADKEEP_COLD.",
     r"exist_ok=": "Use another id.",
     r"LayeredCheckpointSaver\(": "Save one with them in your program first.",
     r"metadata=\{": "Use a thread id, or --metadata KEY=VALUE.",
     r"\badopt\(.*key=": (
-        "Use the key that LANGGRAPH_AES_KEY held: --key-file FILE, or TK_ADOPT_KEY."
+        "Use the key that LANGGRAPH_AES_KEY held: --key-file FILE, or THREADKEEP_ADOPT_KEY."
     ),
     r"strategy=.*\ba function": "Use --strategy theirs, or --strategy ours.",
 }

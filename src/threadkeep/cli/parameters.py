@@ -69,11 +69,11 @@ def thread_argument(help: str, default: Any = ..., name: str = "THREAD") -> Any:
 
 STORE = "a URL (sqlite:///, postgresql://, redis://), or the path of a SQLite file"
 
-URL = option("--url URL", f"Store: {STORE}. Default: TK_URL, else url in threadkeep.toml.")
+URL = option("--url URL", f"Store: {STORE}. Default: THREADKEEP_URL, else url in threadkeep.toml.")
 URL_ARGUMENT = argument("URL", "Store, same as --url.", None)
 COLD = option(
     "--cold URL",
-    "Cold store: file:///folder, s3://bucket/path, gs:// or az://. Default: TK_COLD,"
+    "Cold store: file:///folder, s3://bucket/path, gs:// or az://. Default: THREADKEEP_COLD,"
     " else cold in threadkeep.toml.",
 )
 AS_JSON = flag("--json", "Print one JSON document to stdout, and errors to stderr.")
@@ -98,7 +98,9 @@ YES = flag("--yes -y", "Do not ask for confirmation.")
 DRY_RUN = flag("--dry-run", "Show the effect, and change nothing.")
 FULL = flag("--full", "Do not shorten the output.")
 PROGRAMS = option(
-    "--pg-bin FOLDER", "Folder of pg_dump and pg_restore. Default: TK_PG_BIN, else PATH.", ""
+    "--pg-bin FOLDER",
+    "Folder of pg_dump and pg_restore. Default: THREADKEEP_PG_BIN, else PATH.",
+    "",
 )
 
 # -- parsers -----------------------------------------------------------------------------

@@ -18,16 +18,15 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from threadkeep._stores.open import file_of
-from threadkeep._stores.sqlite.backend import SqliteBackend
+from threadkeep._stores.open import as_url, file_of, open_to_read
 from threadkeep.cli.terminal import Output
 from threadkeep.errors import InvalidArgumentError, OpenError
 from threadkeep.savers.saver import Saver
-from threadkeep.savers.savers import MemorySaver, SqliteSaver, open_saver
+from threadkeep.savers.savers import MemorySaver, open_saver
 from threadkeep.savers.serializing import show_raw
 
 _NAME = "threadkeep.toml"
-_PREFIX = "TK_"
+_PREFIX = "THREADKEEP_"
 
 
 class Settings(BaseSettings):
@@ -67,16 +66,18 @@ def settings() -> Settings:
         raise InvalidArgumentError(f"{_config_file()} is not valid TOML: {error}") from None
     except OSError as error:
         raise InvalidArgumentError(
-            f"{_config_file()} cannot be read: {error.strerror}.", hint="Correct TK_CONFIG."
+            f"{_config_file()} cannot be read: {error.strerror}.", hint="Correct THREADKEEP_CONFIG."
         ) from error
 
 
 def _config_file() -> Path | None:
-    """Return the file of TK_CONFIG, of the working directory, or of the user, if one exists."""
-    named = os.environ.get("TK_CONFIG")
+    """Return the configuration file: THREADKEEP_CONFIG, else here, else the user's own, if any."""
+    named = os.environ.get("THREADKEEP_CONFIG")
     if named:
         if not Path(named).is_file():
-            raise InvalidArgumentError(f"There is no file {named}.", hint="Correct TK_CONFIG.")
+            raise InvalidArgumentError(
+                f"There is no file {named}.", hint="Correct THREADKEEP_CONFIG."
+            )
         return Path(named)
     files = (Path(_NAME), Path(typer.get_app_dir("threadkeep"), _NAME))
     return next((file for file in files if file.is_file()), None)
@@ -101,20 +102,19 @@ def url_of(option: str | None, argument: str | None = None) -> str:
     if not url:
         raise InvalidArgumentError(
             "No store is given.",
-            hint="Use --url, set TK_URL, or write url = '...' into threadkeep.toml.",
+            hint="Use --url, set THREADKEEP_URL, or write url = '...' into threadkeep.toml.",
         )
     return url
 
 
 def open_existing(url: str, cold: str | None = None, *, read_only: bool = False) -> Saver:
-    """Open an existing store; `read_only` leaves a SQLite file unchanged."""
-    path, cold = file_of(url), cold or settings().cold
-    if path is None:
-        return open_saver(url, cold=cold)
-    check_exists(url)
-    if read_only:
-        return Saver(SqliteBackend(path, read_only=True), cold=cold)
-    return SqliteSaver(path, cold=cold)
+    """Open an existing store; `read_only` leaves a file unchanged."""
+    cold = cold or settings().cold
+    if file_of(url) is not None:
+        check_exists(url)
+        if read_only:
+            return Saver(open_to_read(url), cold=cold)
+    return open_saver(as_url(url), cold=cold)
 
 
 def open_target(url: str, *, dry_run: bool = False) -> Saver:

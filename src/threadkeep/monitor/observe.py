@@ -15,6 +15,7 @@ from langgraph.store.base import BaseStore
 from threadkeep._core import validation
 from threadkeep._run.delegate import Delegate, behind
 from threadkeep._run.driver import Closing
+from threadkeep._stores.open import DATABASES
 from threadkeep.errors import invalid
 from threadkeep.monitor.exports import Exports, Logs, Observed, Operation, Sink
 
@@ -268,11 +269,8 @@ def _observed(saver: object, backend: str | None) -> ObservedSaver | ObservedSto
 # -- names of databases ----------------------------------------------------------------
 
 _BACKENDS = {  # part of a class name: OpenTelemetry's name of the database
-    "sqlite": "sqlite",
-    "postgres": "postgresql",
-    "redis": "redis",
+    **{name: database.schemes[0] for name, database in DATABASES.items()},
     "valkey": "redis",
-    "memory": "memory",
     "mongo": "mongodb",
     "mysql": "mysql",
     "dynamo": "aws.dynamodb",

@@ -5,7 +5,6 @@ A backup is complete or absent. What a store holds is replaced only if the calle
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,17 +16,24 @@ from typing import Literal, NamedTuple
 from threadkeep._core.engine.operation import Progress
 from threadkeep._run import driver
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._stores.base import AsyncBackend, Backend
+from threadkeep._stores.base import Backend
 from threadkeep._stores.files import file_errors, replacing
-from threadkeep._stores.open import file_of, is_postgres, open_backend, postgres_dumps
-from threadkeep._stores.sqlite import maintenance
-from threadkeep._stores.sqlite.backend import SqliteBackend
-from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
+from threadkeep._stores.open import (
+    DATABASES,
+    BackupFormat,
+    as_url,
+    file_of,
+    maintenance,
+    named,
+    open_backend,
+    open_to_read,
+)
+from threadkeep.errors import CorruptionError, InvalidArgumentError
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.archives.layer import TierLayer
 from threadkeep.threads.transfer import bundles
 from threadkeep.threads.transfer.bundles import (
-    BackupKind,
+    BUNDLE,
     ImportOptions,
     check_may_be_replaced,
     kind_of,
@@ -49,7 +55,7 @@ class BackupReport(NamedTuple):
         skipped: damaged threads that a bundle does not hold, each with the reason.
     """
 
-    kind: BackupKind
+    kind: BackupFormat
     size: int
     threads: int | None
     away: tuple[str, ...]
@@ -69,24 +75,23 @@ def back_up(
     """Back up a store to a file, while programs use it. An older backup is replaced.
 
     Without a `form`, it is a bundle if the file's name ends in `.tkb`, or the store has no format
-    of its own. `programs` is the folder of PostgreSQL's, "" that of TK_PG_BIN, else the PATH.
+    of its own. `programs` is the folder of PostgreSQL's programs; "" for that of
+    THREADKEEP_PG_BIN, else the PATH.
     """
     check_may_be_replaced(file)
     kind, path = _kind_for(store, file, form), file_of(store)
     if path is not None and file.exists() and Path(path).exists() and file.samefile(path):
         raise InvalidArgumentError(f"{file} is the store itself.", hint="Use another file.")
     threads, skipped = None, dict[str, str]()
-    if kind is BackupKind.BUNDLE:
+    if kind is BUNDLE:
         with _readable(store, file.parent, progress) as backend:
             threads = driver.run(
                 bundles.back_up(LayeredBackend(backend, TierLayer()), file, progress, skipped)
             )
     else:
         with replacing(file) as beside:
-            if path is None:
-                postgres_dumps(store, _folder(programs)).back_up(beside)
-            else:
-                threads = maintenance.back_up(path, beside, partial(progress, "pages copied"))
+            copied = partial(progress, "pages copied")
+            threads = maintenance(kind.name).back_up(path or store, beside, copied, programs)
     away = _away(store)
     with file_errors(file):
         return BackupReport(kind, file.stat().st_size, threads, away, skipped)
@@ -94,7 +99,7 @@ def back_up(
 
 def _away(store: str) -> tuple[str, ...]:
     """Return the threads that are archived, and those with offloaded values."""
-    with Saver(_opened(store)) as saver:
+    with Saver(open_to_read(store)) as saver:
         found = saver.threads.scan()
         return tuple([t.id for t in found if t.archived_bytes is not None or t.offloaded_bytes])
 
@@ -111,9 +116,9 @@ def restore(
         InvalidArgumentError: the backup is of another kind of store.
     """
     kind, path = kind_of(file), file_of(store)
-    if kind is BackupKind.BUNDLE:
+    if kind is BUNDLE:
         names = driver.run(bundles.verify(file, progress))
-        with closing(LayeredBackend(_opened(store, read_only=False)).blocking) as backend:
+        with closing(LayeredBackend(open_backend(as_url(store))).blocking) as backend:
             backend.migrate()
             # (without the cold store: what is restored may name objects there)
             fill = bundles.fill(
@@ -122,29 +127,31 @@ def restore(
             done = driver.run(fill)
         return RestoreReport(len(done.added), len(done.unchanged))
     now = time.time_ns() // 1000
-    if kind is BackupKind.SQLITE and path is not None:
-        _check_sound(file, progress)
-        return RestoreReport(maintenance.restore(file, path, now, replace=replace))
-    if kind is BackupKind.POSTGRES and is_postgres(store):
-        postgres_dumps(store, _folder(programs)).restore(file, now, replace=replace)
-        return RestoreReport(None)
+    if kind is _own_format(store):
+        if path is not None:
+            _check_sound(file, progress)
+        restored = maintenance(kind.name).restore
+        return RestoreReport(restored(file, path or store, now, replace=replace, programs=programs))
     raise InvalidArgumentError(
-        f"{file} is {kind.value}, and cannot be restored into another kind of store.",
+        f"{file} is {kind.title}, and cannot be restored into another kind of store.",
         hint="Restore it into a store of its own kind, and copy the threads with a bundle:"
         " threadkeep backup STORE threads.tkb",
     )
 
 
-def _kind_for(store: str, file: Path, form: Format | None) -> BackupKind:
-    own = BackupKind.POSTGRES if is_postgres(store) else BackupKind.BUNDLE
-    if file_of(store) is not None:
-        own = BackupKind.SQLITE
-    if form == "native" and own is BackupKind.BUNDLE:
+def _own_format(store: str) -> BackupFormat | None:
+    name = named(store)
+    return None if name is None else DATABASES[name].backup
+
+
+def _kind_for(store: str, file: Path, form: Format | None) -> BackupFormat:
+    own = _own_format(store)
+    if form == "native" and own is None:
         raise InvalidArgumentError(
             "This kind of store has no backup format of its own.", hint="Use --format bundle."
         )
-    by_name = form is None and file.suffix == BUNDLE_SUFFIX
-    return BackupKind.BUNDLE if form == "bundle" or by_name else own
+    is_bundle = form == "bundle" or (form is None and file.suffix == BUNDLE_SUFFIX)
+    return BUNDLE if is_bundle or own is None else own
 
 
 @contextmanager
@@ -156,17 +163,13 @@ def _readable(store: str, folder: Path, progress: Progress) -> Iterator[Backend]
             stack.enter_context(file_errors(folder))
             own = tempfile.TemporaryDirectory(dir=folder, prefix=".threadkeep-")
             store = str(Path(stack.enter_context(own), "copy.db"))
-            maintenance.back_up(path, Path(store), partial(progress, "pages copied"))
-        yield stack.enter_context(closing(LayeredBackend(_opened(store)).blocking))
-
-
-def _opened(store: str, *, read_only: bool = True) -> Backend | AsyncBackend:
-    path = file_of(store)
-    return open_backend(store) if path is None else SqliteBackend(path, read_only=read_only)
+            copied = partial(progress, "pages copied")
+            maintenance(named(path) or "").back_up(path, Path(store), copied)
+        yield stack.enter_context(closing(LayeredBackend(open_to_read(store)).blocking))
 
 
 def _check_sound(file: Path, progress: Progress) -> None:
-    with Saver(SqliteBackend(file, read_only=True)) as saver:
+    with Saver(open_to_read(str(file))) as saver:
         report = saver.check(progress)
     if not report.ok:
         raise CorruptionError(
@@ -174,11 +177,3 @@ def _check_sound(file: Path, progress: Progress) -> None:
             hint=f"See `threadkeep check {file}`, and use an older backup. If there is none: it is"
             " a database itself, and its sound threads can be used.",
         )
-
-
-def _folder(programs: str) -> str:
-    """Return the folder of PostgreSQL's programs; "" for the PATH."""
-    folder = programs or os.environ.get("TK_PG_BIN", "")
-    if folder and not Path(folder).is_dir():
-        raise OpenError(f"There is no folder {folder}.", hint="Correct --pg-bin or TK_PG_BIN.")
-    return folder

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from inspect import isclass
-from typing import Annotated, Any, Literal, NotRequired, Self
+from typing import Annotated, Any, NotRequired, Self
 
 from langgraph.checkpoint.base.id import uuid6
 from pydantic import (
@@ -28,14 +28,14 @@ from typing_extensions import TypedDict, is_typeddict
 
 from threadkeep._core import validation
 from threadkeep._core.engine.model import OWN_NS
+from threadkeep._stores.open import DATABASES, as_url, named
 from threadkeep.errors import InvalidArgumentError, invalid
 
 EVENTS = ("tool_call", "state_change", "message", "node_end", "interrupt", "error", "manual")
 """The built-in events."""
 
 _PREFIX = "THREADKEEP_SESSIONS_"
-_FILE = "sqlite:///checkpoints.db"
-_KINDS = ("memory", "sqlite", "postgres", "redis")
+_URLS = {"memory": "memory://", "sqlite": "sqlite:///checkpoints.db"}  # if none is given
 
 _Names = Annotated[list[str], NoDecode]
 _REQUIRED = ("session_id", "workflow_id", "state_data")
@@ -243,7 +243,7 @@ class CheckpointConfig(BaseSettings):
     )
 
     enabled: bool = True
-    storage_type: Literal["memory", "sqlite", "postgres", "redis"] = "sqlite"
+    storage_type: str = "sqlite"
     url: str | None = None
     auto_save: bool = True
     save_interval: int = Field(default=5, ge=1)
@@ -288,7 +288,7 @@ class CheckpointConfig(BaseSettings):
     @property
     def store_url(self) -> str:
         """URL of the configured store, for `open_saver`."""
-        return self.url or ("memory://" if self.storage_type == "memory" else _FILE)
+        return self.url or _URLS[self.storage_type]
 
     @field_validator("trigger_conditions", "events", mode="before")
     @classmethod
@@ -299,18 +299,25 @@ class CheckpointConfig(BaseSettings):
         names = value.strip().removeprefix("[").removesuffix("]").split(",")
         return [name.strip().strip("\"'") for name in names if name.strip()]
 
+    @field_validator("storage_type")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        if value not in DATABASES:
+            raise ValueError(f"use {', '.join(DATABASES)}")
+        return value
+
     @model_validator(mode="before")
     @classmethod
     def _type_of_url(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Derive the storage type from the URL, if only the URL is given."""
-        kinds = [kind for kind in _KINDS if str(values.get("url")).startswith(kind)]
-        return {"storage_type": kinds[0], **values} if kinds else values
+        kind = named(url) if "://" in (url := str(values.get("url"))) else None
+        return {"storage_type": kind, **values} if kind else values
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.url is None and self.storage_type in ("postgres", "redis"):
+        if self.url is None and self.storage_type not in _URLS:
             raise ValueError(f"url: {self.storage_type} needs a URL")
-        if self.url is not None and not self.url.startswith(self.storage_type):
+        if self.url is not None and named(as_url(self.url)) != self.storage_type:
             raise ValueError(f"url: it does not name a {self.storage_type} store")
         known = {*EVENTS, *self.events}
         if unknown := [name for name in self.trigger_conditions if name not in known]:

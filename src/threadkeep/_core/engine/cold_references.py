@@ -34,7 +34,7 @@ USUAL = 140
 MOST = 512
 """Most bytes of a stub."""
 
-WITH_COLD = "Open the store with cold=, the URL of the cold store (in the shell: TK_COLD)."
+WITH_COLD = "Open the store with cold=, the URL of the cold store (in the shell: THREADKEEP_COLD)."
 
 
 # -- archives --------------------------------------------------------------------------

@@ -154,7 +154,7 @@ async def _wait_for_older_transactions(send: Send, pause: Pause) -> None:
 _SECRETS = ("sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 _INSTALL = (
     "Install PostgreSQL's client programs (postgresql-client), or name the folder they are in:"
-    " --pg-bin or TK_PG_BIN."
+    " --pg-bin or THREADKEEP_PG_BIN."
 )
 
 _THREADS = """
@@ -190,6 +190,25 @@ def _temporary_file(text: str) -> Iterator[str]:
                 hint="Name a folder that has room for one in TMPDIR.",
             ) from error
         yield file.name
+
+
+def back_up(url: str, file: Path, _: object, programs: str) -> None:
+    """Write a database's schema to an archive; see `Dumps`. The number of threads is not known."""
+    Dumps(url, _folder(programs)).back_up(file)
+
+
+def restore(file: Path, url: str, now: int, *, replace: bool, programs: str) -> None:
+    """Restore an archive; see `Dumps.restore`."""
+    Dumps(url, _folder(programs)).restore(file, now, replace=replace)
+
+
+def _folder(programs: str) -> str:
+    """Return the folder of PostgreSQL's programs; "" for the PATH."""
+    folder = programs or os.environ.get("THREADKEEP_PG_BIN", "")
+    if folder and not Path(folder).is_dir():
+        hint = "Correct --pg-bin or THREADKEEP_PG_BIN."
+        raise errors.OpenError(f"There is no folder {folder}.", hint=hint)
+    return folder
 
 
 class Dumps:

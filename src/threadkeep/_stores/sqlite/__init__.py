@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import Annotated, Any, Literal, TypedDict
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 from threadkeep._stores.options import Option, described, from_url
 from threadkeep._stores.urls import is_public, shown
@@ -60,3 +60,8 @@ def path_in(url: str) -> str:
     if not path:
         raise OpenError(f"{shown(url)} names no file.", hint="Use sqlite:///path.")
     return path
+
+
+def url_of(path: str) -> str:
+    """Return the URL of a file."""
+    return f"sqlite:///{quote(os.fsencode(path))}"

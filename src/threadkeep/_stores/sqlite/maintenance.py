@@ -148,12 +148,13 @@ SELECT count(*) FROM tk_threads t WHERE t.state <> 'deleted'
 """
 
 
-def back_up(path: str, file: Path, progress: Callable[[int, int], None]) -> int:
+def back_up(path: str, file: Path, progress: Callable[[int, int], None], programs: str = "") -> int:
     """Copy a database's present state to an empty file; return its number of threads.
 
     Others may write meanwhile. The copy has no WAL. `progress` is called with the number of copied
     pages and of all pages.
     """
+    del programs  # (none are needed)
     _check_is_file(path)
     _, source = open_first(DatabaseLocation(path, "full", _BUSY_SECONDS, "rw"))
     with closing(source), closing(sqlite3.connect(file, isolation_level=None)) as target:
@@ -172,7 +173,7 @@ def back_up(path: str, file: Path, progress: Callable[[int, int], None]) -> int:
     return int(threads)
 
 
-def restore(file: Path, path: str, now: int, *, replace: bool) -> int:
+def restore(file: Path, path: str, now: int, *, replace: bool, programs: str = "") -> int:
     """Fill a database with the contents of a copy, in one transaction.
 
     Others may have the database open. A missing one is created. With `replace`, its previous
@@ -180,6 +181,7 @@ def restore(file: Path, path: str, now: int, *, replace: bool) -> int:
     """
     from threadkeep._stores.sqlite.items import copy_items, holds_items  # noqa: PLC0415 - seldom needed
 
+    del programs
     _check_is_file(str(file))
     if Path(path).exists() and file.samefile(path):
         raise InvalidArgumentError(f"{path} is the backup itself.", hint="Name another file.")

@@ -190,7 +190,7 @@ def advise(session: Session, store: str | None = URL_ARGUMENT) -> None:
     """Propose settings and commands from the statistics."""
     url = session.url(store)
     name = public_name(url)
-    word = '"$TK_URL"' if file_of(url) is None else shlex.quote(name)
+    word = '"$THREADKEEP_URL"' if file_of(url) is None else shlex.quote(name)
     with session.open(url, read_only=True) as saver, session.progress() as progress:
         progress("reading threads", 0, 0)
         found = advise_on(saver, url=word)
@@ -243,8 +243,8 @@ def monitor(
     interval: str = option("--interval TIME", "Time between two measurements, such as 60s.", "60s"),
     alert: list[str] | None = option(
         "--alert URL",
-        "Send alerts to this apprise URL. Repeatable. Default: TK_ALERTS (JSON), else alerts in"
-        " threadkeep.toml.",
+        "Send alerts to this apprise URL. Repeatable. Default: THREADKEEP_ALERTS (JSON),"
+        " else alerts in threadkeep.toml.",
     ),
     listen: str = option("--listen HOST:PORT", "Serve /healthz and /metrics.", "127.0.0.1:9464"),
     once: bool = flag("--once", "Measure once, and exit. Exit code 1: unhealthy, or an alert."),

@@ -116,7 +116,7 @@ def import_bundle(
 
 # -- adopt -------------------------------------------------------------------------------
 
-_KEY = "TK_ADOPT_KEY"
+_KEY = "THREADKEEP_ADOPT_KEY"
 
 
 @command("threadkeep adopt langgraph.db sqlite:///threads.db --verify", imports=True)

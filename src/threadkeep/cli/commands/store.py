@@ -182,14 +182,14 @@ def backup(
         taken = backups.back_up(url, Path(file), progress, form=form, programs=pg_bin)
     document = {
         "file": file,
-        "kind": taken.kind.name.lower(),
+        "kind": taken.kind.name,
         "bytes": taken.size,
         "threads": taken.threads,
         "away": taken.away,
         "skipped": taken.skipped,
     }
     threads = "" if taken.threads is None else f"{plural(taken.threads, 'thread')} "
-    summary = f"Backed up {threads}to {file} ({taken.kind.value}, {plural(taken.size, 'byte')})"
+    summary = f"Backed up {threads}to {file} ({taken.kind.title}, {plural(taken.size, 'byte')})"
     session.print(document, summary, *_missing_lines(taken))
     return 1 if taken.away or taken.skipped else 0
 

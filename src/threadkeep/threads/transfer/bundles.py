@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace as replaced
-from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -22,6 +21,7 @@ from threadkeep._core.engine.thread_entry import is_archived
 from threadkeep._run.driver import Runner, Workflow, external, on, within
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.files import file_errors, replacing
+from threadkeep._stores.open import DATABASES, BackupFormat
 from threadkeep._stores.sqlite.opening import wal_of
 from threadkeep.errors import (
     CorruptionError,
@@ -38,7 +38,6 @@ from threadkeep.threads.transfer.whole_thread import CheckpointKey, Outcome, Who
 AddThread: TypeAlias = Callable[[BundleWriter, str], Workflow[int]]
 
 _SQLITE = b"SQLite format 3\0"
-_POSTGRES = b"PGDMP"
 _WAL_AT = 18  # offset of the byte in SQLite's file that is 2 if it has a WAL
 _WITH_WAL = _SQLITE.ljust(_WAL_AT, b"\0") + b"\2"
 _START = 32  # bytes that tell the kinds of files apart
@@ -97,16 +96,12 @@ class ImportOptions(NamedTuple):
 # -- kinds of files --------------------------------------------------------------------
 
 
-class BackupKind(Enum):
-    """Kind of a backup, as messages name it."""
-
-    SQLITE = "a SQLite database"
-    POSTGRES = "an archive of pg_dump"
-    BUNDLE = "a bundle"
+BUNDLE = BackupFormat("bundle", "a bundle", MAGIC)
+_FORMATS = (BUNDLE, *(found.backup for found in DATABASES.values() if found.backup))
 
 
-def kind_of(file: Path) -> BackupKind:
-    """Return the kind of a backup."""
+def kind_of(file: Path) -> BackupFormat:
+    """Return the format of a backup."""
     kind = _kind(_start_of(file))
     if kind is None:
         raise NotOursError(
@@ -120,7 +115,7 @@ def check_may_be_replaced(file: Path) -> None:
     if not file.exists():
         return
     start = _start_of(file)
-    in_use = start[_WAL_AT : _WAL_AT + 1] == b"\2" and _kind(start) is BackupKind.SQLITE
+    in_use = start[_WAL_AT : _WAL_AT + 1] == b"\2" and start.startswith(_SQLITE)
     if start and (in_use or _kind(start) is None):
         what = "a live database" if in_use else "no backup"
         raise OpenError(f"{file} is {what}: it is left as it is.", hint="Use another file.")
@@ -129,9 +124,9 @@ def check_may_be_replaced(file: Path) -> None:
 def check_is_bundle(file: Path) -> None:
     """Refuse a file that is not a bundle."""
     kind = kind_of(file)
-    if kind is not BackupKind.BUNDLE:
+    if kind is not BUNDLE:
         raise InvalidArgumentError(
-            f"{file} is {kind.value}, no bundle.",
+            f"{file} is {kind.title}, no bundle.",
             hint="Use a file of export_bundle(); restore others: `threadkeep restore`.",
         )
 
@@ -148,9 +143,8 @@ def _start_of(file: Path) -> bytes:
             return opened.read(_START)
 
 
-def _kind(start: bytes) -> BackupKind | None:
-    magics = {_SQLITE: BackupKind.SQLITE, _POSTGRES: BackupKind.POSTGRES, MAGIC: BackupKind.BUNDLE}
-    return next((kind for magic, kind in magics.items() if start.startswith(magic)), None)
+def _kind(start: bytes) -> BackupFormat | None:
+    return next((one for one in _FORMATS if start.startswith(one.magic)), None)
 
 
 # -- export ----------------------------------------------------------------------------

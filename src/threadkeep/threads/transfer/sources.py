@@ -21,9 +21,10 @@ from threadkeep._core.codec import Codec
 from threadkeep._core.langgraph_internals import HAS_TASK_PATH
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.extras import extra
-from threadkeep._stores.open import check_is_path, is_postgres, sqlite_path
+from threadkeep._stores.open import named
 from threadkeep._stores.options import described, from_url
 from threadkeep._stores.postgres import PostgresOptions
+from threadkeep._stores.sqlite import path_in
 from threadkeep._stores.sqlite.failures import named as mapped
 from threadkeep._stores.sqlite.opening import APPLICATION_ID, MEMORY, DatabaseLocation, path_of
 from threadkeep.errors import InvalidArgumentError, NotLangGraphError, OpenError
@@ -77,17 +78,17 @@ def open_source(source: Any, codec: Codec, key: str | bytes | None) -> Source:
 def _of_name(name: str, payloads: Payloads) -> Source:
     if not isinstance(name, str):
         raise InvalidArgumentError("Invalid path: bytes.", hint=_HINT)
-    if is_postgres(name):
+    database = named(name)
+    if database == "postgres":
         name, options = from_url(name, described(PostgresOptions))
         with extra("PostgreSQL", "postgres"):
             from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - an extra, only where it is used
         return source_postgres.open_postgres(name, payloads, options.get("schema"))
     if "://" in name:
-        path = sqlite_path(name)
+        path = path_in(name) if database == "sqlite" else None
         if path is None:
             raise OpenError("This URL does not name a LangGraph store.", hint=_HINT)
         return _open_sqlite(path, payloads)
-    check_is_path(name)
     return _open_sqlite(path_of(name), payloads)
 
 
