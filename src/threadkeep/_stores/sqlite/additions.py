@@ -1,6 +1,7 @@
-"""Batches that only add rows and replace segments: a question, checks, a statement for each table.
+"""Fast path for batches that only add rows and replace segments.
 
-Each batch sees what those before it left; one that is refused adds nothing.
+A run of batches takes one query, checks in Python, and one statement for each table. Each batch
+sees the rows of the batches before it. A refused batch adds nothing.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     from threadkeep._core.engine.model import Batch, CheckpointRow, Segment, WriteRow
 
 # -- statements ------------------------------------------------------------------------
-# A bound None or bytes takes the driver longer than a number or a bytearray, for it looks for an
-# adapter: 0 and '' are made NULL by SQLite.
+# The driver binds None and bytes more slowly than numbers and bytearrays, because it looks for an
+# adapter. So we bind 0 and '', which SQLite turns into NULL.
 
 _QUESTIONS = ManyRows(
     """
@@ -61,7 +62,7 @@ _QUESTIONS = ManyRows(
 _DROP_SEGMENT = (
     "DELETE FROM tk_heap_segments WHERE thread = ? AND log = ? AND start = ? AND count = ?"
 )
-# Stored segments never overlap: the last that starts at or before ours is the first to look at.
+# Stored segments never overlap, so the search starts at the last one that starts at or before ours.
 _OVERLAPPED = """
 SELECT start, count, data FROM tk_heap_segments s
 WHERE thread = :heap AND log = :log AND start < :stop AND start + count > :start
@@ -95,10 +96,10 @@ _LABELS = ManyRows(
 
 
 class _Columns:
-    """Statements that set columns of threads.
+    """UPDATE and INSERT statements for a set of columns of `tk_threads`.
 
-    An index is written whenever one of its columns is set, changed or not: so there are statements
-    for each few columns that change together.
+    SQLite rewrites an index whenever one of its columns is set, changed or not. So columns that
+    change together have statements of their own.
     """
 
     def __init__(self, *columns: str) -> None:
@@ -115,7 +116,7 @@ class _Columns:
         self._of_many = attrgetter(*names)
 
     def set(self, db: sqlite3.Connection, threads: Sequence[KnownThread]) -> None:
-        """Set them as these threads have them, and add those that are new."""
+        """Store these columns of the threads, and insert the new threads."""
         if len(threads) == 1 and threads[0].changed != NEW:
             db.execute(self._one, self._of_one(threads[0]))
         else:
@@ -135,7 +136,7 @@ def add(
 ) -> list[errors.ThreadkeepError | None]:
     """Carry out batches that only add rows, in order; return the refusal of each, or None.
 
-    What is known is brought up to date: right if this is committed.
+    Updates `known` at once; its new contents are valid only if the transaction commits.
     """
     questions = [question for batch in batches for question in _questions(known, batch)]
     damaged = _learn(db, known, questions) if questions else ()
@@ -150,8 +151,8 @@ def add(
 
 # -- questions -------------------------------------------------------------------------
 
-# Of a thread: the end of a log, and of a namespace the writes on a checkpoint; either may be left
-# out.
+# A thread's name, a log and its needed position, and a namespace with a checkpoint whose writes
+# are counted. The log and the namespace are optional.
 _Question: TypeAlias = tuple[str, int, str | None, str]
 _NO_LOG = -(2**63)
 _NO_KEY = (None, "")
@@ -171,17 +172,17 @@ def _questions(known: Known, batch: Batch) -> list[_Question]:
     return [(name, _NO_LOG if log is None else log, *(key or _NO_KEY)) for log, key in pairs]
 
 
-# An answer: the greatest number of all threads, the log's end, the namespace's greatest
-# checkpoint, and greatest with writes, the last `seq` on the checkpoint that was asked for, and
-# the thread's own columns, which are None where it is new.
+# An answer: the greatest thread number, the end of the log, the namespace's greatest checkpoint,
+# its greatest checkpoint with writes, the last `seq` on the given checkpoint, and the thread's own
+# columns (None for a new thread).
 _COLUMNS = 5
 _NUMBER_OR_NONE = frozenset((int, type(None)))
 _ID_OR_NONE = frozenset((bytes, str, type(None)))
-_ABOVE_ALL = "\U0010ffff"  # in place of an id that cannot be read: nothing is above it
+_ABOVE_ALL = "\U0010ffff"  # replaces an unreadable id; sorts last
 
 
 def _learn(db: sqlite3.Connection, known: Known, questions: Sequence[_Question]) -> set[str]:
-    """Ask, and bring what is known up to date; return the threads whose rows are damaged."""
+    """Run the queries and update `known`; return the threads whose rows are damaged."""
     rows = [(name, log, ns or "", pack_id(key)) for name, log, ns, key in questions]
     damaged: set[str] = set()
     for (name, log, ns, key), answer in zip(questions, _QUESTIONS.ask(db, rows), strict=True):
@@ -226,7 +227,7 @@ def _is_sound(columns: Sequence[Any]) -> bool:
 
 
 class _Run:
-    """The rows that a run of batches adds; all that they need is known."""
+    """The rows that a run of batches adds. Everything that the checks need is in `known`."""
 
     def __init__(self, db: sqlite3.Connection, known: Known) -> None:
         self._db = db
@@ -238,7 +239,7 @@ class _Run:
         self._labels: dict[tuple[int, str], str] = {}
 
     def take(self, batch: Batch) -> errors.ThreadkeepError | None:
-        """Check a batch and take its rows, or return its refusal."""
+        """Check a batch and collect its rows, or return its refusal."""
         name, known = batch.thread, self._known
         thread = known.threads[name]
         deleted_at = thread.deleted_at
@@ -269,7 +270,7 @@ class _Run:
         return None
 
     def _take_segments(self, thread: KnownThread, heap: KnownHeap, batch: Batch) -> bool:
-        """Take a batch's drops and segments; False, and nothing is taken, if one overlaps."""
+        """Collect a batch's drops and segments. Returns False, without effect, on an overlap."""
         number = thread.heap or self._known.last_number + 1
         ends: dict[int, int] = {}
         append = not batch.drop_segments
@@ -287,7 +288,7 @@ class _Run:
         return True
 
     def _replace(self, number: int, batch: Batch) -> bool:
-        """Drop and add segments of a heap at once; False, and nothing is done, if one overlaps."""
+        """Drop and add segments of a heap at once. Returns False, without effect, on an overlap."""
         db = self._db
         self.store()
         db.execute("SAVEPOINT tk_segments")
@@ -299,7 +300,7 @@ class _Run:
         return fits
 
     def _fits(self, number: int, one: Segment) -> bool:
-        """Add a segment, unless it is there; False if it overlaps others."""
+        """Add a segment unless it is stored already; False if it overlaps other segments."""
         place = {"heap": number, "log": one.log, "start": one.start, "stop": one.stop}
         found = self._db.execute(_OVERLAPPED, place).fetchall()
         if not found:
@@ -307,7 +308,7 @@ class _Run:
         return found in ([], [(one.start, one.count, one.data)])
 
     def store(self) -> None:
-        """Execute what was taken."""
+        """Execute the statements for the collected rows."""
         db = self._db
         if self._segments:
             _SEGMENTS.run(db, sorted(self._segments, key=_place))

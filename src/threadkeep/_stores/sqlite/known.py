@@ -1,6 +1,6 @@
-"""LRU cache of what the writing connection knows of threads: their rows, log ends and heads.
+"""LRU cache of the writing connection: rows, log ends and heads of threads.
 
-Used under the write lock; it holds until another connection has written.
+Used under the write lock. It stays valid until another connection writes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from threadkeep._core.engine.thread_entry import EntryUpdate
 
 NOTHING, SIZE, TIME, ENTRY, NEW = range(5)
-"""Changes of a thread's row: each includes those before it."""
+"""Kinds of change of a thread's row; each includes the kinds before it."""
 
 _MOST = 1024  # threads, and heaps
 _MOST_PARTS = 64  # namespaces of a thread, logs of a heap
@@ -37,9 +37,9 @@ _MOST_BYTES = 16 * 1024  # of a head
 
 
 class KnownHead(NamedTuple):
-    """The greatest visible checkpoint of a thread's root namespace, which has no child.
+    """The greatest visible checkpoint of a thread's root namespace; it has no child.
 
-    It is out of date once the heap has another `layout`.
+    It becomes stale when the heap gets another `layout`.
     """
 
     row: CheckpointRow
@@ -49,7 +49,7 @@ class KnownHead(NamedTuple):
 
     @property
     def is_small(self) -> bool:
-        """True if it is worth remembering."""
+        """True if the head is small enough to cache."""
         row = self.row
         size = len(self.keyframe.data) + len(row.manifest) + len(row.metadata)
         size += len(row.exact or b"") + sum([len(write.body) for write in self.writes])
@@ -57,10 +57,10 @@ class KnownHead(NamedTuple):
 
 
 class KnownHeap:
-    """The ends of the logs of a thread, or of several that share them.
+    """The log ends of a thread's heap, which several threads may share.
 
-    With `is_whole`, a log that has no end here is known to be empty. `layout` is another object
-    after each batch that drops segments.
+    If `is_whole` is set, a log without an entry is empty. Each batch that drops segments sets
+    `layout` to a new object.
     """
 
     __slots__ = ("ends", "is_whole", "layout")
@@ -71,14 +71,14 @@ class KnownHeap:
         self.layout = object()
 
     def end(self, log: int) -> int | None:
-        """Return the position behind the last segment of a log; None if that is not known."""
+        """Return the position after the last segment of a log, or None if it is unknown."""
         return self.ends.get(log, 0 if self.is_whole else None)
 
 
 class Space:
     """The checkpoints of a namespace: the greatest id, and the last `seq` of writes on some.
 
-    Those with an id above `below` that are not `written` have no writes.
+    A checkpoint with an id above `below` has no writes unless it is in `written`.
     """
 
     __slots__ = ("below", "top", "written")
@@ -88,12 +88,12 @@ class Space:
         self.written: dict[str, int] = {}
 
     def last_seq(self, checkpoint: str) -> int | None:
-        """Return the last `seq` of a checkpoint's writes; None if that is not known."""
+        """Return the last `seq` of a checkpoint's writes, or None if it is unknown."""
         seq = self.written.get(checkpoint)
         return 0 if seq is None and checkpoint > self.below else seq
 
     def trim(self) -> None:
-        """Forget the oldest of many checkpoints."""
+        """Drop the oldest checkpoints if there are too many."""
         while len(self.written) > _MOST_WRITTEN:
             oldest = next(iter(self.written))
             del self.written[oldest]
@@ -102,10 +102,10 @@ class Space:
 
 @dataclass(slots=True)
 class KnownThread:
-    """The columns that batches read and change, the namespaces, and the head.
+    """A thread's columns that batches read and change, its namespaces, and its head.
 
-    `number` is 0 where there is no row yet; `changed` tells what of it is not stored yet. With
-    `is_whole`, a namespace that is not here is known to be empty.
+    `number` is 0 if the thread has no row yet. `changed` says which columns are not stored yet. If
+    `is_whole` is set, a namespace without an entry is empty.
     """
 
     thread: str
@@ -124,15 +124,16 @@ class KnownThread:
     spaces: dict[str, Space] = field(default_factory=dict)
     head: KnownHead | None = None
     keyframe: tuple[Segment, object] | None = None  # the last one, and the heap's layout then
-    early: list[WriteRow] = field(default_factory=list)  # on the next head, which is not there yet
+    # writes on the next head, which is not stored yet
+    early: list[WriteRow] = field(default_factory=list)
 
     @property
     def has_entry(self) -> bool:
-        """True if the registry knows the thread, and not as deleted."""
+        """True if the thread is in the registry and not deleted."""
         return self.state is not None and self.state != ThreadStatus.DELETED
 
     def knows(self, ns: str, checkpoint: str) -> bool:
-        """Return True if a namespace is known, and the last `seq` on its checkpoint."""
+        """True if a namespace is known, with the last `seq` on its checkpoint."""
         space = self.spaces.get(ns)
         if space is None:
             return self.is_whole
@@ -140,7 +141,7 @@ class KnownThread:
         return space.last_seq(checkpoint) is not None
 
     def space(self, ns: str) -> Space:
-        """Return a namespace that is known."""
+        """Return a known namespace."""
         space = self.spaces.get(ns)
         if space is None:
             space = self.spaces[ns] = Space()
@@ -149,7 +150,7 @@ class KnownThread:
     # -- the entry ---------------------------------------------------------------------
 
     def tell(self, touch: EntryUpdate, now: int) -> None:
-        """Apply a touch, but for its labels. See `EntryUpdate`."""
+        """Apply a touch without its labels. See `EntryUpdate`."""
         if touch.size or touch.whole:
             self.size = touch.size + (0 if touch.whole else self.size)
             self.changed = self.changed or SIZE
@@ -167,7 +168,7 @@ class KnownThread:
             self.changed = max(self.changed, TIME)
 
     def edited(self) -> None:
-        """Note a change that a fence notices."""
+        """Record a change that fences compare."""
         self.revision += 1
         self.changed = max(self.changed, ENTRY)
 
@@ -176,14 +177,14 @@ class KnownThread:
     def set_head(
         self, heap: KnownHeap, row: CheckpointRow, keyframe: Segment | None, writes: list[WriteRow]
     ) -> None:
-        """Remember a head, if it is whole and small."""
+        """Cache a head if it is complete and small."""
         head = None if keyframe is None else KnownHead(row, keyframe, writes, heap.layout)
         self.head = head if head is not None and head.is_small else None
         if self.head is not None:
             self.keyframe = self.head.keyframe, heap.layout
 
     def add_row(self, heap: KnownHeap, row: CheckpointRow, batch: Batch) -> None:
-        """Note a checkpoint that a batch adds: it may be the new head."""
+        """Record a checkpoint that a batch adds; it may be the new head."""
         space = self.space(row.ns)
         if not row.ns:
             self.head = None
@@ -200,7 +201,7 @@ class KnownThread:
         self.set_head(heap, row, keyframe, writes)
 
     def _keyframe_of(self, heap: KnownHeap, row: CheckpointRow, batch: Batch) -> Segment | None:
-        """Return a row's keyframe, if its batch has it or the rows before have the same."""
+        """Return a row's keyframe, from its batch or from an earlier row with the same keyframe."""
         keyframe = _holder(batch.segments, row)
         if keyframe is None and self.keyframe is not None and self.keyframe[1] is heap.layout:
             keyframe = _holder((self.keyframe[0],), row)
@@ -209,7 +210,7 @@ class KnownThread:
         return keyframe
 
     def add_write(self, row: WriteRow) -> int:
-        """Note a write; return its `seq`."""
+        """Record a write; return its `seq`."""
         space, checkpoint = self.space(row.ns), row.checkpoint_id
         seq = space.written[checkpoint] = (space.last_seq(checkpoint) or 0) + 1
         head = self.head
@@ -227,24 +228,24 @@ class KnownThread:
 
 
 class Known:
-    """Threads and segments that one connection has read or written.
+    """Cached threads and segments of one connection.
 
-    `path` is that of its file.
+    `path` is the path of its database file.
     """
 
     def __init__(self, path: str = MEMORY) -> None:
         self._path = path
-        self.last_number = 0  # the greatest of all threads; 0: not known
+        self.last_number = 0  # the greatest thread number; 0: unknown
         self.threads: dict[str, KnownThread] = {}
         self.heaps: dict[int, KnownHeap] = {}
         self._version = 0
-        self._stamp: tuple[int, int] | None = None  # None: a write is under way
+        self._stamp: tuple[int, int] | None = None  # None: a transaction is open
         self._index: WalIndex | None = None
-        self._has_looked = False  # for the index
-        self._before = b""  # its header as the transaction under way began
-        self._changed: set[str] = set()  # threads of that transaction
-        # For readers without the lock, also during a transaction: heads, which hold as long as the
-        # index has this header (empty: they do not).
+        self._has_looked = False  # for the WAL index
+        self._before = b""  # header of the index when the open transaction began
+        self._changed: set[str] = set()  # threads that this transaction changed
+        # For readers without the lock, also during a transaction: heads, valid while the index has
+        # this header. An empty header makes them invalid.
         self._heads: dict[str, ThreadState] = {}
         self._header = b""
 
@@ -256,9 +257,9 @@ class Known:
         self._heads.clear()
 
     def begin(self, db: sqlite3.Connection) -> None:
-        """Forget all if anybody else has written. Until `keep`, nothing of it holds.
+        """Clear the cache if another connection has written. It is invalid until `keep`.
 
-        The caller has begun a transaction that nobody else can write beside.
+        The caller has begun a transaction that locks out other writers.
         """
         if not self.holds(db):
             self.forget()
@@ -268,7 +269,7 @@ class Known:
         self._before = b"" if self._index is None else self._index.header()
 
     def keep(self, db: sqlite3.Connection) -> None:
-        """Let what is known hold: the transaction was committed."""
+        """Mark the cache as valid: the transaction was committed."""
         self._stamp = (self._version, db.total_changes)
         self._publish(db)
         while len(self.threads) > _MOST:
@@ -277,7 +278,7 @@ class Known:
             del self.heaps[next(iter(self.heaps))]
 
     def holds(self, db: sqlite3.Connection) -> bool:
-        """Return True if nobody else has written since `keep`."""
+        """Return True if no other connection has written since `keep`."""
         if self._stamp is None or self._stamp[1] != db.total_changes:
             return False
         return self._is_newest(self._header) or self._stamp[0] == _version(db)
@@ -285,12 +286,12 @@ class Known:
     # -- without the lock ----------------------------------------------------------------
 
     def _publish(self, db: sqlite3.Connection) -> None:
-        """Let readers without the lock have the heads of the threads that were changed."""
+        """Publish the heads of the changed threads to readers without the lock."""
         if not self._has_looked:
             self._index, self._has_looked = find_index(db, self._path), True
         header = b"" if self._index is None else self._index.header()
-        # Others may have committed since we did: the version tells, which is read after the header.
-        # A header that our commit did not change is not that of our file.
+        # Another connection may have committed after us: compare the version, read after the
+        # header. A header that our commit did not change belongs to another file.
         is_ours = self._before and header != self._before and _version(db) == self._version
         for name in self._changed:
             self._heads.pop(name, None)
@@ -299,16 +300,16 @@ class Known:
                 self._heads[name] = state
         while len(self._heads) > _MOST:
             del self._heads[next(iter(self._heads))]
-        self._header = header if is_ours else b""  # (last: the heads are at least as new)
+        self._header = header if is_ours else b""  # (last, so that the heads are at least as new)
 
     def _is_newest(self, header: bytes) -> bool:
         index = self._index
         return bool(header) and index is not None and index.header() == header
 
     def at_hand(self, read: ReadCheckpoint) -> ThreadState | None:
-        """Return the reply to a read of a head, if memory shows that it holds; else None.
+        """Return the reply to a read of a head if the cached one is still valid, else None.
 
-        Waits for nothing, and needs no lock.
+        Never waits, and needs no lock.
         """
         header = self._header  # (first: see `_publish`)
         state = self._heads.get(read.thread)
@@ -318,12 +319,12 @@ class Known:
         return state if is_asked and self._is_newest(header) else None
 
     def thread(self, name: str) -> tuple[KnownThread | None, KnownHeap | None]:
-        """Return a thread that is about to change, and its heap, as far as they are known."""
+        """Return a thread that is about to change, and its heap, each None if it is unknown."""
         self._changed.add(name)
         thread = self.threads.pop(name, None)
         if thread is None or len(thread.spaces) > _MOST_PARTS:
             return None, None
-        self.threads[name] = thread  # (to the end: those in front are forgotten first)
+        self.threads[name] = thread  # (move it to the end: the first are evicted first)
         heap = self.heaps.pop(thread.heap, None)
         if heap is None or len(heap.ends) > _MOST_PARTS:
             return thread, None
@@ -331,7 +332,7 @@ class Known:
         return thread, heap
 
     def heap_of(self, thread: KnownThread) -> KnownHeap:
-        """Return a thread's heap. A thread that is not stored has an empty one."""
+        """Return a thread's heap, which is empty if the thread is not stored."""
         if not thread.number:
             return KnownHeap(is_whole=True)
         heap = self.heaps.get(thread.heap)
@@ -340,7 +341,7 @@ class Known:
         return heap
 
     def head(self, read: ReadCheckpoint) -> ThreadState | None:
-        """Return the reply to a read of a head; None if it is not known."""
+        """Return the reply to a read of a head, or None if it is unknown."""
         thread = self.threads.get(read.thread)
         head = None if thread is None else thread.head
         if thread is None or head is None or read.ns or read.id not in (None, head.row.id):
@@ -352,9 +353,9 @@ class Known:
         return ThreadState(thread.generation, thread.deleted_at or 0, found)
 
     def remember(self, read: ReadCheckpoint, reply: ThreadState) -> None:
-        """Remember the head that the connection has read, if the thread is known.
+        """Cache a head that the connection has read, if the thread is known.
 
-        Where others have written since `keep`, all is forgotten before it is used.
+        If others have written since `keep`, the whole cache is cleared before its next use.
         """
         thread, found = self.threads.get(read.thread), reply.found
         if thread is None or found is None or read.ns or read.id or found.child is not None:
@@ -372,5 +373,5 @@ def _holder(segments: Iterable[Segment], row: CheckpointRow) -> Segment | None:
 
 
 def _version(db: sqlite3.Connection) -> int:
-    """Return a number that is another one after commits of others, and of nobody else."""
+    """Return a number that changes when another connection commits, and only then."""
     return int(db.execute("PRAGMA data_version").fetchone()[0])

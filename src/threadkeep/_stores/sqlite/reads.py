@@ -1,4 +1,4 @@
-"""Reads as SQL. A checkpoint with all that belongs to it is one statement, and so are segments."""
+"""Reads as SQL. One statement fetches a checkpoint with its writes; one fetches segments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _Row: TypeAlias = tuple[Any, ...]
-_Asked: TypeAlias = tuple[int, int, int, int]  # log, start, stop, and where its segments begin
+_Asked: TypeAlias = tuple[int, int, int, int]  # log, start, stop, its segments' least start
 
 _MOST_SPANS = 64  # of one statement
 
@@ -31,11 +31,11 @@ _MOST_SPANS = 64  # of one statement
 # -- a checkpoint --------------------------------------------------------------------
 
 
-# The first row is the thread's own, with the checkpoint (of id NULL where there is none), its
-# keyframe and its first child; one row for each write follows. Ids grow with time: the first
-# child is nearly always the next row or soon after.
+# The first row is the thread's own: its checkpoint (id NULL if there is none), the keyframe and the
+# first child. One row for each write follows. Ids grow with time, so the first child is nearly
+# always the next row or close after it.
 def _statement_of_one(which: str, key: str) -> str:
-    """SQL for the last of those of a namespace that `which` is true of; `key` is its id."""
+    """SQL for the last checkpoint of a namespace that matches `which`; `key` is its id."""
     return f"""
 SELECT * FROM (
     SELECT 0, t.generation, t.deleted_at, {records.COLUMNS},
@@ -74,7 +74,7 @@ _BY_ID = _statement_of_one("c.id = ?", "?")
 
 
 def checkpoint(db: sqlite3.Connection, read: model.ReadCheckpoint) -> model.ThreadState:
-    """The reply to a `ReadCheckpoint`."""
+    """Answer a `ReadCheckpoint`."""
     thread, ns = read.thread, read.ns
     if read.id is None:
         rows = db.execute(_HEAD, (ns, thread, ns, ns, thread)).fetchall()
@@ -105,7 +105,7 @@ _seq = attrgetter("seq")
 
 # -- segments ------------------------------------------------------------------------
 
-# Stored segments never overlap: the last that starts at or before ours is the first to look at.
+# Stored segments never overlap, so the search starts at the last one that starts at or before ours.
 _SEGMENTS = ManyRows(
     f"""
 WITH q (log, start, stop, least) AS (VALUES {{rows}})
@@ -124,7 +124,7 @@ WHERE t.thread = ? AND coalesce(t.generation, 0) = coalesce(?, t.generation, 0)
 
 
 def segments(db: sqlite3.Connection, read: model.ReadSegments) -> list[model.Segment]:
-    """The reply to a `ReadSegments`."""
+    """Answer a `ReadSegments`."""
     asked = _asked(read.spans)
     found: list[model.Segment] = []
     for first in range(0, len(asked), _MOST_SPANS):
@@ -135,9 +135,9 @@ def segments(db: sqlite3.Connection, read: model.ReadSegments) -> list[model.Seg
 
 
 def _asked(spans: Iterable[model.Span]) -> list[_Asked]:
-    """The spans in order, each from behind the one before on.
+    """Sort the spans; each starts its search after the one before.
 
-    A segment that holds several of them is found for the first alone.
+    So a segment that holds several spans is found only for the first.
     """
     asked: list[_Asked] = []
     log, least = -1, 0
@@ -151,7 +151,7 @@ def _asked(spans: Iterable[model.Span]) -> list[_Asked]:
 
 
 def _statement(read: model.ReadSegments, asked: Sequence[_Asked]) -> tuple[str, tuple[object, ...]]:
-    """The text for so many spans or a few more, which find nothing, and its values."""
+    """Return the statement and its values; empty spans round their number up."""
     size = 1 << (len(asked) - 1).bit_length()
     log, start, stop, _ = asked[-1]
     spans = [*asked, *[(log, start, stop, stop)] * (size - len(asked))]
@@ -159,7 +159,7 @@ def _statement(read: model.ReadSegments, asked: Sequence[_Asked]) -> tuple[str, 
 
 
 def needs_transaction(reads: Sequence[model.Read]) -> bool:
-    """Return True if these reads are several statements: one alone sees one state by itself."""
+    """Return True if these reads take several statements and so need one snapshot."""
     if len(reads) == 1 and isinstance(reads[0], model.ReadSegments):
         return len(reads[0].spans) > _MOST_SPANS
     return len(reads) != 1 or not isinstance(reads[0], model.ReadCheckpoint)
@@ -204,7 +204,7 @@ _WRITES = """
 SELECT ns, checkpoint, seq, run, seen, task, path, body FROM tk_writes
 WHERE thread = ? AND ns = ? AND checkpoint = ? ORDER BY seq
 """
-# Ids grow with time: the first child is nearly always the next row or soon after.
+# Ids grow with time, so the first child is nearly always the next row or close after it.
 _CHILD = """
 SELECT id, run, seen FROM tk_checkpoints
 WHERE thread = ? AND ns = ? AND id > ? AND parent = ? ORDER BY id LIMIT 1
@@ -289,11 +289,11 @@ def _scan_conditions(read: model.ScanCheckpoints) -> tuple[list[str], list[Any]]
 
 
 def _filter_conditions(wanted: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
-    """A term for each metadata key whose value SQLite compares as Python does."""
+    """Yield a condition for each metadata key whose value SQLite compares as Python does."""
     for key, value in wanted.items():
         if "\0" in key:
-            continue  # (SQLite ends a key of JSON there)
-        if value is None:  # also where the key is missing
+            continue  # (SQLite ends a JSON key at this character)
+        if value is None:  # also matches if the key is missing
             yield _METADATA.format("NOT ", "type <> 'null'"), [key]
         elif isinstance(value, str):
             yield _METADATA.format("", "type = 'text' AND value = ?"), [key, value]
@@ -343,7 +343,7 @@ def _thread(db: sqlite3.Connection, read: model.ReadThread) -> model.ThreadRows:
 def _rows(
     db: sqlite3.Connection, _table: str, sql: str, number: int | None, make: Callable[[_Row], T]
 ) -> tuple[list[T], list[model.UnreadableRow]]:
-    """All rows of a table that are of a thread; see `maintenance.rows`."""
+    """All rows of one table for a thread; see `maintenance.rows`."""
     return [make(row) for row in db.execute(sql.replace("{key}, ", ""), (number,))], []
 
 

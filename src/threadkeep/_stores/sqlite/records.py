@@ -1,11 +1,11 @@
 """Rows as records: ids, metadata, and the columns of each table.
 
-Ids are stored short and in the order of their text: a canonical lower-case UUID as its 16 bytes;
-any other text as the UUID just below it followed by the text, in one BLOB; text below every UUID
-as TEXT. SQLite sorts TEXT before BLOB and both bytewise, so the order is that of the texts.
+Ids are stored in few bytes that sort like their text. A canonical lower-case UUID is stored as its
+16 bytes. Other text is stored as the UUID just below it followed by the text, in one BLOB; text
+below every UUID is stored as TEXT. SQLite sorts TEXT before BLOB, and both bytewise.
 
-Most metadata is `{"source":"loop","step":7,"parents":{}}`: `source` and `step` have columns and
-`metadata` is NULL. Any other text is stored whole. The text read back is the text stored.
+Most metadata is `{"source":"loop","step":7,"parents":{}}`. It is stored in the columns `source` and
+`step`, with NULL for `metadata`. Other text is stored whole. Metadata is read back unchanged.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SHAPE = "x" * 8 + "-xxxx-xxxx-xxxx-" + "x" * 12
 
 @lru_cache(maxsize=4096)
 def pack_id(text: str) -> bytes | str:
-    """Turn an id into what is stored."""
+    """Encode an id for storage."""
     packed = _uuid_bytes(text)
     if packed is not None:
         return packed
@@ -49,14 +49,14 @@ def pack_id(text: str) -> bytes | str:
 
 @lru_cache(maxsize=4096)
 def unpack_id(packed: bytes | str) -> str:
-    """Turn what is stored back into the id."""
+    """Decode a stored id."""
     if isinstance(packed, str):
         return packed
     return packed[_UUID_BYTES:].decode() if len(packed) > _UUID_BYTES else _uuid_text(packed.hex())
 
 
 def unpack_any(value: Any) -> Any:
-    """Turn what is stored back into the id; return anything that is none as it is."""
+    """Decode a stored id; return any other value unchanged."""
     try:
         return unpack_id(value) if type(value) in _ID else value
     except ValueError:
@@ -79,7 +79,7 @@ def _uuid_text(digits: str) -> str:
 
 
 def _uuids_below(text: str) -> int:
-    """Count the canonical UUIDs that sort before `text`, which is none itself."""
+    """Count the canonical UUIDs that sort before `text`, which is not one of them."""
     digits, left = 0, 32
     for expected, found in zip(_SHAPE, text.ljust(len(_SHAPE), "\0"), strict=False):
         if expected == "-":
@@ -99,7 +99,7 @@ METADATA = """coalesce(c.metadata,
 
 
 def split_metadata(text: str) -> tuple[str, int, str]:
-    """Turn metadata into `source`, `step` and the text; no source: it is the text that counts."""
+    """Split metadata into `source`, `step` and the text; without a source, the text counts."""
     plain = PLAIN_METADATA.fullmatch(text)
     return ("", 0, text) if plain is None else (plain[1], int(plain[2]), "")
 
@@ -131,18 +131,18 @@ def _checked(row: _Row, kinds: tuple[tuple[type, ...], ...], table: str) -> _Row
 
 
 def wrong_types(table: str, thread: str | None = None) -> CorruptionError:
-    """The error of a row whose columns hold what they cannot."""
+    """Return the error for a row whose columns hold values of impossible types."""
     text = f"A row of {table} holds values of the wrong types."
     return CorruptionError(text, hint=DAMAGED, thread=thread)
 
 
-@lru_cache(maxsize=256)  # rows come in few shapes
+@lru_cache(maxsize=256)  # rows have few combinations of types
 def _are(found: tuple[type, ...], kinds: tuple[tuple[type, ...], ...]) -> bool:
     return all(kind in allowed for kind, allowed in zip(found, kinds, strict=True))
 
 
 def checkpoint_row(row: _Row) -> CheckpointRow:
-    """The record of a row of `COLUMNS`."""
+    """Convert a row of `COLUMNS` to its record."""
     _checked(row, _CHECKPOINT_KINDS, "tk_checkpoints")
     ns, key, parent, run, seen, flags, ts, text, exact, key_log, key_pos, manifest = row
     return CheckpointRow(
@@ -162,7 +162,7 @@ def checkpoint_row(row: _Row) -> CheckpointRow:
 
 
 def write_row(row: _Row) -> WriteRow:
-    """The record of a row of `tk_writes`."""
+    """Convert a row of `tk_writes` to its record."""
     _checked(row, _WRITE_KINDS, "tk_writes")
     ns, checkpoint, seq, run, seen, task, path, body = row
     task_id = unpack_id(task)
@@ -170,19 +170,19 @@ def write_row(row: _Row) -> WriteRow:
 
 
 def segment(log: int, row: _Row) -> Segment:
-    """The record of a segment of this log: its start, count and data."""
+    """Convert a segment's start, count and data to its record."""
     if tuple(map(type, row)) != _SEGMENT_TYPES:
         raise wrong_types("tk_heap_segments")
     return Segment(log, *row)
 
 
 def place(row: _Row) -> SegmentInfo:
-    """The record of a segment without its data."""
+    """Convert a segment's row without data to its record."""
     return SegmentInfo(*_checked(row, _PLACE_KINDS, "tk_heap_segments"))
 
 
 def keyframe(row: CheckpointRow, found: _Row | None) -> Segment | None:
-    """A checkpoint's keyframe, of the last segment that starts at or before its place."""
+    """Return a checkpoint's keyframe, cut from the last segment that starts at or before it."""
     if found is None:
         return None
     last = segment(row.key_log, found)
@@ -190,20 +190,21 @@ def keyframe(row: CheckpointRow, found: _Row | None) -> Segment | None:
 
 
 def child(row: _Row) -> Child:
-    """The record of a child: its id, run and seen."""
+    """Convert a child's id, run and seen to its record."""
     return Child(unpack_id(row[0]), row[1] or 0, row[2] or 0)
 
 
 CACHED = 256
-"""Prepared statements that a connection which writes keeps."""
+"""Number of prepared statements that a writing connection caches."""
 
-_SIZES = (64, 32, 16)  # and all below: rows of one statement
+_SIZES = (64, 32, 16)  # rows of one statement; fewer than 16 rows: any number
 
 
 class ManyRows:
-    """A statement whose text repeats a part for each row, where `{rows}` stands.
+    """A statement whose text repeats `row` for each row, in place of `{rows}`.
 
-    There are few distinct texts, and the driver releases the interpreter's lock once for each.
+    Few distinct texts keep the statement cache small, and the driver releases the GIL only once
+    for each statement.
     """
 
     def __init__(self, text: str, row: str) -> None:
@@ -212,7 +213,7 @@ class ManyRows:
         self._texts: dict[int, str] = {}
 
     def run(self, db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
-        """Execute it for the rows, some at a time."""
+        """Execute it for the rows in groups."""
         if len(rows) == 1:
             db.execute(self.text(1), rows[0])
             return
@@ -220,7 +221,7 @@ class ManyRows:
             db.execute(self.text(len(part)), tuple(chain.from_iterable(part)))
 
     def ask(self, db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> list[Any]:
-        """Execute it for the rows, some at a time; return all that it found."""
+        """Execute it for the rows in groups; return all results."""
         found: list[Any] = []
         for part in _parts(rows):
             values = tuple(chain.from_iterable(part))
@@ -228,7 +229,7 @@ class ManyRows:
         return found
 
     def text(self, count: int) -> str:
-        """Return the SQL for so many rows."""
+        """Return the SQL for `count` rows."""
         text = self._texts.get(count)
         if text is None:
             rows = ", ".join([self._row] * count)
