@@ -47,16 +47,17 @@ test-all: test ## Run every case, LangGraph's own tests on every store, and `lan
 	@scripts/upstream
 	@scripts/dev_server
 
-lint: ## Check style (ruff), spelling (codespell) and types (mypy --strict)
+lint: ## Check style (ruff, mdformat), spelling (codespell) and types (mypy --strict)
 	@scripts/setup lint
 	@$(python) -m ruff check .
 	@$(python) -m ruff format --check .
+	@$(python) -m mdformat --check .
 	@$(python) -m codespell_lib
 	@$(python) -m mypy
 
 format: ## Put the code into the house style
 	@scripts/setup lint
-	@$(python) -m ruff check --fix --quiet . ; $(python) -m ruff format .
+	@$(python) -m ruff check --fix --quiet . ; $(python) -m ruff format . ; $(python) -m mdformat .
 
 # The servers that a comparison needs: beside ours on Redis runs LangGraph's on PostgreSQL.
 servers_postgres := postgres

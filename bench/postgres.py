@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -64,9 +64,13 @@ def cpu(path: Path) -> float | None:
         try:
             server = psutil.Process(connection.info.backend_pid).parent()
             processes = [server, *server.children()] if server else []
-            return sum(sum(process.cpu_times()[:4]) for process in processes) or None
         except psutil.Error:
             return None
+        seconds = 0.0
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):  # (a worker of the server has ended)
+                seconds += sum(process.cpu_times()[:4])
+        return seconds or None
 
 
 def size(path: Path) -> int:

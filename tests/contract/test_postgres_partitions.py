@@ -75,11 +75,11 @@ def packed(key):
 
 @pytest.mark.parametrize("given", ["week", "", "Month", 1, True, ["month"]])
 def test_any_other_value_is_refused(given):
-    with pytest.raises(InvalidArgumentError, match=r"partition_by: (.|\n)*'month'"):
+    with pytest.raises(InvalidArgumentError, match=r"partition_by(.|\n)*'month'"):
         PostgresSaver("postgresql://127.0.0.1/x", partition_by=given)
 
 
-@pytest.mark.parametrize("given", ["week", "", "none"])
+@pytest.mark.parametrize("given", ["week", "", "Month"])
 def test_any_other_value_in_a_url_is_refused(given, capsys):
     assert main(["migrate", f"postgresql://127.0.0.1/x?partition_by={given}"]) == 2
     assert "'month'" in capsys.readouterr().err

@@ -32,10 +32,9 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep import errors
 from threadkeep._core import arguments
+from threadkeep._core.engine import load as loading
 from threadkeep._core.engine import logs
-from threadkeep._core.engine import (
-    put as write,
-)
+from threadkeep._core.engine import put as write
 from threadkeep._core.engine.load import delta_history
 from threadkeep._core.engine.operation import CheckpointRef
 from threadkeep._stores.memory.backend import MemoryBackend
@@ -132,9 +131,9 @@ def load_old(scene: Scene, saver: Saver, name: str) -> Any:
 
 
 def list_all(scene: Scene, saver: Saver, name: str) -> Any:
-    listed = load.begin(arguments.listing(config(), None, None, 20))
+    listed = loading.begin(arguments.listing(config(), None, None, 20))
     assert listed is not None
-    steps = scene.steps(load.page(saver._engine, listed))
+    steps = scene.steps(loading.page(saver._engine, listed))
 
     def check(there: Any) -> None:
         assert steps.result.found

@@ -172,6 +172,8 @@ class Conversations(RuleBasedStateMachine):
     @precondition(lambda self: self.store != "foreign" and self.versions)
     @rule()
     def offload(self) -> None:
+        if self.inner.threads.get(self.thread).state == "archived":
+            self.inner.threads.restore(self.thread)
         self.inner.threads.offload(self.thread, over=1024)
         self.check()
 

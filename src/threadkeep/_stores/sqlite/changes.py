@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from threadkeep._core.engine import model
 from threadkeep._core.engine.thread_entry import EntryFence
 from threadkeep._stores.records import check_ends, check_state, only_adds
-from threadkeep._stores.sqlite import additions, maintenance, threads
+from threadkeep._stores.sqlite import additions, damage, threads
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep._stores.sqlite.known import Known
 from threadkeep._stores.sqlite.records import pack_id, unpack_id
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def _apply(db: sqlite3.Connection, batch: model.Batch) -> None:
-    maintenance.forget_entry(db, batch)
+    damage.forget_entry(db, batch)
     number = _checked(db, batch)
     if batch.entry is not None:
         threads.replace_entry(db, number, batch.entry)
@@ -51,7 +51,7 @@ def _remove_rows(db: sqlite3.Connection, number: int, batch: model.Batch) -> Non
         heap = read_thread_head(db, batch.thread).heap
         for row in batch.drop_unreadable:
             if row.table != model.THREADS:
-                maintenance.drop(db, number, heap, row)
+                damage.drop(db, number, heap, row)
     threads.raise_revision(db, number)
 
 

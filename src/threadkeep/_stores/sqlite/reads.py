@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from threadkeep._core.engine import model, thread_entry
 from threadkeep._core.engine.usage import ReadUsage
 from threadkeep._stores.records import with_writes
-from threadkeep._stores.sqlite import maintenance, records, threads
+from threadkeep._stores.sqlite import damage, records, threads
 from threadkeep._stores.sqlite.records import ManyRows, pack_id
 from threadkeep.errors import CorruptionError
 
@@ -325,7 +325,7 @@ _FAMILY = "SELECT thread FROM tk_threads WHERE heap = ? AND number <> ? ORDER BY
 
 def _thread(db: sqlite3.Connection, read: model.ReadThread) -> model.ThreadRows:
     number, generation, deleted_at, heap = threads.read_thread_head(db, read.thread, skip=read.skip)
-    all_rows = maintenance.rows if read.skip else _rows
+    all_rows = damage.rows if read.skip else _rows
     rows, broken = all_rows(db, "checkpoints", _ALL_ROWS, number, records.checkpoint_row)
     all_writes, more = all_rows(db, "writes", _ALL_WRITES, number, records.write_row)
     places, others = all_rows(db, "segments", _ALL_SEGMENTS, heap, records.place)
@@ -333,7 +333,7 @@ def _thread(db: sqlite3.Connection, read: model.ReadThread) -> model.ThreadRows:
     keyframes = [finder.keyframe(row, skip=read.skip) for row in rows]
     checkpoints, orphans = with_writes(read.thread, rows, keyframes, all_writes)
     family = tuple([name for (name,) in db.execute(_FAMILY, (heap, number))])
-    own = maintenance.damaged_thread(db, read.thread) if read.skip else ()
+    own = damage.damaged_thread(db, read.thread) if read.skip else ()
     unreadable = (*own, *broken, *more, *others)
     return model.ThreadRows(
         generation, deleted_at, checkpoints, orphans, tuple(places), family, unreadable
@@ -343,7 +343,7 @@ def _thread(db: sqlite3.Connection, read: model.ReadThread) -> model.ThreadRows:
 def _rows(
     db: sqlite3.Connection, _table: str, sql: str, number: int | None, make: Callable[[_Row], T]
 ) -> tuple[list[T], list[model.UnreadableRow]]:
-    """All rows of one table for a thread; see `maintenance.rows`."""
+    """All rows of one table for a thread; see `damage.rows`."""
     return [make(row) for row in db.execute(sql.replace("{key}, ", ""), (number,))], []
 
 
@@ -438,5 +438,5 @@ _REPLIES: dict[type[model.Read], Callable[[sqlite3.Connection, Any], Any]] = {
     thread_entry.ReadEntry: threads.entry,
     thread_entry.SearchThreads: threads.search,
     thread_entry.CountThreads: threads.count,
-    model.ReadDamage: maintenance.found,
+    model.ReadDamage: damage.found,
 }
