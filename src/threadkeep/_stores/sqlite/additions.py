@@ -151,8 +151,8 @@ def add(
 
 # -- questions -------------------------------------------------------------------------
 
-# A thread's name, a log and its needed position, and a namespace with a checkpoint whose writes
-# are counted. The log and the namespace are optional.
+# A thread; a log, to find its end; a namespace and a checkpoint, to find its last write. The log
+# and the namespace are optional.
 _Question: TypeAlias = tuple[str, int, str | None, str]
 _NO_LOG = -(2**63)
 _NO_KEY = (None, "")
