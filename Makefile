@@ -51,13 +51,13 @@ lint: ## Check style (ruff, mdformat), spelling (codespell) and types (mypy --st
 	@scripts/setup lint
 	@$(python) -m ruff check .
 	@$(python) -m ruff format --check .
-	@$(python) -m mdformat --check .
+	@$(python) -m mdformat --check CHANGELOG.md CONTRIBUTING.md README.md SECURITY.md docs
 	@$(python) -m codespell_lib
 	@$(python) -m mypy
 
 format: ## Put the code into the house style
 	@scripts/setup lint
-	@$(python) -m ruff check --fix --quiet . ; $(python) -m ruff format . ; $(python) -m mdformat .
+	@$(python) -m ruff check --fix --quiet . ; $(python) -m ruff format . ; $(python) -m mdformat CHANGELOG.md CONTRIBUTING.md README.md SECURITY.md docs
 
 # The servers that a comparison needs: beside ours on Redis runs LangGraph's on PostgreSQL.
 servers_postgres := postgres

@@ -90,7 +90,7 @@ def bench(options: argparse.Namespace, console: Console) -> None:
         short(options, console)
         return
     if options.backend not in BACKENDS:
-        raise BenchError(f"--backend {options.backend} goes with --suite short only")
+        raise BenchError(f"--backend {options.backend} works only with --suite short")
     if options.suite == "threads":
         many.run(options.backend, options.threads, options.out, console)
         return
@@ -137,7 +137,7 @@ def finish(results: Results, out: Path, console: Console) -> None:
 
 
 def note(results: Results) -> str:
-    """Return how the figures were made, in one line."""
+    """Describe in one line how the figures were made."""
     parts = [f"{name} {value}" for name, value in machine().items()]
     return (
         f"Drawn by make bench ({results.sizes}): {', '.join([*parts, *map(str, results.servers)])}"

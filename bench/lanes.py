@@ -118,7 +118,7 @@ def serve(task: Task, orders: Connection) -> None:
 
 
 def heard(orders: Connection) -> tuple[str, tuple[Any, ...]] | None:
-    """The next order; where the parent has gone, this process goes too, quietly."""
+    """The next order; if the parent has ended, this process ends too, quietly."""
     try:
         order: tuple[str, tuple[Any, ...]] | None = orders.recv()
     except EOFError:

@@ -221,7 +221,7 @@ def facts(options: argparse.Namespace, folder: Path) -> Iterator[Row]:
 
 
 def profile(options: argparse.Namespace, folder: Path) -> None:
-    """Print where the saver's time of the last turns goes."""
+    """Print how the saver spends its time in the last turns."""
     saver = LayeredCheckpointSaver(sqlite(folder, "profile", "normal"), Layers(batch=10))
     talk, profiler, lock = Talk(saver), cProfile.Profile(), RLock()
     found = list(turns(options.data, options.messages))

@@ -267,5 +267,5 @@ KINDS = {
 OURS = ("memory", "normal", "full", "pg", "pg-pool", "pg-relaxed", "redis")
 ON_SQLITE = tuple(key for key, kind in KINDS.items() if kind.store in {None, FILE})
 ON_POSTGRES = ("floor", "pg", "pg-relaxed", "lg-pg")
-# LangGraph's saver for Redis needs modules; beside ours goes its own saver for many machines.
+# LangGraph's saver for Redis needs modules; the comparison is with its own saver for many machines.
 ON_REDIS = ("floor", "redis", "lg-pg")

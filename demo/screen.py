@@ -1,4 +1,4 @@
-"""The demo's screen: lines, the conversation as it goes by, a chart and a table."""
+"""The demo's screen: lines, the running conversation, a chart and a table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def megabytes(count: float) -> str:
 
 
 class Screen:
-    """One console; on a terminal what goes by moves, elsewhere its end is printed."""
+    """One console; on a terminal the lines scroll, elsewhere the last lines are printed."""
 
     def __init__(self) -> None:
         self.console = Console(highlight=False)

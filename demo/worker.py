@@ -38,7 +38,7 @@ def report(event: str, **more: Any) -> None:
 def report_failure(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Report one line in place of Python's traceback, which goes to the log."""
+    """Report one line in place of Python's traceback, which is written to the log."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     report("failed", error=" ".join([f"{kind.__name__}:", *lines[:2]]))
     traceback.print_exception(kind, error, trace)

@@ -34,7 +34,7 @@ class Interrupt:
 
     def note(self, number: int, _frame: FrameType | None) -> None:
         self.number = number
-        # A terminal's Ctrl-C goes to the command too: sent twice, pytest would not clean up.
+        # A terminal's Ctrl-C reaches the command too: sent twice, pytest would not clean up.
         if self.command and not (number == signal.SIGINT and sys.stdin.isatty()):
             self.command.send_signal(number)
 

@@ -76,7 +76,7 @@ def stops(turns: int, last: int) -> list[int]:
 
 
 def measure(run: Run, title: str, step: Callable[[int, int], None]) -> TurnFigures:
-    """Run the workload to its end in every lane; `step(done, total)` tells of progress."""
+    """Run the workload to its end in every lane; `step(done, total)` reports progress."""
     with ExitStack() as stack:
         lanes = [stack.enter_context(Lane(task)) for task in run.tasks()]
         figures = [LaneFigures(lane.task.kind, file=lane.task.file) for lane in lanes]

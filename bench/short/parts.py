@@ -26,7 +26,7 @@ MAIN_SIZES = {sizes.name: sizes for sizes in (Sizes(), QUICK, SMOKE)}
 
 @dataclass(frozen=True)
 class Setting:
-    """Arguments of every part; `step(done, total)` tells of progress, `say` of a part left out."""
+    """Arguments of every part; `step(done, total)` reports progress, `say` of a part left out."""
 
     sizes: ShortSizes
     data: Path | None

@@ -66,7 +66,7 @@ def serve() -> None:
     """Carry out orders until there are no more."""
     signal(SIGINT, SIG_IGN)  # the parent ends us
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever is printed goes where errors go
+    os.dup2(2, 1)  # all output is written to stderr
     with ExitStack() as stack:
         known = orders(stack)
         for line in sys.stdin:

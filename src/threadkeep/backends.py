@@ -1,4 +1,4 @@
-"""The protocol of backends and its records, for whoever writes a backend.
+"""The protocol of backends and its records, for authors of backends.
 
 `Backend` and `AsyncBackend` are the protocol; the docstring of each record says what the reply to a
 read is, and what a change does. `threadkeep.testing` has the tests of all that.

@@ -44,8 +44,8 @@ class GroupCommit:
     Args:
         max_batch: changes in one transaction at most.
         max_wait: seconds that a commit waits for others to join it, while there are any: after
-            a transaction that held one change alone, none is waited for. What waits while
-            another transaction is under way goes together in any case.
+            a transaction that held one change alone, none is waited for. Commits that wait
+            during another transaction always share the next one.
 
     Raises:
         InvalidArgumentError: a value is invalid.
@@ -164,7 +164,7 @@ def _notify(tickets: Sequence[_Ticket]) -> None:
         if ticket.future is not None:
             by_loop.setdefault(ticket.future.get_loop(), []).append(ticket)
     for loop, own in by_loop.items():
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: no caller waits
             loop.call_soon_threadsafe(_resolve, own)
 
 

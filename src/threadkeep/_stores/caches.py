@@ -145,5 +145,5 @@ class BlockingCache(BlockingFace[AsyncCacheBackend]):
 
 
 def end_of(space: bytes) -> bytes:
-    """Return what is greater than all ids of a namespace, and no greater than others."""
+    """Return a bound above all ids of a namespace, and below all later ids."""
     return space + b"\xff" * 17

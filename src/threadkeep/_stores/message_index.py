@@ -74,7 +74,7 @@ class ArchiveIndex(Protocol):
         edits: Edits = NO_EDITS,
         after: str | None = None,
     ) -> bool:
-        """Add a record: its messages, of which the first is at `start`, and edits by position.
+        """Add a record: its messages, the first one at `start`, and edits by position.
 
         Idempotent, and atomic: all of a record is there, or nothing.
 
@@ -107,7 +107,7 @@ class ArchiveIndex(Protocol):
         """Remove threads. Indexes in a database also remove those that a saver deletes."""
 
     def threads(self) -> set[str]:
-        """Return the threads of which records were added."""
+        """Return the threads with records in the index."""
 
     def close(self) -> None:
         """Close connections. Idempotent."""

@@ -111,7 +111,7 @@ def whole(messages: Sequence[BaseMessage], cut: int) -> int:
 
 
 def oldest(messages: Sequence[BaseMessage], size: int, most: int) -> int:
-    """Return how many of the oldest messages make whole exchanges, at most `size`.
+    """Count the oldest messages that form whole exchanges, at most `size`.
 
     A longer first exchange is returned alone, or cut at `most` messages.
     """

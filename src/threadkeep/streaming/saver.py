@@ -235,7 +235,7 @@ async def astream_saved(  # noqa: PLR0913 - they are given by name
                 for part in view.parts(ns, mode, payload, stream):
                     try:
                         await stream._aadd(part)  # noqa: SLF001 - no public method is async here
-                    except Exception:  # noqa: BLE001 - the run goes on
+                    except Exception:  # noqa: BLE001 - the run continues
                         view.give_up()
                 if mode in view.modes:
                     yield view.shown(item)
@@ -267,7 +267,7 @@ def stream_saved(  # noqa: PLR0913 - they are given by name
                 for part in view.parts(ns, mode, payload, stream):
                     try:
                         stream._add(part)  # noqa: SLF001 - no public method is async here
-                    except Exception:  # noqa: BLE001 - the run goes on
+                    except Exception:  # noqa: BLE001 - the run continues
                         view.give_up()
                 if mode in view.modes:
                     yield view.shown(item)

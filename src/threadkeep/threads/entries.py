@@ -59,7 +59,7 @@ class ThreadEntries:
     create, acreate = sync_and_async(_create)
 
     def _get(self, thread_id: str) -> Workflow[ThreadInfo | None]:
-        """Return what is known of a thread, also of a deleted one; None if there never was one."""
+        """Return the entry of a thread, also of a deleted one; None if it never existed."""
         return on(self._store, lazy.registry.get(thread_id))
 
     get, aget = sync_and_async(_get)

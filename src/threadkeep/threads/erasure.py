@@ -74,7 +74,7 @@ ALWAYS = (
 
 _VERSIONS = "Earlier versions of archives, if the cold store keeps versions: remove them."
 _ELSEWHERE = (
-    "{} in the cold store belongs to another store, of which this one is a copy: erase the thread"
+    "{} in the cold store belongs to the store that this one is a copy of: erase the thread"
     " in that store. If that store doesn't exist any more, remove the folder."
 )
 
@@ -347,7 +347,7 @@ def _erase_thread(
 ) -> Operation[ErasedThread]:
     """Remove a thread, and the parts of shared segments that only it needs.
 
-    A thread of which only the tombstone is left is not changed.
+    A thread that is only a tombstone is not changed.
     """
     entry, rows = yield from _look_at(thread)
     gone = _report(thread, rows, {segment_key(s): s.size for s in rows.segments})

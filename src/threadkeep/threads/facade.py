@@ -407,7 +407,7 @@ class Threads(ThreadEntries, ThreadTransfers):
             metadata: what all of them have, as `search` compares it. One of the two.
             forks: erase also the threads that were forked from these, and theirs, which hold what
                 they took. Without it the report names them.
-            rewrite: on PostgreSQL, rewrite the tables (VACUUM FULL), which nobody can use
+            rewrite: on PostgreSQL, rewrite the tables (VACUUM FULL), which are locked
                 meanwhile. SQLite's file always is, while others keep reading.
             dry_run: change nothing, and return what would go.
             progress: called as `progress(stage, done, total)`; total 0 is unknown.

@@ -60,7 +60,7 @@ __all__ = [
 
 
 class _NotImported:
-    """A module of which only functions that return operations or workflows are used."""
+    """A module; only its functions that return operations or workflows are used."""
 
     def __init__(self, name: str) -> None:
         self._name = name

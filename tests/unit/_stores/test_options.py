@@ -50,7 +50,7 @@ PUBLIC = [
 
 
 def table(kind):
-    lines = ["| option | default | meaning |", "|---|---|---|"]
+    lines = ["| option | default | meaning |", "| -- | -- | -- |"]
     lines += [
         f"| `{name}` | {f'`{shown_default(option.default)}`'} | {option.help} |"
         for name, option in described(kind).items()
@@ -60,7 +60,7 @@ def table(kind):
 
 def written(text):
     for name, kind in TABLES.items():
-        start, end = f"<!-- options: {name} -->\n", "\n<!-- end -->"
+        start, end = f"<!-- options: {name} -->\n\n", "\n\n<!-- end -->"
         pattern = f"{re.escape(start)}.*?{re.escape(end)}"
         text, found = re.subn(pattern, lambda _: start + table(kind) + end, text, flags=re.DOTALL)  # noqa: B023 - used at once
         assert found == 1, f"docs/stores.md lacks {start}"

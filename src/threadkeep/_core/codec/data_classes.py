@@ -232,7 +232,7 @@ def encode_model_v1(reference: Reference, cls: Any) -> Encode:
         declared = cls.__fields__
         fields = _fields_v1(cls, model.__dict__)
         fields_set = _bits(model.__fields_set__, list(fields))
-        # Private attributes are slots, some of which may not be set.
+        # Private attributes are slots; some may not be set.
         slots = cls.__private_attributes__
         private = _without_undefined({n: getattr(model, n, PydanticUndefined) for n in slots})
         unset = [name for name in declared if name not in fields] or None

@@ -58,7 +58,7 @@ def segment_key(segment: Segment | SegmentInfo) -> SegmentKey:
 
 
 class _Origin(NamedTuple):
-    """The value that an empty channel goes back to: at its nearest ancestor with one."""
+    """The value of an empty channel: that of its nearest ancestor with one."""
 
     written: bool  # on the path, a write to the channel led to a checkpoint without a value
     seed: Ref | None

@@ -2,7 +2,7 @@
 
 A label is a JSON text that every store can look up: `"urgent"` is a tag, `["user_id","u1"]` an item
 of metadata, `{"at":[ns,id],"tag":"best"}` a tag of one checkpoint (without a "tag": its pin), and
-`{"kept":...}` an internal record, of which a thread has one per kind. The last two are not indexed.
+`{"kept":...}` an internal record, one per kind and thread. The last two are not indexed.
 Equal tags and metadata are the same text; 1 is neither 1.0 nor true.
 """
 

@@ -1,8 +1,8 @@
 """Cache layer: segments in memory and in a hot store, in front of a backend.
 
 Invariants: the head, and what is pending on it, always comes from the backend; only what was read
-or committed under a generation is cached; a read that cannot be put together goes to the backend
-whole.
+or committed under a generation is cached; a read that cannot be answered completely is sent to
+the backend.
 
 The hot store is a Redis that all processes share. It may be flushed, restarted, full or down, and
 may evict any key by itself. What it lacks, or has of another generation, is not there; only
@@ -111,7 +111,7 @@ class CacheLayer:
 
     def _note(self, change: Change) -> Requests[None]:
         """Cache what was just stored; evict what is gone."""
-        # (nobody knows what of it is cached, if it is dropped under no generation)
+        # (it is unknown what of it is cached, if it is dropped under no generation)
         rule = self._admission
         drops_unknown = isinstance(change, Batch) and (
             change.bump_generation or (change.drop_segments and change.generation is None)

@@ -195,7 +195,7 @@ class CommitQueue(ResetInChild, Generic[Item]):
     async def in_turn(self, call: Callable[[], T]) -> T:
         """Run a slow call in a worker thread, one at a time for each event loop.
 
-        So callers that wait for a store which does not answer hold up nobody else.
+        Callers that wait for a store that does not answer therefore block no other caller.
         """
         async with self._turns.here():
             return await driver.in_thread(call)
@@ -295,7 +295,7 @@ class CommitQueue(ResetInChild, Generic[Item]):
                 self._store(None)
                 with self._lock:
                     self._let_go()
-        except Exception:  # noqa: BLE001 - nobody waits for this, and the queue is as before
+        except Exception:  # noqa: BLE001 - no caller waits for this, and the queue is unchanged
             _log.exception("Saves could not be stored, and will be retried.")
 
     def close(self) -> None:

@@ -88,7 +88,7 @@ class BatchQueue(CommitQueue[Batch]):
         self._renamed[hash(thread) % _RENAMED_COUNT] = next(self._numbers)
 
     def _offset(self, thread: str) -> int:
-        """Return what to add to a generation to get its name."""
+        """Return the difference between a generation and its name."""
         return self._renamed[hash(thread) % _RENAMED_COUNT] * _RENAMED
 
     def _generation(self, thread: str, name: int) -> int:
@@ -211,7 +211,7 @@ class BatchQueue(CommitQueue[Batch]):
                 change = self._unnamed(change)
             try:
                 self._beneath.commit(change)
-            finally:  # (also where nobody knows whether it was done)
+            finally:  # (also if it is unknown whether it was done)
                 for thread in threads:
                     self._rename(thread)
 

@@ -33,7 +33,7 @@ def nearest(
 ) -> list[tuple[P, float]]:
     """Return the best places and their scores: the cosine, inner product or minus the distance.
 
-    `vectors` are those of the places, of which one may come several times.
+    `vectors` are those of the places; a place may occur several times.
     """
     if not vectors or not limit:
         return []

@@ -203,7 +203,7 @@ class PutItems(NamedTuple):
 
 
 class RefreshItems(NamedTuple):
-    """Let the lifetimes of items begin anew; those without one are left alone."""
+    """Restart the lifetimes of items; items without a lifetime are not changed."""
 
     keys: tuple[ItemKey, ...]
     now: int

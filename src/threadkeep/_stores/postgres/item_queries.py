@@ -158,7 +158,7 @@ def _get(read: GetItems) -> Query:
 
 
 def _narrowed(prefix: Namespace, where: Iterable[Condition], now: int | None) -> _Source:
-    """Return what rows must fulfil."""
+    """Build the condition that rows must fulfil."""
     tests: list[str] = []
     values: list[Any] = []
     if prefix:

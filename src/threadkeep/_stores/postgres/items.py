@@ -361,7 +361,7 @@ _VECTOR_TABLE = """
         PRIMARY KEY (namespace, item, path)
     );
 """
-# Whoever searches may have another search_path. (The planner puts their bodies in their places.)
+# The searching role may have another search_path. (The planner puts their bodies in their places.)
 _VECTOR_FUNCTIONS = """
     CREATE OR REPLACE FUNCTION {schema}.store_distance_{metric}(
         a {extension}.vector, b {extension}.vector)

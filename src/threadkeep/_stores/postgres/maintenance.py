@@ -48,8 +48,8 @@ _PAUSE = 0.1  # seconds between two looks
 _PATIENCE = 10.0  # seconds for others' transactions to end
 
 _NOW = Statement("SELECT mod(txid_current(), 4294967296)::text", keep=False)
-# Transactions of this database, but for VACUUMs, whose own rows count for nobody. (What they hold
-# of old states is not shown to every role; that they run is.)
+# Transactions of this database, except VACUUMs, whose rows no snapshot sees. (Every role can see
+# that they run, but not every role can see their snapshots.)
 _RUNNING = Statement(
     """
     SELECT l.virtualtransaction, 'process ' || l.pid
@@ -372,11 +372,11 @@ _DUMPED_TABLES = ("threads", "checkpoints", "writes", "segments", "thread_labels
 
 
 def _restore_order(contents: str, schema: str) -> str:
-    """Sort the list so that tables that are there can be dropped first, partitions too.
+    """Sort the list so that existing tables can be dropped first, partitions too.
 
-    pg_restore drops in the opposite order. The primary key of a partition cannot be dropped
-    before that of its table, with which it goes: all keys are put next to each other, those
-    of our tables last. A key needs nothing but its table, and tables come before all keys.
+    pg_restore drops in the opposite order. The primary key of a partition can only be dropped
+    together with that of its table: all keys are put next to each other, those of the parent
+    tables last. A key needs only its table, and tables come before all keys.
     """
     lines = contents.splitlines(keepends=True)
     keys = [line for line in lines if _CONSTRAINT.match(line)]

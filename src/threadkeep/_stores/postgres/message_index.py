@@ -18,7 +18,7 @@ from threadkeep._stores.postgres.statement import mapped_errors
 from threadkeep._stores.process_forks import PerProcess
 
 # Two processes may make them at once: the lock is that of migrations. The trigger removes threads
-# with those of the saver, whoever deletes them.
+# with those of the saver, whichever program deletes them.
 _TABLES = """
 SELECT pg_advisory_xact_lock({key});
 CREATE TABLE IF NOT EXISTS {schema}.threadkeep_memory_records (
@@ -99,7 +99,7 @@ class PostgresIndex:
         return text.replace("{schema}", self._schema)
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
-        """Return what a query finds; nothing where there are no tables."""
+        """Return the matches of a query; none if the tables do not exist."""
         with mapped_errors(self._server), self._pool.get().connection() as db:
             try:
                 found = db.execute(self._sql(query), values)

@@ -316,7 +316,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
 
     async def scrub(self, *, rewrite: bool) -> ScrubReport:
         """Rewrite the server's files. See `Backend.scrub`."""
-        del rewrite  # (it keeps nobody out)
+        del rewrite  # (it locks out no other program)
         with self.mapped_errors():
             return await scrub(self)
 

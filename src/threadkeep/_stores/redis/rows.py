@@ -61,7 +61,7 @@ def item_key(prefix: str, kind: str) -> str:
 
 
 def cache_base(prefix: str) -> str:
-    """Return what the keys of a cache begin with."""
+    """Return the prefix of a cache's keys."""
     return f"{prefix}:cache:{{entries}}:"
 
 
@@ -367,7 +367,7 @@ _SAFE: dict[bytes, tuple[Callable[[Any], bool], Word | None]] = {
 
 
 def sound_fields(batch: model.Batch, row: model.UnreadableRow) -> dict[bytes, Word | None]:
-    """Return safe values for what is damaged in a thread's own row; None: the field goes."""
+    """Return safe values for what is damaged in a thread's own row; None removes the field."""
     fields = dict(pairs(unpackb(row.key)))
     safe: dict[bytes, Word | None] = {}
     for name, (is_right, value) in _SAFE.items():

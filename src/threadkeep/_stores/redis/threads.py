@@ -2,7 +2,7 @@
 
 An entry is in its thread's own row, which alone is right. The index, in another slot, says where
 to look: sorted sets of ids by time, and a set of ids for each *term* (a state, a label, an origin).
-It is told of a change before it is made, and once more after it; so a crash leaves ids too many,
+It is updated before a change is made, and once more after it; so a crash leaves ids too many,
 which are taken out when they are met. A thread's part of a reply is of one state, the whole is not.
 """
 

@@ -16,7 +16,7 @@ from threadkeep.errors import NewerDatabaseError, StateError
 # (12 bits): keys are in the order of hits. Records of one lane do not overlap. Those of branches
 # do, and are in lanes above. An edit is a record of one message, with its position in its name. A
 # record without messages is in a lane that messages never have.
-# Triggers remove threads with those of the saver, whoever deletes them.
+# Triggers remove threads with those of the saver, whichever program deletes them.
 _TABLES = """
 CREATE TABLE threadkeep_memory_threads (number INTEGER PRIMARY KEY, thread TEXT NOT NULL UNIQUE);
 

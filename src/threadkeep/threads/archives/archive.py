@@ -2,8 +2,8 @@
 
 The entry names the archive's folder before anything is written there, and until nothing can be
 left in it. One change removes the rows and marks the thread as archived; one change puts the rows
-back and clears the mark. Keys are never used twice. Archives of another store, of which this one is
-a copy, are not touched.
+back and clears the mark. Keys are never used twice. If this store is a copy, archives
+of the original are not touched.
 """
 
 from __future__ import annotations

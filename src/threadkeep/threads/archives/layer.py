@@ -221,7 +221,7 @@ class TierLayer:
         """Remove a thread, then everything that this store has written to the cold store for it.
 
         The entry names the folder, so the change is fenced by the entry that was read. After
-        repeated conflicts an unconditional deletion goes ahead without the fence.
+        repeated conflicts an unconditional deletion is done without the fence.
         """
         if change.fences:
             yield from self._drop_as(change)

@@ -2,7 +2,7 @@
 
 Two values are the same if the codec encodes them to the same bytes, which differ for 1, True and
 1.0. The changes applied to the first value give the second, except for private attributes and the
-record of which fields of a model were set.
+set of given fields of a model.
 """
 
 from __future__ import annotations

@@ -1,0 +1,94 @@
+"""Docstrings, comments, messages and docs use plain English."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import threadkeep
+
+ROOT = Path(__file__).parents[2]
+SOURCE = Path(threadkeep.__file__).parent
+FOLDERS = (SOURCE, *(ROOT / name for name in ("bench", "demo", "scripts")))
+PAGES = [
+    page
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    if page.name != "README.zh-CN.md"
+]
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+RELATIVE = re.compile(
+    r"(Return (what|whether|which|who|how)\b"
+    r"|(What|Whether|Which|Who|Whom|Whose|How|Where|When|Whatever)\b)"
+)
+UNPLAIN = re.compile(
+    r"\b(so it is (where|with|when)|(is|are) told|tells? of|goes|going on|go on|of which|whoever"
+    r"|nobody(?!\"|:)|anew)\b",
+    re.IGNORECASE,
+)
+WIDTH = 100
+# (from Python 3.12 on, f-strings have tokens of their own)
+TEXTS = {
+    tokenize.COMMENT,
+    tokenize.STRING,
+    getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING),
+}
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
+
+
+def texts(file: Path) -> Iterator[tuple[int, str]]:
+    """Yield the comments and string literals of a module, with their lines."""
+    with file.open("rb") as source:
+        for token in tokenize.tokenize(source.readline):
+            if token.type in TEXTS:
+                yield token.start[0], token.string
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_no_docstring_opens_with_a_relative_clause(folder):
+    openings = [
+        f"{file.relative_to(folder)}:{node.body[0].lineno}: {text.splitlines()[0]}"
+        for file in files(folder)
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node))
+        if RELATIVE.match(text)
+    ]
+
+    assert openings == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_comments_and_messages_avoid_unplain_words(folder):
+    found = [
+        f"{file.relative_to(folder)}:{line + text.count(chr(10), 0, word.start())}: {word[0]}"
+        for file in files(folder)
+        for line, text in texts(file)
+        for word in UNPLAIN.finditer(text)
+    ]
+
+    assert found == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_avoid_unplain_words_and_wrap_their_lines(page):
+    lines = page.read_text().splitlines()
+    found = [
+        f"{number}: {word[0]}"
+        for number, line in enumerate(lines, 1)
+        for word in UNPLAIN.finditer(line)
+    ]
+    code = False
+    for number, line in enumerate(lines, 1):
+        if line.lstrip().startswith("```"):
+            code = not code
+        elif not code and len(line) > WIDTH and not line.lstrip().startswith("|") and " " in line:
+            found.append(f"{number}: {len(line)} characters")
+
+    assert found == []
