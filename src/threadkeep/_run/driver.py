@@ -322,6 +322,9 @@ def sync_and_async(
     workflow: Callable[P, Workflow[T]],
 ) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
     """Return a method that runs a workflow, and its async variant."""
+    # Errors about wrong arguments show the public name.
+    workflow.__qualname__ = workflow.__qualname__.replace("._", ".")
+    workflow.__name__ = workflow.__name__.removeprefix("_")
 
     @wraps(workflow)
     def method(*args: P.args, **options: P.kwargs) -> T:

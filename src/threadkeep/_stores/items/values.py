@@ -119,7 +119,7 @@ def _checksum(data: bytes, namespace: Namespace, key: str) -> int:
 
 
 def patch(old: Packed, new: Packed | None) -> bytes:
-    """Encode the old version as a patch; `patched` rebuilds it from the patch and the new version."""
+    """Encode the old version as a patch; `patched` rebuilds it from the new version."""
     kind, data = (_JSON, old.encode()) if isinstance(old, str) else (_BYTES, old)
     packer = zstandard.ZstdCompressor(level=_LEVEL, dict_data=_dictionary(new), write_checksum=True)
     return kind + packer.compress(data)
