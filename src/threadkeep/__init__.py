@@ -7,11 +7,12 @@ AsyncSqliteSaver, AsyncPostgresSaver, AsyncRedisSaver and InMemorySaver are othe
 Options of savers: Compression, GroupCommit, ReadCache, Retention, Tiering (with HotTier, WarmTier
 and ColdTier), WriteBehind.
 
-In front of a saver: LayeredCheckpointSaver (long conversations), StreamingCheckpointSaver (answers
-that are being streamed).
+In front of a saver: LayeredCheckpointSaver and Layers, LayeredMemoryMiddleware (long
+conversations), StreamingCheckpointSaver, `stream_saved` and `astream_saved` (streamed answers).
 
 Beside a saver: `open_store` and Store (long-term memory), `open_cache` and NodeCache (results of
-nodes), CheckpointManager (state of what is no graph), Monitor and `observe` (metrics and traces).
+nodes), CheckpointManager and AutoSaver (state of other workflows), Monitor, Thresholds and
+`observe` (metrics and traces).
 
 Values of your own classes: `register`, `register_module`. To write a backend: Backend,
 AsyncBackend, Saver, `threadkeep.backends` and `threadkeep.testing`. All errors:
@@ -43,16 +44,19 @@ from threadkeep.savers.savers import (
 
 if _CHECKING:
     from threadkeep.cache import NodeCache, open_cache
-    from threadkeep.memory import LayeredCheckpointSaver
-    from threadkeep.monitor import Monitor, observe
+    from threadkeep.memory import LayeredCheckpointSaver, Layers
+    from threadkeep.memory import LayeredMemoryMiddleware as LayeredMemoryMiddleware
+    from threadkeep.monitor import Monitor, Thresholds, observe
     from threadkeep.opening import open_all
+    from threadkeep.sessions import AutoSaver as AutoSaver
+    from threadkeep.sessions import CheckpointConfig as CheckpointConfig
     from threadkeep.sessions import CheckpointManager as CheckpointManager
     from threadkeep.store import Store, open_store
-    from threadkeep.streaming import StreamingCheckpointSaver
+    from threadkeep.streaming import StreamingCheckpointSaver, astream_saved, stream_saved
 
     __version__: str
 
-# (Without CheckpointManager: `import *` would load pydantic-settings, or fail without it.)
+# (Without names that need an extra: `import *` would load its packages, or fail without them.)
 __all__ = [
     "AsyncBackend",
     "AsyncPostgresSaver",
@@ -65,6 +69,7 @@ __all__ = [
     "HotTier",
     "InMemorySaver",
     "LayeredCheckpointSaver",
+    "Layers",
     "MemorySaver",
     "Monitor",
     "NodeCache",
@@ -76,10 +81,12 @@ __all__ = [
     "SqliteSaver",
     "Store",
     "StreamingCheckpointSaver",
+    "Thresholds",
     "Tiering",
     "WarmTier",
     "WriteBehind",
     "__version__",
+    "astream_saved",
     "compare_versions",
     "observe",
     "open_all",
@@ -88,23 +95,31 @@ __all__ = [
     "open_store",
     "register",
     "register_module",
+    "stream_saved",
 ]
 
-_SELDOM = {  # what is imported when it is used, and where it is
+_SELDOM = {  # names that are imported at first use, and their modules
+    "AutoSaver": "sessions",
+    "CheckpointConfig": "sessions",
     "CheckpointManager": "sessions",
     "LayeredCheckpointSaver": "memory",
+    "LayeredMemoryMiddleware": "memory",
+    "Layers": "memory",
     "Monitor": "monitor",
     "NodeCache": "cache",
     "Store": "store",
     "StreamingCheckpointSaver": "streaming",
+    "Thresholds": "monitor",
+    "astream_saved": "streaming",
     "observe": "monitor",
     "open_all": "opening",
     "open_cache": "cache",
     "open_store": "store",
+    "stream_saved": "streaming",
 }
 
 
-def __getattr__(name: str) -> _Any:
+def _get(name: str) -> _Any:
     value: _Any
     if name in _SELDOM:
         value = getattr(_import(f"threadkeep.{_SELDOM[name]}"), name)
@@ -114,6 +129,10 @@ def __getattr__(name: str) -> _Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+if not _CHECKING:  # type checkers would accept any name
+    __getattr__ = _get
 
 
 def __dir__() -> list[str]:

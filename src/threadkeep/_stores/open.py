@@ -99,7 +99,8 @@ def open_url(
     folder = _folder(name)
     own, theirs = described(kind), described(folder.OPTIONS)
     place, in_url = from_url(url, theirs)
-    variables = from_environment(os.environ, {**theirs, **own})
+    open_options = {n: o for n, o in {**theirs, **own}.items() if n not in {*given, *in_url}}
+    variables = from_environment(os.environ, open_options)
     database = {n: value for n, value in variables.items() if n not in own}
     in_url = {**getattr(folder, defaults, {}), **database, **in_url}
     given = {**{n: value for n, value in variables.items() if n in own}, **given}
@@ -147,7 +148,7 @@ def _folder(name: str) -> Any:
 def forms() -> str:
     """Return a hint with the URLs of all databases."""
     examples = [form for database in DATABASES.values() for form in database.forms]
-    return f"Known are {', '.join(examples[:-1])} and {examples[-1]}."
+    return f"Use one of: {', '.join(examples)}."
 
 
 def database_of(url: object) -> str:

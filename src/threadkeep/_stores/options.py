@@ -147,6 +147,10 @@ def from_url(url: str, known: Options) -> tuple[str, dict[str, Any]]:
         if option is None or option.parse is None:
             rest.append(part)
         else:
+            if name in found:
+                raise InvalidArgumentError(
+                    f"The URL names the option {name!r} twice.", hint="Leave one of them out."
+                )
             found[name] = parsed(f"{name} in the URL", text, option)
     kept = "&".join(rest)
     return start + (f"?{kept}" if kept else "") + hash_ + fragment, found

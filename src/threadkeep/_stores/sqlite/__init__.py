@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, TypedDict
 from urllib.parse import quote, unquote_to_bytes
 
-from threadkeep._stores.options import Option, described, from_url
+from threadkeep._stores.options import Option, described, from_url, unknown
 from threadkeep._stores.urls import is_public, shown
 from threadkeep.errors import OpenError
 
@@ -51,6 +53,9 @@ def path_in(url: str) -> str:
         hint = f"Use sqlite:///{rest if is_public(rest) else 'path'}."
         raise OpenError(f"{shown(url)} names a host, but SQLite has none.", hint=hint)
     if "?" in rest or "#" in rest:
+        name = re.split("[?#&]", rest, maxsplit=1)[1].partition("=")[0]
+        if get_close_matches(name, described(OPTIONS), 1):
+            raise unknown("SQLite", name, described(OPTIONS))
         raise OpenError(
             f"{shown(url)} has a query or a fragment that is not an option.",
             hint=f"Options: {', '.join(described(OPTIONS))}. In a file's name, write %3F for ? and"

@@ -15,7 +15,7 @@ from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, le
 from threadkeep._stores.sqlite.opening import DatabaseLocation, finder
 from threadkeep._stores.sqlite.reads import checkpoint, needs_transaction, reply
 from threadkeep._stores.sqlite.threads import item_usage
-from threadkeep.errors import ThreadkeepError
+from threadkeep.errors import OpenError, ThreadkeepError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -181,6 +181,12 @@ class SqliteBackend(Backend):
 
 def opened(database: Database, **options: Any) -> SqliteBackend:
     """Open the file of a `sqlite:` URL, of a path, or of a connection."""
-    if isinstance(database, str) and database[:9].lower() == "sqlite://":
-        database = path_in(database)
+    if isinstance(database, str):
+        scheme, mark, _ = database.partition("://")
+        if mark and scheme.lower() == "sqlite":
+            database = path_in(database)
+        elif mark and scheme.isalnum():
+            # (a path with its password would be in the error)
+            hint = "Use open_saver(url) for a URL of any database."
+            raise OpenError(f"SQLite needs a file, not a {scheme} URL.", hint=hint)
     return SqliteBackend(database, **options)
