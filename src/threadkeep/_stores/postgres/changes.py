@@ -1,6 +1,6 @@
-"""Changes as SQL: one statement each, which calls a function of the schema.
+"""Changes as SQL: each is one statement that calls a function of the schema.
 
-The text of a statement depends only on the kinds of rows of a batch, so that few are prepared.
+A statement's text depends only on the kinds of rows in a batch, so few statements are prepared.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from threadkeep._stores.records import only_adds
 from threadkeep.errors import InvalidArgumentError
 
 _Row: TypeAlias = tuple[Any, ...]
-_Argument: TypeAlias = tuple[str, tuple[Any, ...]]  # of a function as SQL, and its parameters
+_Argument: TypeAlias = tuple[str, tuple[Any, ...]]  # a function's argument in SQL, parameters
 
 _MOST_BYTES = 1_000_000_000  # of one message to the server, with room for the rest of it
 _MOST_BYTES_TOGETHER = 64 * 1024 * 1024  # of batches in one call
-_FEW = 3  # rows of a kind that are given value by value: each number is another statement
+# Up to so many rows of a kind are passed value by value. Each number of rows is another statement.
+_FEW = 3
 
 
 def _parameters(text: str) -> tuple[tuple[str, str], ...]:
@@ -67,12 +68,12 @@ _ARRAYS = {
 
 
 def statement(change: model.Change) -> Statement:
-    """Return the statement that makes a change."""
+    """Return the statement for a change."""
     return _CHANGES[type(change)](change)
 
 
 def locked(change: model.Change) -> tuple[str, ...]:
-    """Return the threads that a change locks, in the order in which it does."""
+    """Return the threads that a change locks, in its order of locking."""
     if isinstance(change, model.CopyThread | model.ForkThread):
         return tuple(sorted((change.source, change.target)))
     return (change.thread,)
@@ -89,7 +90,7 @@ ORDER BY heap FOR NO KEY UPDATE
 
 
 def locking(threads: Iterable[str]) -> tuple[Statement, ...]:
-    """Return statements that lock threads, in the order of their names, then what they share."""
+    """Return statements that lock threads in the order of their ids, then their shared heaps."""
     names = (sorted(map(pack_text, threads)),)
     return tuple([Statement(text, names) for text in _LOCKS])
 
@@ -163,7 +164,7 @@ _ROWS: dict[str, Callable[[Any], _Row]] = {
 def _register(
     thread: str, now: int, entry: ThreadEntry | None, touch: EntryUpdate | None
 ) -> tuple[str, tuple[Any, ...]]:
-    """Return the call of `register` as SQL, and its parameters; "" without any."""
+    """Return the call of `register` as SQL, and its parameters; "" if there is no update."""
     arguments: list[_Argument] = []
     if entry is not None:
         arguments += _entry_arguments(entry)
@@ -233,7 +234,7 @@ def _array(few: int) -> str:
 
 
 def _number(value: int | None) -> Int8 | None:
-    # (of one type, whatever the number: so the statement is prepared once)
+    # Always the same type, whatever the number: so the statement is prepared only once.
     return None if value is None else Int8(value)
 
 
@@ -241,7 +242,7 @@ def _number(value: int | None) -> Int8 | None:
 
 
 def _batch(batch: model.Batch) -> Statement:
-    if size(batch) > _MOST_BYTES:  # the server would just end the connection
+    if size(batch) > _MOST_BYTES:  # the server would just close the connection
         raise InvalidArgumentError(
             f"The values of one save take {size(batch):,} bytes; PostgreSQL takes 1 GB.",
             hint="Keep larger values outside the state.",
@@ -264,7 +265,7 @@ def _batch(batch: model.Batch) -> Statement:
 
 
 def size(batch: model.Batch) -> int:
-    """Count the bytes of the values that a batch stores."""
+    """Count the bytes of a batch's values."""
     return sum([len(segment.data) for segment in batch.segments]) + sum(
         [len(row.body) for row in batch.writes]
     )
@@ -272,9 +273,9 @@ def size(batch: model.Batch) -> int:
 
 @lru_cache(maxsize=256)
 def _commit(present: tuple[tuple[str, int], ...], told: str) -> str:
-    """Return the SQL for these kinds of rows, how many of each (0: an array of any length).
+    """Return the SQL of a batch with these kinds of rows, each with its number (0: an array).
 
-    `told` is the call that tells the registry of them.
+    `told` is the call that updates the registry.
     """
     arrays = [
         f"{name} => {_array(few) if few else '%s'}::{kind}[]"
@@ -286,7 +287,7 @@ def _commit(present: tuple[tuple[str, int], ...], told: str) -> str:
     committed = f"SELECT * FROM {{schema}}.commit_batch({arguments})"
     if not told:
         return committed
-    # (told after it was done, and only if it was not refused)
+    # The registry is updated afterwards, and only if the batch was not refused.
     return f"""
     WITH done AS MATERIALIZED ({committed})
     SELECT done.*, CASE WHEN done.refusal IS NULL THEN {told} END
@@ -296,8 +297,8 @@ def _commit(present: tuple[tuple[str, int], ...], told: str) -> str:
 # -- batches together ----------------------------------------------------------------
 
 _TOGETHER = ("segments", "drop_segments", "checkpoints", "writes")
-# The columns of each kind of row, in the order of the function's parameters; all but the first
-# kind, the batches themselves, begin with the number of their batch.
+# The columns of each kind of row, in the order of the function's parameters. The rows of all kinds
+# but the first (the batches themselves) begin with the number of their batch.
 _KINDS: dict[str, tuple[str, ...]] = {
     "batches": ("text", *["bigint"] * 5),
     "labels": ("bigint", "text", "text"),
@@ -310,7 +311,7 @@ _CALL = ", ".join([f"%s::{kind}[]" for kinds in _KINDS.values() for kind in kind
 def together(changes: Sequence[model.Change]) -> Statement | None:
     """Return the statement that makes all changes, or none of them.
 
-    None where a change does more than add rows, two overlap, or they are too much for one call.
+    None if a change does more than add rows, two overlap, or they are too large for one call.
     """
     batches = [change for change in changes if _adds_rows(change)]
     is_too_much = sum(map(size, batches)) > _MOST_BYTES_TOGETHER
@@ -324,7 +325,7 @@ def together(changes: Sequence[model.Change]) -> Statement | None:
             values += map(
                 array, columns, zip(*found, strict=True) if found else [()] * len(columns)
             )
-    except UnicodeError:  # only one of them is to be refused for it
+    except UnicodeError:  # committed one by one, only the invalid batch is refused
         return None
     return Statement(f"SELECT {{schema}}.commit_batches({_CALL})", tuple(values))
 
@@ -338,7 +339,7 @@ def _adds_rows(change: model.Change) -> TypeGuard[model.Batch]:
 
 
 def _overlap(batches: Sequence[model.Batch]) -> bool:
-    """Return True if two batches put the same checkpoint, or reach the same place of a log."""
+    """Return True if two batches write the same checkpoint, or the same positions of a log."""
     checkpoints = [(batch.thread, row.ns, row.id) for batch in batches for row in batch.checkpoints]
     if len(set(checkpoints)) < len(checkpoints):
         return True
@@ -380,7 +381,7 @@ def _rows(batches: Sequence[model.Batch]) -> dict[str, list[_Row]]:
 
 # -- whole threads -------------------------------------------------------------------
 
-# (each step looks at the one before, so that they come in this order)
+# Each step reads from the step before, which fixes their order.
 _DROPPED = """
 WITH checked AS MATERIALIZED ({checked}), dropped AS MATERIALIZED (
     SELECT checked.*,
@@ -398,7 +399,7 @@ _REPLACE = f"""{_DROPPED}, put AS MATERIALIZED (
 )
 SELECT coalesce(refusal, (SELECT put.refusal FROM put)), at_namespace, at_checkpoint FROM dropped
 """
-# (The argument says that it comes after the drop.)
+# The argument depends on the drop, so PostgreSQL runs this call after it.
 _AFTER_DROP = "the_thread => CASE WHEN dropped.gone IS NOT NULL THEN %s::text END"
 
 

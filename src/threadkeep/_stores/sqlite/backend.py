@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class SqliteBackend(Backend):
     """Rows in one SQLite file, for any number of threads and processes at once.
 
-    Readers are never blocked (WAL), and there is one writer at a time. The arguments are those of
-    `SqliteSaver`; with `read_only`, the file is neither made nor changed.
+    Readers are never blocked (WAL mode), and there is one writer at a time. The arguments are those
+    of `SqliteSaver`. With `read_only`, the file is neither created nor changed.
     """
 
     commits_groups = True
@@ -56,12 +56,12 @@ class SqliteBackend(Backend):
 
     @property
     def connections(self) -> Connections:
-        """The connections, for rows beside those of threads."""
+        """The connections, also used for rows of stores and caches."""
         return self._connections
 
     @property
     def location(self) -> DatabaseLocation:
-        """Path and mode of the file. Opens it."""
+        """Path and mode of the file. Opens the file."""
         return self._connections.location
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
@@ -91,15 +91,15 @@ class SqliteBackend(Backend):
             self._connections.give(db)
 
     def at_hand(self, read: Read) -> ThreadState | None:
-        """See `Backend`: the head of a thread that this process has lately written."""
+        """See `Backend`: the head of a thread that this process has recently written."""
         known = self._connections.known
         return known.at_hand(read) if isinstance(read, ReadCheckpoint) else None
 
     def _warm(self, read: ReadCheckpoint) -> ThreadState | None:
-        """Read a checkpoint of a thread that was lately written; None while another writes.
+        """Read a checkpoint of a recently written thread; None while another thread writes.
 
-        The connection that writes knows it, or reads it: the others look at the file again after
-        each commit.
+        Uses the writing connection and its cache, because other connections must check the file
+        again after each commit.
         """
         connections = self._connections
         is_known = read.thread in connections.known.threads
@@ -136,7 +136,7 @@ class SqliteBackend(Backend):
         self._connections.open()
 
     def identity(self) -> str:
-        """Name the file; a copy of it has another one. See `Backend.identity`."""
+        """Return an id of the file; a copy of the file has another id. See `Backend.identity`."""
         from threadkeep._stores.sqlite.maintenance import identity  # noqa: PLC0415 - seldom needed
 
         return identity(self._connections)
@@ -147,8 +147,8 @@ class SqliteBackend(Backend):
             return item_usage(db, now)
 
     def scrub(self, *, rewrite: bool) -> ScrubReport:
-        """Rewrite the file, in either case. See `Backend.scrub`."""
-        del rewrite  # (readers continue meanwhile, and writers wait)
+        """Rewrite the file, whether `rewrite` is set or not. See `Backend.scrub`."""
+        del rewrite  # (readers continue and writers wait meanwhile, so no flag is needed)
         from threadkeep._stores.sqlite.maintenance import scrub  # noqa: PLC0415 - seldom needed
 
         return scrub(self._connections)
@@ -166,7 +166,7 @@ class SqliteBackend(Backend):
         return SqliteEntries(self._connections)
 
     def message_index(self) -> SqliteIndex | None:
-        """See `Backend.message_index`: None for a file that is read only, or without FTS5."""
+        """See `Backend.message_index`: None if the file is read-only, or SQLite has no FTS5."""
         from threadkeep._stores.sqlite.message_index import SqliteIndex, has_fts5  # noqa: PLC0415 - only for layered memory
 
         location = self.location
@@ -175,12 +175,12 @@ class SqliteBackend(Backend):
         return SqliteIndex(location.path, busy_timeout=location.busy_timeout)
 
     def close(self) -> None:
-        """Close all connections; a read under way may end first. Idempotent."""
+        """Close all connections; a read in progress may end first. Idempotent."""
         self._connections.close()
 
 
 def opened(database: Database, **options: Any) -> SqliteBackend:
-    """Open the file of a `sqlite:` URL, of a path, or of a connection."""
+    """Open the file of a `sqlite:` URL, a path, or a connection."""
     if isinstance(database, str):
         scheme, mark, _ = database.partition("://")
         if mark and scheme.lower() == "sqlite":

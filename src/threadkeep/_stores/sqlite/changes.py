@@ -1,4 +1,4 @@
-"""Commits: a group of changes in one transaction; one that fails leaves the others alone."""
+"""Commits: a group of changes in one transaction. A change that fails leaves the others alone."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _remove_rows(db: sqlite3.Connection, number: int, batch: model.Batch) -> Non
 
 
 def _checked(db: sqlite3.Connection, batch: model.Batch) -> int:
-    """Return the number of a batch's thread, if all that the batch expects holds."""
+    """Return the number of a batch's thread, after checking the batch's expectations."""
     head = read_thread_head(db, batch.thread)
     check_state(batch, head.generation, head.deleted_at)
     number = _number(db, batch.thread)
@@ -71,7 +71,7 @@ _BUMP = f"UPDATE tk_threads SET generation = coalesce(generation, 0) + 1 WHERE {
 
 
 def _number(db: sqlite3.Connection, thread: str) -> int:
-    """The thread's number, given now where it has none."""
+    """Return the thread's number; a thread without one gets it now."""
     number = read_thread_head(db, thread).number
     return number or int(db.execute(_NEW_THREAD, (thread,)).lastrowid or 0)
 
@@ -135,10 +135,10 @@ _DELETE_ALL = (
         SELECT coalesce(t.heap, t.number) FROM tk_threads t WHERE t.number = ?
             AND NOT EXISTS (
                 SELECT 1 FROM tk_threads o WHERE o.heap = t.heap AND o.number <> t.number))""",
-    # A count of what the others need must be made again.
+    # Threads that share segments must count again which parts they need.
     """UPDATE tk_threads SET generation = coalesce(generation, 0) + 1
         WHERE heap = (SELECT heap FROM tk_threads WHERE number = ?)""",
-    # What others share is theirs from now on: the thread continues with a new heap.
+    # Shared segments stay with the other threads; this thread continues with a new, unshared heap.
     """UPDATE tk_threads SET heap = -abs(random() / 2) - 1 WHERE number = ? AND EXISTS (
         SELECT 1 FROM tk_threads o WHERE o.heap = tk_threads.heap
             AND o.number <> tk_threads.number)""",
@@ -204,7 +204,7 @@ def _emptied_target(
     source: int,
     generation: int = 0,
 ) -> int:
-    """Return the number of the target, which holds nothing, if the change may be carried out."""
+    """Return the number of the target, emptied, if the change is allowed."""
     target = _number(db, change.target)
     holds = db.execute(_HOLDS_CHECKPOINTS, (target,)).fetchone() is not None
     check_ends(change, generation, threads.revision(db, source), target_holds=holds)
@@ -249,8 +249,8 @@ _CHANGES: dict[type[model.Change], Callable[[sqlite3.Connection, Any], None]] = 
     model.ForkThread: _fork,
 }
 
-_SPARE_PAGES = 16  # free pages that are kept for what comes next
-_STEP_PAGES = 256  # pages given back at a time, while other processes may commit in between
+_SPARE_PAGES = 16  # free pages to keep for later writes
+_STEP_PAGES = 256  # pages freed at a time; other processes may commit in between
 _STEPS = 4  # at most, for one commit
 
 
@@ -262,7 +262,7 @@ def commit_many(
     with connections.write_lock:
         try:
             return _commit(connections, changes) if changes else []
-        except BaseException:  # interrupted, whatever had begun
+        except BaseException:  # also if it was interrupted
             connections.rest_writer()
             raise
 
@@ -305,13 +305,13 @@ def _mapped(error: Exception, connections: Connections) -> ThreadkeepError:
 def _carry_out(
     db: sqlite3.Connection, changes: Sequence[model.Change], known: Known
 ) -> list[ThreadkeepError | None]:
-    """Carry out the changes, those that only add rows together with their neighbours."""
+    """Carry out the changes. Neighbours that only add rows share their statements."""
     refusals: list[ThreadkeepError | None] = []
     for is_plain, run in groupby(changes, only_adds):
         if is_plain:
             batches = [change for change in run if isinstance(change, model.Batch)]
             refusals += additions.add(db, batches, known)
-        else:  # rarer: what it leaves is not followed
+        else:  # rarer: clear the cache, which does not follow it
             known.forget()
             refusals += [_attempt(db, change, guarded=len(changes) > 1) for change in run]
     return refusals
@@ -320,7 +320,7 @@ def _carry_out(
 def _attempt(
     db: sqlite3.Connection, change: model.Change, *, guarded: bool
 ) -> ThreadkeepError | None:
-    """Carry out one change; `guarded`: so that a failure undoes this one alone."""
+    """Carry out one change. If it is `guarded`, a failure rolls back this change alone."""
     if guarded:
         db.execute("SAVEPOINT tk")
     failure = None
@@ -337,12 +337,12 @@ def _attempt(
 
 def _give_back(db: sqlite3.Connection) -> None:
     """Return free pages to the file system, a little at a time."""
-    # What was asked for is committed: giving back can wait for the next time.
+    # The changes are committed, so this can wait for the next time.
     with suppress(*DRIVER_ERRORS):
         for _ in range(_STEPS):
             (free,) = db.execute("PRAGMA freelist_count").fetchone()
             if free <= _SPARE_PAGES:
                 return
             pages = min(free - _SPARE_PAGES, _STEP_PAGES)
-            # Frees a page a step; `execute` would take one step only.
+            # Each step frees one page; `execute` would take only one step.
             db.executescript(f"PRAGMA incremental_vacuum({pages})")

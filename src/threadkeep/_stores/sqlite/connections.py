@@ -1,9 +1,9 @@
-"""Connection pool of one database: one connection that writes, some that read.
+"""Connection pool of one database: one connection for writing, several for reading.
 
-Forks: while a connection of the parent is open in a child, SQLite believes that the child holds
-the parent's file locks, and takes none for new connections. The parent may then remove the WAL
-under the child, and with it the child's commits. So a fork waits until no connection is in use,
-and the child closes all inherited connections before it opens its own.
+Forks: while a child holds a connection opened by its parent, SQLite assumes that the child has the
+parent's file locks, and takes none for new connections. The parent may then remove the WAL, and
+with it the child's commits. So a fork waits until no connection is in use, and the child closes
+all inherited connections before it opens its own.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from threadkeep.errors import ClosedError, LockedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_IDLE_READERS = 8  # any number of threads may read at once; so many stay open after
+_IDLE_READERS = 8  # more may be open, but only so many stay open after use
 _FORK_SECONDS = 5.0  # how long a fork waits for calls under way
 
 
 def _at_rest(db: sqlite3.Connection) -> bool:
-    """End a transaction that an error left open. False where even that fails."""
+    """End a transaction that an error left open. Returns False if that fails."""
     if db.in_transaction:
         with suppress(sqlite3.Error):
             db.execute("ROLLBACK")
@@ -39,10 +39,10 @@ def _at_rest(db: sqlite3.Connection) -> bool:
 class Connections:
     """Connections of one backend.
 
-    `write_lock` must be held while `writer()` is used, and `known`: what that connection knows.
-    `take` lends a connection for reading until `give`: a reading one, or the writer if no write
-    is in progress, so that a program of one thread has one connection. A database in memory has
-    only the writer.
+    Hold `write_lock` while you use `writer()` or `known`, the cache of that connection. `take`
+    lends a connection for reading until `give`. If there is no idle reader and no writer is active,
+    it lends the writing connection, so a single-threaded program needs one connection. A database
+    in memory has only that one.
 
     `find` names the database when it is opened: see `FirstUse`.
     """
@@ -61,7 +61,7 @@ class Connections:
 
     def _make_locks(self) -> None:
         self.write_lock = threading.Lock()
-        self._lock = threading.Condition()  # guards the rest; held for moments only
+        self._lock = threading.Condition()  # guards the other fields
         self._lent = 0
         self._forking = False
         self._still = False  # while forking: no connection is in use
@@ -81,16 +81,16 @@ class Connections:
         return self._location
 
     def writer(self) -> sqlite3.Connection:
-        """The connection that writes, in no transaction, of an open database."""
+        """Return the writing connection of an open database, outside any transaction."""
         self._check_open()
         if self._writer is not None and self._writer.in_transaction:
-            self.rest_writer()  # an interrupted call left one open
+            self.rest_writer()  # an interrupted call may have left one open
         if self._writer is None:
             self._writer = self._open(self.location.connect_writer)
         return self._writer
 
     def rest_writer(self) -> None:
-        """End what is left of a transaction; the next one finds a connection that works."""
+        """End an open transaction; if that fails, the next call opens a new connection."""
         if self._writer is not None and not _at_rest(self._writer) and not self.location.in_memory:
             self._writer.close()
             self._forget_writer()
@@ -126,7 +126,7 @@ class Connections:
             raise
 
     def give(self, db: sqlite3.Connection) -> None:
-        """Take back what `take` lent."""
+        """Take back a connection that `take` lent."""
         if db is self._writer:
             self.rest_writer()
             self.write_lock.release()
@@ -149,9 +149,9 @@ class Connections:
 
     @contextmanager
     def writing(self, busy_timeout: float | None = None) -> Iterator[sqlite3.Connection]:
-        """Lend the connection that writes, in a transaction that the end of the block commits.
+        """Lend the writing connection, in a transaction that is committed at the end of the block.
 
-        `busy_timeout` is that of this transaction, in seconds, also for others of this process.
+        `busy_timeout`, in seconds, also applies to other threads of this process meanwhile.
         """
         location, lock = self.location, self.write_lock
         if not lock.acquire(timeout=-1 if busy_timeout is None else busy_timeout):
@@ -183,11 +183,11 @@ class Connections:
                 self.give(db)
 
     def close(self) -> None:
-        """Close what is not lent; the rest is closed when it is given back. Idempotent."""
+        """Close idle connections; lent ones are closed when they are given back. Idempotent."""
         with self.write_lock, self._lock:
             path = "the database" if self._location is None else self._location.path
             self._closed = ClosedError(hint=f"Open {path} again.")
-            # The writer comes last: who closes a database last tidies its WAL away.
+            # Close the writer last: the last connection to close checkpoints and removes the WAL.
             for db in (*self._inherited, *self._idle, self._writer):
                 if db is not None:
                     db.close()
@@ -198,7 +198,7 @@ class Connections:
     # -- forks -----------------------------------------------------------------------
 
     def before_fork(self) -> None:
-        """Wait until no connection is in use, and keep it so until after the fork."""
+        """Wait until no connection is in use, and block new uses until after the fork."""
         self._still = self.write_lock.acquire(timeout=_FORK_SECONDS)
         self._lock.acquire()
         self._forking = True
@@ -207,7 +207,7 @@ class Connections:
             self.write_lock.release()
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Continue; a child sets its parent's aside, to close it before it opens anything."""
+        """Continue; a child sets inherited connections aside, to close before it opens any."""
         still = self._still
         if not in_child:
             self._forking = False
@@ -242,7 +242,7 @@ class Connections:
 
 
 class MadeTables:
-    """Part of a backend whose tables are in the file of another one, made at their first use."""
+    """Base of backends whose tables are in another backend's file, created at their first use."""
 
     def __init__(self, connections: Connections) -> None:
         self._given = connections
