@@ -32,7 +32,6 @@ from threadkeep.errors import InvalidArgumentError, InvalidConfigError, invalid
 
 
 def place(config: RunnableConfig) -> CheckpointRef:
-    """Return the thread, namespace and checkpoint that a config names."""
     configurable = _configurable(config)
     get = configurable.get
     thread, ns, own_id = get("thread_id"), get("checkpoint_ns", ""), get("checkpoint_id")
@@ -51,7 +50,6 @@ def place(config: RunnableConfig) -> CheckpointRef:
 
 
 def head(thread: str) -> RunnableConfig:
-    """Return the config of a thread's head."""
     return {"configurable": {"thread_id": validation.thread_id(thread), "checkpoint_ns": ""}}
 
 
@@ -66,7 +64,6 @@ def _configurable(config: RunnableConfig | None) -> Mapping[str, Any]:
 
 
 def load(config: RunnableConfig) -> Load:
-    """Return the arguments of `get_tuple` as a record."""
     configurable = _configurable(config)
     inside = TASK_ID in configurable or TASK_NS in (config.get("metadata") or {})
     return Load(place(config), RUNTIME in configurable and not inside, inside)
@@ -113,7 +110,6 @@ _PUT = ("config", "checkpoint", "metadata", "new_versions")
 
 
 def puts(many: Sequence[Sequence[Any]]) -> list[Put]:
-    """Return the arguments of `put_many` as records."""
     calls = []
     for number, one in enumerate(many):
         if not isinstance(one, tuple | list) or len(one) != len(_PUT):
@@ -167,7 +163,6 @@ def listing(
     before: RunnableConfig | None,
     limit: int | None,
 ) -> Listing:
-    """Return the arguments of `list` as a record."""
     limit = validation.limit(limit)
     older = validation.checkpoint_id(_configurable(before).get("checkpoint_id")) if before else None
     at = CheckpointRef("") if config is None else place(config)

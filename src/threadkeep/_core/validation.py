@@ -65,7 +65,6 @@ def micros(value: timedelta | float | None) -> int | None:
 
 
 def checkpoint_id(value: object) -> str | None:
-    """Return a checkpoint's id, or None."""
     if type(value) is str and value.isascii():  # (the quick way first)
         return value or None
     if value is None or value == "":
@@ -120,19 +119,16 @@ def place(thread: object, ns: object = "", checkpoint: object = None) -> Checkpo
 
 
 def mapping(what: str, value: object, at: CheckpointRef) -> Mapping[Any, Any]:
-    """Return a dict or another mapping."""
     if type(value) is not dict and not is_mapping(value):
         raise _invalid(what, value, "Use a dict.", at)
     return value
 
 
 def is_mapping(value: object) -> TypeIs[Mapping[Any, Any]]:
-    """Return True for a dict or another mapping."""
     return type(value) is dict or isinstance(value, Mapping)
 
 
 def flag(what: str, value: object) -> bool:
-    """Return True or False."""
     if type(value) is not bool:
         raise invalid(what, value, "Use True or False.")
     return value

@@ -404,7 +404,6 @@ class LoopWriter:
         self._task: asyncio.Task[None] | None = None
 
     def submit(self, change: Change) -> asyncio.Future[None]:
-        """See `Writer.submit`."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         self._queue.add(_Ticket(change, future))

@@ -63,7 +63,6 @@ class ResetInChild(WatchedMethods):
         """Make the state, with its locks."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `WatchedMethods.after_fork`."""
         if in_child:
             self._reset()
 
@@ -141,11 +140,9 @@ class PerProcess(Generic[T]):
             made.close()
 
     def before_fork(self) -> None:
-        """See `WatchedMethods.before_fork`."""
         self._lock.acquire()
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `WatchedMethods.after_fork`."""
         if in_child and self._made is not None:
             self._parents.append(self._made)  # (collecting it would close it)
             self._made = None
@@ -243,7 +240,6 @@ class LoopConnections(WatchedMethods, Generic[T]):
         task.add_done_callback(_closing.discard)
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `WatchedMethods.after_fork`."""
         if in_child:
             self._parents.append(self._loops)
             self._loops = {}

@@ -89,27 +89,21 @@ class BlockingFace(Backend, Generic[A]):
         return self.face.retries + beside
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
-        """See `Backend.fetch`."""
         return finish(self.face.fetch(reads))
 
     def commit(self, change: Change) -> None:
-        """See `Backend.commit`."""
         finish(self.face.commit(change))
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """See `Backend.commit_many`."""
         return finish(self.face.commit_many(changes))
 
     def identity(self) -> str:
-        """See `Backend.identity`."""
         return finish(self.face.identity())
 
     def item_usage(self, now: int) -> ItemUsage:
-        """See `Backend.item_usage`."""
         return finish(self.face.item_usage(now))
 
     def scrub(self, *, rewrite: bool) -> ScrubReport:
-        """See `Backend.scrub`."""
         return finish(self.face.scrub(rewrite=rewrite))
 
     def close(self) -> None:

@@ -79,19 +79,15 @@ class NativeCodec:
         return Encoder(self.registry, self.pickle_fallback, intern).encode(value)
 
     def decode(self, data: bytes, resolve: Resolve | None = None) -> Any:
-        """See `Codec.decode`."""
         return self.decoder(self.finder, self.pickle_fallback, resolve).decode(data)
 
     def decode_many(self, items: Sequence[bytes], resolve: Resolve | None = None) -> list[Any]:
-        """See `Codec.decode_many`."""
         return self.decoder(self.finder, self.pickle_fallback, resolve).decode_many(items)
 
     def divides(self, value: Any) -> bool:  # noqa: ARG002 - anything comes back exactly
-        """See `Codec.divides`."""
         return True
 
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> NativeCodec:
-        """See `Codec.with_allowlist`."""
         allowed = self.finder.allowed.union(extra)
         return type(self)(self.registry, self.pickle_fallback, allowed)
 
@@ -137,7 +133,6 @@ class SerdeCodec:
             ) from error
 
     def decode(self, data: bytes, resolve: Resolve | None = None) -> Any:
-        """See `Codec.decode`."""
         if self.native is not None and data[:2] != _MARK:
             return self.native.decode(data, resolve)
         if data[:2] != _MARK or len(data) < 3 + (data[2:] or b"\0")[0]:
@@ -157,7 +152,6 @@ class SerdeCodec:
             ) from error
 
     def decode_many(self, items: Sequence[bytes], resolve: Resolve | None = None) -> list[Any]:
-        """See `Codec.decode_many`."""
         return [self.decode(item, resolve) for item in items]
 
     def divides(self, value: Any) -> bool:

@@ -83,7 +83,6 @@ class Encoder:
         self.failure: BaseException | None = None
 
     def encode(self, value: Any) -> bytes:
-        """Return the bytes of a whole value."""
         kind = type(value)
         rule = self.registry.rules.get(kind)
         if rule is None or kind is int:
@@ -304,7 +303,6 @@ class Decoder:
         self.classes: dict[tuple[str | int, Tag], type] = {}
 
     def decode(self, data: bytes) -> Any:
-        """Return the value encoded in these bytes."""
         if data[:2] == _KNOWN_OBJECT:  # most values: a shortcut, a tenth faster
             try:
                 return langchain_types.decode(data[2:], self)
@@ -317,7 +315,6 @@ class Decoder:
         return self.unpack(data)
 
     def decode_many(self, items: Iterable[bytes]) -> list[Any]:
-        """Return the values of several encoded items."""
         hook, options, codecs = self.on_extension, self.options, langchain_types.FIELD_CODECS
         found = []
         for data in items:
@@ -333,7 +330,6 @@ class Decoder:
         return found
 
     def unpack(self, data: bytes) -> Any:
-        """Return the value of a piece of msgpack."""
         if self.depth > introspection.SHALLOW:
             self.levels += introspection.depth_of_bytes(data)
             if self.levels > 2 * introspection.LIMIT:  # the bound may be twice too high
@@ -376,7 +372,6 @@ class Decoder:
             raise
 
     def extension(self, tag: int, data: bytes) -> Any:
-        """Return the object encoded with this tag and payload."""
         levels = self.levels
         self.depth += 1
         if self.depth > MAX_DEPTH:

@@ -195,7 +195,6 @@ def encode_model(reference: Reference, cls: type) -> Encode:
 
 
 def decode_model(data: bytes, unpacker: Unpacker) -> BaseModel:
-    """Rebuild a model of pydantic 2."""
     reference, fields, fields_set, extra, private, unset = _parts(unpacker.unpack(data))
     cls: type[BaseModel] = unpacker.find(reference, Tag.PYDANTIC)
     fields_set = _names(fields_set, [*fields, *(extra or ())])
@@ -219,7 +218,6 @@ def decode_model(data: bytes, unpacker: Unpacker) -> BaseModel:
 
 
 def fields_of(cls: type[BaseModel]) -> dict[str, Any]:
-    """Return the fields of a model by name."""
     found = getattr(cls, "__pydantic_fields__", None)  # since 2.10; faster than the property
     return cls.model_fields if found is None else found
 
@@ -242,7 +240,6 @@ def encode_model_v1(reference: Reference, cls: Any) -> Encode:
 
 
 def decode_model_v1(data: bytes, unpacker: Unpacker) -> Any:
-    """Rebuild a model of pydantic 1."""
     reference, fields, fields_set, _, private, unset = _parts(unpacker.unpack(data))
     cls: Any = unpacker.find(reference, Tag.PYDANTIC_V1)
     state = _fields_v1(cls, fields)

@@ -227,7 +227,6 @@ def describe(error: BaseException) -> str:
 
 
 def malformed(error: Exception) -> CorruptionError:
-    """Return the error for an unreadable payload."""
     return CorruptionError(f"The stored value is malformed: {describe(error)}.")
 
 

@@ -239,7 +239,6 @@ _SMALL = [bytes((n,)) for n in range(_MORE)]
 
 
 def pack_varint(number: int) -> bytes:
-    """Return the bytes of a number of 0 or more."""
     if number < _MORE:
         return _SMALL[number]
     out = bytearray()

@@ -122,7 +122,6 @@ class Layout(NamedTuple):
 
 @lru_cache(maxsize=MAX_CLASSES)
 def layout(cls: type) -> Layout:
-    """Return the layout of a class."""
     slots: dict[str, MemberDescriptorType] = {}
     cached = set()
     for base in reversed(cls.__mro__):
@@ -172,7 +171,6 @@ def set_attributes(instance: Any, state: dict[str, Any]) -> None:
 
 
 def rebuild(cls: type, state: dict[str, Any]) -> Any:
-    """Return a new instance with these attributes."""
     instance: Any = _new(cls)
     set_attributes(instance, state)
     return instance

@@ -191,7 +191,6 @@ class FieldCodec:
         return model
 
     def shape(self, mask: int) -> Shape:
-        """Return the shape of instances with these encoded fields."""
         if (found := self.shapes.get(mask)) is not None:
             return found
         if mask >> len(self.table):
@@ -282,7 +281,6 @@ class MessageCodec(FieldCodec):
 
 
 def decode(data: bytes, unpacker: Unpacker) -> BaseModel:
-    """Rebuild an instance of a known class."""
     values = unpacker.unpack(data)
     codec = FIELD_CODECS.get(values[0])
     if codec is None:

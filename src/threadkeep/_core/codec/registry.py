@@ -114,7 +114,6 @@ class Finder(NamedTuple):
         return cls
 
     def look_up(self, reference: Reference) -> tuple[type, Tag]:
-        """Return the class and its kind."""
         code = reference if isinstance(reference, int) else CODES.get(reference)
         name = str(reference) if code is None else HOMES.get(code)
         if name is None:
@@ -212,7 +211,6 @@ class Registry:
         decode: Callable[[Any], Any] | None = None,
         name: str | None = None,
     ) -> None:
-        """See `threadkeep.register`."""
         if not isinstance(cls, type):
             raise InvalidArgumentError(
                 f"{cls!r} is not a class.", hint="Register the class of the values to be stored."
@@ -238,7 +236,6 @@ class Registry:
         self._forget()
 
     def register_module(self, name: str) -> None:
-        """See `threadkeep.register_module`."""
         try:
             module = importlib.import_module(name)
         except (ImportError, TypeError, ValueError) as error:

@@ -192,7 +192,6 @@ def _pattern(value: re.Pattern[Any], packer: Packer) -> bytes:
 
 
 def make_pattern(pattern: str | bytes, flags: int) -> re.Pattern[Any]:
-    """Compile a stored pattern."""
     if type(pattern) not in (str, bytes) or type(flags) is not int:
         raise CorruptionError("A stored pattern is not text and flags.")
     try:

@@ -61,7 +61,6 @@ class ArchiveRecord(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Key of the newest archive."""
         return self.folder + self.name
 
 

@@ -55,7 +55,6 @@ class Engine(NamedTuple):
     holds_all: bool = False  # saves return before they are stored, and may be built again
 
     def memory(self, thread: str) -> ThreadMemory:
-        """Return the working set of a thread."""
         return self.working_set.thread(thread)
 
     def apart(self) -> Engine:
@@ -92,7 +91,6 @@ def unless_hidden(stored: StoredCheckpoint | None) -> StoredCheckpoint | None:
 
 
 def not_found(place: CheckpointRef) -> ThreadNotFoundError | CheckpointNotFoundError:
-    """Return the error for a missing thread or checkpoint."""
     if place.id is None:
         return ThreadNotFoundError(
             "There is no such thread, or it holds no checkpoints in this namespace.",

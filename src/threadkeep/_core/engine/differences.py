@@ -91,7 +91,6 @@ class Comparison(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of elements."""
         return self.first + len(self.items)
 
 

@@ -132,7 +132,6 @@ class Elements:
         return found
 
     def value(self, ref: Ref) -> Any:
-        """Return the value of a reference."""
         if isinstance(ref, Inline):
             return self._codec.decode(ref.data, self._each_once())
         if isinstance(ref, Cell):
@@ -192,7 +191,6 @@ class Elements:
         return [value for log, *ends in spans for value in map(read[log].get, range(*ends))]
 
     def element(self, log: int, pos: int) -> Any:
-        """Return the value of one element."""
         known = self._read.setdefault(self.reader, {}).setdefault(log, {})
         if pos not in known:
             known[pos] = self._codec.decode(self.raw(log, pos), self.element)

@@ -43,17 +43,14 @@ _SNAPSHOT_MARKS = (bytes((OBJECT, Tag.NAMEDTUPLE)), bytes((OBJECT, Tag.SERDE)))
 
 
 def checkpoint_key(stored: StoredCheckpoint) -> CheckpointKey:
-    """Return the key of a checkpoint."""
     return stored.row.ns, stored.row.id
 
 
 def write_key(row: WriteRow) -> WriteKey:
-    """Return the key of a row of pending writes."""
     return row.ns, row.checkpoint_id, row.seq
 
 
 def segment_key(segment: Segment | SegmentInfo) -> SegmentKey:
-    """Return the key of a segment."""
     return segment.log, segment.start, segment.count
 
 

@@ -279,7 +279,6 @@ def begin(listing: Listing) -> Listing | None:
 
 
 def page(engine: Engine, listing: Listing) -> Operation[Page]:
-    """Return the next checkpoints of a listing."""
     size, limit = listing.size, listing.limit
     if limit is not None and not listing.filter:
         size = min(size, limit)

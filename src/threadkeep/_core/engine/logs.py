@@ -361,7 +361,6 @@ class Element:
 
 
 def new_elements(now: Comparison) -> list[Element]:
-    """Return the new elements."""
     return [
         Element(
             i,

@@ -93,7 +93,6 @@ def fetch_segments(
 
 
 def commit(change: Change) -> Operation[None]:
-    """Carry out a change."""
     yield Commit(change)
 
 
@@ -106,12 +105,10 @@ def commit_many(changes: Sequence[Batch]) -> Requests[Sequence[ThreadkeepError |
 
 
 def call(method: str, *args: Any, **options: Any) -> Requests[Any]:
-    """Call a method of the backend; see `Call`."""
     return (yield Call(method, args, options))
 
 
 def external(function: Callable[..., T], *args: Any) -> Requests[T]:
-    """Call a function that blocks; see `External`."""
     result: T = yield External(partial(function, *args))
     return result
 

@@ -111,7 +111,6 @@ class PutWrites(NamedTuple):
     indexes: Sequence[int] | None = None
 
     def with_copies(self) -> PutWrites:
-        """Return the call with copies of its values, as they are now."""
         copies = copy_and_watch([value for _, value in self.writes]).copies
         channels = [channel for channel, _ in self.writes]
         return self._replace(writes=list(zip(channels, copies, strict=True)))

@@ -49,7 +49,6 @@ class Cell(NamedTuple):
 
     @property
     def needs(self) -> tuple[Span, ...]:
-        """The spans to fetch before the value can be read."""
         return (Span(self.log, self.pos, self.pos + 1), *self.uses)
 
 
@@ -61,7 +60,6 @@ class Run(NamedTuple):
 
     @property
     def needs(self) -> tuple[Span, ...]:
-        """The spans to fetch before the value can be read."""
         return self.spans
 
 
@@ -154,7 +152,6 @@ def span_of(place: Segment | SegmentInfo) -> Span:
 
 
 def length(spans: Iterable[Span]) -> int:
-    """Count the elements of spans."""
     return sum([stop - start for _, start, stop in spans])
 
 
@@ -229,7 +226,6 @@ class Manifest(NamedTuple):
     extra: bytes | None = None  # keys of other LangGraph releases, encoded
 
     def needs(self) -> Iterable[Span]:
-        """Return the spans of all channels' values."""
         return (span for entry in self.entries.values() if entry.ref for span in entry.ref.needs)
 
 

@@ -83,7 +83,6 @@ class ThreadSnapshot(NamedTuple):
 
     @property
     def fences(self) -> tuple[RowsFence, EntryFence]:
-        """Both fences."""
         return self.rows_fence, self.entry_fence
 
     @property
@@ -278,7 +277,6 @@ def damaged_or_archived() -> Operation[list[str]]:
 
 
 def all_names(query: ThreadQuery) -> Operation[list[str]]:
-    """Return the names of all threads that match, in order."""
     names: list[str] = []
     after: tuple[str, str] | None = None
     while True:
@@ -297,7 +295,6 @@ def page_of(
 
 
 def count(query: ThreadQuery) -> Operation[int]:
-    """Return the number of threads that match."""
     return cast("int", (yield from fetch(CountThreads(query))))
 
 

@@ -157,7 +157,6 @@ def _readable(metadata: dict[str, Any]) -> str:
 
 
 def unpack_metadata(text: str, exact: bytes | None, codec: Codec) -> dict[str, Any]:
-    """Return the metadata that `pack_metadata` packed."""
     try:
         metadata = json.loads(text) if exact is None else codec.decode(exact)
     except ValueError as exc:
@@ -182,7 +181,6 @@ def pack_time(text: str) -> int | str:
 
 
 def unpack_time(packed: int | str) -> str:
-    """Return the text that `pack_time` packed."""
     if isinstance(packed, str):
         return packed
     return (_EPOCH + packed * _MICROSECOND).isoformat()

@@ -194,7 +194,6 @@ class _Walk:
         self.found: dict[int, list[Any]] = {}  # the referents of each
 
     def element(self, element: Any) -> Watched:
-        """Watch an element."""
         if not KINDS[type(element)]:
             return _LEAF
         self.containers: list[Any] = []
@@ -399,7 +398,6 @@ class PortableShadow:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return len(self._elements)
 
     @property

@@ -207,7 +207,6 @@ def row_size(row: CheckpointRow | WriteRow) -> int:
 
 
 def bytes_of(segments: Iterable[SegmentInfo]) -> int:
-    """Return the bytes of segments."""
     return sum([segment.size for segment in segments])
 
 

@@ -207,7 +207,6 @@ class WorkingSet:
             self._start()
 
     def thread(self, thread: str) -> ThreadMemory:
-        """Return the memory of a thread."""
         with self._lock:
             memory = self._threads.get(thread)
             if memory is None:

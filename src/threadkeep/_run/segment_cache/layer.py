@@ -58,7 +58,6 @@ class CacheLayer:
         self.hits = self.misses = 0  # reads that the store had no part in, and the others
 
     def answer(self, request: Fetch | Commit | CommitMany) -> Requests[Any]:
-        """See `Layer.answer`."""
         if isinstance(request, Fetch):
             return (yield from self._fetch(request))
         if isinstance(request, Commit):

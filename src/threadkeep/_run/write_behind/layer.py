@@ -141,7 +141,6 @@ class BatchQueue(CommitQueue[Batch]):
         return item._replace(generation=generation)
 
     def lost(self, thread: str, items: Sequence[Batch], *, deleted: bool) -> None:
-        """See `CommitQueue.lost`."""
         self._rename(thread)
         if deleted:
             keys = ((thread, row.ns, row.id) for one in items for row in one.checkpoints)
@@ -155,14 +154,12 @@ class BatchQueue(CommitQueue[Batch]):
     # -- storing ---------------------------------------------------------------------
 
     def size(self, item: Batch) -> int:
-        """See `CommitQueue.size`."""
         size = sum([len(segment.data) for segment in item.segments])
         size += sum(map(row_size, item.checkpoints)) + sum(map(row_size, item.writes))
         size += item.made.size if isinstance(item.made, BatchSource) else 0
         return size + _OVERHEAD
 
     def store(self, items: Mapping[str, Sequence[Batch]]) -> Mapping[str, Outcome]:
-        """See `CommitQueue.store`."""
         outcomes: dict[str, Outcome] = {}
         errors = self._commit_each([joined(batches) for batches in items.values()])
         for (thread, batches), error in zip(items.items(), errors, strict=True):

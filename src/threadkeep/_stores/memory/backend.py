@@ -68,7 +68,6 @@ class MemoryBackend(Backend):
         process_forks.watch(self)
 
     def items(self, options: SearchOptions) -> MemoryItems:
-        """See `Backend.items`."""
         from threadkeep._stores.memory.items import MemoryItems  # noqa: PLC0415 - only for a store
 
         items = MemoryItems(options)
@@ -76,7 +75,6 @@ class MemoryBackend(Backend):
         return items
 
     def cache(self) -> MemoryEntries:
-        """See `Backend.cache`."""
         from threadkeep._stores.memory.cache import MemoryEntries  # noqa: PLC0415 - only for a cache
 
         entries = MemoryEntries()
@@ -84,19 +82,16 @@ class MemoryBackend(Backend):
         return entries
 
     def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
-        """See `Backend.fetch`."""
         with self._lock:
             self._check_open()
             return [_REPLIES[type(read)](self._threads, read) for read in reads]
 
     def commit(self, change: Change) -> None:
-        """See `Backend.commit`."""
         with self._lock:
             self._check_open()
             carry_out(self._threads, change)
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """See `Backend.commit_many`."""
         with self._lock:
             self._check_open()
             return [self._attempt(change) for change in changes]
@@ -113,7 +108,6 @@ class MemoryBackend(Backend):
         return self._identity
 
     def item_usage(self, now: int) -> ItemUsage:
-        """See `Backend.item_usage`."""
         return ItemUsage().plus([one.usage(now) for one in tuple(self.beside)])
 
     def scrub(self, *, rewrite: bool) -> ScrubReport:

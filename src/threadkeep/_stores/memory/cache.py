@@ -51,7 +51,6 @@ class MemoryEntries(CacheBackend, ResetInChild):
         return found
 
     def commit(self, change: Any) -> None:
-        """See `CacheBackend`."""
         with self._lock:
             self._carry_out(change)
 
@@ -83,7 +82,6 @@ class MemoryEntries(CacheBackend, ResetInChild):
                 self._size -= len(entry[0][0] or b"")
 
     def trim(self, trim: TrimEntries) -> int:
-        """See `CacheBackend.trim`."""
         now, max_entries, max_bytes = trim
         with self._lock:
             entries = self._entries
@@ -102,7 +100,6 @@ class MemoryEntries(CacheBackend, ResetInChild):
             return ItemUsage(cache_entries=values, cache_bytes=self._size)
 
     def claim(self, claim: Claim) -> list[bytes]:
-        """See `CacheBackend.claim`."""
         with self._lock:
             found = self._get(GetEntries(claim.ids, claim.now))
             free = [id_ for id_ in claim.ids if id_ not in found]

@@ -68,7 +68,6 @@ class MemoryItems(ItemBackend, ResetInChild):
     # -- reads ---------------------------------------------------------------------------
 
     def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        """See `ItemBackend`."""
         with self._lock:
             return [self._reply(read) for read in reads]
 
@@ -121,7 +120,6 @@ class MemoryItems(ItemBackend, ResetInChild):
     # -- changes -------------------------------------------------------------------------
 
     def commit(self, change: Any) -> None:
-        """See `ItemBackend`."""
         with self._lock:
             self._carry_out(change)
 
@@ -192,7 +190,6 @@ class MemoryItems(ItemBackend, ResetInChild):
             )
 
     def sweep(self, now: int, limit: int) -> int:
-        """See `ItemBackend.sweep`."""
         with self._lock:
             expired = (one.row for one in self._under((), None) if not _is_there(one, now))
             gone = list(islice(expired, limit))
@@ -204,7 +201,6 @@ class MemoryItems(ItemBackend, ResetInChild):
             return len(gone)
 
     def erase(self, prefix: Namespace) -> int:
-        """See `ItemBackend.erase`."""
         with self._lock:
             gone = [one.row for one in self._under(prefix, None)]
             for row in gone:

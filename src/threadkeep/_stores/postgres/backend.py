@@ -117,7 +117,6 @@ class AsyncPostgresBackend(Database, AsyncBackend):
         return "-".join(map(str, row))
 
     async def item_usage(self, now: int) -> ItemUsage:
-        """See `Backend.item_usage`."""
         with self.mapped_errors():
             return await item_usage(partial(self.answered, isolation=ONE_STATE), now)
 
@@ -147,13 +146,11 @@ class AsyncPostgresBackend(Database, AsyncBackend):
         return rows, warnings
 
     def items(self, options: SearchOptions) -> AsyncPostgresItems:
-        """See `Backend.items`."""
         from threadkeep._stores.postgres.items import AsyncPostgresItems  # noqa: PLC0415 - only for a store
 
         return AsyncPostgresItems(self, options)
 
     def cache(self) -> PostgresEntries:
-        """See `Backend.cache`."""
         from threadkeep._stores.postgres.cache import PostgresEntries  # noqa: PLC0415 - only for a cache
 
         return PostgresEntries(self)
@@ -184,7 +181,6 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
         super().__init__(AsyncPostgresBackend(OwnPool(settings), settings), native, loops)
 
     def items(self, options: SearchOptions) -> PostgresItems:
-        """See `Backend.items`."""
         from threadkeep._stores.postgres.items import PostgresItems  # noqa: PLC0415 - only for a store
 
         native = self.asynchronous
@@ -193,7 +189,6 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
         )
 
     def cache(self) -> BlockingCache:
-        """See `Backend.cache`."""
         from threadkeep._stores.caches import BlockingCache  # noqa: PLC0415 - only for a cache
 
         native = self.asynchronous
@@ -208,7 +203,6 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
         return PostgresIndex(self.settings.conninfo, schema=self.settings.schema)
 
     def migrate(self) -> None:
-        """See `AsyncPostgresBackend.migrate`."""
         finish(self.face.migrate())
 
 

@@ -91,30 +91,25 @@ class PostgresEntries(AsyncCacheBackend):
             return await self._database.answered(statements, isolation)
 
     async def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        """See `CacheBackend`."""
         statements = [Statement(_GET, (_array(read.ids), read.now)) for read in reads]
         answers = await self._send(statements, ONE_STATE)
         return [{id_: (value, owner) for id_, value, owner in rows} for rows in answers]
 
     async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
-        """See `CacheBackend`."""
         await self._send([one for change in changes for one in _statements(change)])
         return [None] * len(changes)
 
     async def claim(self, claim: Claim) -> list[bytes]:
-        """See `CacheBackend.claim`."""
         values = (claim.now, claim.until, claim.owner, list(claim.ids))
         (rows,) = await self._send([Statement(_CLAIM, values)])
         return [id_ for (id_,) in rows]
 
     async def trim(self, trim: TrimEntries) -> int:
-        """See `CacheBackend.trim`."""
         oldest = Statement(_OLDEST, (PAGE, trim.max_entries, trim.max_bytes))
         *_, ((removed,),) = await self._send([Statement(_EXPIRED, (trim.now, PAGE)), oldest])
         return int(removed)
 
     async def migrate(self) -> None:
-        """See `Backend.migrate`."""
         await self._database.migrate()
 
 

@@ -69,7 +69,6 @@ class AsyncPostgresItems(AsyncItemBackend):
     # -- reads ---------------------------------------------------------------------------
 
     async def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        """See `ItemBackend`."""
         queries = [query(read, self._options.metric) for read in reads]
         statements = [statement for each in queries for statement in each.statements]
         with self._mapped_errors():
@@ -80,7 +79,6 @@ class AsyncPostgresItems(AsyncItemBackend):
     # -- changes -------------------------------------------------------------------------
 
     async def commit(self, change: Any) -> None:
-        """See `ItemBackend`."""
         losses: list[Exception] = []
         with self._mapped_errors():
             statement = _CHANGES[type(change)](change)
@@ -105,11 +103,9 @@ class AsyncPostgresItems(AsyncItemBackend):
         return None
 
     async def sweep(self, now: int, limit: int) -> int:
-        """See `ItemBackend.sweep`."""
         return await self._drop("", "", Int8(now), Int8(limit))
 
     async def erase(self, prefix: Namespace) -> int:
-        """See `ItemBackend.erase`."""
         return await self._drop(*bounds_of(prefix), None, None)
 
     async def _drop(self, *values: Any) -> int:
@@ -162,15 +158,12 @@ class PostgresItems(BlockingFace[AsyncPostgresItems], ItemBackend):
     has_identity = False
 
     def sweep(self, now: int, limit: int) -> int:
-        """See `ItemBackend.sweep`."""
         return finish(self.face.sweep(now, limit))
 
     def erase(self, prefix: Namespace) -> int:
-        """See `ItemBackend.erase`."""
         return finish(self.face.erase(prefix))
 
     def migrate(self) -> None:
-        """See `AsyncPostgresItems.migrate`."""
         finish(self.face.migrate())
 
 

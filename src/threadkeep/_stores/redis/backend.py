@@ -280,13 +280,11 @@ class AsyncRedisBackend(Server, AsyncBackend):
                     return
 
     def items(self, options: SearchOptions) -> AsyncRedisItems:
-        """See `Backend.items`."""
         from threadkeep._stores.redis.items import AsyncRedisItems  # noqa: PLC0415 - only for a store
 
         return AsyncRedisItems(self, options)
 
     def cache(self) -> RedisEntries:
-        """See `Backend.cache`."""
         from threadkeep._stores.redis.cache import RedisEntries  # noqa: PLC0415 - only for a cache
 
         return RedisEntries(self)
@@ -300,7 +298,6 @@ class AsyncRedisBackend(Server, AsyncBackend):
         return str(found.decode())
 
     async def item_usage(self, now: int) -> ItemUsage:
-        """See `Backend.item_usage`."""
         names = ("items", "versions", "vectors", "expiring", "waiting")
         keys = [item_key(self.prefix, name) for name in names]
         calls = [
@@ -358,7 +355,6 @@ class RedisBackend(BlockingFace[AsyncRedisBackend]):
             super().__init__(AsyncRedisBackend(client, RedisSettings("", options)))
 
     def items(self, options: SearchOptions) -> RedisItems:
-        """See `Backend.items`."""
         from threadkeep._stores.redis.items import RedisItems  # noqa: PLC0415 - only for a store
 
         native = self.asynchronous
@@ -367,7 +363,6 @@ class RedisBackend(BlockingFace[AsyncRedisBackend]):
         )
 
     def cache(self) -> BlockingCache:
-        """See `Backend.cache`."""
         from threadkeep._stores.caches import BlockingCache  # noqa: PLC0415 - only for a cache
 
         native = self.asynchronous
@@ -401,7 +396,6 @@ class HotRedis(BlockingFace[AsyncRedisBackend]):
     """Server that caches what another store holds."""
 
     def clear(self, beginning: str) -> None:
-        """See `AsyncRedisBackend.clear`."""
         finish(self.face.clear(beginning))
 
 

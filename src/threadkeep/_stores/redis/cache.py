@@ -117,14 +117,12 @@ class RedisEntries(AsyncCacheBackend):
         return RedisCommand(("EVALSHA", _DIGESTS[name], *rest), ("EVAL", _TEXTS[name], *rest))
 
     async def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        """See `CacheBackend`."""
         base = self._base
         calls = [RedisCommand(("MGET", *[base + id_ for id_ in read.ids])) for read in reads]
         answers = await self._send(calls)
         return [_found(read.ids, texts) for read, texts in zip(reads, answers, strict=True)]
 
     async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
-        """See `CacheBackend`."""
         calls: list[RedisCommand] = []
         for change in changes:
             if isinstance(change, ClearEntries):
@@ -166,14 +164,12 @@ class RedisEntries(AsyncCacheBackend):
         return self._script("set", _milliseconds(now), *words)
 
     async def claim(self, claim: Claim) -> list[bytes]:
-        """See `CacheBackend.claim`."""
         lifetime = _milliseconds(claim.until - claim.now)
         first = (_milliseconds(claim.now), lifetime, _LEASE + claim.owner)
         (claimed,) = await self._send([self._script("claim", *first, *claim.ids)])
         return list(claimed)
 
     async def trim(self, trim: TrimEntries) -> int:
-        """See `CacheBackend.trim`."""
         call = self._script("trim", trim.max_entries, trim.max_bytes, PAGE)
         (removed,) = await self._send([call])
         return int(removed)

@@ -390,13 +390,10 @@ class RedisItems(BlockingFace[AsyncRedisItems], ItemBackend):
     has_identity = False
 
     def migrate(self) -> None:
-        """See `AsyncRedisItems.migrate`."""
         finish(self.face.migrate())
 
     def sweep(self, now: int, limit: int) -> int:
-        """See `ItemBackend.sweep`."""
         return finish(self.face.sweep(now, limit))
 
     def erase(self, prefix: Namespace) -> int:
-        """See `ItemBackend.erase`."""
         return finish(self.face.erase(prefix))

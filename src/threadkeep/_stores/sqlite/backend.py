@@ -132,7 +132,6 @@ class SqliteBackend(Backend):
         return commit_many(self._connections, changes)
 
     def open(self) -> None:
-        """See `Backend.open`."""
         self._connections.open()
 
     def identity(self) -> str:
@@ -142,7 +141,6 @@ class SqliteBackend(Backend):
         return identity(self._connections)
 
     def item_usage(self, now: int) -> ItemUsage:
-        """See `Backend.item_usage`."""
         with self._connections.reading() as db:
             return item_usage(db, now)
 
@@ -154,13 +152,11 @@ class SqliteBackend(Backend):
         return scrub(self._connections)
 
     def items(self, options: SearchOptions) -> SqliteItems:
-        """See `Backend.items`."""
         from threadkeep._stores.sqlite.items import SqliteItems  # noqa: PLC0415 - only for a store
 
         return SqliteItems(self._connections, options)
 
     def cache(self) -> SqliteEntries:
-        """See `Backend.cache`."""
         from threadkeep._stores.sqlite.cache import SqliteEntries  # noqa: PLC0415 - only for a cache
 
         return SqliteEntries(self._connections)

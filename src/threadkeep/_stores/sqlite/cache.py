@@ -84,19 +84,16 @@ class SqliteEntries(MadeTables, CacheBackend):
                     db.execute(statement)
 
     def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        """See `CacheBackend`."""
         with self._connections.reading() as db, lenient(db):  # (sound values are no text)
             return [_get(db, read) for read in reads]
 
     def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
-        """See `CacheBackend`."""
         with self._connections.writing() as db:
             for change in changes:
                 _carry_out(db, change)
         return [None] * len(changes)
 
     def claim(self, claim: Claim) -> list[bytes]:
-        """See `CacheBackend.claim`."""
         with self._connections.writing() as db:
             return [
                 id_
@@ -105,7 +102,6 @@ class SqliteEntries(MadeTables, CacheBackend):
             ]
 
     def trim(self, trim: TrimEntries) -> int:
-        """See `CacheBackend.trim`."""
         with self._connections.writing() as db:
             db.execute(_EXPIRED, (trim.now, PAGE))
             limits = (PAGE, trim.max_entries, trim.max_bytes)

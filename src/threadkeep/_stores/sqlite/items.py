@@ -152,7 +152,6 @@ class SqliteItems(MadeTables, ItemBackend):
     # -- reads ---------------------------------------------------------------------------
 
     def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        """See `ItemBackend`."""
         connections = self._connections
         db = connections.take()
         try:
@@ -227,7 +226,6 @@ class SqliteItems(MadeTables, ItemBackend):
     # -- changes -------------------------------------------------------------------------
 
     def commit(self, change: Any) -> None:
-        """See `ItemBackend`."""
         # (a read is not to wait for others until its lifetime is noted)
         timeout = _REFRESH_TIMEOUT if isinstance(change, RefreshItems) else None
         with self._connections.writing(timeout) as db:
@@ -319,13 +317,11 @@ class SqliteItems(MadeTables, ItemBackend):
             db.executemany("INSERT INTO tk_item_words (rowid, words) VALUES (?, ?)", words)
 
     def sweep(self, now: int, limit: int) -> int:
-        """See `ItemBackend.sweep`."""
         with self._connections.writing() as db:
             query = "SELECT ns, number, key FROM tk_items WHERE expires <= ? LIMIT ?"
             return self._remove(db, db.execute(query, (now, limit)).fetchall())
 
     def erase(self, prefix: Namespace) -> int:
-        """See `ItemBackend.erase`."""
         with self._connections.writing() as db:
             query = f"SELECT i.ns, i.number, i.key FROM tk_items i WHERE {UNDER}"
             removed = self._remove(db, db.execute(query, bounds_of(prefix)).fetchall())
