@@ -46,13 +46,17 @@ if _CHECKING:
     from threadkeep.cache import NodeCache, open_cache
     from threadkeep.memory import LayeredCheckpointSaver, Layers
     from threadkeep.memory import LayeredMemoryMiddleware as LayeredMemoryMiddleware
+    from threadkeep.memory import add_messages as add_messages
     from threadkeep.monitor import Monitor, Thresholds, observe
+    from threadkeep.monitor import stats as stats
     from threadkeep.opening import open_all
     from threadkeep.sessions import AutoSaver as AutoSaver
     from threadkeep.sessions import CheckpointConfig as CheckpointConfig
     from threadkeep.sessions import CheckpointManager as CheckpointManager
+    from threadkeep.sessions import checkpointed as checkpointed
     from threadkeep.store import Store, open_store
     from threadkeep.streaming import StreamingCheckpointSaver, astream_saved, stream_saved
+    from threadkeep.threads import read_quarantine as read_quarantine
 
     __version__: str
 
@@ -110,11 +114,15 @@ _SELDOM = {  # names that are imported at first use, and their modules
     "Store": "store",
     "StreamingCheckpointSaver": "streaming",
     "Thresholds": "monitor",
+    "add_messages": "memory",
     "astream_saved": "streaming",
+    "checkpointed": "sessions",
     "observe": "monitor",
     "open_all": "opening",
     "open_cache": "cache",
     "open_store": "store",
+    "read_quarantine": "threads",
+    "stats": "monitor",
     "stream_saved": "streaming",
 }
 
