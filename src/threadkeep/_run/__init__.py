@@ -1,1 +1,1 @@
-"""Running operations: layers and groups of commits, for blocking and awaiting callers."""
+"""Runs operations for blocking and awaiting callers, with layers and group commit."""

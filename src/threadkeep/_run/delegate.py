@@ -1,4 +1,4 @@
-"""A saver in front of another one; the base of those that change what some calls do."""
+"""Base class of savers that wrap another saver and change some of its methods."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _BASE: Any = BaseCheckpointSaver
 
 
 class Delegate(BaseCheckpointSaver[Any]):
-    """A saver that passes each call on to another one.
+    """A saver that passes each call to a wrapped saver.
 
-    Its other attributes (`setup`, `threads`, ...) are those of the other saver, `serde` included.
-    Subclasses override the methods that they change, and `_end`.
+    All other attributes (`setup`, `threads`, `serde`, ...) come from the wrapped saver. Subclasses
+    override the methods that they change, and `_end`.
     """
 
     def __init__(self, saver: BaseCheckpointSaver[Any]) -> None:
-        self._inner: Any = saver  # (and no serde of its own)
+        self._inner: Any = saver  # no super().__init__(): it would set a serde
         self.__class__ = _offering(type(self), _lacking(saver))
 
     @property
     def serde(self) -> Any:
-        """The serializer of the other saver."""
+        """The serializer of the wrapped saver."""
         return self._inner.serde
 
     @serde.setter
@@ -56,7 +56,7 @@ class Delegate(BaseCheckpointSaver[Any]):
     # -- life ------------------------------------------------------------------------
 
     def _end(self) -> Workflow[None]:
-        """Finish what is under way, before the other saver is closed."""
+        """Finish running work before the wrapped saver is closed."""
         yield from ()
 
     def close(self) -> None:
@@ -119,9 +119,9 @@ class Delegate(BaseCheckpointSaver[Any]):
     def list(
         self, config: RunnableConfig | None, *, limit: int | None = None, **options: Any
     ) -> Iterator[CheckpointTuple]:
-        """See `BaseCheckpointSaver`. Namespaces of threadkeep's own are listed only by name.
+        """See `BaseCheckpointSaver`. Internal namespaces of threadkeep are listed only by name.
 
-        Savers of other makers list them with all others: here they are left out.
+        Other savers list internal namespaces together with all others; this method filters them.
         """
         if _names_namespace(config) or hasattr(self._inner, "delete_checkpoints"):
             yield from self._inner.list(config, limit=limit, **options)
@@ -213,7 +213,7 @@ class Delegate(BaseCheckpointSaver[Any]):
         return self._inner.get_next_version(current, channel)
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
-        """Put the same in front of the saver's clone."""
+        """Return the same wrapper around the saver's clone."""
         inner = self._inner.with_allowlist(extra_allowlist)
         if inner is self._inner:
             return self
@@ -233,15 +233,15 @@ _offerings: dict[tuple[type[Delegate], tuple[str, ...]], type[Delegate]] = {}
 
 
 def _lacking(saver: BaseCheckpointSaver[Any]) -> tuple[str, ...]:
-    """Return the optional methods of the contract that a saver does not override."""
+    """Return the optional `BaseCheckpointSaver` methods that a saver does not override."""
     own = type(saver)
     return tuple([name for name in _OPTIONAL if getattr(own, name) is getattr(_BASE, name)])
 
 
 def _offering(kind: type[Delegate], lacking: tuple[str, ...]) -> type[Delegate]:
-    """Return the class of delegates to savers that do not override these methods: nor does it.
+    """Return a variant of the delegate class that does not override these methods either.
 
-    LangGraph's server looks at the class, and has fallbacks for methods that are not overridden.
+    LangGraph's server inspects the class, and has fallbacks for methods that are not overridden.
     """
     if lacking and (kind, lacking) not in _offerings:
         own = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
@@ -251,13 +251,13 @@ def _offering(kind: type[Delegate], lacking: tuple[str, ...]) -> type[Delegate]:
 
 
 def _is_ours(kind: type, name: str) -> bool:
-    """Return True for a method that a program's subclass has not overridden."""
+    """Return True if the method is threadkeep's, not overridden by an application's subclass."""
     owner = next(each for each in kind.__mro__ if name in vars(each))
     return owner.__module__.startswith("threadkeep.")
 
 
 def behind(saver: Any) -> Any:
-    """Return the innermost saver: the one without another inside."""
+    """Return the innermost saver, which wraps no other."""
     while isinstance(saver, Delegate):
         saver = saver._inner  # noqa: SLF001 - a delegate's own
     return saver

@@ -1,9 +1,8 @@
-"""Runs operations for blocking and awaiting callers, and sends their requests through layers.
+"""Runs operations for blocking and awaiting callers, and passes their requests through layers.
 
 An operation is a generator (see `_core.engine.operation`). A *workflow* is an operation that yields
-`External` requests only, so it needs no backend of its own: it may use several stores, files and
-blocking calls. When `run` or `arun` returns or raises, also by a cancellation, no request is under
-way any more.
+`External` requests only. It needs no backend of its own: it may use several stores, files and
+blocking calls. When `run` or `arun` returns, raises or is cancelled, no request is still running.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ _MAX_THREADS = 32  # other blocking calls
 
 
 class Workers(ResetInChild):
-    """Worker threads of the process, started at their first use."""
+    """Worker threads of the process, started on first use."""
 
     def __init__(self, count: int, name: str) -> None:
         self._options = (count, name)
@@ -82,9 +81,9 @@ _workers = Workers(_MAX_THREADS, "threadkeep")
 async def in_thread(call: Callable[[], T], workers: Workers = _workers) -> T:
     """Run a blocking call in a worker thread.
 
-    threadkeep has its own threads because LangGraph runs sync nodes in those of the event loop, and
-    such a node may wait for a saver. If the caller is cancelled, the call continues: a commit that
-    has begun may still become durable.
+    threadkeep has its own threads because LangGraph runs sync nodes in the event loop's executor,
+    and such a node may wait for a saver. If the caller is cancelled, the call continues: a commit
+    that has begun may still become durable.
     """
     return await asyncio.get_running_loop().run_in_executor(workers.pool, call)
 
@@ -93,7 +92,7 @@ async def in_thread(call: Callable[[], T], workers: Workers = _workers) -> T:
 
 
 def drive(operation: Requests[T], answer: Callable[[Any], Any]) -> T:
-    """Answer each request of an operation by a plain call; return the operation's result."""
+    """Answer each request of an operation with a plain call; return the operation's result."""
     reply: Any = None
     error: Exception | None = None
     try:
@@ -119,14 +118,14 @@ def adrive(
     answer: Callable[[Any], Any],
     handles: frozenset[type] | None = None,
 ) -> Generator[Any, Any, T]:
-    """Answer each request of an operation by `yield from`; return the operation's result.
+    """Answer each request of an operation with `yield from`; return the operation's result.
 
-    The result can be awaited, and `yield from` takes it as well: see `through`.
+    You can await the returned object, or use it in `yield from`; see `through`.
 
     Args:
-        operation: the operation. It is closed at the end, also by a cancellation.
+        operation: the operation. It is closed at the end, also after a cancellation.
         answer: a coroutine function, or a generator function that yields other requests.
-        handles: the kinds of requests to answer; all others are yielded. None for all kinds.
+        handles: the kinds of requests to answer; all others are yielded. None means all kinds.
     """
     reply: Any = None
     error: Exception | None = None
@@ -176,7 +175,7 @@ class StoreLayer(Protocol):
     """A layer in front of a backend.
 
     `handles` names the kinds of requests that the layer answers. The kind of a `Commit` is the type
-    of its change (`Batch`, `DropThread`, ...). All other requests pass the layer at no cost.
+    of its change (`Batch`, `DropThread`, ...). All other requests bypass the layer at no cost.
     """
 
     @property
@@ -189,30 +188,30 @@ class StoreLayer(Protocol):
 
 @runtime_checkable
 class CompletingLayer(StoreLayer, Protocol):
-    """A layer that replaces replies to `Fetch` only if they lack something.
+    """A layer that replaces replies to `Fetch` only if they are incomplete.
 
-    A reply that suffices costs one plain call.
+    A complete reply costs one plain call.
     """
 
     def suffices(self, request: Fetch, replies: list[Any]) -> bool:
         """Return True if the replies from below are complete."""
 
     def complete(self, request: Fetch, replies: list[Any]) -> Requests[list[Any]]:
-        """Return the replies to give instead."""
+        """Return complete replies to use instead."""
 
 
 def kind_of(request: Request) -> type:
-    """Return the kind of a request, as layers name it."""
+    """Return the kind of a request, as listed in `StoreLayer.handles`."""
     return type(request.change) if type(request) is Commit else type(request)
 
 
 def through(layer: StoreLayer, operation: Requests[T]) -> Requests[T]:
-    """Return the operation with requests answered by a layer."""
+    """Return the operation with its requests answered by a layer."""
     return cast("Requests[T]", adrive(operation, layer.answer, layer.handles))
 
 
 class Collecting:
-    """Layer that collects batches and commits them many at a time."""
+    """Layer that collects batches and commits them in groups."""
 
     handles = CHANGES | {Fetch}
 
@@ -238,11 +237,11 @@ class Collecting:
 
 
 def together(operations: Iterable[Operation[T]]) -> Requests[list[T] | None]:
-    """Run operations with as few transactions as possible; durable on return.
+    """Run operations in as few transactions as possible; durable on return.
 
     Returns:
-        The results in order, or None if the store refused a batch. In that case run the operations
-        one by one: this repeats no change, and raises the error.
+        The results in order, or None if the store refused a batch. In that case, run the operations
+        one by one: no change is repeated, and the error is raised.
     """
     collecting, results = Collecting(), []
     try:
@@ -258,7 +257,7 @@ def together(operations: Iterable[Operation[T]]) -> Requests[list[T] | None]:
 
 
 class Runner(Protocol):
-    """A backend that operations run on, as layers and workflows see it: a `LayeredBackend`."""
+    """The interface of `LayeredBackend` for layers and workflows."""
 
     @property
     def has_awaited(self) -> bool:
@@ -295,8 +294,8 @@ def sync_or_async(call: Callable[[], T], acall: Callable[[], Awaitable[T]]) -> W
 
 
 def within(stack: ExitStack, workflow: Workflow[T]) -> Workflow[T]:
-    """Run a workflow, and exit the stack in a worker thread: files are completed or removed."""
-    with stack:  # (for a workflow that is dropped: a closed generator cannot yield)
+    """Run a workflow, then exit the stack in a worker thread to complete or remove files."""
+    with stack:  # for an abandoned workflow: a closed generator cannot yield
         try:
             result = yield from workflow
         except (Exception, asyncio.CancelledError, KeyboardInterrupt) as error:
@@ -313,7 +312,7 @@ async def _to_its_end(call: Callable[[], Awaitable[T]]) -> T:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         while not task.done():
-            with suppress(asyncio.CancelledError):  # (anyio cancels repeatedly)
+            with suppress(asyncio.CancelledError):  # anyio cancels repeatedly
                 await asyncio.wait([task])
         raise
 
@@ -321,7 +320,7 @@ async def _to_its_end(call: Callable[[], Awaitable[T]]) -> T:
 def sync_and_async(
     workflow: Callable[P, Workflow[T]],
 ) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
-    """Return a method that runs a workflow, and its async variant."""
+    """Make a method that runs a workflow, and its async variant."""
     # Errors about wrong arguments show the public name.
     workflow.__qualname__ = workflow.__qualname__.replace("._", ".")
     workflow.__name__ = workflow.__name__.removeprefix("_")
@@ -346,10 +345,10 @@ def sync_and_async(
 def each_and_aeach(
     pages: Callable[P, Iterator[Workflow[Iterable[T]]]],
 ) -> tuple[Callable[P, Iterator[T]], Callable[P, AsyncIterator[T]]]:
-    """Return a method that yields the items of pages, and its async variant.
+    """Make a method that yields the items of pages, and its async variant.
 
-    Each page is the result of a workflow. The next one is asked for after the caller has taken the
-    items of the page before.
+    Each page is the result of a workflow. The next page is requested after the caller has taken all
+    items of the previous page.
     """
 
     @wraps(pages)
@@ -377,7 +376,7 @@ class Closing:
     aclose: Callable[[], Awaitable[None]]
 
     def _opening(self) -> Workflow[None]:
-        """Open a backend that opens at its first use."""
+        """Open a backend that otherwise opens on first use."""
         yield from ()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""End of a background thread: its owner closes it, or is collected as garbage."""
+"""Signal that ends a background thread when its owner is closed or garbage-collected."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from queue import Empty, SimpleQueue
 class End:
     """Wakes a waiting thread for the last time.
 
-    `set` may be the callback of a weak reference. Python calls it in any thread, also in the middle
-    of `wait`, so it must not wait for a lock: `SimpleQueue.put` is reentrant, `Event.set` is not.
+    `set` may be the callback of a weak reference. Python can call it in any thread, even during
+    `wait`, so `set` must not take a lock: `SimpleQueue.put` is reentrant, `Event.set` is not.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class End:
         self._wakes.put(None)
 
     def wait(self, seconds: float) -> bool:
-        """Return True once it is set, or False after so many seconds."""
+        """Wait for `set`; return True if it was called, or False after `seconds`."""
         if not self.is_set:
             with suppress(Empty):
                 self._wakes.get(timeout=seconds)

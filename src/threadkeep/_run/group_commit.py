@@ -1,10 +1,15 @@
-"""Group commit: changes that wait at the same time are committed together.
+"""Group commit: commits concurrent changes in one transaction.
 
-`Writer` serves blocking and awaiting callers of a blocking backend, `LoopWriter` the callers of one
-event loop of an async backend. Invariants: each caller gets the result of its own change, once that
-is durable; a change that fails leaves its neighbors alone; changes are committed in the order in
-which they came; a change stays in the queue until it is settled, so that none is lost where a
-caller, or the thread that commits, is interrupted.
+`Writer` serves blocking and awaiting callers of a blocking backend. `LoopWriter` serves the callers
+of one event loop of an async backend.
+
+Invariants:
+
+- Each caller gets the result of its own change once that change is durable.
+- A failed change does not affect the other changes of its group.
+- Changes are committed in the order of their arrival.
+- A change stays in the queue until it is settled. No change is lost if a caller or the committing
+  thread is interrupted.
 """
 
 from __future__ import annotations
@@ -30,11 +35,11 @@ if TYPE_CHECKING:
     from threadkeep._stores.base import AsyncBackend, Backend
 
 _MAX_WAIT = 60
-_IDLE_SECONDS = 10.0  # after which the thread ends; the next change starts another
-_LINGER_SECONDS = 0.004  # that pending writes wait for the checkpoint that they lead to
-_MIN_SKIPS, _MAX_SKIPS = 16, 4096  # lingers that are left out after some were in vain
-_LAST_SECONDS = 5.0  # to commit the queue of an event loop that shuts down
-OF_THE_STORE = (UnreachableError, ClosedError)  # failures that no single change has caused
+_IDLE_SECONDS = 10.0  # an idle thread ends after this time; the next change starts another
+_LINGER_SECONDS = 0.004  # how long pending writes wait for the checkpoint that follows
+_MIN_SKIPS, _MAX_SKIPS = 16, 4096  # lingers to skip after useless ones
+_LAST_SECONDS = 5.0  # limit for committing the queue when an event loop shuts down
+OF_THE_STORE = (UnreachableError, ClosedError)  # failures of the store, not of one change
 
 
 @dataclass(frozen=True)
@@ -42,10 +47,10 @@ class GroupCommit:
     """Tuning of group commit: concurrent commits share a transaction.
 
     Args:
-        max_batch: changes in one transaction at most.
-        max_wait: seconds that a commit waits for others to join it, while there are any: after
-            a transaction that held one change alone, none is waited for. Commits that wait
-            during another transaction always share the next one.
+        max_batch: maximum number of changes in one transaction.
+        max_wait: seconds that a commit waits for others to join it. A commit does not wait if the
+            previous transaction held a single change. Commits that wait during another
+            transaction always share the next one.
 
     Raises:
         InvalidArgumentError: a value is invalid.
@@ -63,14 +68,15 @@ class GroupCommit:
 
 
 AT_ONCE = GroupCommit(max_wait=0)
-"""The default: nothing is waited for."""
+"""The default: commit without waiting for other changes."""
 
 
 class _Ticket:
     """A queued change, and the result of its commit.
 
-    `future` is that of an awaiting caller; `settled` is set at the end, for a blocking caller that
-    lingers.
+    Attributes:
+        future: the future of an awaiting caller, or None.
+        settled: set when the change is settled; None unless a blocking caller lingers.
     """
 
     __slots__ = ("change", "done", "error", "future", "settled")
@@ -86,9 +92,8 @@ class _Ticket:
     def expects_more(self) -> bool:
         """True if another change of the thread is likely to follow soon.
 
-        A graph saves what its tasks write, and then the checkpoint that this leads to, and does
-        not wait for the one before the other. An interrupt, which moves its thread to another
-        state, leads to none.
+        A graph saves the writes of its tasks and, without waiting, the checkpoint that follows.
+        No checkpoint follows an interrupt, which moves its thread to another state.
         """
         change = self.change
         if type(change) is not Batch or change.checkpoints or not change.writes:
@@ -110,9 +115,9 @@ async def commit_together(
     commit_many: Callable[[Sequence[_C]], Awaitable[object]],
     errors: list[ThreadkeepError | None] | None = None,
 ) -> list[ThreadkeepError | None]:
-    """Commit changes together, each alone where the store fails the group; return their errors.
+    """Commit changes as a group; if the group fails, commit each alone. Return their errors.
 
-    These are added to `errors` as they become known, for a caller that is interrupted.
+    Each error is added to `errors` once it is known, for callers that are interrupted.
     """
     errors = [] if errors is None else errors
     try:
@@ -122,9 +127,9 @@ async def commit_together(
             return errors
         failure: ThreadkeepError = BackendError(
             f"commit_many() of the store returned {results!r:.100} for {len(changes)} changes.",
-            hint="It returns a list: None or an error for each change.",
+            hint="Return a list with None or an error for each change.",
         )
-    except Exception as error:  # noqa: BLE001 - every caller must hear of its change
+    except Exception as error:  # noqa: BLE001 - every caller must get a result
         failure = _named(error)
     if len(changes) == 1:
         errors.append(failure)
@@ -140,13 +145,13 @@ def _named(error: BaseException) -> ThreadkeepError:
     """Return the error as a `ThreadkeepError`."""
     if isinstance(error, ThreadkeepError):
         return error
-    failure = BackendError(f"The store failed in a way that it does not know: {error!r}")
+    failure = BackendError(f"The store failed with an unexpected error: {error!r}")
     failure.__cause__ = error
     return failure
 
 
 def _resolve(tickets: Sequence[_Ticket]) -> None:
-    """Give awaiting callers the results. Runs in their event loop."""
+    """Pass results to awaiting callers. Runs in their event loop."""
     for ticket in tickets:
         future = ticket.future
         if future is None or future.done():  # its caller was cancelled
@@ -158,7 +163,7 @@ def _resolve(tickets: Sequence[_Ticket]) -> None:
 
 
 def _notify(tickets: Sequence[_Ticket]) -> None:
-    """Give awaiting callers the results, by one call of each event loop."""
+    """Pass results to awaiting callers, with one callback per event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[_Ticket]] = {}
     for ticket in tickets:
         if ticket.future is not None:
@@ -177,9 +182,9 @@ class _Queue:
 
     Args:
         how: `max_batch` and `max_wait`.
-        commit_many: that of the store; it never suspends where that blocks.
-        pause: sleeps for so many seconds, likewise.
-        notify: gives awaiting callers the results of tickets that are settled.
+        commit_many: commits changes in the store. For a blocking store it never suspends.
+        pause: sleeps for a number of seconds. For a blocking store it never suspends.
+        notify: passes the results of settled tickets to awaiting callers.
     """
 
     def __init__(
@@ -194,7 +199,7 @@ class _Queue:
         self._pause = pause
         self._notify = notify
         self._tickets: deque[_Ticket] = deque()
-        self._lock = threading.Lock()  # held for moments only
+        self._lock = threading.Lock()  # held only briefly
         self._alone = True  # the last transaction held one change
 
     def __len__(self) -> int:
@@ -205,16 +210,16 @@ class _Queue:
             self._tickets.append(ticket)
 
     def waiting(self, most: int | None = None) -> list[_Ticket]:
-        """Return the first tickets, or all, that are not settled; remove those before them."""
+        """Drop settled tickets from the front; return the first unsettled ones, or all."""
         tickets = self._tickets
         with self._lock:
             while tickets and tickets[0].done:
                 tickets.popleft()
-            # (settled ones in between: a caller was interrupted)
+            # An interrupted caller leaves a settled ticket between unsettled ones.
             return [ticket for ticket in islice(tickets, most) if not ticket.done]
 
     async def commit_next(self) -> None:
-        """Commit the first changes together. One at a time."""
+        """Commit the first changes as a group. Calls must not overlap."""
         how = self._how
         if how.max_wait and not self._alone and len(self._tickets) < how.max_batch:
             await self._pause(how.max_wait)
@@ -226,7 +231,7 @@ class _Queue:
         errors: list[ThreadkeepError | None] = []
         try:
             await commit_together(changes, self._commit_many, errors)
-        finally:  # (where this is interrupted, some may be committed)
+        finally:  # after an interrupt, some changes may be committed
             self._settle(group[: len(errors)], errors)
 
     def fail(self, error: BaseException) -> None:
@@ -247,9 +252,9 @@ class _Queue:
 class Writer(ResetInChild):
     """Group commit of a blocking backend, for blocking and awaiting callers.
 
-    A blocking caller commits the queue itself, its own change and those of others, unless
-    another does so. For awaiting callers a thread does, which starts when it is needed and
-    ends when it is idle; it resolves their futures by one call of the event loop a transaction.
+    A blocking caller commits the whole queue itself, unless another caller is doing so. For
+    awaiting callers a thread commits the queue. The thread starts on demand, ends when idle, and
+    resolves all futures of a transaction with one event loop callback.
     """
 
     def __init__(self, backend: Backend, how: GroupCommit = AT_ONCE) -> None:
@@ -260,17 +265,17 @@ class Writer(ResetInChild):
     def _reset(self) -> None:
         self._queue = _Queue(self._how, partial(_commit_blocking, self._backend), sleep, _notify)
         self._turn = threading.Lock()  # held while committing
-        self._lingering = False  # the thread waits for another change, and wakes by itself
-        self._skips = 0  # lingers to leave out
-        self._skipped = 0  # lingers that were left out after the last one in vain
+        self._lingering = False  # the thread waits for another change, with a timeout
+        self._skips = 0  # lingers to skip
+        self._skipped = 0  # lingers skipped since the last useless one
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._awake = False  # the thread is about to look at the queue
         self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()  # of starting and ending it
+        self._starting = threading.Lock()  # held while starting or ending the thread
         self._closing = False
 
     def commit(self, change: Change) -> None:
-        """Commit the change, with others in the queue; return when it is durable."""
+        """Commit the change and the rest of the queue; return when the change is durable."""
         ticket = _Ticket(change)
         if ticket.expects_more and self._should_linger():
             ticket.settled = threading.Event()
@@ -282,20 +287,20 @@ class Writer(ResetInChild):
                 while not ticket.done:
                     finish(self._queue.commit_next())
         finally:
-            ticket.done = True  # (one that was interrupted while it waited is left out)
-            if any(other.future for other in self._queue.waiting()):  # only the thread serves them
+            ticket.done = True  # if interrupted while waiting, the change is skipped
+            if any(other.future for other in self._queue.waiting()):  # only the thread serves these
                 self._wake_or_commit()
         if ticket.error is not None:
             try:
                 raise ticket.error
             finally:
-                del ticket  # its error's traceback holds this frame: no cycle
+                del ticket  # avoids a cycle: the error's traceback holds this frame
 
     def submit(self, change: Change) -> asyncio.Future[None]:
-        """Queue the change; the future of the running event loop is done when it is durable."""
+        """Queue the change; return a future that is done when the change is durable."""
         future = asyncio.get_running_loop().create_future()
         ticket = _Ticket(change, future)
-        self._queue.add(ticket)  # (first: the thread looks after it has changed either flag)
+        self._queue.add(ticket)  # first: the thread sets its flags, then reads the queue
         if not self._awake and not (self._lingering and ticket.expects_more):
             self._wake_or_commit()
         return future
@@ -316,16 +321,16 @@ class Writer(ResetInChild):
     # -- the thread --------------------------------------------------------------------
 
     def _wake_or_commit(self) -> None:
-        """Have the thread commit the queue; if none can be started, commit it here."""
+        """Let the thread commit the queue; if no thread can start, commit the queue here."""
         try:
             self._wake()
-        except RuntimeError:  # the program ends, or the system has no more threads
+        except RuntimeError:  # the program is ending, or the system is out of threads
             self._commit_all()
 
     def _wake(self) -> None:
         """Wake the thread, or start it."""
         with self._starting:
-            self._awake = True  # (before it is woken: it says when it looks)
+            self._awake = True  # before the wake-up: the thread clears it before it reads the queue
             self._wakes.put(None)
             if self._thread is not None and self._thread.is_alive():
                 return
@@ -344,13 +349,13 @@ class Writer(ResetInChild):
                 self._wakes.get(timeout=_IDLE_SECONDS)
             except Empty:
                 is_idle = True
-            self._awake = False  # (before it looks: what comes from now on wakes it again)
+            self._awake = False  # before reading the queue: later changes wake the thread again
             self._linger()
             try:
                 self._commit_all()
-            except BaseException as error:  # noqa: BLE001 - no caller may wait for ever
+            except BaseException as error:  # noqa: BLE001 - no caller may wait forever
                 with self._starting:
-                    self._thread, self._awake = None, False  # (the next one needs another)
+                    self._thread, self._awake = None, False  # the next change starts another thread
                 with self._turn:
                     self._queue.fail(error)
                 return
@@ -360,7 +365,7 @@ class Writer(ResetInChild):
     # -- lingering ---------------------------------------------------------------------
 
     def _linger(self) -> None:
-        """Wait a little if another change is likely to come, and that has been worth it."""
+        """Wait briefly if another change is likely and earlier waits were useful."""
         waiting = self._queue.waiting()
         is_likely = bool(waiting) and all(ticket.expects_more for ticket in waiting)
         if not is_likely or not self._should_linger():
@@ -375,13 +380,13 @@ class Writer(ResetInChild):
         self._note_linger(in_vain=in_vain)
 
     def _should_linger(self) -> bool:
-        """Return True if lingering has been worth it."""
+        """Count down the lingers to skip; return True if none is left."""
         if self._skips:
             self._skips -= 1
         return not self._skips
 
     def _note_linger(self, *, in_vain: bool) -> None:
-        """Note the result of a linger: after each in vain, more are left out."""
+        """Record the result of a linger: each useless one doubles the lingers to skip."""
         if in_vain:
             self._skipped = min(max(2 * self._skipped, _MIN_SKIPS), _MAX_SKIPS)
             self._skips = self._skipped
@@ -389,7 +394,7 @@ class Writer(ResetInChild):
             self._skipped //= 2
 
     def _ended(self) -> bool:
-        """Return True if the thread may end, as nothing woke it."""
+        """End the thread unless it was woken; return True if it ended."""
         with self._starting:
             if self._wakes.empty():
                 self._thread = None
@@ -420,11 +425,11 @@ class LoopWriter:
         try:
             await self._commit_all()
         except asyncio.CancelledError:
-            # The loop shuts down. Callers may still wait; to do a group again is harmless.
+            # The loop is shutting down, but callers may still wait. Repeating a group is harmless.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_SECONDS):
                     await self._commit_all()
-        finally:  # no caller may wait for ever
+        finally:  # no caller may wait forever
             if self._queue.waiting(1):
                 message = "Event loop closed before the commit was confirmed; it may be stored."
                 self._queue.fail(ClosedError(message))

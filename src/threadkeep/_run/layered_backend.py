@@ -1,6 +1,6 @@
-"""A backend for blocking and awaiting callers, with the layers that its options ask for.
+"""A backend for blocking and awaiting callers, with the layers for its options.
 
-From the outside in: write-behind, the layer of archives, the cache, the backend.
+The order from the outside in: write-behind, archives, cache, backend.
 """
 
 from __future__ import annotations
@@ -58,29 +58,30 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RANDOM = SystemRandom()  # tokens must differ even if a program seeds its random numbers
-_LOOK_EVERY = 1.0  # seconds between two looks at whether another thread's event loop still runs
+_LOOK_EVERY = 1.0  # seconds between checks that another thread's event loop still runs
 
 
 class ArchiveLayer(CompletingLayer, Protocol):
-    """The layer that brings back archived threads from the cold store, if there is one."""
+    """A layer that restores archived threads from the cold store, if one is configured."""
 
     cold: ColdStore | None
 
 
 class _Home:
-    """The event loop of a backend that can only be awaited. Shared by all views of the backend."""
+    """The event loop of an async-only backend. Shared by all views of the backend."""
 
     loop: asyncio.AbstractEventLoop | None = None
 
 
 class LayeredBackend:
-    """A backend, its async variant if there is one, and the layers in front of it.
+    """A backend, its async variant if it has one, and the layers in front of it.
 
     Without options there are no layers. Commits of a backend with `commits_groups` go through a
     writer (see `_run.group_commit`), unless the backend is `instant`.
 
     Raises:
-        InvalidArgumentError: the backend is not a backend, or lacks what an option needs.
+        InvalidArgumentError: the object is not a backend, or the backend does not support an
+            option.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class LayeredBackend:
         self.backend = backend
         self.cold = None if archives is None else archives.cold
         self.tiering = tiering
-        self.retention: Retention | None = None  # of threads without a policy of their own
+        self.retention: Retention | None = None  # for threads without their own policy
         self._blocking = backend if isinstance(backend, Backend) else None
         self._awaited = backend.asynchronous if isinstance(backend, Backend) else backend
         self._home = _Home()
@@ -155,7 +156,7 @@ class LayeredBackend:
         cache: ReadCache | None,
         hot: str | None,
     ) -> None:
-        # Rarely used modules are imported here.
+        # Import rarely used modules here.
         self._hot = None if hot is None else LayeredBackend(open_hot(hot))
         self._cache: CacheLayer | None = None
         self._write_behind: WriteBehindLayer | None = None
@@ -177,7 +178,7 @@ class LayeredBackend:
             self._use([self._write_behind, *layers])
 
     def _use(self, layers: Sequence[StoreLayer]) -> None:
-        """Put layers in front of the backend, from the outside in."""
+        """Put layers in front of the backend, listed from the outside in."""
         self._layers = tuple(layers)
         self._routes: dict[type, tuple[StoreLayer, LayeredBackend]] = {}
         if layers:
@@ -189,19 +190,19 @@ class LayeredBackend:
         self._completing = fetching if isinstance(fetching, CompletingLayer) else None
 
     def under(self, layer: StoreLayer) -> Self:
-        """Return the same backend and layers, with one more layer in front."""
+        """Return a copy with one more layer in front."""
         whole = copy.copy(self)
         whole._use((layer, *self._layers))  # noqa: SLF001 - a copy
         return whole
 
     def beneath(self) -> LayeredBackend:
-        """Return this backend for operations that must be durable on return."""
+        """Return the view of this backend for operations that must be durable on return."""
         return self._durable or self
 
     # -- operations ----------------------------------------------------------------------
 
     def run(self, operation: Requests[T]) -> T:
-        """Run an operation, and wait for it."""
+        """Run an operation and wait for its result."""
         if self._blocking is None:
             return self._in_loop(partial(self.arun_here, operation))
         return drive(operation, self.answer)
@@ -213,9 +214,9 @@ class LayeredBackend:
         return await self.arun_here(operation)
 
     async def arun_here(self, operation: Requests[T]) -> T:
-        """Run an operation in the event loop; only its requests may leave it.
+        """Run an operation in the event loop; only its requests may run in other threads.
 
-        The operation reads a caller's values before it first suspends.
+        The operation reads the caller's values before it first suspends.
         """
         return await adrive(operation, self.aanswer)
 
@@ -259,7 +260,7 @@ class LayeredBackend:
             self._in_loop(partial(self.aanswer, Commit(change)))
 
     def submit(self, change: Change) -> Awaitable[None] | None:
-        """Begin to commit a change for an awaiting caller; return what to await, or None."""
+        """Start a commit for an awaiting caller; return an awaitable, or None if it is done."""
         if type(change) in self._routes:
             return self.aanswer(Commit(change))
         if self._blocking is None:
@@ -280,7 +281,7 @@ class LayeredBackend:
         """The backend for blocking calls.
 
         Raises:
-            InvalidArgumentError: it can only be awaited.
+            InvalidArgumentError: the backend is async only.
         """
         if self._blocking is None:
             raise self._refusal()
@@ -294,7 +295,7 @@ class LayeredBackend:
     def _refusal(self) -> InvalidArgumentError:
         return InvalidArgumentError(
             f"{type(self.backend).__name__} is an async backend.",
-            hint="Use the async methods, or another thread than that of its event loop.",
+            hint="Use the async methods, or call from a thread outside its event loop.",
         )
 
     def _carry_out(self, request: Request) -> Any:
@@ -342,7 +343,9 @@ class LayeredBackend:
         while not wait([future], _LOOK_EVERY).done and loop.is_running():
             pass
         if not future.done() or future.cancelled():
-            raise ClosedError("Event loop closed before the call was confirmed; it may be done.")
+            raise ClosedError(
+                "Event loop closed before the call was confirmed; it may be complete."
+            )
         return future.result()
 
     def call(self, request: Call) -> Any:
@@ -360,29 +363,29 @@ class LayeredBackend:
         return await in_thread(partial(self.call, request))
 
     def external(self, method: str, *args: Any, **options: Any) -> External:
-        """Return a request that calls a method of this backend, in an operation on another one."""
+        """Return a request to call this backend from an operation on another backend."""
         request = Call(method, args, options)
         return External(partial(self.call, request), partial(self.acall, request))
 
     def own_cold(self) -> Workflow[ColdStore | None]:
-        """Return the cold store for objects of this backend, or None."""
+        """Return the cold store for objects of this backend, or None if there is no cold store."""
         if self.cold is None:
             return None
         return self.cold.of((yield from on(self, call("identity"))))
 
     def clear_cache(self, thread: str | None) -> Requests[None]:
-        """Evict a thread, or all (None), from the working set, the cache and the hot store."""
+        """Evict a thread, or all threads (None), from working set, cache and hot store."""
         self.working_set.forget(thread)
         if self._cache is not None:
             yield from self._cache.clear(thread)
 
     def scrub(self, *, rewrite: bool) -> Requests[ScrubReport]:
-        """Remove all traces of deleted rows from the backend's files. See `Backend.scrub`."""
+        """Remove the bytes of deleted rows from the backend's files; see `Backend.scrub`."""
         scrubbed: ScrubReport = yield from call("scrub", rewrite=rewrite)
         return scrubbed
 
     def scrub_hot(self) -> Requests[ScrubReport]:
-        """Remove all traces of deleted rows from the files of the hot store, if there is one."""
+        """Remove the bytes of deleted rows from the hot store's files, if configured."""
         return ScrubReport() if self._cache is None else (yield from self._cache.scrub_hot())
 
     def counters(self, forked_runs: int) -> Counters:
@@ -407,7 +410,7 @@ class LayeredBackend:
     # -- life ----------------------------------------------------------------------------
 
     def opening(self) -> Workflow[None]:
-        """Open a backend that opens at its first use. See `Backend.open`."""
+        """Open a backend that otherwise opens on first use. See `Backend.open`."""
         if self._blocking is not None and self._awaited is None and not self.backend.instant:
             yield from external(self._blocking.open)
 
@@ -426,7 +429,7 @@ class LayeredBackend:
                 yield from sync_or_async(queue.close, partial(queue.in_turn, queue.close))
             except ThreadkeepError as error:
                 failure = error
-            # (An interrupt closes nothing: queued saves are stored when the program ends.)
+            # An interrupt closes nothing: queued saves are stored when the program ends.
         yield from sync_or_async(self.close, self.aclose)
         if self._hot is not None:
             yield from self._hot.closing()
@@ -434,10 +437,10 @@ class LayeredBackend:
             raise failure
 
     def close(self) -> None:
-        """Close the backend alone. Idempotent.
+        """Close only the backend. Idempotent.
 
-        Commits that wait for the blocking backend are stored first; commits of event loops that are
-        still under way are refused.
+        Queued commits of a blocking backend are stored first. Running commits of event loops are
+        refused.
         """
         if self._writer is not None:
             self._writer.close()
@@ -459,7 +462,7 @@ class LayeredBackend:
 
 
 class OfAStore(Protocol):
-    """A saver of threadkeep."""
+    """A threadkeep saver."""
 
     _store: LayeredBackend
 
@@ -468,7 +471,7 @@ def store_of(saver: object) -> LayeredBackend:
     """Return the layered backend of a threadkeep saver.
 
     Raises:
-        InvalidArgumentError: the saver is not one of threadkeep's.
+        InvalidArgumentError: the object is not a threadkeep saver.
     """
     store = getattr(saver, "_store", None)
     if not isinstance(store, LayeredBackend):

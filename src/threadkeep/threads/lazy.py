@@ -1,7 +1,7 @@
-"""Modules that a save or a load does not need, imported when an operation of theirs first runs.
+"""Modules that saves and loads do not need, imported on first use.
 
-`lazy.gc` is `threads.retention.gc`. Until that is imported, its functions return operations that
-import it first, which is a request like any other: an event loop leaves it to a worker thread.
+`lazy.gc` is `threads.retention.gc`. Until that module is imported, its functions return operations
+that import it first. The import is a request, so an event loop runs it in a worker thread.
 """
 
 from collections.abc import Callable
@@ -60,7 +60,7 @@ __all__ = [
 
 
 class _NotImported:
-    """A module; only its functions that return operations or workflows are used."""
+    """Stand-in for a module whose functions return operations or workflows."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -70,7 +70,7 @@ class _NotImported:
 
 
 def _call(name: str, function: str, *args: Any, **options: Any) -> Requests[Any]:
-    """Import a module, and run an operation of it."""
+    """Import a module and run one of its operations."""
     module = yield from external(import_module, f"threadkeep.{_PATHS[name]}")
     globals()[name] = module
     return (yield from getattr(module, function)(*args, **options))

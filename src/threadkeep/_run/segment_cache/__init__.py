@@ -1,5 +1,5 @@
 """Caches in front of a store.
 
-Segments never change under a thread's generation, so that the cache is never stale: a reader has
-just read from the store which segments it needs, and under which generation.
+Within one generation of a thread, segments never change. A reader first reads from the store which
+segments it needs and their generation, so the cache never returns stale data.
 """

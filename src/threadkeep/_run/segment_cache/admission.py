@@ -1,4 +1,4 @@
-"""The choice of threads to cache, by their size, their age and how often they are read."""
+"""Chooses the threads to cache, by size, age and number of reads."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from threadkeep._core.policies import HotTier
 from threadkeep._core.validation import micros
 from threadkeep._stores.process_forks import ResetInChild
 
-_THREADS = 10_000  # that are remembered
+_THREADS = 10_000  # threads with statistics
 
 
 class Verdict(Enum):
-    """Decision about bytes of a thread that were read or stored."""
+    """Decision about segments of a thread that were just read or stored."""
 
     CACHE = auto()
     SKIP = auto()
     EVICT = auto()
-    """Do not cache them, and evict what is cached of the thread."""
+    """Do not cache the segments, and evict the thread."""
 
 
 @dataclass(slots=True)
 class _Thread:
-    reads: deque[int]  # times of the newest reads
+    reads: deque[int]  # times of the latest reads
     written: int = 0  # microseconds since 1970
-    size: int = 0  # bytes that are cached, or would be
+    size: int = 0  # cached bytes, or the bytes that caching would take
     is_cached: bool = False
 
 
 class Admission(ResetInChild):
-    """Statistics of threads, and the decision to cache them by a `HotTier`."""
+    """Statistics of threads, and caching decisions by a `HotTier`."""
 
     def __init__(self, how: HotTier, clock: Callable[[], float] = time.time) -> None:
         self._age, self._most = micros(how.max_age), how.max_bytes
@@ -49,12 +49,12 @@ class Admission(ResetInChild):
         self._threads: Lru[str, _Thread] = Lru(_THREADS)
 
     def note_checkpoint(self, thread: str, ts: int | str) -> None:
-        """Note the time of a checkpoint that was read."""
+        """Record the time of a checkpoint that was read."""
         with self._lock:
             _note_time(self._known(thread), ts)
 
     def read(self, thread: str, whole: Sequence[Segment], fresh: Sequence[Segment]) -> Verdict:
-        """Note all that a read has found, and what of that was not cached."""
+        """Record a read: all its segments, and those that were not cached."""
         with self._lock:
             known = self._known(thread)
             known.reads.append(self._now())
@@ -66,10 +66,10 @@ class Admission(ResetInChild):
             return self._judge(known)
 
     def stored(self, batch: Batch) -> Verdict:
-        """Note what was stored.
+        """Record a stored batch.
 
-        Who imports many threads would have the reads of all others forgotten: it makes no thread
-        known that must be read to be cached.
+        With `min_reads`, a store adds no statistics for a new thread. Otherwise a large import
+        would push out the statistics of all other threads.
         """
         with self._lock:
             if self._min_reads and self._threads.get(batch.thread) is None:
@@ -83,19 +83,19 @@ class Admission(ResetInChild):
             return self._judge(known)
 
     def evicted(self, thread: str) -> None:
-        """Note that nothing of a thread is cached any more."""
+        """Record that a thread was evicted."""
         with self._lock:
             known = self._threads.get(thread)
             if known is not None:
                 known.size, known.is_cached = 0, False
 
     def forget(self, thread: str | None) -> None:
-        """Forget a thread, or (None) all."""
+        """Drop the statistics of a thread, or of all threads (None)."""
         with self._lock:
             self._threads.drop(thread)
 
     def may_be_shared(self, thread: str) -> bool:
-        """Return True if other processes, which know as much of it, may cache it."""
+        """Return True if another process with the same statistics may cache the thread."""
         with self._lock:
             known = self._threads.get(thread)
             return known is None or (self._is_young(known) and self._fits(known.size))
@@ -105,7 +105,7 @@ class Admission(ResetInChild):
         if not self._is_young(known) or not self._fits(known.size):
             known.is_cached = False
             return Verdict.EVICT if was_cached else Verdict.SKIP
-        if not self._is_read_often(known):  # (others may read it more often)
+        if not self._is_read_often(known):  # no eviction: other processes may read it more often
             return Verdict.SKIP
         known.is_cached = True
         return Verdict.CACHE

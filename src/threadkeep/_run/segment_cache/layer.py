@@ -1,12 +1,14 @@
 """Cache layer: segments in memory and in a hot store, in front of a backend.
 
-Invariants: the head, and what is pending on it, always comes from the backend; only what was read
-or committed under a generation is cached; a read that cannot be answered completely is sent to
-the backend.
+Invariants:
 
-The hot store is a Redis that all processes share. It may be flushed, restarted, full or down, and
-may evict any key by itself. What it lacks, or has of another generation, is not there; only
-`clear` and `scrub` raise errors for it. After a failure it is not used for a while.
+- The head and its pending writes always come from the backend.
+- Only segments that were read or committed under a generation are cached.
+- If cached and fetched segments do not cover a read, the backend answers the whole read.
+
+The hot store is a Redis server that all processes share. It may be flushed, restarted, full or
+down, and may evict any key. A missing segment, or one of another generation, is a cache miss. Only
+`clear` and `scrub` raise errors of the hot store. After a failure it is not used for a few seconds.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class CacheLayer:
         self._memory = None if cache is None else SegmentCache(cache)
         self._hot = hot
         self._admission = None if hot_tier is None else Admission(hot_tier, clock)
-        self.hits = self.misses = 0  # reads that the store had no part in, and the others
+        self.hits = self.misses = 0  # segment reads without and with the store
 
     def answer(self, request: Fetch | Commit | CommitMany) -> Requests[Any]:
         if isinstance(request, Fetch):
@@ -109,8 +111,8 @@ class CacheLayer:
         return list(whole)
 
     def _note(self, change: Change) -> Requests[None]:
-        """Cache what was just stored; evict what is gone."""
-        # (it is unknown what of it is cached, if it is dropped under no generation)
+        """Cache segments of a change that was just stored; evict removed segments."""
+        # If segments are dropped without a generation, the whole thread must be evicted.
         rule = self._admission
         drops_unknown = isinstance(change, Batch) and (
             change.bump_generation or (change.drop_segments and change.generation is None)
@@ -127,7 +129,7 @@ class CacheLayer:
         yield from self._keep(verdict, fresh, fresh.segments)
 
     def _keep(self, verdict: Verdict, near: Fresh, shared: Sequence[Segment]) -> Requests[None]:
-        """Apply the verdict to segments for memory and for the hot store."""
+        """Apply the verdict: `near` is cached in memory, `shared` in the hot store."""
         if verdict is Verdict.EVICT:
             yield from self._evict(near.thread)
         if verdict is not Verdict.CACHE:
@@ -145,7 +147,7 @@ class CacheLayer:
             yield from self._hot.evict(thread)
 
     def clear(self, thread: str | None = None) -> Requests[None]:
-        """Evict a thread, or all. Raises if the hot store fails."""
+        """Evict a thread, or all threads (None). Raises if the hot store fails."""
         if self._admission is not None:
             self._admission.forget(thread)
         if self._memory is not None:
@@ -154,27 +156,27 @@ class CacheLayer:
             yield from self._hot.clear(thread)
 
     def scrub_hot(self) -> Requests[ScrubReport]:
-        """Scrub the hot store, if there is one. Raises as it does."""
+        """Scrub the hot store, if configured. Raises if the hot store fails."""
         return ScrubReport() if self._hot is None else (yield from self._hot.scrub())
 
 
 def _without_stubs(segments: Sequence[Segment]) -> Sequence[Segment]:
-    """Return the segments that hold their own bytes: what a stub names may go when it does."""
+    """Return the segments without stubs: the object that a stub names may be deleted later."""
     return [segment for segment in segments if not segment.data.startswith(STUB)]
 
 
-_PAUSE = 5.0  # seconds that a server which failed is left alone
+_PAUSE = 5.0  # seconds without calls to a server after it failed
 _MARK_LOG = 2**62  # no log of a thread has this number
 _MARK = Span(_MARK_LOG, 0, 1)
 _log = logging.getLogger("threadkeep")
 
 
 class Hot:
-    """Segments by thread, each thread under a mark that names their generation.
+    """Segments by thread, with a mark in each thread that names the generation.
 
-    The mark is a segment too, stored together with others: where one of another generation
-    is there, the store refuses them all. A thread's id begins with the name of the store that
-    it is of, as others may use the same server.
+    The mark is a segment, stored together with the others. If the hot store already has a mark of
+    another generation, it refuses all of them. Each key begins with the identity of the main store,
+    because several stores may use the same server.
     """
 
     def __init__(self, store: Runner, clock: Callable[[], float] = time.monotonic) -> None:
@@ -189,11 +191,11 @@ class Hot:
         return f"{self._known}/{thread}"
 
     def find(self, read: ReadSegments) -> Requests[list[Segment]]:
-        """Return the segments that overlap the spans; none if any of them is damaged."""
+        """Return the segments that overlap the spans, or none if any of them is damaged."""
         found: list[Segment] = (yield from self._reply(self._fetch(read))) or []
         if _mark(read.generation) not in found:
             return []
-        # (a server that is short of memory may have dropped the bytes and not the place)
+        # A server that is short of memory may have evicted the data but not the index entry.
         segments = [segment for segment in found if segment.data and segment.log != _MARK_LOG]
         if not all(is_intact(segment.data) for segment in segments):
             yield from self.evict(read.thread)
@@ -206,13 +208,13 @@ class Hot:
         return list(found)
 
     def keep(self, fresh: Fresh) -> Requests[None]:
-        """Store segments, and evict those that are gone."""
+        """Store segments, and evict removed ones."""
         if (yield from self._reply(self._commit(fresh))) is False:
             yield from self.evict(fresh.thread)
             yield from self._reply(self._commit(fresh))
 
     def _commit(self, fresh: Fresh) -> Requests[bool]:
-        """Return False if something else is in their place."""
+        """Store segments; return False if other data is in their place."""
         marked = (_mark(fresh.generation), *fresh.segments)
         name = yield from self._name(fresh.thread)
         batch = Batch(name, 0, segments=marked, drop_segments=tuple(fresh.drops))
@@ -223,11 +225,11 @@ class Hot:
         return True
 
     def evict(self, thread: str) -> Requests[None]:
-        """Evict a thread, if the server can be reached; if not, its mark makes it stale."""
+        """Evict a thread if the server is reachable; if not, its mark makes it stale."""
         yield from self._reply(self.clear(thread))
 
     def clear(self, thread: str | None = None) -> Requests[None]:
-        """Evict a thread, or all."""
+        """Evict a thread, or all threads (None)."""
         name = yield from self._name(thread or "")
         if thread is None:
             yield self._store.external("clear", name)
@@ -235,7 +237,7 @@ class Hot:
             yield self._store.external("commit", DropThread(name, 0))
 
     def scrub(self) -> Requests[ScrubReport]:
-        """Scrub the files of the server. Raises as it does."""
+        """Scrub the files of the server. Raises if the server fails."""
         found = yield self._store.external("scrub", rewrite=False)
         return ScrubReport(
             tuple([f"the hot store: {one}" for one in found.cleared]),
@@ -243,16 +245,16 @@ class Hot:
         )
 
     def _reply(self, requests: Requests[Any]) -> Requests[Any]:
-        """Return the server's reply; None if it failed, or is not used for now."""
+        """Return the server's reply, or None if the server fails now or failed recently."""
         if self._clock() < self._again_at:
             return None
         try:
             return (yield from requests)
         except ThreadkeepError as error:
-            is_first = self._clock() >= self._again_at  # of those that were under way
-            self._again_at = self._clock() + _PAUSE  # (before it is logged, which takes time)
+            is_first = self._clock() >= self._again_at  # of several concurrent calls
+            self._again_at = self._clock() + _PAUSE  # before logging, which takes time
             if is_first:
-                _log.warning("The hot store is not used for %g seconds: %s", _PAUSE, error)
+                _log.warning("Hot store disabled for %g seconds: %s", _PAUSE, error)
             return None
 
 

@@ -1,4 +1,4 @@
-"""LRU cache of segments by thread. To evict anything costs one read of the store."""
+"""LRU cache of segments by thread. An evicted segment costs one read of the store."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from threadkeep._core.policies import ReadCache
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep._stores.records import Log, between
 
-_OVERHEAD = 200  # bytes that a segment takes beside its data, about
+_OVERHEAD = 200  # approximate bytes per segment in addition to its data
 
 
 class Fresh(NamedTuple):
-    """Segments of a thread that were just read or stored, and places of those that are gone."""
+    """Segments of a thread that were just read or stored, and places of removed segments."""
 
     thread: str
     generation: int
@@ -33,7 +33,7 @@ class _Thread:
 
 
 class SegmentCache(ResetInChild):
-    """LRU cache of segments; of a thread, only those of one generation."""
+    """LRU cache of segments. Each thread has cached segments of only one generation."""
 
     def __init__(self, how: ReadCache, clock: Callable[[], float] = time.monotonic) -> None:
         self._how = how
@@ -54,7 +54,7 @@ class SegmentCache(ResetInChild):
             return between(cached.logs, read.spans)
 
     def keep(self, fresh: Fresh) -> None:
-        """Cache segments, and evict those that are gone."""
+        """Cache segments, and evict removed ones."""
         thread, generation, segments, drops = fresh
         with self._lock:
             cached = self._threads.get(thread)
@@ -69,13 +69,13 @@ class SegmentCache(ResetInChild):
             self._threads.weigh(thread, _size(segments) - _size(gone))
 
     def clear(self, thread: str | None = None) -> None:
-        """Evict a thread, or all."""
+        """Evict a thread, or all threads (None)."""
         with self._lock:
             self._threads.drop(thread)
 
     @property
     def size(self) -> int:
-        """About how many bytes are cached."""
+        """Approximate number of cached bytes."""
         return self._threads.size
 
 

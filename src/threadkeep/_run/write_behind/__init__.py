@@ -1,4 +1,4 @@
-"""Write-behind: saves return before they are durable, and are stored in the background."""
+"""Write-behind: saves return before they are durable; a background thread stores them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _MAX_INTERVAL = 60.0  # seconds
 
 @dataclass(frozen=True)
 class WriteBehind:
-    """Saves return at once, and are stored soon after.
+    """Saves return immediately and are stored soon after.
 
-    They are stored after `flush_interval`, before their thread is read, by `flush()`, on close
-    and at the program's end. A crash of the process loses what was not stored yet.
+    Saves are stored after `flush_interval`, before a read of their thread, by `flush()`, on close
+    and at exit of the program. If the process crashes, saves that are not stored yet are lost.
 
     Args:
-        flush_interval: seconds after which saves are stored at the latest.
-        max_pending_bytes: how much may wait to be stored: bytes of saves and of the values that
-            they were made of. A save beyond this waits until there is room.
+        flush_interval: maximum seconds before a save is stored.
+        max_pending_bytes: limit for queued saves and the values they were built from, in bytes.
+            When the queue is full, the next save waits for room.
 
     Raises:
         InvalidArgumentError: a value is invalid.

@@ -1,11 +1,11 @@
-"""Queue of saves that were acknowledged and are not stored yet, with a lane for each thread.
+"""Queue of saves that were acknowledged but not stored yet, with a lane for each thread.
 
 Invariants:
 
-- Saves of a thread are stored in order; one that is lost takes all behind it along.
-- After `flush` everything added before is stored, or a failure was raised.
-- The queue is bounded. What the store fails to do stays, and is retried.
-- A failure that no caller waited for is raised once, at the next call about its thread.
+- Saves of a thread are stored in order. If one is lost, all later ones of the thread are lost too.
+- After `flush`, all earlier saves are stored, or a failure was raised.
+- The queue is bounded. Saves that the store fails to commit stay queued and are retried.
+- A failure in the background is raised once, by the next call for its thread.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Item = TypeVar("Item")
 T = TypeVar("T")
 
 Threads: TypeAlias = Collection[str] | None
-"""Some threads, or (None) all of them."""
+"""Ids of threads; None means all threads."""
 
-_MAX_FAILURES = 10_000  # threads whose failures are remembered until they are raised
-_MAX_NAMES = 10  # threads that an error names
+_MAX_FAILURES = 10_000  # threads with failures to raise
+_MAX_NAMES = 10  # threads listed in an error
 _log = logging.getLogger("threadkeep")
 
 
@@ -46,9 +46,9 @@ class Outcome(NamedTuple):
     """Result of storing the items of one thread.
 
     Args:
-        done: how many of the first items are stored.
-        error: why no more are.
-        lost: a retry can never help.
+        done: number of items stored, counted from the first.
+        error: the reason that the other items are not stored.
+        lost: True if a retry cannot succeed.
     """
 
     done: int
@@ -57,13 +57,13 @@ class Outcome(NamedTuple):
 
 
 class CommitQueue(ResetInChild, Generic[Item]):
-    """Saves to be stored, and failures to be raised. The child of a fork begins with none.
+    """Saves to store and failures to raise. In the child of a process fork, the queue is empty.
 
-    A subclass knows what the items are and how to store them.
+    A subclass defines the items and how to store them.
     """
 
     together = False
-    """True if storing the items of all threads costs little more than those of one."""
+    """True if storing the items of all threads costs little more than the items of one."""
 
     def __init__(self, how: WriteBehind) -> None:
         self._how = how
@@ -71,31 +71,31 @@ class CommitQueue(ResetInChild, Generic[Item]):
         super().__init__()
 
     def size(self, item: Item) -> int:
-        """Return about how many bytes an item takes; the same each time."""
+        """Return the approximate bytes of an item; the same for each call."""
         raise NotImplementedError
 
     def admit(self, item: Item) -> Item:
-        """Return the item to queue. Quick.
+        """Return the item to queue. Must not block.
 
         Raises:
-            ThreadkeepError: it builds on what was lost or removed.
+            ThreadkeepError: the item builds on lost or removed data.
         """
         return item
 
     def store(self, items: Mapping[str, Sequence[Item]]) -> Mapping[str, Outcome]:
-        """Store items by thread. Failures are outcomes."""
+        """Store items by thread. Return failures as outcomes."""
         raise NotImplementedError
 
     def lost(self, thread: str, items: Sequence[Item], *, deleted: bool) -> None:
-        """Note that items of a thread are lost, perhaps with the thread itself. Quick."""
+        """Handle the loss of items. `deleted`: the thread was deleted. Must not block."""
 
     def _reset(self) -> None:
         self._lanes: dict[str, list[Item]] = {}
         self._size = 0
         self._failures: dict[str, ThreadkeepError] = {}
-        self._paused: set[str] = set()  # threads in which something is being removed
-        self._lock = threading.Lock()  # of all this; held for moments only
-        self._storing = threading.RLock()  # one thread at a time, so that the order is kept
+        self._paused: set[str] = set()  # threads with a running removal
+        self._lock = threading.Lock()  # protects all state; held only briefly
+        self._storing = threading.RLock()  # one thread at a time, to keep the order
         self._flusher: threading.Thread | None = None
         self._turns = PerLoop(asyncio.Lock)
         self._end = End()
@@ -103,10 +103,10 @@ class CommitQueue(ResetInChild, Generic[Item]):
     # -- saves -----------------------------------------------------------------------
 
     def add(self, thread: str, item: Item) -> None:
-        """Queue an item, as soon as there is room.
+        """Queue an item as soon as the queue has room.
 
         Raises:
-            ThreadkeepError: an earlier save of the thread is lost, or the store fails; the
+            ThreadkeepError: an earlier save of the thread was lost, or the store fails; the
                 item was not queued.
         """
         while not self.try_add(thread, item):
@@ -118,7 +118,7 @@ class CommitQueue(ResetInChild, Generic[Item]):
             await self.in_turn(partial(self._wait, thread))
 
     def try_add(self, thread: str, item: Item) -> bool:
-        """Queue an item if that needs no wait; return True if so. Raises as `add`."""
+        """Queue an item if that needs no waiting; return True if queued. Raises as `add`."""
         with self._lock:
             if self._closed:
                 raise ClosedError(hint="Open a new one.")
@@ -132,9 +132,9 @@ class CommitQueue(ResetInChild, Generic[Item]):
         return True
 
     def _wait(self, thread: str) -> None:
-        """Wait for what is stored or removed now, and for room."""
+        """Wait for running stores and removals, and for room in the queue."""
         with self._storing:
-            self._paused.discard(thread)  # (left there by who was interrupted)
+            self._paused.discard(thread)  # may be left by an interrupted removal
             if not self._is_full:
                 return
             self._store(None)
@@ -142,12 +142,12 @@ class CommitQueue(ResetInChild, Generic[Item]):
                 self._raise_failures([thread])
                 known = self._failures.values()
                 errors = [error for error in known if not isinstance(error, LostSavesError)]
-                if self._is_full and errors:  # then the store has failed, for others
+                if self._is_full and errors:  # the store failed for other threads
                     raise errors[0].fresh()
 
     @property
     def queued(self) -> tuple[int, int, float]:
-        """The number of saves that are queued, their bytes, and the part of the limit."""
+        """Number of queued saves, their bytes, and the used fraction of the limit."""
         with self._lock:
             part = self._size / self._how.max_pending_bytes
             return sum(map(len, self._lanes.values())), self._size, part
@@ -176,11 +176,11 @@ class CommitQueue(ResetInChild, Generic[Item]):
         """Store every save of the threads that was made before this call.
 
         Raises:
-            LostSavesError: some of them were refused.
-            ThreadkeepError: the store failed; what it did not store is kept.
+            LostSavesError: the store refused some of the saves.
+            ThreadkeepError: the store failed; saves that were not stored stay queued.
         """
         with self._storing:
-            # Who waited for the turn may find that others have stored it.
+            # While this caller waited for the lock, another may have stored everything.
             if not self.is_settled(threads):
                 self._store(None if self.together else threads)
             with self._lock:
@@ -195,13 +195,13 @@ class CommitQueue(ResetInChild, Generic[Item]):
     async def in_turn(self, call: Callable[[], T]) -> T:
         """Run a slow call in a worker thread, one at a time for each event loop.
 
-        Callers that wait for a store that does not answer therefore block no other caller.
+        If a store does not answer, its waiting callers take only one worker thread per event loop.
         """
         async with self._turns.here():
             return await driver.in_thread(call)
 
     def _store(self, threads: Threads) -> None:
-        """Store what is queued; note failures. The caller holds `_storing`."""
+        """Store queued items and record failures. The caller holds `_storing`."""
         with self._lock:
             names = list(self._lanes) if threads is None else threads
             items = {t: list(self._lanes[t]) for t in names if t in self._lanes}
@@ -213,13 +213,13 @@ class CommitQueue(ResetInChild, Generic[Item]):
                 self._settle(thread, outcome)
         pending = [o.error for o in outcomes.values() if o.error is not None and not o.lost]
         if pending:
-            log = "Saves of %s are not stored yet, and will be retried: %s"
+            log = "Saves of %s could not be stored and will be retried: %s"
             _log.warning(log, _count(len(pending), "thread"), pending[0])
 
     def _settle(self, thread: str, outcome: Outcome) -> None:
-        """Remove what is stored or lost. The caller holds the lock."""
+        """Remove stored or lost items. The caller holds the lock."""
         if outcome.error is not None and outcome.lost:
-            # What was saved meanwhile builds on what is lost.
+            # Later saves of the thread build on the lost ones.
             lost = self._remove(thread, None)
             self.lost(thread, lost, deleted=isinstance(outcome.error, ThreadDeletedError))
             self._fail(thread, _lost(_count(len(lost), "save"), outcome.error, thread))
@@ -228,29 +228,29 @@ class CommitQueue(ResetInChild, Generic[Item]):
         if outcome.error is not None:
             self._fail(thread, outcome.error)
         elif not isinstance(self._failures.get(thread), LostSavesError):
-            self._failures.pop(thread, None)  # it is stored after all
+            self._failures.pop(thread, None)  # a retry has stored the save
 
     def _remove(self, thread: str, count: int | None) -> Sequence[Item]:
-        """Remove and return the first items of a thread, or all."""
+        """Remove and return the first items of a thread, or all items (None)."""
         lane = self._lanes.pop(thread, [])
         removed = lane[:count]
         if len(removed) < len(lane):
             self._lanes[thread] = lane[len(removed) :]
         self._size -= sum(map(self.size, removed))
         if not self._lanes:
-            self._size = 0  # (whatever an interrupted call has left)
+            self._size = 0  # corrects errors left by an interrupted call
         return removed
 
     def _fail(self, thread: str, error: ThreadkeepError) -> None:
         self._failures[thread] = error
         while len(self._failures) > _MAX_FAILURES:
-            del self._failures[next(iter(self._failures))]  # (it was logged)
+            del self._failures[next(iter(self._failures))]  # already logged
 
     # -- changes that are not queued ---------------------------------------------------
 
     @contextmanager
     def paused(self, threads: Collection[str], *, forget: Collection[str] = ()) -> Iterator[None]:
-        """Keep the lanes of these threads empty: flush them first, and queue nothing meanwhile."""
+        """Flush these threads and queue no saves for them inside the context."""
         with self._storing:
             try:
                 with self._lock:
@@ -265,44 +265,44 @@ class CommitQueue(ResetInChild, Generic[Item]):
                     self._paused -= set(threads)
 
     def forget(self, thread: str) -> None:
-        """Drop the saves of a thread that is about to be deleted."""
+        """Discard the queued saves of a thread before its deletion."""
         with self.paused([thread], forget=[thread]):
             pass
 
     # -- in the background -------------------------------------------------------------
 
     def _start(self) -> None:
-        """Have the queue flushed soon. The caller holds the lock."""
+        """Schedule a flush of the queue. The caller holds the lock."""
         _nonempty.add(self)
         if self._flusher is None:
             target = partial(
                 _flush_regularly, weakref.ref(self, self._end.set), self._end, self._how
             )
             flusher = threading.Thread(target=target, name="threadkeep-flush", daemon=True)
-            with suppress(RuntimeError):  # the program ends: then it is stored at the very end
+            with suppress(RuntimeError):  # the program is ending: `_at_exit` stores the queue
                 flusher.start()
                 self._flusher = flusher
 
     def _let_go(self) -> None:
-        """Let an empty queue end with its saver. The caller holds the lock."""
+        """Allow an empty queue to be garbage-collected. The caller holds the lock."""
         if not self._lanes:
             _nonempty.discard(self)
 
     def flush_quietly(self) -> None:
-        """Store what is queued; failures are raised at the next call."""
+        """Store the queue. Failures are logged, and raised by the next call."""
         try:
             with self._storing:
                 self._store(None)
                 with self._lock:
                     self._let_go()
-        except Exception:  # noqa: BLE001 - no caller waits for this, and the queue is unchanged
-            _log.exception("Saves could not be stored, and will be retried.")
+        except Exception:  # noqa: BLE001 - no caller waits; the queue is unchanged
+            _log.exception("Saves could not be stored and will be retried.")
 
     def close(self) -> None:
-        """Store what is queued and refuse more. Idempotent; if interrupted, call it again.
+        """Store the queue and refuse further saves. Idempotent; if interrupted, call it again.
 
         Raises:
-            LostSavesError: some of it could not be stored, and is lost.
+            LostSavesError: some saves could not be stored and are lost.
         """
         with self._lock:
             self._closed = True
@@ -313,12 +313,12 @@ class CommitQueue(ResetInChild, Generic[Item]):
         finally:
             with self._lock:
                 is_done = not self._lanes
-            if is_done:  # (else it was interrupted: the queue may yet be stored at the end)
+            if is_done:  # if interrupted, the queue can still be stored at exit
                 self._end.set()
                 _nonempty.discard(self)
 
     def _give_up(self, error: ThreadkeepError) -> ThreadkeepError:
-        """Empty the queue; return what to raise after this failure."""
+        """Empty the queue; return the error to raise for this failure."""
         with self._lock:
             failures = [error, *self._failures.values()]
             lost = {e.thread for e in failures if isinstance(e, LostSavesError)} | {*self._lanes}
@@ -332,7 +332,7 @@ class CommitQueue(ResetInChild, Generic[Item]):
 
 
 _nonempty: set[CommitQueue[Any]] = set()
-"""Queues that hold something: a saver that a program lets go of loses no saves."""
+"""Nonempty queues, kept alive so that a discarded saver loses no saves."""
 
 
 def _flush_regularly(ref: weakref.ref[CommitQueue[Any]], end: End, how: WriteBehind) -> None:

@@ -1,13 +1,13 @@
-"""Layers of write-behind: saves are queued, and reads and other changes come behind them.
+"""Layers of write-behind: queue saves, and order reads and other changes after them.
 
 Invariants:
 
-- A read of a thread sees every save made before; a change that removes anything comes behind them.
-- Queued batches of a thread are stored in one change, where they may go together.
-- What others have removed meanwhile refuses no batch: it is rebased on what is there now.
-- The engine never builds on what was lost or rebased. Then, and at each removal, the thread's
-  generation gets another name, so that what is built on the one before is refused while its
-  values are still in memory. Nothing else is: the logs are this process's own (see
+- A read of a thread sees every earlier save. A removal runs after all earlier saves of its thread.
+- Queued batches of a thread are merged and stored in one change.
+- If another process removed data meanwhile, the batch is rebased on the thread's current state.
+- The engine never builds on lost or rebased saves. After a loss, a rebase or a removal, the
+  thread's generation gets another name. Batches built under the old name are refused while their
+  values are still in memory. Nothing else is refused: the logs belong to this process (see
   `_core.engine.logs`).
 """
 
@@ -58,18 +58,18 @@ from threadkeep.errors import (
 if TYPE_CHECKING:
     pass
 
-_RENAMED = 2**70  # between the names of a generation; no generation is as large
+_RENAMED = 2**70  # step between the names of a generation; larger than any generation
 _RENAMED_COUNT = 4096
 _NO_GENERATION = -1
-_MAX_GONE = 100_000  # checkpoints that are remembered as lost
-_OVERHEAD = 500  # bytes that a save takes beside its payload, about
+_MAX_GONE = 100_000  # limit of remembered lost checkpoints
+_OVERHEAD = 500  # approximate bytes per save in addition to its payload
 Key: TypeAlias = tuple[str, str, str | None]  # thread, namespace, checkpoint
 _OVERTAKEN = (StaleThreadError, SegmentTakenError)  # failures of a batch that can be rebased
-_REFUSALS = (StaleThreadError, ThreadDeletedError)  # a retry can never help
+_REFUSALS = (StaleThreadError, ThreadDeletedError)  # errors that a retry cannot fix
 
 
 class BatchQueue(CommitQueue[Batch]):
-    """Batches to be stored."""
+    """Queue of batches to store."""
 
     together = True
 
@@ -77,29 +77,31 @@ class BatchQueue(CommitQueue[Batch]):
         super().__init__(how)
         self._beneath = beneath
         self._max_batch = max_batch
-        self._gone: dict[Key, None] = {}  # checkpoints that were lost with a deleted thread
+        self._gone: dict[Key, None] = {}  # checkpoints lost with a deleted thread
         self._numbers = count(1)
-        self._renamed = [0] * _RENAMED_COUNT  # part of the names of generations; threads share them
+        self._renamed = [
+            0
+        ] * _RENAMED_COUNT  # part of generation names; shared by threads of one hash
 
     # -- generations -----------------------------------------------------------------
 
     def _rename(self, thread: str) -> None:
-        """Give the thread's generation another name: what was built so far is stale."""
+        """Rename the thread's generation, which makes all batches built so far stale."""
         self._renamed[hash(thread) % _RENAMED_COUNT] = next(self._numbers)
 
     def _offset(self, thread: str) -> int:
-        """Return the difference between a generation and its name."""
+        """Return the difference between the name of a generation and the generation."""
         return self._renamed[hash(thread) % _RENAMED_COUNT] * _RENAMED
 
     def _generation(self, thread: str, name: int) -> int:
-        """Return the generation of a name; one that no thread has if the name is stale."""
+        """Return the generation of a name, or `_NO_GENERATION` if the name is stale."""
         generation = name - self._offset(thread)
         return generation if abs(generation) < _RENAMED // 2 else _NO_GENERATION
 
     def fetch(self, request: Fetch) -> Requests[list[Any]]:
-        """Fetch, and reply with generations as the engine knows them.
+        """Fetch, and replace generations by their names for the engine.
 
-        Their names are settled before the store answers: a removal meanwhile makes the reply
+        The names are chosen before the store answers, so a concurrent removal makes the reply
         stale.
         """
         offsets = [
@@ -121,9 +123,9 @@ class BatchQueue(CommitQueue[Batch]):
         """Return a batch with the store's generation.
 
         Raises:
-            StaleThreadError: it is built on what was lost or removed.
-            ThreadDeletedError: it is of a run that is older than its thread's deletion. A store
-                sees that by the age of the parent, which may not have been stored.
+            StaleThreadError: the batch is built on lost or removed data.
+            ThreadDeletedError: the batch belongs to a run that began before its thread was
+                deleted. The store cannot detect this if the parent was never stored.
         """
         above = [(item.thread, row.ns, row.parent) for row in item.checkpoints]
         above += [(item.thread, row.ns, row.checkpoint_id) for row in item.writes]
@@ -177,7 +179,7 @@ class BatchQueue(CommitQueue[Batch]):
         errors: list[ThreadkeepError | None] = []
         while len(errors) < len(batches):
             if errors and isinstance(errors[-1], OF_THE_STORE):
-                errors.append(errors[-1])  # (the others would wait as long for nothing)
+                errors.append(errors[-1])  # the store is down: do not wait for each batch
             else:
                 group = batches[len(errors) : len(errors) + self._max_batch]
                 errors += finish(commit_together(group, self._commit_many))
@@ -187,7 +189,7 @@ class BatchQueue(CommitQueue[Batch]):
         return self._beneath.run(commit_many(changes))
 
     def _rebase(self, thread: str, batches: Sequence[Batch]) -> ThreadkeepError | None:
-        """Store batches that were made under an earlier generation."""
+        """Store batches that were built under an earlier generation."""
         self._rename(thread)
         try:
             self._beneath.run(rebase(joined(batches), batches))
@@ -198,9 +200,9 @@ class BatchQueue(CommitQueue[Batch]):
     # -- changes that are not queued ---------------------------------------------------
 
     def carry_out(self, change: Change, *, named: bool) -> None:
-        """Carry out a change behind all queued saves of its threads; durable on return.
+        """Commit a change after all queued saves of its threads; durable on return.
 
-        `named`: its generation is that of the engine, else the store's own.
+        `named`: the change has the engine's name of the generation, not the store's generation.
         """
         threads = self._beneath.run(_concerned(change))
         with self.paused(threads, forget=_dropped(change)):
@@ -208,12 +210,12 @@ class BatchQueue(CommitQueue[Batch]):
                 change = self._unnamed(change)
             try:
                 self._beneath.commit(change)
-            finally:  # (also if it is unknown whether it was done)
+            finally:  # also if the result of the commit is unknown
                 for thread in threads:
                     self._rename(thread)
 
     def _unnamed(self, change: Change) -> Change:
-        """Return the change with the store's generation. Raises as `admit`."""
+        """Return the change with the store's generation. Raises like `admit`."""
         if isinstance(change, Batch):
             return self.admit(change)
         if isinstance(change, ForkThread):
@@ -224,10 +226,10 @@ class BatchQueue(CommitQueue[Batch]):
 
 
 class WriteThroughLayer:
-    """Layer for operations that must be durable on return, by the store's own generations.
+    """Layer for operations that must be durable on return, with the store's own generations.
 
-    Several changes in a row may expect one generation here: above `WriteBehindLayer`, each change
-    that is not queued renames it.
+    Here, several consecutive changes may expect the same generation. In `WriteBehindLayer`, each
+    change that is not queued renames the generation.
     """
 
     handles = CHANGES | {Fetch}
@@ -236,7 +238,7 @@ class WriteThroughLayer:
         self.queue = queue
 
     def answer(self, request: Fetch | Commit) -> Requests[Any]:
-        """Answer reads, and carry out changes, behind all queued saves of their threads."""
+        """Answer a read or commit a change after all queued saves of its threads."""
         if isinstance(request, Fetch):
             yield from self._flush(request.reads)
             return (yield request)
@@ -253,7 +255,7 @@ class WriteThroughLayer:
 
 
 class WriteBehindLayer(WriteThroughLayer):
-    """Layer that queues saves and acknowledges them at once."""
+    """Layer that queues saves and acknowledges them immediately."""
 
     handles = CHANGES | {Fetch, CommitMany}
 
@@ -267,7 +269,7 @@ class WriteBehindLayer(WriteThroughLayer):
         return WriteThroughLayer(self.queue)
 
     def answer(self, request: Fetch | Commit | CommitMany) -> Requests[Any]:
-        """Queue batches that only add; put all else behind the queued saves of its threads."""
+        """Queue batches that only add; run other requests after the queued saves."""
         if not self._is_reached:
             yield self._in_turn(self._reach)
         if isinstance(request, Fetch):
@@ -276,7 +278,7 @@ class WriteBehindLayer(WriteThroughLayer):
         if isinstance(request, Commit):
             yield from self._commit(request.change)
             return None
-        for change in request.changes:  # (they go together when they are stored)
+        for change in request.changes:  # the queue stores them as a group
             yield from self._commit(change)
         return [None] * len(request.changes)
 
@@ -287,23 +289,23 @@ class WriteBehindLayer(WriteThroughLayer):
             yield self._in_turn(partial(self.queue.add, change.thread, change))
 
     def _reach(self) -> None:
-        """Reach the store once by a blocking call, as the background thread will.
+        """Open the store's blocking connection, which the background thread uses later.
 
-        At the program's end it may be too late: threads, which a pool of connections has,
-        cannot be started any more from Python 3.12 on.
+        At exit of the program it may be too late: from Python 3.12 on, a connection pool cannot
+        start its threads then.
         """
         self._beneath.run(fetch(ReadCheckpoint("", "")))
         self._is_reached = True
 
 
 def _dropped(change: Change) -> list[str]:
-    # (one that expects something expects what waits, too)
+    # A conditional deletion may expect queued saves, so they must be stored first.
     is_free = isinstance(change, DropThread) and change.generation is None and not change.fences
     return [change.thread] if is_free else []
 
 
 def _concerned(change: Change) -> Operation[set[str]]:
-    """Return the threads of a change, and those that share segments with them."""
+    """Return the threads of a change and all threads that share segments with them."""
     own = _threads_of(change)
     found: list[ThreadRows] = yield Fetch([ReadThread(name, stub=True) for name in sorted(own)])
     return own.union(*[rows.family for rows in found])

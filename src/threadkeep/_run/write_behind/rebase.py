@@ -1,9 +1,13 @@
-"""Merging batches of one thread, and rebasing them after their thread has changed in the store.
+"""Merges batches of one thread, and rebases them after the thread has changed in the store.
 
-Other processes prune, archive and erase between the making of a batch and its commit. A rebased
-batch brings the same checkpoints and writes under the thread's generation now. Invariants: what
-it refers to is in it or in the store; bytes that are still there are never encoded again, as their
-value may have changed in place since. The logs of the batches are this process's own.
+Other processes may prune, archive or erase between the building of a batch and its commit. A
+rebased batch has the same checkpoints and writes under the thread's current generation.
+
+Invariants:
+
+- All data that the batch refers to is in the batch or in the store.
+- Bytes that still exist are never encoded again, because their value may have changed in place.
+- The logs of the batches belong to this process.
 """
 
 from __future__ import annotations
@@ -50,9 +54,9 @@ _Place = tuple[int, int, int]  # log, start, count
 
 
 def only_adds(batch: Batch) -> bool:
-    """Return True if the batch may be queued: it expects nothing, and removes nothing visible.
+    """Return True if the batch may be queued: it has no conditions and removes nothing visible.
 
-    Small segments that it joins to larger ones are not seen.
+    Merging small segments into larger ones is not visible.
     """
     return not (
         batch.fences
@@ -65,9 +69,9 @@ def only_adds(batch: Batch) -> bool:
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """Merge batches of a thread into one, under the first generation they name.
+    """Merge batches of a thread into one, under the first generation that they name.
 
-    Where they name several, the store refuses it, and it is rebased.
+    If they name several generations, the store refuses the merged batch, and it is rebased.
     """
     if len(batches) == 1:
         return batches[0]
@@ -79,10 +83,10 @@ def joined(batches: Sequence[Batch]) -> Batch:
     for batch in batches:
         for place in batch.drop_segments:
             segments.pop(place, None)
-            # Also where it was to be added here: that may have been done, and its answer lost.
+            # Also if a batch here adds the segment: an unconfirmed commit may have stored it.
             drops[place] = None
         added = {(s.log, s.start, s.count): s for s in batch.segments}
-        # One that was joined to others before is there with them.
+        # Skip segments that were already merged into larger ones.
         segments |= {place: s for place, s in added.items() if place not in drops}
         checkpoints |= {(row.ns, row.id): row for row in batch.checkpoints}
     return batches[-1]._replace(
@@ -98,12 +102,12 @@ def joined(batches: Sequence[Batch]) -> Batch:
 
 
 def rebase(plain: Batch, parts: Sequence[Batch]) -> Operation[None]:
-    """Commit what some batches of a thread bring, whatever generation they were made under.
+    """Commit batches of a thread that were built under any generation.
 
     Raises:
-        ThreadDeletedError: the thread was deleted since.
-        StaleThreadError: a value was removed from the store, and has changed in place since.
-        ConflictError: segments were removed at every try.
+        ThreadDeletedError: the thread was deleted after the batches were built.
+        StaleThreadError: a value was removed from the store, and has since changed in place.
+        ConflictError: segments were removed during every attempt.
     """
 
     def attempt() -> Operation[None]:
@@ -111,7 +115,7 @@ def rebase(plain: Batch, parts: Sequence[Batch]) -> Operation[None]:
         batch = _Rebase(rows, parts).batch(plain)
         try:
             yield from commit(batch)
-        except StaleThreadError as error:  # (of the commit: the batch may be stale for good)
+        except StaleThreadError as error:  # retry; errors of `batch` above are permanent
             raise SegmentTakenError(thread=plain.thread) from error
 
     return retry(plain.thread, attempt, SegmentTakenError)
@@ -125,14 +129,14 @@ def _made(batch: Batch) -> BatchSource:
 
 def _gone(thread: str) -> StaleThreadError:
     return StaleThreadError(
-        "What was saved builds on values that another process has removed and that have "
-        "changed in place since, or cannot be watched.",
+        "The save refers to values that another process has removed. They cannot be stored again:"
+        " they have since changed in place, or their changes cannot be detected.",
         thread=thread,
     )
 
 
 class _Rebase:
-    """Batches beside their thread as it is now."""
+    """Batches to rebase, and the current rows of their thread."""
 
     def __init__(self, rows: ThreadRows, parts: Sequence[Batch]) -> None:
         self._rows = rows
@@ -147,8 +151,8 @@ class _Rebase:
         self._brought = {(row.ns, row.id) for part in parts for row in part.checkpoints}
         self._beside = {(made.ns, made.beside) for made in map(_made, parts) if made.beside}
         kept = [key for key in self._beside if key in self._lineage.stored]
-        # A position of an exclusive log never holds anything else. One of another log may have
-        # been given again, unless a checkpoint that was there refers to it still.
+        # A position of an exclusive log is never reused. A position of another log may be reused,
+        # unless a checkpoint that existed before still refers to it.
         there = [span_of(s) for s in rows.segments if s.log >= EXCLUSIVE]
         there += spans_of(self._lineage, kept, ())
         self._there: Positions = by_log([*there, *[segment.span for segment in segments]])
@@ -156,10 +160,10 @@ class _Rebase:
         self._engine = _made(parts[0]).engine
         memory = self._engine.working_set.apart().thread(parts[0].thread)
         self._appender = Appender(memory.logs, "", self._engine.compression)
-        self._moved: dict[tuple[int, int], Span] = {}  # elements encoded again, by where they were
+        self._moved: dict[tuple[int, int], Span] = {}  # re-encoded elements, by old position
 
     def batch(self, plain: Batch) -> Batch:
-        """Return one batch with all that they bring. Raises as `rebase`."""
+        """Return one batch with the rows of all parts. Raises like `rebase`."""
         self._refuse_deleted(plain)
         checkpoints: dict[CheckpointKey, CheckpointRow] = {}
         writes: list[WriteRow] = []
@@ -183,14 +187,14 @@ class _Rebase:
         )
 
     def _refuse_deleted(self, plain: Batch) -> None:
-        """Refuse what is older than a deletion, where no id tells its age: the store cannot."""
+        """Refuse batches older than a deletion if no id shows their age; the store cannot."""
         before = self._beside - self._brought
         is_there = any(key in self._lineage.stored for key in before)
         if self._rows.deleted_at and plain.born is None and before and not is_there:
             raise ThreadDeletedError(thread=plain.thread)
 
     def _segments(self) -> tuple[Segment, ...]:
-        """Return the segments that the rows need and the store lacks."""
+        """Return the segments that the rows need and the store does not have."""
         needed, stored = by_log(self._needed), by_log(map(span_of, self._rows.segments))
         for (log, pos), data in self._own.items():
             place = Span(log, pos, pos + 1)
@@ -217,7 +221,7 @@ class _Rebase:
         return with_manifest(row, refs.encode_manifest(written, written))
 
     def _refuse_cut_off(self, row: CheckpointRow) -> None:
-        """Refuse a checkpoint whose DeltaChannels are rebuilt through one that has gone."""
+        """Refuse a checkpoint whose DeltaChannels are rebuilt from a removed checkpoint."""
         above = (row.ns, row.parent)
         is_there = row.parent is None or above in self._brought or above in self._lineage.stored
         if not is_there and thread_summary.shown(row).get(DELTA_COUNTERS):
@@ -230,7 +234,7 @@ class _Rebase:
     # -- values ----------------------------------------------------------------------
 
     def _has(self, spans: Iterable[Span]) -> bool:
-        """Return True if the batches or the store have all of these; note that they are needed."""
+        """Return True if the batches or the store have all spans; if so, mark them as needed."""
         spans = list(spans)
         if any(refs.length(overlap(self._there, span)) < refs.length([span]) for span in spans):
             return False
@@ -238,7 +242,7 @@ class _Rebase:
         return True
 
     def _ref(self, ref: Ref, held: ChannelValue | None) -> Ref:
-        """Return the reference, with elements that have gone encoded again."""
+        """Return the reference, with removed elements encoded again."""
         if self._has(ref.needs):
             return ref
         if isinstance(held, RunValue):
@@ -267,7 +271,7 @@ class _Rebase:
 
     def _single(self, ref: Ref, held: CellValue) -> Inline | Cell:
         data = held.data
-        if held.uses:  # (elements of others, or versions before)
+        if held.uses:  # refers to elements of other values or earlier versions
             data = self._encoded(held.value, held.shadow)
         if isinstance(ref, Inline):
             return Inline(data)
@@ -275,11 +279,11 @@ class _Rebase:
         return Cell(log, pos)
 
     def _encoded(self, value: object, shadow: Shadow) -> bytes:
-        """Encode a value that is still what it was when its shadow was taken."""
+        """Encode a value if it has not changed since its shadow was taken."""
         copies, now, _ = copy_and_watch([value])
         try:
             data = self._engine.codec.encode(copies[0])
-        except ThreadkeepError as error:  # parts that are not copied change at this moment
+        except ThreadkeepError as error:  # uncopied parts are changing concurrently
             raise _gone(self._parts[0].thread) from error
         if not now.extended(shadow).holds():
             raise _gone(self._parts[0].thread)
