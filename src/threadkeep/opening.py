@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import NamedTuple, Unpack
 
+from threadkeep._core.engine.operation import Operation
 from threadkeep._run import driver
-from threadkeep._run.driver import Workflow, sync_or_async
+from threadkeep._run.driver import sync_or_async
 from threadkeep._stores.options import listed
 from threadkeep.cache.cache import CacheOptions, NodeCache
 from threadkeep.savers.options import OpenAllOptions
@@ -38,11 +39,11 @@ class Opened(driver.Closing, _Three):
         await self.saver.asetup()
         await self.store.asetup()
 
-    def _opening(self) -> Workflow[None]:
+    def _opening(self) -> Operation[None]:
         for each in self:
             yield from each._opening()  # noqa: SLF001 - each is ours
 
-    def _close(self) -> Workflow[None]:
+    def _close(self) -> Operation[None]:
         """Close all three. Idempotent."""
         for each in (self.cache, self.store, self.saver):
             yield from sync_or_async(each.close, each.aclose)

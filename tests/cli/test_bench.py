@@ -174,7 +174,7 @@ def test_a_profile_names_our_functions(data, tmp_path):
         (("--suite", "short", "--only", "chat"), "no such part: chat"),
         (("--suite", "short", "--rounds", "0"), "--rounds 0: 1 or more"),
         (("--suite", "short", "--before", "nowhere"), "no threadkeep in nowhere"),
-        (("--backend", "memory"), "--backend memory goes with --suite short only"),
+        (("--backend", "memory"), "--backend memory works only with --suite short"),
         (("--data", "no/such/file.jsonl", "--only", "endless"), "cannot read no/such/file.jsonl"),
     ],
 )

@@ -174,7 +174,7 @@ async def test_files_are_left_elsewhere(error):
         assert not running_loop()
         left.append(kind)
 
-    def work() -> driver.Workflow[int]:
+    def work() -> driver.Operation[int]:
         stack.push(leave)
         if error is not None:
             raise error

@@ -111,7 +111,7 @@ def test_a_copy_beside_its_original(
             assert shown(copy) == before
         report = copy.threads.erase("t") if remove is REMOVING["erase"] else remove(copy)
         if remove is REMOVING["erase"]:
-            assert any("another store" in line for line in report.remains)
+            assert any("this one is a copy of" in line for line in report.remains)
             assert report.threads[0].archived_bytes == 0
         copy.threads.erase("t")
     assert [file.read_bytes() for file in sorted(cold.rglob("*")) if file.is_file()] == kept

@@ -23,7 +23,6 @@ from threadkeep._core.engine.operation import (
     Call,
     Fetch,
     Operation,
-    Requests,
 )
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import Backend
@@ -161,7 +160,7 @@ class CountedCodec:
         return self.inner.with_allowlist(extra)
 
 
-def run_on(operation: Requests[Any], backend: Any) -> Any:
+def run_on(operation: Operation[Any], backend: Any) -> Any:
     """Run an operation on a backend with nothing in front of it."""
     return LayeredBackend(backend).run(operation)
 

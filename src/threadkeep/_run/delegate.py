@@ -14,9 +14,9 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from threadkeep._core import validation
 from threadkeep._core.engine.model import OWN_NS
-from threadkeep._core.engine.operation import External
+from threadkeep._core.engine.operation import External, Operation
 from threadkeep._run import driver
-from threadkeep._run.driver import Workflow, sync_and_async
+from threadkeep._run.driver import sync_and_async
 
 _BASE: Any = BaseCheckpointSaver
 
@@ -46,7 +46,7 @@ class Delegate(BaseCheckpointSaver[Any]):
             raise AttributeError(name)
         return getattr(self._inner, name)
 
-    def _call(self, name: str, *args: Any, **options: Any) -> Workflow[Any]:
+    def _call(self, name: str, *args: Any, **options: Any) -> Operation[Any]:
         """Call a method of the wrapped saver, or its async variant."""
         method, variant = getattr(self._inner, name), getattr(self._inner, f"a{name}")
         return (
@@ -55,7 +55,7 @@ class Delegate(BaseCheckpointSaver[Any]):
 
     # -- life ------------------------------------------------------------------------
 
-    def _end(self) -> Workflow[None]:
+    def _end(self) -> Operation[None]:
         """Finish running work before the wrapped saver is closed."""
         yield from ()
 
@@ -109,7 +109,7 @@ class Delegate(BaseCheckpointSaver[Any]):
 
     # -- reading ---------------------------------------------------------------------
 
-    def _get_tuple(self, config: RunnableConfig) -> Workflow[CheckpointTuple | None]:
+    def _get_tuple(self, config: RunnableConfig) -> Operation[CheckpointTuple | None]:
         """See `BaseCheckpointSaver`."""
         found: CheckpointTuple | None = yield from self._call("get_tuple", config)
         return found
@@ -146,7 +146,7 @@ class Delegate(BaseCheckpointSaver[Any]):
 
     def _get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Workflow[Any]:
+    ) -> Operation[Any]:
         """See `BaseCheckpointSaver`."""
         name = "get_delta_channel_history"
         return (yield from self._call(name, config=config, channels=channels))
@@ -159,7 +159,7 @@ class Delegate(BaseCheckpointSaver[Any]):
 
     def _put(
         self, config: RunnableConfig, checkpoint: Any, metadata: Any, new_versions: Any
-    ) -> Workflow[Any]:
+    ) -> Operation[Any]:
         """See `BaseCheckpointSaver`."""
         return (yield from self._call("put", config, checkpoint, metadata, new_versions))
 
@@ -167,7 +167,7 @@ class Delegate(BaseCheckpointSaver[Any]):
 
     def _put_writes(
         self, config: RunnableConfig, writes: Any, task_id: str, task_path: str = ""
-    ) -> Workflow[None]:
+    ) -> Operation[None]:
         """See `BaseCheckpointSaver`."""
         yield from self._call("put_writes", config, writes, task_id, task_path)
 
@@ -175,26 +175,28 @@ class Delegate(BaseCheckpointSaver[Any]):
 
     # -- housekeeping ----------------------------------------------------------------
 
-    def _delete_thread(self, thread_id: str) -> Workflow[None]:
+    def _delete_thread(self, thread_id: str) -> Operation[None]:
         """See `BaseCheckpointSaver`."""
         yield from self._call("delete_thread", validation.thread_in(thread_id))
 
     delete_thread, adelete_thread = sync_and_async(_delete_thread)
 
-    def _delete_for_runs(self, run_ids: Sequence[str]) -> Workflow[None]:
+    def _delete_for_runs(self, run_ids: Sequence[str]) -> Operation[None]:
         """See `BaseCheckpointSaver`."""
         yield from self._call("delete_for_runs", run_ids)
 
     delete_for_runs, adelete_for_runs = sync_and_async(_delete_for_runs)
 
-    def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Workflow[None]:
+    def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Operation[None]:
         """See `BaseCheckpointSaver`."""
         threads = map(validation.thread_in, (source_thread_id, target_thread_id))
         yield from self._call("copy_thread", *threads)
 
     copy_thread, acopy_thread = sync_and_async(_copy_thread)
 
-    def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> Workflow[None]:
+    def _prune(
+        self, thread_ids: Sequence[str], *, strategy: str = "keep_latest"
+    ) -> Operation[None]:
         """See `BaseCheckpointSaver`."""
         threads = validation.threads_in(thread_ids)
         yield from self._call("prune", threads, strategy=strategy)

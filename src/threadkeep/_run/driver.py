@@ -27,7 +27,6 @@ from typing import (
     ParamSpec,
     Protocol,
     Self,
-    TypeAlias,
     TypeVar,
     cast,
     get_args,
@@ -41,7 +40,6 @@ from threadkeep._core.engine.operation import (
     Fetch,
     Operation,
     Request,
-    Requests,
     commit_many,
 )
 from threadkeep._stores.process_forks import ResetInChild
@@ -50,8 +48,6 @@ from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Workflow: TypeAlias = Operation[T]
-"""An operation that yields `External` only."""
 
 CHANGES: frozenset[type] = frozenset(get_args(Change))
 """Every kind of change."""
@@ -91,7 +87,7 @@ async def in_thread(call: Callable[[], T], workers: Workers = _workers) -> T:
 # -- the loop --------------------------------------------------------------------------
 
 
-def drive(operation: Requests[T], answer: Callable[[Any], Any]) -> T:
+def drive(operation: Operation[T], answer: Callable[[Any], Any]) -> T:
     """Answer each request of an operation with a plain call; return the operation's result."""
     reply: Any = None
     error: Exception | None = None
@@ -114,7 +110,7 @@ def drive(operation: Requests[T], answer: Callable[[Any], Any]) -> T:
 
 @coroutine
 def adrive(
-    operation: Requests[T],
+    operation: Operation[T],
     answer: Callable[[Any], Any],
     handles: frozenset[type] | None = None,
 ) -> Generator[Any, Any, T]:
@@ -149,12 +145,12 @@ def adrive(
         raise
 
 
-def run(workflow: Workflow[T]) -> T:
+def run(workflow: Operation[T]) -> T:
     """Run a workflow."""
     return drive(workflow, _call)
 
 
-async def arun(workflow: Workflow[T]) -> T:
+async def arun(workflow: Operation[T]) -> T:
     """Async variant of `run`."""
     return await adrive(workflow, acall)
 
@@ -182,7 +178,7 @@ class StoreLayer(Protocol):
     def handles(self) -> frozenset[type]:
         """The kinds of requests that this layer answers."""
 
-    def answer(self, request: Any) -> Requests[Any]:
+    def answer(self, request: Any) -> Operation[Any]:
         """Return the reply to a request; yield requests to the layers below."""
 
 
@@ -196,7 +192,7 @@ class CompletingLayer(StoreLayer, Protocol):
     def suffices(self, request: Fetch, replies: list[Any]) -> bool:
         """Return True if the replies from below are complete."""
 
-    def complete(self, request: Fetch, replies: list[Any]) -> Requests[list[Any]]:
+    def complete(self, request: Fetch, replies: list[Any]) -> Operation[list[Any]]:
         """Return complete replies to use instead."""
 
 
@@ -205,9 +201,9 @@ def kind_of(request: Request) -> type:
     return type(request.change) if type(request) is Commit else type(request)
 
 
-def through(layer: StoreLayer, operation: Requests[T]) -> Requests[T]:
+def through(layer: StoreLayer, operation: Operation[T]) -> Operation[T]:
     """Return the operation with its requests answered by a layer."""
-    return cast("Requests[T]", adrive(operation, layer.answer, layer.handles))
+    return cast("Operation[T]", adrive(operation, layer.answer, layer.handles))
 
 
 class Collecting:
@@ -218,7 +214,7 @@ class Collecting:
     def __init__(self) -> None:
         self._batches: list[Batch] = []
 
-    def answer(self, request: Fetch | Commit) -> Requests[Any]:
+    def answer(self, request: Fetch | Commit) -> Operation[Any]:
         """Collect a batch. Commit the collected batches before any other request."""
         if isinstance(request, Commit) and isinstance(request.change, Batch):
             self._batches.append(request.change)
@@ -228,7 +224,7 @@ class Collecting:
         yield from self.flush()
         return (yield request)
 
-    def flush(self) -> Requests[None]:
+    def flush(self) -> Operation[None]:
         """Commit the collected batches."""
         batches, self._batches = self._batches, []
         for error in (yield from commit_many(batches)):
@@ -236,7 +232,7 @@ class Collecting:
                 raise error
 
 
-def together(operations: Iterable[Operation[T]]) -> Requests[list[T] | None]:
+def together(operations: Iterable[Operation[T]]) -> Operation[list[T] | None]:
     """Run operations in as few transactions as possible; durable on return.
 
     Returns:
@@ -263,10 +259,10 @@ class Runner(Protocol):
     def has_awaited(self) -> bool:
         """True if awaiting callers use an async variant of the backend."""
 
-    def run(self, operation: Requests[T]) -> T:
+    def run(self, operation: Operation[T]) -> T:
         """Run an operation."""
 
-    async def arun(self, operation: Requests[T]) -> T:
+    async def arun(self, operation: Operation[T]) -> T:
         """Async variant of `run`."""
 
     def commit(self, change: Change) -> None:
@@ -276,24 +272,24 @@ class Runner(Protocol):
         """Return a request that calls a method of the backend."""
 
 
-def on(store: Runner, operation: Requests[T]) -> Workflow[T]:
+def on(store: Runner, operation: Operation[T]) -> Operation[T]:
     """Run an operation on a store."""
     result: T = yield External(partial(store.run, operation), partial(store.arun, operation))
     return result
 
 
-def external(call: Callable[[], T]) -> Workflow[T]:
+def external(call: Callable[[], T]) -> Operation[T]:
     """Make a blocking call, in a worker thread for an awaiting caller."""
     return sync_or_async(call, partial(in_thread, call))
 
 
-def sync_or_async(call: Callable[[], T], acall: Callable[[], Awaitable[T]]) -> Workflow[T]:
+def sync_or_async(call: Callable[[], T], acall: Callable[[], Awaitable[T]]) -> Operation[T]:
     """Call the first function for a blocking caller, the second for an awaiting one."""
     result: T = yield External(call, partial(_to_its_end, acall))
     return result
 
 
-def within(stack: ExitStack, workflow: Workflow[T]) -> Workflow[T]:
+def within(stack: ExitStack, workflow: Operation[T]) -> Operation[T]:
     """Run a workflow, then exit the stack in a worker thread to complete or remove files."""
     with stack:  # for an abandoned workflow: a closed generator cannot yield
         try:
@@ -318,7 +314,7 @@ async def _to_its_end(call: Callable[[], Awaitable[T]]) -> T:
 
 
 def sync_and_async(
-    workflow: Callable[P, Workflow[T]],
+    workflow: Callable[P, Operation[T]],
 ) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
     """Make a method that runs a workflow, and its async variant."""
     # Errors about wrong arguments show the public name.
@@ -333,9 +329,9 @@ def sync_and_async(
     async def variant(*args: P.args, **options: P.kwargs) -> T:
         return await arun(workflow(*args, **options))
 
-    # `help` and `inspect` show the result's type without `Workflow`.
+    # `help` and `inspect` show the result's type without `Operation`.
     known = signature(workflow)
-    result = str(known.return_annotation).removeprefix("Workflow[").removesuffix("]")
+    result = str(known.return_annotation).removeprefix("Operation[").removesuffix("]")
     shown = {"__signature__": known.replace(return_annotation=result)}
     vars(method).update(shown)
     vars(variant).update(shown)
@@ -343,7 +339,7 @@ def sync_and_async(
 
 
 def each_and_aeach(
-    pages: Callable[P, Iterator[Workflow[Iterable[T]]]],
+    pages: Callable[P, Iterator[Operation[Iterable[T]]]],
 ) -> tuple[Callable[P, Iterator[T]], Callable[P, AsyncIterator[T]]]:
     """Make a method that yields the items of pages, and its async variant.
 
@@ -363,7 +359,7 @@ def each_and_aeach(
                 yield item
 
     known = signature(pages)
-    item = str(known.return_annotation).removeprefix("Iterator[Workflow[Iterable[").rstrip("]")
+    item = str(known.return_annotation).removeprefix("Iterator[Operation[Iterable[").rstrip("]")
     vars(method)["__signature__"] = known.replace(return_annotation=f"Iterator[{item}]")
     vars(variant)["__signature__"] = known.replace(return_annotation=f"AsyncIterator[{item}]")
     return method, variant
@@ -375,7 +371,7 @@ class Closing:
     close: Callable[[], None]
     aclose: Callable[[], Awaitable[None]]
 
-    def _opening(self) -> Workflow[None]:
+    def _opening(self) -> Operation[None]:
         """Open a backend that otherwise opens on first use."""
         yield from ()
 

@@ -21,8 +21,8 @@ from threadkeep._core.engine.operation import (
     CommitMany,
     External,
     Fetch,
+    Operation,
     Request,
-    Requests,
     call,
 )
 from threadkeep._core.engine.usage import Counters
@@ -31,7 +31,6 @@ from threadkeep._run.driver import (
     READERS,
     CompletingLayer,
     StoreLayer,
-    Workflow,
     acall,
     adrive,
     drive,
@@ -201,19 +200,19 @@ class LayeredBackend:
 
     # -- operations ----------------------------------------------------------------------
 
-    def run(self, operation: Requests[T]) -> T:
+    def run(self, operation: Operation[T]) -> T:
         """Run an operation and wait for its result."""
         if self._blocking is None:
             return self._in_loop(partial(self.arun_here, operation))
         return drive(operation, self.answer)
 
-    async def arun(self, operation: Requests[T]) -> T:
+    async def arun(self, operation: Operation[T]) -> T:
         """Async variant of `run`. On a blocking backend, a worker thread runs the operation."""
         if self._awaited is None and not self.backend.instant:
             return await in_thread(partial(self.run, operation), READERS)
         return await self.arun_here(operation)
 
-    async def arun_here(self, operation: Requests[T]) -> T:
+    async def arun_here(self, operation: Operation[T]) -> T:
         """Run an operation in the event loop; only its requests may run in other threads.
 
         The operation reads the caller's values before it first suspends.
@@ -367,24 +366,24 @@ class LayeredBackend:
         request = Call(method, args, options)
         return External(partial(self.call, request), partial(self.acall, request))
 
-    def own_cold(self) -> Workflow[ColdStore | None]:
+    def own_cold(self) -> Operation[ColdStore | None]:
         """Return the cold store for objects of this backend, or None if there is no cold store."""
         if self.cold is None:
             return None
         return self.cold.of((yield from on(self, call("identity"))))
 
-    def clear_cache(self, thread: str | None) -> Requests[None]:
+    def clear_cache(self, thread: str | None) -> Operation[None]:
         """Evict a thread, or all threads (None), from working set, cache and hot store."""
         self.working_set.forget(thread)
         if self._cache is not None:
             yield from self._cache.clear(thread)
 
-    def scrub(self, *, rewrite: bool) -> Requests[ScrubReport]:
+    def scrub(self, *, rewrite: bool) -> Operation[ScrubReport]:
         """Remove the bytes of deleted rows from the backend's files; see `Backend.scrub`."""
         scrubbed: ScrubReport = yield from call("scrub", rewrite=rewrite)
         return scrubbed
 
-    def scrub_hot(self) -> Requests[ScrubReport]:
+    def scrub_hot(self) -> Operation[ScrubReport]:
         """Remove the bytes of deleted rows from the hot store's files, if configured."""
         return ScrubReport() if self._cache is None else (yield from self._cache.scrub_hot())
 
@@ -409,18 +408,18 @@ class LayeredBackend:
 
     # -- life ----------------------------------------------------------------------------
 
-    def opening(self) -> Workflow[None]:
+    def opening(self) -> Operation[None]:
         """Open a backend that otherwise opens on first use. See `Backend.open`."""
         if self._blocking is not None and self._awaited is None and not self.backend.instant:
             yield from external(self._blocking.open)
 
-    def flush(self) -> Workflow[None]:
+    def flush(self) -> Operation[None]:
         """Store all queued saves. See `Saver.flush`."""
         if self._write_behind is not None:
             queue = self._write_behind.queue
             yield External(queue.flush, queue.aflush)
 
-    def closing(self) -> Workflow[None]:
+    def closing(self) -> Operation[None]:
         """Store all queued saves, and close the backend and the hot store."""
         failure = None
         if self._write_behind is not None:

@@ -17,16 +17,10 @@ from langgraph.cache.base import BaseCache, FullKey, Namespace
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep._core.codec import Codec, Compression, NativeCodec, SerdeCodec, pack, unpack
-from threadkeep._core.engine.operation import Call, Fetch, Requests
+from threadkeep._core.engine.operation import Call, Fetch, Operation
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.validation import LONGEST, duration, is_count, micros
-from threadkeep._run.driver import (
-    Closing,
-    Workflow,
-    on,
-    sync_and_async,
-    sync_or_async,
-)
+from threadkeep._run.driver import Closing, on, sync_and_async, sync_or_async
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import AsyncBackend, Backend, no_room
 from threadkeep._stores.caches import (
@@ -206,7 +200,7 @@ class NodeCache(BaseCache[Any], Closing):
         """Async variant of `get`."""
         return await self._store.arun_here(self._get(keys))
 
-    def _get(self, keys: Sequence[FullKey]) -> Requests[dict[FullKey, Any]]:
+    def _get(self, keys: Sequence[FullKey]) -> Operation[dict[FullKey, Any]]:
         asked = {_id(key): key for key in keys}
         if not asked:
             return {}
@@ -222,7 +216,7 @@ class NodeCache(BaseCache[Any], Closing):
         self._misses += len(asked) - hits
         return {key: values[id_] for id_, key in asked.items() if id_ in values}
 
-    def _read(self, ids: Iterable[bytes]) -> Requests[Found]:
+    def _read(self, ids: Iterable[bytes]) -> Operation[Found]:
         now = _now()
         reads: Any = (GetEntries(tuple(ids), now),)
         (rows,) = yield Fetch(reads)
@@ -249,7 +243,7 @@ class NodeCache(BaseCache[Any], Closing):
             _note(error, "write to")
         return values, leased
 
-    def _write_uses(self, now: int) -> Requests[None]:
+    def _write_uses(self, now: int) -> Operation[None]:
         used, self._used, self._noted_at = self._used, set(), now
         if used:
             yield Commit(UseEntries(tuple(used), now))
@@ -267,7 +261,7 @@ class NodeCache(BaseCache[Any], Closing):
         """Async variant of `set`."""
         await self._store.arun_here(self._set(pairs))
 
-    def _set(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> Requests[None]:
+    def _set(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> Operation[None]:
         now, size = _now(), 0
         entries: list[Entry] = []
         gone: list[bytes] = []
@@ -292,7 +286,7 @@ class NodeCache(BaseCache[Any], Closing):
         except ThreadkeepError as error:
             _note(error, "write to")
 
-    def _trim(self, times: int, now: int) -> Requests[None]:
+    def _trim(self, times: int, now: int) -> Operation[None]:
         self._untrimmed = 0.0
         yield from self._write_uses(now)
         trim = TrimEntries(now, self._max_entries, self._max_bytes)
@@ -307,7 +301,7 @@ class NodeCache(BaseCache[Any], Closing):
         """Async variant of `delete`."""
         await self._store.arun_here(self._delete(keys))
 
-    def _delete(self, keys: Sequence[FullKey]) -> Requests[None]:
+    def _delete(self, keys: Sequence[FullKey]) -> Operation[None]:
         ids = dict.fromkeys(map(_id, keys))
         if ids:
             yield Commit(RemoveEntries(tuple(ids)))
@@ -320,7 +314,7 @@ class NodeCache(BaseCache[Any], Closing):
         """Async variant of `clear`."""
         await self._store.arun_here(self._clear(namespaces))
 
-    def _clear(self, namespaces: Sequence[Namespace] | None) -> Requests[None]:
+    def _clear(self, namespaces: Sequence[Namespace] | None) -> Operation[None]:
         spaces = None
         if namespaces is not None:
             spaces = tuple([_space(each)[1] for each in namespaces])
@@ -366,16 +360,16 @@ class NodeCache(BaseCache[Any], Closing):
 
     # -- life ----------------------------------------------------------------------------
 
-    def _setup(self) -> Workflow[None]:
+    def _setup(self) -> Operation[None]:
         """Create or migrate the tables of a PostgreSQL schema; a no-op for other stores."""
         yield self._store.external("migrate")
 
     setup, asetup = sync_and_async(_setup)
 
-    def _opening(self) -> Workflow[None]:
+    def _opening(self) -> Operation[None]:
         return self._store.opening()
 
-    def _close(self) -> Workflow[None]:
+    def _close(self) -> Operation[None]:
         """Close the cache, and its backend if the cache owns it. Idempotent."""
         yield from on(self._store, self._write_last_uses())
         yield from sync_or_async(self._store.close, self._store.aclose)
@@ -384,7 +378,7 @@ class NodeCache(BaseCache[Any], Closing):
 
     close, aclose = sync_and_async(_close)
 
-    def _write_last_uses(self) -> Requests[None]:
+    def _write_last_uses(self) -> Operation[None]:
         with suppress(ThreadkeepError):
             yield from self._write_uses(_now())
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from langgraph.cache.base import FullKey
 
-from threadkeep._core.engine.operation import Call, External, Requests
+from threadkeep._core.engine.operation import Call, External, Operation
 from threadkeep._core.engine.snapshots import own_copy
 from threadkeep._stores.caches import Claim, Commit, RemoveEntries
 from threadkeep._stores.process_forks import ResetInChild
@@ -89,11 +89,11 @@ class Leases(ResetInChild):
 
     def wait(
         self,
-        read: Callable[[Sequence[bytes]], Requests[Found]],
+        read: Callable[[Sequence[bytes]], Operation[Found]],
         asked: Mapping[bytes, FullKey],
         values: dict[bytes, Any],
         leased: dict[bytes, bytes],
-    ) -> Requests[None]:
+    ) -> Operation[None]:
         """Lease all missing keys. While another run has leased one of them, lease none, and wait.
 
         So no run waits while it holds leases from the same call.
@@ -125,7 +125,7 @@ class Leases(ResetInChild):
         asked: Mapping[bytes, FullKey],
         ids: Sequence[bytes],
         leased: dict[bytes, bytes],
-    ) -> Requests[list[bytes]]:
+    ) -> Operation[list[bytes]]:
         """Return the ids that other runs compute; end the leases of ended runs of this process."""
         others = []
         for id_ in [id_ for id_ in ids if id_ in leased]:
@@ -146,7 +146,7 @@ class Leases(ResetInChild):
         free: Sequence[bytes],
         *,
         partly: bool,
-    ) -> Requests[bool]:
+    ) -> Operation[bool]:
         """Lease these ids; return False, with nothing leased, if another run was faster."""
         if not free:
             return True

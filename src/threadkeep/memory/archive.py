@@ -17,10 +17,10 @@ from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
+from threadkeep._core.engine.operation import Operation
 from threadkeep._core.lru import Lru
 from threadkeep._run import driver
 from threadkeep._run.delegate import Delegate
-from threadkeep._run.driver import Workflow
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.message_index import ArchiveIndex, Hit, ScanIndex, indexed, wanted
 from threadkeep._stores.process_forks import FirstUse
@@ -101,7 +101,7 @@ class Archive(Delegate):
 
     # -- records ---------------------------------------------------------------------
 
-    def _record(self, thread: str, key: str) -> Workflow[Record | None]:
+    def _record(self, thread: str, key: str) -> Operation[Record | None]:
         """Return a record, or None if it does not exist."""
         record = self._records.get(thread, key)
         if record is None:
@@ -112,7 +112,7 @@ class Archive(Delegate):
             self._records.put(thread, key, record)
         return record
 
-    def _add(self, thread: str, before: Record | None, record: Record) -> Workflow[Record]:
+    def _add(self, thread: str, before: Record | None, record: Record) -> Operation[Record]:
         """Store a record, and add its messages to the index."""
         version = self._inner.get_next_version(None if before is None else before.version, None)
         record = replace(record, version=version)
@@ -121,7 +121,7 @@ class Archive(Delegate):
         yield from self._index(thread, record)
         return record
 
-    def _all_records(self, thread: str) -> Workflow[dict[str, Record]]:
+    def _all_records(self, thread: str) -> Operation[dict[str, Record]]:
         """Return the records of a thread, by key."""
         config = records.place(thread)
 
@@ -134,7 +134,7 @@ class Archive(Delegate):
         found = yield from driver.sync_or_async(call, acall)
         return {one.checkpoint["id"]: records.from_tuple(one) for one in found}
 
-    def _chain(self, thread: str, record: Record | None) -> Workflow[list[Record]]:
+    def _chain(self, thread: str, record: Record | None) -> Operation[list[Record]]:
         """Return a record and its ancestors, oldest first."""
         if record is None:
             return []
@@ -142,7 +142,7 @@ class Archive(Delegate):
 
     def _archived(
         self, thread: str, record: Record, start: int = 0
-    ) -> Workflow[list[tuple[int, BaseMessage, Record]]]:
+    ) -> Operation[list[tuple[int, BaseMessage, Record]]]:
         """Return position, message and record of all archived messages from `start` on."""
         if start:
             chain, at = [record], record
@@ -170,7 +170,7 @@ class Archive(Delegate):
             self._indexes.append(ScanIndex())
         return self._indexes[-1]
 
-    def _index(self, thread: str, record: Record) -> Workflow[bool]:
+    def _index(self, thread: str, record: Record) -> Operation[bool]:
         """Add a record to an index that has its parent; return True if the index has the record."""
         edits, new = {}, {id: one for id, one in record.edits.items() if one is not None}
         if new and record.parent is not None:
@@ -184,7 +184,7 @@ class Archive(Delegate):
 
         return bool((yield from self._ask_index(thread, add, record.key)))
 
-    def _indexed(self, thread: str, record: Record) -> Workflow[bool]:
+    def _indexed(self, thread: str, record: Record) -> Operation[bool]:
         """Add the missing records of a conversation to the index; return True if it has all."""
         chain = [record]
 
@@ -203,7 +203,7 @@ class Archive(Delegate):
                 return False
         return True
 
-    def _ask_index(self, thread: str, call: Callable[..., Any], *args: Any) -> Workflow[Any]:
+    def _ask_index(self, thread: str, call: Callable[..., Any], *args: Any) -> Operation[Any]:
         """Call a method of the index; return None if it fails."""
         try:
             return (yield from driver.external(partial(call, thread, *args)))
@@ -213,7 +213,7 @@ class Archive(Delegate):
 
     def _hits(
         self, thread: str, record: Record, look: Callable[[str], list[Hit]]
-    ) -> Workflow[list[Hit] | None]:
+    ) -> Operation[list[Hit] | None]:
         """Return hits in the index, or None if it lacks a part of the conversation.
 
         Another process may remove the thread at any time (archiving to the cold store does so):
@@ -231,7 +231,7 @@ class Archive(Delegate):
 
     def _find(
         self, thread: str, record: Record, ids: Sequence[str]
-    ) -> Workflow[dict[str, ArchivedMessage]]:
+    ) -> Operation[dict[str, ArchivedMessage]]:
         """Return the archived messages with these ids, in their present form."""
         if not ids or not record.stop:
             return {}
@@ -249,7 +249,7 @@ class Archive(Delegate):
 
     def _searched(
         self, thread: str, record: Record, query: str, limit: int | None
-    ) -> Workflow[list[ArchivedMessage]]:
+    ) -> Operation[list[ArchivedMessage]]:
         """Return the archived messages that have all words of a query, newest first."""
         words = set(wanted(query))
         if not words:
@@ -263,14 +263,14 @@ class Archive(Delegate):
 
     def _scanned(
         self, thread: str, record: Record, is_wanted: Callable[[BaseMessage], bool]
-    ) -> Workflow[list[ArchivedMessage]]:
+    ) -> Operation[list[ArchivedMessage]]:
         """Return archived messages without the index, oldest first."""
         archived = yield from self._archived(thread, record)
         return [as_archived(*one) for one in archived if is_wanted(one[1])]
 
     def _messages_of(
         self, thread: str, record: Record, hits: Iterable[Hit], limit: int | None = None
-    ) -> Workflow[list[ArchivedMessage]]:
+    ) -> Operation[list[ArchivedMessage]]:
         """Return the messages of hits in a record's conversation, in their present form."""
         found: dict[int, ArchivedMessage] = {}
         for hit in hits:
@@ -286,7 +286,7 @@ class Archive(Delegate):
             found[hit.position] = as_archived(hit.position, message, own)
         return list(found.values())
 
-    def _continues(self, thread: str, record: Record, other: Record) -> Workflow[bool]:
+    def _continues(self, thread: str, record: Record, other: Record) -> Operation[bool]:
         """Return True if `record` is `other`, or a descendant of it."""
         at: Record | None = record
         while at is not None and at.step > other.step:

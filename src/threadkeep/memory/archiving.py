@@ -20,9 +20,8 @@ from uuid import uuid4
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
-from threadkeep._core.engine.operation import External
+from threadkeep._core.engine.operation import External, Operation
 from threadkeep._run import driver
-from threadkeep._run.driver import Workflow
 from threadkeep._stores.message_index import ArchiveIndex
 from threadkeep._stores.process_forks import ResetInChild, running_loop
 from threadkeep.errors import ClosedError, SummaryError
@@ -93,7 +92,7 @@ class Archiving(Archive):
         self._is_background = background
         self._background = Background()
 
-    def _end(self) -> Workflow[None]:
+    def _end(self) -> Operation[None]:
         """Wait for summaries that are under way, and close the index."""
         yield from self._background.end()
         for index in self._indexes:
@@ -101,7 +100,7 @@ class Archiving(Archive):
 
     # -- summaries -------------------------------------------------------------------
 
-    def _advance(self, seen: SeenCheckpoint) -> Workflow[tuple[Record | None, list[BaseMessage]]]:
+    def _advance(self, seen: SeenCheckpoint) -> Operation[tuple[Record | None, list[BaseMessage]]]:
         """Archive the messages that are due; return the record and the messages still in full.
 
         Messages leave only with a summary. The caller waits for one call of a model at most. The
@@ -120,7 +119,7 @@ class Archiving(Archive):
 
     def _catch_up(
         self, seen: SeenCheckpoint, *, until: Callable[[], bool]
-    ) -> Workflow[SeenCheckpoint]:
+    ) -> Operation[SeenCheckpoint]:
         """Summarize all messages that are due, a part at a time.
 
         Ends early if a summary fails, if another process is at it, or if `until` returns True.
@@ -130,7 +129,7 @@ class Archiving(Archive):
             before, seen = seen, (yield from self._step(seen))
         return seen
 
-    def _step(self, seen: SeenCheckpoint, *, is_asked: bool = True) -> Workflow[SeenCheckpoint]:
+    def _step(self, seen: SeenCheckpoint, *, is_asked: bool = True) -> Operation[SeenCheckpoint]:
         """Use a summary of another process, else (`is_asked`) make one.
 
         Returns `seen` itself if no messages left the window.
@@ -157,7 +156,7 @@ class Archiving(Archive):
 
     def _made_by_others(
         self, seen: SeenCheckpoint, newest: CheckpointTuple | None
-    ) -> Workflow[SeenCheckpoint]:
+    ) -> Operation[SeenCheckpoint]:
         """Return the state after the thread's newest record, if that archives just what is due."""
         own = seen.record
         key = None if own is None else own.key
@@ -187,7 +186,7 @@ class Archiving(Archive):
 
     def _summarized(
         self, seen: SeenCheckpoint, newest: CheckpointTuple | None
-    ) -> Workflow[SeenCheckpoint]:
+    ) -> Operation[SeenCheckpoint]:
         """Summarize and archive the oldest messages that are due, with one call."""
         if seen.thread in self._background.busy:
             return seen
@@ -207,7 +206,7 @@ class Archiving(Archive):
 
     def _claimed_part(
         self, seen: SeenCheckpoint, claim: SummaryClaim, before: Record
-    ) -> Workflow[SeenCheckpoint]:
+    ) -> Operation[SeenCheckpoint]:
         """Summarize and archive a part. If that fails, give the claim up: no messages leave."""
         live, count = seen.live, self._leaving(before, seen.live)
         part = live[: window.oldest(live, min(count, CHUNK), count)]
@@ -227,7 +226,7 @@ class Archiving(Archive):
             return seen
         return replace(seen, record=new, live=left)
 
-    def _first(self, seen: SeenCheckpoint) -> Workflow[Record]:
+    def _first(self, seen: SeenCheckpoint) -> Operation[Record]:
         """Return the empty record that a thread begins with, the same in all processes."""
         found = yield from self._record(seen.thread, seen.key)
         if found is not None:
@@ -237,7 +236,7 @@ class Archiving(Archive):
 
     def _claimed(
         self, thread: str, before: Record, newest: CheckpointTuple | None
-    ) -> Workflow[tuple[SummaryClaim, CheckpointTuple | None] | None]:
+    ) -> Operation[tuple[SummaryClaim, CheckpointTuple | None] | None]:
         """Claim to continue a record; None if another process has claimed that.
 
         Returns:
@@ -257,12 +256,12 @@ class Archiving(Archive):
             found = yield from self._call("get_tuple", records.place(thread, before.key))
         return (claim, newest) if claim.is_held(found) else None
 
-    def _claim_write(self, thread: str, before: Record, writes: Any, task: str) -> Workflow[None]:
+    def _claim_write(self, thread: str, before: Record, writes: Any, task: str) -> Operation[None]:
         yield from self._call("put_writes", records.place(thread, before.key), writes, task)
 
     def _next(
         self, seen: SeenCheckpoint, before: Record, part: list[BaseMessage], left: int
-    ) -> Workflow[Record]:
+    ) -> Operation[Record]:
         """Return the record of a part that leaves; `left` messages are in full before that."""
         summary = before.summary
         kept = window.staying(part, self.policy)
@@ -297,7 +296,7 @@ class Archiving(Archive):
 
     def _closed(
         self, thread: str, before: Record, part: list[BaseMessage]
-    ) -> Workflow[tuple[Group, ...]]:
+    ) -> Operation[tuple[Group, ...]]:
         """Return the groups that a part fills, with summaries made without a model."""
         start, stop, size = before.group_start, before.stop + len(part), self.policy.group_size
         if stop - start <= size:
@@ -312,7 +311,7 @@ class Archiving(Archive):
             closed.append(group)
         return tuple(closed)
 
-    def _ask(self, messages: Sequence[BaseMessage], previous: Summary | None) -> Workflow[Summary]:
+    def _ask(self, messages: Sequence[BaseMessage], previous: Summary | None) -> Operation[Summary]:
         summarizer: Any = self.summarizer
         call = partial(summarizer.summarize, messages, previous)
         acall = partial(driver.in_thread, call)
@@ -325,7 +324,7 @@ class Archiving(Archive):
             )
         return summary
 
-    def _suggest(self, thread: str, before: Record, record: Record, count: int) -> Workflow[None]:
+    def _suggest(self, thread: str, before: Record, record: Record, count: int) -> Operation[None]:
         """Report suggestions that a record makes first: log them, tag the thread, call back."""
         for kind in (ArchiveSuggestion, SplitSuggestion):
             if kind.tag not in record.suggested or kind.tag in before.suggested:
@@ -366,7 +365,7 @@ class Background(ResetInChild):
                 self._is_ended = True
         return self._is_ended
 
-    def submit(self, thread: str, make: Callable[[], Workflow[Any]]) -> Workflow[None]:
+    def submit(self, thread: str, make: Callable[[], Operation[Any]]) -> Operation[None]:
         """Begin a workflow, unless this thread has one already or too many are under way."""
 
         async def abegin() -> None:
@@ -391,7 +390,7 @@ class Background(ResetInChild):
         if error is not None and not (self._is_ended and isinstance(error, ClosedError)):
             _log.error("Summary of thread %r failed.", thread, exc_info=error)
 
-    def end(self) -> Workflow[None]:
+    def end(self) -> Operation[None]:
         """Wait for the calls under way, and begin no further ones.
 
         A blocking caller cannot wait for tasks: it cancels them.

@@ -17,8 +17,9 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep._core import arguments, validation
+from threadkeep._core.engine.operation import Operation
 from threadkeep._run import driver
-from threadkeep._run.driver import Workflow, sync_and_async
+from threadkeep._run.driver import sync_and_async
 from threadkeep.errors import StateError, ThreadNotFoundError, invalid
 from threadkeep.memory import window
 from threadkeep.memory.archiving import CHUNK, SeenCheckpoint, effective_count
@@ -35,7 +36,7 @@ Groups: TypeAlias = list[Group]
 class LayeredChanges(LayeredView):
     """A saver whose conversations you can change by hand. See `LayeredCheckpointSaver`."""
 
-    def _edit(self, config: Place, messages: Iterable[BaseMessage]) -> Workflow[RunnableConfig]:
+    def _edit(self, config: Place, messages: Iterable[BaseMessage]) -> Operation[RunnableConfig]:
         """Replace messages by id, including archived ones. Older checkpoints do not change.
 
         Returns:
@@ -52,7 +53,7 @@ class LayeredChanges(LayeredView):
 
     edit, aedit = sync_and_async(_edit)
 
-    def _remove(self, config: Place, ids: Iterable[str]) -> Workflow[RunnableConfig]:
+    def _remove(self, config: Place, ids: Iterable[str]) -> Operation[RunnableConfig]:
         """Remove messages by id, including archived ones. Older checkpoints do not change.
 
         Returns:
@@ -66,7 +67,7 @@ class LayeredChanges(LayeredView):
 
     remove, aremove = sync_and_async(_remove)
 
-    def _pin(self, config: Place, *ids: str, pinned: bool = True) -> Workflow[RunnableConfig]:
+    def _pin(self, config: Place, *ids: str, pinned: bool = True) -> Operation[RunnableConfig]:
         """Pin messages, so that they stay in view. A tool call is pinned with its results.
 
         Returns:
@@ -92,7 +93,7 @@ class LayeredChanges(LayeredView):
 
     def _changed(
         self, config: Place, edits: dict[str, BaseMessage | None]
-    ) -> Workflow[RunnableConfig]:
+    ) -> Operation[RunnableConfig]:
         """Store a checkpoint in which messages are replaced, or removed (None)."""
         seen = yield from self._found(config)
         live = [edits.get(str(one.id), one) for one in seen.live]
@@ -112,7 +113,7 @@ class LayeredChanges(LayeredView):
             record = yield from self._shifted(at, record, seen.live, left)
         return (yield from self._write(arguments.head(seen.thread), seen, left, record))
 
-    def _full_messages(self, config: Place) -> Workflow[list[BaseMessage]]:
+    def _full_messages(self, config: Place) -> Operation[list[BaseMessage]]:
         """Return all messages of a conversation in full, oldest first.
 
         Raises:
@@ -126,7 +127,7 @@ class LayeredChanges(LayeredView):
 
     full_messages, afull_messages = sync_and_async(_full_messages)
 
-    def _resummarize(self, config: Place) -> Workflow[Summary | None]:
+    def _resummarize(self, config: Place) -> Operation[Summary | None]:
         """Make the summary again from the archived messages, for example after an edit.
 
         Calls the summarizer once for each 50 archived messages.
@@ -152,7 +153,7 @@ class LayeredChanges(LayeredView):
 
     resummarize, aresummarize = sync_and_async(_resummarize)
 
-    def _split(self, config: Place, new_thread_id: str | None = None) -> Workflow[RunnableConfig]:
+    def _split(self, config: Place, new_thread_id: str | None = None) -> Operation[RunnableConfig]:
         """Begin a new thread with the summary of this one, and link the two.
 
         The new thread's view is a summary of all messages, and the pinned messages. The metadata of
@@ -209,7 +210,7 @@ class LayeredChanges(LayeredView):
         record: Record | None,
         *,
         key: str | None = None,
-    ) -> Workflow[RunnableConfig]:
+    ) -> Operation[RunnableConfig]:
         """Store a child of a checkpoint that has other messages and the same other channels."""
         before: Any = empty_checkpoint() if seen is None else seen.found.checkpoint
         metadata = {} if seen is None else seen.found.metadata
@@ -230,7 +231,7 @@ class LayeredChanges(LayeredView):
         above = config if seen is None else seen.found.config
         return cast("RunnableConfig", (yield from self._call("put", above, checkpoint, more, new)))
 
-    def _found(self, config: Place) -> Workflow[SeenCheckpoint]:
+    def _found(self, config: Place) -> Operation[SeenCheckpoint]:
         """Return a stored checkpoint; for a head, archive the messages that are due first.
 
         Raises:
@@ -284,7 +285,7 @@ class MessageGroups:
         """Return the groups of a thread; see `list`."""
         return self.list(config)
 
-    def _list(self, config: Place) -> Workflow[Groups]:
+    def _list(self, config: Place) -> Operation[Groups]:
         """Return the groups of a thread in order; together they are the whole conversation.
 
         Raises:
@@ -295,11 +296,11 @@ class MessageGroups:
 
     list, alist = sync_and_async(_list)
 
-    def _of(self, seen: SeenCheckpoint) -> Workflow[Groups]:
+    def _of(self, seen: SeenCheckpoint) -> Operation[Groups]:
         chain = yield from self._layered._chain(seen.thread, seen.record)
         return groups_of(chain, seen.stop)
 
-    def _count(self, config: Place) -> Workflow[int]:
+    def _count(self, config: Place) -> Operation[int]:
         """Return the number of messages; a collapsed group counts as one.
 
         Raises:
@@ -310,7 +311,7 @@ class MessageGroups:
 
     effective_count, aeffective_count = sync_and_async(_count)
 
-    def _regroup(self, config: Place, ranges: Iterable[tuple[int, int, str]]) -> Workflow[Groups]:
+    def _regroup(self, config: Place, ranges: Iterable[tuple[int, int, str]]) -> Operation[Groups]:
         """Set groups, each `(start, stop, topic)`; they replace groups by hand in these ranges.
 
         Returns:
@@ -334,7 +335,7 @@ class MessageGroups:
 
     def _collapse(
         self, config: Place, start: int, stop: int, topic: str = "", summary: str | None = None
-    ) -> Workflow[Group]:
+    ) -> Operation[Group]:
         """Show a summary in place of the messages from `start` to `stop`; they count as one.
 
         Args:
@@ -360,7 +361,7 @@ class MessageGroups:
 
     collapse, acollapse = sync_and_async(_collapse)
 
-    def _expand(self, config: Place, key: str) -> Workflow[Group]:
+    def _expand(self, config: Place, key: str) -> Operation[Group]:
         """Show the messages of a group again, also of an archived one.
 
         Stores nothing if the messages are in view already.
@@ -381,7 +382,7 @@ class MessageGroups:
 
     expand, aexpand = sync_and_async(_expand)
 
-    def _set(self, seen: SeenCheckpoint, new: Sequence[Group]) -> Workflow[Groups]:
+    def _set(self, seen: SeenCheckpoint, new: Sequence[Group]) -> Operation[Groups]:
         """Store a checkpoint with these groups, and the other groups by hand outside of them."""
         layered = self._layered
         before = seen.record or (yield from layered._first(seen))
@@ -390,7 +391,7 @@ class MessageGroups:
         config = yield from layered._write(arguments.head(seen.thread), seen, seen.live, record)
         return (yield from self._list(config))
 
-    def _messages(self, seen: SeenCheckpoint, start: Any, stop: Any) -> Workflow[Messages]:
+    def _messages(self, seen: SeenCheckpoint, start: Any, stop: Any) -> Operation[Messages]:
         """Return the messages of a range that separates no tool call from its results."""
         numbers = validation.is_count(start, 0) and validation.is_count(stop, 1)
         if not numbers or not start < stop <= seen.stop:

@@ -14,8 +14,9 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core import arguments, validation
+from threadkeep._core.engine.operation import Operation
 from threadkeep._run import driver
-from threadkeep._run.driver import Workflow, sync_and_async
+from threadkeep._run.driver import sync_and_async
 from threadkeep._stores.message_index import ArchiveIndex
 from threadkeep.errors import InvalidArgumentError, invalid
 from threadkeep.memory import records, window
@@ -102,7 +103,7 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     # -- without a graph -------------------------------------------------------------
 
-    def _save(self, config: Place, messages: Iterable[Any]) -> Workflow[RunnableConfig]:
+    def _save(self, config: Place, messages: Iterable[Any]) -> Operation[RunnableConfig]:
         """Store the messages of a conversation as the thread's new checkpoint.
 
         Args:
@@ -139,7 +140,7 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     save, asave = sync_and_async(_save)
 
-    def _load(self, config: Place) -> Workflow[list[BaseMessage]]:
+    def _load(self, config: Place) -> Operation[list[BaseMessage]]:
         """Return the view of a thread: a summary of the older messages, and the newest ones.
 
         An empty list if the thread has no messages.
@@ -162,7 +163,7 @@ class LayeredCheckpointSaver(LayeredChanges):
         after: datetime | int | None = None,
         before: datetime | int | None = None,
         limit: int | None = None,
-    ) -> Workflow[list[ArchivedMessage]]:
+    ) -> Operation[list[ArchivedMessage]]:
         """Return the archived messages that match all filters.
 
         Args:
@@ -205,7 +206,7 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     search_messages, asearch_messages = sync_and_async(_search_messages)
 
-    def _layers(self, config: Place) -> Workflow[list[Layer]]:
+    def _layers(self, config: Place) -> Operation[list[Layer]]:
         """Return the layers of a thread, oldest first: groups in the archive, summary, full.
 
         Raises:
@@ -229,7 +230,7 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     layers, alayers = sync_and_async(_layers)
 
-    def _usage(self, config: Place) -> Workflow[Usage]:
+    def _usage(self, config: Place) -> Operation[Usage]:
         """Return the messages and tokens of a conversation, and of a graph's view of it.
 
         Raises:
@@ -244,7 +245,7 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     usage, ausage = sync_and_async(_usage)
 
-    def _summary(self, config: Place) -> Workflow[Summary | None]:
+    def _summary(self, config: Place) -> Operation[Summary | None]:
         """Return the summary of the messages that have left the window, or None.
 
         Raises:
@@ -262,14 +263,14 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     # -- deletion --------------------------------------------------------------------
 
-    def _delete_thread(self, thread_id: str) -> Workflow[None]:
+    def _delete_thread(self, thread_id: str) -> Operation[None]:
         """Delete a thread, its layers, and its messages in the index."""
         yield from super()._delete_thread(thread_id)
         yield from self._forget(str(validation.thread_in(thread_id)))
 
     delete_thread, adelete_thread = sync_and_async(_delete_thread)
 
-    def _erase(self, thread_id: str, **options: Any) -> Workflow[Any]:
+    def _erase(self, thread_id: str, **options: Any) -> Operation[Any]:
         """Erase a thread as `threads.erase` does, and its messages in the index."""
         threads = getattr(self._inner, "threads", None)
         if threads is None:
@@ -284,7 +285,9 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     erase, aerase = sync_and_async(_erase)
 
-    def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> Workflow[None]:
+    def _prune(
+        self, thread_ids: Sequence[str], *, strategy: str = "keep_latest"
+    ) -> Operation[None]:
         """See `BaseCheckpointSaver`. Threads that are kept keep their whole archive."""
         threads: Any = validation.threads_in(thread_ids)
         if strategy != "delete" and not hasattr(self._inner, "delete_checkpoints"):
@@ -302,7 +305,7 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     prune, aprune = sync_and_async(_prune)
 
-    def _forget(self, thread: str) -> Workflow[None]:
+    def _forget(self, thread: str) -> Operation[None]:
         for cache in (self._views, self._records):
             cache.forget(thread)
         for index in self._indexes:
@@ -389,7 +392,9 @@ class IntegratedCheckpointManager:
         self.layered = layered
         self.groups = groups if groups is not None else layered.groups
 
-    def _save(self, config: RunnableConfig, messages: Iterable[Any]) -> Workflow[SavedConversation]:
+    def _save(
+        self, config: RunnableConfig, messages: Iterable[Any]
+    ) -> Operation[SavedConversation]:
         """Store a conversation as `LayeredCheckpointSaver.save` does, and report its layer.
 
         Raises:
@@ -403,7 +408,7 @@ class IntegratedCheckpointManager:
 
     save_checkpoint_optimized, asave_checkpoint_optimized = sync_and_async(_save)
 
-    def _load(self, config: RunnableConfig) -> Workflow[list[Any]]:
+    def _load(self, config: RunnableConfig) -> Operation[list[Any]]:
         """Return the view of a thread; see `LayeredCheckpointSaver.load`."""
         return (yield from self.layered._load(config))  # noqa: SLF001 - its own saver
 

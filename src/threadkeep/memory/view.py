@@ -18,9 +18,9 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, empt
 from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep._core import arguments
-from threadkeep._core.engine.operation import CheckpointRef
+from threadkeep._core.engine.operation import CheckpointRef, Operation
 from threadkeep._run import driver
-from threadkeep._run.driver import Workflow, sync_and_async
+from threadkeep._run.driver import sync_and_async
 from threadkeep.errors import CorruptionError
 from threadkeep.memory import records, window
 from threadkeep.memory.archive import Recent
@@ -67,7 +67,7 @@ class LayeredView(Archiving):
 
     # -- loading ---------------------------------------------------------------------
 
-    def _get_tuple(self, config: RunnableConfig) -> Workflow[CheckpointTuple | None]:
+    def _get_tuple(self, config: RunnableConfig) -> Operation[CheckpointTuple | None]:
         """Return a checkpoint with the view of its messages. See `BaseCheckpointSaver`.
 
         The thread's head may get a new summary first; every other checkpoint keeps its own.
@@ -89,7 +89,7 @@ class LayeredView(Archiving):
 
     get_tuple, aget_tuple = sync_and_async(_get_tuple)
 
-    def _due(self, seen: SeenCheckpoint) -> Workflow[tuple[Record | None, Messages]]:
+    def _due(self, seen: SeenCheckpoint) -> Operation[tuple[Record | None, Messages]]:
         """Archive the messages of a head that are due; return the record and the others.
 
         No messages leave while a task has pending writes, which may refer to them.
@@ -114,20 +114,20 @@ class LayeredView(Archiving):
         async for found in super().alist(config, **options):
             yield await driver.arun(self._listed(found))
 
-    def _listed(self, found: CheckpointTuple) -> Workflow[CheckpointTuple]:
+    def _listed(self, found: CheckpointTuple) -> Operation[CheckpointTuple]:
         seen = yield from self._seen(found)
         if seen is None:
             return found
         return self._shown(seen, (yield from self._view(seen, seen.record, seen.live)))
 
-    def _look(self, config: RunnableConfig) -> Workflow[SeenCheckpoint | None]:
+    def _look(self, config: RunnableConfig) -> Operation[SeenCheckpoint | None]:
         """Return a checkpoint as it is stored, or None."""
         found: CheckpointTuple | None = yield from self._call("get_tuple", config)
         return None if found is None else (yield from self._seen(found, always=True))
 
     def _seen(
         self, found: CheckpointTuple, *, always: bool = False
-    ) -> Workflow[SeenCheckpoint | None]:
+    ) -> Operation[SeenCheckpoint | None]:
         """Return the stored parts of a checkpoint.
 
         None for subgraphs, other types of channels, and (unless `always`) if it has no messages.
@@ -151,7 +151,7 @@ class LayeredView(Archiving):
             )
         return SeenCheckpoint(found, thread, live or [], record)
 
-    def _inherited(self, found: CheckpointTuple, live: Messages) -> Workflow[str | None]:
+    def _inherited(self, found: CheckpointTuple, live: Messages) -> Operation[str | None]:
         """Return the record of the nearest layered ancestor of a checkpoint saved without layers.
 
         None if the checkpoint shares no message with that ancestor: it begins a new conversation.
@@ -182,7 +182,7 @@ class LayeredView(Archiving):
 
     def _view(
         self, seen: SeenCheckpoint, record: Record | None, live: Sequence[BaseMessage]
-    ) -> Workflow[View]:
+    ) -> Operation[View]:
         """Return the view of a record and the messages after it."""
         if record is None:
             return View(seen.live, seen.record)
@@ -232,7 +232,7 @@ class LayeredView(Archiving):
 
     def _view_for(
         self, config: RunnableConfig, messages: Sequence[BaseMessage]
-    ) -> Workflow[Messages]:
+    ) -> Operation[Messages]:
         """Return the view of a conversation that you have in memory.
 
         Messages that leave the window are archived; no checkpoint is stored.
@@ -256,7 +256,7 @@ class LayeredView(Archiving):
 
     def _taken_apart(
         self, at: CheckpointRef, given: Messages
-    ) -> Workflow[tuple[Record | None, Messages]]:
+    ) -> Operation[tuple[Record | None, Messages]]:
         """Return the record that messages begin with, and the messages in full after it."""
         names = [_name_of(one) for one in given if window.is_marker(one)]
         if not names:
@@ -273,7 +273,7 @@ class LayeredView(Archiving):
 
     def _view_named(
         self, at: CheckpointRef, given: Messages, names: Sequence[str]
-    ) -> Workflow[View]:
+    ) -> Operation[View]:
         """Return the view whose summary and groups have these names.
 
         The run's checkpoint may not be stored yet: its view is the loaded one then.
@@ -284,7 +284,7 @@ class LayeredView(Archiving):
             return View(record=record, carried={str(one.id): one for one in record.kept})
         return view
 
-    def _beginning(self, thread: str, given: Messages) -> Workflow[Record | None]:
+    def _beginning(self, thread: str, given: Messages) -> Operation[Record | None]:
         """Return the record that archives the most of the messages that have left the window."""
         before = given[: self._leaving(None, given)]
         newest = yield from self._call("get_tuple", records.place(thread))
@@ -299,7 +299,7 @@ class LayeredView(Archiving):
 
     def _put(
         self, config: RunnableConfig, checkpoint: Any, metadata: Any, new_versions: Any
-    ) -> Workflow[Any]:
+    ) -> Operation[Any]:
         """Store a checkpoint with the messages that its view represents. See `Saver.put`."""
         at = arguments.place(config)
         if at.ns:
@@ -340,7 +340,7 @@ class LayeredView(Archiving):
 
     put, aput = sync_and_async(_put)
 
-    def _view_of(self, at: CheckpointRef, shown: Sequence[BaseMessage]) -> Workflow[View]:
+    def _view_of(self, at: CheckpointRef, shown: Sequence[BaseMessage]) -> Operation[View]:
         """Return the view from which a run has made these messages.
 
         A checkpoint may have been loaded twice, with an older summary and a newer one.
@@ -368,7 +368,7 @@ class LayeredView(Archiving):
 
     def _restored(
         self, at: CheckpointRef, view: View, shown: Sequence[BaseMessage]
-    ) -> Workflow[View]:
+    ) -> Operation[View]:
         """Return a view changed by a run; changes of archived messages become a record."""
         record = view.record
         present = {one.id for one in shown}
@@ -416,7 +416,7 @@ class LayeredView(Archiving):
         record = yield from self._shifted(at, record, view.live, live)
         return View(live, record, record, view.mark, carried, view.hidden)
 
-    def _unmarked(self, at: CheckpointRef, shown: Sequence[BaseMessage]) -> Workflow[Messages]:
+    def _unmarked(self, at: CheckpointRef, shown: Sequence[BaseMessage]) -> Operation[Messages]:
         """Return messages without stale summaries of this thread, as subgraphs may keep them.
 
         The summary of another thread becomes an ordinary message.
@@ -435,7 +435,7 @@ class LayeredView(Archiving):
         record: Record,
         before: Sequence[BaseMessage],
         live: Sequence[BaseMessage],
-    ) -> Workflow[Record]:
+    ) -> Operation[Record]:
         """Return the record with its groups moved, if messages before them were removed."""
         if not record.groups:
             return record
@@ -457,7 +457,7 @@ class LayeredView(Archiving):
 
     def _edited(
         self, at: CheckpointRef, record: Record, edits: Mapping[str, BaseMessage | None]
-    ) -> Workflow[Record]:
+    ) -> Operation[Record]:
         """Store changes of archived messages; return the new record."""
         kept = {str(one.id): one for one in record.kept}
         for id, one in edits.items():

@@ -10,13 +10,13 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from threadkeep._core.engine.operation import Operation
 from threadkeep._core.engine.thread_sizes import ChannelStats
 from threadkeep._core.langgraph_internals import is_internal
 from threadkeep._core.policies import Retention
 from threadkeep._core.texts import plural, size
 from threadkeep._run import driver
 from threadkeep._run.delegate import behind
-from threadkeep._run.driver import Workflow
 from threadkeep.errors import NotFoundError
 from threadkeep.savers.maintenance import Maintenance
 from threadkeep.threads.statistics import IDLE_DAYS, Stats, of_saver
@@ -176,7 +176,7 @@ def _of_database(stats: Stats, url: str) -> Iterator[Advice]:
         )
 
 
-def _advise(saver: BaseCheckpointSaver[Any], *, url: str = "URL") -> Workflow[list[Advice]]:
+def _advise(saver: BaseCheckpointSaver[Any], *, url: str = "URL") -> Operation[list[Advice]]:
     """Return proposals for the store of any saver.
 
     The bytes that retention frees come from a dry run on the sampled threads of the statistics.
@@ -201,7 +201,7 @@ def _advise(saver: BaseCheckpointSaver[Any], *, url: str = "URL") -> Workflow[li
 advise, aadvise = driver.sync_and_async(_advise)
 
 
-def _dry_run(saver: Any, policy: Retention, stats: Stats) -> Workflow[int]:
+def _dry_run(saver: Any, policy: Retention, stats: Stats) -> Operation[int]:
     """Return the bytes that a policy would free, extrapolated from the sampled threads."""
     weights = {one.thread: one.weight for one in stats.by_thread}
     run = {"thread_ids": list(weights), "dry_run": True}

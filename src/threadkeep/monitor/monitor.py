@@ -17,10 +17,10 @@ from typing import Any, Self
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core import validation
-from threadkeep._core.engine.operation import External
+from threadkeep._core.engine.operation import External, Operation
 from threadkeep._core.texts import plural, shown
 from threadkeep._run import driver
-from threadkeep._run.driver import Workflow, sync_and_async
+from threadkeep._run.driver import sync_and_async
 from threadkeep.errors import invalid
 from threadkeep.monitor.alerts import Alert, Alerts, Reading, Thresholds, channels, is_callback
 from threadkeep.monitor.observe import ObservedSaver, observe
@@ -156,7 +156,7 @@ class Monitor:
 
     # -- measuring -------------------------------------------------------------------
 
-    def _measure(self) -> Workflow[Snapshot]:
+    def _measure(self) -> Operation[Snapshot]:
         """Measure once, send alerts, and return the snapshot."""
         self._saver.add_sink(self._window)
         yield External(self._wait_for_probe, self._await_probe)
@@ -164,7 +164,7 @@ class Monitor:
 
     measure, ameasure = sync_and_async(_measure)
 
-    def _probe(self) -> Workflow[str | None]:
+    def _probe(self) -> Operation[str | None]:
         """Measure, and return the error or None."""
         now = monotonic()
         try:
@@ -179,7 +179,7 @@ class Monitor:
             yield from self._clean(now)
         return None
 
-    def _clean(self, now: float) -> Workflow[None]:
+    def _clean(self, now: float) -> Operation[None]:
         self._cleaned_at = now  # (also after a failure: try once an hour)
         try:
             yield from self._canary.remove_abandoned()
@@ -292,7 +292,7 @@ class Monitor:
         self._under_way = []
         self._saver.add_sink(self._window)
 
-    def _cycle(self, end: threading.Event) -> Workflow[None]:
+    def _cycle(self, end: threading.Event) -> Operation[None]:
         while not end.is_set():
             yield External(self._wait_for_probe, self._await_probe)
             self._evaluate()

@@ -19,12 +19,12 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 
 from threadkeep._core.engine.model import OWN_NS, DropThread, ReadSizes, Sizes
-from threadkeep._core.engine.operation import External, Fetch, Requests, call, commit
+from threadkeep._core.engine.operation import External, Fetch, Operation, call, commit
 from threadkeep._core.engine.registration import ALL
 from threadkeep._core.engine.thread_entry import SearchThreads, ThreadEntry
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._run.delegate import behind
-from threadkeep._run.driver import Workflow, on
+from threadkeep._run.driver import on
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.errors import (
     ConflictError,
@@ -51,7 +51,7 @@ class Canary:
         self._saver = saver
         self._inner = behind(saver)
 
-    def probe(self) -> Workflow[None]:
+    def probe(self) -> Operation[None]:
         """Write a canary, read it back, compare and delete it.
 
         Another monitor on the same thread looks like data loss, so a failed comparison is repeated
@@ -68,7 +68,7 @@ class Canary:
                 return
         yield from self._try(last)
 
-    def _try(self, thread: str) -> Workflow[None]:
+    def _try(self, thread: str) -> Operation[None]:
         try:
             yield from self._round_trip(thread)
         except Exception:
@@ -77,7 +77,7 @@ class Canary:
             raise
         yield from self._delete(thread)
 
-    def _round_trip(self, thread: str) -> Workflow[None]:
+    def _round_trip(self, thread: str) -> Operation[None]:
         token = secrets.token_hex(16)
         version = self._saver.get_next_version(None, None)
         checkpoint = empty_checkpoint()
@@ -98,7 +98,7 @@ class Canary:
         ):
             raise CorruptionError("The canary was not read back as it was written.")
 
-    def remove_abandoned(self) -> Workflow[None]:
+    def remove_abandoned(self) -> Operation[None]:
         """Remove canaries of monitors that crashed."""
         for thread in _THREADS:
             found = yield from _call(self._inner, "get_tuple", _config(thread))
@@ -107,7 +107,7 @@ class Canary:
                 if _now() - made > _ABANDONED:
                     yield from self._delete(thread)
 
-    def _delete(self, thread: str) -> Workflow[None]:
+    def _delete(self, thread: str) -> Operation[None]:
         store = _store(self._inner)
         if store is not None:
             yield from on(store, commit(DropThread(thread, 0)))  # (0: leaves no tombstone)
@@ -116,7 +116,7 @@ class Canary:
             yield from _call(self._saver, "delete_thread", thread)
 
 
-def _call(saver: Any, name: str, *args: Any) -> Workflow[Any]:
+def _call(saver: Any, name: str, *args: Any) -> Operation[Any]:
     method, variant = getattr(saver, name), getattr(saver, f"a{name}")
     return (yield External(partial(method, *args), partial(variant, *args)))
 
@@ -280,7 +280,7 @@ class StorageHistory:
         self._limit = limit
         self._sizes: dict[str | None, deque[tuple[float, int]]] = {}  # None: the store's own
 
-    def measure(self, now: float) -> Workflow[Storage | None]:
+    def measure(self, now: float) -> Operation[Storage | None]:
         """Return the sizes at a time in seconds; None if they are not known."""
         if self._store is None:
             return None
@@ -306,7 +306,7 @@ class StorageHistory:
         return ThreadSize(name, size, growth, days_until(size, growth, self._limit))
 
 
-def _sizes() -> Requests[dict[str | None, int]]:
+def _sizes() -> Operation[dict[str | None, int]]:
     """Return the sizes of the largest threads by name, and of the store under None."""
     query = SearchThreads(ALL, "size", descending=True, after=None, limit=_LARGEST)
     found, sizes = yield Fetch((query, ReadSizes(None, 1)))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from threadkeep._core import validation
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import OWN_NS
-from threadkeep._core.engine.operation import call
-from threadkeep._run.driver import Closing, Workflow, external, on, sync_and_async
+from threadkeep._core.engine.operation import Operation, call
+from threadkeep._run.driver import Closing, external, on, sync_and_async
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.errors import invalid
 from threadkeep.threads import lazy
@@ -36,7 +36,7 @@ class Maintenance(Closing):
     _engine: Engine
     _collector: Collector | None
 
-    def _delete_thread(self, thread_id: str) -> Workflow[None]:
+    def _delete_thread(self, thread_id: str) -> Operation[None]:
         """Remove a thread. Late writes of runs under way are refused, not resurrected.
 
         A thread that does not exist is no error, as with LangGraph's savers.
@@ -52,7 +52,7 @@ class Maintenance(Closing):
 
     delete_thread, adelete_thread = sync_and_async(_delete_thread)
 
-    def _delete_for_runs(self, run_ids: Sequence[str]) -> Workflow[None]:
+    def _delete_for_runs(self, run_ids: Sequence[str]) -> Operation[None]:
         """Remove the checkpoints of these runs (metadata `run_id`), in every thread.
 
         What DeltaChannels of other checkpoints are rebuilt through stays, hidden.
@@ -74,7 +74,7 @@ class Maintenance(Closing):
         ns: str | None = "",
         *,
         sweep: bool = True,
-    ) -> Workflow[int]:
+    ) -> Operation[int]:
         """Remove single checkpoints of a namespace (None: of any), with their writes.
 
         Others keep their values. What DeltaChannels of others are rebuilt through stays, hidden.
@@ -105,7 +105,7 @@ class Maintenance(Closing):
 
     delete_checkpoints, adelete_checkpoints = sync_and_async(_delete_checkpoints)
 
-    def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Workflow[None]:
+    def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Operation[None]:
         """Copy a whole thread inside the store.
 
         Raises:
@@ -117,7 +117,9 @@ class Maintenance(Closing):
 
     copy_thread, acopy_thread = sync_and_async(_copy_thread)
 
-    def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> Workflow[None]:
+    def _prune(
+        self, thread_ids: Sequence[str], *, strategy: str = "keep_latest"
+    ) -> Operation[None]:
         """Keep the newest checkpoint of each namespace ("keep_latest"), or none ("delete").
 
         "keep_latest" also keeps checkpoints that have a pin or a tag, and leaves pinned threads
@@ -131,7 +133,7 @@ class Maintenance(Closing):
 
     prune, aprune = sync_and_async(_prune)
 
-    def _partial(self, thread_id: str) -> Workflow[list[PartialStream]]:
+    def _partial(self, thread_id: str) -> Operation[list[PartialStream]]:
         """Return the streams of a thread, newest first, with what those that did not end left.
 
         Of ended streams, the newest 20 are there. See `streaming`.
@@ -143,7 +145,7 @@ class Maintenance(Closing):
 
     partial, apartial = sync_and_async(_partial)
 
-    def _discard_partial(self, thread_id: str, stream: str | None = None) -> Workflow[int]:
+    def _discard_partial(self, thread_id: str, stream: str | None = None) -> Operation[int]:
         """Discard what pending streams of a thread left; return how many there were.
 
         A stream that is still under way is pending again when it is saved the next time.
@@ -159,7 +161,7 @@ class Maintenance(Closing):
 
     discard_partial, adiscard_partial = sync_and_async(_discard_partial)
 
-    def _stats(self, *, exact: bool = False) -> Workflow[Stats]:
+    def _stats(self, *, exact: bool = False) -> Operation[Stats]:
         """Return statistics: totals, growth, the largest and busiest threads, bytes by channel.
 
         On SQLite and PostgreSQL the database counts, and no values are read but those of some 50
@@ -177,7 +179,7 @@ class Maintenance(Closing):
 
     stats, astats = sync_and_async(_stats)
 
-    def _check(self, progress: Progress | None = None) -> Workflow[CheckReport]:
+    def _check(self, progress: Progress | None = None) -> Operation[CheckReport]:
         """Verify every checksum, reference and span of every thread. Changes nothing.
 
         Args:
@@ -187,7 +189,7 @@ class Maintenance(Closing):
 
     check, acheck = sync_and_async(_check)
 
-    def _clear_cache(self, thread_id: str | None = None) -> Workflow[None]:
+    def _clear_cache(self, thread_id: str | None = None) -> Operation[None]:
         """Evict a thread, or all of them (None), from memory. Nothing stored is removed.
 
         Clears the memory of this process, `cache`, and `hot` for this store.
@@ -218,7 +220,7 @@ class Maintenance(Closing):
         """Async variant of `setup`."""
         await self._store.arun(call("migrate"))
 
-    def _flush(self) -> Workflow[None]:
+    def _flush(self) -> Operation[None]:
         """Store the saves that `write_behind` has not stored yet; durable on return.
 
         Raises:
@@ -229,10 +231,10 @@ class Maintenance(Closing):
 
     flush, aflush = sync_and_async(_flush)
 
-    def _opening(self) -> Workflow[None]:
+    def _opening(self) -> Operation[None]:
         return self._store.opening()
 
-    def _close(self) -> Workflow[None]:
+    def _close(self) -> Operation[None]:
         """Shut down and release everything. Idempotent; later calls raise `ClosedError`."""
         if self._collector is not None:
             yield from external(self._collector.close)

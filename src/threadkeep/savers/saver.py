@@ -32,7 +32,7 @@ from threadkeep._core.engine import load, put
 from threadkeep._core.engine.context import Engine, remember, to_commit
 from threadkeep._core.engine.operation import Operation
 from threadkeep._core.engine.put import Call, Put
-from threadkeep._run.driver import Workflow, each_and_aeach, on, sync_and_async, together
+from threadkeep._run.driver import each_and_aeach, on, sync_and_async, together
 from threadkeep._run.layered_backend import (
     RANDOM,
     LayeredBackend,
@@ -191,7 +191,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         filter: dict[str, Any] | None = None,
         before: RunnableConfig | None = None,
         limit: int | None = None,
-    ) -> Iterator[Workflow[Iterable[CheckpointTuple]]]:
+    ) -> Iterator[Operation[Iterable[CheckpointTuple]]]:
         """Yield checkpoints, newest first, of the config's thread or (None) of all threads.
 
         Args:
@@ -206,7 +206,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         """
         at = load.begin(arguments.listing(config, filter, before, limit))
 
-        def page(start: load.Listing) -> Workflow[Iterable[CheckpointTuple]]:
+        def page(start: load.Listing) -> Operation[Iterable[CheckpointTuple]]:
             nonlocal at
             found, at = yield from on(self._store, load.page(self._engine, start))
             return map(arguments.checkpoint_tuple, found)
@@ -218,7 +218,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
 
     def _get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Workflow[Mapping[str, DeltaChannelHistory]]:
+    ) -> Operation[Mapping[str, DeltaChannelHistory]]:
         """Return the writes that DeltaChannels are rebuilt from; see `BaseCheckpointSaver`."""
         place, names = arguments.place(config), [*channels]
         history: Operation[Any] = load.delta_history(self._engine, place, names)
@@ -309,7 +309,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         yield from put.save(engine or self._engine, call)
         return arguments.stored(call)
 
-    def _put_many(self, puts: Sequence[PutArguments]) -> Workflow[Sequence[RunnableConfig]]:
+    def _put_many(self, puts: Sequence[PutArguments]) -> Operation[Sequence[RunnableConfig]]:
         """Store many checkpoints at once, as `put` would one after the other.
 
         Arguments are checked before anything is stored. Where this fails in the middle,

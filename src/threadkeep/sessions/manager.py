@@ -15,8 +15,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from threadkeep._core.engine.operation import External
-from threadkeep._run.driver import Closing, Workflow, sync_and_async
+from threadkeep._core.engine.operation import External, Operation
+from threadkeep._run.driver import Closing, sync_and_async
 from threadkeep.errors import (
     CheckpointNotFoundError,
     ClosedError,
@@ -74,7 +74,7 @@ class CheckpointManager(Closing):
         metadata: Mapping[str, Any] | None = None,
         *,
         checkpoint_id: str | None = None,
-    ) -> Workflow[str | None]:
+    ) -> Operation[str | None]:
         """Save the state of a workflow, as durably as the saver does.
 
         Args:
@@ -113,7 +113,7 @@ class CheckpointManager(Closing):
 
     create_checkpoint, acreate_checkpoint = sync_and_async(_create_checkpoint)
 
-    def _apply_limits(self, session: str) -> Workflow[None]:
+    def _apply_limits(self, session: str) -> Operation[None]:
         """Remove checkpoints beyond the limits; a failure is logged, as the save succeeded."""
         if not self._is_limited or not self._records.can_remove:
             return
@@ -135,7 +135,7 @@ class CheckpointManager(Closing):
 
     # -- reading ---------------------------------------------------------------------
 
-    def _get_checkpoint(self, session_id: str, checkpoint_id: str) -> Workflow[Checkpoint | None]:
+    def _get_checkpoint(self, session_id: str, checkpoint_id: str) -> Operation[Checkpoint | None]:
         """Return a checkpoint of a session; None if the session has no such id.
 
         Raises:
@@ -149,7 +149,7 @@ class CheckpointManager(Closing):
 
     def _list_checkpoints(
         self, session_id: str, workflow_id: str | None = None, *, limit: int | None = None
-    ) -> Workflow[list[Checkpoint]]:
+    ) -> Operation[list[Checkpoint]]:
         """Return the checkpoints of a session, newest first.
 
         Args:
@@ -175,7 +175,7 @@ class CheckpointManager(Closing):
 
     def _get_latest_checkpoint(
         self, session_id: str, workflow_id: str | None = None
-    ) -> Workflow[Checkpoint | None]:
+    ) -> Operation[Checkpoint | None]:
         """Return the newest checkpoint of a session or of one workflow; None without checkpoints.
 
         Raises:
@@ -189,7 +189,7 @@ class CheckpointManager(Closing):
 
     def _restore_from_checkpoint(
         self, session_id: str, checkpoint_id: str, type: Any = None
-    ) -> Workflow[Any]:
+    ) -> Operation[Any]:
         """Return a fresh copy of the state of a checkpoint.
 
         Args:
@@ -217,7 +217,7 @@ class CheckpointManager(Closing):
 
     # -- removing --------------------------------------------------------------------
 
-    def _delete_checkpoint(self, session_id: str, checkpoint_id: str) -> Workflow[bool]:
+    def _delete_checkpoint(self, session_id: str, checkpoint_id: str) -> Operation[bool]:
         """Remove a checkpoint of a session; False if the session has no such id.
 
         Raises:
@@ -230,7 +230,7 @@ class CheckpointManager(Closing):
 
     def _cleanup_old_checkpoints(
         self, session_id: str, max_count: int, workflow_id: str | None = None
-    ) -> Workflow[int]:
+    ) -> Operation[int]:
         """Remove all but the newest checkpoints of a session or of one workflow.
 
         Checkpoints with a pin or a tag are removed too.
@@ -255,7 +255,7 @@ class CheckpointManager(Closing):
             raise ClosedError("The manager is closed.", hint="Create another CheckpointManager.")
         return self._records
 
-    def _close(self) -> Workflow[None]:
+    def _close(self) -> Operation[None]:
         """Close the manager and its saver or store. Idempotent; later calls raise `ClosedError`."""
         if not self._is_closed:
             yield from self._records.close()
@@ -309,7 +309,7 @@ class AutoSaver:
 
     def _step(
         self, state: Any, event: str | None = None, metadata: Mapping[str, Any] | None = None
-    ) -> Workflow[str | None]:
+    ) -> Operation[str | None]:
         """Count a step, and save the state if it is time to save.
 
         It saves after an event of `trigger_conditions`, `save_interval` steps after the last save,
@@ -348,7 +348,7 @@ class AutoSaver:
 
     step, astep = sync_and_async(_step)
 
-    def _save(self, state: Any, metadata: Mapping[str, Any] | None = None) -> Workflow[str | None]:
+    def _save(self, state: Any, metadata: Mapping[str, Any] | None = None) -> Operation[str | None]:
         """Save the state now, even with `auto_save=False`.
 
         Returns:
@@ -366,7 +366,9 @@ class AutoSaver:
         """Compute a digest if changes of the state trigger saves."""
         return _digest(state) if _CHANGE in self.manager.config.trigger_conditions else None
 
-    def _put(self, state: Any, metadata: dict[str, Any], now: bytes | None) -> Workflow[str | None]:
+    def _put(
+        self, state: Any, metadata: dict[str, Any], now: bytes | None
+    ) -> Operation[str | None]:
         names, metadata = (self.session_id, self.workflow_id), {**metadata, "step": self.steps}
         create, acreate = self.manager.create_checkpoint, self.manager.acreate_checkpoint
         saved: str | None = yield External(
@@ -375,7 +377,7 @@ class AutoSaver:
         self._unsaved, self._saved = 0, now
         return saved
 
-    def _restore(self, type: Any = None) -> Workflow[Any]:
+    def _restore(self, type: Any = None) -> Operation[Any]:
         """Return the newest state, and continue at its step; None without checkpoints.
 
         Args:
@@ -399,7 +401,7 @@ class AutoSaver:
 
     restore, arestore = sync_and_async(_restore)
 
-    def _finish(self, state: Any) -> Workflow[None]:
+    def _finish(self, state: Any) -> Operation[None]:
         """Save the last state of a loop, if it was not saved."""
         config = self.manager.config
         if self._unsaved and config.enabled and config.auto_save:

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.base.id import uuid6
 
-from threadkeep._core.engine.operation import External
+from threadkeep._core.engine.operation import External, Operation
 from threadkeep._core.lru import Lru
-from threadkeep._run.driver import Workflow
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import CodecError, InvalidArgumentError, NotFoundError, ThreadkeepError
 from threadkeep.sessions.checkpoint import Checkpoint, as_dict, now
@@ -128,7 +127,7 @@ class SaverRecords:
 
     # -- saving ----------------------------------------------------------------------
 
-    def save(self, draft: SessionDraft) -> Workflow[Saved]:
+    def save(self, draft: SessionDraft) -> Operation[Saved]:
         """Save a checkpoint. It replaces a checkpoint with its id, and keeps the `created_at`.
 
         A state that cannot be stored is stored as its `to_dict()`.
@@ -141,7 +140,7 @@ class SaverRecords:
                 raise
         return (yield from self._save(draft._replace(state=plain)))
 
-    def _save(self, draft: SessionDraft) -> Workflow[Saved]:
+    def _save(self, draft: SessionDraft) -> Operation[Saved]:
         session, workflow = draft.session, draft.workflow
         old = None if draft.id is None else (yield from self._find(session, draft.id))
         if old is not None:
@@ -162,7 +161,7 @@ class SaverRecords:
                 yield from self.remove(session, [one.checkpoint["id"] for one in same[1:]])
         return Saved(draft.id or own_id, number)
 
-    def _replace(self, draft: SessionDraft, old: CheckpointTuple) -> Workflow[Saved]:
+    def _replace(self, draft: SessionDraft, old: CheckpointTuple) -> Operation[Saved]:
         """Replace a checkpoint with the same id, in one commit."""
         if _workflow(old) != draft.workflow:
             raise InvalidArgumentError(
@@ -189,7 +188,7 @@ class SaverRecords:
         parent: str | None,
         created: datetime,
         metadata: dict[str, Any],
-    ) -> Workflow[None]:
+    ) -> Operation[None]:
         values = _values(draft.state)
         versions = dict.fromkeys(values, head.version)
         checkpoint = {
@@ -210,7 +209,7 @@ class SaverRecords:
             self._remembered.forget(draft.session, draft.workflow)
             raise
 
-    def _newest(self, session: str, workflow: str) -> Workflow[tuple[WorkflowHead, int]]:
+    def _newest(self, session: str, workflow: str) -> Operation[tuple[WorkflowHead, int]]:
         """Find the workflow's head, and the number of the session's newest checkpoint."""
         head: WorkflowHead | None = self._remembered.get(session, workflow)
         number: int | None = self._remembered.get(session)
@@ -225,12 +224,12 @@ class SaverRecords:
 
     # -- reading ---------------------------------------------------------------------
 
-    def find(self, session: str, id: str) -> Workflow[Checkpoint | None]:
+    def find(self, session: str, id: str) -> Operation[Checkpoint | None]:
         """Return a checkpoint of the session."""
         found = yield from self._find(session, id)
         return None if found is None else _checkpoint(found)
 
-    def _find(self, session: str, id: str) -> Workflow[CheckpointTuple | None]:
+    def _find(self, session: str, id: str) -> Operation[CheckpointTuple | None]:
         """Look for a checkpoint id, then for a user's own id."""
         found = yield from self._tuples(session, None, 1, id=id)
         if not found or _id(found[0]) != id:
@@ -239,7 +238,7 @@ class SaverRecords:
 
     def newest(
         self, session: str, workflow: str | None, limit: int | None
-    ) -> Workflow[list[Checkpoint]]:
+    ) -> Operation[list[Checkpoint]]:
         """Return the newest checkpoints of a session, or of a workflow of it."""
         return [*map(_checkpoint, (yield from self._tuples(session, workflow, limit)))]
 
@@ -251,7 +250,7 @@ class SaverRecords:
         *,
         id: str | None = None,
         filter: dict[str, Any] | None = None,
-    ) -> Workflow[list[CheckpointTuple]]:
+    ) -> Operation[list[CheckpointTuple]]:
         """Return the newest checkpoints of a session, without checkpoints of graphs."""
         # (LangGraph's own savers may list one namespace after another)
         size = limit if self.can_remove or workflow is not None else None
@@ -265,13 +264,13 @@ class SaverRecords:
                 return found[:limit]
             options["before"], size = page[-1].config, max(limit - len(found), _PAGE)
 
-    def sessions(self) -> Workflow[list[str]]:
+    def sessions(self) -> Operation[list[str]]:
         """Return the ids of all threads."""
         return [one.id for one in (yield from self._listed("threads.scan"))]
 
     # -- removing --------------------------------------------------------------------
 
-    def places(self, session: str, workflow: str | None = None) -> Workflow[list[Place]]:
+    def places(self, session: str, workflow: str | None = None) -> Operation[list[Place]]:
         """List the places of all checkpoints, newest first; threadkeep savers read no state."""
         if not self.can_remove:
             return [place(one) for one in (yield from self.newest(session, workflow, None))]
@@ -298,14 +297,14 @@ class SaverRecords:
         ]
         return sorted(found, reverse=True)
 
-    def remove(self, session: str, ids: Sequence[str]) -> Workflow[int]:
+    def remove(self, session: str, ids: Sequence[str]) -> Operation[int]:
         """Remove checkpoints in one commit; return their number."""
         if not ids:
             return 0
         number: int = yield from self._call("delete_checkpoints", session, ids, None)
         return number
 
-    def delete(self, session: str, id: str) -> Workflow[bool]:
+    def delete(self, session: str, id: str) -> Operation[bool]:
         """Remove a checkpoint of the session; False if the session has no such id."""
         self._require_removal()
         found = yield from self._find(session, id)
@@ -315,7 +314,7 @@ class SaverRecords:
         ids = [one.checkpoint["id"] for one in same or [found]]
         return (yield from self.remove(session, ids)) > 0
 
-    def cleanup(self, session: str, most: int, workflow: str | None) -> Workflow[int]:
+    def cleanup(self, session: str, most: int, workflow: str | None) -> Operation[int]:
         """Keep the newest `most` checkpoints; return the number removed."""
         self._require_removal()
         places = yield from self.places(session, workflow)
@@ -330,12 +329,12 @@ class SaverRecords:
 
     # -- the saver -------------------------------------------------------------------
 
-    def _call(self, name: str, *args: Any) -> Workflow[Any]:
+    def _call(self, name: str, *args: Any) -> Operation[Any]:
         """Call a method of the saver, or of its `threads`."""
         method, variant = _both(self.saver, name)
         return (yield External(partial(method, *args), partial(variant, *args)))
 
-    def _listed(self, name: str, *args: Any, **options: Any) -> Workflow[Any]:
+    def _listed(self, name: str, *args: Any, **options: Any) -> Operation[Any]:
         """Call a method, and collect its items."""
         method, variant = _both(self.saver, name)
 
@@ -344,7 +343,7 @@ class SaverRecords:
 
         return (yield External(lambda: list(method(*args, **options)), listed))
 
-    def close(self) -> Workflow[None]:
+    def close(self) -> Operation[None]:
         """Close the saver."""
         return closing(self.saver)
 
@@ -418,7 +417,7 @@ def _checkpoint(found: CheckpointTuple) -> Checkpoint:
     )
 
 
-def closing(owned: Any) -> Workflow[None]:
+def closing(owned: Any) -> Operation[None]:
     """Close a saver or store, if it can be closed."""
     close: Callable[[], Any] = getattr(owned, "close", lambda: None)
     aclose: Callable[[], Any] = getattr(owned, "aclose", close)

@@ -12,8 +12,8 @@ from typing import Any, Protocol, Unpack, runtime_checkable
 
 from langgraph.checkpoint.base.id import uuid6
 
-from threadkeep._core.engine.operation import External
-from threadkeep._run.driver import Closing, Workflow, sync_and_async
+from threadkeep._core.engine.operation import External, Operation
+from threadkeep._run.driver import Closing, sync_and_async
 from threadkeep._stores.options import listed
 from threadkeep.errors import BackendError, InvalidArgumentError
 from threadkeep.savers.options import SaverOptions, SqliteSaverOptions
@@ -71,7 +71,7 @@ class SaverCheckpointStore(Closing):
     def __init__(self, saver: Saver) -> None:
         self.records = SaverRecords(saver)
 
-    def _save(self, checkpoint: Mapping[str, Any]) -> Workflow[str]:
+    def _save(self, checkpoint: Mapping[str, Any]) -> Operation[str]:
         """Save a checkpoint, and return its id; a checkpoint without id gets one.
 
         A checkpoint saved again under its id keeps its `created_at`.
@@ -91,7 +91,7 @@ class SaverCheckpointStore(Closing):
 
     def _load(
         self, checkpoint_id: str, session_id: str | None = None
-    ) -> Workflow[dict[str, Any] | None]:
+    ) -> Operation[dict[str, Any] | None]:
         """Return a checkpoint; None if unknown."""
         its_id = text("checkpoint_id", checkpoint_id)
         for session in (yield from self._sessions(session_id)):
@@ -102,19 +102,19 @@ class SaverCheckpointStore(Closing):
 
     load, aload = sync_and_async(_load)
 
-    def _sessions(self, session_id: str | None) -> Workflow[list[str]]:
+    def _sessions(self, session_id: str | None) -> Operation[list[str]]:
         if session_id is None:
             return (yield from self.records.sessions())
         return [session_of(session_id)]
 
-    def _list_by_session(self, session_id: str) -> Workflow[list[dict[str, Any]]]:
+    def _list_by_session(self, session_id: str) -> Operation[list[dict[str, Any]]]:
         """Return the checkpoints of a session, newest first."""
         found = yield from self.records.newest(session_of(session_id), None, None)
         return [one.to_dict() for one in found]
 
     list_by_session, alist_by_session = sync_and_async(_list_by_session)
 
-    def _delete(self, checkpoint_id: str, session_id: str | None = None) -> Workflow[bool]:
+    def _delete(self, checkpoint_id: str, session_id: str | None = None) -> Operation[bool]:
         """Remove a checkpoint; False if unknown."""
         its_id = text("checkpoint_id", checkpoint_id)
         for session in (yield from self._sessions(session_id)):
@@ -124,21 +124,21 @@ class SaverCheckpointStore(Closing):
 
     delete, adelete = sync_and_async(_delete)
 
-    def _get_latest(self, session_id: str) -> Workflow[dict[str, Any] | None]:
+    def _get_latest(self, session_id: str) -> Operation[dict[str, Any] | None]:
         """Return the newest checkpoint of a session; None without checkpoints."""
         found = yield from self.records.newest(session_of(session_id), None, 1)
         return found[0].to_dict() if found else None
 
     get_latest, aget_latest = sync_and_async(_get_latest)
 
-    def _cleanup_old_checkpoints(self, session_id: str, max_count: int) -> Workflow[int]:
+    def _cleanup_old_checkpoints(self, session_id: str, max_count: int) -> Operation[int]:
         """Keep the newest `max_count` checkpoints of a session; return the number removed."""
         most = count("max_count", max_count)
         return (yield from self.records.cleanup(session_of(session_id), most, None))
 
     cleanup_old_checkpoints, acleanup_old_checkpoints = sync_and_async(_cleanup_old_checkpoints)
 
-    def _close(self) -> Workflow[None]:
+    def _close(self) -> Operation[None]:
         """Close the store. Idempotent; later calls raise `ClosedError`."""
         return self.records.close()
 
@@ -185,7 +185,7 @@ class StoreRecords:
         self._store = store
         self._remembered = Remembered()
 
-    def save(self, draft: SessionDraft) -> Workflow[Saved]:
+    def save(self, draft: SessionDraft) -> Operation[Saved]:
         """See `SaverRecords.save`."""
         made = now()
         created = draft.created_at or made
@@ -220,18 +220,18 @@ class StoreRecords:
         self._remembered.put(known + 1, draft.session)
         return Saved(checkpoint.id, known + 1)
 
-    def find(self, session: str, id: str) -> Workflow[Checkpoint | None]:
+    def find(self, session: str, id: str) -> Operation[Checkpoint | None]:
         """See `SaverRecords.find`."""
         found = yield from self._load(id)
         return found if found is not None and found.session_id == session else None
 
-    def _load(self, id: str) -> Workflow[Checkpoint | None]:
+    def _load(self, id: str) -> Operation[Checkpoint | None]:
         found = yield from self._call("load", id)
         return None if found is None else _read(found)
 
     def newest(
         self, session: str, workflow: str | None, limit: int | None
-    ) -> Workflow[list[Checkpoint]]:
+    ) -> Operation[list[Checkpoint]]:
         """See `SaverRecords.newest`."""
         if limit == 1 and workflow is None:
             latest = yield from self._call("get_latest", session)
@@ -240,12 +240,12 @@ class StoreRecords:
         found = [one for one in found if workflow in (None, one.workflow_id)]
         return sorted(found, key=attrgetter("created_at"), reverse=True)[:limit]
 
-    def places(self, session: str, workflow: str | None = None) -> Workflow[list[Place]]:
+    def places(self, session: str, workflow: str | None = None) -> Operation[list[Place]]:
         """See `SaverRecords.places`; a store reads states as well."""
         found = yield from self.newest(session, workflow, None)
         return [place(one) for one in found]
 
-    def remove(self, session: str, ids: Iterable[str]) -> Workflow[int]:
+    def remove(self, session: str, ids: Iterable[str]) -> Operation[int]:
         """See `SaverRecords.remove`."""
         del session
         number = 0
@@ -253,19 +253,19 @@ class StoreRecords:
             number += bool((yield from self._call("delete", id)))
         return number
 
-    def delete(self, session: str, id: str) -> Workflow[bool]:
+    def delete(self, session: str, id: str) -> Operation[bool]:
         """See `SaverRecords.delete`."""
         found = yield from self.find(session, id)
         return found is not None and bool((yield from self._call("delete", id)))
 
-    def cleanup(self, session: str, most: int, workflow: str | None) -> Workflow[int]:
+    def cleanup(self, session: str, most: int, workflow: str | None) -> Operation[int]:
         """See `SaverRecords.cleanup`."""
         if workflow is None:
             return int((yield from self._call("cleanup_old_checkpoints", session, most)))
         places = yield from self.places(session, workflow)
         return (yield from self.remove(session, [one.id for one in places[most:]]))
 
-    def _call(self, name: str, *args: Any) -> Workflow[Any]:
+    def _call(self, name: str, *args: Any) -> Operation[Any]:
         """Call a method of the store; awaiting callers prefer its async variant."""
         method, variant = getattr(self._store, name), getattr(self._store, f"a{name}", None)
         if inspect.iscoroutinefunction(method):
@@ -273,7 +273,7 @@ class StoreRecords:
         acall = None if variant is None else partial(variant, *args)
         return (yield External(partial(method, *args), acall))
 
-    def close(self) -> Workflow[None]:
+    def close(self) -> Operation[None]:
         """Close the store."""
         return closing(self._store)
 

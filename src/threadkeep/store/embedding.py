@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from langgraph.store.base import Embeddings, ensure_embeddings, get_text_at_path, tokenize_path
 from langgraph.store.base.embed import EmbeddingsLambda
 
-from threadkeep._core.engine.operation import External, Requests
+from threadkeep._core.engine.operation import External, Operation
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.lru import Lru
 from threadkeep._core.validation import is_count
@@ -151,7 +151,7 @@ class Embedder(ResetInChild):
             embedding_failures=self._failed,
         )
 
-    def documents(self, texts: Iterable[str]) -> Requests[dict[str, bytes]]:
+    def documents(self, texts: Iterable[str]) -> Operation[dict[str, bytes]]:
         """Return the vectors of texts, except texts that the model refuses.
 
         Raises:
@@ -162,7 +162,7 @@ class Embedder(ResetInChild):
         parts = [missing[start : start + _BATCH] for start in range(0, len(missing), _BATCH)]
         return found | (yield from self._embedded(parts, _TRIES))
 
-    def _embedded(self, parts: Sequence[Sequence[str]], tries: int) -> Requests[dict[str, bytes]]:
+    def _embedded(self, parts: Sequence[Sequence[str]], tries: int) -> Operation[dict[str, bytes]]:
         """Embed each part with one call. If only this call fails, embed the part's halves."""
         found: dict[str, bytes] = {}
         answers = yield from self._document_calls(parts, tries)
@@ -181,10 +181,10 @@ class Embedder(ResetInChild):
                     )
         return found
 
-    def _document_calls(self, parts: Sequence[Any], tries: int) -> Requests[list[Any]]:
+    def _document_calls(self, parts: Sequence[Any], tries: int) -> Operation[list[Any]]:
         return self._calls(self.model.embed_documents, self.model.aembed_documents, parts, tries)
 
-    def queries(self, texts: Iterable[str]) -> Requests[dict[str, bytes | EmbeddingError]]:
+    def queries(self, texts: Iterable[str]) -> Operation[dict[str, bytes | EmbeddingError]]:
         """Return the vector of each query, or the error if the model fails."""
         known, missing = self._look_up(_QUERY, texts)
         found: dict[str, bytes | EmbeddingError] = {**known}
@@ -200,7 +200,7 @@ class Embedder(ResetInChild):
 
     def _calls(
         self, call: Any, acall: Any, arguments: Sequence[Any], tries: int
-    ) -> Requests[list[Any]]:
+    ) -> Operation[list[Any]]:
         """Call the model for each argument, several at once, with retries.
 
         An answer may be an `EmbeddingError`.

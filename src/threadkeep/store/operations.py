@@ -20,7 +20,7 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
-from threadkeep._core.engine.operation import Fetch, Request, Requests, call
+from threadkeep._core.engine.operation import Fetch, Operation, Request, call
 from threadkeep._core.texts import tokens
 from threadkeep._core.validation import is_count
 from threadkeep._stores.items import filters
@@ -66,7 +66,7 @@ _log = logging.getLogger("threadkeep")
 
 def batch(
     engine: ItemEngine, ops: Sequence[Op], expects: Mapping[int, int] | None = None
-) -> Requests[list[Any]]:
+) -> Operation[list[Any]]:
     """Run operations. Reads see the store as it was before the puts.
 
     Of several puts of one key, the last one counts. `expects` has the version that the item of a
@@ -77,7 +77,7 @@ def batch(
     results: list[Any] = [None] * len(ops)
     puts: dict[ItemKey, tuple[PutOp, int | None]] = {}
     gets: dict[int, GetOp] = {}
-    others: dict[int, Requests[Any]] = {}
+    others: dict[int, Operation[Any]] = {}
     vectors = yield from _queries(engine, ops)
     for at, op in enumerate(ops):
         validate_op_namespace(op)
@@ -101,7 +101,7 @@ def batch(
     return results
 
 
-def _queries(engine: ItemEngine, ops: Sequence[Op]) -> Requests[Vectors]:
+def _queries(engine: ItemEngine, ops: Sequence[Op]) -> Operation[Vectors]:
     """Embed the queries of all searches at once."""
     if engine.index is None or engine.index.embedder is None:
         return {}
@@ -109,7 +109,7 @@ def _queries(engine: ItemEngine, ops: Sequence[Op]) -> Requests[Vectors]:
     return (yield from engine.index.embedder.queries(query for query in queries if query))
 
 
-def _other(engine: ItemEngine, op: Op, alive: int | None, vectors: Vectors) -> Requests[Any]:
+def _other(engine: ItemEngine, op: Op, alive: int | None, vectors: Vectors) -> Operation[Any]:
     if isinstance(op, SearchOp):
         return _search(engine, op, alive, vectors)
     if isinstance(op, ListNamespacesOp):
@@ -117,7 +117,7 @@ def _other(engine: ItemEngine, op: Op, alive: int | None, vectors: Vectors) -> R
     raise invalid("op", op, "Use GetOp, PutOp, SearchOp or ListNamespacesOp.")
 
 
-def together(operations: Sequence[Requests[Any]]) -> Requests[list[Any]]:
+def together(operations: Sequence[Operation[Any]]) -> Operation[list[Any]]:
     """Run operations side by side; their simultaneous fetches take one round trip."""
     if len(operations) == 1:
         return [(yield from operations[0])]
@@ -139,8 +139,8 @@ def together(operations: Sequence[Requests[Any]]) -> Requests[list[Any]]:
 
 
 def _until_fetch(
-    operation: Requests[Any], reply: Any, results: list[Any], at: int
-) -> Requests[Fetch | None]:
+    operation: Operation[Any], reply: Any, results: list[Any], at: int
+) -> Operation[Fetch | None]:
     """Continue an operation until it fetches (return the fetch), or ends (note its result)."""
     try:
         request: Request = operation.send(reply)
@@ -194,7 +194,7 @@ def checked(namespace: Iterable[str]) -> Namespace:
 
 def _get(
     engine: ItemEngine, gets: Collection[GetOp], alive: int | None
-) -> Requests[tuple[list[StoredItem | None], list[ItemRow]]]:
+) -> Operation[tuple[list[StoredItem | None], list[ItemRow]]]:
     keys = tuple([_key(op) for op in gets])
     rows: list[ItemRow | None] = yield from ask(GetItems(keys, alive))
     items = [None if row is None else _item(engine, row) for row in rows]
@@ -236,7 +236,7 @@ class _Match(NamedTuple):
 
 def _search(
     engine: ItemEngine, op: SearchOp, alive: int | None, vectors: Vectors
-) -> Requests[tuple[list[FoundItem], list[ItemRow]]]:
+) -> Operation[tuple[list[FoundItem], list[ItemRow]]]:
     _check_counts(op, "limit", "offset")
     if not isinstance(op.query, str | None):
         raise invalid("query", op.query, "Use a text.")
@@ -264,7 +264,7 @@ def _check_counts(op: SearchOp | ListNamespacesOp, *names: str) -> None:
 
 def _passing(
     engine: ItemEngine, read: FindItems, wanted: filters.Filter | None, limit: int
-) -> Requests[list[_Match]]:
+) -> Operation[list[_Match]]:
     """Return the first items that pass a filter, page by page."""
     found: list[_Match] = []
     page = limit
@@ -301,7 +301,7 @@ def _ranked(
     wanted: filters.Filter | None,
     alive: int | None,
     vector: bytes | EmbeddingError | None,
-) -> Requests[list[_Match]]:
+) -> Operation[list[_Match]]:
     """Return the best items, then (as LangGraph does) items without a vector."""
     query, prefix = op.query or "", labels(op.namespace_prefix)
     words = tuple(dict.fromkeys(tokens(query)))[:_QUERY_WORDS]
@@ -343,7 +343,7 @@ def _fused(last: int) -> int:
     return size
 
 
-def _refresh(rows: Iterable[ItemRow], now: int) -> Requests[None]:
+def _refresh(rows: Iterable[ItemRow], now: int) -> Operation[None]:
     """Renew the lifetimes of rows that were read."""
     keys = {
         (row.namespace, row.key): None
@@ -362,7 +362,7 @@ def _refresh(rows: Iterable[ItemRow], now: int) -> Requests[None]:
 
 def _namespaces(
     op: ListNamespacesOp, alive: int | None
-) -> Requests[tuple[list[Namespace], list[ItemRow]]]:
+) -> Operation[tuple[list[Namespace], list[ItemRow]]]:
     _check_counts(op, "limit", "offset", *(() if op.max_depth is None else ("max_depth",)))
     conditions = op.match_conditions or ()
     for one in conditions:

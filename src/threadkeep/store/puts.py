@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from langgraph.store.base import PutOp
 
-from threadkeep._core.engine.operation import Commit, External, Fetch, Requests
+from threadkeep._core.engine.operation import Commit, External, Fetch, Operation
 from threadkeep._core.texts import tokens
 from threadkeep._stores.items.records import (
     Earlier,
@@ -53,7 +53,9 @@ _RANDOM = Random()  # noqa: S311 - for pauses
 _log = logging.getLogger("threadkeep")
 
 
-def put(engine: ItemEngine, puts: Collection[tuple[PutOp, int | None]], now: int) -> Requests[None]:
+def put(
+    engine: ItemEngine, puts: Collection[tuple[PutOp, int | None]], now: int
+) -> Operation[None]:
     """Put items in one transaction, each with the version that it must replace, if any."""
     prepared = [_prepared(engine, op, expects) for op, expects in puts]
     if engine.index is not None:
@@ -63,7 +65,7 @@ def put(engine: ItemEngine, puts: Collection[tuple[PutOp, int | None]], now: int
     yield from _commit(engine, prepared, now)
 
 
-def _over_expired(puts: Sequence[ItemPut], now: int) -> Requests[list[ItemPut]]:
+def _over_expired(puts: Sequence[ItemPut], now: int) -> Operation[list[ItemPut]]:
     """Let puts that expect no item replace an expired item, which reads no longer return."""
     keys = tuple([(put.namespace, put.key) for put in puts])
     rows: list[ItemRow | None] = yield from ask(GetItems(keys))
@@ -75,7 +77,7 @@ def _over_expired(puts: Sequence[ItemPut], now: int) -> Requests[list[ItemPut]]:
     ]
 
 
-def _commit(engine: ItemEngine, puts: Sequence[ItemPut], now: int) -> Requests[None]:
+def _commit(engine: ItemEngine, puts: Sequence[ItemPut], now: int) -> Operation[None]:
     for left in reversed(range(_TRIES)):
         changed = puts
         if engine.history:
@@ -100,7 +102,7 @@ def _commit(engine: ItemEngine, puts: Sequence[ItemPut], now: int) -> Requests[N
             return
 
 
-def put_rows(engine: ItemEngine, rows: Sequence[ItemPut], *, index: bool) -> Requests[None]:
+def put_rows(engine: ItemEngine, rows: Sequence[ItemPut], *, index: bool) -> Operation[None]:
     """Put exported items, packed and indexed as this store does."""
     values = [engine.packer.unpack(row.value) for row in rows if row.value is not None]
     puts = [
@@ -131,7 +133,7 @@ def _prepared(engine: ItemEngine, op: PutOp, expects: int | None) -> ItemPut:
 
 def _indexed(
     index: Index, puts: Sequence[ItemPut], ops: Sequence[PutOp]
-) -> Requests[list[ItemPut]]:
+) -> Operation[list[ItemPut]]:
     """Add vectors and words to puts; if the model fails, add the fields to embed later."""
     texts = [
         [] if op.value is None or op.index is False else index.texts(op.value, op.index)
@@ -166,7 +168,7 @@ def _words(index: Index, texts: Iterable[str]) -> str | None:
     return " ".join(tokens("\n".join(texts)[:_WORDS]))[:_WORDS] or None
 
 
-def embed_pending(engine: ItemEngine, between: Callable[[], None] | None = None) -> Requests[int]:
+def embed_pending(engine: ItemEngine, between: Callable[[], None] | None = None) -> Operation[int]:
     """Embed pending items, except those that the model refuses; return the number embedded.
 
     `between` is called after each page, and may raise.
@@ -211,7 +213,9 @@ def _waiting_texts(engine: ItemEngine, index: Index, row: ItemRow, fields: str) 
     return index.texts(readable(engine, row) or {}, names if is_list else None)
 
 
-def _with_earlier(engine: ItemEngine, puts: Sequence[ItemPut], now: int) -> Requests[list[ItemPut]]:
+def _with_earlier(
+    engine: ItemEngine, puts: Sequence[ItemPut], now: int
+) -> Operation[list[ItemPut]]:
     """Add to puts the versions that they replace, and expect these versions."""
     keys = tuple([(put.namespace, put.key) for put in puts])
     rows: list[ItemRow | None] = yield from ask(GetItems(keys))
@@ -231,7 +235,7 @@ def _with_earlier(engine: ItemEngine, puts: Sequence[ItemPut], now: int) -> Requ
     ]
 
 
-def versions(engine: ItemEngine, namespace: Namespace, key: str) -> Requests[list[ItemVersion]]:
+def versions(engine: ItemEngine, namespace: Namespace, key: str) -> Operation[list[ItemVersion]]:
     """Return the versions of an item, newest first."""
     reads: list[Any] = [GetItems(((namespace, key),)), FindVersions(namespace, key)]
     (current,), earlier = yield Fetch(reads)

@@ -24,11 +24,10 @@ from langgraph.store.base import (
     TTLConfig,
 )
 
-from threadkeep._core.engine.operation import Progress, Requests, call
+from threadkeep._core.engine.operation import Operation, Progress, call
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.validation import is_count
 from threadkeep._run import driver
-from threadkeep._run.driver import Workflow
 from threadkeep._run.group_commit import GroupCommit
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import AsyncBackend, Backend, no_room
@@ -267,7 +266,7 @@ class Store(BaseStore, driver.Closing):
         """Async variant of `sweep_ttl`."""
         return await self._stack.arun_here(self._sweep())
 
-    def _sweep(self, between: Callable[[], None] | None = None) -> Requests[int]:
+    def _sweep(self, between: Callable[[], None] | None = None) -> Operation[int]:
         removed = 0
         while True:
             some: int = yield from call("sweep", self._engine.now(), _SWEPT)
@@ -355,7 +354,7 @@ class Store(BaseStore, driver.Closing):
         """Async variant of `embed_pending`."""
         return await self._stack.arun_here(puts.embed_pending(self._engine))
 
-    def _export(self, path: str | PathLike[str], prefix: Namespace = ()) -> Workflow[int]:
+    def _export(self, path: str | PathLike[str], prefix: Namespace = ()) -> Operation[int]:
         """Write items to a file, one line of JSON each; return their number.
 
         Items of an encrypted store are written encrypted.
@@ -369,7 +368,7 @@ class Store(BaseStore, driver.Closing):
 
     def _import(
         self, source: str | PathLike[str] | BaseStore, *, index: bool = True
-    ) -> Workflow[int]:
+    ) -> Operation[int]:
         """Put the items of a file or another store into this one; return their number.
 
         Times are kept, and the lifetimes in a file too. Existing items are replaced. You can safely
@@ -386,7 +385,7 @@ class Store(BaseStore, driver.Closing):
         found = source if isinstance(source, BaseStore) else Path(source)
         return transfer.import_items(self._stack, self._engine, found, index=index)
 
-    def _erase(self, prefix: Namespace) -> Workflow[ItemEraseReport]:
+    def _erase(self, prefix: Namespace) -> Operation[ItemEraseReport]:
         """Erase items with their versions, vectors and words.
 
         The store's files are scrubbed, as by `saver.threads.erase`. The report lists the places
@@ -417,11 +416,11 @@ class Store(BaseStore, driver.Closing):
         """Async variant of `setup`."""
         await self._stack.arun_here(self._migrate())
 
-    def _migrate(self) -> Requests[None]:
+    def _migrate(self) -> Operation[None]:
         yield self._pair.external("migrate")
         yield from call("migrate")
 
-    def _opening(self) -> Workflow[None]:
+    def _opening(self) -> Operation[None]:
         return self._stack.opening()
 
     def close(self) -> None:

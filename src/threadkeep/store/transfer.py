@@ -19,14 +19,8 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
-from threadkeep._core.engine.operation import call, fetch
-from threadkeep._run.driver import (
-    Workflow,
-    external,
-    on,
-    sync_or_async,
-    within,
-)
+from threadkeep._core.engine.operation import Operation, call, fetch
+from threadkeep._run.driver import external, on, sync_or_async, within
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.files import file_errors, replacing
@@ -59,7 +53,7 @@ class ItemEraseReport(NamedTuple):
 
 def erase(
     stack: LayeredBackend, pair: LayeredBackend, prefix: Namespace
-) -> Workflow[ItemEraseReport]:
+) -> Operation[ItemEraseReport]:
     """Remove items, their versions and vectors, also from the store's files."""
     removed: int = yield from on(stack, call("erase", prefix))
     scrubbed: ScrubReport = yield pair.external("scrub", rewrite=True)
@@ -71,11 +65,11 @@ def erase(
 
 def export_items(
     stack: LayeredBackend, engine: ItemEngine, path: Path, prefix: Namespace
-) -> Workflow[int]:
+) -> Operation[int]:
     """Write items to a file, one on each line; return their number. Log damaged items."""
     context = ExitStack()
 
-    def write() -> Workflow[int]:
+    def write() -> Operation[int]:
         part = yield from external(partial(context.enter_context, replacing(path)))
         file = context.enter_context((yield from external(lambda: part.open("wb"))))
         return (yield from _write(stack, engine, file, prefix))
@@ -86,7 +80,7 @@ def export_items(
 
 def _write(
     stack: LayeredBackend, engine: ItemEngine, file: BinaryIO, prefix: Namespace
-) -> Workflow[int]:
+) -> Operation[int]:
     read: Any = FindItems(prefix, _PAGE)
     exported = 0
     yield from external(partial(file.write, orjson.dumps(_FORMAT) + b"\n"))
@@ -124,7 +118,7 @@ def _line(row: ItemRow) -> bytes:
 
 def import_items(
     stack: LayeredBackend, engine: ItemEngine, source: Path | BaseStore, *, index: bool
-) -> Workflow[int]:
+) -> Operation[int]:
     """Put the items of a file, or of another store, into this one; return their number."""
     if isinstance(source, BaseStore):
         return (yield from _copied(stack, engine, source, index=index))
@@ -200,7 +194,7 @@ def _put(line: bytes, number: int, path: Path) -> ItemPut:
 
 def _copied(
     stack: LayeredBackend, engine: ItemEngine, source: BaseStore, *, index: bool
-) -> Workflow[int]:
+) -> Operation[int]:
     """Copy each namespace with one search: pages may overlap, or leave items out."""
     copied = 0
     names: Any = yield from _asked(source, ListNamespacesOp(limit=_EVERYTHING))
@@ -222,7 +216,7 @@ def _copied(
     return copied
 
 
-def _asked(source: BaseStore, op: ListNamespacesOp | SearchOp) -> Workflow[Any]:
+def _asked(source: BaseStore, op: ListNamespacesOp | SearchOp) -> Operation[Any]:
     results = yield from sync_or_async(partial(source.batch, [op]), partial(source.abatch, [op]))
     return results[0]
 

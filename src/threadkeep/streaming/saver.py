@@ -11,9 +11,10 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from threadkeep._core.engine.operation import Operation
 from threadkeep._core.langgraph_internals import TASK_ID, TASK_NS
 from threadkeep._run.delegate import Delegate
-from threadkeep._run.driver import Workflow, sync_and_async
+from threadkeep._run.driver import sync_and_async
 from threadkeep.errors import InvalidArgumentError, StateError
 from threadkeep.threads.partial_output import (
     Part,
@@ -94,7 +95,7 @@ class StreamingCheckpointSaver(Delegate):
         *,
         stream: str | None = None,
         status: StreamStatus = "completed",
-    ) -> Workflow[None]:
+    ) -> Operation[None]:
         """Stop a stream of a thread by its id, or all of them. See `Stream.stop`.
 
         Raises:
@@ -138,7 +139,7 @@ class StreamingCheckpointSaver(Delegate):
         """Async variant of `update`."""
         await self._started(thread_id, stream)[-1].aupdate(output, **more)
 
-    def _partial(self, thread_id: RunnableConfig | str) -> Workflow[list[PartialStream]]:
+    def _partial(self, thread_id: RunnableConfig | str) -> Operation[list[PartialStream]]:
         """Return the streams of a thread, newest first. See `Saver.partial`."""
         return partial_of(self._inner, thread_id)
 
@@ -146,7 +147,7 @@ class StreamingCheckpointSaver(Delegate):
 
     def _discard_partial(
         self, thread_id: RunnableConfig | str, stream: str | None = None
-    ) -> Workflow[int]:
+    ) -> Operation[int]:
         """Discard the saved output of a thread's streams. See `Saver.discard_partial`."""
         return discard_of(self._inner, thread_id, stream)
 
@@ -167,11 +168,11 @@ class StreamingCheckpointSaver(Delegate):
             )
         return found
 
-    def _end(self) -> Workflow[None]:
+    def _end(self) -> Operation[None]:
         yield from _stopped([*self._streams.values()], "pending")
 
 
-def _stopped(streams: Sequence[Stream], status: StreamStatus) -> Workflow[None]:
+def _stopped(streams: Sequence[Stream], status: StreamStatus) -> Operation[None]:
     """Stop all running streams, then raise the first error."""
     failure: Exception | None = None
     for one in streams:

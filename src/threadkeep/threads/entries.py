@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core.engine.context import Engine
-from threadkeep._core.engine.operation import Progress
-from threadkeep._run.driver import Workflow, each_and_aeach, on, sync_and_async
+from threadkeep._core.engine.operation import Operation, Progress
+from threadkeep._run.driver import each_and_aeach, on, sync_and_async
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.threads import lazy
 
@@ -37,7 +37,7 @@ class ThreadEntries:
         tags: Iterable[str] = (),
         ttl: timedelta | float | None = None,
         exist_ok: bool = False,
-    ) -> Workflow[ThreadInfo]:
+    ) -> Operation[ThreadInfo]:
         """Register a thread before anything is saved in it (the first save does so too).
 
         Args:
@@ -58,7 +58,7 @@ class ThreadEntries:
 
     create, acreate = sync_and_async(_create)
 
-    def _get(self, thread_id: str) -> Workflow[ThreadInfo | None]:
+    def _get(self, thread_id: str) -> Operation[ThreadInfo | None]:
         """Return the entry of a thread, also of a deleted one; None if it never existed."""
         return on(self._store, lazy.registry.get(thread_id))
 
@@ -70,7 +70,7 @@ class ThreadEntries:
         *,
         metadata: Mapping[str, Any] | None = None,
         ttl: timedelta | float | None = None,
-    ) -> Workflow[ThreadInfo]:
+    ) -> Operation[ThreadInfo]:
         """Change the metadata of a thread, or its ttl.
 
         Metadata replaces what has the same keys; a value of None removes its key. A ttl of 0 is
@@ -86,7 +86,7 @@ class ThreadEntries:
 
     def _tag(
         self, thread_id: str, *tags: str, checkpoint_id: str | None = None, ns: str = ""
-    ) -> Workflow[ThreadInfo]:
+    ) -> Operation[ThreadInfo]:
         """Add tags to a thread, or to one of its checkpoints.
 
         Args:
@@ -110,7 +110,7 @@ class ThreadEntries:
 
     def _untag(
         self, thread_id: str, *tags: str, checkpoint_id: str | None = None, ns: str = ""
-    ) -> Workflow[ThreadInfo]:
+    ) -> Operation[ThreadInfo]:
         """Remove tags; those that are not there do not matter. Arguments as of `tag`.
 
         Raises:
@@ -126,7 +126,7 @@ class ThreadEntries:
 
     def _pin(
         self, thread_id: str, *, checkpoint_id: str | None = None, ns: str = ""
-    ) -> Workflow[ThreadInfo]:
+    ) -> Operation[ThreadInfo]:
         """Protect a thread, or one of its checkpoints, from retention; arguments as of `tag`.
 
         Raises:
@@ -140,7 +140,7 @@ class ThreadEntries:
 
     def _unpin(
         self, thread_id: str, *, checkpoint_id: str | None = None, ns: str = ""
-    ) -> Workflow[ThreadInfo]:
+    ) -> Operation[ThreadInfo]:
         """Undo `pin`; the checkpoint need not exist any more."""
         return on(
             self._store, lazy.registry.pin(self._engine, thread_id, checkpoint_id, ns, pinned=False)
@@ -155,7 +155,7 @@ class ThreadEntries:
         limit: int = 50,
         cursor: str | None = None,
         **filters: Unpack[Filters],
-    ) -> Workflow[ThreadPage]:
+    ) -> Operation[ThreadPage]:
         """Return a page of the threads that match all filters.
 
         Args:
@@ -172,7 +172,7 @@ class ThreadEntries:
 
     search, asearch = sync_and_async(_search)
 
-    def _scan(self, **filters: Unpack[Filters]) -> Iterator[Workflow[Iterable[ThreadInfo]]]:
+    def _scan(self, **filters: Unpack[Filters]) -> Iterator[Operation[Iterable[ThreadInfo]]]:
         """Yield all threads that match, sorted by name; read page by page.
 
         Raises:
@@ -181,7 +181,7 @@ class ThreadEntries:
         cursor: str | None = None
         is_last = False
 
-        def page() -> Workflow[Iterable[ThreadInfo]]:
+        def page() -> Operation[Iterable[ThreadInfo]]:
             nonlocal cursor, is_last
             found = yield from on(self._store, lazy.registry.by_name(self._engine, cursor, filters))
             cursor, is_last = found.cursor, found.cursor is None
@@ -192,7 +192,7 @@ class ThreadEntries:
 
     scan, ascan = each_and_aeach(_scan)
 
-    def _count(self, **filters: Unpack[Filters]) -> Workflow[int]:
+    def _count(self, **filters: Unpack[Filters]) -> Operation[int]:
         """Return the number of threads that match; see `Filters`.
 
         Raises:
@@ -215,7 +215,7 @@ class ThreadTransfers:
         file: str | os.PathLike[str],
         *,
         progress: Progress | None = None,
-    ) -> Workflow[ExportReport]:
+    ) -> Operation[ExportReport]:
         """Write threads to a bundle, which can be imported into any store.
 
         Each is written as it is when its turn comes, with the digest of every checkpoint, and
@@ -245,7 +245,7 @@ class ThreadTransfers:
         replace: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Workflow[ImportReport]:
+    ) -> Operation[ImportReport]:
         """Put the threads of a bundle into this store, under their ids or a new one.
 
         All of the bundle is verified first. A thread that exists, whole or in part, is
@@ -282,7 +282,7 @@ class ThreadTransfers:
         verify: bool = False,
         key: str | bytes | None = None,
         progress: Progress | None = None,
-    ) -> Workflow[AdoptReport]:
+    ) -> Operation[AdoptReport]:
         """Copy threads from LangGraph's SqliteSaver, PostgresSaver or InMemorySaver.
 
         All of them: namespaces, parents, metadata, versions, pending writes. The source is
@@ -341,7 +341,7 @@ class ThreadTransfers:
         delete: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Workflow[MirrorReport]:
+    ) -> Operation[MirrorReport]:
         """Copy the threads of this store to another one of any kind.
 
         Only what is missing there is written: new threads, and the checkpoints and pending

@@ -45,7 +45,7 @@ from threadkeep._core.engine.thread_entry import (
     is_there,
     sound,
 )
-from threadkeep._run.driver import Runner, Workflow, external, on
+from threadkeep._run.driver import Runner, external, on
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import ScrubReport
 from threadkeep.errors import (
@@ -146,7 +146,7 @@ def erase(
     forks: bool,
     rewrite: bool,
     dry_run: bool,
-) -> Workflow[EraseReport]:
+) -> Operation[EraseReport]:
     """See `Threads.erase`."""
     for flag, value in (("forks", forks), ("rewrite", rewrite), ("dry_run", dry_run)):
         validation.flag(flag, value)
@@ -195,7 +195,7 @@ def _erase_each(
     progress: Progress,
     *,
     dry_run: bool,
-) -> Workflow[tuple[list[ErasedThread], list[ThreadkeepError]]]:
+) -> Operation[tuple[list[ErasedThread], list[ThreadkeepError]]]:
     """Remove each thread; raise only if none could be removed."""
     done, failures = list[ErasedThread](), list[ThreadkeepError]()
     rehearsal = _Rehearsal(set(), {}) if dry_run else None
@@ -226,7 +226,7 @@ def _names(thread: str | None, metadata: Mapping[str, Any] | None) -> Operation[
 
 def _elsewhere(
     store: Runner, cold: ColdStore | None, names: Sequence[str]
-) -> Workflow[dict[str, str]]:
+) -> Operation[dict[str, str]]:
     """Find archive folders that belong to another store, by thread."""
     found: dict[str, str] = {}
     for name in names:
@@ -244,7 +244,7 @@ def _elsewhere(
 # Clearing a place is idempotent and takes only thread ids, as the rows are removed by then.
 
 
-def _clear_caches(store: LayeredBackend, threads: Iterable[str | None]) -> Workflow[ScrubReport]:
+def _clear_caches(store: LayeredBackend, threads: Iterable[str | None]) -> Operation[ScrubReport]:
     for name in threads:
         yield from on(store, store.clear_cache(name))
     here = ScrubReport(("this program's memory and cache",))
@@ -253,7 +253,7 @@ def _clear_caches(store: LayeredBackend, threads: Iterable[str | None]) -> Workf
 
 def _clear_archives(
     cold: ColdStore | None, threads: Iterable[str], elsewhere: Iterable[str]
-) -> Workflow[ScrubReport]:
+) -> Operation[ScrubReport]:
     """Remove all objects of the threads that processes of this store wrote to the cold store."""
     if cold is None:
         return ScrubReport()
@@ -264,11 +264,11 @@ def _clear_archives(
 
 
 def _clear(
-    places: Sequence[Workflow[ScrubReport]],
+    places: Sequence[Operation[ScrubReport]],
     report: EraseReport,
     failures: list[ThreadkeepError],
     progress: Progress,
-) -> Workflow[EraseReport]:
+) -> Operation[EraseReport]:
     """Clear all places; return the full report, or raise if anything has failed."""
     found = ScrubReport(("rows, entries and labels",))
     for number, place in enumerate(places):

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from threadkeep._core import validation
 from threadkeep._core.engine.cold_references import OFFLOAD_OVER
 from threadkeep._core.engine.context import Engine
-from threadkeep._core.engine.operation import Progress
-from threadkeep._run.driver import Workflow, on, sync_and_async
+from threadkeep._core.engine.operation import Operation, Progress
+from threadkeep._run.driver import on, sync_and_async
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.threads import lazy
 from threadkeep.threads.entries import ThreadEntries, ThreadTransfers
@@ -43,7 +43,7 @@ class Threads(ThreadEntries, ThreadTransfers):
 
     # -- branches and differences ----------------------------------------------------
 
-    def _branches(self, thread_id: str, ns: str = "") -> Workflow[Branches]:
+    def _branches(self, thread_id: str, ns: str = "") -> Operation[Branches]:
         """Return the tree of a thread's checkpoints in a namespace; "" is the graph's own.
 
         Raises:
@@ -55,7 +55,7 @@ class Threads(ThreadEntries, ThreadTransfers):
 
     branches, abranches = sync_and_async(_branches)
 
-    def _branches_by_ns(self, thread_id: str) -> Workflow[dict[str, Branches]]:
+    def _branches_by_ns(self, thread_id: str) -> Operation[dict[str, Branches]]:
         """Return the trees of all checkpoint namespaces, by namespace; "" is the graph's own.
 
         Raises:
@@ -68,7 +68,7 @@ class Threads(ThreadEntries, ThreadTransfers):
 
     def _diff(
         self, thread_id: str, before_id: str | None, after_id: str | None = None, ns: str = ""
-    ) -> Workflow[StateDiff]:
+    ) -> Operation[StateDiff]:
         """Compare two checkpoints of a thread and namespace by their ids; None is the head.
 
         Raises:
@@ -81,7 +81,7 @@ class Threads(ThreadEntries, ThreadTransfers):
 
     diff, adiff = sync_and_async(_diff)
 
-    def _diff_checkpoints(self, before: ConfigOrPair, after: ConfigOrPair) -> Workflow[StateDiff]:
+    def _diff_checkpoints(self, before: ConfigOrPair, after: ConfigOrPair) -> Operation[StateDiff]:
         """Compare two checkpoints of any threads, channel by channel.
 
         Each is a config, as `get_state` and `list` return it, or a pair: the thread's id and the
@@ -103,7 +103,7 @@ class Threads(ThreadEntries, ThreadTransfers):
         limit: int | None = 10,
         *,
         checkpoint_id: str | None = None,
-    ) -> Workflow[list[ChannelVersion]]:
+    ) -> Operation[list[ChannelVersion]]:
         """Return the versions of a channel on the way to a checkpoint, newest first.
 
         Other branches of the thread do not count. A channel that the thread never had has no
@@ -132,7 +132,7 @@ class Threads(ThreadEntries, ThreadTransfers):
 
     def _fork(
         self, thread_id: str, checkpoint_id: str | None = None, new_thread_id: str | None = None
-    ) -> Workflow[ThreadInfo]:
+    ) -> Operation[ThreadInfo]:
         """Fork a thread at one of its checkpoints.
 
         The fork starts in the state right after that checkpoint. Interrupts pending there are
@@ -165,7 +165,7 @@ class Threads(ThreadEntries, ThreadTransfers):
         strategy: MergeStrategy | None = None,
         *,
         dry_run: bool = False,
-    ) -> Workflow[MergeReport]:
+    ) -> Operation[MergeReport]:
         """Merge a fork into the thread that it was forked from.
 
         A channel that only the fork has changed since it began is taken from it; one that only
@@ -197,7 +197,7 @@ class Threads(ThreadEntries, ThreadTransfers):
 
     merge_fork, amerge_fork = sync_and_async(_merge_fork)
 
-    def _discard_fork(self, fork_id: str, *, delete: bool = False) -> Workflow[ThreadInfo]:
+    def _discard_fork(self, fork_id: str, *, delete: bool = False) -> Operation[ThreadInfo]:
         """Archive a fork that is of no more use, or `delete` it.
 
         Raises:
@@ -218,7 +218,7 @@ class Threads(ThreadEntries, ThreadTransfers):
         thread_ids: Iterable[str] | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Workflow[GcReport]:
+    ) -> Operation[GcReport]:
         """Remove from all threads what retention does not keep.
 
         Runs may be under way. An interrupted call can be repeated. A thread that was not written
@@ -242,7 +242,7 @@ class Threads(ThreadEntries, ThreadTransfers):
 
     gc, agc = sync_and_async(_gc)
 
-    def _retain(self, thread_id: str, policy: Retention | None) -> Workflow[ThreadInfo]:
+    def _retain(self, thread_id: str, policy: Retention | None) -> Operation[ThreadInfo]:
         """Set the retention of one thread, in place of the store's; None for the store's again.
 
         Raises:
@@ -253,7 +253,7 @@ class Threads(ThreadEntries, ThreadTransfers):
 
     retain, aretain = sync_and_async(_retain)
 
-    def _archive(self, thread_id: str) -> Workflow[ThreadInfo]:
+    def _archive(self, thread_id: str) -> Operation[ThreadInfo]:
         """Move a thread into the cold store (`cold=`), as one immutable, checked object.
 
         Its entry stays: it is found as before, in the state "archived". Any read brings it back,
@@ -271,7 +271,7 @@ class Threads(ThreadEntries, ThreadTransfers):
 
     archive, aarchive = sync_and_async(_archive)
 
-    def _restore(self, thread_id: str) -> Workflow[ThreadInfo]:
+    def _restore(self, thread_id: str) -> Operation[ThreadInfo]:
         """Move a thread back from the cold store: all of it if archived, else offloaded values.
 
         Reading an archived thread does the same.
@@ -294,7 +294,7 @@ class Threads(ThreadEntries, ThreadTransfers):
         *,
         over: int = OFFLOAD_OVER,
         older_than: timedelta | float | None = None,
-    ) -> Workflow[OffloadReport]:
+    ) -> Operation[OffloadReport]:
         """Move old values of a thread that is in use into the cold store (`cold=`).
 
         Only values that no head and no waiting task needs go, and only large ones. A run continues
@@ -326,7 +326,7 @@ class Threads(ThreadEntries, ThreadTransfers):
         thread_ids: Iterable[str] | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Workflow[TierReport]:
+    ) -> Operation[TierReport]:
         """Move idle threads, and old values of threads in use, into the cold store (`cold=`).
 
         Runs may be under way. An interrupted call can be repeated. Pinned threads stay.
@@ -359,7 +359,7 @@ class Threads(ThreadEntries, ThreadTransfers):
         file: str | os.PathLike[str] | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Workflow[RepairReport]:
+    ) -> Operation[RepairReport]:
         """Move what cannot be read out of threads, into a file, so that the rest of them loads.
 
         A checkpoint with any unreadable part is moved out whole. The newest readable checkpoint
@@ -395,7 +395,7 @@ class Threads(ThreadEntries, ThreadTransfers):
         rewrite: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Workflow[EraseReport]:
+    ) -> Operation[EraseReport]:
         """Remove threads, and every byte of them that this store and this program hold.
 
         As after `delete_thread`, a tombstone stays. Then caches are cleared, and the store's

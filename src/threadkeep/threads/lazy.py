@@ -9,7 +9,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from threadkeep._core.engine.operation import Requests, external
+from threadkeep._core.engine.operation import Operation, external
 
 if TYPE_CHECKING:
     from threadkeep.threads import erasure, forks, merging, partial_output, registry, statistics
@@ -65,11 +65,11 @@ class _NotImported:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __getattr__(self, function: str) -> Callable[..., Requests[Any]]:
+    def __getattr__(self, function: str) -> Callable[..., Operation[Any]]:
         return partial(_call, self._name, function)
 
 
-def _call(name: str, function: str, *args: Any, **options: Any) -> Requests[Any]:
+def _call(name: str, function: str, *args: Any, **options: Any) -> Operation[Any]:
     """Import a module and run one of its operations."""
     module = yield from external(import_module, f"threadkeep.{_PATHS[name]}")
     globals()[name] = module

@@ -25,7 +25,8 @@ from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 
 from threadkeep._core import arguments, validation
 from threadkeep._core.engine.model import OWN_NS
-from threadkeep._run.driver import Workflow, sync_or_async
+from threadkeep._core.engine.operation import Operation
+from threadkeep._run.driver import sync_or_async
 from threadkeep.errors import CodecError, NotFoundError, ThreadkeepError
 
 StreamStatus: TypeAlias = Literal["pending", "completed", "discarded"]
@@ -265,7 +266,7 @@ def thread_of(config: RunnableConfig | str) -> str:
     return validation.thread_id(config)
 
 
-def partial_of(saver: Any, thread: RunnableConfig | str) -> Workflow[list[PartialStream]]:
+def partial_of(saver: Any, thread: RunnableConfig | str) -> Operation[list[PartialStream]]:
     """See `Saver.partial`."""
     rows = yield from Rows(saver, thread).read()
     found = [_stream(row) for row in _newest(rows).values()]
@@ -280,7 +281,7 @@ def _stream(row: Row) -> PartialStream:
     return PartialStream(row.stream, row.status, created, saved, ended, row.root, *parts)
 
 
-def discard_of(saver: Any, thread: RunnableConfig | str, stream: str | None) -> Workflow[int]:
+def discard_of(saver: Any, thread: RunnableConfig | str, stream: str | None) -> Operation[int]:
     """See `Saver.discard_partial`."""
     stored = Rows(saver, thread)
     rows = yield from stored.read_heads()
@@ -302,7 +303,7 @@ class Rows:
         self.thread = thread_of(config)
         self.deletes = callable(getattr(saver, "delete_checkpoints", None))
 
-    def read(self) -> Workflow[list[Row]]:
+    def read(self) -> Operation[list[Row]]:
         """Read all rows, newest first."""
         limit, config = None if self.deletes else _MOST, self._config()
 
@@ -314,7 +315,7 @@ class Rows:
         )
         return _newest_first(map(self._row, found))
 
-    def read_heads(self) -> Workflow[list[Row]]:
+    def read_heads(self) -> Operation[list[Row]]:
         """Read all rows, newest first; without parts if the saver can delete checkpoints."""
         if not self.deletes:
             return (yield from self.read())
@@ -324,13 +325,13 @@ class Rows:
             return []
         return _newest_first([_row(one.id, one.metadata) for one in tree.checkpoints.values()])
 
-    def head(self) -> Workflow[str | None]:
+    def head(self) -> Operation[str | None]:
         """Return the id of the graph's newest checkpoint."""
         config = {"configurable": {"thread_id": self.thread, "checkpoint_ns": ""}}
         found = yield from self._call(self._saver, "get_tuple", config)
         return None if found is None else str(found.checkpoint["id"])
 
-    def put(self, row: Row, parent: str | None) -> Workflow[None]:
+    def put(self, row: Row, parent: str | None) -> Operation[None]:
         """Store a row; `parent` is the id of the row before it."""
         checkpoint = {**empty_checkpoint(), "id": row.id}
         if row.parts:
@@ -348,7 +349,7 @@ class Rows:
         put = (self._config(parent), checkpoint, metadata, checkpoint["channel_versions"])
         yield from self._call(self._saver, "put", *put)
 
-    def delete(self, ids: Sequence[str], *, sweep: bool = False) -> Workflow[None]:
+    def delete(self, ids: Sequence[str], *, sweep: bool = False) -> Operation[None]:
         """Remove rows, if the saver can; with `sweep` also unreferenced values of earlier ones."""
         if ids and self.deletes:
             options = {"ns": NAMESPACE, "sweep": sweep}
@@ -356,7 +357,7 @@ class Rows:
 
     def end(
         self, rows: Sequence[Row], ended: Sequence[Row]
-    ) -> Workflow[tuple[list[str], list[str]]]:
+    ) -> Operation[tuple[list[str], list[str]]]:
         """Store the last rows of streams.
 
         Args:
@@ -379,7 +380,7 @@ class Rows:
         gone = [one.id for one in rows if one.stream in last and one.id != last[one.stream]]
         return gone, [one.id for one in rows if one.id in old]
 
-    def _call(self, owner: Any, name: str, *args: Any, **options: Any) -> Workflow[Any]:
+    def _call(self, owner: Any, name: str, *args: Any, **options: Any) -> Operation[Any]:
         method, variant = getattr(owner, name), getattr(owner, f"a{name}")
         call, acall = partial(method, *args, **options), partial(variant, *args, **options)
         return (yield from sync_or_async(call, acall))
@@ -412,7 +413,7 @@ class StreamRows(Rows):
         self._parts: list[tuple[Any, ...]] = []
         self._ids: list[str] = []
 
-    def append(self, parts: Iterable[Part]) -> Workflow[None]:
+    def append(self, parts: Iterable[Part]) -> Operation[None]:
         """Save more parts, as durably as the saver does."""
         found = merged(parts)
         if self._root is None:
@@ -437,7 +438,7 @@ class StreamRows(Rows):
             return as_text(part)
         return part
 
-    def _save(self, parts: Iterable[Part]) -> Workflow[list[tuple[Any, ...]]]:
+    def _save(self, parts: Iterable[Part]) -> Operation[list[tuple[Any, ...]]]:
         stored = [*self._parts, *[tuple(part) for part in parts]]
         parent = self._ids[-1] if self._ids and self.deletes else None
         own_id = self.id if parent is None else _new_id()
@@ -446,7 +447,7 @@ class StreamRows(Rows):
             self._ids.append(own_id)
         return stored
 
-    def stop(self, status: StreamStatus) -> Workflow[None]:
+    def stop(self, status: StreamStatus) -> Operation[None]:
         """Store the end of the stream. A completed stream discards the thread's dead streams.
 
         A dead stream is pending, was last saved before this stream began, and does not run in this

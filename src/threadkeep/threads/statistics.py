@@ -13,7 +13,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from threadkeep._core.engine import thread_sizes
 from threadkeep._core.engine.model import OWN_NS
-from threadkeep._core.engine.operation import Requests, call
+from threadkeep._core.engine.operation import Operation, call
 from threadkeep._core.engine.rows import pack_time
 from threadkeep._core.engine.thread_sizes import ChannelStats, ThreadStats
 from threadkeep._core.engine.usage import (
@@ -29,7 +29,6 @@ from threadkeep._core.texts import plural, shown, size
 from threadkeep._core.validation import MICROSECOND
 from threadkeep._run import driver
 from threadkeep._run.delegate import behind
-from threadkeep._run.driver import Workflow
 from threadkeep.errors import CorruptionError, invalid
 from threadkeep.threads.registry import EPOCH
 
@@ -205,7 +204,7 @@ class Stats:
 _Measured: TypeAlias = list[tuple[ThreadStats, list[ChannelStats]]]
 
 
-def count(now: int, *, counts_usage: bool, exact: bool = False) -> Requests[Stats]:
+def count(now: int, *, counts_usage: bool, exact: bool = False) -> Operation[Stats]:
     """Count a store as of a time; with `exact` each part of each thread, which reads them all."""
     read = ReadUsage(now, now - IDLE_DAYS * DAY, _SAMPLE)
     found = yield from thread_sizes.usage(read, counts_usage=counts_usage)
@@ -348,7 +347,7 @@ class Counting(Protocol):
         """See `Saver.stats`."""
 
 
-def of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Workflow[Stats]:
+def of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Operation[Stats]:
     """Return the statistics of any saver.
 
     A threadkeep saver returns its own, `saver.stats()`. For another saver, the first 1,000

@@ -16,9 +16,9 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core import validation
-from threadkeep._core.engine.operation import External
+from threadkeep._core.engine.operation import External, Operation
 from threadkeep._run import driver
-from threadkeep._run.driver import Workflow, sync_and_async, sync_or_async
+from threadkeep._run.driver import sync_and_async, sync_or_async
 from threadkeep.errors import InvalidArgumentError, StateError, invalid
 from threadkeep.threads.partial_output import (
     LIVE,
@@ -162,7 +162,7 @@ class _Signal:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._awaited.set)
 
-    def wait(self, seconds: float | None) -> Workflow[None]:
+    def wait(self, seconds: float | None) -> Operation[None]:
         """Wait for the event, and reset it."""
         own = None if self._loop is None else partial(self._await, seconds)
         yield External(partial(self._wait, seconds), own)
@@ -257,7 +257,7 @@ class Stream:
         self._due, self._room = _Signal(loop), _Signal(loop)
         LIVE.add(self.id)
 
-    def _stop(self, status: StreamStatus = "completed") -> Workflow[None]:
+    def _stop(self, status: StreamStatus = "completed") -> Operation[None]:
         """Stop, after the save that is under way.
 
         Args:
@@ -284,7 +284,7 @@ class Stream:
             )
         driver.run(self._end(status))
 
-    def _end(self, status: StreamStatus) -> Workflow[None]:
+    def _end(self, status: StreamStatus) -> Operation[None]:
         if status not in _STATUSES:
             raise invalid("status", status, 'Use "completed", "pending" or "discarded".')
         with self._lock:
@@ -320,7 +320,7 @@ class Stream:
         if not self._task.cancelled():
             self._task.result()
 
-    def _leave(self, error: BaseException | None) -> Workflow[None]:
+    def _leave(self, error: BaseException | None) -> Operation[None]:
         """Stop at the end of a `with` block."""
         if not self.is_started:  # (stopped in the block)
             return
@@ -400,7 +400,7 @@ class Stream:
         while not self._offer(part):
             await driver.arun(self._wait_for_room())
 
-    def _wait_for_room(self) -> Workflow[None]:
+    def _wait_for_room(self) -> Operation[None]:
         if self._failure is not None:
             raise self._failure
         yield from self._room.wait(_LOOK)
@@ -441,7 +441,7 @@ class Stream:
 
     # -- the worker ------------------------------------------------------------------
 
-    def _work(self) -> Workflow[None]:
+    def _work(self) -> Operation[None]:
         while self._state == "started":
             with self._lock:
                 delay = self._buffer.delay(time.monotonic())
@@ -450,7 +450,7 @@ class Stream:
             else:
                 yield from self._save()
 
-    def _save(self) -> Workflow[None]:
+    def _save(self) -> Operation[None]:
         with self._lock:
             parts = self._buffer.take(time.monotonic())
         ended, failure = self._buffer.failed, None

@@ -65,7 +65,6 @@ class External(NamedTuple):
 
 Request: TypeAlias = Fetch | Commit | CommitMany | Call | External
 Operation: TypeAlias = Generator[Request, Any, T]
-Requests: TypeAlias = Operation[T]
 
 
 def fetch(read: Read, *, hot: bool = False) -> Operation[Any]:
@@ -96,7 +95,7 @@ def commit(change: Change) -> Operation[None]:
     yield Commit(change)
 
 
-def commit_many(changes: Sequence[Batch]) -> Requests[Sequence[ThreadkeepError | None]]:
+def commit_many(changes: Sequence[Batch]) -> Operation[Sequence[ThreadkeepError | None]]:
     """Carry out batches together; the reply is that of `CommitMany`."""
     if not changes:
         return ()
@@ -104,11 +103,11 @@ def commit_many(changes: Sequence[Batch]) -> Requests[Sequence[ThreadkeepError |
     return refusals
 
 
-def call(method: str, *args: Any, **options: Any) -> Requests[Any]:
+def call(method: str, *args: Any, **options: Any) -> Operation[Any]:
     return (yield Call(method, args, options))
 
 
-def external(function: Callable[..., T], *args: Any) -> Requests[T]:
+def external(function: Callable[..., T], *args: Any) -> Operation[T]:
     result: T = yield External(partial(function, *args))
     return result
 

@@ -29,7 +29,7 @@ from threadkeep._core.engine.model import (
     Segment,
     Span,
 )
-from threadkeep._core.engine.operation import Commit, CommitMany, Fetch, Requests, call, fetch
+from threadkeep._core.engine.operation import Commit, CommitMany, Fetch, Operation, call, fetch
 from threadkeep._core.policies import HotTier, ReadCache
 from threadkeep._run.driver import CHANGES, Runner
 from threadkeep._run.segment_cache.admission import (
@@ -59,7 +59,7 @@ class CacheLayer:
         self._admission = None if hot_tier is None else Admission(hot_tier, clock)
         self.hits = self.misses = 0  # segment reads without and with the store
 
-    def answer(self, request: Fetch | Commit | CommitMany) -> Requests[Any]:
+    def answer(self, request: Fetch | Commit | CommitMany) -> Operation[Any]:
         if isinstance(request, Fetch):
             return (yield from self._fetch(request))
         if isinstance(request, Commit):
@@ -72,7 +72,7 @@ class CacheLayer:
                 yield from self._note(change)
         return refusals
 
-    def _fetch(self, request: Fetch) -> Requests[Sequence[Any]]:
+    def _fetch(self, request: Fetch) -> Operation[Sequence[Any]]:
         reads = request.reads
         if len(reads) == 1 and isinstance(reads[0], ReadSegments):
             read = reads[0]
@@ -85,7 +85,7 @@ class CacheLayer:
                     self._admission.note_checkpoint(one.thread, reply.found.row.ts)
         return replies
 
-    def _segments(self, read: ReadSegments, generation: int) -> Requests[list[Segment]]:
+    def _segments(self, read: ReadSegments, generation: int) -> Operation[list[Segment]]:
         logs: dict[int, Log] = {}
         from_hot: Sequence[Segment] = ()
         fetched: Sequence[Segment] = ()
@@ -110,7 +110,7 @@ class CacheLayer:
         yield from self._keep(verdict, fresh, fetched)
         return list(whole)
 
-    def _note(self, change: Change) -> Requests[None]:
+    def _note(self, change: Change) -> Operation[None]:
         """Cache segments of a change that was just stored; evict removed segments."""
         # If segments are dropped without a generation, the whole thread must be evicted.
         rule = self._admission
@@ -128,7 +128,7 @@ class CacheLayer:
             fresh = Fresh(change.thread, change.generation, change.segments, change.drop_segments)
         yield from self._keep(verdict, fresh, fresh.segments)
 
-    def _keep(self, verdict: Verdict, near: Fresh, shared: Sequence[Segment]) -> Requests[None]:
+    def _keep(self, verdict: Verdict, near: Fresh, shared: Sequence[Segment]) -> Operation[None]:
         """Apply the verdict: `near` is cached in memory, `shared` in the hot store."""
         if verdict is Verdict.EVICT:
             yield from self._evict(near.thread)
@@ -140,13 +140,13 @@ class CacheLayer:
         if self._hot is not None and (shared or near.drops):
             yield from self._hot.keep(near._replace(segments=shared))
 
-    def _evict(self, thread: str) -> Requests[None]:
+    def _evict(self, thread: str) -> Operation[None]:
         if self._memory is not None:
             self._memory.clear(thread)
         if self._hot is not None:
             yield from self._hot.evict(thread)
 
-    def clear(self, thread: str | None = None) -> Requests[None]:
+    def clear(self, thread: str | None = None) -> Operation[None]:
         """Evict a thread, or all threads (None). Raises if the hot store fails."""
         if self._admission is not None:
             self._admission.forget(thread)
@@ -155,7 +155,7 @@ class CacheLayer:
         if self._hot is not None:
             yield from self._hot.clear(thread)
 
-    def scrub_hot(self) -> Requests[ScrubReport]:
+    def scrub_hot(self) -> Operation[ScrubReport]:
         """Scrub the hot store, if configured. Raises if the hot store fails."""
         return ScrubReport() if self._hot is None else (yield from self._hot.scrub())
 
@@ -185,12 +185,12 @@ class Hot:
         self._again_at = 0.0
         self._known = ""
 
-    def _name(self, thread: str = "") -> Requests[str]:
+    def _name(self, thread: str = "") -> Operation[str]:
         """Return the name of the thread in the hot store."""
         self._known = self._known or (yield from call("identity"))
         return f"{self._known}/{thread}"
 
-    def find(self, read: ReadSegments) -> Requests[list[Segment]]:
+    def find(self, read: ReadSegments) -> Operation[list[Segment]]:
         """Return the segments that overlap the spans, or none if any of them is damaged."""
         found: list[Segment] = (yield from self._reply(self._fetch(read))) or []
         if _mark(read.generation) not in found:
@@ -202,18 +202,18 @@ class Hot:
             return []
         return segments
 
-    def _fetch(self, read: ReadSegments) -> Requests[list[Segment]]:
+    def _fetch(self, read: ReadSegments) -> Operation[list[Segment]]:
         name = yield from self._name(read.thread)
         (found,) = yield self._store.external("fetch", [ReadSegments(name, (_MARK, *read.spans))])
         return list(found)
 
-    def keep(self, fresh: Fresh) -> Requests[None]:
+    def keep(self, fresh: Fresh) -> Operation[None]:
         """Store segments, and evict removed ones."""
         if (yield from self._reply(self._commit(fresh))) is False:
             yield from self.evict(fresh.thread)
             yield from self._reply(self._commit(fresh))
 
-    def _commit(self, fresh: Fresh) -> Requests[bool]:
+    def _commit(self, fresh: Fresh) -> Operation[bool]:
         """Store segments; return False if other data is in their place."""
         marked = (_mark(fresh.generation), *fresh.segments)
         name = yield from self._name(fresh.thread)
@@ -224,11 +224,11 @@ class Hot:
             return False
         return True
 
-    def evict(self, thread: str) -> Requests[None]:
+    def evict(self, thread: str) -> Operation[None]:
         """Evict a thread if the server is reachable; if not, its mark makes it stale."""
         yield from self._reply(self.clear(thread))
 
-    def clear(self, thread: str | None = None) -> Requests[None]:
+    def clear(self, thread: str | None = None) -> Operation[None]:
         """Evict a thread, or all threads (None)."""
         name = yield from self._name(thread or "")
         if thread is None:
@@ -236,7 +236,7 @@ class Hot:
         else:
             yield self._store.external("commit", DropThread(name, 0))
 
-    def scrub(self) -> Requests[ScrubReport]:
+    def scrub(self) -> Operation[ScrubReport]:
         """Scrub the files of the server. Raises if the server fails."""
         found = yield self._store.external("scrub", rewrite=False)
         return ScrubReport(
@@ -244,7 +244,7 @@ class Hot:
             tuple([f"The hot store: {one}" for one in found.remains]),
         )
 
-    def _reply(self, requests: Requests[Any]) -> Requests[Any]:
+    def _reply(self, requests: Operation[Any]) -> Operation[Any]:
         """Return the server's reply, or None if the server fails now or failed recently."""
         if self._clock() < self._again_at:
             return None

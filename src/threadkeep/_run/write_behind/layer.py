@@ -37,7 +37,6 @@ from threadkeep._core.engine.operation import (
     External,
     Fetch,
     Operation,
-    Requests,
     commit_many,
     fetch,
 )
@@ -98,7 +97,7 @@ class BatchQueue(CommitQueue[Batch]):
         generation = name - self._offset(thread)
         return generation if abs(generation) < _RENAMED // 2 else _NO_GENERATION
 
-    def fetch(self, request: Fetch) -> Requests[list[Any]]:
+    def fetch(self, request: Fetch) -> Operation[list[Any]]:
         """Fetch, and replace generations by their names for the engine.
 
         The names are chosen before the store answers, so a concurrent removal makes the reply
@@ -237,7 +236,7 @@ class WriteThroughLayer:
     def __init__(self, queue: BatchQueue) -> None:
         self.queue = queue
 
-    def answer(self, request: Fetch | Commit) -> Requests[Any]:
+    def answer(self, request: Fetch | Commit) -> Operation[Any]:
         """Answer a read or commit a change after all queued saves of its threads."""
         if isinstance(request, Fetch):
             yield from self._flush(request.reads)
@@ -245,7 +244,7 @@ class WriteThroughLayer:
         yield self._in_turn(partial(self.queue.carry_out, request.change, named=False))
         return None
 
-    def _flush(self, reads: Sequence[Read]) -> Requests[None]:
+    def _flush(self, reads: Sequence[Read]) -> Operation[None]:
         threads = _threads_read(reads)
         if not self.queue.is_settled(threads):
             yield self._in_turn(partial(self.queue.flush, threads))
@@ -268,7 +267,7 @@ class WriteBehindLayer(WriteThroughLayer):
         """Return the layer for operations that must be durable on return."""
         return WriteThroughLayer(self.queue)
 
-    def answer(self, request: Fetch | Commit | CommitMany) -> Requests[Any]:
+    def answer(self, request: Fetch | Commit | CommitMany) -> Operation[Any]:
         """Queue batches that only add; run other requests after the queued saves."""
         if not self._is_reached:
             yield self._in_turn(self._reach)
@@ -282,7 +281,7 @@ class WriteBehindLayer(WriteThroughLayer):
             yield from self._commit(change)
         return [None] * len(request.changes)
 
-    def _commit(self, change: Change) -> Requests[None]:
+    def _commit(self, change: Change) -> Operation[None]:
         if not (isinstance(change, Batch) and only_adds(change)):
             yield self._in_turn(partial(self.queue.carry_out, change, named=True))
         elif not self.queue.try_add(change.thread, change):

@@ -29,7 +29,7 @@ from threadkeep._core.engine.thread_entry import (
     ThreadStatus,
     is_archived,
 )
-from threadkeep._run.driver import Runner, Workflow, external, on
+from threadkeep._run.driver import Runner, external, on
 from threadkeep.errors import CorruptionError, StateError, ThreadNotFoundError
 from threadkeep.threads.transfer import digest
 from threadkeep.threads.transfer.bundle_format import ARCHIVE, BundleWriter, read_threads
@@ -59,13 +59,13 @@ def archive(
     engine: Engine,
     thread: str,
     is_due: Callable[[ThreadEntry, ThreadRows], bool] = lambda _entry, _rows: True,
-) -> Workflow[ThreadEntry]:
+) -> Operation[ThreadEntry]:
     """Write a thread to an archive, and leave only its entry in the store.
 
     Raises StateError if `is_due`, which gets the rows to archive, returns False.
     """
 
-    def attempt() -> Workflow[ThreadEntry]:
+    def attempt() -> Operation[ThreadEntry]:
         announced = yield from on(store, announce(engine, thread, cold.home(thread)))
         state = yield from on(store, read_state(thread))
         entry, rows = state.entry, state.rows
@@ -174,7 +174,7 @@ def unpack(thread: str, data: bytes, archive: ArchiveRecord) -> WholeThread:
     return whole
 
 
-def opened(thread: str, data: bytes, archive: ArchiveRecord) -> Workflow[WholeThread]:
+def opened(thread: str, data: bytes, archive: ArchiveRecord) -> Operation[WholeThread]:
     """Unpack an archive outside the event loop; see `unpack`."""
     return external(partial(unpack, thread, data, archive))
 

@@ -37,7 +37,15 @@ from threadkeep._core.engine.model import (
     ScanCheckpoints,
     Segment,
 )
-from threadkeep._core.engine.operation import Commit, Fetch, Requests, call, commit, external, fetch
+from threadkeep._core.engine.operation import (
+    Commit,
+    Fetch,
+    Operation,
+    call,
+    commit,
+    external,
+    fetch,
+)
 from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.thread_entry import (
     EntryFence,
@@ -110,7 +118,7 @@ class TierLayer:
     def __init__(self, cold: ColdStore | None = None) -> None:
         self.cold = cold
 
-    def answer(self, request: Fetch | Commit) -> Requests[Any]:
+    def answer(self, request: Fetch | Commit) -> Operation[Any]:
         """See `StoreLayer.answer`."""
         if isinstance(request, Fetch):
             replies = yield request
@@ -130,7 +138,7 @@ class TierLayer:
         """Return False if a reply has a stub, or lacks a thread that may be archived."""
         return not any(map(_is_short, request.reads, replies))
 
-    def complete(self, request: Fetch, replies: list[Any]) -> Requests[list[Any]]:
+    def complete(self, request: Fetch, replies: list[Any]) -> Operation[list[Any]]:
         """Return the replies after bringing back archived threads and offloaded values."""
         reads = request.reads
         names = sorted(
@@ -151,7 +159,7 @@ class TierLayer:
                 )
         return replies
 
-    def _looked_for(self, reads: Sequence[Read], names: Sequence[str]) -> Requests[list[Any]]:
+    def _looked_for(self, reads: Sequence[Read], names: Sequence[str]) -> Operation[list[Any]]:
         """Read again in a state in which none of these threads is archived.
 
         Archiving and restoring raise the generation. So a thread that is not archived before the
@@ -169,7 +177,7 @@ class TierLayer:
                 return list(found[2 * count :])
         raise ConflictError(thread=names[0])
 
-    def _bring_back(self, entry: ThreadEntry) -> Requests[None]:
+    def _bring_back(self, entry: ThreadEntry) -> Operation[None]:
         """Bring a thread back, unless another process has done so."""
         archive, thread = archive_of(entry), entry.thread
         if self.cold is None or archive is None:
@@ -193,7 +201,7 @@ class TierLayer:
 
     # -- changes -----------------------------------------------------------------------
 
-    def _copy(self, change: CopyThread | ForkThread) -> Requests[None]:
+    def _copy(self, change: CopyThread | ForkThread) -> Operation[None]:
         """Copy or fork a thread that may have stubs or be archived, even while this runs."""
         known = yield from self._ready(change.source, change.target)
         yield from commit(change._replace(revision=_revision(known)))
@@ -204,7 +212,7 @@ class TierLayer:
             yield from self._bring_back(known)
             raise ConflictError(thread=change.source)
 
-    def _ready(self, source: str, target: str) -> Requests[ThreadEntry | None]:
+    def _ready(self, source: str, target: str) -> Operation[ThreadEntry | None]:
         """Bring back the source's stubs; return its entry, which every new stub changes."""
         while True:
             replies = yield Fetch([ReadEntry(source), ReadEntry(target)])
@@ -217,7 +225,7 @@ class TierLayer:
             if not (yield from through(self, lazy.offload.bring_back(source, _now()))):
                 return known
 
-    def _drop(self, change: DropThread) -> Requests[None]:
+    def _drop(self, change: DropThread) -> Operation[None]:
         """Remove a thread, then everything that this store has written to the cold store for it.
 
         The entry names the folder, so the change is fenced by the entry that was read. After
@@ -232,7 +240,7 @@ class TierLayer:
         except ConflictError:
             yield from self._drop_as(change)
 
-    def _drop_as(self, change: DropThread, *, fenced: bool = False) -> Requests[None]:
+    def _drop_as(self, change: DropThread, *, fenced: bool = False) -> Operation[None]:
         entry = yield from fetch(ReadEntry(change.thread))
         archive = archive_of(entry)
         fences = (EntryFence(_revision(entry)),) if fenced else change.fences
@@ -241,7 +249,7 @@ class TierLayer:
         if archive is not None and (left is None or left.folder != archive.folder):
             yield from self._remove(change.thread, archive)
 
-    def _remove(self, thread: str, archive: ArchiveRecord) -> Requests[None]:
+    def _remove(self, thread: str, archive: ArchiveRecord) -> Operation[None]:
         """Remove the archives of a deleted thread. A new thread of that id gets another folder."""
         if self.cold is None:
             _log.warning("No cold store is configured: %s was not deleted.", archive.folder)

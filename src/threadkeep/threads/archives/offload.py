@@ -69,7 +69,7 @@ from threadkeep._core.engine.thread_entry import (
     is_archived,
     is_there,
 )
-from threadkeep._run.driver import Runner, Workflow, external, on
+from threadkeep._run.driver import Runner, external, on
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -194,14 +194,14 @@ def move_out(
     thread: str,
     over: int,
     before: int | None,
-) -> Workflow[OffloadReport]:
+) -> Operation[OffloadReport]:
     """Offload segments, object by object; for `over` and `before` see `_movable`.
 
     Call `tidy` first. Without a cold store nothing is moved (a dry run).
     """
     seen: set[SegmentKey] = set()  # segments that stay, or that a dry run has counted
 
-    def attempt() -> Workflow[OffloadReport | list[Segment]]:
+    def attempt() -> Operation[OffloadReport | list[Segment]]:
         """Move one object and return its segments, or the report if nothing is left to move."""
         snapshot, pieces = yield from on(store, _movable(engine, thread, over, before, seen))
         if not pieces:
@@ -274,7 +274,7 @@ def _move(
     old: Sequence[Segment],
     go: Sequence[Segment],
     stay: Sequence[Segment],
-) -> Workflow[None]:
+) -> Operation[None]:
     """Write segments to a new object, and replace them by stubs."""
     key = f"{archive.folder}{secrets.token_hex(8)}{_SUFFIX}"
     data, stubs = stubs_for(go, key)
@@ -379,7 +379,7 @@ def _objects_of(thread: str) -> Operation[tuple[ThreadRows, dict[str, int]]]:
 # -- objects that no stub names --------------------------------------------------------
 
 
-def tidy(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Workflow[None]:
+def tidy(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Operation[None]:
     """Remove objects that no stub has named for an hour, and note the bytes left in the entry.
 
     An hour, because the store may not have the segments that replaced the stubs on its disks yet.

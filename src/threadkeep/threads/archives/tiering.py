@@ -17,7 +17,7 @@ from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS, EntryFence, ThreadEntry
 from threadkeep._core.policies import Tiering, check_over
 from threadkeep._core.validation import MICROSECOND, duration, micros
-from threadkeep._run.driver import Runner, Workflow, on
+from threadkeep._run.driver import Runner, on
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.cold_store import ColdStore
 from threadkeep.errors import (
@@ -82,7 +82,7 @@ def tier(
     progress: Progress | None,
     *,
     dry_run: bool,
-) -> Workflow[TierReport]:
+) -> Operation[TierReport]:
     """See `Threads.tier`."""
     names = None if threads is None else validation.each_thread("thread_ids", threads)
     if tiering is not None and not isinstance(tiering, Tiering):
@@ -115,7 +115,7 @@ class _Run:
     shared: list[str] = field(default_factory=list)
     skipped: list[OffloadReport] = field(default_factory=list)
 
-    def visit(self, entry: ThreadEntry) -> Workflow[None]:
+    def visit(self, entry: ThreadEntry) -> Operation[None]:
         """Tidy one thread; then archive it, offload its values, or leave it as it is."""
         try:
             known = archive_of(entry)  # (raises if the entry is damaged)
@@ -128,7 +128,7 @@ class _Run:
         except (ThreadNotFoundError, StateError):
             pass  # (deleted or archived meanwhile)
 
-    def _move(self, entry: ThreadEntry) -> Workflow[None]:
+    def _move(self, entry: ThreadEntry) -> Operation[None]:
         tier, warm = self.tiering.cold, self.engine.now() - (micros(self.tiering.warm.max_age) or 0)
         known = archive_of(entry)
         back_at = 0 if known is None else known.back_at
@@ -160,7 +160,7 @@ def _rests(since: int, now: int, entry: ThreadEntry, rows: ThreadRows) -> bool:
     return not entry.pinned and thread_summary.written_at(entry, rows.checkpoints, now) < since
 
 
-def archive(store: LayeredBackend, engine: Engine, thread: str) -> Workflow[ThreadInfo]:
+def archive(store: LayeredBackend, engine: Engine, thread: str) -> Operation[ThreadInfo]:
     """See `Threads.archive`."""
     name, cold = validation.thread_id(thread), (yield from _cold(store, "archive a thread"))
     return info((yield from archiving.archive(store.beneath(), cold, engine, name)))
@@ -177,7 +177,7 @@ def offload(
     thread: str,
     over: int,
     older_than: timedelta | float | None,
-) -> Workflow[OffloadReport]:
+) -> Operation[OffloadReport]:
     """See `Threads.offload`."""
     name, cold = validation.thread_id(thread), (yield from _cold(store, "offload values"))
     before = None
@@ -190,11 +190,11 @@ def offload(
 
 def discard_fork(
     store: LayeredBackend, engine: Engine, fork: str, *, delete: bool
-) -> Workflow[ThreadInfo]:
+) -> Operation[ThreadInfo]:
     """See `Threads.discard_fork`."""
     name = validation.thread_id(fork)
 
-    def attempt() -> Workflow[ThreadInfo]:
+    def attempt() -> Operation[ThreadInfo]:
         entry = yield from on(store, registration.known(name))
         if entry.origin is None:
             hint = "Use delete_thread, or threads.archive to keep it in the cold store."
@@ -210,7 +210,7 @@ def discard_fork(
     return (yield from retry(name, attempt))
 
 
-def _cold(store: LayeredBackend, what: str) -> Workflow[ColdStore]:
+def _cold(store: LayeredBackend, what: str) -> Operation[ColdStore]:
     """Find the cold store, with this store's part of it."""
     cold = yield from store.own_cold()
     if cold is None:

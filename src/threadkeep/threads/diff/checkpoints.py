@@ -37,7 +37,7 @@ from threadkeep._core.engine.operation import CheckpointRef, Fetch, Operation
 from threadkeep._core.engine.refs import ChannelEntry, Inline, Manifest, Ref, Version, same_version
 from threadkeep._core.engine.rows import unpack_metadata, unpack_time
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS, is_internal
-from threadkeep._run.driver import Runner, Workflow, external, on
+from threadkeep._run.driver import Runner, external, on
 from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError, invalid
 from threadkeep.threads.diff.records import Change, ChannelDiff, DiffSide, StateDiff
 from threadkeep.threads.diff.values import Effort, differences
@@ -92,7 +92,7 @@ def diff(
     engine: Engine,
     before: ConfigOrPair | CheckpointRef,
     after: ConfigOrPair | CheckpointRef,
-) -> Workflow[StateDiff]:
+) -> Operation[StateDiff]:
     """Compare two checkpoints, of one thread or of two."""
     a, b, pairs = yield from on(store, compare(engine, place_of(before), place_of(after)))
     # (a large difference would block an event loop for too long)

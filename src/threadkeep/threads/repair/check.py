@@ -50,7 +50,7 @@ from threadkeep._core.engine.registration import ThreadSnapshot, read_snapshot
 from threadkeep._core.engine.rows import Write, counts_for, manifest_of, unpack_writes
 from threadkeep._core.engine.thread_entry import ThreadEntry
 from threadkeep._core.engine.thread_sizes import EVERYTHING, all_sizes
-from threadkeep._run.driver import Runner, Workflow, on
+from threadkeep._run.driver import Runner, on
 from threadkeep.errors import (
     CodecError,
     CorruptionError,
@@ -124,7 +124,9 @@ class CheckReport:
         return not self.findings
 
 
-def check(store: Runner, engine: Engine, progress: Progress | None = None) -> Workflow[CheckReport]:
+def check(
+    store: Runner, engine: Engine, progress: Progress | None = None
+) -> Operation[CheckReport]:
     """Verify a whole store; see `Saver.check`."""
     findings = yield from on(store, damage())
     threads, unlisted = yield from on(store, threads_to_check())

@@ -53,7 +53,7 @@ from threadkeep._core.engine.thread_entry import (
     is_archived,
     is_time,
 )
-from threadkeep._run.driver import Runner, Workflow, external, on
+from threadkeep._run.driver import Runner, external, on
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.errors import CodecError, InvalidArgumentError, ThreadNotFoundError
 from threadkeep.threads.repair.check import (
@@ -163,7 +163,7 @@ def repair(
     progress: Progress | None,
     *,
     dry_run: bool,
-) -> Workflow[RepairReport]:
+) -> Operation[RepairReport]:
     """See `Threads.repair`."""
     named, beneath = validation.thread_ids(threads), store.beneath()
     if file is None and not dry_run:
@@ -198,7 +198,7 @@ def _repair_all(
     names: Sequence[str],
     quarantine: QuarantineFile | None,
     progress: Progress | None,
-) -> Workflow[tuple[list[RepairedThread], list[Finding]]]:
+) -> Operation[tuple[list[RepairedThread], list[Finding]]]:
     """Repair each thread; return the results, and the findings that are left."""
     done, unrepaired, again = list[RepairedThread](), list[Finding](), list[str]()
     for number, thread in enumerate(names, 1):
@@ -217,8 +217,8 @@ def _repair_all(
 
 def _repair(
     store: Runner, engine: Engine, thread: str, quarantine: QuarantineFile | None
-) -> Workflow[Repair | None]:
-    def attempt() -> Workflow[Repair | None]:
+) -> Operation[Repair | None]:
+    def attempt() -> Operation[Repair | None]:
         found = yield from on(store, plan(engine, thread))
         if found is not None and found.batch is not None and quarantine is not None:
             if found.removed is not None:

@@ -41,7 +41,7 @@ from threadkeep._core.engine.rows import (
     unpack_time,
     unpack_writes,
 )
-from threadkeep._run.driver import Runner, Workflow, external, on, together
+from threadkeep._run.driver import Runner, external, on, together
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.errors import (
     CorruptionError,
@@ -94,7 +94,7 @@ def adopt(
     key: str | bytes | None,
     progress: Progress | None,
     **flags: bool,
-) -> Workflow[AdoptReport]:
+) -> Operation[AdoptReport]:
     """Copy a source's threads into a store; see `Threads.adopt`."""
     if flags["replace"] and flags["as_fork"]:
         raise InvalidArgumentError(
@@ -145,7 +145,7 @@ class _Adoption:
         self.done = min(self.done + checkpoints, self.total)  # (some are read twice)
         self.progress("checkpoints read", self.done, self.total)
 
-    def existing(self, thread: str, *, revive: bool) -> Workflow[ExistingThread]:
+    def existing(self, thread: str, *, revive: bool) -> Operation[ExistingThread]:
         """Read the thread here. With `revive`, a deleted thread may be created again."""
         rows = yield from on(self.store, fetch(ReadThread(thread)))
         existing = ExistingThread(self.engine, thread, rows)
@@ -155,7 +155,7 @@ class _Adoption:
                 yield from on(self.store, commit(DropThread(thread, 0)))
         return existing
 
-    def thread(self, name: str, existing: ExistingThread) -> Workflow[None]:
+    def thread(self, name: str, existing: ExistingThread) -> Operation[None]:
         """Copy a thread, or report it as a conflict."""
         unchanged = self.result.unchanged
         yield from external(self.source.begin)
@@ -177,7 +177,7 @@ class _Adoption:
         finally:
             self.source.end()
 
-    def _foresee(self, name: str, existing: ExistingThread) -> Workflow[None]:
+    def _foresee(self, name: str, existing: ExistingThread) -> Operation[None]:
         """Count the checkpoints that a copy would write, without reading values."""
         parents = yield from external(partial(self.source.parents, name))
         self.count(len(parents))
@@ -194,7 +194,7 @@ class _Adoption:
         self.result.checkpoints += missing
         self.result.unchanged += len(parents) - missing
 
-    def _copy(self, name: str, existing: ExistingThread) -> Workflow[None]:
+    def _copy(self, name: str, existing: ExistingThread) -> Operation[None]:
         """Store the checkpoints and writes that are missing here."""
         if existing.stored:
             parents = yield from external(partial(self.source.parents, name))
@@ -205,7 +205,7 @@ class _Adoption:
         if self.verify:
             yield from self._verify(name, existing.thread, keys)
 
-    def _replace(self, name: str, existing: ExistingThread) -> Workflow[None]:
+    def _replace(self, name: str, existing: ExistingThread) -> Operation[None]:
         """Replace the thread here with the source's."""
         with self._parts(name) as parts:
             while (yield from external(partial(next, parts, None))):
@@ -215,7 +215,7 @@ class _Adoption:
         existing = yield from self.existing(name, revive=True)
         yield from self._copy(name, existing)
 
-    def _fork(self, name: str, existing: ExistingThread) -> Workflow[None]:
+    def _fork(self, name: str, existing: ExistingThread) -> Operation[None]:
         """Copy the source's thread into a fork of the one here, or complete that fork.
 
         The fork begins with the newest shared checkpoint, and shares its values.
@@ -231,7 +231,7 @@ class _Adoption:
         yield from self._copy(name, fork)
         self.result.forks[name] = target
 
-    def _put_missing(self, name: str, existing: ExistingThread) -> Workflow[set[CheckpointKey]]:
+    def _put_missing(self, name: str, existing: ExistingThread) -> Operation[set[CheckpointKey]]:
         """Store missing checkpoints; return the keys of the source's that are visible here."""
         keys: set[CheckpointKey] = set()
         apart = self.engine.apart()
@@ -268,7 +268,7 @@ class _Adoption:
         missing = [w for w in one.writes if (w.task_id, w.idx) not in stored]
         yield from _write_calls(place, missing)
 
-    def _store(self, calls: list[Call], apart: Engine) -> Workflow[Engine]:
+    def _store(self, calls: list[Call], apart: Engine) -> Operation[Engine]:
         """Run the calls; return the engine that knows their results."""
         done = yield from on(self.store, together(_operation(apart, one) for one in calls))
         if done is None:  # another process writes to this thread
@@ -280,7 +280,7 @@ class _Adoption:
         self.result.writes += len(calls) - puts
         return apart
 
-    def _verify(self, name: str, target: str, keys: set[CheckpointKey]) -> Workflow[None]:
+    def _verify(self, name: str, target: str, keys: set[CheckpointKey]) -> Operation[None]:
         """Compare each checkpoint as LangGraph's own saver and ours return it."""
         theirs = yield from external(self.source.saver)
         rest = set(keys)

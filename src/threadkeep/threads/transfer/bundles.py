@@ -16,9 +16,9 @@ from typing import NamedTuple, TypeAlias
 
 from threadkeep._core import validation
 from threadkeep._core.engine.cold_references import STUB
-from threadkeep._core.engine.operation import Progress, no_progress
+from threadkeep._core.engine.operation import Operation, Progress, no_progress
 from threadkeep._core.engine.thread_entry import is_archived
-from threadkeep._run.driver import Runner, Workflow, external, on, within
+from threadkeep._run.driver import Runner, external, on, within
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.files import file_errors, replacing
 from threadkeep._stores.open import DATABASES, BackupFormat
@@ -35,7 +35,7 @@ from threadkeep.threads.transfer import digest, whole_thread
 from threadkeep.threads.transfer.bundle_format import MAGIC, BundleWriter, read_bundle
 from threadkeep.threads.transfer.whole_thread import CheckpointKey, Outcome, WholeThread, put_thread
 
-AddThread: TypeAlias = Callable[[BundleWriter, str], Workflow[int]]
+AddThread: TypeAlias = Callable[[BundleWriter, str], Operation[int]]
 
 _SQLITE = b"SQLite format 3\0"
 _WAL_AT = 18  # offset of the byte in SQLite's file that is 2 if it has a WAL
@@ -155,7 +155,7 @@ def export_bundle(
     threads: str | Iterable[str] | None,
     file: str | os.PathLike[str],
     progress: Progress | None,
-) -> Workflow[ExportReport]:
+) -> Operation[ExportReport]:
     """Write threads to a bundle; see `Threads.export_bundle`."""
     names, path, progress = validation.thread_ids(threads), Path(file), progress or no_progress
     yield from external(partial(check_may_be_replaced, path))
@@ -172,7 +172,7 @@ def export_bundle(
 
 def back_up(
     store: Runner, file: Path, progress: Progress, skipped: dict[str, str]
-) -> Workflow[int]:
+) -> Operation[int]:
     """Write all threads to a bundle; return their number.
 
     Damaged checkpoints are copied byte by byte. Unreadable threads are added to `skipped`.
@@ -189,14 +189,14 @@ def _write(
     skipped: dict[str, str] | None,
     *,
     check: bool = False,
-) -> Workflow[list[int]]:
+) -> Operation[list[int]]:
     """Write a bundle; return the results of `add`.
 
     Damaged threads are added to `skipped`, each with the reason; without `skipped` they raise.
     """
     stack = ExitStack()
 
-    def write() -> Workflow[list[int]]:
+    def write() -> Operation[list[int]]:
         counts = []
         part = yield from external(partial(stack.enter_context, replacing(file)))
         opened = stack.enter_context((yield from external(lambda: part.open("wb"))))
@@ -219,7 +219,7 @@ def _write(
         return (yield from within(stack, write()))
 
 
-def _add_as_it_is(store: Runner, bundle: BundleWriter, name: str) -> Workflow[int]:
+def _add_as_it_is(store: Runner, bundle: BundleWriter, name: str) -> Operation[int]:
     """Write a thread; return 0 for a deleted thread, which has only a tombstone."""
     whole = yield from on(store, whole_thread.read_thread(name, stubs=True))
     if not whole.is_nothing:
@@ -229,7 +229,7 @@ def _add_as_it_is(store: Runner, bundle: BundleWriter, name: str) -> Workflow[in
 
 def _add_digested(
     store: Runner, bundle: BundleWriter, name: str, *, archived: list[str] | None
-) -> Workflow[int]:
+) -> Operation[int]:
     """Write a named thread, or (with `archived`) any thread, which may be missing by now."""
     whole = yield from on(store, whole_thread.read_thread(name, stub=archived is not None))
     if not whole.checkpoints and archived is not None:
@@ -255,7 +255,7 @@ def import_bundle(
     *,
     replace: bool,
     dry_run: bool,
-) -> Workflow[ImportReport]:
+) -> Operation[ImportReport]:
     """Put the threads of a bundle into a store; see `Threads.import_bundle`."""
     path, progress = Path(file), progress or no_progress
     new = None if thread is None else validation.text("thread_id", thread)
@@ -270,11 +270,11 @@ def import_bundle(
     return (yield from fill(store.beneath(), path, names, options, progress))
 
 
-def verify(file: Path, progress: Progress, *, digests: bool = False) -> Workflow[list[str]]:
+def verify(file: Path, progress: Progress, *, digests: bool = False) -> Operation[list[str]]:
     """Verify a bundle, optionally the digests of checkpoints too; return its thread ids."""
     names: list[str] = []
 
-    def look(whole: WholeThread) -> Workflow[None]:
+    def look(whole: WholeThread) -> Operation[None]:
         if digests:
             yield from external(partial(_checked_digests, whole))
         names.append(whole.thread)
@@ -286,15 +286,15 @@ def verify(file: Path, progress: Progress, *, digests: bool = False) -> Workflow
 
 def fill(
     store: Runner, file: Path, names: Sequence[str], options: ImportOptions, progress: Progress
-) -> Workflow[ImportReport]:
+) -> Operation[ImportReport]:
     """Put all threads of a verified bundle into a store; other threads do not change."""
     done: dict[str, Outcome] = {}
     checkpoints: dict[str, int] = {}
 
-    def check(whole: WholeThread) -> Workflow[None]:
+    def check(whole: WholeThread) -> Operation[None]:
         yield from on(store, put_thread(whole, 0, dry_run=True))
 
-    def handle(whole: WholeThread) -> Workflow[None]:
+    def handle(whole: WholeThread) -> Operation[None]:
         done[whole.thread] = yield from _put(store, whole, options)
         if whole.is_listed:
             checkpoints[whole.thread] = len(whole.checkpoints)
@@ -324,7 +324,7 @@ def _so_far(done: Iterable[str], total: int) -> str:
     )
 
 
-def _put(store: Runner, whole: WholeThread, options: ImportOptions) -> Workflow[Outcome]:
+def _put(store: Runner, whole: WholeThread, options: ImportOptions) -> Operation[Outcome]:
     is_checked = options.digests and not options.dry_run
     expected = (yield from external(partial(_checked_digests, whole))) if is_checked else {}
     now = time.time_ns() // 1000
@@ -368,8 +368,8 @@ def compare(
 
 
 def _each(
-    file: Path, thread: str | None, handle: Callable[[WholeThread], Workflow[None]]
-) -> Workflow[None]:
+    file: Path, thread: str | None, handle: Callable[[WholeThread], Operation[None]]
+) -> Operation[None]:
     """Handle each thread of a bundle, read in worker threads."""
     with closing(_threads(file, thread)) as threads:
         while (whole := (yield from external(partial(next, threads, None)))) is not None:

@@ -19,7 +19,7 @@ from threadkeep._core.engine.operation import Operation, Progress, commit, no_pr
 from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.rows import created_at
 from threadkeep._core.engine.thread_entry import is_archived, is_there
-from threadkeep._run.driver import Runner, Workflow, external, on
+from threadkeep._run.driver import Runner, external, on
 from threadkeep._run.layered_backend import LayeredBackend, store_of
 from threadkeep.errors import (
     CorruptionError,
@@ -78,7 +78,7 @@ def mirror(
     threads: str | Iterable[str] | None,
     progress: Progress | None,
     **flags: bool,
-) -> Workflow[MirrorReport]:
+) -> Operation[MirrorReport]:
     """Copy threads to the store of another saver; see `Threads.mirror`."""
     there = store_of(other)
     if there.backend is store.backend:
@@ -100,7 +100,7 @@ class _Mirror:
     dry_run: bool
     result: MirrorReport = field(init=False, default_factory=MirrorReport)
 
-    def threads(self, names: Sequence[str] | None, progress: Progress) -> Workflow[MirrorReport]:
+    def threads(self, names: Sequence[str] | None, progress: Progress) -> Operation[MirrorReport]:
         known = yield from on(self.here, whole_thread.all_threads())
         for name in set(names or ()).difference(known):
             raise ThreadNotFoundError(hint="Correct the ids of threads.", thread=name)
@@ -110,7 +110,7 @@ class _Mirror:
             progress("threads compared", done, len(names))
         return self.result
 
-    def _visit(self, name: str) -> Workflow[None]:
+    def _visit(self, name: str) -> Operation[None]:
         step = partial(self._thread, name)
         try:
             copied = yield from retry(name, step, (_GoneError, ThreadExistsError))
@@ -122,7 +122,7 @@ class _Mirror:
         if copied is not None:  # (a difference means that the other store fails: the mirror ends)
             compare(name, copied, (yield from self._digests_there(name)))
 
-    def _thread(self, name: str) -> Workflow[Digests | None]:
+    def _thread(self, name: str) -> Operation[Digests | None]:
         """Compare a thread; if it is copied, return the copy's digests."""
         own = yield from on(self.here, _read_rows(name, stub=not self.is_named))
         if is_archived(own.entry):
@@ -154,23 +154,23 @@ class _Mirror:
             return "newer"
         return "replaced" if step in _CONFLICTS and self.replace else step
 
-    def _read(self, own: WholeThread) -> Workflow[tuple[WholeThread, Digests]]:
+    def _read(self, own: WholeThread) -> Operation[tuple[WholeThread, Digests]]:
         """Read all of a thread here, and compute its digests."""
         whole = yield from on(self.here, whole_thread.read_thread(own.thread))
         if is_archived(whole.entry) or (own.checkpoints and not whole.checkpoints):
             raise _GoneError
         return whole, (yield from external(partial(digest.of_checkpoints, whole)))
 
-    def _digests_there(self, name: str) -> Workflow[Digests]:
+    def _digests_there(self, name: str) -> Operation[Digests]:
         whole = yield from on(self.there, whole_thread.read_thread(name, stub=False))
         return (yield from external(partial(digest.of_checkpoints, whole)))
 
-    def _are_equal(self, own: WholeThread) -> Workflow[bool]:
+    def _are_equal(self, own: WholeThread) -> Operation[bool]:
         """Compare the digests of threads whose rows differ."""
         _, digests = yield from self._read(own)
         return digests == (yield from self._digests_there(own.thread))
 
-    def _copy(self, own: WholeThread, *, replace: bool) -> Workflow[Digests]:
+    def _copy(self, own: WholeThread, *, replace: bool) -> Operation[Digests]:
         """Copy what is missing there of a thread's present state; return its digests."""
         whole, expected = yield from self._read(own)
         now = time.time_ns() // 1000
