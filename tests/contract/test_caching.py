@@ -440,7 +440,7 @@ def test_a_hot_store_that_is_absent_is_missed_by_nobody(tmp_path, caplog, monkey
             graph(saver).invoke({"said": [{"text": "question " * 40}]}, config())
         assert len(said(saver)) == 6
         saver.delete_thread("t")
-    warned = [r for r in caplog.records if "not used for" in r.getMessage()]
+    warned = [r for r in caplog.records if "disabled for" in r.getMessage()]
     assert len(warned) == 1, "it is not asked again and again"
 
 
@@ -471,7 +471,7 @@ def test_a_database_that_cannot_be_named_goes_without(tmp_path, monkeypatch, cap
         monkeypatch.setattr(postgres_backend, "_IDENTITY", refused)
         graph(saver).invoke({"said": [{"text": "question"}]}, config())
         assert len(said(saver)) == 2
-    assert "not used for" in caplog.text
+    assert "disabled for" in caplog.text
 
 
 def test_awaiting_calls_have_it_too(tmp_path, saver):
