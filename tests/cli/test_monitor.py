@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -52,6 +53,8 @@ def test_as_a_service(store):
                 get(f"{address}/healthz", "HEAD") == get(f"{address}/metrics", "HEAD") == (200, "")
             )
             assert get(f"{address}/metrics", "POST")[0] == 405
+            with socket.create_connection(address.removeprefix("http://").split(":")) as gone:
+                gone.sendall(b"GET /metrics")  # (a client that leaves in the middle is ignored)
             process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=SECONDS)
         finally:

@@ -52,3 +52,9 @@ def test_issue_forms_have_what_the_site_requires(path):
     fields = [field for field in form["body"] if field["type"] != "markdown"]
     assert len({field["id"] for field in fields}) == len(fields)
     assert all(field["attributes"]["label"] for field in fields)
+
+
+def test_scripts_name_tests_that_exist():
+    named = set(re.findall(r"tests/[\w/]+\.py", (ROOT / "scripts" / "lowest").read_text()))
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []

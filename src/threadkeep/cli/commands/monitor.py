@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import typer
@@ -48,6 +48,7 @@ _AXIS = "".join([f"{f'-{hours} h':<18}" for hours in (24, 18, 12, 6)]).rstrip()
 _TABLES, _OTHER_LINES = 3, 31
 _NUMBERS = 44  # columns
 _BARS = (24, 8)  # their longest, where there is room
+_SECONDS = 1  # between two looks for a signal
 
 
 @command("threadkeep stats threads.db --watch")
@@ -286,8 +287,15 @@ def monitor(
             text = f"Monitoring {name}: {address}/healthz, {address}/metrics"
             session.print({"store": name, "address": address}, text)
             with watch:
-                return codes.get()
+                return _wait(codes)
     return 0
+
+
+def _wait(codes: SimpleQueue[int]) -> int:
+    """Wait for an exit code, or a signal. One that reaches another thread does not end a wait."""
+    while True:
+        with suppress(Empty):
+            return codes.get(timeout=_SECONDS)
 
 
 def _once(session: Session, watch: Monitor) -> int:
