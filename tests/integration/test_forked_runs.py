@@ -17,7 +17,7 @@ from langgraph.graph import END, START, StateGraph
 from threadkeep import WriteBehind
 from threadkeep.errors import ConflictError
 
-LOSES = "left a head of thread 'thread' behind"
+LOSES = "Concurrent runs forked thread 'thread'"
 
 
 @pytest.fixture(params=({}, {"write_behind": WriteBehind()}), ids=("", "relaxed"))
@@ -30,7 +30,7 @@ def warnings(caplog: Any) -> Iterator[Any]:
     """The warnings of runs so far, as text. (Savers of other tests may warn of lost servers.)"""
     with caplog.at_level(logging.WARNING, logger="threadkeep"):
         yield lambda: [
-            text for r in caplog.records if (text := r.getMessage()).startswith("A run has left")
+            text for r in caplog.records if (text := r.getMessage()).startswith("Concurrent runs")
         ]
 
 

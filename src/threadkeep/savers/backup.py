@@ -1,6 +1,6 @@
-"""Backups of a store and their restore, each in the store's own way.
+"""Back up a store, and restore a backup.
 
-A backup is complete or absent. What a store holds is replaced only if the caller says so.
+A backup is complete or absent. Data in a store is replaced only with `replace=True`.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class BackupReport(NamedTuple):
     """Result of a backup.
 
     Attributes:
-        kind: the kind of file.
-        size: its bytes.
-        threads: how many threads it holds, if that is known.
-        away: threads with values in the cold store, which the backup does not hold.
-        skipped: damaged threads that a bundle does not hold, each with the reason.
+        kind: the format of the file.
+        size: its size in bytes.
+        threads: the number of threads in it, if known.
+        away: threads with values in the cold store, which the backup does not include.
+        skipped: damaged threads that a bundle does not include, each with the reason.
     """
 
     kind: BackupFormat
@@ -63,7 +63,7 @@ class BackupReport(NamedTuple):
 
 
 class RestoreReport(NamedTuple):
-    """Number of threads that were written, if known, and of those that were there already."""
+    """Number of threads written, if known, and of threads that the store already had."""
 
     threads: int | None
     unchanged: int = 0
@@ -74,9 +74,9 @@ def back_up(
 ) -> BackupReport:
     """Back up a store to a file, while programs use it. An older backup is replaced.
 
-    Without a `form`, it is a bundle if the file's name ends in `.tkb`, or the store has no format
-    of its own. `programs` is the folder of PostgreSQL's programs; "" for that of
-    THREADKEEP_PG_BIN, else the PATH.
+    Without a `form`, the backup is a bundle if the file's name ends in `.tkb`, or if the store has
+    no format of its own. `programs` is the folder of PostgreSQL's programs; "" takes it from
+    THREADKEEP_PG_BIN, or else searches the PATH.
     """
     check_may_be_replaced(file)
     kind, path = _kind_for(store, file, form), file_of(store)
@@ -98,7 +98,7 @@ def back_up(
 
 
 def _away(store: str) -> tuple[str, ...]:
-    """Return the threads that are archived, and those with offloaded values."""
+    """Return the ids of archived threads, and of threads with offloaded values."""
     with Saver(open_to_read(store)) as saver:
         found = saver.threads.scan()
         return tuple([t.id for t in found if t.archived_bytes is not None or t.offloaded_bytes])
@@ -107,9 +107,9 @@ def _away(store: str) -> tuple[str, ...]:
 def restore(
     file: Path, store: str, progress: Progress, *, replace: bool = False, programs: str = ""
 ) -> RestoreReport:
-    """Restore a backup to a store of its own kind, or a bundle to any.
+    """Restore a backup to a store of its own kind, or a bundle to any store.
 
-    `replace` removes what is there: the whole store; for a bundle the threads that it has.
+    `replace` replaces the whole store; with a bundle, only the threads in the bundle.
 
     Raises:
         ThreadExistsError: threads in the store would be lost.
@@ -120,7 +120,7 @@ def restore(
         names = driver.run(bundles.verify(file, progress))
         with closing(LayeredBackend(open_backend(as_url(store))).blocking) as backend:
             backend.migrate()
-            # (without the cold store: what is restored may name objects there)
+            # (without the cold store: restored threads may name objects there)
             fill = bundles.fill(
                 LayeredBackend(backend, TierLayer()), file, names, ImportOptions(replace), progress
             )
@@ -156,7 +156,7 @@ def _kind_for(store: str, file: Path, form: Format | None) -> BackupFormat:
 
 @contextmanager
 def _readable(store: str, folder: Path, progress: Progress) -> Iterator[Backend]:
-    """Open the store for reading; of a SQLite file a copy, which is one state of all threads."""
+    """Open the store for reading; a SQLite file is copied first, for one state of all threads."""
     path = file_of(store)
     with ExitStack() as stack:
         if path is not None:
@@ -174,6 +174,6 @@ def _check_sound(file: Path, progress: Progress) -> None:
     if not report.ok:
         raise CorruptionError(
             f"{file} is damaged: {report.findings[0]}",
-            hint=f"See `threadkeep check {file}`, and use an older backup. If there is none: it is"
-            " a database itself, and its sound threads can be used.",
+            hint=f"Run `threadkeep check {file}`, and restore an older backup. If you have none,"
+            " open this file as a database: its sound threads can be used.",
         )

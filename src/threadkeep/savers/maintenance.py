@@ -1,4 +1,4 @@
-"""Methods of a saver that look after its store: delete, copy, prune, check, set up, close."""
+"""Maintenance methods of a saver: delete, copy, prune, check, set up, close."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ class Done:
 
 
 class Maintenance(Closing):
-    """Methods of a saver that look after its store."""
+    """Maintenance methods of a saver."""
 
     _store: LayeredBackend
     _engine: Engine
     _collector: Collector | None
 
     def _delete_thread(self, thread_id: str) -> Operation[None]:
-        """Remove a thread. Late writes of runs under way are refused, not resurrected.
+        """Delete a thread. Later writes of runs under way are refused.
 
-        A thread that does not exist is no error, as with LangGraph's savers.
+        Deleting a thread that does not exist is no error, as with LangGraph's savers.
 
         Args:
             thread_id: the thread's id, or a config that names it.
 
         Raises:
-            InvalidArgumentError: it is neither.
+            InvalidArgumentError: `thread_id` is neither.
         """
         name = validation.thread_id(thread_id)
         return on(self._store, lazy.apply.delete_thread(self._engine, name))
@@ -55,7 +55,7 @@ class Maintenance(Closing):
     def _delete_for_runs(self, run_ids: Sequence[str]) -> Operation[None]:
         """Remove the checkpoints of these runs (metadata `run_id`), in every thread.
 
-        What DeltaChannels of other checkpoints are rebuilt through stays, hidden.
+        Checkpoints that DeltaChannels of other checkpoints need stay, hidden.
 
         Raises:
             InvalidArgumentError: the ids are invalid.
@@ -75,18 +75,18 @@ class Maintenance(Closing):
         *,
         sweep: bool = True,
     ) -> Operation[int]:
-        """Remove single checkpoints of a namespace (None: of any), with their writes.
+        """Remove single checkpoints and their writes.
 
-        Others keep their values. What DeltaChannels of others are rebuilt through stays, hidden.
-        Reads all rows of the thread, and a run under way reads its thread again: pass many ids at
-        once.
+        Other checkpoints keep their values. Checkpoints that their DeltaChannels need stay, hidden.
+        Pass many ids at once: a call reads all rows of the thread, and a run under way then reads
+        its thread again.
 
         Args:
-            thread_id: the thread.
-            checkpoint_ids: the checkpoints.
+            thread_id: the thread's id.
+            checkpoint_ids: the ids of the checkpoints.
             ns: their namespace; None for any.
-            sweep: False removes the rows alone, and reads no others. Their values stay until
-                something else is removed from the thread. Only in namespaces of threadkeep's own.
+            sweep: False removes only the rows, and reads no others. Their values stay until
+                something else is removed from the thread. Only in threadkeep's own namespaces.
 
         Returns:
             The number of checkpoints removed; ids that do not exist are ignored.
@@ -109,7 +109,7 @@ class Maintenance(Closing):
         """Copy a whole thread inside the store.
 
         Raises:
-            ThreadExistsError: the target holds checkpoints.
+            ThreadExistsError: the target has checkpoints.
             InvalidArgumentError: an id is invalid.
         """
         source, target = validation.each_thread("thread_ids", (source_thread_id, target_thread_id))
@@ -122,8 +122,7 @@ class Maintenance(Closing):
     ) -> Operation[None]:
         """Keep the newest checkpoint of each namespace ("keep_latest"), or none ("delete").
 
-        "keep_latest" also keeps checkpoints that have a pin or a tag, and leaves pinned threads
-        whole.
+        "keep_latest" also keeps checkpoints with a pin or a tag, and all of a pinned thread.
 
         Raises:
             InvalidArgumentError: another strategy, or the ids are invalid.
@@ -134,9 +133,9 @@ class Maintenance(Closing):
     prune, aprune = sync_and_async(_prune)
 
     def _partial(self, thread_id: str) -> Operation[list[PartialStream]]:
-        """Return the streams of a thread, newest first, with what those that did not end left.
+        """Return the streams of a thread, newest first, with the partial output of pending ones.
 
-        Of ended streams, the newest 20 are there. See `streaming`.
+        Includes the newest 20 ended streams. See `streaming`.
 
         Raises:
             InvalidArgumentError: the thread's id is invalid.
@@ -146,9 +145,9 @@ class Maintenance(Closing):
     partial, apartial = sync_and_async(_partial)
 
     def _discard_partial(self, thread_id: str, stream: str | None = None) -> Operation[int]:
-        """Discard what pending streams of a thread left; return how many there were.
+        """Discard the partial output of a thread's pending streams; return their number.
 
-        A stream that is still under way is pending again when it is saved the next time.
+        A stream that is still under way is pending again at its next save.
 
         Args:
             thread_id: the thread's id.
@@ -164,11 +163,11 @@ class Maintenance(Closing):
     def _stats(self, *, exact: bool = False) -> Operation[Stats]:
         """Return statistics: totals, growth, the largest and busiest threads, bytes by channel.
 
-        On SQLite and PostgreSQL the database counts, and no values are read but those of some 50
-        threads, whose channels stand for those of all.
+        On SQLite and PostgreSQL the database counts. Bytes by channel are an estimate from the
+        values of some 50 threads.
 
         Args:
-            exact: count the parts of every thread. Reads the whole store: slow on a large one.
+            exact: count the parts of every thread. Reads the whole store: slow if it is large.
         """
         return on(
             self._store,
@@ -183,16 +182,16 @@ class Maintenance(Closing):
         """Verify every checksum, reference and span of every thread. Changes nothing.
 
         Args:
-            progress: called as `progress(stage, done, total)`; total 0 is unknown.
+            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
         """
         return lazy.check.check(self._store, self._engine, progress)
 
     check, acheck = sync_and_async(_check)
 
     def _clear_cache(self, thread_id: str | None = None) -> Operation[None]:
-        """Evict a thread, or all of them (None), from memory. Nothing stored is removed.
+        """Evict a thread, or all threads (None), from the caches. Nothing stored is removed.
 
-        Clears the memory of this process, `cache`, and `hot` for this store.
+        Clears the working set and `cache` of this process, and `hot` for this store.
 
         Raises:
             ThreadkeepError: the hot store could not be reached, and was not cleared.
@@ -205,9 +204,9 @@ class Maintenance(Closing):
     # -- life ------------------------------------------------------------------------
 
     def setup(self) -> Done:
-        """Make the tables, or migrate them to this release, where opening does not.
+        """Create the tables, or migrate them to this release, if opening does not.
 
-        May be awaited; `asetup` waits without holding up the event loop.
+        You may await the result, but only `asetup` does not block the event loop.
 
         Raises:
             NewerDatabaseError: the tables are of a later release.
@@ -216,7 +215,7 @@ class Maintenance(Closing):
         self._store.run(call("migrate"))
         return Done()
 
-    async def asetup(self) -> None:  # (its result differs: `setup` returns what may be awaited)
+    async def asetup(self) -> None:  # (`setup` has another result: an awaitable)
         """Async variant of `setup`."""
         await self._store.arun(call("migrate"))
 
@@ -224,8 +223,8 @@ class Maintenance(Closing):
         """Store the saves that `write_behind` has not stored yet; durable on return.
 
         Raises:
-            LostSavesError: some of it was refused, as it says, and is lost.
-            BackendError: the store failed; what it did not store is kept, and tried again.
+            LostSavesError: the store refused some saves, which are lost; the error lists them.
+            BackendError: the store failed; saves that it did not store are kept and retried.
         """
         return self._store.flush()
 
@@ -235,7 +234,7 @@ class Maintenance(Closing):
         return self._store.opening()
 
     def _close(self) -> Operation[None]:
-        """Shut down and release everything. Idempotent; later calls raise `ClosedError`."""
+        """Close the saver and its store. Idempotent; later calls raise `ClosedError`."""
         if self._collector is not None:
             yield from external(self._collector.close)
         yield from self._store.closing()

@@ -23,7 +23,7 @@ from threadkeep.errors import InvalidArgumentError
 
 
 def _record(kind: type, example: str, help: str, *, parse: bool = True) -> Option:
-    """Return an option whose value is a record; its text form is JSON of the record's arguments."""
+    """Return an option whose value is a record; as text, JSON of the record's arguments."""
     return Option(
         None,
         help,
@@ -62,8 +62,8 @@ class CommonOptions(TypedDict, total=False):
         bool,
         Option(
             False,  # noqa: FBT003 - the default
-            "Pickle values that the codec cannot store, and load pickles. Loading runs the code"
-            " that they name: only for data that you trust.",
+            "Pickle values that the codec cannot store, and load pickles. Loading a pickle runs"
+            " code that it names: use it only with data that you trust.",
             lambda value: type(value) is bool,
             "Use True or False.",
             flag,
@@ -93,7 +93,7 @@ class CommonOptions(TypedDict, total=False):
         _record(
             WriteBehind,
             "WriteBehind()",
-            "Saves return before they are durable, and are stored soon. Not with"
+            "Saves return before they are durable, and are stored soon after. Not with"
             ' `conflicts="raise"`, nor with an async pool or client.',
         ),
     ]
@@ -131,8 +131,8 @@ class CommonOptions(TypedDict, total=False):
         _record(
             Retention,
             "Retention(keep_last=10)",
-            "What to keep of threads that have no retention of their own; `threads.gc()` removes"
-            " the rest.",
+            "Checkpoints to keep of threads without a retention of their own; `threads.gc()`"
+            " removes the others.",
             parse=False,
         ),
     ]
@@ -141,8 +141,8 @@ class CommonOptions(TypedDict, total=False):
         Option(
             None,
             "Seconds, or a timedelta, between two runs of `threads.gc()` (and of `threads.tier()`"
-            " with `tiering` and `cold`) in a background thread, until the saver is closed; not in"
-            " the child of a fork. Failures are logged.",
+            " with `tiering` and `cold`) in a background thread, until you close the saver. A"
+            " forked child process has no such thread. Failures are logged.",
             lambda value: value is None or bool(duration("gc_every", value)),
             "Use seconds, more than 0, or a timedelta.",
             optional(float),
@@ -152,8 +152,8 @@ class CommonOptions(TypedDict, total=False):
         int | None,
         Option(
             None,
-            "Number of checkpoints that this saver puts into a thread before a put applies the"
-            " retention to it. Failures are logged.",
+            "After this many checkpoints that this saver puts into a thread, a put applies the"
+            " retention to the thread. Failures are logged.",
             lambda value: value is None or is_count(value, 1),
             "Use a number of checkpoints, 1 or more.",
             optional(int),
@@ -184,7 +184,7 @@ class CacheOption(TypedDict, total=False):
         _record(
             ReadCache,
             "ReadCache(threads=1000)",
-            "How much of the store to cache in memory, as bytes; None for nothing.",
+            "Limits of a cache of stored bytes in memory; None for no cache.",
         ),
     ]
 
@@ -218,7 +218,7 @@ def check_options(given: Mapping[str, Any]) -> None:
     check("A saver", given, described(SaverOptions))
     if given.get("write_behind") is not None and given.get("conflicts") == "raise":
         raise InvalidArgumentError(
-            'write_behind= and conflicts="raise" exclude each other: a save that has returned'
+            'write_behind= cannot be combined with conflicts="raise": a save that has returned'
             " cannot raise a conflict.",
-            hint="Leave one of them out.",
+            hint="Remove one of the two.",
         )

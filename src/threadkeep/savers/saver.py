@@ -61,7 +61,7 @@ _log = logging.getLogger("threadkeep")
 
 
 class _ForkedRuns(ResetInChild):
-    """Counter and log of runs that left the head of another one behind."""
+    """Counter and log of concurrent runs that forked a thread."""
 
     def _reset(self) -> None:
         self.count = 0
@@ -71,9 +71,8 @@ class _ForkedRuns(ResetInChild):
         with self._lock:
             self.count += 1
         _log.warning(
-            "A run has left a head of thread %r behind: its checkpoint %s does not continue from"
-            " %s, which another run stored. Both are kept, as branches."
-            ' With conflicts="raise" such a run is refused.',
+            "Concurrent runs forked thread %r: checkpoint %s does not descend from %s. Both"
+            ' branches are kept; conflicts="raise" refuses the later run.',
             thread,
             checkpoint,
             head,
@@ -81,16 +80,17 @@ class _ForkedRuns(ResetInChild):
 
 
 class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
-    """A LangGraph checkpoint saver that stores what changed, on any backend.
+    """A LangGraph checkpoint saver that stores only changes, on any backend.
 
     Args:
-        backend: stores the rows; closed with the saver. On an async one, sync methods are for
-            other threads than that of its event loop.
+        backend: stores the rows; closed with the saver. With an async backend, don't call sync
+            methods in the thread of its event loop.
         **options: see `help(Saver.__init__)`.
 
     Raises:
-        InvalidArgumentError: an option is unknown or invalid, or `gc_every` has no sync backend.
-        OpenError: `hot` or `cold` cannot be read or opened, or its library is not installed.
+        InvalidArgumentError: an option is unknown or invalid, or `gc_every` is set with an async
+            backend.
+        OpenError: `hot` or `cold` cannot be opened, or its library is not installed.
     """
 
     @listed(SaverOptions)
@@ -139,42 +139,42 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
 
     @property
     def threads(self) -> Threads:
-        """Methods on threads beside running them: search, fork, archive and so on."""
+        """Methods on threads: search, fork, archive and so on."""
         threads = Threads(self._store, self._engine)
         self._family.add(threads)
         return threads
 
     @property
     def forked_runs(self) -> int:
-        """Number of runs since opening that branched off the newest checkpoint of another run.
+        """Number of times since opening that concurrent runs forked a thread.
 
-        Counts runs of this saver, and runs of other processes if one of ours had loaded their
-        checkpoint. Each is logged as a warning.
+        Counts runs of this saver, and runs of other processes if this saver had loaded their
+        checkpoint. Each fork is logged as a warning.
         """
         return self._forked.count
 
     def counters(self) -> Counters:
         """Return the counters of this saver since it was opened, in this process.
 
-        Reads memory alone. The counters of a closed saver stay.
+        Reads only memory. A closed saver keeps its counters.
         """
         return self._store.counters(self._forked.count)
 
     # -- reading ---------------------------------------------------------------------
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint that the config names, or the thread's head; None if there is none.
+        """Return the checkpoint that the config names, or the thread's head; None if it has none.
 
         Raises:
             InvalidConfigError: the config has no thread_id.
-            CorruptionError, UnknownTypeError: it cannot be read back as it was.
+            CorruptionError, UnknownTypeError: the checkpoint cannot be read back exactly.
         """
         return self._store.run(self._get_tuple(arguments.load(config), config))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Async variant of `get_tuple`."""
         call = arguments.load(config)
-        # (a load that decodes much would hold up the event loop)
+        # (decoding many values would block the event loop)
         run = self._store.arun_here if load.is_hot(self._engine, call) else self._store.arun
         return await run(self._get_tuple(call, config))
 
@@ -197,12 +197,12 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         Args:
             config: names the thread, and may name a namespace and a checkpoint.
             filter: metadata that a checkpoint must have.
-            before: only checkpoints with a smaller id than this config's.
-            limit: the most to yield.
+            before: a config; only checkpoints with a smaller id than its checkpoint are yielded.
+            limit: the maximum number of checkpoints.
 
         Raises:
             InvalidArgumentError: the limit or an id is invalid.
-            CorruptionError: a checkpoint is damaged; nothing is left out.
+            CorruptionError: a checkpoint is damaged; it is never skipped silently.
         """
         at = load.begin(arguments.listing(config, filter, before, limit))
 
@@ -240,10 +240,10 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         """Store a checkpoint; durable on return. The config names its parent.
 
         Raises:
-            InvalidConfigError: no thread_id, or the checkpoint has no id.
+            InvalidConfigError: the config has no thread_id, or the checkpoint no id.
             InvalidArgumentError: a name, a version or the time cannot be stored.
-            UnserializableError: a value cannot be stored so that it comes back exactly.
-            ConflictError: with `conflicts="raise"`: another run moved the thread.
+            UnserializableError: a value could not be read back exactly.
+            ConflictError: with `conflicts="raise"`, if another run advanced the thread.
             ThreadDeletedError: the thread was deleted while this run was under way.
         """
         call = arguments.put(config, checkpoint, metadata, new_versions)
@@ -267,7 +267,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         return arguments.stored(call)
 
     def _save(self, call: Call) -> None:
-        """Commit a batch that can be built at once; run the whole operation where that fails."""
+        """Commit a batch that can be built without reading; if that fails, run the operation."""
         place, built = call.place, put.build(self._engine, call)
         if built is None:
             self._store.run(put.save(self._engine, call))
@@ -283,7 +283,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             remember(self._engine, place, built)
 
     async def _asave(self, call: Call) -> None:
-        """Async variant of `_save`. A batch that is built at once has the values of the call."""
+        """Async variant of `_save`. Builds the batch before values can change."""
         place, built = call.place, put.build(self._engine, call)
         if built is None:
             await self._store.arun_here(put.save(self._engine, call))
@@ -301,7 +301,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             remember(self._engine, place, built)
 
     def _thinned(self, thread: str) -> Operation[None]:
-        """Remove what the thread need not keep. Failures are logged."""
+        """Apply the retention to a thread. Failures are logged."""
         thin = partial(lazy.gc.thin, self._engine, thread, self._store.retention)
         return quietly(thread, thin)
 
@@ -310,17 +310,17 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         return arguments.stored(call)
 
     def _put_many(self, puts: Sequence[PutArguments]) -> Operation[Sequence[RunnableConfig]]:
-        """Store many checkpoints at once, as `put` would one after the other.
+        """Store many checkpoints at once, with the result of one `put` after the other.
 
-        Arguments are checked before anything is stored. Where this fails in the middle,
-        some of those before may be stored; to do all again is harmless.
+        All arguments are checked before anything is stored. After a failure, some checkpoints may
+        be stored; you can repeat the call.
 
         Args:
-            puts: the arguments of a `put` each: config, checkpoint, metadata, new_versions.
-                A config that names a checkpoint of the same call makes that its parent.
+            puts: for each checkpoint the arguments of `put`: config, checkpoint, metadata,
+                new_versions. A config may name an earlier checkpoint of this call as the parent.
 
         Returns:
-            The config of each, in order, with its id.
+            The config of each checkpoint, in order, with its id.
 
         Raises:
             ThreadkeepError: as `put`.
@@ -337,7 +337,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
     put_many, aput_many = sync_and_async(_put_many)
 
     def _apart(self, calls: Iterable[Put]) -> Iterator[Operation[RunnableConfig]]:
-        """Yield the operations, which remember apart what is not stored yet."""
+        """Yield the operations, which keep unstored states out of the working set."""
         engine = self._engine.apart()
         return (self._stored(call, engine) for call in calls)
 
@@ -351,7 +351,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         """Store a task's pending writes on the config's checkpoint; durable on return.
 
         Raises:
-            InvalidConfigError: no thread_id, or no checkpoint_id.
+            InvalidConfigError: the config has no thread_id or no checkpoint_id.
             InvalidArgumentError: a name or an id is no text.
             UnserializableError, ConflictError, ThreadDeletedError: as `put`.
         """
@@ -377,17 +377,17 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         max_pending: int = 5,
         max_bytes: int = 65536,
     ) -> Stream:
-        """Return a stream of a thread: what its `update` gets is saved as it comes.
+        """Return a stream of a thread, which saves the output that you pass to its `update`.
 
-        `with` or `async with` starts and stops it. See `partial`, and
-        `threadkeep.streaming.astream_saved` for the streams of graphs.
+        Start and stop it by `with` or `async with`. Read saved output by `partial`. For streams of
+        graphs use `threadkeep.streaming.astream_saved`.
 
         Args:
-            config: names the thread; its id alone will do.
+            config: the thread's id, or a config that names it.
             interval: seconds within which output is saved.
-            max_pending: the most saves of the stream that are kept; the newest holds all output.
-            max_bytes: the output, about, that is saved before the interval is over. Four times as
-                much may wait for the store.
+            max_pending: the number of saves to keep; the newest has all output.
+            max_bytes: approximate size of output that is saved before the interval ends. Up to
+                four times as much may wait for the store.
 
         Raises:
             InvalidArgumentError: an option is invalid.
@@ -405,12 +405,12 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
     # -- the rest of the contract ----------------------------------------------------
 
     def get_next_version(self, current: Any, channel: None) -> Any:
-        """Return the version after `current`, of the same kind. Thread-safe."""
+        """Return the version after `current`, of the same type. Thread-safe."""
         del channel
         return arguments.next_version(current)
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Saver:
-        """Return a saver that also loads these (module, name) classes; all else is shared."""
+        """Return a saver that also loads these (module, name) classes, and shares all else."""
         allowed = validation.classes(extra_allowlist)
         clone = self._clones.get(allowed)
         if clone is None:

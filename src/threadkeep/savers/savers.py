@@ -1,4 +1,4 @@
-"""Savers by database and by URL: each is a `Saver` that opens its own backend."""
+"""Savers by database and by URL. Each opens its own backend."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class SqliteSaver(Saver):
     """A saver on one SQLite file, in place of LangGraph's `SqliteSaver` and `AsyncSqliteSaver`.
 
     Args:
-        conn: the file's path, or a connection of sqlite3 or aiosqlite. The saver opens the file
-            of a connection by itself; you close the connection.
+        conn: the file's path, or a connection of sqlite3 or aiosqlite. The saver opens its own
+            connections to that file; you close yours.
         **options: see `help(SqliteSaver.__init__)`.
 
     Raises:
@@ -64,23 +64,21 @@ class SqliteSaver(Saver):
 class PostgresSaver(Saver):
     """A saver on a PostgreSQL database, in place of LangGraph's `PostgresSaver`.
 
-    Sync and async methods each have connections of their own kind, from pools that are
-    opened when they are first needed. Call `setup()` once before the first use, or run
-    `threadkeep migrate URL`; with `partition_by`, every month.
+    Sync and async methods use separate pools, each opened at its first use. Call `setup()` once
+    before the first use, or run `threadkeep migrate URL`; with `partition_by`, every month.
 
     Args:
         conn: a URL (or another conninfo of libpq), or a pool or connection of psycopg, which you
-            close. With an async one, only the async methods work. While your program has a
-            transaction open on a connection, nothing can be saved over it.
-        pipe: a pipeline of psycopg on that connection; not needed, as calls are pipelined
-            where it helps.
+            close. With an async pool or connection, only the async methods work. Nothing can be
+            saved over a connection while your program has a transaction open on it.
+        pipe: a pipeline of psycopg on that connection. Not needed: calls are pipelined anyway.
         serde: a LangGraph serializer to use in place of threadkeep's codec.
         **options: see `help(PostgresSaver.__init__)`.
 
     Raises:
         OpenError: the URL cannot be read, or psycopg is not installed.
-        InvalidArgumentError: an option is unknown or invalid, or a pool was given
-            with a pipe; nothing was opened.
+        InvalidArgumentError: an option is unknown or invalid, or you gave a pool with a pipe;
+            nothing was opened.
     """
 
     @listed(PostgresSaverOptions)
@@ -109,7 +107,7 @@ class PostgresSaver(Saver):
 
         Args:
             conn_string: the URL.
-            pipeline: has no effect: calls are pipelined where it helps.
+            pipeline: has no effect: calls are pipelined anyway.
             serde: as for `PostgresSaver`.
             **options: as for `PostgresSaver`.
         """
@@ -118,23 +116,23 @@ class PostgresSaver(Saver):
 
 
 class AsyncPostgresSaver(PostgresSaver):
-    """`PostgresSaver`, in place of LangGraph's `AsyncPostgresSaver`: `setup` is awaited."""
+    """`PostgresSaver` with an async `setup`, in place of LangGraph's `AsyncPostgresSaver`."""
 
     async def setup(self) -> None:  # type: ignore[override] # as the class that it replaces
-        """Make or migrate the tables; see `Saver.setup`."""
+        """Create or migrate the tables; see `Saver.setup`."""
         await self.asetup()
 
 
 class RedisSaver(Saver):
     """A saver on a Redis or Valkey server (6.2 or newer, no modules), or on a cluster.
 
-    Sync and async methods each have connections of their own kind, opened when they are first
-    needed. The server's settings decide what survives its crash: see docs/operating-redis.md.
+    Sync and async methods use separate connections, each opened at its first use. The server's
+    settings decide which data survives its crash: see docs/operating-redis.md.
 
     Args:
         redis_url: a URL (`redis://`, `rediss://`, `unix://`, `redis+cluster://`), or a client
             of redis-py (also of a cluster, also async), which you close. With an async client,
-            call sync methods from other threads than that of its event loop.
+            don't call sync methods in the thread of its event loop.
         **options: see `help(RedisSaver.__init__)`.
 
     Raises:
@@ -164,8 +162,8 @@ def open_saver(url: str, **options: Unpack[OpenSaverOptions]) -> Saver:
             `postgresql://user:password@host:5432/database`,
             `redis://user:password@host:6379/0`, `redis+cluster://host:6379` or `memory://`.
             Its query may have options of the database: `sqlite:///threads.db?busy_timeout=5`.
-        **options: those of savers, and those of the URL's database. An option that neither the
-            call nor the URL has is taken from the environment: `THREADKEEP_BUSY_TIMEOUT`.
+        **options: options of savers, and of the URL's database. Options that neither the call nor
+            the URL sets are read from the environment, such as `THREADKEEP_BUSY_TIMEOUT`.
 
     Raises:
         OpenError: the scheme is unknown, or the store cannot be opened.

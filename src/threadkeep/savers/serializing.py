@@ -1,4 +1,4 @@
-"""The serializer of a saver, which programs may assign after opening it."""
+"""The serializer of a saver, which you may replace after opening the saver."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Serializing:
     def serde(self) -> SerializerProtocol:
         """The serializer. If you assign another one, it stores all values from then on.
 
-        Values that threadkeep's codec stored before stay as they are, and are still read. An object
-        that is no serializer raises `InvalidArgumentError`.
+        Values already stored by threadkeep's codec stay readable. Assigning an object that is no
+        serializer raises `InvalidArgumentError`.
         """
         return self._serde
 
@@ -48,8 +48,8 @@ class Serializing:
 
 
 def show_raw(saver: Serializing) -> None:
-    """Let a saver return objects of unknown classes as `Raw`: only to show a thread, never to run.
+    """Let a saver return objects of unknown classes as `Raw`: to show threads, never to run them.
 
-    Call it before the saver is used, and on one without a serializer of its own.
+    Call it before the saver is used. The saver must have no serializer of its own.
     """
     saver._engine = saver._engine._replace(codec=RawCodec())  # noqa: SLF001 - as above

@@ -47,7 +47,7 @@ class Threads(ThreadEntries, ThreadTransfers):
         """Return the tree of a thread's checkpoints in a namespace; "" is the graph's own.
 
         Raises:
-            ThreadNotFoundError: the thread holds no checkpoints in this namespace.
+            ThreadNotFoundError: the thread has no checkpoints in this namespace.
             InvalidArgumentError: a name is no text.
             CorruptionError, UnknownTypeError: a checkpoint's row or writes cannot be read.
         """
@@ -59,7 +59,7 @@ class Threads(ThreadEntries, ThreadTransfers):
         """Return the trees of all checkpoint namespaces, by namespace; "" is the graph's own.
 
         Raises:
-            ThreadNotFoundError: the thread holds no checkpoints.
+            ThreadNotFoundError: the thread has no checkpoints.
             ThreadkeepError: as `branches`.
         """
         return on(self._store, lazy.forks.all_branches(self._engine, thread_id))
@@ -72,7 +72,7 @@ class Threads(ThreadEntries, ThreadTransfers):
         """Compare two checkpoints of a thread and namespace by their ids; None is the head.
 
         Raises:
-            ThreadNotFoundError, CheckpointNotFoundError: one does not exist.
+            ThreadNotFoundError, CheckpointNotFoundError: a checkpoint does not exist.
             InvalidArgumentError: an argument is no text.
             CorruptionError, UnknownTypeError: a value cannot be read.
         """
@@ -84,8 +84,8 @@ class Threads(ThreadEntries, ThreadTransfers):
     def _diff_checkpoints(self, before: ConfigOrPair, after: ConfigOrPair) -> Operation[StateDiff]:
         """Compare two checkpoints of any threads, channel by channel.
 
-        Each is a config, as `get_state` and `list` return it, or a pair: the thread's id and the
-        checkpoint's (None for the head).
+        Pass a config, as `get_state` and `list` return it, or a pair of the thread's id and the
+        checkpoint's id (None for the head).
 
         Raises:
             InvalidConfigError: a config has no thread_id.
@@ -104,22 +104,21 @@ class Threads(ThreadEntries, ThreadTransfers):
         *,
         checkpoint_id: str | None = None,
     ) -> Operation[list[ChannelVersion]]:
-        """Return the versions of a channel on the way to a checkpoint, newest first.
+        """Return the versions of a channel in a checkpoint and its ancestors, newest first.
 
-        Other branches of the thread do not count. A channel that the thread never had has no
-        versions: an empty list.
+        A channel that the thread never had has no versions: the list is empty.
 
         Args:
             thread_id: the thread's id.
             channel: the channel's name.
             ns: the checkpoint namespace; "" is the graph's own, a subgraph has another.
-            limit: the most versions to return; None for all.
-            checkpoint_id: the checkpoint to begin with, by id; None for the head.
+            limit: the maximum number of versions; None for all.
+            checkpoint_id: the id of the checkpoint to begin with; None for the head.
 
         Raises:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
             InvalidArgumentError: a name or the limit is invalid.
-            CorruptionError: a manifest on the way is damaged.
+            CorruptionError: a checkpoint's manifest is damaged.
         """
         return on(
             self._store,
@@ -140,17 +139,17 @@ class Threads(ThreadEntries, ThreadTransfers):
         Values are copied only on Redis.
 
         Args:
-            thread_id: the other thread; it is not changed.
+            thread_id: the id of the thread to fork, which is not changed.
             checkpoint_id: a checkpoint of its root namespace; None for its head.
             new_thread_id: the fork's id; None for a new UUID.
 
         Returns:
-            What is known of the fork: `forked`, with the other's metadata, without its tags.
+            The fork's entry: state `forked`, the metadata of the original, no tags.
 
         Raises:
-            ThreadNotFoundError: the thread holds no checkpoints.
+            ThreadNotFoundError: the thread has no checkpoints.
             CheckpointNotFoundError: it has no such checkpoint.
-            ThreadExistsError: a thread of the new name holds checkpoints.
+            ThreadExistsError: the thread `new_thread_id` has checkpoints.
         """
         return on(
             self._store, lazy.forks.fork(self._engine, thread_id, checkpoint_id, new_thread_id)
@@ -166,29 +165,32 @@ class Threads(ThreadEntries, ThreadTransfers):
         *,
         dry_run: bool = False,
     ) -> Operation[MergeReport]:
-        """Merge a fork into the thread that it was forked from.
+        """Merge a fork into the thread that it was forked from (the target).
 
-        A channel that only the fork has changed since it began is taken from it; one that only
-        the other has changed stays. The result is a new checkpoint behind the other's head, with
-        source "update", which starts no node: what was to run next there is to run next still.
-        The fork stays as it is.
+        If only the fork has changed a channel since the fork, the target gets the fork's value. If
+        only the target has changed it, its value stays. The result is a new checkpoint after the
+        target's head, with source "update"; the nodes to run next stay the same. The fork is not
+        changed.
 
         Args:
             fork_id: the id of the fork.
-            target_thread_id: the thread that holds the checkpoint that the fork began with.
-            strategy: for channels that both have changed: "theirs" (the fork's value), "ours", a
-                function that is given the channel's name and its value at the beginning, here and
-                in the fork (None where there is none) and returns the new one, or the graph, whose
-                reducers are given what was written in the fork. None refuses.
-            dry_run: change nothing; return what would be merged, and the conflicts.
+            target_thread_id: the id of the thread that the fork was made from.
+            strategy: for channels that both threads have changed:
+
+                - "theirs" takes the fork's value, "ours" the target's.
+                - A function gets the channel's name and three values: at the fork, in the target,
+                  in the fork (None if the channel has no value). It returns the new value.
+                - A graph: its reducers get the values written in the fork.
+                - None refuses such a merge.
+            dry_run: change nothing; return the channels to merge, and the conflicts.
 
         Raises:
             MergeConflictError: both have changed a channel, and there is no strategy.
-            InvalidArgumentError: it is no fork of this thread; or a channel is a DeltaChannel,
-                whose value only the graph can put together; or layered memory has archived messages
-                of both since, which only "theirs" and "ours" resolve.
+            InvalidArgumentError: the thread is no fork of the target; or a channel is a
+                DeltaChannel, which only a graph can merge; or layered memory has archived
+                messages of both since, which only "theirs" and "ours" resolve.
             CheckpointNotFoundError: the checkpoint that the fork began with was pruned.
-            ThreadNotFoundError: one of the threads holds nothing.
+            ThreadNotFoundError: one of the threads has no checkpoints.
         """
         return on(
             self._store,
@@ -198,12 +200,12 @@ class Threads(ThreadEntries, ThreadTransfers):
     merge_fork, amerge_fork = sync_and_async(_merge_fork)
 
     def _discard_fork(self, fork_id: str, *, delete: bool = False) -> Operation[ThreadInfo]:
-        """Archive a fork that is of no more use, or `delete` it.
+        """Archive an unused fork, or `delete` it.
 
         Raises:
-            ThreadNotFoundError: there is no such thread.
+            ThreadNotFoundError: the thread does not exist.
             StateError: it is no fork, or is archived already.
-            ThreadkeepError: as `archive` does.
+            ThreadkeepError: as `archive`.
         """
         return lazy.tiering.discard_fork(self._store, self._engine, fork_id, delete=delete)
 
@@ -219,22 +221,22 @@ class Threads(ThreadEntries, ThreadTransfers):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Operation[GcReport]:
-        """Remove from all threads what retention does not keep.
+        """Apply retention to all threads: remove the checkpoints that it does not keep.
 
-        Runs may be under way. An interrupted call can be repeated. A thread that was not written
+        Runs may be under way. You can repeat an interrupted call. A thread that was not written
         since the last call is not read again.
 
         Args:
             policy: for threads without a policy of their own (`retain`); None for the saver's
                 own (`retention=`), or else to keep everything.
-            thread_ids: only these; `max_count` does not apply then.
-            dry_run: change nothing, and return what would go.
-            progress: called as `progress(stage, done, total)`; total 0 is unknown.
+            thread_ids: only these threads; `max_count` does not apply then.
+            dry_run: change nothing; report what would be removed.
+            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
 
         Raises:
             InvalidArgumentError: the policy or the list of threads is invalid.
-            ThreadNotFoundError: one of the threads does not exist; nothing was done.
-            BackendError: the store failed; what went before is gone.
+            ThreadNotFoundError: one of the threads does not exist; nothing was removed.
+            BackendError: the store failed; earlier threads were already cleaned up.
         """
         own = self._store.retention if policy is None else policy
         names = None if thread_ids is None else validation.each_thread("thread_ids", thread_ids)
@@ -243,11 +245,11 @@ class Threads(ThreadEntries, ThreadTransfers):
     gc, agc = sync_and_async(_gc)
 
     def _retain(self, thread_id: str, policy: Retention | None) -> Operation[ThreadInfo]:
-        """Set the retention of one thread, in place of the store's; None for the store's again.
+        """Set a thread's own retention, which replaces the saver's; None removes it.
 
         Raises:
-            ThreadNotFoundError: there is no such thread.
-            InvalidArgumentError: it is no Retention, or one with `max_count`, which is of a store.
+            ThreadNotFoundError: the thread does not exist.
+            InvalidArgumentError: it is no Retention, or has `max_count`, which is for stores.
         """
         return on(self._store, lazy.registry.retain(self._engine, thread_id, policy))
 
@@ -256,33 +258,33 @@ class Threads(ThreadEntries, ThreadTransfers):
     def _archive(self, thread_id: str) -> Operation[ThreadInfo]:
         """Move a thread into the cold store (`cold=`), as one immutable, checked object.
 
-        Its entry stays: it is found as before, in the state "archived". Any read brings it back,
-        by whatever call and in whatever process that knows the cold store.
+        Its entry stays in the store, in the state "archived". Any read restores the thread, in any
+        process whose saver has the same `cold=`.
 
         Raises:
-            ThreadNotFoundError: there is no such thread, or it holds no checkpoints.
+            ThreadNotFoundError: the thread does not exist, or has no checkpoints.
             StateError: it is archived already.
             InvalidArgumentError: the saver was opened without `cold=`.
-            ConflictError: it is being written all the time.
-            CorruptionError: it is damaged; or the cold store does not have what was put there.
-            OpenError, BackendError: the cold store refused, or failed; the thread is in the store.
+            ConflictError: other programs keep writing the thread.
+            CorruptionError: it is damaged; or the cold store lost or changed an object.
+            OpenError, BackendError: the cold store refused or failed; the thread was not moved.
         """
         return lazy.tiering.archive(self._store, self._engine, thread_id)
 
     archive, aarchive = sync_and_async(_archive)
 
     def _restore(self, thread_id: str) -> Operation[ThreadInfo]:
-        """Move a thread back from the cold store: all of it if archived, else offloaded values.
+        """Restore an archived thread, or a thread's offloaded values, from the cold store.
 
         Reading an archived thread does the same.
 
         Raises:
-            ThreadNotFoundError: there is no such thread.
+            ThreadNotFoundError: the thread does not exist.
             StateError: nothing of it is in the cold store.
             ThreadArchivedError: the saver was opened without `cold=`.
-            ConflictError: it is being written all the time.
-            CorruptionError: the cold store does not have what was put there.
-            OpenError, BackendError: the cold store refused, or failed.
+            ConflictError: other programs keep writing the thread.
+            CorruptionError: the cold store lost or changed an object.
+            OpenError, BackendError: the cold store refused or failed.
         """
         return on(self._store, lazy.tiering.restore(self._engine, thread_id))
 
@@ -297,23 +299,23 @@ class Threads(ThreadEntries, ThreadTransfers):
     ) -> Operation[OffloadReport]:
         """Move old values of a thread that is in use into the cold store (`cold=`).
 
-        Only values that no head and no waiting task needs go, and only large ones. A run continues
-        as before; a read of an older checkpoint fetches its values. A thread that shares values
-        with forks is left as it is.
+        Moves only large values that no head and no waiting task needs. Runs continue as before;
+        reading an older checkpoint fetches its values. A thread that shares values with forks is
+        not changed.
 
         Args:
             thread_id: the thread's id.
-            over: bytes; stored runs of values that are larger go, 1024 or more.
+            over: size in bytes, 1024 or more; larger segments are moved.
             older_than: seconds or a timedelta; values that younger checkpoints need stay too.
-                None: only what the heads need.
+                None: only values that the heads need stay.
 
         Raises:
-            ThreadNotFoundError: there is no such thread, or it holds no checkpoints.
+            ThreadNotFoundError: the thread does not exist, or has no checkpoints.
             StateError: it is archived.
             InvalidArgumentError: the saver was opened without `cold=`, or a limit is invalid.
-            ConflictError: it is being written all the time.
-            CorruptionError: it is damaged; or the cold store does not have what was put there.
-            OpenError, BackendError: the cold store refused, or failed.
+            ConflictError: other programs keep writing the thread.
+            CorruptionError: it is damaged; or the cold store lost or changed an object.
+            OpenError, BackendError: the cold store refused or failed.
         """
         return lazy.tiering.offload(self._store, self._engine, thread_id, over, older_than)
 
@@ -329,20 +331,20 @@ class Threads(ThreadEntries, ThreadTransfers):
     ) -> Operation[TierReport]:
         """Move idle threads, and old values of threads in use, into the cold store (`cold=`).
 
-        Runs may be under way. An interrupted call can be repeated. Pinned threads stay.
+        Runs may be under way. You can repeat an interrupted call. Pinned threads stay.
 
         Args:
-            tiering: the limits; None for the saver's own (`tiering=`), or else the defaults: a
-                thread that was neither written nor brought back for a day is archived; of others
-                go values of more than 64 KB that only checkpoints older than a day need.
-            thread_ids: only these.
-            dry_run: move nothing, and return what would go.
-            progress: called as `progress(stage, done, total)`; total 0 is unknown.
+            tiering: the limits; None for the saver's own (`tiering=`), or else the defaults:
+                threads neither written nor restored for a day are archived; of other threads,
+                values over 64 KB are offloaded if only checkpoints older than a day need them.
+            thread_ids: only these threads.
+            dry_run: move nothing; report what would be moved.
+            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
 
         Raises:
             InvalidArgumentError: it is no Tiering, or the saver was opened without `cold=`.
             ThreadNotFoundError: one of the threads does not exist; nothing was moved.
-            OpenError, BackendError: the cold store refused, or failed; what was moved is moved.
+            OpenError, BackendError: the cold store refused or failed; some threads may be moved.
         """
         return lazy.tiering.tier(
             self._store, self._engine, tiering, thread_ids, progress, dry_run=dry_run
@@ -360,25 +362,25 @@ class Threads(ThreadEntries, ThreadTransfers):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Operation[RepairReport]:
-        """Move what cannot be read out of threads, into a file, so that the rest of them loads.
+        """Move unreadable data of threads into a quarantine file, so that the rest loads.
 
-        A checkpoint with any unreadable part is moved out whole. The newest readable checkpoint
-        becomes the head; a thread with none left is empty. Data is removed from the store only
-        after the file is synced to disk. Sound threads are not written to. Programs may use the
+        A checkpoint with any unreadable part is moved as a whole. The newest readable checkpoint
+        becomes the head; a thread without any becomes empty. Data is removed from the store only
+        after the file is synced to disk. Sound threads are not changed. Programs may use the
         store meanwhile; after an interrupted call, repeat it with another file.
 
         Args:
-            thread_ids: the id of one or the ids of several; None for all.
-            file: the quarantine file (`.tkq`), which must not exist; it is made if anything is
-                moved out. Not needed for a dry run.
-            dry_run: change nothing, and return what would be done.
-            progress: called as `progress(stage, done, total)`; total 0 is unknown.
+            thread_ids: one id or several; None for all threads.
+            file: the quarantine file (`.tkq`), which must not exist. It is created if any data is
+                moved. Not needed for a dry run.
+            dry_run: change nothing; report what would be done.
+            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
 
         Raises:
             InvalidArgumentError: no file was given, or an id is invalid.
-            ThreadNotFoundError: one of them does not exist; nothing was changed.
+            ThreadNotFoundError: one of the threads does not exist; nothing was changed.
             OpenError, DiskFullError: the file exists, or cannot be written.
-            ConflictError: a thread is written all the time.
+            ConflictError: other programs keep writing a thread.
         """
         return lazy.repair.repair(
             self._store, self._engine, thread_ids, file, progress, dry_run=dry_run
@@ -396,29 +398,30 @@ class Threads(ThreadEntries, ThreadTransfers):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Operation[EraseReport]:
-        """Remove threads, and every byte of them that this store and this program hold.
+        """Delete threads, and erase every byte of them from this store and this process.
 
-        As after `delete_thread`, a tombstone stays. Then caches are cleared, and the store's
-        files are scrubbed, also of what was removed before. A call that was cut off is repeated
-        as it was: files are scrubbed also where no rows are left to remove.
+        As after `delete_thread`, a tombstone with the id stays. Then caches are cleared, and the
+        store's files are scrubbed, also of data deleted earlier. Repeat an interrupted call with
+        the same arguments: it scrubs the files even if no rows are left to remove.
 
         Args:
-            thread_id: the name of one; or
-            metadata: what all of them have, as `search` compares it. One of the two.
-            forks: erase also the threads that were forked from these, and theirs, which hold what
-                they took. Without it the report names them.
-            rewrite: on PostgreSQL, rewrite the tables (VACUUM FULL), which are locked
-                meanwhile. SQLite's file always is, while others keep reading.
-            dry_run: change nothing, and return what would go.
-            progress: called as `progress(stage, done, total)`; total 0 is unknown.
+            thread_id: the id of one thread. Give either this or `metadata`.
+            metadata: erase all threads with this metadata, compared as in `search`.
+            forks: also erase all forks of these threads, and forks of forks, which contain values
+                of the original. If False, the report names them.
+            rewrite: on PostgreSQL, rewrite the tables (VACUUM FULL), which locks them. SQLite's
+                file is always rewritten, while others keep reading.
+            dry_run: change nothing; report what would be erased.
+            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
 
         Raises:
             InvalidArgumentError: neither or both were given, or metadata that is empty.
-            ThreadNotFoundError: there never was such a thread; nothing was done.
-            UnfinishedErasureError: a place was not cleared, or a thread among several was not
-                removed: `report` says what was done, the message what to do before erasing again.
-            ConflictError, CorruptionError: it shares segments with a thread that is written all
-                the time, or damaged; no place was cleared.
+            ThreadNotFoundError: the thread never existed; nothing was done.
+            UnfinishedErasureError: a place was not cleared, or one of several threads was not
+                removed. `report` lists what was done, the message what to do before you erase
+                again.
+            ConflictError, CorruptionError: the thread shares segments with a thread that others
+                keep writing, or that is damaged; no place was cleared.
             BackendError: the store failed; erase again.
         """
         return lazy.erasure.erase(

@@ -1,9 +1,9 @@
 """Move whole threads to the cold store and back.
 
-The entry names the archive's folder before anything is written there, and until nothing can be
-left in it. One change removes the rows and marks the thread as archived; one change puts the rows
-back and clears the mark. Keys are never used twice. If this store is a copy, archives
-of the original are not touched.
+The entry names the archive's folder before anything is written there, and until the folder is
+empty. One change removes the rows and marks the thread as archived; one change adds the rows again
+and clears the mark. Keys are never reused. A copy of a store does not touch the original's
+archives.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def archive(
             yield from on(store, commit(change))
         except OVERTAKEN:
             found = yield from on(store, registration.read(thread))
-            if not is_at(found, new.key):  # (otherwise only the answer was lost)
+            if not is_at(found, new.key):  # (else the commit succeeded and only its reply was lost)
                 yield from external(partial(cold.delete, new.key))
                 raise
         engine.working_set.forget(thread)
@@ -103,9 +103,9 @@ def archive(
 def announce(
     engine: Engine, thread: str, home: str, *, stubs: bool = False
 ) -> Operation[ArchiveRecord]:
-    """Name this store's folder in the entry before anything is written there; return its record.
+    """Name this store's folder in the entry before anything is written there; return the record.
 
-    With `stubs` the record says that the thread may have stubs.
+    With `stubs`, the record also notes that the thread may have stubs.
     """
     token = secrets.token_hex(8)
 
@@ -127,7 +127,7 @@ def announce(
 def pack(whole: WholeThread, announced: ArchiveRecord, state: str) -> tuple[bytes, ArchiveRecord]:
     """Pack a thread into a bundle with digests; return its bytes and record.
 
-    `announced` is the record so far, `state` the state that the thread returns to.
+    `announced` is the record so far, `state` the thread's state after it is restored.
     """
     file = BytesIO()
     bundle = BundleWriter(file, ARCHIVE)
@@ -139,7 +139,7 @@ def pack(whole: WholeThread, announced: ArchiveRecord, state: str) -> tuple[byte
 
 
 def put(cold: ColdStore, key: str, data: bytes) -> None:
-    """Write an object and read it back, as it will be the only copy."""
+    """Write an object and read it back, because it will be the only copy."""
     cold.put(key, data)
     if cold.get(key) != data:
         raise CorruptionError(
@@ -151,8 +151,7 @@ def put(cold: ColdStore, key: str, data: bytes) -> None:
 def _tidy(cold: ColdStore, keep: set[str], folder: str) -> None:
     """Remove earlier archives, and those of interrupted attempts.
 
-    The previous archive stays for one more round, as the cold store may not have the new one on
-    its disks yet.
+    The previous archive stays for an hour, in case the cold store has not synced the new one yet.
     """
     for key in cold.objects(folder, older_than=GRACE):
         if key.endswith(_SUFFIX) and key not in keep:
@@ -180,7 +179,7 @@ def opened(thread: str, data: bytes, archive: ArchiveRecord) -> Operation[WholeT
 
 
 def reopen(whole: WholeThread, archive: ArchiveRecord, now: int) -> Operation[None]:
-    """Put the rows of a thread back, if it is still archived there.
+    """Restore the rows of a thread, if `archive` still is its archive.
 
     Segments come first; then one change adds all rows and the thread's former state. The entry
     still names the archive.
@@ -189,7 +188,7 @@ def reopen(whole: WholeThread, archive: ArchiveRecord, now: int) -> Operation[No
     def attempt() -> Operation[None]:
         entry = yield from registration.read(whole.thread)
         if not is_at(entry, archive.key):
-            return  # another process has brought it back
+            return  # (another process has restored it)
         state = yield from fetch_checkpoint(whole.thread, "", None)
         fences = (RowsFence(0, 0), EntryFence(entry.revision))
         plain = Batch(whole.thread, now, state.generation, fences=fences)
