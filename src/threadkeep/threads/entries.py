@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ThreadEntries:
-    """Entries of the threads of a store."""
+    """Entries of threads in the registry of a store."""
 
     _store: LayeredBackend
     _engine: Engine
@@ -38,17 +38,17 @@ class ThreadEntries:
         ttl: timedelta | float | None = None,
         exist_ok: bool = False,
     ) -> Operation[ThreadInfo]:
-        """Register a thread before anything is saved in it (the first save does so too).
+        """Register a thread before its first save, which would also register it.
 
         Args:
             thread_id: the thread's id.
-            metadata: what it can be found by: JSON values, up to 1,000 bytes each with its key.
-            tags: words that it can be found by.
-            ttl: seconds that it may be idle before retention removes it; None for ever.
-            exist_ok: return a thread that exists instead of raising.
+            metadata: JSON values to search by, up to 1,000 bytes each with its key.
+            tags: words to search by.
+            ttl: idle seconds after which retention removes the thread; None for no limit.
+            exist_ok: return an existing thread instead of raising.
 
         Raises:
-            ThreadExistsError: it exists.
+            ThreadExistsError: the thread exists.
             InvalidArgumentError: an argument is invalid.
         """
         return on(
@@ -59,7 +59,7 @@ class ThreadEntries:
     create, acreate = sync_and_async(_create)
 
     def _get(self, thread_id: str) -> Operation[ThreadInfo | None]:
-        """Return the entry of a thread, also of a deleted one; None if it never existed."""
+        """Return the entry of a thread, also of a deleted thread; None if it never existed."""
         return on(self._store, lazy.registry.get(thread_id))
 
     get, aget = sync_and_async(_get)
@@ -71,13 +71,13 @@ class ThreadEntries:
         metadata: Mapping[str, Any] | None = None,
         ttl: timedelta | float | None = None,
     ) -> Operation[ThreadInfo]:
-        """Change the metadata of a thread, or its ttl.
+        """Change the metadata or the ttl of a thread.
 
-        Metadata replaces what has the same keys; a value of None removes its key. A ttl of 0 is
-        for ever, None leaves it as it is.
+        Metadata replaces values of the same keys; None removes a key. A ttl of 0 means no limit;
+        None leaves the ttl unchanged.
 
         Raises:
-            ThreadNotFoundError: there is no such thread.
+            ThreadNotFoundError: the thread does not exist.
             InvalidArgumentError: an argument is invalid.
         """
         return on(self._store, lazy.registry.update(self._engine, thread_id, metadata or {}, ttl))
@@ -91,15 +91,15 @@ class ThreadEntries:
 
         Args:
             thread_id: the thread's id.
-            tags: words. Those of a thread can be searched for, and protect it from deletion by
-                `ttl` and `max_count`; those of a checkpoint protect that checkpoint. `pin`
-                protects a whole thread.
+            tags: words. You can search for a thread's tags, and they protect it from deletion by
+                `ttl` and `max_count`. A checkpoint's tags protect that checkpoint from retention.
+                `pin` protects a whole thread.
             checkpoint_id: the checkpoint's id; None for the thread.
             ns: the checkpoint's namespace; "" is the graph's own.
 
         Raises:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
-            InvalidArgumentError: a tag is no text, or too long, or there are too many.
+            InvalidArgumentError: a tag is not text or too long, or there are too many.
         """
         return on(
             self._store,
@@ -111,11 +111,11 @@ class ThreadEntries:
     def _untag(
         self, thread_id: str, *tags: str, checkpoint_id: str | None = None, ns: str = ""
     ) -> Operation[ThreadInfo]:
-        """Remove tags; those that are not there do not matter. Arguments as of `tag`.
+        """Remove tags; missing tags are ignored. Arguments as for `tag`.
 
         Raises:
-            ThreadNotFoundError: there is no such thread.
-            InvalidArgumentError: a tag is no text.
+            ThreadNotFoundError: the thread does not exist.
+            InvalidArgumentError: a tag is not text.
         """
         return on(
             self._store,
@@ -127,7 +127,7 @@ class ThreadEntries:
     def _pin(
         self, thread_id: str, *, checkpoint_id: str | None = None, ns: str = ""
     ) -> Operation[ThreadInfo]:
-        """Protect a thread, or one of its checkpoints, from retention; arguments as of `tag`.
+        """Protect a thread, or one of its checkpoints, from retention. Arguments as for `tag`.
 
         Raises:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
@@ -141,7 +141,7 @@ class ThreadEntries:
     def _unpin(
         self, thread_id: str, *, checkpoint_id: str | None = None, ns: str = ""
     ) -> Operation[ThreadInfo]:
-        """Undo `pin`; the checkpoint need not exist any more."""
+        """Undo `pin`, also for a checkpoint that no longer exists."""
         return on(
             self._store, lazy.registry.pin(self._engine, thread_id, checkpoint_id, ns, pinned=False)
         )
@@ -159,10 +159,10 @@ class ThreadEntries:
         """Return a page of the threads that match all filters.
 
         Args:
-            order: the field to sort by; with a minus the greatest first. Ties are sorted by name.
+            order: the field to sort by; a minus sorts in descending order. Ties are sorted by id.
             limit: the size of the page, 1 to 1,000.
-            cursor: the cursor of the page before, with the same order and filters. A thread that
-                changes its place meanwhile may be met twice, or not at all.
+            cursor: the cursor of the previous page, with the same order and filters. A thread whose
+                position changes between two pages may appear twice, or not at all.
             filters: see `Filters`.
 
         Raises:
@@ -173,7 +173,7 @@ class ThreadEntries:
     search, asearch = sync_and_async(_search)
 
     def _scan(self, **filters: Unpack[Filters]) -> Iterator[Operation[Iterable[ThreadInfo]]]:
-        """Yield all threads that match, sorted by name; read page by page.
+        """Yield all threads that match, sorted by id; reads page by page.
 
         Raises:
             InvalidArgumentError: a filter is invalid.
@@ -204,7 +204,7 @@ class ThreadEntries:
 
 
 class ThreadTransfers:
-    """Threads of a store that are copied elsewhere, and from there."""
+    """Copies of threads to and from files and other stores."""
 
     _store: LayeredBackend
     _engine: Engine
@@ -216,22 +216,23 @@ class ThreadTransfers:
         *,
         progress: Progress | None = None,
     ) -> Operation[ExportReport]:
-        """Write threads to a bundle, which can be imported into any store.
+        """Write threads to a bundle, which you can import into any store.
 
-        Each is written as it is when its turn comes, with the digest of every checkpoint, and
-        the file is read back before it takes its name.
+        The bundle has each thread as one state, with a digest of every checkpoint. The file is
+        read back before it gets its name.
 
         Args:
-            thread_ids: the id of one or the ids of several; None for all that hold checkpoints.
-            file: the bundle (`.tkb`). An older bundle is replaced, anything else is not.
-            progress: called as `progress(stage, done, total)`; total 0 is unknown.
+            thread_ids: one id or several; None for all threads with checkpoints.
+            file: the bundle (`.tkb`). Replaces an older bundle, but no other file.
+            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
 
         Raises:
-            ThreadNotFoundError: one of them holds no checkpoint.
+            ThreadNotFoundError: one of the threads has no checkpoints.
             InvalidArgumentError: an id is invalid.
             OpenError, DiskFullError: the file cannot be written, or is no bundle.
-            ConflictError: a thread is written all the time.
-            CorruptionError: a thread that was named is damaged. Others are `skipped`.
+            ConflictError: other programs keep writing a thread.
+            CorruptionError: a thread that you named is damaged. With None, damaged threads are
+                `skipped`.
         """
         return lazy.bundles.export_bundle(self._store, thread_ids, file, progress)
 
@@ -246,24 +247,24 @@ class ThreadTransfers:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Operation[ImportReport]:
-        """Put the threads of a bundle into this store, under their ids or a new one.
+        """Import the threads of a bundle into this store, under their ids or a new one.
 
-        All of the bundle is verified first. A thread that exists, whole or in part, is
-        completed. Then each is read back, and the digest of every checkpoint compared.
+        First the whole bundle is verified. If the store has a part of a thread, the rest is added.
+        Then each thread is read back, and the digest of every checkpoint is compared.
 
         Args:
-            file: the bundle, of any store.
-            thread_id: another id, where the bundle has one thread.
-            replace: remove threads that are in the way.
-            dry_run: verify the bundle, change nothing, and return what would be done.
-            progress: called as `progress(stage, done, total)`; total 0 is unknown.
+            file: a bundle from any store.
+            thread_id: a new id, if the bundle has one thread.
+            replace: replace threads of the same ids that differ.
+            dry_run: verify the bundle and change nothing; report what would be done.
+            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
 
         Raises:
-            ThreadExistsError: a thread that is in the way would be lost; nothing was changed.
+            ThreadExistsError: a thread of the same id would be lost; nothing was changed.
             InvalidArgumentError: a new id was given, and the bundle has several threads.
             OpenError, NotOursError, NewerFormatError, CorruptionError: the bundle cannot be
                 read; nothing was changed.
-            ThreadkeepError: the store failed; a note of the error says what is there.
+            ThreadkeepError: the store failed; a note of the error lists the imported threads.
         """
         return lazy.bundles.import_bundle(
             self._store, file, thread_id, progress, replace=replace, dry_run=dry_run
@@ -285,37 +286,35 @@ class ThreadTransfers:
     ) -> Operation[AdoptReport]:
         """Copy threads from LangGraph's SqliteSaver, PostgresSaver or InMemorySaver.
 
-        All of them: namespaces, parents, metadata, versions, pending writes. The source is
-        only read, each thread as one state, also while it is written. A repeated call copies
-        what has come since, or continues where the last one was cut off.
+        Copies namespaces, parents, metadata, versions and pending writes. The source is only read,
+        each thread as one state, and may be written meanwhile. A repeated call copies newer
+        checkpoints, or continues an interrupted call.
 
-        A thread that has diverged here and in the source, or holds one of its checkpoints in
-        another state, is left alone and listed in `conflicts`, unless one of `replace` and
-        `as_fork` is given.
+        A thread that has diverged from the source, or has another state of one of its checkpoints,
+        is not changed and listed in `conflicts`, unless you give `replace` or `as_fork`.
 
         Args:
             source: the URL or path of LangGraph's database, or the saver.
-            thread_ids: the id of one or the ids of several; None for all but those that were
-                deleted here.
-            replace: replace a thread that has diverged with the source's.
-            as_fork: copy a thread that has diverged into a fork, "<thread>-adopted", which
-                begins with the newest checkpoint that both have.
-            dry_run: change nothing, and return what would be done, as far as ids tell.
-            verify: compare every checkpoint as LangGraph's saver gives it with what this one
-                gives. Needs that saver's library.
-            key: the key of encrypted values (LANGGRAPH_AES_KEY), 16, 24 or 32 bytes; a saver
-                brings its own.
-            progress: called as `progress(stage, done, total)`; total 0 is unknown.
+            thread_ids: one id or several; None for all threads that were not deleted here.
+            replace: replace a diverged thread with the source's.
+            as_fork: copy a diverged thread into a fork, "<thread>-adopted", which begins with the
+                newest common checkpoint.
+            dry_run: change nothing; report what would be done, judged by ids only.
+            verify: compare every checkpoint as LangGraph's saver and this saver return it. Needs
+                the library of LangGraph's saver.
+            key: the key of encrypted values (LANGGRAPH_AES_KEY), 16, 24 or 32 bytes. Not needed if
+                `source` is a saver.
+            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
 
         Raises:
-            NotLangGraphError: the source is another program's, or threadkeep's own.
-            OpenError, InvalidArgumentError: the source cannot be opened; or both of `replace`
-                and `as_fork` are given.
+            NotLangGraphError: the source belongs to another program, or to threadkeep.
+            OpenError, InvalidArgumentError: the source cannot be opened; or both `replace` and
+                `as_fork` are given.
             ThreadNotFoundError: the source has no such thread.
-            WrongKeyError: a value is encrypted, and the key is missing or another one.
-            UnknownTypeError: a value is of a class that this program has not imported or
-                allowed; the error names the checkpoint and the line that helps.
-            CorruptionError: something is damaged, or not what LangGraph's saver gives.
+            WrongKeyError: a value is encrypted, and the key is missing or wrong.
+            UnknownTypeError: a value has a class that this program has not imported or allowed;
+                the error names the checkpoint and the line to add.
+            CorruptionError: data is damaged, or differs from the result of LangGraph's saver.
         """
         return lazy.adopt.adopt(
             self._store,
@@ -344,24 +343,24 @@ class ThreadTransfers:
     ) -> Operation[MirrorReport]:
         """Copy the threads of this store to another one of any kind.
 
-        Only what is missing there is written: new threads, and the checkpoints and pending
-        writes that came since. Each thread that was written is compared on both sides, by the
-        digest of every checkpoint. A repeated call continues where the last one was cut off.
+        Writes only missing data: new threads, checkpoints and pending writes. Each written thread
+        is compared in both stores, by the digest of every checkpoint. A repeated call continues an
+        interrupted one.
 
         Args:
             other: the saver of the other store.
-            thread_ids: the id of one or the ids of several; None for all.
-            replace: replace a thread that has diverged there with this store's.
-            delete: delete threads there that were deleted here.
-            dry_run: change nothing, and return what would be done.
-            progress: called as `progress(stage, done, total)`; total 0 is unknown.
+            thread_ids: one id or several; None for all threads.
+            replace: replace a thread that has diverged in the other store with this store's.
+            delete: delete threads in the other store that were deleted in this one.
+            dry_run: change nothing; report what would be done.
+            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
 
         Raises:
-            InvalidArgumentError: the other is no saver of threadkeep, or is this store.
-            ThreadNotFoundError: there is no such thread here.
-            CorruptionError: a thread that was named is damaged (others are `skipped`), or did
-                not arrive as it is here.
-            ConflictError: a thread is written there all the time.
+            InvalidArgumentError: `other` is no saver of threadkeep, or has the same store.
+            ThreadNotFoundError: this store has no such thread.
+            CorruptionError: a thread that you named is damaged (with None it is `skipped`), or its
+                copy differs.
+            ConflictError: other programs keep writing a thread in the other store.
         """
         return lazy.mirror.mirror(
             self._store,

@@ -2,8 +2,8 @@
 
 A stub takes the place of a segment whose bytes are in the cold store. Its data is a frame (see
 `codec.frame`) with their location in MessagePack: `[object, first byte, bytes, SHA-256]`. If the
-bytes have another digest, the stub is returned, and decoding it fails. Reads of threads in the
-store cost nothing more.
+bytes have another digest, the stub is returned, and decoding it fails. Reads of other threads cost
+no further request.
 """
 
 from __future__ import annotations
@@ -160,10 +160,10 @@ class TierLayer:
         return replies
 
     def _looked_for(self, reads: Sequence[Read], names: Sequence[str]) -> Operation[list[Any]]:
-        """Read again in a state in which none of these threads is archived.
+        """Read while none of these threads is archived; else restore them and raise ConflictError.
 
         Archiving and restoring raise the generation. So a thread that is not archived before the
-        reads, and has the same generation after them, was not archived meanwhile.
+        reads, and has the same generation after them, was not archived in between.
         """
         heads: list[Read] = [ReadCheckpoint(name, "") for name in names]
         entries: list[Read] = [ReadEntry(name) for name in names]
@@ -178,7 +178,7 @@ class TierLayer:
         raise ConflictError(thread=names[0])
 
     def _bring_back(self, entry: ThreadEntry) -> Operation[None]:
-        """Bring a thread back, unless another process has done so."""
+        """Restore a thread, unless another process has done so."""
         archive, thread = archive_of(entry), entry.thread
         if self.cold is None or archive is None:
             raise ThreadArchivedError(hint=WITH_COLD, thread=thread)
@@ -213,7 +213,7 @@ class TierLayer:
             raise ConflictError(thread=change.source)
 
     def _ready(self, source: str, target: str) -> Operation[ThreadEntry | None]:
-        """Bring back the source's stubs; return its entry, which every new stub changes."""
+        """Restore the source's offloaded values; return its entry, which every new stub changes."""
         while True:
             replies = yield Fetch([ReadEntry(source), ReadEntry(target)])
             known, at = cast("list[ThreadEntry | None]", replies)
@@ -226,10 +226,10 @@ class TierLayer:
                 return known
 
     def _drop(self, change: DropThread) -> Operation[None]:
-        """Remove a thread, then everything that this store has written to the cold store for it.
+        """Remove a thread, then all of its objects in the cold store.
 
-        The entry names the folder, so the change is fenced by the entry that was read. After
-        repeated conflicts an unconditional deletion is done without the fence.
+        The entry names their folder, so the change is fenced by the entry that was read. After
+        repeated conflicts, an unconditional deletion is done without the fence.
         """
         if change.fences:
             yield from self._drop_as(change)
@@ -250,7 +250,7 @@ class TierLayer:
             yield from self._remove(change.thread, archive)
 
     def _remove(self, thread: str, archive: ArchiveRecord) -> Operation[None]:
-        """Remove the archives of a deleted thread. A new thread of that id gets another folder."""
+        """Remove the archives of a deleted thread. A new thread of its id gets another folder."""
         if self.cold is None:
             _log.warning("No cold store is configured: %s was not deleted.", archive.folder)
             return

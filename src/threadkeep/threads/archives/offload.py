@@ -1,11 +1,11 @@
 """Offload segments that the heads don't need, while their thread is in use.
 
-One change replaces segments by stubs, or stubs by segments. Before the first stub the entry says
-that there may be some, and it changes with every new stub. A thread that shares segments has no
-stubs, so an object belongs to one thread.
+One change replaces segments by stubs, or stubs by segments. The entry is marked before the first
+stub, and changes with every new one. A thread that shares segments has no stubs, so each object
+belongs to one thread.
 
-Positions, elements and the generation don't change. A cache may hold segments in their former
-form, so segments are read here without a generation, which no cache answers.
+Positions, elements and the generation don't change. Caches may hold the former segments, so this
+module reads segments without a generation: no cache answers such reads.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class OffloadReport:
     skipped: str | None = None
 
 
-# -- the segments that may go ----------------------------------------------------------
+# -- the segments to offload -----------------------------------------------------------
 
 
 class OffloadPiece(NamedTuple):
@@ -123,8 +123,8 @@ def _movable(
 ) -> Operation[tuple[ThreadSnapshot, list[OffloadPiece]]]:
     """Find the segments that neither heads nor young checkpoints need.
 
-    Only segments of more than `over` bytes that are not in `seen`, and no keyframes, which every
-    history reads. None of a thread that shares segments. Checkpoints from `before` on
+    Returns segments of more than `over` bytes that are not in `seen`; no keyframes, which every
+    history reads; none of a thread that shares segments. Checkpoints from `before` on
     (microseconds since 1970) are young.
     """
     snapshot = yield from read_snapshot(thread)
@@ -229,7 +229,7 @@ def move_out(
 def _cut(
     engine: Engine, thread: str, pieces: Sequence[OffloadPiece], over: int
 ) -> Operation[tuple[list[Segment], list[Segment], list[Segment]]]:
-    """Read segments; return those worth offloading, and their parts that go and that stay."""
+    """Read segments; return those worth offloading, and their offloaded and kept parts."""
     read = yield from _exactly(thread, [span_of(piece.segment) for piece in pieces])
     old, go, stay = list[Segment](), list[Segment](), list[Segment]()
     for piece, segment in zip(pieces, read, strict=True):
@@ -291,7 +291,7 @@ def _move(
         yield from on(store, commit(batch))
     except OVERTAKEN:
         _, needed = yield from on(store, _objects_of(snapshot.thread))
-        if key not in needed:  # (otherwise only the answer was lost)
+        if key not in needed:  # (else the commit succeeded and only its reply was lost)
             yield from external(partial(cold.delete, key))
             raise
     engine.working_set.forget(snapshot.thread)
@@ -319,11 +319,11 @@ def _bytes_of(segments: Iterable[Segment]) -> int:
 
 
 def restore(engine: Engine, thread: str) -> Operation[ThreadEntry]:
-    """Bring back an archived thread, or all offloaded values of a thread."""
+    """Restore an archived thread, or all offloaded values of a thread."""
     entry = yield from registration.known(thread)
     archive = archive_of(entry)
     if is_archived(entry):
-        yield from fetch_checkpoint(thread, "", None)  # (any read brings it back)
+        yield from fetch_checkpoint(thread, "", None)  # (any read restores it)
         return (yield from registration.known(thread))
     if archive is None or not archive.offloaded:
         problem = f"A thread that is {entry.state} is not archived."
@@ -339,7 +339,7 @@ def restore(engine: Engine, thread: str) -> Operation[ThreadEntry]:
 
 
 def bring_back(thread: str, now: int) -> Operation[int]:
-    """Put the offloaded segments back into the store, and count them."""
+    """Restore the offloaded segments; return their number."""
 
     def attempt() -> Operation[int]:
         rows, stubs = yield from _stubs_of(thread)
@@ -382,8 +382,8 @@ def _objects_of(thread: str) -> Operation[tuple[ThreadRows, dict[str, int]]]:
 def tidy(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Operation[None]:
     """Remove objects that no stub has named for an hour, and note the bytes left in the entry.
 
-    An hour, because the store may not have the segments that replaced the stubs on its disks yet.
-    Objects of another store stay.
+    The hour allows the store to sync the segments that replaced the stubs. Objects of another
+    store stay.
     """
     entry = yield from on(store, registration.read(thread))
     archive = archive_of(entry)
@@ -411,7 +411,7 @@ def _tidy(cold: ColdStore, folder: str, needed: Collection[str]) -> dict[str, in
         if key in needed and mark in there:
             cold.delete(mark)
         elif key not in needed and mark in old:
-            cold.delete(key)  # (before its mark, so that a crash in between costs no new wait)
+            cold.delete(key)  # (first, so that a crash in between does not restart the hour)
             cold.delete(mark)
             del left[key]
         elif key not in needed and mark not in there and key in old:
@@ -426,7 +426,7 @@ def _note(engine: Engine, snapshot: ThreadSnapshot, new: ThreadEntry) -> Operati
     """Write the entry, unless it or the rows have changed.
 
     This also corrects the size, which is wrong after a process sealed over a stub, or after two
-    processes brought back the same one.
+    processes restored the same one.
     """
     rows, is_shared = snapshot.rows, bool(snapshot.rows.family)
     size = new.size if is_shared or is_archived(new) else thread_summary.of_thread(rows).size

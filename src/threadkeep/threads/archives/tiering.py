@@ -116,7 +116,7 @@ class _Run:
     skipped: list[OffloadReport] = field(default_factory=list)
 
     def visit(self, entry: ThreadEntry) -> Operation[None]:
-        """Tidy one thread; then archive it, offload its values, or leave it as it is."""
+        """Remove a thread's unused objects; then archive it, offload its values, or do nothing."""
         try:
             known = archive_of(entry)  # (raises if the entry is damaged)
             if self.cold is not None and known is not None and known.offloaded:
@@ -211,7 +211,7 @@ def discard_fork(
 
 
 def _cold(store: LayeredBackend, what: str) -> Operation[ColdStore]:
-    """Find the cold store, with this store's part of it."""
+    """Return the cold store, limited to this store's folder."""
     cold = yield from store.own_cold()
     if cold is None:
         raise InvalidArgumentError(
