@@ -25,9 +25,16 @@ from typing import Any as _Any
 
 from threadkeep._core.arguments import compare_versions
 from threadkeep._core.codec import Compression, register, register_module
-from threadkeep._core.policies import ColdTier, HotTier, ReadCache, Retention, Tiering, WarmTier
+from threadkeep._core.policies import (
+    ColdTier,
+    HotTier,
+    ReadCache,
+    Retention,
+    Tiering,
+    WarmTier,
+    WriteBehind,
+)
 from threadkeep._run.group_commit import GroupCommit
-from threadkeep._run.write_behind import WriteBehind
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.savers import (

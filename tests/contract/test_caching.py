@@ -26,11 +26,12 @@ from threadkeep import (
     open_saver,
 )
 from threadkeep._core.engine.model import Batch, ReadSegments, Segment, Span
+from threadkeep._run import segment_cache
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._run.segment_cache import layer as hot_module
-from threadkeep._run.segment_cache.layer import CacheLayer, Hot
-from threadkeep._run.segment_cache.segments import (
+from threadkeep._run.segment_cache import (
+    CacheLayer,
     Fresh,
+    Hot,
     SegmentCache,
 )
 from threadkeep._stores.base import Backend
@@ -433,7 +434,7 @@ def nobody():
 
 
 def test_a_hot_store_that_is_absent_is_missed_by_nobody(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(hot_module, "_PAUSE", 3600)
+    monkeypatch.setattr(segment_cache, "_PAUSE", 3600)
     with PostgresSaver(url_for(tmp_path), max_size=2, hot=nobody()) as saver:
         saver.setup()
         for _ in range(3):

@@ -24,7 +24,7 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.policies import HotTier, Tiering
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._run.segment_cache.layer import CacheLayer, Hot
+from threadkeep._run.segment_cache import CacheLayer, Hot
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.open import open_hot
 from threadkeep.testing import BlockingBackend

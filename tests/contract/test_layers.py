@@ -38,8 +38,8 @@ from threadkeep._core.engine.operation import (
 )
 from threadkeep._run.driver import CHANGES, together
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._run.segment_cache.layer import CacheLayer
-from threadkeep._run.write_behind.layer import WriteBehindLayer
+from threadkeep._run.segment_cache import CacheLayer
+from threadkeep._run.write_behind import WriteBehindLayer
 from threadkeep._stores.base import Backend
 from threadkeep._stores.cold_store import ColdStore
 from threadkeep._stores.memory.backend import MemoryBackend

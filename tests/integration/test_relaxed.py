@@ -24,7 +24,7 @@ from langgraph.graph import END, START, StateGraph
 from psycopg_pool import AsyncConnectionPool
 
 from threadkeep import AsyncPostgresSaver, GroupCommit, MemorySaver, WriteBehind, open_saver
-from threadkeep._run.write_behind.commit_queue import _nonempty
+from threadkeep._run.write_behind.queue import _nonempty
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import (
     ClosedError,
@@ -480,7 +480,7 @@ def test_an_interrupted_save_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) ->
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(saver._store._write_behind.queue, "size", interrupted)
+        patch.setattr("threadkeep._run.write_behind.queue._size", interrupted)
         with pytest.raises(KeyboardInterrupt):
             saver.put_writes(config("v", checkpoint_id="1"), [("n", 1)], "task")
     queue = saver._store._write_behind.queue

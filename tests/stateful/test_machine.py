@@ -47,7 +47,7 @@ from threadkeep._core.engine.model import HIDDEN, ReadThread
 from threadkeep._core.engine.working_set import WorkingSet
 from threadkeep._run import driver
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._run.write_behind.layer import WriteBehindLayer
+from threadkeep._run.write_behind import WriteBehindLayer
 from threadkeep._stores.cold_store import ColdStore
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.savers.saver import Saver

@@ -1,4 +1,4 @@
-"""Texts: numbers and names in reports, words for full-text indexes, texts of messages."""
+"""Texts: numbers, names and URLs in reports and errors, words for indexes, texts of messages."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
-
-
-"""Numbers and names as reports and commands show them."""
 
 
 def plural(count: int, noun: str) -> str:
@@ -71,3 +68,12 @@ def text_of(message: BaseMessage) -> str:
         return content
     texts = [block.get("text") if isinstance(block, Mapping) else block for block in content]
     return "\n".join(text for text in texts if isinstance(text, str) and text)
+
+
+def is_public(text: str) -> bool:
+    """Return True if an error may show the text: it cannot hold a password."""
+    return not set(text) & set("@=")
+
+
+def shown_url(text: str) -> str:
+    return repr(text) if is_public(text) else "This"

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial, wraps
 from inspect import signature
+from queue import Empty, SimpleQueue
 from types import coroutine
 from typing import (
     Any,
@@ -388,3 +389,28 @@ class Closing:
 
     async def __aexit__(self, *error: object) -> None:
         await self.aclose()
+
+
+class End:
+    """Wakes a waiting thread for the last time.
+
+    `set` may be the callback of a weak reference. Python can call it in any thread, even during
+    `wait`, so `set` must not take a lock: `SimpleQueue.put` is reentrant, `Event.set` is not.
+    """
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+
+    def set(self, reference: object = None) -> None:
+        """End the thread. `reference` is ignored."""
+        del reference
+        self.is_set = True
+        self._wakes.put(None)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for `set`; return True if it was called, or False after `seconds`."""
+        if not self.is_set:
+            with suppress(Empty):
+                self._wakes.get(timeout=seconds)
+        return self.is_set

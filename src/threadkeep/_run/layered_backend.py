@@ -48,10 +48,9 @@ from threadkeep._stores.process_forks import PerLoop, running_loop
 from threadkeep.errors import ClosedError, InvalidArgumentError, ThreadkeepError
 
 if TYPE_CHECKING:
-    from threadkeep._core.policies import ReadCache, Retention, Tiering
-    from threadkeep._run.segment_cache.layer import CacheLayer
-    from threadkeep._run.write_behind import WriteBehind
-    from threadkeep._run.write_behind.layer import WriteBehindLayer
+    from threadkeep._core.policies import ReadCache, Retention, Tiering, WriteBehind
+    from threadkeep._run.segment_cache import CacheLayer
+    from threadkeep._run.write_behind import WriteBehindLayer
     from threadkeep._stores.cold_store import ColdStore
 
 T = TypeVar("T")
@@ -161,7 +160,7 @@ class LayeredBackend:
         self._write_behind: WriteBehindLayer | None = None
         layers: list[StoreLayer] = [] if archives is None else [archives]
         if cache is not None or self._hot is not None:
-            from threadkeep._run.segment_cache.layer import CacheLayer, Hot  # noqa: PLC0415
+            from threadkeep._run.segment_cache import CacheLayer, Hot  # noqa: PLC0415
 
             hot_tier = None if self.tiering is None else self.tiering.hot
             self._cache = CacheLayer(cache, None if self._hot is None else Hot(self._hot), hot_tier)
@@ -169,7 +168,7 @@ class LayeredBackend:
         self._use(layers)
         self._durable: LayeredBackend | None = None
         if write_behind is not None:
-            from threadkeep._run.write_behind.layer import WriteBehindLayer  # noqa: PLC0415
+            from threadkeep._run.write_behind import WriteBehindLayer  # noqa: PLC0415
 
             beneath = copy.copy(self)
             self._write_behind = WriteBehindLayer(beneath, write_behind, how)
@@ -417,7 +416,8 @@ class LayeredBackend:
         """Store all queued saves. See `Saver.flush`."""
         if self._write_behind is not None:
             queue = self._write_behind.queue
-            yield External(queue.flush, queue.aflush)
+            if not queue.is_settled(None):
+                yield from sync_or_async(queue.flush, partial(queue.in_turn, queue.flush))
 
     def closing(self) -> Operation[None]:
         """Store all queued saves, and close the backend and the hot store."""

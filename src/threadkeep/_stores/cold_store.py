@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from threadkeep._core.engine.cold_references import home_of
-from threadkeep._stores.extras import extra
-from threadkeep._stores.files import file_errors, sync, sync_folder
+from threadkeep._stores.external import extra, file_errors, sync, sync_folder
 from threadkeep.errors import BackendError, CorruptionError, OpenError, UnreachableError
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from threadkeep._stores.extras import extra
+from threadkeep._core.texts import is_public, shown_url
+from threadkeep._stores.external import extra
 from threadkeep._stores.memory import MemoryOptions
 from threadkeep._stores.options import check, described, from_environment, from_url
 from threadkeep._stores.postgres import PostgresOptions
 from threadkeep._stores.redis import RedisOptions
 from threadkeep._stores.sqlite import SqliteOptions
-from threadkeep._stores.urls import is_public, shown
 from threadkeep.errors import InvalidArgumentError, OpenError
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def database_of(url: object) -> str:
     except UnicodeEncodeError:
         hint = "Use a byte that is no character as % and two hex digits."
         # (the cause would show all of it)
-        raise OpenError(f"{shown(url)} is not valid Unicode.", hint=hint) from None
+        raise OpenError(f"{shown_url(url)} is not valid Unicode.", hint=hint) from None
     name = _by_scheme(url)
     if name is None:
         raise _unknown(url)
@@ -201,7 +201,7 @@ def _unknown(url: str) -> OpenError:
         return OpenError(f"The scheme {found[1]!r} is unknown.", hint=hint)
     check_is_path(url)
     hint = f"For a file write sqlite:///{url}. {forms()}" if url and is_public(url) else forms()
-    return OpenError(f"{shown(url)} is not a URL.", hint=hint)
+    return OpenError(f"{shown_url(url)} is not a URL.", hint=hint)
 
 
 def named(store: str) -> str | None:

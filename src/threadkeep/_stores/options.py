@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, NamedTuple, TypeAlias, TypeVar, get_type_hints
 from urllib.parse import unquote
 
-from threadkeep._stores.urls import is_public
+from threadkeep._core.texts import is_public
 from threadkeep.errors import InvalidArgumentError, invalid
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -12,7 +12,7 @@ from datetime import datetime
 from inspect import iscoroutinefunction
 from typing import Any, Literal, NamedTuple
 
-from threadkeep._stores.extras import extra
+from threadkeep._stores.external import extra
 from threadkeep.errors import ThreadkeepError, invalid
 
 _CLEARS_BELOW = 0.9  # of the threshold

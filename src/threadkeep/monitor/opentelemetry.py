@@ -10,7 +10,7 @@ from contextvars import Token
 from functools import cache, partial
 from importlib import metadata
 
-from threadkeep._stores.extras import extra
+from threadkeep._stores.external import extra
 from threadkeep.errors import invalid
 from threadkeep.monitor import exports
 from threadkeep.monitor.exports import METRICS, Totals, made_once

@@ -16,7 +16,7 @@ from functools import cache
 from multiprocessing.util import Finalize
 from typing import Literal
 
-from threadkeep._stores.extras import extra
+from threadkeep._stores.external import extra
 from threadkeep.errors import invalid
 from threadkeep.monitor import exports
 from threadkeep.monitor.exports import METRICS, Totals, made_once

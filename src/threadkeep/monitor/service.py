@@ -12,7 +12,7 @@ from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from threadkeep._stores.extras import extra
+from threadkeep._stores.external import extra
 from threadkeep.errors import OpenError, invalid
 from threadkeep.monitor.monitor import Monitor
 

@@ -17,7 +17,7 @@ from threadkeep._core.engine.operation import Progress
 from threadkeep._run import driver
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import Backend
-from threadkeep._stores.files import file_errors, replacing
+from threadkeep._stores.external import file_errors, replacing
 from threadkeep._stores.open import (
     DATABASES,
     BackupFormat,

@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal, TypedDict
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep._core.codec import Compression, SerdeCodec
-from threadkeep._core.policies import ReadCache, Retention, Tiering
+from threadkeep._core.policies import ReadCache, Retention, Tiering, WriteBehind
 from threadkeep._core.validation import duration, is_count
 from threadkeep._run.group_commit import GroupCommit
-from threadkeep._run.write_behind import WriteBehind
 from threadkeep._stores.open import DatabaseOptions
 from threadkeep._stores.options import Option, check, described, flag, optional
 from threadkeep._stores.postgres import PostgresOptions

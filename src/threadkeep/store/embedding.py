@@ -24,7 +24,7 @@ from threadkeep._core.engine.operation import External, Operation
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.lru import Lru
 from threadkeep._core.validation import is_count
-from threadkeep._stores.extras import extra
+from threadkeep._stores.external import extra
 from threadkeep._stores.items.records import Metric, SearchOptions
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import EmbeddingError, InvalidArgumentError, invalid

@@ -9,7 +9,7 @@ from math import log
 from types import ModuleType
 from typing import TypeVar
 
-from threadkeep._stores.extras import extra
+from threadkeep._stores.external import extra
 from threadkeep._stores.items.records import ItemRow, Metric, Place, Scored
 
 P = TypeVar("P", Place, bytes)

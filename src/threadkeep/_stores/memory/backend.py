@@ -18,6 +18,7 @@ from threadkeep._core.engine.usage import (
     ThreadUsage,
     usage_of,
 )
+from threadkeep._core.texts import shown_url
 from threadkeep._stores import process_forks
 from threadkeep._stores.base import Backend, ScrubReport
 from threadkeep._stores.memory.rows import (
@@ -30,7 +31,6 @@ from threadkeep._stores.memory.rows import (
     entry_of,
 )
 from threadkeep._stores.records import between, first_entries, matches, run_id
-from threadkeep._stores.urls import shown
 from threadkeep.errors import ClosedError, OpenError, ThreadkeepError
 
 if TYPE_CHECKING:
@@ -304,6 +304,6 @@ def opened(url: str) -> MemoryBackend:
     """Open a new store."""
     if url.lower() != "memory://":
         raise OpenError(
-            f"{shown(url)} names a place, but memory has none.", hint="Write memory://."
+            f"{shown_url(url)} names a place, but memory has none.", hint="Write memory://."
         )
     return MemoryBackend()

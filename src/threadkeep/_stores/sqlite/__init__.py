@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from typing import Annotated, Any, Literal, TypedDict
 from urllib.parse import quote, unquote_to_bytes
 
+from threadkeep._core.texts import is_public, shown_url
 from threadkeep._stores.options import Option, described, from_url, unknown
-from threadkeep._stores.urls import is_public, shown
 from threadkeep.errors import OpenError
 
 
@@ -51,19 +51,19 @@ def path_in(url: str) -> str:
     rest = from_url(url, described(OPTIONS))[0].partition("://")[2]
     if not rest.startswith("/"):
         hint = f"Use sqlite:///{rest if is_public(rest) else 'path'}."
-        raise OpenError(f"{shown(url)} names a host, but SQLite has none.", hint=hint)
+        raise OpenError(f"{shown_url(url)} names a host, but SQLite has none.", hint=hint)
     if "?" in rest or "#" in rest:
         name = re.split("[?#&]", rest, maxsplit=1)[1].partition("=")[0]
         if get_close_matches(name, described(OPTIONS), 1):
             raise unknown("SQLite", name, described(OPTIONS))
         raise OpenError(
-            f"{shown(url)} has a query or a fragment that is not an option.",
+            f"{shown_url(url)} has a query or a fragment that is not an option.",
             hint=f"Options: {', '.join(described(OPTIONS))}. In a file's name, write %3F for ? and"
             " %23 for #.",
         )
     path = os.fsdecode(unquote_to_bytes(rest[1:]))
     if not path:
-        raise OpenError(f"{shown(url)} names no file.", hint="Use sqlite:///path.")
+        raise OpenError(f"{shown_url(url)} names no file.", hint="Use sqlite:///path.")
     return path
 
 

@@ -17,7 +17,7 @@ from rich.cells import cell_len
 
 from threadkeep._core.engine.usage import ThreadUsage
 from threadkeep._core.texts import shown, size
-from threadkeep._stores.extras import extra
+from threadkeep._stores.external import extra
 from threadkeep._stores.open import file_of
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import URL_ARGUMENT, flag, option, parse_positive, parse_size

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from threadkeep._core.engine.thread_entry import ThreadStatus
-from threadkeep._stores.files import file_errors
+from threadkeep._stores.external import file_errors
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import (
     DRY_RUN,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from threadkeep._core.engine.model import UnreadableRow
-from threadkeep._stores.files import file_errors, sync_folder
+from threadkeep._stores.external import file_errors, sync_folder
 from threadkeep.errors import CorruptionError, OpenError
 from threadkeep.threads.repair.check import Finding, Kind
 from threadkeep.threads.transfer.bundle_format import (

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from threadkeep._core.engine.operation import Operation, Progress
 from threadkeep._core.lru import Lru
-from threadkeep._run.ending import End
+from threadkeep._run.driver import End
 from threadkeep._stores import process_forks
 from threadkeep.errors import ThreadkeepError
 

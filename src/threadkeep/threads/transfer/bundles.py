@@ -20,7 +20,7 @@ from threadkeep._core.engine.operation import Operation, Progress, no_progress
 from threadkeep._core.engine.thread_entry import is_archived
 from threadkeep._run.driver import Runner, external, on, within
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._stores.files import file_errors, replacing
+from threadkeep._stores.external import file_errors, replacing
 from threadkeep._stores.open import DATABASES, BackupFormat
 from threadkeep._stores.sqlite.opening import wal_of
 from threadkeep.errors import (

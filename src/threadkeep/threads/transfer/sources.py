@@ -20,7 +20,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from threadkeep._core.codec import Codec
 from threadkeep._core.langgraph_internals import HAS_TASK_PATH
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._stores.extras import extra
+from threadkeep._stores.external import extra
 from threadkeep._stores.open import named
 from threadkeep._stores.options import described, from_url
 from threadkeep._stores.postgres import PostgresOptions

@@ -7,8 +7,8 @@ import pytest
 
 from threadkeep._core.engine.model import Batch, Segment
 from threadkeep._core.policies import HotTier
-from threadkeep._run.segment_cache import admission
-from threadkeep._run.segment_cache.admission import (
+from threadkeep._run import segment_cache
+from threadkeep._run.segment_cache import (
     Admission,
     Verdict,
 )
@@ -241,7 +241,7 @@ def test_without_an_age_reads_count_for_ever(decide, clock):
 
 
 def test_the_threads_not_met_for_longest_are_forgotten(decide, monkeypatch):
-    monkeypatch.setattr(admission, "_THREADS", 3)
+    monkeypatch.setattr(segment_cache, "_THREADS", 3)
     rule = decide(min_reads=2)
     for thread in "abcad":
         rule.note_checkpoint(thread, NOW)
@@ -252,7 +252,7 @@ def test_the_threads_not_met_for_longest_are_forgotten(decide, monkeypatch):
 
 
 def test_saves_make_no_thread_known_that_must_be_read(decide, monkeypatch):
-    monkeypatch.setattr(admission, "_THREADS", 3)
+    monkeypatch.setattr(segment_cache, "_THREADS", 3)
     rule = decide(min_reads=2)
     load(rule)
     for number in range(10):

@@ -14,9 +14,13 @@ down, and may evict any key. A missing segment, or one of another generation, is
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, NamedTuple
 
 from threadkeep._core.codec.frame import is_intact
 from threadkeep._core.engine.cold_references import STUB
@@ -30,16 +34,82 @@ from threadkeep._core.engine.model import (
     Span,
 )
 from threadkeep._core.engine.operation import Commit, CommitMany, Fetch, Operation, call, fetch
+from threadkeep._core.lru import Lru
 from threadkeep._core.policies import HotTier, ReadCache
+from threadkeep._core.validation import micros
 from threadkeep._run.driver import CHANGES, Runner
-from threadkeep._run.segment_cache.admission import (
-    Admission,
-    Verdict,
-)
-from threadkeep._run.segment_cache.segments import Fresh, SegmentCache
 from threadkeep._stores.base import ScrubReport
+from threadkeep._stores.process_forks import ResetInChild
 from threadkeep._stores.records import Log, add, between, missing
 from threadkeep.errors import SegmentTakenError, ThreadkeepError
+
+_OVERHEAD = 200  # approximate bytes per segment in addition to its data
+
+
+class Fresh(NamedTuple):
+    """Segments of a thread that were just read or stored, and places of removed segments."""
+
+    thread: str
+    generation: int
+    segments: Sequence[Segment]
+    drops: Sequence[tuple[int, int, int]] = ()  # log, start, count
+
+
+@dataclass(slots=True)
+class _Thread:
+    generation: int
+    logs: dict[int, Log] = field(default_factory=dict)
+
+
+class SegmentCache(ResetInChild):
+    """LRU cache of segments. Each thread has cached segments of only one generation."""
+
+    def __init__(self, how: ReadCache, clock: Callable[[], float] = time.monotonic) -> None:
+        self._how = how
+        self._clock = clock
+        super().__init__()
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        how = self._how
+        self._threads: Lru[str, _Thread] = Lru(how.threads, how.bytes, how.ttl, self._clock)
+
+    def find(self, read: ReadSegments) -> list[Segment]:
+        """Return the cached segments that overlap the spans."""
+        with self._lock:
+            cached = self._threads.get(read.thread)
+            if cached is None or cached.generation != read.generation:
+                return []
+            return between(cached.logs, read.spans)
+
+    def keep(self, fresh: Fresh) -> None:
+        """Cache segments, and evict removed ones."""
+        thread, generation, segments, drops = fresh
+        with self._lock:
+            cached = self._threads.get(thread)
+            if cached is None or cached.generation != generation:
+                cached = self._threads.put(thread, _Thread(generation))
+            gone: list[Segment] = []
+            for log, start, count in drops:
+                dropped = cached.logs[log].drop(start, count) if log in cached.logs else None
+                gone += [dropped] if dropped is not None else []
+            for segment in segments:
+                gone += cached.logs.setdefault(segment.log, Log()).replace(segment)
+            self._threads.weigh(thread, _size(segments) - _size(gone))
+
+    def clear(self, thread: str | None = None) -> None:
+        """Evict a thread, or all threads (None)."""
+        with self._lock:
+            self._threads.drop(thread)
+
+    @property
+    def size(self) -> int:
+        """Approximate number of cached bytes."""
+        return self._threads.size
+
+
+def _size(segments: Iterable[Segment]) -> int:
+    return sum([len(segment.data) + _OVERHEAD for segment in segments])
 
 
 class CacheLayer:
@@ -260,3 +330,128 @@ class Hot:
 
 def _mark(generation: int | None) -> Segment:
     return Segment(_MARK_LOG, 0, 1, str(generation).encode())
+
+
+# -- Which threads the hot store keeps -----------------------------------------------
+
+
+_THREADS = 10_000  # threads with statistics
+
+
+class Verdict(Enum):
+    """Decision about segments of a thread that were just read or stored."""
+
+    CACHE = auto()
+    SKIP = auto()
+    EVICT = auto()
+    """Do not cache the segments, and evict the thread."""
+
+
+@dataclass(slots=True)
+class _Counts:
+    reads: deque[int]  # times of the latest reads
+    written: int = 0  # microseconds since 1970
+    size: int = 0  # cached bytes, or the bytes that caching would take
+    is_cached: bool = False
+
+
+class Admission(ResetInChild):
+    """Statistics of threads, and caching decisions by a `HotTier`."""
+
+    def __init__(self, how: HotTier, clock: Callable[[], float] = time.time) -> None:
+        self._age, self._most = micros(how.max_age), how.max_bytes
+        self._min_reads = how.min_reads or 0
+        self._clock = clock
+        super().__init__()
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._threads: Lru[str, _Counts] = Lru(_THREADS)
+
+    def note_checkpoint(self, thread: str, ts: int | str) -> None:
+        """Record the time of a checkpoint that was read."""
+        with self._lock:
+            _note_time(self._known(thread), ts)
+
+    def read(self, thread: str, whole: Sequence[Segment], fresh: Sequence[Segment]) -> Verdict:
+        """Record a read: all its segments, and those that were not cached."""
+        with self._lock:
+            known = self._known(thread)
+            known.reads.append(self._now())
+            alone = _bytes_of(whole)
+            if not known.is_cached or not self._fits(alone):
+                known.size = alone
+                return self._judge(known)
+            known.size = max(known.size + _bytes_of(fresh), alone)
+            return self._judge(known)
+
+    def stored(self, batch: Batch) -> Verdict:
+        """Record a stored batch.
+
+        With `min_reads`, a store adds no statistics for a new thread. Otherwise a large import
+        would push out the statistics of all other threads.
+        """
+        with self._lock:
+            if self._min_reads and self._threads.get(batch.thread) is None:
+                return Verdict.SKIP
+            known = self._known(batch.thread)
+            for row in batch.checkpoints:
+                _note_time(known, row.ts)
+            if batch.writes and not batch.checkpoints:
+                _note_time(known, batch.now)
+            known.size += _bytes_of(batch.segments)
+            return self._judge(known)
+
+    def evicted(self, thread: str) -> None:
+        """Record that a thread was evicted."""
+        with self._lock:
+            known = self._threads.get(thread)
+            if known is not None:
+                known.size, known.is_cached = 0, False
+
+    def forget(self, thread: str | None) -> None:
+        """Drop the statistics of a thread, or of all threads (None)."""
+        with self._lock:
+            self._threads.drop(thread)
+
+    def may_be_shared(self, thread: str) -> bool:
+        """Return True if another process with the same statistics may cache the thread."""
+        with self._lock:
+            known = self._threads.get(thread)
+            return known is None or (self._is_young(known) and self._fits(known.size))
+
+    def _judge(self, known: _Counts) -> Verdict:
+        was_cached = known.is_cached
+        if not self._is_young(known) or not self._fits(known.size):
+            known.is_cached = False
+            return Verdict.EVICT if was_cached else Verdict.SKIP
+        if not self._is_read_often(known):  # no eviction: other processes may read it more often
+            return Verdict.SKIP
+        known.is_cached = True
+        return Verdict.CACHE
+
+    def _fits(self, size: int) -> bool:
+        return self._most is None or size <= self._most
+
+    def _is_young(self, known: _Counts) -> bool:
+        return self._age is None or self._now() - known.written < self._age
+
+    def _is_read_often(self, known: _Counts) -> bool:
+        if len(known.reads) < self._min_reads:
+            return False
+        return self._age is None or not known.reads or self._now() - known.reads[0] < self._age
+
+    def _now(self) -> int:
+        return int(self._clock() * 1_000_000)
+
+    def _known(self, thread: str) -> _Counts:
+        known = self._threads.get(thread)
+        return known or self._threads.put(thread, _Counts(deque(maxlen=self._min_reads)))
+
+
+def _note_time(known: _Counts, ts: int | str) -> None:
+    known.written = max(known.written, 0 if isinstance(ts, str) else ts)
+
+
+def _bytes_of(segments: Iterable[Segment]) -> int:
+    return sum([len(segment.data) for segment in segments])

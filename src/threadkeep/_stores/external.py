@@ -1,4 +1,4 @@
-"""Files that are complete or absent: a new file takes its name once it is on the disk."""
+"""Files that are complete or absent, and libraries that may not be installed."""
 
 from __future__ import annotations
 
@@ -68,3 +68,15 @@ def sync_folder(folder: Path) -> None:
     """Make a new name in a folder durable; some systems cannot."""
     with suppress(OSError):
         sync(folder, os.O_RDONLY)
+
+
+@contextmanager
+def extra(user: str, name: str) -> Iterator[None]:
+    """Raise an error that names the extra to install if a library is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise OpenError(
+            f"{user} needs a library that is not installed: {error}.",
+            hint=f"pip install 'threadkeep[{name}]'",
+        ) from error
