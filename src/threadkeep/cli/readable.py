@@ -21,7 +21,7 @@ from threadkeep._core.codec.codecs import CLASS, Raw
 from threadkeep._core.engine.thread_summary import following, tasks
 from threadkeep._core.langgraph_internals import TASKS
 from threadkeep.cli.terminal import compact, line, plural, text
-from threadkeep.threads.diff.records import plain
+from threadkeep.threads.diff import plain
 
 # -- values ------------------------------------------------------------------------------
 

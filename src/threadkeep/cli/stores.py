@@ -21,9 +21,8 @@ from pydantic_settings import (
 from threadkeep._stores.open import as_url, file_of, open_to_read
 from threadkeep.cli.terminal import Output
 from threadkeep.errors import InvalidArgumentError, OpenError
-from threadkeep.savers.saver import Saver
+from threadkeep.savers.saver import Saver, show_raw
 from threadkeep.savers.savers import MemorySaver, open_saver
-from threadkeep.savers.serializing import show_raw
 
 _NAME = "threadkeep.toml"
 _PREFIX = "THREADKEEP_"

@@ -38,9 +38,9 @@ from threadkeep._stores.process_forks import PerLoop
 from threadkeep.errors import ClosedError, InvalidArgumentError, invalid
 from threadkeep.savers.maintenance import Done
 from threadkeep.store import operations, puts, transfer
-from threadkeep.store.calls import Calls
 from threadkeep.store.embedding import Index
 from threadkeep.store.items import ItemEngine, ItemVersion, StoreOptions, checked_ttl
+from threadkeep.store.operations import Calls
 from threadkeep.store.transfer import ItemEraseReport
 from threadkeep.threads.retention.background import Collector
 

@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from threadkeep.cli.commands.forks import draw
 from threadkeep.cli.readable import ToolCall, conversation, kind, message, summary
-from threadkeep.threads.diff.records import plain
+from threadkeep.threads.diff import plain
 from threadkeep.threads.forks import (
     BranchCheckpoint,
     tree,

@@ -61,8 +61,7 @@ from threadkeep.memory import ArchivedMessage, Layer, LayeredCheckpointSaver
 from threadkeep.savers.saver import Saver
 from threadkeep.streaming import PartialStream
 from threadkeep.threads import ChannelVersion
-from threadkeep.threads.diff import StateDiff
-from threadkeep.threads.diff.records import plain
+from threadkeep.threads.diff import StateDiff, plain
 
 _CHANNEL = "messages"
 _NAMED = 10  # namespaces that an error names

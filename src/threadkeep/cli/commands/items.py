@@ -25,7 +25,7 @@ from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import compact, line, moment, plural, table
 from threadkeep.errors import InvalidArgumentError, NotFoundError, NotSetUpError
 from threadkeep.store import InMemoryStore, Store
-from threadkeep.threads.diff.records import plain
+from threadkeep.threads.diff import plain
 
 _SEPARATOR = "."  # (LangGraph allows it in no label)
 _WIDTH = 60  # characters of a value in a list

@@ -39,7 +39,7 @@ from threadkeep._core.engine.rows import unpack_metadata, unpack_time
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS, is_internal
 from threadkeep._run.driver import Runner, external, on
 from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError, invalid
-from threadkeep.threads.diff.records import Change, ChannelDiff, DiffSide, StateDiff
+from threadkeep.threads.diff import Change, ChannelDiff, DiffSide, StateDiff
 from threadkeep.threads.diff.values import Effort, differences
 
 T = TypeVar("T")

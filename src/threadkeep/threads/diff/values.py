@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep._core.engine.differences import same
 from threadkeep.errors import ThreadkeepError
-from threadkeep.threads.diff.records import Change, Path, TextEdit, fields, items
+from threadkeep.threads.diff import Change, Path, TextEdit, fields, items
 
 Keys: TypeAlias = Sequence[Hashable]
 Pair: TypeAlias = tuple[int, int]

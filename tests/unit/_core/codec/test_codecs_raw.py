@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from threadkeep._core.codec import NativeCodec, Registry
 from threadkeep._core.codec.codecs import Raw, RawCodec
 from threadkeep.errors import CorruptionError, UnknownTypeError, UnserializableError
-from threadkeep.threads.diff.records import plain
+from threadkeep.threads.diff import plain
 from threadkeep.threads.diff.values import differences
 
 SHOWN = {

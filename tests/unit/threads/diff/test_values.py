@@ -19,9 +19,8 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from threadkeep._core.codec import NativeCodec
 from threadkeep.threads.diff import (
     Change,
-    differences,
 )
-from threadkeep.threads.diff.values import Effort
+from threadkeep.threads.diff.values import Effort, differences
 
 CODEC = NativeCodec()
 

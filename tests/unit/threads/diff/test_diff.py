@@ -15,9 +15,9 @@ from threadkeep.threads.diff import (
     ChannelDiff,
     DiffSide,
     StateDiff,
-    differences,
+    brief,
 )
-from threadkeep.threads.diff.records import brief
+from threadkeep.threads.diff.values import differences
 
 
 def side(**more: Any) -> DiffSide:

@@ -18,7 +18,9 @@ from threadkeep._run.driver import sync_and_async
 from threadkeep.errors import InvalidArgumentError, StateError
 from threadkeep.threads.partial_output import (
     Part,
+    PartialMessage,
     PartialStream,
+    PartialValues,
     StreamStatus,
     discard_of,
     of_event,
@@ -27,6 +29,17 @@ from threadkeep.threads.partial_output import (
     thread_of,
 )
 from threadkeep.threads.stream import INTERVAL, MAX_BYTES, MAX_PENDING, Stream
+
+__all__ = [
+    "PartialMessage",
+    "PartialStream",
+    "PartialValues",
+    "Stream",
+    "StreamStatus",
+    "StreamingCheckpointSaver",
+    "astream_saved",
+    "stream_saved",
+]
 
 _RECORDED = ("messages", "custom", "updates", "checkpoints")
 _INTERRUPT = "__interrupt__"
