@@ -29,15 +29,12 @@ class Opened(driver.Closing, _Three):
     Use it under `with` or `async with`, which closes them.
     """
 
-    def setup(self) -> None:
+    def _setup(self) -> Operation[None]:
         """Make the tables that a PostgreSQL database needs. Idempotent."""
-        self.saver.setup()
-        self.store.setup()
+        for each in (self.saver, self.store):
+            yield from driver.sync_or_async(each.setup, each.asetup)
 
-    async def asetup(self) -> None:
-        """Async variant of `setup`."""
-        await self.saver.asetup()
-        await self.store.asetup()
+    setup, asetup = driver.sync_and_async(_setup)
 
     def _opening(self) -> Operation[None]:
         for each in self:

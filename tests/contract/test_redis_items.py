@@ -233,7 +233,7 @@ def test_a_condition_whose_answer_is_lost_is_no_conflict(monkeypatch):
         for number in range(3):
             store.put(("a",), "b", {"n": number})
         version = store.get(("a",), "b").version
-        kind = type(store._stack.backend.face._server._source)
+        kind = type(store._store.backend.face._server._source)
         send = kind.send
         monkeypatch.setattr(kind, "send", losing)
         store.put(("a",), "b", {"n": 3}, if_version=version)

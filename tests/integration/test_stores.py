@@ -136,7 +136,7 @@ def test_a_sweeper_removes_in_the_background(opened):
     store = opened()
     store.put(NS, "a", {"n": 1}, ttl=0.00001)
     swept = threading.Event()
-    backend = store._stack.backend
+    backend = store._store.backend
     sweep = backend.sweep
     backend.sweep = lambda *arguments: (sweep(*arguments), swept.set())[0]
     running = store.start_ttl_sweeper(0.0005)

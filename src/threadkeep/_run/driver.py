@@ -19,12 +19,13 @@ from collections.abc import (
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from functools import partial, wraps
+from functools import partial, update_wrapper, wraps
 from inspect import signature
 from queue import Empty, SimpleQueue
 from types import coroutine
 from typing import (
     Any,
+    Concatenate,
     ParamSpec,
     Protocol,
     Self,
@@ -48,6 +49,8 @@ from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+M = TypeVar("M", bound=Callable[..., Any])
+V = TypeVar("V", bound=Callable[..., Any])
 
 
 CHANGES: frozenset[type] = frozenset(get_args(Change))
@@ -318,24 +321,43 @@ def sync_and_async(
     workflow: Callable[P, Operation[T]],
 ) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
     """Make a method that runs a workflow, and its async variant."""
-    # Errors about wrong arguments show the public name.
-    workflow.__qualname__ = workflow.__qualname__.replace("._", ".")
-    workflow.__name__ = workflow.__name__.removeprefix("_")
 
-    @wraps(workflow)
     def method(*args: P.args, **options: P.kwargs) -> T:
         return run(workflow(*args, **options))
 
-    @wraps(workflow)
     async def variant(*args: P.args, **options: P.kwargs) -> T:
         return await arun(workflow(*args, **options))
 
+    return _described(workflow, method, variant)
+
+
+def in_store(
+    operation: Callable[Concatenate[Any, P], Operation[T]],
+) -> tuple[Callable[Concatenate[Any, P], T], Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]]:
+    """Make a method that runs an operation in the object's `_store`, and its async variant."""
+
+    def method(self: Any, /, *args: P.args, **options: P.kwargs) -> T:
+        result: T = self._store.run(operation(self, *args, **options))
+        return result
+
+    async def variant(self: Any, /, *args: P.args, **options: P.kwargs) -> T:
+        result: T = await self._store.arun_here(operation(self, *args, **options))
+        return result
+
+    return _described(operation, method, variant)
+
+
+def _described(source: Callable[..., Any], method: M, variant: V) -> tuple[M, V]:
+    """Give methods the public name, documentation and signature of what they run."""
+    # Errors about wrong arguments show the public name.
+    source.__qualname__ = source.__qualname__.replace("._", ".")
+    source.__name__ = source.__name__.removeprefix("_")
     # `help` and `inspect` show the result's type without `Operation`.
-    known = signature(workflow)
+    known = signature(source)
     result = str(known.return_annotation).removeprefix("Operation[").removesuffix("]")
-    shown = {"__signature__": known.replace(return_annotation=result)}
-    vars(method).update(shown)
-    vars(variant).update(shown)
+    for made in (method, variant):
+        update_wrapper(made, source)
+        vars(made)["__signature__"] = known.replace(return_annotation=result)
     return method, variant
 
 

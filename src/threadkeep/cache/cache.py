@@ -20,7 +20,7 @@ from threadkeep._core.codec import Codec, Compression, NativeCodec, SerdeCodec, 
 from threadkeep._core.engine.operation import Call, Fetch, Operation
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.validation import LONGEST, duration, is_count, micros
-from threadkeep._run.driver import Closing, on, sync_and_async, sync_or_async
+from threadkeep._run.driver import Closing, in_store, on, sync_and_async, sync_or_async
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import AsyncBackend, Backend, no_room
 from threadkeep._stores.caches import (
@@ -187,20 +187,13 @@ class NodeCache(BaseCache[Any], Closing):
 
     # -- reading -------------------------------------------------------------------------
 
-    def get(self, keys: Sequence[FullKey]) -> dict[FullKey, Any]:
+    def _get(self, keys: Sequence[FullKey]) -> Operation[dict[FullKey, Any]]:
         """Return the cached values by key.
 
         With `lease`, missing keys are leased to the caller, who should then `set` them. If another
         run has leased one of them, this waits for its value until that lease ends. If that run
         fails, this waits for the next one, for three leases in all.
         """
-        return self._store.run(self._get(keys))
-
-    async def aget(self, keys: Sequence[FullKey]) -> dict[FullKey, Any]:
-        """Async variant of `get`."""
-        return await self._store.arun_here(self._get(keys))
-
-    def _get(self, keys: Sequence[FullKey]) -> Operation[dict[FullKey, Any]]:
         asked = {_id(key): key for key in keys}
         if not asked:
             return {}
@@ -250,18 +243,11 @@ class NodeCache(BaseCache[Any], Closing):
 
     # -- writing -------------------------------------------------------------------------
 
-    def set(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> None:
+    def _set(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> Operation[None]:
         """Store values, each with its time to live in seconds, or None.
 
         A value that cannot be stored is logged, and the key's earlier value is removed.
         """
-        self._store.run(self._set(pairs))
-
-    async def aset(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> None:
-        """Async variant of `set`."""
-        await self._store.arun_here(self._set(pairs))
-
-    def _set(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> Operation[None]:
         now, size = _now(), 0
         entries: list[Entry] = []
         gone: list[bytes] = []
@@ -293,33 +279,24 @@ class NodeCache(BaseCache[Any], Closing):
         for _ in range(times):
             self._evictions += yield Call("trim", (trim,))
 
-    def delete(self, keys: Sequence[FullKey]) -> None:
-        """Remove values, and end leases."""
-        self._store.run(self._delete(keys))
-
-    async def adelete(self, keys: Sequence[FullKey]) -> None:
-        """Async variant of `delete`."""
-        await self._store.arun_here(self._delete(keys))
-
     def _delete(self, keys: Sequence[FullKey]) -> Operation[None]:
+        """Remove values, and end leases."""
         ids = dict.fromkeys(map(_id, keys))
         if ids:
             yield Commit(RemoveEntries(tuple(ids)))
 
-    def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:
+    def _clear(self, namespaces: Sequence[Namespace] | None = None) -> Operation[None]:
         """Remove the values of exactly these namespaces, or all (None), and end leases."""
-        self._store.run(self._clear(namespaces))
-
-    async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
-        """Async variant of `clear`."""
-        await self._store.arun_here(self._clear(namespaces))
-
-    def _clear(self, namespaces: Sequence[Namespace] | None) -> Operation[None]:
         spaces = None
         if namespaces is not None:
             spaces = tuple([_space(each)[1] for each in namespaces])
         if spaces != ():
             yield Commit(ClearEntries(spaces))
+
+    get, aget = in_store(_get)
+    set, aset = in_store(_set)
+    delete, adelete = in_store(_delete)
+    clear, aclear = in_store(_clear)
 
     # -- values --------------------------------------------------------------------------
 

@@ -103,7 +103,7 @@ class Store(BaseStore, driver.Closing):
         if not isinstance(backend, Backend | AsyncBackend):
             raise no_room(backend, "stores no items")
         items = backend.items(self._index.options if self._index else SearchOptions())
-        self._stack = LayeredBackend(items, group_commit=group_commit or _TOGETHER)
+        self._store = LayeredBackend(items, group_commit=group_commit or _TOGETHER)
         self._engine = ItemEngine(
             packer=ItemPacker(serde),
             index=self._index,
@@ -154,7 +154,7 @@ class Store(BaseStore, driver.Closing):
             EmbeddingError: a query cannot be embedded. (Items that cannot be embedded are stored,
                 and embedded later: see `embed_pending`.)
         """
-        return self._stack.run(operations.batch(self._engine, list(ops)))
+        return self._store.run(operations.batch(self._engine, list(ops)))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Any]:
         """Async variant of `batch`.
@@ -169,8 +169,8 @@ class Store(BaseStore, driver.Closing):
     async def _run(self, ops: list[Op]) -> list[Any]:
         operation = operations.batch(self._engine, ops)
         if self._index is None and any(isinstance(op, SearchOp) and op.filter for op in ops):
-            return await self._stack.arun(operation)  # (the filter decodes each value)
-        return await self._stack.arun_here(operation)
+            return await self._store.arun(operation)  # (the filter decodes each value)
+        return await self._store.arun_here(operation)
 
     def put(
         self,
@@ -198,7 +198,7 @@ class Store(BaseStore, driver.Closing):
         """
         op = self._op(namespace, key, value, index, ttl, if_version)
         expects = None if if_version is None else {0: if_version}
-        self._stack.run(operations.batch(self._engine, [op], expects))
+        self._store.run(operations.batch(self._engine, [op], expects))
 
     async def aput(
         self,
@@ -215,7 +215,7 @@ class Store(BaseStore, driver.Closing):
         if if_version is None:
             await self._calls.here().submit(op)
         else:
-            await self._stack.arun_here(operations.batch(self._engine, [op], {0: if_version}))
+            await self._store.arun_here(operations.batch(self._engine, [op], {0: if_version}))
 
     def delete(self, namespace: Namespace, key: str, *, if_version: int | None = None) -> None:
         """Delete an item, if it exists. See `put` for `if_version`."""
@@ -223,7 +223,7 @@ class Store(BaseStore, driver.Closing):
             super().delete(namespace, key)
         else:
             op = self._op(namespace, key, None, None, None, if_version)
-            self._stack.run(operations.batch(self._engine, [op], {0: if_version}))
+            self._store.run(operations.batch(self._engine, [op], {0: if_version}))
 
     async def adelete(
         self, namespace: Namespace, key: str, *, if_version: int | None = None
@@ -233,7 +233,7 @@ class Store(BaseStore, driver.Closing):
             await super().adelete(namespace, key)
         else:
             op = self._op(namespace, key, None, None, None, if_version)
-            await self._stack.arun_here(operations.batch(self._engine, [op], {0: if_version}))
+            await self._store.arun_here(operations.batch(self._engine, [op], {0: if_version}))
 
     def _op(
         self,
@@ -258,13 +258,11 @@ class Store(BaseStore, driver.Closing):
 
     # -- lifetimes -----------------------------------------------------------------------
 
-    def sweep_ttl(self) -> int:
+    def _sweep_ttl(self) -> Operation[int]:
         """Remove expired items; return their number."""
-        return self._stack.run(self._sweep())
+        return self._sweep()
 
-    async def asweep_ttl(self) -> int:
-        """Async variant of `sweep_ttl`."""
-        return await self._stack.arun_here(self._sweep())
+    sweep_ttl, asweep_ttl = driver.in_store(_sweep_ttl)
 
     def _sweep(self, between: Callable[[], None] | None = None) -> Operation[int]:
         removed = 0
@@ -323,24 +321,19 @@ class Store(BaseStore, driver.Closing):
     def _sweep_quietly(self, progress: Progress) -> None:
         between = partial(progress, "sweep", 0, 0)  # (raises to stop the sweeper)
         try:
-            self._stack.run(self._sweep(between))
+            self._store.run(self._sweep(between))
             between()
-            self._stack.run(puts.embed_pending(self._engine, between))
+            self._store.run(puts.embed_pending(self._engine, between))
         except ClosedError:  # (with its saver)
             self._stop_sweeper()
 
     # -- in addition to LangGraph's ------------------------------------------------------
 
-    def versions(self, namespace: Namespace, key: str) -> list[ItemVersion]:
+    def _versions(self, namespace: Namespace, key: str) -> Operation[list[ItemVersion]]:
         """Return the present version of an item and those that `history` keeps, newest first."""
-        return self._stack.run(puts.versions(self._engine, operations.checked(namespace), key))
+        return puts.versions(self._engine, operations.checked(namespace), key)
 
-    async def aversions(self, namespace: Namespace, key: str) -> list[ItemVersion]:
-        """Async variant of `versions`."""
-        operation = puts.versions(self._engine, operations.checked(namespace), key)
-        return await self._stack.arun_here(operation)
-
-    def embed_pending(self) -> int:
+    def _embed_pending(self) -> Operation[int]:
         """Embed the items that were stored while the model failed; return their number.
 
         A text that the model refuses is logged, and its item stays pending.
@@ -348,11 +341,10 @@ class Store(BaseStore, driver.Closing):
         Raises:
             EmbeddingError: the model still fails. Items before the failure are embedded.
         """
-        return self._stack.run(puts.embed_pending(self._engine))
+        return puts.embed_pending(self._engine)
 
-    async def aembed_pending(self) -> int:
-        """Async variant of `embed_pending`."""
-        return await self._stack.arun_here(puts.embed_pending(self._engine))
+    versions, aversions = driver.in_store(_versions)
+    embed_pending, aembed_pending = driver.in_store(_embed_pending)
 
     def _export(self, path: str | PathLike[str], prefix: Namespace = ()) -> Operation[int]:
         """Write items to a file, one line of JSON each; return their number.
@@ -364,7 +356,7 @@ class Store(BaseStore, driver.Closing):
             prefix: the beginning of the items' namespaces.
         """
         namespace = operations.checked(prefix)
-        return transfer.export_items(self._stack, self._engine, Path(path), namespace)
+        return transfer.export_items(self._store, self._engine, Path(path), namespace)
 
     def _import(
         self, source: str | PathLike[str] | BaseStore, *, index: bool = True
@@ -383,7 +375,7 @@ class Store(BaseStore, driver.Closing):
             InvalidArgumentError: the file is damaged, or `export_items` did not write it.
         """
         found = source if isinstance(source, BaseStore) else Path(source)
-        return transfer.import_items(self._stack, self._engine, found, index=index)
+        return transfer.import_items(self._store, self._engine, found, index=index)
 
     def _erase(self, prefix: Namespace) -> Operation[ItemEraseReport]:
         """Erase items with their versions, vectors and words.
@@ -396,7 +388,7 @@ class Store(BaseStore, driver.Closing):
         """
         if not prefix:
             raise invalid("prefix", prefix, "Use a namespace, such as ('users', '1').")
-        return transfer.erase(self._stack, self._pair, operations.checked(prefix))
+        return transfer.erase(self._store, self._pair, operations.checked(prefix))
 
     export_items, aexport_items = driver.sync_and_async(_export)
     import_items, aimport_items = driver.sync_and_async(_import)
@@ -409,33 +401,28 @@ class Store(BaseStore, driver.Closing):
 
         `asetup` does not block the event loop.
         """
-        self._stack.run(self._migrate())
+        self._store.run(self._migrate())
         return Done()
 
     async def asetup(self) -> None:
         """Async variant of `setup`."""
-        await self._stack.arun_here(self._migrate())
+        await self._store.arun_here(self._migrate())
 
     def _migrate(self) -> Operation[None]:
         yield self._pair.external("migrate")
         yield from call("migrate")
 
     def _opening(self) -> Operation[None]:
-        return self._stack.opening()
+        return self._store.opening()
 
-    def close(self) -> None:
+    def _close(self) -> Operation[None]:
         """Stop the sweeper, and close the backend if the store owns it. Idempotent."""
-        self._stop_sweeper(_LAST_SECONDS)
-        self._stack.close()
+        yield from driver.external(partial(self._stop_sweeper, _LAST_SECONDS))
+        yield from driver.sync_or_async(self._store.close, self._store.aclose)
         if self._is_owned:
-            self._pair.close()
+            yield from driver.sync_or_async(self._pair.close, self._pair.aclose)
 
-    async def aclose(self) -> None:
-        """Async variant of `close`."""
-        await driver.in_thread(partial(self._stop_sweeper, _LAST_SECONDS))
-        await self._stack.aclose()
-        if self._is_owned:
-            await self._pair.aclose()
+    close, aclose = driver.sync_and_async(_close)
 
 
 def _now() -> int:
