@@ -10,7 +10,7 @@ from kit.damage import damaging
 from kit.engine import Chain, config
 
 from threadkeep import SqliteSaver
-from threadkeep.threads.repair.quarantine import read_quarantine
+from threadkeep.threads.repair import read_quarantine
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from kit.postgres import url_for
 
 from threadkeep import open_saver
 from threadkeep.errors import CorruptionError
-from threadkeep.threads.repair.quarantine import read_quarantine
+from threadkeep.threads.repair import read_quarantine
 
 SECONDS = 60  # for a program that hangs
 THREADS = [f"t{number}" for number in range(5)]

@@ -14,7 +14,7 @@ import pytest
 
 from threadkeep import errors
 from threadkeep._core.codec import Compression, NativeCodec, pack
-from threadkeep._stores.items.values import seal, unseal, without_checksum
+from threadkeep._stores.items.records import seal, unseal, without_checksum
 from threadkeep.cache import open_cache
 from threadkeep.store import open_store
 

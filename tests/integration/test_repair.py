@@ -23,8 +23,8 @@ from threadkeep._stores.redis.rows import keys_of
 from threadkeep._stores.sqlite.records import unpack_id
 from threadkeep.savers.saver import Saver
 from threadkeep.threads import RepairReport
+from threadkeep.threads.repair import read_quarantine
 from threadkeep.threads.repair.check import Kind
-from threadkeep.threads.repair.quarantine import read_quarantine
 
 LONG = "x" * 3000
 

@@ -16,8 +16,7 @@ from threadkeep._core.engine.operation import Fetch, Request
 from threadkeep._core.engine.thread_entry import is_time
 from threadkeep._core.validation import is_count
 from threadkeep._run.group_commit import GroupCommit
-from threadkeep._stores.items.records import ItemRow
-from threadkeep._stores.items.values import ItemPacker, unseal
+from threadkeep._stores.items.records import ItemPacker, ItemRow, unseal
 from threadkeep._stores.options import Option
 from threadkeep.errors import CodecError, CorruptionError, InvalidArgumentError, invalid
 from threadkeep.store.embedding import Index

@@ -25,7 +25,7 @@ from threadkeep._core.engine.operation import Fetch, Operation, Request, call
 from threadkeep._core.texts import tokens
 from threadkeep._core.validation import is_count
 from threadkeep._stores.items import filters
-from threadkeep._stores.items.ranking import fuse
+from threadkeep._stores.items.filters import fuse
 from threadkeep._stores.items.records import (
     FindItems,
     FindNamespaces,

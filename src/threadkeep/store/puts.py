@@ -29,8 +29,11 @@ from threadkeep._stores.items.records import (
     PutItems,
     Vector,
     VersionRow,
+    patch,
+    patched,
+    seal,
+    unseal,
 )
-from threadkeep._stores.items.values import patch, patched, seal, unseal
 from threadkeep.errors import ConflictError, CorruptionError, EmbeddingError, invalid
 from threadkeep.store.embedding import Index, Text
 from threadkeep.store.items import (

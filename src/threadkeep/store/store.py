@@ -31,8 +31,7 @@ from threadkeep._run import driver
 from threadkeep._run.group_commit import GroupCommit
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import AsyncBackend, Backend, no_room
-from threadkeep._stores.items.records import SearchOptions
-from threadkeep._stores.items.values import ItemPacker
+from threadkeep._stores.items.records import ItemPacker, SearchOptions
 from threadkeep._stores.options import complete, listed
 from threadkeep._stores.process_forks import PerLoop
 from threadkeep.errors import ClosedError, InvalidArgumentError, invalid

@@ -24,8 +24,13 @@ from threadkeep._run.driver import external, on, sync_or_async, within
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.external import file_errors, replacing
-from threadkeep._stores.items.records import FindItems, ItemPut, ItemRow, Namespace
-from threadkeep._stores.items.values import without_checksum
+from threadkeep._stores.items.records import (
+    FindItems,
+    ItemPut,
+    ItemRow,
+    Namespace,
+    without_checksum,
+)
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.store import puts as putting
 from threadkeep.store.items import ItemEngine, readable

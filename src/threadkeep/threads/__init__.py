@@ -16,8 +16,8 @@ if _CHECKING:
     from threadkeep.threads.forks import BranchCheckpoint, Branches
     from threadkeep.threads.merging import MergeConflict, MergeReport, MergeStrategy
     from threadkeep.threads.registry import Filters, ThreadInfo, ThreadPage
+    from threadkeep.threads.repair import read_quarantine
     from threadkeep.threads.repair.check import CheckReport, Finding
-    from threadkeep.threads.repair.quarantine import read_quarantine
     from threadkeep.threads.repair.repair import RepairedThread, RepairReport
     from threadkeep.threads.retention.gc import CollectedThread, GcReport
     from threadkeep.threads.transfer.adopt import AdoptReport
@@ -95,7 +95,7 @@ _HOMES = {  # where a name is, which is imported when it is used
     "ThreadStatus": "threadkeep._core.engine.thread_entry",
     "Threads": "threadkeep.threads.facade",
     "TierReport": "threadkeep.threads.archives.tiering",
-    "read_quarantine": "threadkeep.threads.repair.quarantine",
+    "read_quarantine": "threadkeep.threads.repair",
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._stores.items.backend import ItemBackend
-from threadkeep._stores.items.ranking import best, nearest, numpy, word_scores
+from threadkeep._stores.items.filters import best, nearest, numpy, word_scores
 from threadkeep._stores.items.records import (
     EmbedItem,
     EmbedItems,

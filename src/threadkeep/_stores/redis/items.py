@@ -18,7 +18,7 @@ from threadkeep._stores.items.backend import (
     merged,
     other_dims,
 )
-from threadkeep._stores.items.ranking import best, nearest, numpy, word_scores
+from threadkeep._stores.items.filters import best, nearest, numpy, word_scores
 from threadkeep._stores.items.records import (
     FindItems,
     FindNamespaces,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from threadkeep._stores.items.backend import ItemBackend, merged, other_dims
-from threadkeep._stores.items.ranking import best, nearest
+from threadkeep._stores.items.filters import best, nearest
 from threadkeep._stores.items.records import (
     Earlier,
     EmbedItems,

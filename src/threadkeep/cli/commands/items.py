@@ -16,7 +16,7 @@ from threadkeep._core.codec.codecs import RawCodec
 from threadkeep._core.engine.operation import call
 from threadkeep._core.texts import size
 from threadkeep._run.layered_backend import store_of
-from threadkeep._stores.items.values import ItemPacker
+from threadkeep._stores.items.records import ItemPacker
 from threadkeep.cache import NodeCache
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import FULL, YES, argument, flag, option

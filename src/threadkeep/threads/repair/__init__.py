@@ -1,1 +1,150 @@
-"""Check a store, and move damaged rows to a quarantine file."""
+"""Quarantine files (`.tkq`): the rows that a repair removed, byte by byte.
+
+The format is that of a bundle. Each record is a thread with the removed rows and segments, and the
+sound segments that they refer to. Its `more` has `findings`, an array of `[kind, problem,
+namespace, checkpoint, channel]`, and `unreadable`, an array of `[table, key, problem, data]`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from threadkeep._core.engine.model import UnreadableRow
+from threadkeep._stores.external import file_errors, sync_folder
+from threadkeep.errors import CorruptionError, OpenError
+from threadkeep.threads.repair.check import Finding, Kind
+from threadkeep.threads.transfer.bundle_format import (
+    BUNDLE,
+    UNLIMITED,
+    BundleWriter,
+    Form,
+    read_threads,
+)
+from threadkeep.threads.transfer.whole_thread import WholeThread
+
+_FINDINGS, _UNREADABLE = "findings", "unreadable"
+QUARANTINE = Form(
+    b"\x89TKQ\r\n\x1a\n",
+    BUNDLE.names | {_FINDINGS, _UNREADABLE},
+    "quarantine file",
+    "The repair was interrupted, or the file was damaged later. The threads before this place are"
+    " complete. Rows that are not in the file were not removed from the store.",
+    UNLIMITED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Rows and segments removed from a thread, with their bytes as stored.
+
+    Args:
+        whole: the removed checkpoints, writes and damaged segments, and copies of the sound
+            segments that they refer to.
+        findings: why they were removed.
+        unreadable: removed rows that the store cannot read.
+    """
+
+    whole: WholeThread
+    findings: tuple[Finding, ...]
+    unreadable: tuple[UnreadableRow, ...] = ()
+
+
+class QuarantineFile:
+    """Writer of a quarantine file. The first `add` creates the file; none is overwritten."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._opened: tuple[BundleWriter, BinaryIO] | None = None
+        if path.exists() or path.is_symlink():
+            raise _exists(path)
+        if not path.absolute().parent.is_dir():
+            text = f"There is no folder {path.absolute().parent}."
+            raise OpenError(text, hint="Create it first.")
+
+    @property
+    def is_used(self) -> bool:
+        """True if anything was added."""
+        return self._opened is not None
+
+    def add(self, removed: Removed) -> None:
+        """Write the rows and segments removed from a thread; durable on return."""
+        with file_errors(self.path):
+            if self._opened is None:
+                self._opened = self._create()
+            writer, file = self._opened
+            writer.add(removed.whole, _more(removed))
+            _flush(file)
+
+    def end(self) -> None:
+        """Write the mark of a complete file."""
+        if self._opened is not None:
+            writer, file = self._opened
+            with file_errors(self.path):
+                writer.end()
+                _flush(file)
+
+    def close(self) -> None:
+        """Close the file, complete or not. Idempotent."""
+        if self._opened is not None:
+            self._opened[1].close()
+
+    def _create(self) -> tuple[BundleWriter, BinaryIO]:
+        try:
+            # (readable by its owner only: it holds conversations)
+            number = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        except FileExistsError as error:
+            raise _exists(self.path) from error
+        file = os.fdopen(number, "wb")
+        sync_folder(self.path.absolute().parent)
+        return BundleWriter(file, QUARANTINE), file
+
+
+def _exists(path: Path) -> OpenError:
+    return OpenError(f"{path} exists already, and was not changed.", hint="Use another file.")
+
+
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _more(removed: Removed) -> dict[str, Any]:
+    return {
+        _FINDINGS: [
+            [str(f.kind), f.problem, f.namespace, f.checkpoint, f.channel] for f in removed.findings
+        ],
+        _UNREADABLE: [list(row) for row in removed.unreadable],
+    }
+
+
+def read_quarantine(file: str | os.PathLike[str]) -> Iterator[Removed]:
+    """Iterate over the threads of a quarantine file, in the order in which they were repaired.
+
+    Args:
+        file: the quarantine file.
+
+    Raises:
+        OpenError: it cannot be opened.
+        NotOursError: it is not a quarantine file.
+        NewerFormatError: a newer release wrote it.
+        CorruptionError: the rest is damaged or was never written.
+    """
+    path = Path(file)
+    with file_errors(path), path.open("rb") as opened:
+        for whole, more in read_threads(opened, QUARANTINE):
+            try:
+                findings = [
+                    Finding(problem, whole.thread, ns, checkpoint, channel, Kind(kind))
+                    for kind, problem, ns, checkpoint, channel in more[_FINDINGS]
+                ]
+                unreadable = [UnreadableRow(*row) for row in more[_UNREADABLE]]
+            except (KeyError, TypeError, ValueError) as error:
+                raise CorruptionError(
+                    f"A thread of the quarantine file cannot be read: {error}",
+                    hint=QUARANTINE.hint,
+                ) from error
+            yield Removed(whole, tuple(findings), tuple(unreadable))

@@ -56,6 +56,7 @@ from threadkeep._core.engine.thread_entry import (
 from threadkeep._run.driver import Runner, external, on
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.errors import CodecError, InvalidArgumentError, ThreadNotFoundError
+from threadkeep.threads.repair import QuarantineFile, Removed
 from threadkeep.threads.repair.check import (
     NOTES,
     UNREADABLE,
@@ -67,7 +68,6 @@ from threadkeep.threads.repair.check import (
     threads_to_check,
     unreadable,
 )
-from threadkeep.threads.repair.quarantine import QuarantineFile, Removed
 from threadkeep.threads.retention.apply import all_writes
 from threadkeep.threads.transfer.whole_thread import WholeThread
 

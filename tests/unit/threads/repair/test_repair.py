@@ -18,9 +18,9 @@ from kit.engine import (
 )
 
 from threadkeep.errors import InvalidArgumentError, OpenError, ThreadkeepError, ThreadNotFoundError
+from threadkeep.threads.repair import read_quarantine
 from threadkeep.threads.repair import repair as rows
 from threadkeep.threads.repair.check import Kind
-from threadkeep.threads.repair.quarantine import read_quarantine
 
 from .test_check import altered, build, rows_of
 
