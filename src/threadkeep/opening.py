@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import NamedTuple, Unpack
 
@@ -10,6 +11,7 @@ from threadkeep._run import driver
 from threadkeep._run.driver import sync_or_async
 from threadkeep._stores.options import listed
 from threadkeep.cache.cache import CacheOptions, NodeCache
+from threadkeep.errors import invalid
 from threadkeep.savers.options import OpenAllOptions
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.savers import open_saver
@@ -70,6 +72,9 @@ def open_all(
         OpenError: the scheme is unknown, or the store cannot be opened.
         InvalidArgumentError: an option is unknown or invalid.
     """
+    for name, given in (("store", store), ("cache", cache)):
+        if given is not None and not isinstance(given, Mapping):
+            raise invalid(name, given, f"Use a dict with the options of the {name}.")
     saver = open_saver(url, **options)
     items: StoreOptions = {"serde": options.get("serde"), **(store or {})}
     results: CacheOptions = {"serde": options.get("serde"), **(cache or {})}

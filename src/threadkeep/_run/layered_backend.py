@@ -133,7 +133,7 @@ class LayeredBackend:
         backend, name, hint = self.backend, type(self.backend).__name__, ""
         if hot is not None and not backend.counts_for_all:
             refused = f"hot= requires PostgreSQL: {name} has no cross-process generation counter."
-            hint = "Leave hot= out."
+            hint = "Leave hot= out, and unset THREADKEEP_HOT."
         elif self.cold is not None and not backend.has_identity:
             refused = f"cold= requires a backend with an identity, which {name} does not have."
             hint = "Override `identity` in the backend, and set `has_identity`."

@@ -65,7 +65,7 @@ def check(owner: str, given: Mapping[str, Any], known: Options) -> None:
 
 def unknown(owner: str, name: str, known: Iterable[str]) -> InvalidArgumentError:
     """Return the error for an unknown option. Its hint names the closest known one."""
-    close = get_close_matches(name, known, 1)
+    close = get_close_matches(name, known, 1, cutoff=0.65)
     hint = f"Did you mean {close[0]!r}?" if close else f"Options: {', '.join(known) or 'none'}."
     return InvalidArgumentError(f"{owner} has no option {name!r}.", hint=hint)
 

@@ -117,6 +117,34 @@ def test_stores_and_caches_refuse_unknown_options(make):
         make(MemoryBackend(), serd=1)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h?prefx=5",
+        "redis://h?db=1&ssl_chek=no",
+        "redis+cluster://h?read_from_replica=1",
+        "postgresql://user:word@h/d?shema=5",
+        "postgresql://h/d?sslmode=require&shema=5",
+    ],
+)
+def test_an_unknown_option_in_a_url_is_refused(url):
+    with pytest.raises(InvalidArgumentError, match=r"no option '[a-z_]+'\.") as caught:
+        threadkeep.open_saver(url)
+    assert "word" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://h?db=1&health_check_interval=5&ssl_certfile=f&client_name=c"]
+)
+def test_options_of_the_driver_in_a_url_are_kept(url):
+    threadkeep.open_saver(url).close()
+
+
+def test_open_all_takes_a_dict_of_options_for_the_cache():
+    with pytest.raises(InvalidArgumentError, match="Use a dict with the options of the cache"):
+        threadkeep.open_all("memory://", cache=threadkeep.ReadCache())
+
+
 # -- where values come from --------------------------------------------------------------
 
 

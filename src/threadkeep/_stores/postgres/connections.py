@@ -18,6 +18,7 @@ from contextlib import (
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, Unpack, cast
+from urllib.parse import parse_qsl
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, pq
@@ -26,7 +27,7 @@ from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import errors
-from threadkeep._stores.options import complete, described, from_url
+from threadkeep._stores.options import complete, described, from_url, unknown
 from threadkeep._stores.postgres import PostgresOptions, migrations
 from threadkeep._stores.postgres.statement import (
     DRIVER_ERRORS,
@@ -108,6 +109,9 @@ def settings_of(database: str, **options: Unpack[PostgresOptions]) -> PostgresSe
     try:
         conninfo = make_conninfo(database)
     except (psycopg.Error, UnicodeError) as error:
+        named = {name for name, _ in parse_qsl(database.partition("?")[2])}
+        for name in named & set(re.findall(r'parameter: "(.*)"', str(error))):
+            raise unknown("PostgreSQL", name, described(PostgresOptions)) from None
         cause = _QUOTED.sub('"..."', " ".join(str(error).split()))
         raise errors.OpenError(
             f"Invalid PostgreSQL URL: {cause}",

@@ -7,21 +7,22 @@ belongs to the process that made it, an async client to its event loop.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import redis.asyncio.cluster
 import redis.asyncio.retry
 import redis.cluster
 from redis.backoff import NoBackoff
-from redis.connection import parse_url
+from redis.connection import URL_QUERY_ARGUMENT_PARSERS, parse_url
 from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
 from threadkeep._stores import sync_bridge
-from threadkeep._stores.options import complete
+from threadkeep._stores.options import complete, described, unknown
 from threadkeep._stores.process_forks import LoopConnections, PerProcess
 from threadkeep._stores.redis import RedisThreadOptions
 from threadkeep._stores.redis.scripts import RedisCommand
@@ -102,6 +103,23 @@ def _check_url(url: str) -> None:
         raise OpenError("Invalid Redis URL.", hint=_FORM) from (None if "@" in url else error)
     if found.get("decode_responses"):
         _refuse_decoding()
+    named = parse_qs(urlsplit(url).query)
+    known = _of_redis_py() if named else frozenset()
+    for name in named:
+        if name not in known:
+            raise unknown("Redis", name, [*described(RedisThreadOptions), *sorted(known)])
+
+
+def _of_redis_py() -> frozenset[str]:
+    """Return the names that redis-py takes in a URL's query, for a server or a cluster."""
+    takers = (
+        redis.asyncio.connection.AbstractConnection,
+        redis.asyncio.Connection,
+        redis.asyncio.SSLConnection,
+        redis.cluster.RedisCluster,
+    )
+    named = (inspect.signature(taker).parameters for taker in takers)
+    return frozenset(URL_QUERY_ARGUMENT_PARSERS).union(*named)
 
 
 def _refuse_decoding() -> None:
