@@ -1,4 +1,4 @@
-"""Backend of a store of items, over the connections of a saver's backend."""
+"""Backend of a store of items, on the connections of a saver's backend."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def other_dims(dims: int, stored: int) -> InvalidArgumentError:
     """Return the error for a store whose vectors have other dimensions."""
     return InvalidArgumentError(
         f"Invalid dims: {dims}. The vectors in the store have {stored}.",
-        hint="Use the model that they were made with. To change it, export the items, and import"
-        " them into a new store: that embeds them.",
+        hint="Use the model that made them. To change it, export the items and import them into"
+        " a new store, which embeds them again.",
     )
 
 
 def merged(changes: Sequence[ItemChange]) -> PutItems | None:
-    """Return puts that cannot be refused as one; None where there is another change among them."""
+    """Return unconditional puts as one change; None if another kind of change is among them."""
     last: dict[ItemKey, ItemPut] = {}
     now = 0
     for change in changes:
@@ -63,7 +63,7 @@ class AsyncItemBackend(AsyncBackend):
     """An `ItemBackend` that is awaited."""
 
     async def is_put(self, change: PutItems) -> bool:
-        """Return True if a change that is refused when repeated was made: its answer was lost."""
+        """Return True if the puts are stored: then only their answer was lost."""
         read: Any = GetItems(tuple([(put.namespace, put.key) for put in change.puts]))
         (rows,) = await self.fetch([read])
         found = [(row.value, row.updated_at) if row else (None, change.now) for row in rows]

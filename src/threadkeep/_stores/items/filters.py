@@ -1,9 +1,11 @@
-"""Filters of a search: parsed once, tested in Python, and hinted to databases. Ranking.
+"""Filters and ranking of a search. Filters are parsed once and tested in Python.
 
-The rules are those of LangGraph's `InMemoryStore`, where it answers: a dict without operators is
-compared key by key, a list element by element, a missing field is None. Beyond it there are `$and`
-and `$or`, paths ("user.name", as in LangGraph's `SqliteStore`), and an ordering of values that
-cannot be compared is false, not an error.
+Databases get conditions as hints.
+
+The rules follow LangGraph's `InMemoryStore`: a dict without operators is compared key by key, a
+list element by element, and a missing field is None. Added are `$and`, `$or` and paths
+("user.name", as in LangGraph's `SqliteStore`). An ordering of values that cannot be compared is
+false instead of an error.
 """
 
 from __future__ import annotations
@@ -37,12 +39,12 @@ class Filter:
 
     Attributes:
         holds: returns True if a value passes.
-        hints: conditions that each value which passes fulfils.
+        hints: conditions that every passing value fulfils.
     """
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         if not isinstance(given, Mapping):
-            raise invalid("filter", given, "Use a dict of fields and what they are compared with.")
+            raise invalid("filter", given, "Use a dict that maps fields to values or operators.")
         self.holds = _fields(given, 0)
         self.hints = tuple(_hints(given, ()))
 
@@ -51,7 +53,7 @@ def parse(given: Mapping[str, Any] | None) -> Filter | None:
     """Parse a filter; None for none.
 
     Raises:
-        InvalidArgumentError: an operator is unknown, or is given no value that it can use.
+        InvalidArgumentError: an operator is unknown, or its value is invalid.
     """
     return Filter(given) if given else None
 
@@ -60,7 +62,7 @@ def parse(given: Mapping[str, Any] | None) -> Filter | None:
 
 
 def _fields(given: Mapping[str, Any], depth: int) -> Test:
-    """Return the test of a value, or a dict in it, by its fields."""
+    """Return the test of a dict by its fields."""
     tests = [_field(name, wanted, depth) for name, wanted in given.items()]
     return lambda value: isinstance(value, dict) and all(test(value) for test in tests)
 
@@ -120,7 +122,7 @@ def _logic(name: str, operands: Any, parts: Callable[[Any, int], Test], depth: i
 
 
 def _ordered(order: Callable[[Any, Any], Any], value: Any, operand: Any) -> bool:
-    """Compare numbers and texts that are numbers as numbers, others as Python does."""
+    """Compare numbers, and texts of numbers, as numbers; others as Python does."""
     a, b = _number(value), _number(operand)
     if a is not None and b is not None:
         return _compared(order, a, b)
@@ -174,7 +176,7 @@ def _hints_of(path: tuple[str, ...], wanted: Any) -> Iterator[Condition]:
 
 
 def _hint(path: tuple[str, ...], name: str, operand: Any) -> Iterator[Condition]:
-    """Yield a condition that databases test as Python does, or nothing."""
+    """Yield a condition if databases test it as Python does."""
     if not all(label.isprintable() for label in path):  # (JSON escapes such keys)
         return
     if type(operand) is str:
@@ -189,12 +191,12 @@ def _hint(path: tuple[str, ...], name: str, operand: Any) -> Iterator[Condition]
 
 P = TypeVar("P", Place, bytes)
 
-_K1, _B = 1.2, 0.75  # of BM25, as FTS5 has them
-_RANK = 60  # of reciprocal rank fusion: https://doi.org/10.1145/1571941.1572114
+_K1, _B = 1.2, 0.75  # parameters of BM25, as in FTS5
+_RANK = 60  # constant of reciprocal rank fusion: https://doi.org/10.1145/1571941.1572114
 
 
 def numpy() -> ModuleType:
-    """Return numpy. Import it before an event loop searches: that takes 0.1 seconds.
+    """Return numpy. The import takes 0.1 seconds, so do it before an event loop searches.
 
     Raises:
         OpenError: it is not installed.
@@ -206,9 +208,9 @@ def numpy() -> ModuleType:
 def nearest(
     metric: Metric, places: Sequence[P], vectors: Sequence[bytes], query: bytes, limit: int
 ) -> list[tuple[P, float]]:
-    """Return the best places and their scores: the cosine, inner product or minus the distance.
+    """Return the best places and their scores: cosine, inner product or negative distance.
 
-    `vectors` are those of the places; a place may occur several times.
+    `vectors` has one for each of the places; a place may occur several times.
     """
     if not vectors or not limit:
         return []
@@ -241,7 +243,7 @@ def best(scored: Iterable[tuple[P, float]], limit: int) -> list[tuple[P, float]]
 
 
 def word_scores(texts: Sequence[str], words: Sequence[str]) -> list[float]:
-    """Return the BM25 of each text, of tokens with spaces between them; 0 for one without any."""
+    """Return the BM25 of each text, given as tokens with spaces between; 0 without a match."""
     counts = [Counter(text.split(" ")) for text in texts]
     lengths = [count.total() for count in counts]
     mean = sum(lengths) / len(lengths) if lengths else 1.0

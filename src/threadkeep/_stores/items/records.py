@@ -1,8 +1,8 @@
-"""Records that a store of items and its backends exchange, and items as bytes.
+"""Records between a store of items and its backends, and the encoding of items.
 
-A namespace is a tuple of labels. Times and lifetimes are integers: microseconds, times since 1970.
-A value is JSON text (`str`), or the codec's bytes where it is no JSON. Vectors are little-endian
-float32. The counter of a store only grows; a version is its count at the put.
+A namespace is a tuple of labels. Times and lifetimes are integers in microseconds; times count
+from 1970. A value is JSON text (`str`), else the codec's bytes. Vectors are little-endian float32.
+The counter of a store only grows; an item's version is the count at its put.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Metric: TypeAlias = Literal["cosine", "l2", "inner_product"]
 
 
 class SearchOptions(NamedTuple):
-    """The part of a store's index that its backend has to know.
+    """What a backend needs to know of a store's index.
 
-    `dims` is 0 without vectors; `text`: items have words to search for.
+    `dims` is 0 without vectors; `text` is True if items are searched by words.
     """
 
     dims: int = 0
@@ -43,8 +43,8 @@ class SearchOptions(NamedTuple):
 class ItemRow(NamedTuple):
     """A stored item.
 
-    `place` is the number of its namespace and its own: items are listed in the order of their
-    places, which is that of their first puts, namespace by namespace.
+    `place` is the number of its namespace and its own number. Lists are in the order of places: by
+    namespace, then by first put.
     """
 
     namespace: Namespace
@@ -68,7 +68,7 @@ class Scored(NamedTuple):
 class VersionRow(NamedTuple):
     """An earlier version of an item, as a patch of the one that replaced it.
 
-    See `values.patch`. Where it was deleted, the patch is of nothing.
+    See `patch`. For a deleted item, the new version is empty.
     """
 
     version: int
@@ -92,7 +92,7 @@ class Condition(NamedTuple):
 # -- reads -------------------------------------------------------------------------------
 #
 # `prefix` matches the namespaces that begin with its labels. `where` is a hint: rows that fail one
-# of its conditions may be left out, those whose value is no JSON never. With `now`, items that have
+# of its conditions may be left out, but never rows whose value is not JSON. With `now`, items
 # expired by then are left out.
 
 
@@ -106,8 +106,8 @@ class GetItems(NamedTuple):
 class FindItems(NamedTuple):
     """Read items in the order of their places. Reply: a list of `ItemRow`.
 
-    `offset` is used without `where`. With `after`, those behind that place; with `bare`, those
-    without vectors.
+    `offset` is used without `where`. With `after`, only items after that place; with `bare`, only
+    items without vectors.
     """
 
     prefix: Namespace
@@ -153,7 +153,7 @@ class FindText(NamedTuple):
 
 
 class FindPending(NamedTuple):
-    """Find items that wait for their vectors. Reply: a list of (`ItemRow`, `ItemPut.pending`)."""
+    """Find items without their vectors so far. Reply: a list of (`ItemRow`, `ItemPut.pending`)."""
 
     limit: int
     after: Place | None = None
@@ -186,7 +186,7 @@ class Earlier(NamedTuple):
 class ItemPut(NamedTuple):
     """Put an item, or delete it (`value` None).
 
-    An item that exists keeps its place and `created_at`; all else is replaced.
+    An existing item keeps its place and `created_at`; everything else is replaced.
     """
 
     namespace: Namespace
@@ -196,7 +196,7 @@ class ItemPut(NamedTuple):
     vectors: tuple[Vector, ...] = ()
     words: str | None = None  # the tokens of its texts, with spaces between them
     pending: str | None = None  # (the fields to embed later)
-    expects: int | None = None  # the version that it has, 0 for no item; None: any
+    expects: int | None = None  # its version, or 0 if it must not exist; None: any
     earlier: Earlier | None = None
     times: tuple[int, int, int | None] | None = None  # created, updated, expires; None: by `now`
 
@@ -205,7 +205,7 @@ class PutItems(NamedTuple):
     """Put items, all or none. They have different keys.
 
     Raises:
-        ConflictError: an item has another version than expected.
+        ConflictError: an item does not have the expected version.
     """
 
     puts: tuple[ItemPut, ...]
@@ -220,7 +220,7 @@ class RefreshItems(NamedTuple):
 
 
 class EmbedItem(NamedTuple):
-    """Add the vectors of an item that waited for them, unless it was put again since."""
+    """Add the pending vectors of an item, unless it was put again since."""
 
     namespace: Namespace
     key: str
@@ -247,14 +247,14 @@ _EXACT = (
     orjson.OPT_PASSTHROUGH_DATACLASS
     | orjson.OPT_PASSTHROUGH_DATETIME
     | orjson.OPT_PASSTHROUGH_SUBCLASS
-    | orjson.OPT_STRICT_INTEGER  # databases compare larger numbers as floats, or not at all
+    | orjson.OPT_STRICT_INTEGER  # databases compare larger numbers as floats or not at all
 )
 _LEVEL = 3
 _JSON, _BYTES = b"j", b"b"
 
 
 class ItemPacker:
-    """Packs values: as JSON, which databases can search, else by the codec.
+    """Packs values: as JSON, which databases can search, or by the codec.
 
     Args:
         serde: a serializer that packs all values, instead of both.
@@ -270,7 +270,7 @@ class ItemPacker:
 
         Raises:
             InvalidArgumentError: it is no mapping.
-            UnserializableError: it cannot be stored so that it comes back exactly.
+            UnserializableError: it would not come back exactly.
         """
         if not isinstance(value, Mapping):
             raise invalid("value", value, "Use a dict with texts as keys.")
@@ -307,10 +307,10 @@ _LENGTH, _SEALED = 16, b"\0"  # (the codec's bytes of a dict begin with another 
 
 
 def seal(packed: Packed, namespace: Namespace, key: str) -> Packed:
-    """Add a checksum (CRC-32, folded to 16 bits) of a value and of the item that it belongs to.
+    """Add a checksum (CRC-32, folded to 16 bits) of a value and its item.
 
-    JSON gets 16 spaces and tabs at its end, a bit each, which leaves it the same JSON to every
-    database; bytes get three in front.
+    JSON gets 16 spaces and tabs at its end, one for each bit: it is still the same JSON for
+    every database. Bytes get three bytes in front.
     """
     if isinstance(packed, str):
         high, low = divmod(_checksum(packed.encode(), namespace, key), 256)
@@ -319,10 +319,10 @@ def seal(packed: Packed, namespace: Namespace, key: str) -> Packed:
 
 
 def unseal(packed: Packed, namespace: Namespace, key: str) -> Packed:
-    """Check and remove the checksum, which values of older releases lack.
+    """Check and remove the checksum. Values of older releases have none.
 
     Raises:
-        CorruptionError: it is not that of this value and this item.
+        CorruptionError: it does not match this value and item.
     """
     plain = without_checksum(packed)
     if plain is not packed and seal(plain, namespace, key) != packed:
@@ -331,14 +331,14 @@ def unseal(packed: Packed, namespace: Namespace, key: str) -> Packed:
 
 
 def without_checksum(packed: Packed) -> Packed:
-    """Remove the checksum, if there is one, unchecked."""
+    """Remove the checksum, if there is one, without checking it."""
     if isinstance(packed, str):
         return packed[:-_LENGTH] if packed[-1:] in (" ", "\t") else packed
     return packed[3:] if packed[:1] == _SEALED else packed
 
 
 def _checksum(data: bytes, namespace: Namespace, key: str) -> int:
-    # (`repr` would not do: which characters it escapes grows with Python's Unicode tables)
+    # (not `repr`, which escapes other characters in other versions of Python)
     crc = crc32(ascii((*namespace, key)).encode(), crc32(data))
     return (crc >> 16) ^ (crc & 0xFFFF)
 
@@ -357,7 +357,7 @@ def patched(data: bytes, new: Packed | None) -> Packed:
     """Return the old version.
 
     Raises:
-        CorruptionError: the patch is damaged, or of another version than `new`.
+        CorruptionError: the patch is damaged, or does not fit `new`.
     """
     try:
         is_bounded = 0 <= zstandard.frame_content_size(data[1:]) <= MAX_BODY

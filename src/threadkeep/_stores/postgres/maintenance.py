@@ -1,7 +1,7 @@
 """Maintenance of a schema: scrubbing of its files; backup and restore by pg_dump and pg_restore.
 
-VACUUM FULL takes along what an older transaction may still see: tables are reported clean only if
-none was left.
+VACUUM FULL keeps rows that an older transaction may still see: tables are reported clean only if
+no such transaction was left.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _TABLES = (
     *("store_namespaces", "store_items", "store_item_versions"),
 )
 _NAMES = ", ".join([f"{{schema}}.{table}" for table in _TABLES])
-# ANALYZE: what the planner notes of columns (in pg_statistic) are values from the rows.
+# ANALYZE: pg_statistic, where the planner keeps samples of columns, has values from the rows.
 _VACUUM = Statement(f"VACUUM (ANALYZE) {_NAMES}", keep=False)
 _REWRITE = Statement(f"VACUUM (FULL, ANALYZE) {_NAMES}", keep=False)
-# Of archived messages (message_index.py), and of vectors (items.py), if there is.
+# Tables that not every schema has: archived messages (message_index.py), vectors (items.py).
 _REWRITE_INDEXES = tuple(
     [
         Statement(f"VACUUM (FULL, ANALYZE) {{schema}}.{table}", keep=False)
@@ -44,7 +44,7 @@ _REWRITE_INDEXES = tuple(
 )
 _STATISTICS = Statement("VACUUM (FULL) pg_catalog.pg_statistic", keep=False)
 _CHECKPOINT = Statement("CHECKPOINT", keep=False)
-_PAUSE = 0.1  # seconds between two looks
+_PAUSE = 0.1  # seconds between two checks
 _PATIENCE = 10.0  # seconds for others' transactions to end
 
 _NOW = Statement("SELECT mod(txid_current(), 4294967296)::text", keep=False)
@@ -72,7 +72,7 @@ WHERE age(backend_xmin) > age(%s::xid)
 
 _LOG = (
     "PostgreSQL's write-ahead log (pg_wal), until its files are reused: pg_switch_wal() and"
-    " CHECKPOINT hasten that. Archived WAL, base backups and replicas: let them expire."
+    " CHECKPOINT speed this up. Archived WAL, base backups and replicas: let them expire."
 )
 _PAGES = (
     "PostgreSQL's table files, in free space that was not reused yet: erase with rewrite=True"
@@ -166,7 +166,7 @@ FROM {schema}.threads t
 _HOLDS_TABLES = "SELECT FROM pg_class WHERE relnamespace = to_regnamespace(%s) LIMIT 1"
 # Positions of logs may hold other elements from now on: see `ThreadState.generation`.
 _RAISE = "UPDATE {schema}.threads SET generation = generation + %s"
-# A thread that only stood here before is a deleted one now.
+# A thread that existed before the restore, and is not in the archive, becomes a deleted thread.
 _BURY = """
 INSERT INTO {schema}.threads (thread_id, generation, deleted_at) VALUES (%s, %s, %s)
 ON CONFLICT DO NOTHING
@@ -193,7 +193,7 @@ def _temporary_file(text: str) -> Iterator[str]:
 
 
 def back_up(url: str, file: Path, _: object, programs: str) -> None:
-    """Write a database's schema to an archive; see `Dumps`. The number of threads is not known."""
+    """Write a database's schema to an archive; see `Dumps`. Returns no number of threads."""
     Dumps(url, _folder(programs)).back_up(file)
 
 
@@ -212,7 +212,7 @@ def _folder(programs: str) -> str:
 
 
 class Dumps:
-    """Backups of one schema of a database, by programs in a folder ("": those of the PATH)."""
+    """Backups of one schema, by the programs in a folder ("": by those in the PATH)."""
 
     def __init__(self, url: str, folder: str = "") -> None:
         self._settings = settings_of(url)
@@ -235,7 +235,7 @@ class Dumps:
         self._run(program, "--format=custom", *place)
 
     def restore(self, file: Path, now: int, *, replace: bool) -> None:
-        """Make the schema again from an archive, in one transaction.
+        """Create the schema from an archive, in one transaction.
 
         `now` is in microseconds since 1970; with `replace`, a schema that holds threads is dropped.
         """
@@ -266,7 +266,7 @@ class Dumps:
         others = ", ".join(map(repr, _SCHEMA.findall(contents))) or "none"
         raise errors.NotOursError(
             f"The archive holds no schema {schema!r} of threadkeep; its schemas: {others}.",
-            hint="Name the one it was taken of in the URL: ?schema=name.",
+            hint="Name the schema that was backed up in the URL: ?schema=name.",
         )
 
     def _is_ours(self, db: psycopg.Connection[Any]) -> bool:
@@ -286,7 +286,7 @@ class Dumps:
         return exists, []
 
     def _outdate(self, db: psycopg.Connection[Any], before: _Before, now: int) -> None:
-        """Raise generations, so that no process relies on what it remembers of the schema."""
+        """Raise generations, so that other processes drop what they remember of the threads."""
         beyond = 1 + max(generation for _, generation, *_ in before)
         (end,) = self._rows(db, self._sql("SELECT {schema}.time_of(%s)"), now)[0]
         gone = [

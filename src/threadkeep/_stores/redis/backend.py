@@ -1,7 +1,7 @@
-"""Redis backend: reads and changes as calls of scripts, and their answers understood.
+"""Redis backend: converts reads and changes to script calls, and answers to replies.
 
-The logic is that of `AsyncRedisBackend`. `RedisBackend` runs the same coroutines on blocking
-clients. Neither answers nor errors of the driver leave this package.
+`AsyncRedisBackend` has the logic; `RedisBackend` runs the same coroutines on blocking clients.
+Answers and errors of the driver do not leave this package.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ T = TypeVar("T", model.Batch, model.DropThread)
 
 
 class AsyncRedisBackend(Server, AsyncBackend):
-    """Rows in Redis, over clients that are awaited.
+    """Backend on async clients of redis-py.
 
     Args:
         source: the clients.
-        settings: how threads are kept.
+        settings: the store's settings.
         generations: the births of threads; shared by the backends of one saver.
     """
 
@@ -82,7 +82,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
     # -- reads -----------------------------------------------------------------------
 
     async def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
-        """Answer each read, in order; those of one thread from one state. See `Backend.fetch`."""
+        """Answer each read, in order; a thread's reads see one state. See `Backend.fetch`."""
         with self.mapped_errors():
             found = {at: inquiry(self._as_stored(read)) for at, read in enumerate(reads)}
             replies = await self._answered({at: asked for at, asked in found.items() if asked})
@@ -92,21 +92,21 @@ class AsyncRedisBackend(Server, AsyncBackend):
         return [self._as_named(read, replies[at]) for at, read in enumerate(reads)]
 
     def _as_named(self, read: model.Read, reply: Any) -> Any:
-        """Return the reply, with the generation as this process calls it."""
+        """Return the reply with this process's name of the generation."""
         if not isinstance(read, model.ReadCheckpoint | model.ReadThread):
             return reply
         name = self._generations.name(read.thread, reply.generation)
         return reply if name == reply.generation else reply._replace(generation=name)
 
     def _as_stored(self, read: model.Read) -> model.Read:
-        """Return a read, with the generation as it is stored."""
+        """Return a read with the stored generation."""
         if isinstance(read, model.ReadSegments) and read.generation is not None:
             stored = self._generations.stored(read.thread, read.generation)
             return read._replace(generation=NEVER if stored is None else stored)
         return read
 
     async def _answered(self, inquiries: dict[int, Inquiry]) -> dict[int, Any]:
-        """Return the reply to each; one run of the script for each thread."""
+        """Return the reply to each read; the script runs once for each thread."""
         by_thread: dict[str, list[int]] = {}
         for at, asked in inquiries.items():
             by_thread.setdefault(asked.thread, []).append(at)
@@ -130,11 +130,11 @@ class AsyncRedisBackend(Server, AsyncBackend):
             raise refused
 
     async def commit_many(self, changes: Sequence[model.Change]) -> list[ThreadkeepError | None]:
-        """Make several changes in as few round trips as can be. See `Backend.commit_many`.
+        """Make several changes in as few round trips as possible. See `Backend.commit_many`.
 
-        Each is a transaction of its own. A batch may build on one before it of its thread
-        (see `_run.driver`), so batches of a thread go in one run of the script. To make all
-        of them again is harmless.
+        Each change is its own transaction. A batch may build on an earlier batch of its thread
+        (see `_run.driver`), so a thread's batches go to one run of the script. It is safe to send
+        all of them again.
         """
         results: list[ThreadkeepError | None] = []
         with self.mapped_errors():
@@ -162,7 +162,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
         return await self._noted([(batch, next(found[batch.thread])) for batch in batches])
 
     def _make_sound(self, change: model.Change) -> Iterator[RedisCommand]:
-        """Yield calls that give what is damaged in a thread's own row safe values."""
+        """Yield calls that replace damaged fields of a thread's own row by safe values."""
         for row in change.drop_unreadable if isinstance(change, model.Batch) else ():
             if row.table == model.THREADS and isinstance(change, model.Batch):
                 key = keys_of(self.prefix, change.thread)[0]
@@ -172,7 +172,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
                     )
 
     def _expecting(self, change: T) -> T:
-        """Return a batch or drop that expects the generation as it is stored."""
+        """Return a batch or drop that expects the stored generation."""
         if change.generation is None:
             return change
         stored = self._generations.stored(change.thread, change.generation)
@@ -185,7 +185,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
     async def _noted(
         self, done: Sequence[tuple[model.Change, Sequence[bytes]]]
     ) -> list[ThreadkeepError | None]:
-        """Tell the index what was done, note new threads, and return what was refused."""
+        """Update the index, remember new threads, and return the refusals."""
         if self._settings.indexed:
             calls = [call for each in done for call in threads.afterwards(*each, self.prefix)]
             await self.sent(calls)
@@ -201,10 +201,10 @@ class AsyncRedisBackend(Server, AsyncBackend):
         return refusals
 
     async def _commit_alone(self, change: model.Change) -> ThreadkeepError | None:
-        """Make a change by itself.
+        """Make a single change.
 
-        A thread that it would make must be in the index first. Where that is in another slot
-        the script says so, and does nothing.
+        A new thread must be in the index first. If the index is in another slot, the script says
+        that the thread is new, and does nothing.
         """
         try:
             script = await self._script_of(change)
@@ -217,14 +217,14 @@ class AsyncRedisBackend(Server, AsyncBackend):
             await self.sent([self._listing(change.thread)])
             done = await self._made(change, *script, in_index=True)
             if done[0] == b"created":
-                await self.sent([self._listing(change.thread)])  # it may have been swept meanwhile
+                await self.sent([self._listing(change.thread)])  # (a read may have removed it)
         return (await self._noted([(change, done)]))[0]
 
     async def _script_of(self, change: model.Change) -> tuple[str, Sequence[Word]] | None:
-        """Return the script that makes a change, and its arguments; None where nothing is to do.
+        """Return a change's script and its arguments; None if there is nothing to do.
 
-        Two threads are in two slots, and a script of a cluster sees one: a source is read in one
-        state, the target is checked and written in another.
+        Two threads are in two slots, and a script on a cluster sees only one: the source is read at
+        one instant, the target is checked and written at another.
         """
         if isinstance(change, model.Batch):
             return "commit", [*batch_words([self._expecting(change)])]
@@ -247,7 +247,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
     async def _made(
         self, change: model.Change, name: str, words: Sequence[Word], *, in_index: bool = False
     ) -> Sequence[bytes]:
-        """Return the answer of a script to a change."""
+        """Run the script of a change and return its answer."""
         told = self._beforehand(change)
         call = self._writing(name, words, change.thread, in_index=in_index)
         answer = (await self.sent([*told, call, *told]))[len(told)]
@@ -265,9 +265,9 @@ class AsyncRedisBackend(Server, AsyncBackend):
         return call(name, keys, (*first, *words))
 
     async def clear(self, beginning: str) -> None:
-        """Remove all threads whose id begins so, tombstones too. Not on a cluster.
+        """Remove all threads with this prefix, tombstones too. Not on a cluster.
 
-        Reads the names of all keys of the server.
+        Scans the names of all keys of the server.
         """
         cursor, pattern = 0, f"{beginning_of_keys(self.prefix, beginning)}*"
         with self.mapped_errors():
@@ -290,7 +290,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
         return RedisEntries(self)
 
     async def identity(self) -> str:
-        """Name the threads under this prefix. See `Backend.identity`."""
+        """Return the identity of the threads under this prefix. See `Backend.identity`."""
         key = identity_of(self.prefix)
         with self.mapped_errors():
             made = RedisCommand(("SET", key, secrets.token_hex(16), "NX"))
@@ -318,12 +318,12 @@ class AsyncRedisBackend(Server, AsyncBackend):
             return await scrub(self)
 
     async def close(self) -> None:
-        """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
+        """Close our own connections; later calls raise `ClosedError`. Idempotent."""
         await self._source.close()
 
 
 def _reply(asked: Inquiry, answers: Sequence[Any]) -> Any:
-    """Return the reply. Raises CorruptionError where rows are not what they were."""
+    """Return the reply. Raises CorruptionError if rows are damaged."""
     try:
         return asked.reply(answers)
     except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
@@ -333,7 +333,7 @@ def _reply(asked: Inquiry, answers: Sequence[Any]) -> Any:
 
 
 class RedisBackend(BlockingFace[AsyncRedisBackend]):
-    """Rows in Redis, for blocking calls; `asynchronous` serves awaiting ones.
+    """Backend on blocking clients of redis-py; `asynchronous` serves async calls.
 
     Args:
         server: a URL (whose query may have options), or a blocking client of redis-py, which stays
@@ -372,7 +372,7 @@ class RedisBackend(BlockingFace[AsyncRedisBackend]):
 def _over_own_clients(
     settings: RedisSettings,
 ) -> tuple[AsyncRedisBackend, AsyncRedisBackend, OwnAsyncClients]:
-    """Make the same store over blocking clients and over async ones."""
+    """Return the backend twice: on blocking clients and on async clients."""
     generations, loops = Generations(), OwnAsyncClients(settings)
     blocking = AsyncRedisBackend(OwnClient(settings), settings, generations)
     return blocking, AsyncRedisBackend(loops, settings, generations), loops
@@ -381,28 +381,28 @@ def _over_own_clients(
 def opened(server: Any, **options: Unpack[RedisThreadOptions]) -> RedisBackend | AsyncRedisBackend:
     """Open the backend of a server: see `RedisBackend`.
 
-    An async client of redis-py gives a backend that only awaiting calls can use.
+    With an async client of redis-py, only async calls can use the backend.
     """
     if isinstance(server, AWAITED):
         return AsyncRedisBackend(GivenClient(server, AWAITED), RedisSettings("", options))
     return RedisBackend(server, **options)
 
 
-_HOT_TTL = 3600.0  # seconds that a thread stays without being written or read
+_HOT_TTL = 3600.0  # seconds until an unused thread expires
 _HOT_TIMEOUT = 1.0
 
 
 class HotRedis(BlockingFace[AsyncRedisBackend]):
-    """Server that caches what another store holds."""
+    """Redis server that caches another store."""
 
     def clear(self, beginning: str) -> None:
         finish(self.face.clear(beginning))
 
 
 def hot_store(url: Any) -> HotRedis:
-    """Open a server that caches what another store holds.
+    """Open a Redis server that caches another store.
 
-    It does not retry: what fails is asked of the other store.
+    It does not retry: if a call fails, the other store answers.
 
     Raises:
         OpenError: the URL cannot be read.

@@ -1,4 +1,4 @@
-"""Items as keys, members and fields of Redis, and back.
+"""Converts items to keys, members and fields of Redis, and back.
 
     counter     text        the last version, or number of a namespace
     namespaces  sorted set  path NUL, number
@@ -6,13 +6,13 @@
                             (0 for none), flags, and the value and `ItemPut.pending`
     order       sorted set  place, field
     expiring    sorted set  field, by the time of its expiry
-    waiting     sorted set  place, field, of items that wait for their vectors
+    waiting     sorted set  place, field, of items without their vectors so far
     dims        text        the dimensions of the vectors
-    vectors     hash        by place: the vectors, one behind the other
+    vectors     hash        by place: the vectors, concatenated
     words       hash        by place: the tokens
     versions    sorted set  field NUL, version, (updated, replaced, deleted, patch)
 
-A path is the labels of a namespace, each with a NUL behind it; a field is path NUL key. Texts are
+A path is the labels of a namespace, each followed by a NUL; a field is path NUL key. Texts are
 escaped and numbers have 8 bytes (see `_stores.redis.rows`); a place is two numbers.
 """
 
@@ -75,7 +75,7 @@ def split(field: bytes) -> tuple[bytes, bytes]:
 
 
 def unpack_item(field: bytes, data: bytes) -> tuple[ItemRow, str | None]:
-    """Return an item, and what it waits for.
+    """Unpack an item and its pending fields.
 
     Raises:
         CorruptionError: the row cannot be read.
@@ -94,12 +94,12 @@ def unpack_item(field: bytes, data: bytes) -> tuple[ItemRow, str | None]:
 
 
 def has_vectors(data: bytes) -> bool:
-    """Return True if an item has vectors, by its row."""
+    """Return True if the row says that its item has vectors."""
     return bool(data[_HEAD.size - 1] & _HAS_VECTORS)
 
 
 def unpack_version(member: bytes) -> VersionRow:
-    """Return an earlier version, of what is behind the field of its member."""
+    """Unpack an earlier version from the part of its member after the field."""
     try:
         updated, replaced, deleted, patch = unpackb(member[8:])
     except (ValueError, TypeError) as failure:

@@ -1,8 +1,8 @@
-"""Items in a Redis or Valkey server, or in a cluster, over the clients of a saver's backend.
+"""Items in a Redis or Valkey server, or in a cluster, on the clients of a saver's backend.
 
-A store has ten keys (see `redis_rows`), in one slot of a cluster: each change is one script, atomic
-over all namespaces, and a store is as large as one node. A read of several pages sees each page in
-one state. Vectors and words are sent to this process, and compared here.
+A store has ten keys (see `item_rows`) in one slot of a cluster: a change is one script, atomic over
+all namespaces, and a store must fit on one node. A read of several pages sees each page in one
+state. Vectors and words are sent to this process and compared here.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ _REMOVED = 100  # items that one call removes
 class _Under:
     """Items under a prefix that are still to be read, in the order of their places.
 
-    `numbers` are those of namespaces, None where they are not known yet, `after` is the last member
-    that was read, `offset` the number of items to leave out.
+    `numbers` are those of the namespaces, or None until they are known; `after` is the last member
+    that was read; `offset` the number of items to leave out.
     """
 
     def __init__(self, prefix: Namespace, after: Place | None = None, offset: int = 0) -> None:
@@ -81,7 +81,7 @@ class _Under:
         self.offset = offset
 
     def went_on(self, numbers: list[bytes], reply: Sequence[Any], size: int) -> bool:
-        """Note what was read in the first of these namespaces; return True if there may be more."""
+        """Remember the last item read in the first namespace; return True if there may be more."""
         members, _, _, self.offset = reply
         if len(members) == size:
             self.after = members[-1]
@@ -92,7 +92,7 @@ class _Under:
 
 
 class AsyncRedisItems(AsyncItemBackend):
-    """Rows of items in Redis, for awaiting calls. Hints of filters are left to the caller."""
+    """Items in Redis, for async calls. The caller tests filters: their hints are ignored."""
 
     commits_groups = True
 
@@ -106,7 +106,7 @@ class AsyncRedisItems(AsyncItemBackend):
     # -- reads ---------------------------------------------------------------------------
 
     async def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        """Answer each read. What they ask at the same time takes one round trip."""
+        """Answer each read. Their simultaneous questions share a round trip."""
         with self._server.mapped_errors():
             return await self._together([self._reply(read) for read in reads])
 
@@ -185,7 +185,7 @@ class AsyncRedisItems(AsyncItemBackend):
     def _page(
         self, under: _Under, kind: str, part: tuple[int, int], size: int
     ) -> _Steps[tuple[bool, list[tuple[bytes, bytes]]]]:
-        """Read the next members, and their data where they have any; True if there may be more."""
+        """Read the next members and their data; True if there may be more."""
         keys = [self._keys[name] for name in ("order", kind, "namespaces")]
         words = (*part, size, under.offset, under.after)
         reply = None
@@ -270,7 +270,7 @@ class AsyncRedisItems(AsyncItemBackend):
         return [Scored(row, score) for (row, _), (_, score) in pairs if row is not None]
 
     def _rows(self, members: Sequence[bytes]) -> _Steps[list[tuple[ItemRow | None, str | None]]]:
-        """Return the items of these members, and what they wait for."""
+        """Return the items of these members, and their pending fields."""
         if not members:
             return []
         fields = [member[16:] for member in members]
@@ -304,7 +304,7 @@ class AsyncRedisItems(AsyncItemBackend):
             raise refused
 
     async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
-        """Make several changes in one round trip; each is atomic. A retry of a put is a new put."""
+        """Make several changes in one round trip; each is atomic. A retry is another put."""
         together = merged(changes) if len(changes) > 1 else None
         made = changes if together is None else [together]
         calls = [self._change(*change_words(each)) for each in made]
@@ -326,10 +326,10 @@ class AsyncRedisItems(AsyncItemBackend):
         return call("items", [*self._keys.values()], words)
 
     async def migrate(self) -> None:
-        """Check the dimensions of the vectors. Each put of vectors and each search does, too.
+        """Check the dimensions of the vectors, as each put and search of vectors does.
 
         Raises:
-            InvalidArgumentError: the store has others.
+            InvalidArgumentError: the store has other dimensions.
         """
         calls = [
             RedisCommand(("EXISTS", self._keys["vectors"])),
@@ -341,7 +341,7 @@ class AsyncRedisItems(AsyncItemBackend):
             raise other_dims(self._options.dims, int(dims))
 
     async def sweep(self, now: int, limit: int) -> int:
-        """See `ItemBackend.sweep`. A call for each hundred items; others come in between."""
+        """See `ItemBackend.sweep`. Works by hundreds of items, so others are served in between."""
         removed = 0
         with self._server.mapped_errors():
             while removed < limit:
@@ -353,7 +353,7 @@ class AsyncRedisItems(AsyncItemBackend):
         return removed
 
     async def erase(self, prefix: Namespace) -> int:
-        """See `ItemBackend.erase`. A call for each hundred items; others come in between."""
+        """See `ItemBackend.erase`. Works by hundreds of items, so others are served in between."""
         removed = 0
         with self._server.mapped_errors():
             (found,) = await self._together([self._spaces(prefix)])
@@ -371,7 +371,7 @@ class AsyncRedisItems(AsyncItemBackend):
 
 
 def _listed(field: bytes, data: bytes) -> tuple[ItemRow | None, str | None]:
-    """Return an item, and what it waits for; None and None for a damaged row, which is logged."""
+    """Return an item and its pending fields; None twice for a damaged row, which is logged."""
     try:
         return unpack_item(field, data)
     except CorruptionError as error:
@@ -385,7 +385,7 @@ def _is_there(row: ItemRow, now: int | None) -> bool:
 
 
 class RedisItems(BlockingFace[AsyncRedisItems], ItemBackend):
-    """Rows of items in Redis, for blocking calls; `asynchronous` serves awaiting ones."""
+    """Items in Redis, for blocking calls; `asynchronous` serves async calls."""
 
     has_identity = False
 

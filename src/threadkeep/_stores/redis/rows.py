@@ -1,7 +1,7 @@
-r"""Records as keys and members of Redis, and back.
+r"""Converts records to keys and members of Redis, and back.
 
-A thread has the same few keys however much it holds, all with one hash tag, so that they are on
-one node of a cluster and can expire at one time:
+A thread of any size has these six keys. They share a hash tag, so they are on one node of a cluster
+and can expire at the same time:
 
     t  hash         the thread's own row: generation, deleted_at, ttl (milliseconds), copy, and
                     its entry in the registry (see writing.lua)
@@ -12,10 +12,9 @@ one node of a cluster and can expire at one time:
     p  sorted set   where segments are: log, start, stop
     s  hash         the segments' data, by log and start
 
-Redis compares members byte by byte. So a packed number has 8 bytes, those of 0 and more in their
-order; a packed text is ordered by code point and ends with a NUL: a NUL inside it becomes
-`\x01\x01`, and a `\x01` becomes `\x01\x02`. The scripts look at nothing behind `parent`
-(`common.lua`).
+Redis compares members byte by byte. So a packed number has 8 bytes, and numbers from 0 up sort by
+value. A packed text sorts by code point and ends with a NUL; inside it, a NUL becomes `\x01\x01`,
+and a `\x01` becomes `\x01\x02`. The scripts do not read what follows `parent` (`common.lua`).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _KINDS = "tcxwps"
 
 def keys_of(prefix: str, thread: str) -> list[str]:
     """Return the keys of a thread, in the order of the scripts."""
-    # Redis takes empty braces for no tag at all.
+    # (Redis ignores an empty tag)
     tag = quote(thread, safe="") or "%"
     return [f"{prefix}:{{{tag}}}:{kind}" for kind in _KINDS]
 
@@ -56,7 +55,7 @@ def index_of(prefix: str) -> str:
 
 def item_key(prefix: str, kind: str) -> str:
     """Return the key of a kind of rows of items."""
-    # (the braces decide on the slot: stores with other prefixes may be on other nodes)
+    # (the braces choose the slot, so stores with other prefixes may be on other nodes)
     return f"{prefix}:items:{{{prefix}}}:{kind}"
 
 
@@ -66,7 +65,7 @@ def cache_base(prefix: str) -> str:
 
 
 def identity_of(prefix: str) -> str:
-    """Return the key of the text that names the store."""
+    """Return the key of the store's identity, a text."""
     return f"{prefix}:identity"
 
 
@@ -76,7 +75,7 @@ def times_of(prefix: str, name: str) -> str:
 
 
 def term_of(prefix: str, term: str | bytes) -> bytes:
-    """Return the key of the set of threads that have a label, a state or an origin in common."""
+    """Return the key of the set of all threads with this label, state or origin."""
     text = term.encode() if isinstance(term, str) else term
     return f"{prefix}:{{threads}}:term:".encode() + text
 
@@ -88,7 +87,7 @@ _ESCAPES = ((b"\x01", b"\x01\x02"), (b"\x00", b"\x01\x01"))
 
 
 def pack_text(text: str) -> bytes:
-    """Encode a text, escaped."""
+    """Encode a text; see the module's docstring."""
     packed = text.encode()
     if b"\x00" in packed or b"\x01" in packed:
         for raw, escaped in _ESCAPES:
@@ -120,16 +119,16 @@ def place(*ids: str) -> bytes:
 
 
 def pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield names and values in turn."""
+    """Yield names and values alternately."""
     return zip(flat[::2], flat[1::2], strict=True)
 
 
 # -- members -------------------------------------------------------------------------
-# What the scripts do not look at is MessagePack, at a member's end.
+# The end of a member, which the scripts do not read, is MessagePack.
 
 
 def pack_checkpoint(row: model.CheckpointRow) -> bytes:
-    """Make the member of a checkpoint."""
+    """Pack a checkpoint into a member."""
     numbers = (row.flags, row.run, row.seen, row.key_log, row.key_pos)
     parent = b"\x00" if row.parent is None else b"\x01" + pack_text(row.parent) + b"\x00"
     ts = row.ts if isinstance(row.ts, int) else row.ts.encode()
@@ -146,7 +145,7 @@ def pack_checkpoint(row: model.CheckpointRow) -> bytes:
 
 
 def unpack_checkpoint(member: bytes) -> model.CheckpointRow:
-    """Make a checkpoint of its member."""
+    """Unpack a checkpoint from its member."""
     ns, key, rest = member.split(b"\x00", 2)
     flags, run, seen, key_log, key_pos = _numbers(rest, 5)
     parent, end = None, rest[42:]
@@ -164,7 +163,7 @@ def unpack_checkpoint(member: bytes) -> model.CheckpointRow:
 
 
 def pack_child(row: model.CheckpointRow) -> bytes:
-    """Make the member that makes a row its parent's child; empty without a parent."""
+    """Pack a row as a child of its parent into a member; b"" without a parent."""
     if row.parent is None:
         return b""
     ids = place(row.ns, row.parent, row.id)
@@ -172,7 +171,7 @@ def pack_child(row: model.CheckpointRow) -> bytes:
 
 
 def unpack_child(member: bytes) -> model.Child | None:
-    """Make a child of its member; None of an empty one."""
+    """Unpack a child from its member; None if it is empty."""
     if not member:
         return None
     _, _, key, rest = member.split(b"\x00", 3)
@@ -180,13 +179,13 @@ def unpack_child(member: bytes) -> model.Child | None:
 
 
 def pack_write(row: model.WriteRow) -> bytes:
-    """Make the part of a write's member behind its `seq`."""
+    """Pack a write into the part of its member after `seq`."""
     end = packb((row.task_id.encode(), row.task_path.encode(), row.body))
     return pack_number(row.run) + pack_number(row.seen) + end
 
 
 def unpack_write(member: bytes) -> model.WriteRow:
-    """Make a write of its member."""
+    """Unpack a write from its member."""
     ns, key, rest = member.split(b"\x00", 2)
     seq, run, seen = _numbers(rest, 3)
     task, path, body = unpackb(rest[24:])
@@ -201,18 +200,18 @@ def _numbers(packed: bytes, count: int) -> list[int]:
 
 
 def pack_place(log: int, start: int, count: int) -> bytes:
-    """Make the member of a segment's place."""
+    """Pack a segment's place into a member."""
     return pack_number(log) + pack_number(start) + pack_number(start + count)
 
 
 def unpack_place(member: bytes) -> tuple[int, int, int]:
-    """Return log, start and count of a segment's place."""
+    """Unpack the log, start and count of a segment's place."""
     log, start, stop = (int.from_bytes(member[at : at + 8], "big") for at in (0, 8, 16))
     return log, start, stop - start
 
 
 def keyframes_of(flat: Sequence[bytes]) -> dict[bytes, model.Segment | None]:
-    """Return the keyframes of one reply by their places; None by an empty one."""
+    """Return the keyframes of a reply by place; None for a place without one."""
     found = {at: model.Segment(*unpack_place(at), data) for at, data in pairs(flat)}
     return {b"": None, **found}
 
@@ -233,14 +232,14 @@ def stored_rows(thread: str, found: Any, flat: Sequence[bytes]) -> list[model.St
 
 
 # -- entries of the registry -----------------------------------------------------------
-# A value that may be None is an empty word, or one that begins with an equals sign.
+# An optional value is an empty word for None, else the value after an equals sign.
 
 Row: TypeAlias = dict[bytes, bytes] | Sequence[bytes]
 """A thread's own row: as a command gives it, or a script."""
 
 
 def registry_words(batch: model.Batch) -> Iterator[Word]:
-    """Yield the arguments that tell the registry of a batch."""
+    """Yield the script's arguments for the registry's part of a batch."""
     yield int(batch.entry is not None)
     if batch.entry is not None:
         yield from entry_words(batch.entry)
@@ -250,7 +249,7 @@ def registry_words(batch: model.Batch) -> Iterator[Word]:
 
 
 def entry_words(entry: thread_entry.ThreadEntry) -> Iterator[Word]:
-    """Yield an entry as `put_entry` takes it."""
+    """Yield the arguments of `put_entry` for an entry."""
     origin, checkpoint = entry.origin or (None, None)
     yield from (entry.state, entry.created_at, entry.updated_at, _optional(entry.waits_at))
     yield _optional("1" if entry.pinned else None)
@@ -277,7 +276,7 @@ def _optional(value: str | int | None) -> Word:
 
 
 def copy_words(change: model.CopyThread, row: Row) -> Iterator[Word]:
-    """Yield what `copy.lua` takes of the source's own row."""
+    """Yield the arguments of `copy.lua` from the source's own row."""
     entry = unpack_entry(change.source, row)
     yield from (change.now, _fields(row).get(b"size", b"0"), int(entry is not None))
     if entry is not None:
@@ -301,7 +300,7 @@ def revision_of(row: Row) -> int:
 
 
 def unpack_entry(thread: str, row: Row) -> thread_entry.ThreadEntry | None:
-    """Make the entry in a thread's own row, as `checked`."""
+    """Unpack the entry in a thread's own row, as `checked`."""
     fields = _fields(row)
     if b"state" not in fields and b"created_at" not in fields:
         return None
@@ -328,7 +327,7 @@ _ORIGIN = (b"origin", b"origin_checkpoint")
 
 
 def _number(value: bytes) -> Any:
-    """Return a number, or None, which no field of an entry may be."""
+    """Return a number; None if the field is damaged."""
     try:
         return int(value)
     except ValueError:
@@ -336,7 +335,7 @@ def _number(value: bytes) -> Any:
 
 
 def _text(value: bytes) -> Any:
-    """Return a text, or the bytes, which no field of an entry may be."""
+    """Return a text; the bytes if the field is damaged."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -367,7 +366,7 @@ _SAFE: dict[bytes, tuple[Callable[[Any], bool], Word | None]] = {
 
 
 def sound_fields(batch: model.Batch, row: model.UnreadableRow) -> dict[bytes, Word | None]:
-    """Return safe values for what is damaged in a thread's own row; None removes the field."""
+    """Return safe values for the damaged fields of a thread's own row; None removes a field."""
     fields = dict(pairs(unpackb(row.key)))
     safe: dict[bytes, Word | None] = {}
     for name, (is_right, value) in _SAFE.items():

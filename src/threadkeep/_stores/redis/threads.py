@@ -1,9 +1,9 @@
-"""Reads that span threads, and the index that they ask.
+"""Reads that span threads, and the index of threads.
 
-An entry is in its thread's own row, which alone is right. The index, in another slot, says where
-to look: sorted sets of ids by time, and a set of ids for each *term* (a state, a label, an origin).
-It is updated before a change is made, and once more after it; so a crash leaves ids too many,
-which are taken out when they are met. A thread's part of a reply is of one state, the whole is not.
+An entry is stored in its thread's own row, which decides. The index, in another slot, is a hint:
+sorted sets of ids by time, and a set of ids for each *term* (a state, a label, an origin). It is
+updated before a change and again after it, so a crash leaves ids too many at worst. Reads remove
+these. A reply shows each thread in one state, but not all threads at the same instant.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from threadkeep._stores.redis.scripts import Question, RedisCommand, before, bou
 from threadkeep._stores.redis.server import Server
 
 _TIMES = ("created_at", "updated_at")
-_MANY = 64  # threads that are asked together
-_MANY_ENTRIES = 256  # entries that are read together
-_FEW = 5000  # threads with a term; so few are all looked at
+_MANY = 64  # threads read in one round trip
+_MANY_ENTRIES = 256  # entries read in one round trip
+_FEW = 5000  # threads with a term; if there are no more, all are read
 
 
 async def answer(read: model.Read, server: Server) -> Any:
@@ -49,11 +49,11 @@ async def answer(read: model.Read, server: Server) -> Any:
     return await _ANSWERS[type(read)](read, server)
 
 
-# -- telling the index -----------------------------------------------------------------
+# -- changes of the index ---------------------------------------------------------------
 
 
 def beforehand(change: model.Change, prefix: str) -> list[RedisCommand]:
-    """Return the calls that tell the index of a change before it is made."""
+    """Return the calls that update the index before a change."""
     if isinstance(change, model.CopyThread):
         return []
     thread, calls = change.thread, []
@@ -99,7 +99,7 @@ def _removed(prefix: str, term: str | bytes, thread: str) -> RedisCommand:
 
 
 def afterwards(change: model.Change, answer: Sequence[bytes], prefix: str) -> list[RedisCommand]:
-    """Return the calls that tell the index what only the script of a change knew."""
+    """Return the calls that update the index after a change, by the script's answer."""
     if len(answer) <= 2:  # noqa: PLR2004 - it was refused, or done before
         return []
     before, after, created_at, updated_at, *gone = answer[2:]
@@ -142,7 +142,7 @@ async def _count(read: CountThreads, server: Server) -> int:
 
 
 async def _few(query: ThreadQuery, server: Server) -> AsyncIterator[list[ThreadEntry]] | None:
-    """Return all that match, if a term of the query is so rare that they can be looked at."""
+    """Return all matches, if a term of the query is rare enough to read all its threads."""
     choices = [[f"label:{label}"] for label in query.labels]
     choices += [[f"state:{state}" for state in query.states]] if query.states else []
     choices += [[f"origin:{query.origin}"]] if query.origin is not None else []
@@ -160,7 +160,7 @@ async def _few(query: ThreadQuery, server: Server) -> AsyncIterator[list[ThreadE
 async def _with_terms(
     terms: Sequence[str], query: ThreadQuery, server: Server
 ) -> AsyncIterator[list[ThreadEntry]]:
-    """Yield those that match among the threads of some terms; the others are taken out."""
+    """Yield the matches among the threads of some terms; remove stale ids from the sets."""
     keys = [term_of(server.prefix, term) for term in terms]
     members: dict[bytes, list[bytes]] = {}
     sets = await server.sent([RedisCommand(("SMEMBERS", key)) for key in keys])
@@ -184,9 +184,9 @@ async def _with_terms(
 
 
 async def _take_out(strays: Sequence[tuple[bytes, str]], server: Server, kind: str = "S") -> None:
-    """Take threads out of sets ("Z": sorted ones) where they do not belong.
+    """Remove threads from sets ("Z": sorted sets) that they do not belong to.
 
-    Those that another process has just put there are put back.
+    A thread that another process has just added is added again.
     """
     await server.sent([RedisCommand((f"{kind}REM", key, name.encode())) for key, name in strays])
     entries = await _entries([name for _, name in strays], server)
@@ -198,7 +198,7 @@ async def _take_out(strays: Sequence[tuple[bytes, str]], server: Server, kind: s
 
 
 def _places_of(entry: ThreadEntry, server: Server) -> dict[bytes, tuple[int, ...]]:
-    """Return the keys of sets that a thread belongs to, with its score where they are sorted."""
+    """Return the keys of a thread's sets, with its score if a set is sorted."""
     prefix = server.prefix
     times = {times_of(prefix, name).encode(): (getattr(entry, name),) for name in _TIMES}
     return {**times, **{term_of(prefix, term): () for term in _terms(entry)}}
@@ -214,7 +214,7 @@ async def _all(query: ThreadQuery, server: Server) -> AsyncIterator[list[ThreadE
 
 
 async def _in_order(read: SearchThreads, server: Server) -> list[ThreadEntry]:
-    """Return the first that match, in the order of their times or of their ids."""
+    """Return the first matches, ordered by time or id."""
     found: list[ThreadEntry] = []
     strays: list[tuple[bytes, str]] = []
     key = times_of(server.prefix, read.order).encode()
@@ -230,7 +230,7 @@ async def _in_order(read: SearchThreads, server: Server) -> list[ThreadEntry]:
 
 
 async def _names(read: SearchThreads, server: Server) -> AsyncIterator[list[str]]:
-    """Yield pages of ids in the order of a search, from about where it begins."""
+    """Yield pages of ids in the order of a search, from near its start."""
     by_name = read.order == "thread"
     key = server.index if by_name else times_of(server.prefix, read.order)
     lowest, highest = ("-", "+") if by_name else ("-inf", "+inf")
@@ -247,7 +247,7 @@ async def _names(read: SearchThreads, server: Server) -> AsyncIterator[list[str]
         yield [member.decode() for member in ids]
         if len(ids) < size:
             return
-        if by_name:  # (an offset would move where others add or remove ids)
+        if by_name:  # (an offset would shift when others add or remove ids)
             begin = b"(" + ids[-1]
         else:
             offset += size
@@ -255,7 +255,7 @@ async def _names(read: SearchThreads, server: Server) -> AsyncIterator[list[str]
 
 
 async def _entries(names: Sequence[str], server: Server) -> list[ThreadEntry | None]:
-    # (no script: of this one key a command tells one state, and is three times as fast)
+    # (a command instead of a script: it reads this one key at one instant, three times as fast)
     keys = [keys_of(server.prefix, name)[0] for name in names]
     rows = await server.sent([RedisCommand(("HGETALL", key)) for key in keys])
     return [unpack_entry(name, row) for name, row in zip(names, rows, strict=True)]
@@ -267,7 +267,7 @@ async def _entries(names: Sequence[str], server: Server) -> list[ThreadEntry | N
 async def _ask_all(
     server: Server, *questions: str, after: str | None = None
 ) -> AsyncIterator[tuple[str, list[Any]]]:
-    """Yield each thread from behind `after` on, and its answers."""
+    """Yield each thread after `after`, and its answers."""
     async for names in server.pages(_MANY, after):
         asked = [(name, Question(question)) for name in names for question in questions]
         answers = iter(await server.ask(asked))
@@ -328,7 +328,7 @@ async def _scan(read: model.ScanCheckpoints, server: Server) -> list[model.Store
         found += await _rows(places, server)
         if len(places) < wanted:
             break
-        # A row that was removed meanwhile must not make the page look like the last one.
+        # (rows removed meanwhile must not make this page look like the last one)
         after = places[-1]
     return found
 
@@ -336,14 +336,14 @@ async def _scan(read: model.ScanCheckpoints, server: Server) -> list[model.Store
 async def _newest(
     read: model.ScanCheckpoints, after: _Place | None, limit: int, server: Server
 ) -> list[_Place]:
-    """Return the places of the first rows behind `after`: ids alone, merged thread by thread."""
+    """Return the places of the first rows after `after`: ids only, merged over threads."""
     upper, lower = bounds(read._replace(after=after))
     which = b"" if read.ns is None else b"=" + pack_text(read.ns)
     best: list[_Place] = []
     last: str | None = None
     while True:
         names = [read.thread] if read.thread is not None else await server.threads(last, _MANY)
-        # (of each namespace one row at most has the very id of `after`, and may be left out)
+        # (in each namespace, one row at most has the id of `after`, and may be left out)
         words = (which, upper, lower, limit + 1, *filter_texts(read.filter))
         answers = await server.ask([(name, Question("places", words)) for name in names])
         for name, packed in zip(names, answers, strict=True):
@@ -353,7 +353,7 @@ async def _newest(
         del best[limit:]
         if read.thread is not None or len(names) < _MANY:
             return best
-        if len(best) == limit:  # no smaller ids are wanted any more
+        if len(best) == limit:  # smaller ids are not needed
             lower = max(lower, before(best[-1][0]))
         last = names[-1]
 
@@ -366,7 +366,7 @@ def _places_behind(after: _Place | None, thread: str, packed: Sequence[bytes]) -
 
 
 async def _rows(places: Sequence[_Place], server: Server) -> list[model.StoredCheckpoint]:
-    """Return the rows of these places that are there, in the same order."""
+    """Return the rows at these places, in the same order; missing ones are left out."""
     by_thread: dict[str, list[bytes]] = {}
     for key, thread, ns in places:
         by_thread.setdefault(thread, []).append(place(ns, key))
