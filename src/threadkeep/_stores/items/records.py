@@ -27,7 +27,7 @@ Metric: TypeAlias = Literal["cosine", "l2", "inner_product"]
 
 
 class SearchOptions(NamedTuple):
-    """What a backend needs to know of a store's index.
+    """The part of a store's index that its backend knows.
 
     `dims` is 0 without vectors; `text` is True if items are searched by words.
     """
