@@ -8,7 +8,7 @@ from collections import defaultdict
 from hypothesis import settings
 from kit.selection import FULL, SEED, drawn, settings_of
 
-settings.register_profile("threadkeep", settings_of(quick=30, full=300))
+settings.register_profile("threadkeep", settings_of(quick=20, full=300))
 settings.load_profile("threadkeep")
 
 

@@ -348,7 +348,7 @@ class Forgetful(SqliteBackend):
         return super().fetch(reads)
 
 
-@pytest.mark.drawn(20)
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("shares", [True, False])
 def test_a_story_of_two_savers_is_that_of_one_that_asks(backend, other, seed, shares):

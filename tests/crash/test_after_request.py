@@ -300,7 +300,7 @@ def uninterrupted(stores, conflicts, operation):
     return everything(fresh(scene.saver)), requests
 
 
-@pytest.mark.drawn(20)
+@pytest.mark.drawn(14)
 @pytest.mark.parametrize("conflicts", ["fork", "raise"])
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda op: op.__name__)
 def test_failure_at_every_request(stores, operation, conflicts, cases):

@@ -181,7 +181,7 @@ def test_everything_is_the_same(source: str, backend: str, tmp_path: Path, fille
         assert ours.check().ok
 
 
-@pytest.mark.drawn(30)
+@pytest.mark.drawn(20)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_whatever_people_do_with_graphs(name: str, tmp_path: Path) -> None:
     with official("memory", tmp_path) as (inner, _), MemorySaver() as ours:

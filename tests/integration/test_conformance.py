@@ -46,7 +46,7 @@ async def opened(backend: str, face: str, folder: Path) -> AsyncIterator[BaseChe
         yield FACES[face](saver)
 
 
-@pytest.mark.drawn(140)
+@pytest.mark.drawn(90)
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", CASES)

@@ -54,7 +54,7 @@ def check(name: str, durability: str, api: str, saver: Any) -> None:
     assert saver.check().ok
 
 
-@pytest.mark.drawn(60)
+@pytest.mark.drawn(40)
 @pytest.mark.parametrize(("name", "durability", "api", "backend"), CASES)
 def test_scenario(name: str, durability: str, api: str, backend: str, tmp_path: Path) -> None:
     with open_backend(backend, tmp_path) as saver:

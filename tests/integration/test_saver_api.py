@@ -272,7 +272,7 @@ LISTS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.drawn(60)
+@pytest.mark.drawn(30)
 @pytest.mark.parametrize("kind", LISTS)
 def test_list_finds_what_langgraphs_saver_finds(saver: Any, kind: str) -> None:
     theirs = InMemorySaver()

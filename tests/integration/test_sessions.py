@@ -93,7 +93,7 @@ SYNC = ("LangGraph sqlite", "LangGraph postgres")
 ASYNC = ("OwnStore", "LangGraph aiosqlite", "LangGraph aiopostgres")
 
 
-pytestmark = pytest.mark.drawn(8)
+pytestmark = pytest.mark.drawn(5)
 
 
 @pytest.fixture(params=[True, False], ids=["sync", "async"])

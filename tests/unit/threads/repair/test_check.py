@@ -122,7 +122,7 @@ def call_all(saver, name):
                 call(fresh(saver))
 
 
-@pytest.mark.drawn(30)
+@pytest.mark.drawn(20)
 @pytest.mark.parametrize("seed", range(120))
 def test_an_altered_row(seed):
     chance = random.Random(seed)

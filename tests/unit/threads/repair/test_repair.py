@@ -41,7 +41,7 @@ def stored(saver):
     return [place for place in rows_of(saver) if not place[0].startswith(("run", "parent"))]
 
 
-@pytest.mark.drawn(30)
+@pytest.mark.drawn(20)
 @pytest.mark.parametrize("seed", range(150))
 def test_what_was_sound_stays_and_the_rest_goes(seed, tmp_path):
     chance = random.Random(seed)
