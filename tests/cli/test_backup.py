@@ -208,7 +208,7 @@ def test_a_link_goes_on_pointing_where_it_does(tmp_path, path, here):
         ("backup postgresql://127.0.0.1:1/x new.dump", "pg_dump"),
         (
             "backup postgresql://127.0.0.1/x?nonsense=1 new.dump",
-            "no option .nonsense.",
+            "no option 'nonsense'",
         ),
         ("restore absent.db new.db", "There is no file"),
         ("restore text.txt new.db", "no backup"),
