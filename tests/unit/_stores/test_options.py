@@ -123,8 +123,8 @@ def test_stores_and_caches_refuse_unknown_options(make):
         "redis://h?prefx=5",
         "redis://h?db=1&ssl_chek=no",
         "redis+cluster://h?read_from_replica=1",
-        "postgresql://user:word@h/d?shema=5",
-        "postgresql://h/d?sslmode=require&shema=5",
+        "postgresql://user:word@h/d?max_sizes=5",
+        "postgresql://h/d?sslmode=require&max_sizes=5",
     ],
 )
 def test_an_unknown_option_in_a_url_is_refused(url):
