@@ -1,1 +1,81 @@
-"""Items of long-term stores: records, filters and ranking that all databases share."""
+"""Items of long-term stores: base classes of their backends, and what all databases share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from threadkeep._stores.base import AsyncBackend, Backend
+from threadkeep._stores.items.records import (
+    GetItems,
+    ItemChange,
+    ItemKey,
+    ItemPut,
+    Namespace,
+    PutItems,
+)
+from threadkeep.errors import InvalidArgumentError
+
+
+def other_dims(dims: int, stored: int) -> InvalidArgumentError:
+    """Return the error for a store whose vectors have other dimensions."""
+    return InvalidArgumentError(
+        f"Invalid dims: {dims}. The vectors in the store have {stored}.",
+        hint="Use the model that made them. To change it, export the items and import them into"
+        " a new store, which embeds them again.",
+    )
+
+
+def merged(changes: Sequence[ItemChange]) -> PutItems | None:
+    """Return unconditional puts as one change; None if another kind of change is among them."""
+    last: dict[ItemKey, ItemPut] = {}
+    now = 0
+    for change in changes:
+        if not isinstance(change, PutItems):
+            return None
+        now = max(now, change.now)
+        for put in change.puts:
+            if put.expects is not None:
+                return None
+            last[put.namespace, put.key] = put
+    return PutItems(tuple(last.values()), now)
+
+
+class ItemBackend(Backend):
+    """A backend whose `fetch` answers `ItemRead`s, and whose changes are `ItemChange`s.
+
+    The connections are those of another backend, which closes them.
+    """
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def sweep(self, now: int, limit: int) -> int:
+        """Remove at most so many expired items; return the number removed."""
+        raise NotImplementedError
+
+    def erase(self, prefix: Namespace) -> int:
+        """Remove the items of these namespaces, and their versions; return the number of items."""
+        raise NotImplementedError
+
+
+class AsyncItemBackend(AsyncBackend):
+    """An `ItemBackend` that is awaited."""
+
+    async def is_put(self, change: PutItems) -> bool:
+        """Return True if the puts are stored: then only their answer was lost."""
+        read: Any = GetItems(tuple([(put.namespace, put.key) for put in change.puts]))
+        (rows,) = await self.fetch([read])
+        found = [(row.value, row.updated_at) if row else (None, change.now) for row in rows]
+        return found == [(put.value, change.now) for put in change.puts]
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+    async def sweep(self, now: int, limit: int) -> int:
+        """See `ItemBackend.sweep`."""
+        raise NotImplementedError
+
+    async def erase(self, prefix: Namespace) -> int:
+        """See `ItemBackend.erase`."""
+        raise NotImplementedError

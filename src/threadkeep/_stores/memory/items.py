@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from threadkeep._core.engine.usage import ItemUsage
-from threadkeep._stores.items.backend import ItemBackend
+from threadkeep._stores.items import ItemBackend
 from threadkeep._stores.items.filters import best, nearest, numpy, word_scores
 from threadkeep._stores.items.records import (
     EmbedItem,

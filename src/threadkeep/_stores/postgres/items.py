@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 from psycopg.types.numeric import Int8
 
-from threadkeep._stores.items.backend import (
+from threadkeep._stores.items import (
     AsyncItemBackend,
     ItemBackend,
     merged,

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Generator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from threadkeep._stores.items.backend import (
+from threadkeep._stores.items import (
     AsyncItemBackend,
     ItemBackend,
     merged,

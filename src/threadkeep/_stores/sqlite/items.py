@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from threadkeep._stores.items.backend import ItemBackend, merged, other_dims
+from threadkeep._stores.items import ItemBackend, merged, other_dims
 from threadkeep._stores.items.filters import best, nearest
 from threadkeep._stores.items.records import (
     Earlier,
