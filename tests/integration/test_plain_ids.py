@@ -102,6 +102,7 @@ def remembered() -> int:
     return len(LOADS)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     "options",
     [{}, {"cache": ReadCache()}, {"write_behind": WriteBehind()}],

@@ -352,6 +352,7 @@ class Story:
         assert self.pair.other.get_tuple(config(checkpoint_id=last)) is not None
 
 
+@pytest.mark.drawn(20)
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_happens_what_was_saved_is_what_is_stored(
     pair: Pair, seed: int, monkeypatch: pytest.MonkeyPatch

@@ -148,6 +148,7 @@ EDITS = {
 }
 
 
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("edit", EDITS)
 def test_what_is_still_there_is_kept(edit):
     old = objects(1000)
