@@ -405,7 +405,7 @@ def test_runs_and_collections_at_the_same_time(saver: Any) -> None:
 
     def collect() -> int:
         count = 0
-        while not done.is_set():
+        while not done.wait(0.001):  # (so that the runs get their turn, too)
             count += saver.threads.gc(Retention(keep_last=2)).examined
         return count
 
