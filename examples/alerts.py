@@ -14,7 +14,7 @@ from typing import Any
 
 from langgraph.checkpoint.memory import InMemorySaver
 
-from threadkeep.monitor import Alert, Monitor
+from threadkeep import Alert, Monitor
 
 
 class Flaky(InMemorySaver):

@@ -9,8 +9,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.messages.utils import count_tokens_approximately
 from langgraph.graph import START, MessagesState, StateGraph
 
-from threadkeep import MemorySaver
-from threadkeep.memory import LayeredCheckpointSaver, Layers
+from threadkeep import LayeredCheckpointSaver, Layers, MemorySaver
 
 TURNS = 200
 TOPICS = ("the invoice", "a refund", "the delivery", "opening hours", "the warranty")

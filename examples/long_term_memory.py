@@ -16,8 +16,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.base import BaseStore
 
-from threadkeep import open_all
-from threadkeep.store import LocalEmbeddings
+from threadkeep import LocalEmbeddings, open_all
 
 TOLD = (
     ("Ada", "I only drink green tea."),

@@ -12,9 +12,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, MessagesState, StateGraph
 from prometheus_client import CollectorRegistry, generate_latest
 
-from threadkeep import SqliteSaver
+from threadkeep import SqliteSaver, observe
 from threadkeep.errors import InvalidConfigError
-from threadkeep.monitor import observe
 
 CONFIG: RunnableConfig = {"configurable": {"thread_id": "1"}}
 SHOWN = ("_count", "written_bytes_total", "saved_bytes_total", "cache_hits_total")

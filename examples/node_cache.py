@@ -16,8 +16,7 @@ from typing import Any, TypedDict
 from langgraph.graph import START, StateGraph
 from langgraph.types import CachePolicy
 
-from threadkeep import SqliteSaver
-from threadkeep.cache import NodeCache
+from threadkeep import NodeCache, SqliteSaver
 
 
 class State(TypedDict, total=False):

@@ -14,8 +14,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from threadkeep import SqliteSaver
-from threadkeep.sessions import AutoSaver, CheckpointConfig, CheckpointManager, checkpointed
+from threadkeep import AutoSaver, CheckpointConfig, CheckpointManager, SqliteSaver, checkpointed
 
 TOPICS = ("rivers", "bridges", "tides", "harbours", "lighthouses", "maps")
 

@@ -12,8 +12,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, MessagesState, StateGraph
 
-from threadkeep import SqliteSaver
-from threadkeep.streaming import astream_saved
+from threadkeep import SqliteSaver, astream_saved
 
 POEM = "The sea at night is never still, it turns its pages without end."
 CONFIG: RunnableConfig = {"configurable": {"thread_id": "poem"}}

@@ -7,12 +7,13 @@ AsyncSqliteSaver, AsyncPostgresSaver, AsyncRedisSaver and InMemorySaver are othe
 Options of savers: Compression, GroupCommit, ReadCache, Retention, Tiering (with HotTier, WarmTier
 and ColdTier), WriteBehind.
 
-In front of a saver: LayeredCheckpointSaver and Layers, LayeredMemoryMiddleware (long
+In front of a saver: LayeredCheckpointSaver, Layers and summarizers, LayeredMemoryMiddleware (long
 conversations), StreamingCheckpointSaver, `stream_saved` and `astream_saved` (streamed answers).
 
-Beside a saver: `open_store` and Store (long-term memory), `open_cache` and NodeCache (results of
-nodes), CheckpointManager and AutoSaver (state of other workflows), Monitor, Thresholds and
-`observe` (metrics and traces).
+Beside a saver: `open_store`, SqliteStore, PostgresStore, RedisStore and InMemoryStore (long-term
+memory), `open_cache`, SqliteCache, PostgresCache, RedisCache and InMemoryCache (results of nodes),
+CheckpointManager and AutoSaver (state of other workflows), Monitor, Thresholds, `observe` and
+`advise` (metrics, traces, alerts).
 
 Values of your own classes: `register`, `register_module`. To write a backend: Backend,
 AsyncBackend, Saver, `threadkeep.backends` and `threadkeep.testing`. All errors:
@@ -50,18 +51,42 @@ from threadkeep.savers.savers import (
 )
 
 if _CHECKING:
-    from threadkeep.cache import NodeCache, open_cache
-    from threadkeep.memory import LayeredCheckpointSaver, Layers
+    from threadkeep.cache import (
+        InMemoryCache,
+        NodeCache,
+        PostgresCache,
+        RedisCache,
+        SqliteCache,
+        open_cache,
+    )
+    from threadkeep.memory import (
+        CallableSummarizer,
+        ChatModelSummarizer,
+        ExtractiveSummarizer,
+        LayeredCheckpointSaver,
+        Layers,
+    )
     from threadkeep.memory import LayeredMemoryMiddleware as LayeredMemoryMiddleware
     from threadkeep.memory import add_messages as add_messages
-    from threadkeep.monitor import Monitor, Thresholds, observe
+    from threadkeep.monitor import Alert, Monitor, Thresholds, advise, observe
     from threadkeep.monitor import stats as stats
     from threadkeep.opening import open_all
     from threadkeep.sessions import AutoSaver as AutoSaver
     from threadkeep.sessions import CheckpointConfig as CheckpointConfig
     from threadkeep.sessions import CheckpointManager as CheckpointManager
     from threadkeep.sessions import checkpointed as checkpointed
-    from threadkeep.store import Store, open_store
+    from threadkeep.store import (
+        AsyncPostgresStore,
+        AsyncRedisStore,
+        AsyncSqliteStore,
+        InMemoryStore,
+        LocalEmbeddings,
+        PostgresStore,
+        RedisStore,
+        SqliteStore,
+        Store,
+        open_store,
+    )
     from threadkeep.streaming import StreamingCheckpointSaver, astream_saved, stream_saved
     from threadkeep.threads import read_quarantine as read_quarantine
 
@@ -69,27 +94,43 @@ if _CHECKING:
 
 # (Without names that need an extra: `import *` would load its packages, or fail without them.)
 __all__ = [
+    "Alert",
     "AsyncBackend",
     "AsyncPostgresSaver",
+    "AsyncPostgresStore",
     "AsyncRedisSaver",
+    "AsyncRedisStore",
     "AsyncSqliteSaver",
+    "AsyncSqliteStore",
     "Backend",
+    "CallableSummarizer",
+    "ChatModelSummarizer",
     "ColdTier",
     "Compression",
+    "ExtractiveSummarizer",
     "GroupCommit",
     "HotTier",
+    "InMemoryCache",
     "InMemorySaver",
+    "InMemoryStore",
     "LayeredCheckpointSaver",
     "Layers",
+    "LocalEmbeddings",
     "MemorySaver",
     "Monitor",
     "NodeCache",
+    "PostgresCache",
     "PostgresSaver",
+    "PostgresStore",
     "ReadCache",
+    "RedisCache",
     "RedisSaver",
+    "RedisStore",
     "Retention",
     "Saver",
+    "SqliteCache",
     "SqliteSaver",
+    "SqliteStore",
     "Store",
     "StreamingCheckpointSaver",
     "Thresholds",
@@ -97,6 +138,7 @@ __all__ = [
     "WarmTier",
     "WriteBehind",
     "__version__",
+    "advise",
     "astream_saved",
     "compare_versions",
     "observe",
@@ -109,35 +151,25 @@ __all__ = [
     "stream_saved",
 ]
 
-_SELDOM = {  # names that are imported at first use, and their modules
-    "AutoSaver": "sessions",
-    "CheckpointConfig": "sessions",
-    "CheckpointManager": "sessions",
-    "LayeredCheckpointSaver": "memory",
-    "LayeredMemoryMiddleware": "memory",
-    "Layers": "memory",
-    "Monitor": "monitor",
-    "NodeCache": "cache",
-    "Store": "store",
-    "StreamingCheckpointSaver": "streaming",
-    "Thresholds": "monitor",
-    "add_messages": "memory",
-    "astream_saved": "streaming",
-    "checkpointed": "sessions",
-    "observe": "monitor",
-    "open_all": "opening",
-    "open_cache": "cache",
-    "open_store": "store",
-    "read_quarantine": "threads",
-    "stats": "monitor",
-    "stream_saved": "streaming",
+_LATER = {  # modules that are imported when one of their names is first used
+    "cache": "InMemoryCache NodeCache PostgresCache RedisCache SqliteCache open_cache",
+    "memory": "CallableSummarizer ChatModelSummarizer ExtractiveSummarizer LayeredCheckpointSaver"
+    " LayeredMemoryMiddleware Layers add_messages",
+    "monitor": "Alert Monitor Thresholds advise observe stats",
+    "opening": "open_all",
+    "sessions": "AutoSaver CheckpointConfig CheckpointManager checkpointed",
+    "store": "AsyncPostgresStore AsyncRedisStore AsyncSqliteStore InMemoryStore LocalEmbeddings"
+    " PostgresStore RedisStore SqliteStore Store open_store",
+    "streaming": "StreamingCheckpointSaver astream_saved stream_saved",
+    "threads": "read_quarantine",
 }
+_MODULES = {name: module for module, names in _LATER.items() for name in names.split()}
 
 
 def _get(name: str) -> _Any:
     value: _Any
-    if name in _SELDOM:
-        value = getattr(_import(f"threadkeep.{_SELDOM[name]}"), name)
+    if name in _MODULES:
+        value = getattr(_import(f"threadkeep.{_MODULES[name]}"), name)
     elif name == "__version__":
         value = _import("importlib.metadata").version("threadkeep")
     else:
