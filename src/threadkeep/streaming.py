@@ -13,6 +13,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core.engine.operation import Operation
 from threadkeep._core.langgraph_internals import TASK_ID, TASK_NS
+from threadkeep._run import driver
 from threadkeep._run.delegate import Delegate
 from threadkeep._run.driver import sync_and_async
 from threadkeep.errors import InvalidArgumentError, StateError
@@ -87,20 +88,16 @@ class StreamingCheckpointSaver(Delegate):
         """Return a new stream of a thread, not started yet. See `Saver.streaming`."""
         return Stream(self._inner, config, **{**self.streaming_limits, **limits})
 
-    def start_streaming(self, thread_id: RunnableConfig | str) -> Stream:
-        """Start a stream of a thread; a thread may have several."""
-        return self._known(self.streaming(thread_id).start())
-
-    async def astart_streaming(self, thread_id: RunnableConfig | str) -> Stream:
-        """Async variant of `start_streaming`: the stream is saved in this event loop."""
-        return self._known(await self.streaming(thread_id).astart())
-
-    def _known(self, stream: Stream) -> Stream:
+    def _start_streaming(self, thread_id: RunnableConfig | str) -> Operation[Stream]:
+        """Start a stream of a thread; a thread may have several. See `Stream.start`."""
+        stream = yield from self.streaming(thread_id)._start()  # noqa: SLF001 - one workflow
         for one in list(self._streams.values()):
             if not one.is_started:
                 self._streams.pop(one.id, None)
         self._streams[stream.id] = stream
         return stream
+
+    start_streaming, astart_streaming = sync_and_async(_start_streaming)
 
     def _stop_streaming(
         self,
@@ -119,14 +116,14 @@ class StreamingCheckpointSaver(Delegate):
 
     stop_streaming, astop_streaming = sync_and_async(_stop_streaming)
 
-    def update(
+    def _update(
         self,
         thread_id: RunnableConfig | str,
         output: Any = "",
         *,
         stream: str | None = None,
         **more: Any,
-    ) -> None:
+    ) -> Operation[None]:
         """Add output to the newest stream of a thread, or to another one by its id.
 
         Args:
@@ -139,18 +136,9 @@ class StreamingCheckpointSaver(Delegate):
             StateError: the thread has no running stream, or not this one. For other errors see
                 `Stream.update`.
         """
-        self._started(thread_id, stream)[-1].update(output, **more)
+        yield from self._started(thread_id, stream)[-1]._update(output, **more)  # noqa: SLF001
 
-    async def aupdate(
-        self,
-        thread_id: RunnableConfig | str,
-        output: Any = "",
-        *,
-        stream: str | None = None,
-        **more: Any,
-    ) -> None:
-        """Async variant of `update`."""
-        await self._started(thread_id, stream)[-1].aupdate(output, **more)
+    update, aupdate = sync_and_async(_update)
 
     def _partial(self, thread_id: RunnableConfig | str) -> Operation[list[PartialStream]]:
         """Return the streams of a thread, newest first. See `Saver.partial`."""
@@ -245,13 +233,7 @@ async def astream_saved(  # noqa: PLR0913 - they are given by name
         inner = graph.astream(input, config, **view.options)
         async with aclosing(inner):
             async for item in inner:
-                ns, mode, payload = view.split(item)
-                for part in view.parts(ns, mode, payload, stream):
-                    try:
-                        await stream._aadd(part)  # noqa: SLF001 - no public method is async here
-                    except Exception:  # noqa: BLE001 - the run continues
-                        view.give_up()
-                if mode in view.modes:
+                if await driver.arun(view.record(item, stream)):
                     yield view.shown(item)
         if view.is_interrupted:
             await stream.astop("pending")
@@ -277,13 +259,7 @@ def stream_saved(  # noqa: PLR0913 - they are given by name
         inner = graph.stream(input, config, **view.options)
         with closing(inner):
             for item in inner:
-                ns, mode, payload = view.split(item)
-                for part in view.parts(ns, mode, payload, stream):
-                    try:
-                        stream._add(part)  # noqa: SLF001 - no public method is async here
-                    except Exception:  # noqa: BLE001 - the run continues
-                        view.give_up()
-                if mode in view.modes:
+                if driver.run(view.record(item, stream)):
                     yield view.shown(item)
         if view.is_interrupted:
             stream.stop("pending")
@@ -329,29 +305,36 @@ class _View:
         modes = list(dict.fromkeys([*self.modes, *_RECORDED]))
         self.options = {**options, "stream_mode": modes, "subgraphs": subgraphs}
 
-    def split(self, item: Any) -> tuple[str, str, Any]:
-        """Return namespace, mode and payload."""
-        if self._is_v2:
-            return "|".join(item["ns"]), item["type"], item["data"]
-        if self._subgraphs:
-            return "|".join(item[0]), item[1], item[2]
-        return "", item[0], item[1]
-
     def shown(self, item: Any) -> Any:
         """Return the item in LangGraph's form for the caller."""
         if self._is_v2 or self._names_mode:
             return item
         return (item[0], item[2]) if self._subgraphs else item[1]
 
-    def give_up(self) -> None:
-        """Record no more output, so that the saved output has no gaps."""
-        self._gave_up = True
-        _log.warning("Recording of a run's output ended: it could not be added.", exc_info=True)
+    def record(self, item: Any, stream: Stream) -> Operation[bool]:
+        """Save the output in an item. Return True if the caller asked for its mode.
 
-    def parts(self, ns: str, mode: str, payload: Any, stream: Stream) -> Sequence[Part]:
-        """Return the parts of an item to record."""
-        found = self._parts(ns, mode, payload, stream)
-        return () if self._gave_up else found
+        After an error nothing more is recorded, so that the saved output has no gaps.
+        """
+        ns, mode, payload = self._split(item)
+        for part in self._parts(ns, mode, payload, stream):
+            try:
+                if not self._gave_up:
+                    yield from stream._add(part)  # noqa: SLF001 - one workflow for both variants
+            except Exception:  # noqa: BLE001 - the run continues
+                self._gave_up = True
+                _log.warning(
+                    "Recording of a run's output ended: it could not be added.", exc_info=True
+                )
+        return mode in self.modes
+
+    def _split(self, item: Any) -> tuple[str, str, Any]:
+        """Return namespace, mode and payload."""
+        if self._is_v2:
+            return "|".join(item["ns"]), item["type"], item["data"]
+        if self._subgraphs:
+            return "|".join(item[0]), item[1], item[2]
+        return "", item[0], item[1]
 
     def _parts(self, ns: str, mode: str, payload: Any, stream: Stream) -> Sequence[Part]:
         part: Part | None = None

@@ -151,8 +151,9 @@ def _with_values(parts: Iterable[Part]) -> set[str]:
 class _Signal:
     """An event for threads or, with a loop, for tasks. Any thread may set it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop | None, thread: str) -> None:
         self._loop = loop
+        self._thread = thread
         self._event = threading.Event()
         self._awaited = asyncio.Event()
 
@@ -168,6 +169,12 @@ class _Signal:
         yield External(partial(self._wait, seconds), own)
 
     def _wait(self, seconds: float | None) -> None:
+        if self._loop is not None:
+            raise StateError(
+                "The store is slower than the stream, and no more output can wait.",
+                hint="Use await aupdate(...), which waits until there is room.",
+                thread=self._thread,
+            )
         self._event.wait(seconds)
         self._event.clear()
 
@@ -175,6 +182,17 @@ class _Signal:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._awaited.wait(), seconds)
         self._awaited.clear()
+
+
+async def _running_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
+
+
+async def _over(task: asyncio.Task[None]) -> None:
+    if not task.done():
+        await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
 
 
 class Stream:
@@ -224,27 +242,13 @@ class Stream:
 
     # -- life ------------------------------------------------------------------------
 
-    def start(self) -> Self:
-        """Start to save.
+    def _start(self) -> Operation[Self]:
+        """Start to save: in a thread, or in a task of the awaiting caller's event loop.
 
         Raises:
             StateError: the stream was started before.
         """
-        self._begin(None)
-        self._thread = threading.Thread(
-            target=driver.run, args=(self._work(),), name="threadkeep-stream", daemon=True
-        )
-        self._thread.start()
-        return self
-
-    async def astart(self) -> Self:
-        """Async variant of `start`: a task of this event loop saves."""
-        loop = asyncio.get_running_loop()
-        self._begin(loop)
-        self._task = loop.create_task(driver.arun(self._work()))
-        return self
-
-    def _begin(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        loop: asyncio.AbstractEventLoop | None = yield External(lambda: None, _running_loop)
         with self._lock:
             if self._state != "new":
                 raise StateError(
@@ -254,8 +258,19 @@ class Stream:
                 )
             self._state = "started"
         self._loop = loop
-        self._due, self._room = _Signal(loop), _Signal(loop)
+        self._due, self._room = _Signal(loop, self.thread), _Signal(loop, self.thread)
         LIVE.add(self.id)
+        if loop is not None:
+            self._task = loop.create_task(driver.arun(self._work()))
+            return self
+        self._thread = threading.Thread(
+            target=driver.run, args=(self._work(),), name="threadkeep-stream", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    start, astart = sync_and_async(_start)
+    __enter__, __aenter__ = start, astart
 
     def _stop(self, status: StreamStatus = "completed") -> Operation[None]:
         """Stop, after the save that is under way.
@@ -294,7 +309,7 @@ class Stream:
         try:
             self._due.set()
             self._room.set()
-            yield External(self._join, self._ajoin)
+            yield External(self._join, None if self._task is None else partial(_over, self._task))
             if status != "pending":
                 yield from self._rows.stop(status)
             elif not self._buffer.is_empty:
@@ -311,20 +326,11 @@ class Stream:
         if self._thread is not None:
             self._thread.join()
 
-    async def _ajoin(self) -> None:
-        if self._task is None:
-            await driver.in_thread(self._join)
-            return
-        if not self._task.done():
-            await asyncio.wait([self._task])
-        if not self._task.cancelled():
-            self._task.result()
-
-    def _leave(self, error: BaseException | None) -> Operation[None]:
+    def _leave(self, *error: object) -> Operation[None]:
         """Stop at the end of a `with` block."""
         if not self.is_started:  # (stopped in the block)
             return
-        if error is None:
+        if error[0] is None:
             yield from self._stop()
             return
         try:
@@ -332,21 +338,11 @@ class Stream:
         except Exception:  # noqa: BLE001 - the error of the block is more important
             _log.warning("The rest of a stream could not be saved.", exc_info=True)
 
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        driver.run(self._leave(error))
-
-    async def __aenter__(self) -> Self:
-        return await self.astart()
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await driver.arun(self._leave(error))
+    __exit__, __aexit__ = sync_and_async(_leave)
 
     # -- updates ---------------------------------------------------------------------
 
-    def update(
+    def _update(
         self,
         output: str | BaseMessage | Mapping[str, Any] = "",
         *,
@@ -354,7 +350,7 @@ class Stream:
         node: str = "",
         message: str = "",
         ns: str = "",
-    ) -> None:
+    ) -> Operation[None]:
         """Add output, which is saved soon. If the store is too slow, wait until there is room.
 
         Args:
@@ -371,39 +367,15 @@ class Stream:
             ThreadkeepError: the store fails, and no more output can wait.
         """
         for part in _parts(output, event, ns, node, message):
-            self._add(part)
+            yield from self._add(part)
 
-    async def aupdate(
-        self,
-        output: str | BaseMessage | Mapping[str, Any] = "",
-        *,
-        event: Any = None,
-        node: str = "",
-        message: str = "",
-        ns: str = "",
-    ) -> None:
-        """Async variant of `update`."""
-        for part in _parts(output, event, ns, node, message):
-            await self._aadd(part)
+    update, aupdate = sync_and_async(_update)
 
-    def _add(self, part: Part) -> None:
+    def _add(self, part: Part) -> Operation[None]:
         while not self._offer(part):
-            if self._loop is not None:
-                raise StateError(
-                    "The store is slower than the stream, and no more output can wait.",
-                    hint="Use await aupdate(...), which waits until there is room.",
-                    thread=self.thread,
-                )
-            driver.run(self._wait_for_room())
-
-    async def _aadd(self, part: Part) -> None:
-        while not self._offer(part):
-            await driver.arun(self._wait_for_room())
-
-    def _wait_for_room(self) -> Operation[None]:
-        if self._failure is not None:
-            raise self._failure
-        yield from self._room.wait(_LOOK)
+            if self._failure is not None:
+                raise self._failure
+            yield from self._room.wait(_LOOK)
 
     def _is_alive(self) -> bool:
         if self._task is not None:
