@@ -114,6 +114,10 @@ class AsyncCacheBackend(AsyncBackend):
         """Carry out one change."""
         await self.commit_many([change])
 
+    def blocking(self, asynchronous: AsyncCacheBackend | None) -> BlockingCache:
+        """Return the same cache for blocking calls; its connections never suspend."""
+        return BlockingCache(self, asynchronous)
+
     async def close(self) -> None:
         """Do nothing."""
 
@@ -138,10 +142,6 @@ class BlockingCache(BlockingFace[AsyncCacheBackend]):
     def trim(self, trim: TrimEntries) -> int:
         """See `CacheBackend.trim`."""
         return finish(self.face.trim(trim))
-
-    def migrate(self) -> None:
-        """See `Backend.migrate`."""
-        finish(self.face.migrate())
 
 
 def end_of(space: bytes) -> bytes:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import CoroutineType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from threadkeep._core.engine.model import Change, Read
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.process_forks import LoopConnections
 from threadkeep.errors import ThreadkeepError
+
+if TYPE_CHECKING:
+    from threadkeep._stores.items.records import SearchOptions
 
 T = TypeVar("T")
 
@@ -96,6 +99,20 @@ class BlockingFace(Backend, Generic[A]):
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         return finish(self.face.commit_many(changes))
+
+    def items(self, options: SearchOptions) -> Any:
+        return self._beside(lambda backend: backend.items(options))
+
+    def cache(self) -> Any:
+        return self._beside(lambda backend: backend.cache())
+
+    def _beside(self, of: Callable[[Any], Any]) -> Any:
+        """Return a blocking backend of other rows, over the same connections."""
+        native = None if self.asynchronous is None else of(self.asynchronous)
+        return of(self.face).blocking(native)
+
+    def migrate(self) -> None:
+        finish(self.face.migrate())
 
     def identity(self) -> str:
         return finish(self.face.identity())

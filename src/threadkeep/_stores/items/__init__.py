@@ -14,6 +14,7 @@ from threadkeep._stores.items.records import (
     Namespace,
     PutItems,
 )
+from threadkeep._stores.sync_bridge import BlockingFace, finish
 from threadkeep.errors import InvalidArgumentError
 
 
@@ -69,6 +70,10 @@ class AsyncItemBackend(AsyncBackend):
         found = [(row.value, row.updated_at) if row else (None, change.now) for row in rows]
         return found == [(put.value, change.now) for put in change.puts]
 
+    def blocking(self, asynchronous: AsyncItemBackend | None) -> BlockingItems:
+        """Return the same store for blocking calls; its connections never suspend."""
+        return BlockingItems(self, asynchronous)
+
     async def close(self) -> None:
         """Do nothing."""
 
@@ -79,3 +84,15 @@ class AsyncItemBackend(AsyncBackend):
     async def erase(self, prefix: Namespace) -> int:
         """See `ItemBackend.erase`."""
         raise NotImplementedError
+
+
+class BlockingItems(BlockingFace[AsyncItemBackend], ItemBackend):
+    """An `AsyncItemBackend` over connections that never suspend."""
+
+    has_identity = False
+
+    def sweep(self, now: int, limit: int) -> int:
+        return finish(self.face.sweep(now, limit))
+
+    def erase(self, prefix: Namespace) -> int:
+        return finish(self.face.erase(prefix))

@@ -27,14 +27,13 @@ from threadkeep._stores.postgres.connections import (
 )
 from threadkeep._stores.postgres.statement import Rows, Statement, refusal
 from threadkeep._stores.postgres.threads import item_usage, make_sound
-from threadkeep._stores.sync_bridge import BlockingFace, finish
+from threadkeep._stores.sync_bridge import BlockingFace
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
 
 if TYPE_CHECKING:
-    from threadkeep._stores.caches import BlockingCache
     from threadkeep._stores.items.records import SearchOptions
     from threadkeep._stores.postgres.cache import PostgresEntries
-    from threadkeep._stores.postgres.items import AsyncPostgresItems, PostgresItems
+    from threadkeep._stores.postgres.items import AsyncPostgresItems
     from threadkeep._stores.postgres.message_index import PostgresIndex
 
 # (A promoted replica keeps the identity; a copy by pg_dump gets another.)
@@ -180,20 +179,6 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
         native = AsyncPostgresBackend(loops, settings)
         super().__init__(AsyncPostgresBackend(OwnPool(settings), settings), native, loops)
 
-    def items(self, options: SearchOptions) -> PostgresItems:
-        from threadkeep._stores.postgres.items import PostgresItems  # noqa: PLC0415 - only for a store
-
-        native = self.asynchronous
-        return PostgresItems(
-            self.face.items(options), None if native is None else native.items(options)
-        )
-
-    def cache(self) -> BlockingCache:
-        from threadkeep._stores.caches import BlockingCache  # noqa: PLC0415 - only for a cache
-
-        native = self.asynchronous
-        return BlockingCache(self.face.cache(), None if native is None else native.cache())
-
     def message_index(self) -> PostgresIndex | None:
         """See `Backend.message_index`: None if the connections are the program's own."""
         if self.settings is None:
@@ -201,9 +186,6 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
         from threadkeep._stores.postgres.message_index import PostgresIndex  # noqa: PLC0415 - only for layered memory
 
         return PostgresIndex(self.settings.conninfo, schema=self.settings.schema)
-
-    def migrate(self) -> None:
-        finish(self.face.migrate())
 
 
 def opened(

@@ -15,7 +15,6 @@ from psycopg.types.numeric import Int8
 
 from threadkeep._stores.items import (
     AsyncItemBackend,
-    ItemBackend,
     merged,
     other_dims,
 )
@@ -40,7 +39,6 @@ from threadkeep._stores.postgres.statement import (
     pack_optional,
     pack_text,
 )
-from threadkeep._stores.sync_bridge import BlockingFace, finish
 from threadkeep.errors import (
     ConflictError,
     InvalidArgumentError,
@@ -150,21 +148,6 @@ class AsyncPostgresItems(AsyncItemBackend):
                 "The database is not set up for this index=.",
                 hint="Call setup() on the store that is opened with it.",
             ) from error
-
-
-class PostgresItems(BlockingFace[AsyncPostgresItems], ItemBackend):
-    """Rows in tables of a saver's schema; `asynchronous` serves awaiting calls."""
-
-    has_identity = False
-
-    def sweep(self, now: int, limit: int) -> int:
-        return finish(self.face.sweep(now, limit))
-
-    def erase(self, prefix: Namespace) -> int:
-        return finish(self.face.erase(prefix))
-
-    def migrate(self) -> None:
-        finish(self.face.migrate())
 
 
 # -- values as PostgreSQL takes them -----------------------------------------------------

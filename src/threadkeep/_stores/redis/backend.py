@@ -53,10 +53,9 @@ from threadkeep._stores.sync_bridge import BlockingFace, finish
 from threadkeep.errors import CorruptionError, ThreadkeepError, invalid
 
 if TYPE_CHECKING:
-    from threadkeep._stores.caches import BlockingCache
     from threadkeep._stores.items.records import SearchOptions
     from threadkeep._stores.redis.cache import RedisEntries
-    from threadkeep._stores.redis.items import AsyncRedisItems, RedisItems
+    from threadkeep._stores.redis.items import AsyncRedisItems
 
 T = TypeVar("T", model.Batch, model.DropThread)
 
@@ -353,20 +352,6 @@ class RedisBackend(BlockingFace[AsyncRedisBackend]):
         else:
             client = GivenClient(server, BLOCKING)
             super().__init__(AsyncRedisBackend(client, RedisSettings("", options)))
-
-    def items(self, options: SearchOptions) -> RedisItems:
-        from threadkeep._stores.redis.items import RedisItems  # noqa: PLC0415 - only for a store
-
-        native = self.asynchronous
-        return RedisItems(
-            self.face.items(options), None if native is None else native.items(options)
-        )
-
-    def cache(self) -> BlockingCache:
-        from threadkeep._stores.caches import BlockingCache  # noqa: PLC0415 - only for a cache
-
-        native = self.asynchronous
-        return BlockingCache(self.face.cache(), None if native is None else native.cache())
 
 
 def _over_own_clients(

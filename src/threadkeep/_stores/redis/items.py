@@ -14,7 +14,6 @@ from typing import Any, TypeAlias, TypeVar
 
 from threadkeep._stores.items import (
     AsyncItemBackend,
-    ItemBackend,
     merged,
     other_dims,
 )
@@ -49,7 +48,6 @@ from threadkeep._stores.redis.item_rows import (
 from threadkeep._stores.redis.rows import Word, item_key, pack_number
 from threadkeep._stores.redis.scripts import RedisCommand, call
 from threadkeep._stores.redis.server import Server
-from threadkeep._stores.sync_bridge import BlockingFace, finish
 from threadkeep.errors import ConflictError, CorruptionError, ThreadkeepError
 
 T = TypeVar("T")
@@ -382,18 +380,3 @@ def _listed(field: bytes, data: bytes) -> tuple[ItemRow | None, str | None]:
 
 def _is_there(row: ItemRow, now: int | None) -> bool:
     return now is None or row.expires_at is None or row.expires_at > now
-
-
-class RedisItems(BlockingFace[AsyncRedisItems], ItemBackend):
-    """Items in Redis, for blocking calls; `asynchronous` serves async calls."""
-
-    has_identity = False
-
-    def migrate(self) -> None:
-        finish(self.face.migrate())
-
-    def sweep(self, now: int, limit: int) -> int:
-        return finish(self.face.sweep(now, limit))
-
-    def erase(self, prefix: Namespace) -> int:
-        return finish(self.face.erase(prefix))
