@@ -329,7 +329,8 @@ class Losing:
     is_cluster = False
 
     def __init__(self, inner):
-        self.inner, self.pause, self.lost = inner, inner.pause, []
+        self.inner, self.lost = inner, []
+        self.pause, self.mend = inner.pause, inner.mend
 
     async def send(self, calls):
         answers = await self.inner.send(calls)

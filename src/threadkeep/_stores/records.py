@@ -33,6 +33,23 @@ PLAIN_METADATA = re.compile(
 """The most frequent form of metadata, which SQL stores rebuild from its two values."""
 
 
+# -- texts ---------------------------------------------------------------------------
+
+
+def pack_text(text: str) -> str:
+    r"""Replace NUL by `\x01\x01`, and `\x01` by `\x01\x02`: texts sort as before."""
+    if text.isprintable() or ("\0" not in text and "\1" not in text):
+        return text
+    return text.replace("\1", "\1\2").replace("\0", "\1\1")
+
+
+def unpack_text(stored: str) -> str:
+    """Reverse `pack_text`."""
+    if "\1" not in stored:
+        return stored
+    return stored.replace("\1\1", "\0").replace("\1\2", "\1")
+
+
 # -- refusals ------------------------------------------------------------------------
 
 

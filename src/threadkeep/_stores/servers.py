@@ -47,6 +47,9 @@ class Source:
         """Wait before a retry."""
         await (asyncio.sleep if self.awaited else sync_bridge.sleep)(seconds)
 
+    async def mend(self) -> None:
+        """Replace lost connections, after a call met one."""
+
     async def close(self) -> None:
         """Close our own connections, and stop using the program's. Idempotent."""
         self._open = False
@@ -56,11 +59,26 @@ S = TypeVar("S", bound=Source)
 
 
 class Retrying(Generic[S]):
-    """Calls over a source, repeated after failures that pass."""
+    """Calls over a source, repeated after failures that pass.
 
-    def __init__(self, source: S, passes: Callable[[BaseException], bool]) -> None:
+    Args:
+        source: the connections.
+        errors: what the driver raises.
+        passes: returns True if a repeated call may succeed.
+        lost: returns True if a call that failed like this may have succeeded.
+    """
+
+    def __init__(
+        self,
+        source: S,
+        errors: tuple[type[Exception], ...],
+        passes: Callable[[BaseException], bool],
+        lost: Callable[[BaseException], bool],
+    ) -> None:
         self._source = source
+        self._errors = errors
         self._passes = passes
+        self._lost = lost
         self._retries = 0
 
     @property
@@ -71,8 +89,27 @@ class Retrying(Generic[S]):
     def _count_retry(self, _: object) -> None:
         self._retries += 1
 
-    async def _again(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat a failed call until it succeeds, or fails for a reason that does not pass."""
+    def _is_final(self, error: Exception) -> bool:
+        """Return True if a first failure is reported at once."""
+        return not self._passes(error)
+
+    async def retried(
+        self, call: Callable[[], Awaitable[T]], losses: list[Exception] | None = None
+    ) -> T:
+        """Repeat a call until it succeeds, or fails for a reason that does not pass.
+
+        A first failure after which the call may have succeeded is added to `losses`.
+        """
+        try:
+            return await call()
+        except self._errors as error:
+            if self._is_final(error):
+                raise
+            lost = [error] if self._lost(error) else []
+        if lost:
+            await self._source.mend()
+        if losses is not None:
+            losses += lost
         tries = tenacity.AsyncRetrying(
             sleep=self._source.pause,
             before=self._count_retry,

@@ -53,11 +53,7 @@ class AsyncPostgresBackend(Database, AsyncBackend):
 
     async def fetch(self, reads_: Sequence[Read]) -> list[Any]:
         """Answer each read, in order, all from one state. See `Backend.fetch`."""
-        queries = [reads.query(read) for read in reads_]
-        statements = [statement for query in queries for statement in query.statements]
-        with self.mapped_errors():
-            rows = iter(await self.answered(statements, ONE_STATE) if statements else ())
-        return [query.reply([next(rows) for _ in query.statements]) for query in queries]
+        return await self.replies([reads.query(read) for read in reads_])
 
     async def commit(self, change: Change) -> None:
         """Make the change, all or nothing. See `Backend.commit`."""
@@ -76,8 +72,7 @@ class AsyncPostgresBackend(Database, AsyncBackend):
         statement = changes.together(many)
         if statement is None:
             return False
-        with self.mapped_errors():
-            ((row,),) = await self.answered([statement], NEWEST_STATE)
+        ((row,),) = await self.answered([statement], NEWEST_STATE)
         return bool(row[0])
 
     async def _each(self, many: Sequence[Change]) -> list[ThreadkeepError | None]:
@@ -91,8 +86,7 @@ class AsyncPostgresBackend(Database, AsyncBackend):
         damaged = [batch.thread for batch in batches if batch.drop_unreadable]
         statements = [*map(make_sound, damaged), *statements]
         losses: list[Exception] = []
-        with self.mapped_errors():
-            answers = await self.answered(statements, NEWEST_STATE, losses)
+        answers = await self.answered(statements, NEWEST_STATE, losses)
         results: list[ThreadkeepError | None] = []
         for change, rows in zip(many, answers[-len(many) :], strict=True):
             refused = refusal(rows, change)
@@ -110,14 +104,11 @@ class AsyncPostgresBackend(Database, AsyncBackend):
 
     async def identity(self) -> str:
         """Name the schema uniquely among all servers. See `Backend.identity`."""
-        statement = Statement(_IDENTITY, (self._schema,))
-        with self.mapped_errors():
-            ((row,),) = await self.answered([statement], ONE_STATE)
+        ((row,),) = await self.answered([Statement(_IDENTITY, (self.schema,))], ONE_STATE)
         return "-".join(map(str, row))
 
     async def item_usage(self, now: int) -> ItemUsage:
-        with self.mapped_errors():
-            return await item_usage(partial(self.answered, isolation=ONE_STATE), now)
+        return await item_usage(partial(self.answered, isolation=ONE_STATE), now)
 
     async def scrub(self, *, rewrite: bool) -> ScrubReport:
         """VACUUM the schema's tables, or rewrite them. See `Backend.scrub`.

@@ -18,7 +18,7 @@ from threadkeep._stores.caches import (
     end_of,
 )
 from threadkeep._stores.postgres.connections import NEWEST_STATE, ONE_STATE, Database
-from threadkeep._stores.postgres.statement import Rows, Statement, array
+from threadkeep._stores.postgres.statement import Statement, array
 from threadkeep.errors import ThreadkeepError
 
 # (Arrays come first: see `connections.send`. A `set` and a claim lock rows in the order of ids.)
@@ -84,51 +84,42 @@ class PostgresEntries(AsyncCacheBackend):
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def _send(
-        self, statements: Sequence[Statement], isolation: str = NEWEST_STATE
-    ) -> list[Rows]:
-        with self._database.mapped_errors():
-            return await self._database.answered(statements, isolation)
-
     async def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        statements = [Statement(_GET, (_array(read.ids), read.now)) for read in reads]
-        answers = await self._send(statements, ONE_STATE)
+        statements = [Statement(_GET, (array("bytea", read.ids), read.now)) for read in reads]
+        answers = await self._database.answered(statements, ONE_STATE)
         return [{id_: (value, owner) for id_, value, owner in rows} for rows in answers]
 
     async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
-        await self._send([one for change in changes for one in _statements(change)])
+        await self._database.answered(list(map(_statement, changes)), NEWEST_STATE)
         return [None] * len(changes)
 
     async def claim(self, claim: Claim) -> list[bytes]:
         values = (claim.now, claim.until, claim.owner, list(claim.ids))
-        (rows,) = await self._send([Statement(_CLAIM, values)])
+        (rows,) = await self._database.answered([Statement(_CLAIM, values)], NEWEST_STATE)
         return [id_ for (id_,) in rows]
 
     async def trim(self, trim: TrimEntries) -> int:
+        expired = Statement(_EXPIRED, (trim.now, PAGE))
         oldest = Statement(_OLDEST, (PAGE, trim.max_entries, trim.max_bytes))
-        *_, ((removed,),) = await self._send([Statement(_EXPIRED, (trim.now, PAGE)), oldest])
+        _, ((removed,),) = await self._database.answered([expired, oldest], NEWEST_STATE)
         return int(removed)
 
     async def migrate(self) -> None:
         await self._database.migrate()
 
 
-def _array(ids: Sequence[bytes]) -> Any:
-    return array("bytea", ids)
-
-
-def _statements(change: Change) -> list[Statement]:
+def _statement(change: Change) -> Statement:
     match change:
         case SetEntries(entries, now):
             ids, values, ends = zip(*entries, strict=True)
-            columns = (_array(ids), array("bigint", ends), _array(values))
-            return [Statement(_SET, (*columns, now))]
+            columns = (array("bytea", ids), array("bigint", ends), array("bytea", values))
+            return Statement(_SET, (*columns, now))
         case UseEntries(ids, now):
-            return [Statement(_USE, (now, list(ids)))]
+            return Statement(_USE, (now, list(ids)))
         case RemoveEntries(ids, owner):
-            return [Statement(_REMOVE, (_array(ids), owner, owner))]
-        case ClearEntries(None):
-            return [Statement("DELETE FROM {schema}.cache")]
+            return Statement(_REMOVE, (array("bytea", ids), owner, owner))
         case ClearEntries(spaces):
-            stops = _array([end_of(space) for space in spaces or ()])
-            return [Statement(_CLEAR, (_array(spaces or ()), stops))]
+            if spaces is None:
+                return Statement("DELETE FROM {schema}.cache")
+            stops = [end_of(space) for space in spaces]
+            return Statement(_CLEAR, (array("bytea", spaces), array("bytea", stops)))

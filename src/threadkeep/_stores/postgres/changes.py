@@ -21,9 +21,8 @@ from threadkeep._stores.postgres.statement import (
     array,
     pack_metadata,
     pack_optional,
-    pack_text,
 )
-from threadkeep._stores.records import only_adds
+from threadkeep._stores.records import only_adds, pack_text
 from threadkeep.errors import InvalidArgumentError
 
 _Row: TypeAlias = tuple[Any, ...]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -17,7 +17,7 @@ from contextlib import (
 )
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeAlias, TypeVar, Unpack, cast
+from typing import Any, TypeAlias, Unpack, cast
 from urllib.parse import parse_qsl
 
 import psycopg
@@ -32,6 +32,7 @@ from threadkeep._stores.postgres import PostgresOptions, migrations
 from threadkeep._stores.postgres.statement import (
     DRIVER_ERRORS,
     Array,
+    Query,
     Rows,
     Statement,
     lost_connection,
@@ -42,8 +43,6 @@ from threadkeep._stores.postgres.statement import (
 from threadkeep._stores.process_forks import LoopConnections, PerProcess
 from threadkeep._stores.servers import Retrying, Source
 from threadkeep._stores.sync_bridge import entered, result
-
-T = TypeVar("T")
 
 _QUOTED = re.compile(r'".*"', re.DOTALL)  # libpq may quote the password of a conninfo
 _SCHEMES = ("postgresql", "postgres")
@@ -220,9 +219,6 @@ class ConnectionSource(Source):
         """Return a connection to enter. Raises `ClosedError` after `close`."""
         raise NotImplementedError
 
-    async def mend(self) -> None:
-        """Replace lost connections, after a call met one."""
-
 
 class OwnPool(ConnectionSource):
     """A pool, opened at its first use and again after a fork."""
@@ -375,19 +371,14 @@ class Database(Retrying[ConnectionSource]):
     """A database over one source of connections; calls are retried if a failure passes."""
 
     def __init__(self, source: ConnectionSource, settings: PostgresSettings) -> None:
-        super().__init__(source, passes)
-        self._schema = settings.quoted_schema
+        super().__init__(source, DRIVER_ERRORS, passes, lost_connection)
+        self.schema = settings.quoted_schema
         self._server = settings.server
         limit = settings.options["statement_timeout"]
         # (0 would mean no limit)
         text = f"SET LOCAL statement_timeout = {max(1, round(1000 * limit))}" if limit else ""
         self._partition_by = settings.options["partition_by"]
         self._before = (Statement(text),) if text else ()
-
-    @property
-    def schema(self) -> str:
-        """The quoted name of the schema."""
-        return self._schema
 
     def mapped_errors(self, *, migrating: bool = False) -> AbstractContextManager[None]:
         """Map the driver's errors."""
@@ -396,35 +387,24 @@ class Database(Retrying[ConnectionSource]):
     def ready(self, statements: Sequence[Statement]) -> list[Statement]:
         """Fill in the schema's name."""
         return [
-            Statement(sql.replace("{schema}", self._schema), values, keep)
+            Statement(sql.replace("{schema}", self.schema), values, keep)
             for sql, values, keep in statements
         ]
 
     async def answered(
         self, statements: Sequence[Statement], isolation: str, losses: list[Exception] | None = None
     ) -> list[Rows]:
-        """Return the rows of each statement, after retries.
+        """Return the rows of each statement. See `retried`."""
+        with self.mapped_errors():
+            return await self.retried(
+                partial(self._send, self.ready(statements), isolation), losses
+            )
 
-        Lost connections are added to `losses`: statements sent over them may have succeeded.
-        """
-        call = partial(self._send, self.ready(statements), isolation)
-        return await self.retried(call, losses)
-
-    async def retried(
-        self, call: Callable[[], Awaitable[T]], losses: list[Exception] | None = None
-    ) -> T:
-        """Return the result of a call, after retries. See `answered`."""
-        try:
-            return await call()
-        except DRIVER_ERRORS as error:
-            if not passes(error):
-                raise
-            lost = [error] if lost_connection(error) else []
-        if lost:
-            await self._source.mend()
-        if losses is not None:
-            losses += lost
-        return await self._again(call)
+    async def replies(self, queries: Sequence[Query]) -> list[Any]:
+        """Return the reply to each query, all from one state."""
+        statements = [statement for query in queries for statement in query.statements]
+        rows = iter(await self.answered(statements, ONE_STATE) if statements else ())
+        return [query.reply([next(rows) for _ in query.statements]) for query in queries]
 
     async def _send(self, statements: Sequence[Statement], isolation: str) -> list[Rows]:
         async with self._source.lend() as conn:
@@ -459,9 +439,9 @@ class Database(Retrying[ConnectionSource]):
                     error = failure
 
     def _migration(self) -> migrations.Plan:
-        yield from migrations.plan(self._schema)
+        yield from migrations.plan(self.schema)
         if self._partition_by == "month":
-            yield from migrations.plan_partitions(self._schema, now())
+            yield from migrations.plan_partitions(self.schema, now())
 
 
 def now() -> datetime:

@@ -33,10 +33,9 @@ from threadkeep._stores.postgres.statement import (
     Rows,
     Statement,
     array,
-    pack_text,
     unpack_optional,
-    unpack_text,
 )
+from threadkeep._stores.records import pack_text, unpack_text
 
 _Source: TypeAlias = tuple[list[str], list[Any]]  # conditions as SQL, and their parameters
 

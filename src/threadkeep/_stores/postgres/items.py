@@ -13,11 +13,7 @@ from typing import Any
 import psycopg
 from psycopg.types.numeric import Int8
 
-from threadkeep._stores.items import (
-    AsyncItemBackend,
-    merged,
-    other_dims,
-)
+from threadkeep._stores.items import AsyncItemBackend, merged, other_dims
 from threadkeep._stores.items.records import (
     EmbedItem,
     EmbedItems,
@@ -29,16 +25,10 @@ from threadkeep._stores.items.records import (
     SearchOptions,
 )
 from threadkeep._stores.postgres import migrations
-from threadkeep._stores.postgres.connections import NEWEST_STATE, ONE_STATE, Database
+from threadkeep._stores.postgres.connections import NEWEST_STATE, Database
 from threadkeep._stores.postgres.item_queries import big_endian, bounds_of, path_of, query, quoted
-from threadkeep._stores.postgres.statement import (
-    Array,
-    Rows,
-    Statement,
-    array,
-    pack_optional,
-    pack_text,
-)
+from threadkeep._stores.postgres.statement import Array, Rows, Statement, array, pack_optional
+from threadkeep._stores.records import pack_text
 from threadkeep.errors import (
     ConflictError,
     InvalidArgumentError,
@@ -67,12 +57,10 @@ class AsyncPostgresItems(AsyncItemBackend):
     # -- reads ---------------------------------------------------------------------------
 
     async def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        queries = [query(read, self._options.metric) for read in reads]
-        statements = [statement for each in queries for statement in each.statements]
         with self._mapped_errors():
-            answers = await self._database.answered(statements, ONE_STATE) if statements else []
-        rows = iter(answers)
-        return [each.reply([next(rows) for _ in each.statements]) for each in queries]
+            return await self._database.replies(
+                [query(read, self._options.metric) for read in reads]
+            )
 
     # -- changes -------------------------------------------------------------------------
 
@@ -110,12 +98,11 @@ class AsyncPostgresItems(AsyncItemBackend):
         text = "SELECT * FROM {schema}.drop_items(%s, %s, %s::bigint, %s::bigint)"
         remove = "SELECT {schema}.drop_namespaces(%s::bigint[])"
         dropped: int
-        with self._mapped_errors():
-            ((row,),) = await self._database.answered([Statement(text, values)], NEWEST_STATE)
-            dropped, emptied = row
-            if emptied:
-                statement = Statement(remove, (array("bigint", emptied),))
-                await self._database.answered([statement], NEWEST_STATE)
+        ((row,),) = await self._database.answered([Statement(text, values)], NEWEST_STATE)
+        dropped, emptied = row
+        if emptied:
+            statement = Statement(remove, (array("bigint", emptied),))
+            await self._database.answered([statement], NEWEST_STATE)
         return dropped
 
     # -- tables --------------------------------------------------------------------------

@@ -16,13 +16,11 @@ from threadkeep._stores.postgres.statement import (
     Rows,
     Statement,
     pack_json,
-    pack_text,
     unpack_metadata,
     unpack_optional,
-    unpack_text,
 )
 from threadkeep._stores.postgres.threads import MICROSECONDS
-from threadkeep._stores.records import with_writes
+from threadkeep._stores.records import pack_text, unpack_text, with_writes
 
 _LARGEST_EXACT = 2**53  # up to here, SQL compares floats and integers as Python does
 

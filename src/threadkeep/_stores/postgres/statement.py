@@ -1,7 +1,7 @@
 r"""SQL statements, their values as PostgreSQL stores and takes them, and errors in answer.
 
-PostgreSQL cannot store a NUL in text. It becomes `\x01\x01`, and a `\x01` becomes `\x01\x02`, so
-stored texts sort as Python sorts the originals. In JSON, the escapes are replaced in the same way.
+PostgreSQL cannot store a NUL in text: `pack_text` escapes it. In JSON, the escapes are replaced in
+the same way.
 
 Error codes: appendix A of PostgreSQL's manual, and our own TK001 (migrations), TK002 (partitions).
 """
@@ -22,7 +22,7 @@ from psycopg_pool import PoolClosed, PoolTimeout
 from threadkeep import errors
 from threadkeep._core.engine.model import Change
 from threadkeep._stores.base import Meaning, store_error
-from threadkeep._stores.records import PLAIN_METADATA
+from threadkeep._stores.records import PLAIN_METADATA, pack_text, unpack_text
 from threadkeep._stores.servers import REFUSALS
 
 Rows: TypeAlias = list[tuple[Any, ...]]
@@ -52,23 +52,9 @@ _JSON_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\u000([01])")
 _ESCAPED = {"0": "\\u0001\\u0001", "1": "\\u0001\\u0002"}
 
 
-def pack_text(text: str) -> str:
-    """Escape a text for PostgreSQL."""
-    if text.isprintable() or ("\0" not in text and "\1" not in text):
-        return text
-    return text.replace("\1", "\1\2").replace("\0", "\1\1")
-
-
 def pack_optional(text: str | None) -> str | None:
     """Escape a text or None."""
     return None if text is None else pack_text(text)
-
-
-def unpack_text(stored: str) -> str:
-    """Reverse `pack_text`."""
-    if "\1" not in stored:
-        return stored
-    return stored.replace("\1\1", "\0").replace("\1\2", "\1")
 
 
 def unpack_optional(stored: str | None) -> str | None:

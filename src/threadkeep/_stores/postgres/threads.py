@@ -30,14 +30,8 @@ from threadkeep._core.engine.usage import (
     hours_of,
 )
 from threadkeep._stores.postgres import migrations
-from threadkeep._stores.postgres.statement import (
-    Query,
-    Rows,
-    Statement,
-    pack_text,
-    unpack_optional,
-    unpack_text,
-)
+from threadkeep._stores.postgres.statement import Query, Rows, Statement, unpack_optional
+from threadkeep._stores.records import pack_text, unpack_text
 
 MICROSECONDS = """(CASE WHEN isfinite({0}) THEN (extract(epoch from {0}) * 1000000)::bigint
     WHEN {0} > 'epoch' THEN 9223372036854775807 WHEN {0} < 'epoch' THEN -9223372036854775808 END)"""

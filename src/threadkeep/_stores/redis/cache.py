@@ -7,7 +7,6 @@ lease. A sorted set has the ids by last use, until a trim those that have expire
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,77 +24,10 @@ from threadkeep._stores.caches import (
     UseEntries,
 )
 from threadkeep._stores.redis.rows import Word, cache_base
-from threadkeep._stores.redis.scripts import RedisCommand
+from threadkeep._stores.redis.scripts import RedisCommand, call
 from threadkeep._stores.redis.server import Server
 from threadkeep.errors import ThreadkeepError
 
-_SET = """
-local base, uses = KEYS[1], {}
-for at = 2, #ARGV, 3 do
-    if ARGV[at + 1] == '' then
-        redis.call('SET', base .. ARGV[at], ARGV[at + 2])
-    else
-        redis.call('SET', base .. ARGV[at], ARGV[at + 2], 'PX', ARGV[at + 1])
-    end
-    uses[#uses + 1] = ARGV[1]
-    uses[#uses + 1] = ARGV[at]
-end
-redis.call('ZADD', base .. 'used', unpack(uses))
-"""
-_CLAIM = """
-local base, claimed = KEYS[1], {}
-for at = 4, #ARGV do
-    local key = base .. ARGV[at]
-    local is_new = redis.call('SET', key, ARGV[3], 'NX', 'PX', ARGV[2])
-    if is_new or redis.call('GET', key) == ARGV[3] then  -- (it was made, and its answer lost)
-        redis.call('ZADD', base .. 'used', ARGV[1], ARGV[at])
-        claimed[#claimed + 1] = ARGV[at]
-    end
-end
-return claimed
-"""
-_REMOVE = """
-for at = 2, #ARGV do
-    local key = KEYS[1] .. ARGV[at]
-    if ARGV[1] == '' or redis.call('GET', key) == ARGV[1] then
-        redis.call('UNLINK', key)
-        redis.call('ZREM', KEYS[1] .. 'used', ARGV[at])
-    end
-end
-"""
-# As Redis itself does, this looks at a random sample for what has expired, and for the mean size.
-_TRIM = """
-local base, used, page = KEYS[1], KEYS[1] .. 'used', tonumber(ARGV[3])
-local function length(id)
-    return redis.call('STRLEN', base .. id)
-end
-local entries, bytes = redis.call('ZCARD', used), 0
-local sample = redis.call('ZRANDMEMBER', used, page)
-for _, id in ipairs(sample) do
-    local size = length(id)
-    bytes = bytes + size * entries / #sample
-    if size == 0 then
-        redis.call('ZREM', used, id)
-    end
-end
-local entries_over = redis.call('ZCARD', used) - ARGV[1]
-local bytes_over, removed = bytes - ARGV[2], 0
-for _, id in ipairs(redis.call('ZRANGE', used, 0, page - 1)) do
-    if entries_over <= 0 and bytes_over <= 0 then
-        break
-    end
-    entries_over, bytes_over = entries_over - 1, bytes_over - length(id)
-    removed = removed + redis.call('UNLINK', base .. id)  -- (0 where it has expired)
-    redis.call('ZREM', used, id)
-end
-return removed
-"""
-_TEXTS = {"set": _SET, "claim": _CLAIM, "remove": _REMOVE, "trim": _TRIM}
-# SHA-1 is how Redis names scripts: it protects nothing.
-_DIGESTS = {
-    name: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-    for name, text in _TEXTS.items()
-}
 _VALUE, _LEASE = b"v", b"l"
 
 
@@ -106,15 +38,15 @@ class RedisEntries(AsyncCacheBackend):
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._base = cache_base(server.prefix).encode()
+        self._prefix = cache_base(server.prefix)
+        self._base = self._prefix.encode()
 
     async def _send(self, calls: Sequence[RedisCommand]) -> list[Any]:
         with self._server.mapped_errors():
             return await self._server.sent(calls)
 
     def _script(self, name: str, *words: Word) -> RedisCommand:
-        rest = (1, self._base, *words)
-        return RedisCommand(("EVALSHA", _DIGESTS[name], *rest), ("EVAL", _TEXTS[name], *rest))
+        return call("cache", (self._prefix,), (name, *words))
 
     async def fetch(self, reads: Sequence[Any]) -> list[Any]:
         base = self._base
@@ -170,8 +102,8 @@ class RedisEntries(AsyncCacheBackend):
         return list(claimed)
 
     async def trim(self, trim: TrimEntries) -> int:
-        call = self._script("trim", trim.max_entries, trim.max_bytes, PAGE)
-        (removed,) = await self._send([call])
+        trimming = self._script("trim", trim.max_entries, trim.max_bytes, PAGE)
+        (removed,) = await self._send([trimming])
         return int(removed)
 
 

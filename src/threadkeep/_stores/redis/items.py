@@ -12,11 +12,7 @@ from bisect import bisect_right
 from collections.abc import Generator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from threadkeep._stores.items import (
-    AsyncItemBackend,
-    merged,
-    other_dims,
-)
+from threadkeep._stores.items import AsyncItemBackend, merged, other_dims
 from threadkeep._stores.items.filters import best, nearest, numpy, word_scores
 from threadkeep._stores.items.records import (
     FindItems,

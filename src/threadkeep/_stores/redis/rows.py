@@ -13,8 +13,8 @@ and can expire at the same time:
     s  hash         the segments' data, by log and start
 
 Redis compares members byte by byte. So a packed number has 8 bytes, and numbers from 0 up sort by
-value. A packed text sorts by code point and ends with a NUL; inside it, a NUL becomes `\x01\x01`,
-and a `\x01` becomes `\x01\x02`. The scripts do not read what follows `parent` (`common.lua`).
+value. A packed text sorts by code point and ends with a NUL; inside it, NUL is escaped as by
+`records.pack_text`. The scripts do not read what follows `parent` (`common.lua`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from urllib.parse import quote
 from ormsgpack import packb, unpackb
 
 from threadkeep._core.engine import model, thread_entry
+from threadkeep._stores import records
 
 Word: TypeAlias = bytes | str | int
 """A word of a command."""
@@ -83,24 +84,16 @@ def term_of(prefix: str, term: str | bytes) -> bytes:
 # -- texts and numbers ---------------------------------------------------------------
 
 _MASK = 2**64 - 1
-_ESCAPES = ((b"\x01", b"\x01\x02"), (b"\x00", b"\x01\x01"))
 
 
 def pack_text(text: str) -> bytes:
     """Encode a text; see the module's docstring."""
-    packed = text.encode()
-    if b"\x00" in packed or b"\x01" in packed:
-        for raw, escaped in _ESCAPES:
-            packed = packed.replace(raw, escaped)
-    return packed
+    return records.pack_text(text).encode()
 
 
 def unpack_text(packed: bytes) -> str:
     """Return the text that `pack_text` encoded."""
-    if b"\x01" in packed:
-        for raw, escaped in reversed(_ESCAPES):
-            packed = packed.replace(escaped, raw)
-    return packed.decode()
+    return records.unpack_text(packed.decode())
 
 
 def pack_number(number: int) -> bytes:

@@ -50,6 +50,7 @@ _FILES = {  # by the name of the script
     "copy": ("common", "writing", "founding", "copy"),
     "fork": ("common", "writing", "founding", "fork"),
     "items": ("items",),
+    "cache": ("cache",),
     "item_page": ("item_page",),
     "item_namespaces": ("item_namespaces",),
     "item_usage": ("sampled", "item_usage"),

@@ -240,7 +240,8 @@ class Server(Retrying[ClientSource]):
     """A server, or a cluster of servers."""
 
     def __init__(self, source: ClientSource, settings: RedisSettings) -> None:
-        super().__init__(source, passes)
+        # (of several commands, those before a failure may have succeeded)
+        super().__init__(source, DRIVER_ERRORS, passes, lost=passes)
         self._settings = settings
         self.index = index_of(settings.prefix)
         self._was_reached = False
@@ -258,22 +259,12 @@ class Server(Retrying[ClientSource]):
     async def sent(
         self, calls: Sequence[RedisCommand], losses: list[Exception] | None = None
     ) -> list[Any]:
-        """Return the server's answers, after retries.
+        """Return the server's answers. See `retried`."""
+        return await self.retried(partial(self._send, calls), losses) if calls else []
 
-        Failures are added to `losses`: commands sent before them may have succeeded.
-        """
-        if not calls:
-            return []
-        try:
-            return await self._send(calls)
-        except DRIVER_ERRORS as error:
-            # (a server that was never reached is reported at once)
-            never_reached = lost(error) and not self._was_reached
-            if not passes(error) or never_reached or not self._settings.patient:
-                raise
-            if losses is not None:
-                losses.append(error)
-        return await self._again(partial(self._send, calls))
+    def _is_final(self, error: Exception) -> bool:
+        never_reached = lost(error) and not self._was_reached
+        return not passes(error) or never_reached or not self._settings.patient
 
     async def _send(self, calls: Sequence[RedisCommand]) -> list[Any]:
         answers = await self._source.send(calls)
