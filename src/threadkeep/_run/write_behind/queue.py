@@ -19,8 +19,8 @@ import atexit
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Any, TypeAlias, TypeVar
@@ -245,7 +245,6 @@ class BatchQueue(ResetInChild):
             if not self.is_settled(threads):
                 self._store()
             with self._lock:
-                self._let_go()
                 self._raise_failures(list(self._failures) if threads is None else threads)
 
     async def in_turn(self, call: Callable[[], T]) -> T:
@@ -327,6 +326,7 @@ class BatchQueue(ResetInChild):
         self._size -= sum(map(_size, removed))
         if not self._lanes:
             self._size = 0  # corrects errors left by an interrupted call
+            _nonempty.discard(self)
         return removed
 
     def _fail(self, thread: str, error: ThreadkeepError) -> None:
@@ -336,36 +336,34 @@ class BatchQueue(ResetInChild):
 
     # -- changes that are not queued ---------------------------------------------------
 
-    @contextmanager
-    def paused(self, threads: Collection[str], *, forget: Collection[str] = ()) -> Iterator[None]:
-        """Flush these threads and queue no saves for them inside the context."""
-        with self._storing:
-            try:
-                with self._lock:
-                    self._paused |= set(threads)
-                    for thread in forget:
-                        self._lose(thread, deleted=True)
-                        self._failures.pop(thread, None)
-                self.flush(threads)
-                yield
-            finally:
-                with self._lock:
-                    self._paused -= set(threads)
-
     def carry_out(self, change: Change, *, named: bool) -> None:
         """Commit a change after all queued saves of its threads; durable on return.
 
-        `named`: the change has the engine's name of the generation, not the store's generation.
+        Meanwhile no saves of these threads are queued.
+
+        Args:
+            change: the change.
+            named: it has the engine's name of the generation, not the store's generation.
         """
         threads = self._beneath.run(_concerned(change))
-        with self.paused(threads, forget=_dropped(change)):
-            if named:
-                change = self._unnamed(change)
+        with self._storing:
             try:
-                self._beneath.commit(change)
-            finally:  # also if the result of the commit is unknown
-                for thread in threads:
-                    self._rename(thread)
+                with self._lock:
+                    self._paused |= threads
+                    if isinstance(change, DropThread) and not _is_conditional(change):
+                        self._lose(change.thread, deleted=True)
+                        self._failures.pop(change.thread, None)
+                self.flush(threads)
+                if named:
+                    change = self._unnamed(change)
+                try:
+                    self._beneath.commit(change)
+                finally:  # also if the result of the commit is unknown
+                    for thread in threads:
+                        self._rename(thread)
+            finally:
+                with self._lock:
+                    self._paused -= threads
 
     def _unnamed(self, change: Change) -> Change:
         """Return the change with the store's generation. Raises like `_admit`."""
@@ -391,18 +389,11 @@ class BatchQueue(ResetInChild):
                 flusher.start()
                 self._flusher = flusher
 
-    def _let_go(self) -> None:
-        """Allow an empty queue to be garbage-collected. The caller holds the lock."""
-        if not self._lanes:
-            _nonempty.discard(self)
-
     def flush_quietly(self) -> None:
         """Store the queue. Failures are logged, and raised by the next call."""
         try:
             with self._storing:
                 self._store()
-                with self._lock:
-                    self._let_go()
         except Exception:  # noqa: BLE001 - no caller waits; the queue is unchanged
             _log.exception("Saves could not be stored and will be retried.")
 
@@ -423,7 +414,6 @@ class BatchQueue(ResetInChild):
                 is_done = not self._lanes
             if is_done:  # if interrupted, the queue can still be stored at exit
                 self._end.set()
-                _nonempty.discard(self)
 
     def _give_up(self, error: ThreadkeepError) -> ThreadkeepError:
         """Empty the queue; return the error to raise for this failure."""
@@ -469,23 +459,18 @@ def _lost(what: str, cause: ThreadkeepError, thread: str | None) -> LostSavesErr
     return error
 
 
-def _dropped(change: Change) -> list[str]:
-    # A conditional deletion may expect queued saves, so they must be stored first.
-    is_free = isinstance(change, DropThread) and change.generation is None and not change.fences
-    return [change.thread] if is_free else []
+def _is_conditional(change: DropThread) -> bool:
+    """Return True if a deletion may expect queued saves, so that they must be stored first."""
+    return change.generation is not None or bool(change.fences)
 
 
 def _concerned(change: Change) -> Operation[set[str]]:
     """Return the threads of a change and all threads that share segments with them."""
-    own = _threads_of(change)
+    own = {change.thread}
+    if isinstance(change, CopyThread | ForkThread):
+        own.add(change.source)
     found: list[ThreadRows] = yield Fetch([ReadThread(name, stub=True) for name in sorted(own)])
     return own.union(*[rows.family for rows in found])
-
-
-def _threads_of(change: Change) -> set[str]:
-    if isinstance(change, CopyThread | ForkThread):
-        return {change.source, change.target}
-    return {change.thread}
 
 
 def _size(batch: Batch) -> int:
