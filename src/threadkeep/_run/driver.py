@@ -32,7 +32,6 @@ from typing import (
     TypeVar,
     cast,
     get_args,
-    runtime_checkable,
 )
 
 from threadkeep._core.engine.model import Batch, Change
@@ -184,20 +183,6 @@ class StoreLayer(Protocol):
 
     def answer(self, request: Any) -> Operation[Any]:
         """Return the reply to a request; yield requests to the layers below."""
-
-
-@runtime_checkable
-class CompletingLayer(StoreLayer, Protocol):
-    """A layer that replaces replies to `Fetch` only if they are incomplete.
-
-    A complete reply costs one plain call.
-    """
-
-    def suffices(self, request: Fetch, replies: list[Any]) -> bool:
-        """Return True if the replies from below are complete."""
-
-    def complete(self, request: Fetch, replies: list[Any]) -> Operation[list[Any]]:
-        """Return complete replies to use instead."""
 
 
 def kind_of(request: Request) -> type:

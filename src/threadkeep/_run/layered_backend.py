@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import wait
 from functools import partial
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
 from threadkeep._core.engine.model import Change
 from threadkeep._core.engine.operation import (
@@ -29,7 +29,6 @@ from threadkeep._core.engine.usage import Counters
 from threadkeep._core.engine.working_set import WorkingSet
 from threadkeep._run.driver import (
     READERS,
-    CompletingLayer,
     StoreLayer,
     acall,
     adrive,
@@ -59,10 +58,20 @@ RANDOM = SystemRandom()  # tokens must differ even if a program seeds its random
 _LOOK_EVERY = 1.0  # seconds between checks that another thread's event loop still runs
 
 
-class ArchiveLayer(CompletingLayer, Protocol):
-    """A layer that restores archived threads from the cold store, if one is configured."""
+@runtime_checkable
+class ArchiveLayer(StoreLayer, Protocol):
+    """A layer that restores archived threads from the cold store, if one is configured.
+
+    It replaces replies to `Fetch` only if they are incomplete: a complete one costs a plain call.
+    """
 
     cold: ColdStore | None
+
+    def suffices(self, request: Fetch, replies: list[Any]) -> bool:
+        """Return True if the replies from below are complete."""
+
+    def complete(self, request: Fetch, replies: list[Any]) -> Operation[list[Any]]:
+        """Return complete replies to use instead."""
 
 
 class _Home:
@@ -185,7 +194,7 @@ class LayeredBackend:
             route = (layers[0], below)
             self._routes = below._routes | dict.fromkeys(layers[0].handles, route)  # noqa: SLF001
         fetching = self._routes[Fetch][0] if Fetch in self._routes else None
-        self._completing = fetching if isinstance(fetching, CompletingLayer) else None
+        self._completing = fetching if isinstance(fetching, ArchiveLayer) else None
 
     def under(self, layer: StoreLayer) -> Self:
         """Return a copy with one more layer in front."""

@@ -203,7 +203,7 @@ class Maintenance(Closing):
 
     # -- life ------------------------------------------------------------------------
 
-    def setup(self) -> Done:
+    def _setup(self) -> Operation[Done]:
         """Create the tables, or migrate them to this release, if opening does not.
 
         You may await the result, but only `asetup` does not block the event loop.
@@ -212,12 +212,10 @@ class Maintenance(Closing):
             NewerDatabaseError: the tables are of a later release.
             UnreachableError, BackendError: the server failed, or refused.
         """
-        self._store.run(call("migrate"))
+        yield from on(self._store, call("migrate"))
         return Done()
 
-    async def asetup(self) -> None:  # (`setup` has another result: an awaitable)
-        """Async variant of `setup`."""
-        await self._store.arun(call("migrate"))
+    setup, asetup = sync_and_async(_setup)
 
     def _flush(self) -> Operation[None]:
         """Store the saves that `write_behind` has not stored yet; durable on return.

@@ -6,13 +6,7 @@ import copy
 import logging
 import threading
 import time
-from collections.abc import (
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 from weakref import WeakSet
@@ -36,10 +30,7 @@ from threadkeep._core.engine.context import Engine, remember, to_commit
 from threadkeep._core.engine.operation import Operation
 from threadkeep._core.engine.put import Call, Put
 from threadkeep._run.driver import each_and_aeach, on, sync_and_async, together
-from threadkeep._run.layered_backend import (
-    RANDOM,
-    LayeredBackend,
-)
+from threadkeep._run.layered_backend import RANDOM, LayeredBackend
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.options import complete, listed
 from threadkeep._stores.process_forks import ResetInChild
@@ -52,10 +43,8 @@ from threadkeep.threads.facade import Threads
 from threadkeep.threads.retention.background import Collector, Gained, quietly
 
 if TYPE_CHECKING:
-    from threadkeep._core.engine.context import Engine
     from threadkeep._core.engine.operation import Progress
     from threadkeep._core.engine.usage import Counters
-    from threadkeep.threads.facade import Threads
     from threadkeep.threads.stream import Stream
 
 

@@ -266,7 +266,8 @@ class _Rebase:
                 item, keys = held.seen.item(number), held.seen.keys
                 element = item if keys is None else [keys[number], item]
                 data = self._encoded(element, held.seen.shadow.part(number, number + 1))
-            self._moved[old[:2]] = self._append(data)
+            log, pos = self._appender.append("", [data])
+            self._moved[old[:2]] = Span(log, pos, pos + 1)
         return self._moved[old[:2]]
 
     def _single(self, ref: Ref, held: CellValue) -> Inline | Cell:
@@ -275,8 +276,7 @@ class _Rebase:
             data = self._encoded(held.value, held.shadow)
         if isinstance(ref, Inline):
             return Inline(data)
-        log, pos, _ = self._append(data)
-        return Cell(log, pos)
+        return Cell(*self._appender.append("", [data]))
 
     def _encoded(self, value: object, shadow: Shadow) -> bytes:
         """Encode a value if it has not changed since its shadow was taken."""
@@ -288,7 +288,3 @@ class _Rebase:
         if not now.extended(shadow).holds():
             raise _gone(self._parts[0].thread)
         return data
-
-    def _append(self, data: bytes) -> Span:
-        log, pos = self._appender.append("", [data])
-        return Span(log, pos, pos + 1)
