@@ -61,49 +61,34 @@ __all__ = [
     "read_quarantine",
 ]
 
-_HOMES = {  # where a name is, which is imported when it is used
-    "AdoptReport": "threadkeep.threads.transfer.adopt",
-    "ArchivedThread": "threadkeep.threads.archives.tiering",
-    "BranchCheckpoint": "threadkeep.threads.forks",
-    "Branches": "threadkeep.threads.forks",
-    "Change": "threadkeep.threads.diff",
-    "ChannelDiff": "threadkeep.threads.diff",
-    "ChannelVersion": "threadkeep.threads.diff.checkpoints",
-    "CheckReport": "threadkeep.threads.repair.check",
-    "CollectedThread": "threadkeep.threads.retention.gc",
-    "DiffSide": "threadkeep.threads.diff",
-    "EraseReport": "threadkeep.threads.erasure",
-    "ErasedThread": "threadkeep.threads.erasure",
-    "ExportReport": "threadkeep.threads.transfer.bundles",
-    "Filters": "threadkeep.threads.registry",
-    "Finding": "threadkeep.threads.repair.check",
-    "GcReport": "threadkeep.threads.retention.gc",
-    "ImportReport": "threadkeep.threads.transfer.bundles",
-    "Mark": "threadkeep._core.engine.thread_entry",
-    "MergeConflict": "threadkeep.threads.merging",
-    "MergeReport": "threadkeep.threads.merging",
-    "MergeStrategy": "threadkeep.threads.merging",
-    "MirrorReport": "threadkeep.threads.transfer.mirror",
-    "OffloadReport": "threadkeep.threads.archives.offload",
-    "Progress": "threadkeep._core.engine.operation",
-    "RepairReport": "threadkeep.threads.repair.repair",
-    "RepairedThread": "threadkeep.threads.repair.repair",
-    "StateDiff": "threadkeep.threads.diff",
-    "TextEdit": "threadkeep.threads.diff",
-    "ThreadInfo": "threadkeep.threads.registry",
-    "ThreadPage": "threadkeep.threads.registry",
-    "ThreadStatus": "threadkeep._core.engine.thread_entry",
-    "Threads": "threadkeep.threads.facade",
-    "TierReport": "threadkeep.threads.archives.tiering",
-    "read_quarantine": "threadkeep.threads.repair",
+_HOMES = {  # modules, which are imported when one of their names is used
+    "threadkeep._core.engine.operation": ("Progress",),
+    "threadkeep._core.engine.thread_entry": ("Mark", "ThreadStatus"),
+    "threadkeep.threads.archives.offload": ("OffloadReport",),
+    "threadkeep.threads.archives.tiering": ("ArchivedThread", "TierReport"),
+    "threadkeep.threads.diff": ("Change", "ChannelDiff", "DiffSide", "StateDiff", "TextEdit"),
+    "threadkeep.threads.diff.checkpoints": ("ChannelVersion",),
+    "threadkeep.threads.erasure": ("EraseReport", "ErasedThread"),
+    "threadkeep.threads.facade": ("Threads",),
+    "threadkeep.threads.forks": ("BranchCheckpoint", "Branches"),
+    "threadkeep.threads.merging": ("MergeConflict", "MergeReport", "MergeStrategy"),
+    "threadkeep.threads.registry": ("Filters", "ThreadInfo", "ThreadPage"),
+    "threadkeep.threads.repair": ("read_quarantine",),
+    "threadkeep.threads.repair.check": ("CheckReport", "Finding"),
+    "threadkeep.threads.repair.repair": ("RepairReport", "RepairedThread"),
+    "threadkeep.threads.retention.gc": ("CollectedThread", "GcReport"),
+    "threadkeep.threads.transfer.adopt": ("AdoptReport",),
+    "threadkeep.threads.transfer.bundles": ("ExportReport", "ImportReport"),
+    "threadkeep.threads.transfer.mirror": ("MirrorReport",),
 }
 
 
 def __getattr__(name: str) -> _Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(_import(_HOMES[name]), name)
-    return value
+    for home, names in _HOMES.items():
+        if name in names:
+            value = globals()[name] = getattr(_import(home), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from threadkeep.threads.transfer.bundles import ExportReport, ImportReport
     from threadkeep.threads.transfer.mirror import MirrorReport
 
+_LARGEST_PAGE = 1000  # threads
+
 
 class ThreadEntries:
     """Entries of threads in the registry of a store."""
@@ -183,7 +185,8 @@ class ThreadEntries:
 
         def page() -> Operation[Iterable[ThreadInfo]]:
             nonlocal cursor, is_last
-            found = yield from on(self._store, lazy.registry.by_name(self._engine, cursor, filters))
+            search = lazy.registry.search(self._engine, "thread", _LARGEST_PAGE, cursor, filters)
+            found = yield from on(self._store, search)
             cursor, is_last = found.cursor, found.cursor is None
             return cast("Iterable[ThreadInfo]", found.threads)
 

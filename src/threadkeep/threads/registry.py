@@ -108,11 +108,6 @@ def search(
     return ThreadPage(tuple(shown), following)
 
 
-def by_name(engine: Engine, cursor: str | None, wanted: Filters) -> Operation[ThreadPage]:
-    """Read the largest page of threads, sorted by id; see `Threads.scan`."""
-    return search(engine, "thread", MOST, cursor, wanted)
-
-
 def _is_shown(entry: ThreadEntry) -> bool:
     """Return False for threadkeep's own threads and for damaged entries, which are logged."""
     if entry.damage:
@@ -205,17 +200,11 @@ def metadata_labels(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     """Encode metadata as labels."""
     if not validation.is_mapping(metadata):
         raise invalid("metadata", metadata, 'Use a dict, such as {"user_id": "u1"}.')
-    return tuple(
-        [
-            _label(
-                f"metadata[{validation.text('key of metadata', key)!r}]",
-                thread_entry.metadata_label,
-                key,
-                value,
-            )
-            for key, value in metadata.items()
-        ]
-    )
+    found = []
+    for key, value in metadata.items():
+        what = f"metadata[{validation.text('key of metadata', key)!r}]"
+        found.append(_label(what, thread_entry.metadata_label, key, value))
+    return tuple(found)
 
 
 def _label(what: str, make: Callable[..., str], *parts: Any) -> str:
@@ -233,12 +222,9 @@ def _label(what: str, make: Callable[..., str], *parts: Any) -> str:
 def _all_labels(found: Iterable[str], thread: str) -> tuple[str, ...]:
     """Combine a thread's labels, and check their number."""
     together = tuple(sorted({label_prefix(label): label for label in found}.values()))
-    records = [
-        label
-        for label in together
-        if thread_entry.is_record_label(label) and not thread_entry.is_mark_label(label)
-    ]
-    if len(together) - len(records) > thread_entry.MAX_LABELS:
+    is_record, is_mark = thread_entry.is_record_label, thread_entry.is_mark_label
+    own = [label for label in together if is_mark(label) or not is_record(label)]
+    if len(own) > thread_entry.MAX_LABELS:
         raise InvalidArgumentError(
             f"A thread can have at most {thread_entry.MAX_LABELS} tags and metadata keys,"
             " including the tags and pins of its checkpoints.",

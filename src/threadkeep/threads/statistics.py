@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, TypeAlias
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
@@ -336,17 +336,6 @@ def _merged(found: Iterable[tuple[ChannelStats, float]]) -> list[ChannelStats]:
 # -- any saver ---------------------------------------------------------------------------
 
 
-@runtime_checkable
-class Counting(Protocol):
-    """A saver with its own statistics."""
-
-    def stats(self, *, exact: bool = False) -> Stats:
-        """See `Saver.stats`."""
-
-    async def astats(self, *, exact: bool = False) -> Stats:
-        """See `Saver.stats`."""
-
-
 def of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Operation[Stats]:
     """Return the statistics of any saver.
 
@@ -363,9 +352,10 @@ def of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Operati
     if not isinstance(saver, BaseCheckpointSaver):
         raise invalid("saver", saver, "Use a LangGraph saver, such as SqliteSaver(path).")
     inner = behind(saver)
-    if isinstance(inner, Counting):
+    if hasattr(inner, "astats"):
         own = partial(inner.stats, exact=exact), partial(inner.astats, exact=exact)
-        return (yield from driver.sync_or_async(*own))
+        found: Stats = yield from driver.sync_or_async(*own)
+        return found
 
     counts = _Listed(saver.serde)
 
