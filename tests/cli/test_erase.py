@@ -121,7 +121,7 @@ def test_a_place_that_is_not_cleared_is_told(capsys: pytest.CaptureFixture[str])
         program = (
             "import sys\nfrom threadkeep.cli.stores import Session\n"
             "from threadkeep import SqliteSaver\nfrom threadkeep.__main__ import main\n"
-            "Session.open = lambda self, **_: SqliteSaver(self.url(), busy_timeout=0.05)\n"
+            "Session.open = lambda self, **_: SqliteSaver(self.store_url(), busy_timeout=0.05)\n"
             "sys.exit(main(['erase', 'beta', '--yes']))"
         )
         run = [*python(), "-c", program]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import typer
 from typer.main import get_command
 
-from threadkeep.cli.parameters import AS_JSON, COLD, IMPORTS, RAW, URL, option
+from threadkeep.cli.parameters import AS_JSON, COLD, IMPORTS, RAW, URL, URL_ARGUMENT, option
 from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import clean, write
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError, UnknownTypeError
@@ -46,6 +46,7 @@ _SHARED = {
         ("imports", IMPORTS, list[str] | None),
         ("raw", RAW, bool),
         ("cold", COLD, str | None),
+        ("store", URL_ARGUMENT, str | None),
         ("url", URL, str | None),
         ("as_json", AS_JSON, bool),
     )
@@ -56,6 +57,7 @@ def command(
     example: str,
     *,
     url: bool = True,
+    store: bool = False,
     cold: bool = False,
     imports: bool = False,
     raw: bool = False,
@@ -66,8 +68,9 @@ def command(
     Its docstring is the help. It returns the exit code, or None for 0. The example names it.
     Each of `groups` is a function of options; its result is the argument of that name.
     """
-    wanted = {"imports": imports, "raw": raw, "cold": cold, "url": url, "as_json": True}
+    wanted = {"imports": imports, "raw": raw, "cold": cold, "store": store, "url": url}
     options = {name: _SHARED[name] for name, is_wanted in wanted.items() if is_wanted}
+    options["as_json"] = _SHARED["as_json"]
 
     def add(run: F) -> F:
         _commands[example.split()[1]] = _Command(run, example, options, groups)
@@ -98,31 +101,20 @@ def _callback(found: _Command) -> Callable[..., int | None]:
     parameters = _callback_parameters(found)
 
     def call(**arguments: Any) -> int | None:
-        given = {one.name: one for one in parameters if arguments[one.name] not in (None, [])}
-        flags = {name: _flag(one) for name, one in given.items()}
-        try:
-            return run(arguments)
-        except InvalidArgumentError as error:
-            error.message = _with_flag(error.message, flags)
-            raise
-
-    def run(arguments: dict[str, Any]) -> int | None:
+        given = [one for one in parameters if arguments[one.name] not in (None, [])]
         shared = {name: arguments.pop(name) for name in found.options}
-        if "imports" in shared:
-            _import(shared["imports"])
-        for name, make in found.groups.items():
-            own = {one.name: arguments.pop(one.name) for one in _parameters(make)}
-            arguments[name] = make(**own)
-        session = Session(
-            shared.get("url"),
-            shared.get("cold"),
-            as_json=shared["as_json"],
-            raw=shared.get("raw", False),
-        )
         try:
-            return found.run(session, **arguments)
+            if "imports" in shared:
+                _import(shared.pop("imports"))
+            for name, make in found.groups.items():
+                own = {one.name: arguments.pop(one.name) for one in _parameters(make)}
+                arguments[name] = make(**own)
+            return found.run(Session(**shared), **arguments)
+        except InvalidArgumentError as error:
+            error.message = _with_flag(error.message, {one.name: _flag(one) for one in given})
+            raise
         except UnknownTypeError as error:
-            if "imports" in shared and "pickle" not in error.message:
+            if "imports" in found.options and "pickle" not in error.message:
                 error.hint = "Name the module of the class: --import MODULE."
             if "raw" in shared:
                 error.hint = f"{error.hint} To see the stored fields, use --raw."
@@ -195,10 +187,8 @@ _NAMED = re.compile(r"^Invalid (?:value for )?(\w+):")
 def _with_flag(message: str, flags: Mapping[str, str]) -> str:
     """Return a message about an invalid value with the command's flag for it."""
     found = _NAMED.match(message)
-    name = "" if found is None else found[1].replace("_id", "")  # (a flag is --thread or THREAD)
-    if found is None or name not in flags:
-        return message
-    return f"Invalid value for {flags[name]}:{message[found.end() :]}"
+    flag = found and flags.get(found[1].replace("_id", ""))  # (a flag is --thread or THREAD)
+    return f"Invalid value for {flag}:{message[found.end() :]}" if found and flag else message
 
 
 # Sentences for Python programs, by a pattern in them, and the sentence for the shell.
@@ -273,20 +263,16 @@ def print_error(
     """Print an error to stderr; replace secrets that a usage error would repeat."""
     if isinstance(error, ThreadkeepError):
         error.message, error.hint = in_shell(error.message), in_shell(error.hint)
+        text = str(error)
+        names = ("message", "hint", "thread", "namespace", "checkpoint", "channel")
+        document = {"type": type(error).__name__, **{name: getattr(error, name) for name in names}}
+    else:
+        text = _usage(error, secrets)
+        document = {"type": "Usage", "message": text, "hint": ""}
     if as_json:
-        write(json.dumps({"error": _error_document(error, secrets)}), sys.stderr)
-        return
-    text = str(error) if isinstance(error, ThreadkeepError) else _usage(error, secrets)
-    write(f"threadkeep: {clean(' '.join(text.split()))}", sys.stderr)
-
-
-def _error_document(
-    error: ThreadkeepError | typer.TyperException, secrets: Sequence[str]
-) -> dict[str, Any]:
-    if not isinstance(error, ThreadkeepError):
-        return {"type": "Usage", "message": _usage(error, secrets), "hint": ""}
-    place = {n: getattr(error, n) for n in ("thread", "namespace", "checkpoint", "channel")}
-    return {"type": type(error).__name__, "message": error.message, "hint": error.hint, **place}
+        write(json.dumps({"error": document}), sys.stderr)
+    else:
+        write(f"threadkeep: {clean(' '.join(text.split()))}", sys.stderr)
 
 
 def _usage(error: typer.TyperException, secrets: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
@@ -26,19 +27,14 @@ _MAX_COMPLETIONS = 50
 
 def thread_ids(context: typer.Context, incomplete: str) -> list[str]:
     """Complete a thread id from a SQLite file. Servers are not asked, as they may be slow."""
-    try:
-        return _ids(context.params.get("url"), incomplete)
-    except Exception:  # noqa: BLE001 - completion shows no errors
-        return []
-
-
-def _ids(option: str | None, prefix: str) -> list[str]:
-    url = url_of(option)
-    if file_of(url) is None:
-        return []
-    with open_existing(url, read_only=True) as saver:
-        found = store_of(saver).run(fetch(FindThreads(prefix or None, _MAX_COMPLETIONS)))
-    return [name for name in found if name.startswith(prefix)]
+    found: list[str] = []
+    with suppress(Exception):  # completion shows no errors
+        url = url_of(context.params.get("url"))
+        if file_of(url) is not None:
+            with open_existing(url, read_only=True) as saver:
+                wanted = fetch(FindThreads(incomplete or None, _MAX_COMPLETIONS))
+                found = store_of(saver).run(wanted)
+    return [name for name in found if name.startswith(incomplete)]
 
 
 # -- parameters --------------------------------------------------------------------------

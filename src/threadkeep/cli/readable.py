@@ -29,14 +29,6 @@ _CONTAINERS = (Mapping, Sequence, AbstractSet)
 _TEXTS = (str, bytes, bytearray, memoryview)  # sequences that are single values
 
 
-@dataclass(frozen=True, slots=True)
-class ValueSummary:
-    """Type of a value, and its bytes as UTF-8 JSON."""
-
-    kind: str
-    bytes: int
-
-
 def kind(value: Any) -> str:
     """Return the type of a value in a few words: `list of 3`, `str`, `AIMessage`."""
     if isinstance(value, Raw):
@@ -47,10 +39,9 @@ def kind(value: Any) -> str:
     return name
 
 
-def summary(value: Any) -> ValueSummary:
-    """Return the type and size of a value."""
-    as_json = json.dumps(plain(value), ensure_ascii=False)
-    return ValueSummary(kind(value), len(as_json.encode("utf-8", "surrogatepass")))
+def size_as_json(value: Any) -> int:
+    """Return the number of bytes of a value as UTF-8 JSON."""
+    return len(json.dumps(plain(value), ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 
 # -- messages ----------------------------------------------------------------------------
@@ -148,59 +139,36 @@ _CALLS = ("tool_use", "tool_call", "function_call")  # (shown as the message's t
 # -- checkpoints -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Interrupt without an answer; `value` as JSON."""
+def summarize(found: CheckpointTuple) -> dict[str, Any]:
+    """Return a summary of a checkpoint as JSON, made without its graph.
 
-    task: str
-    id: str | None
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointSummary:
-    """Summary of a checkpoint, made without its graph.
-
-    `time` is ISO 8601, `next` the nodes to run, `failed` the errors of tasks.
+    `time` is ISO 8601, `next` the nodes to run, `waiting` the interrupts without an answer,
+    `failed` the errors of tasks.
     """
-
-    thread: str
-    namespace: str
-    checkpoint: str
-    time: str
-    source: str
-    step: int | None
-    next: tuple[str, ...]
-    waiting: tuple[Waiting, ...]
-    failed: tuple[str, ...]
-
-
-def summarize(found: CheckpointTuple) -> CheckpointSummary:
-    """Summarize a checkpoint."""
     place, checkpoint = found.config["configurable"], found.checkpoint
     metadata, writes = found.metadata or {}, found.pending_writes or []
     values = checkpoint["channel_values"]
     sent = [str(getattr(task, "node", task)) for task in values.get(TASKS) or ()]
-    return CheckpointSummary(
-        thread=str(place["thread_id"]),
-        namespace=str(place.get("checkpoint_ns") or ""),
-        checkpoint=str(checkpoint["id"]),
-        time=str(checkpoint["ts"]),
-        source=str(metadata.get("source", "")),
-        step=metadata.get("step"),
-        next=tuple(dict.fromkeys([*following(values), *sent])),
-        waiting=tuple(_waiting(writes)),
-        failed=tuple(str(value) for _, channel, value in writes if channel == ERROR),
-    )
+    return {
+        "thread": str(place["thread_id"]),
+        "namespace": str(place.get("checkpoint_ns") or ""),
+        "checkpoint": str(checkpoint["id"]),
+        "time": str(checkpoint["ts"]),
+        "source": str(metadata.get("source", "")),
+        "step": metadata.get("step"),
+        "next": list(dict.fromkeys([*following(values), *sent])),
+        "waiting": list(_waiting(writes)),
+        "failed": [str(value) for _, channel, value in writes if channel == ERROR],
+    }
 
 
-def _waiting(writes: list[Any]) -> Iterator[Waiting]:
+def _waiting(writes: list[Any]) -> Iterator[dict[str, Any]]:
     waiting = tasks([(task, channel) for task, channel, _ in writes]).waiting
     for task, channel, value in writes:
         if channel == INTERRUPT and task in waiting:
             for one in value if isinstance(value, list | tuple) else (value,):
                 question = plain(getattr(one, "value", one))
-                yield Waiting(str(task), getattr(one, "id", None), question)
+                yield {"task": str(task), "id": getattr(one, "id", None), "value": question}
 
 
 # -- drawing -----------------------------------------------------------------------------

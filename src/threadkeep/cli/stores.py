@@ -6,6 +6,7 @@ Errors show no value and no URL that may hold a password.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -155,28 +156,26 @@ def public_name(url: str) -> str:
     return f"{url.partition('://')[0]}://..." if path is None else path
 
 
+@dataclass(kw_only=True)
 class Session(Output):
     """One run of a command: its store, and its output."""
 
-    def __init__(
-        self, url: str | None, cold: str | None, *, as_json: bool, raw: bool = False
-    ) -> None:
-        super().__init__(as_json=as_json)
-        self.option = url
-        self._cold = cold
-        self.raw = raw
+    url: str | None = None
+    store: str | None = None  # the argument of a command, which means the same as --url
+    cold: str | None = None
+    raw: bool = False
 
-    def url(self, argument: str | None = None) -> str:
+    def store_url(self) -> str:
         """Return the URL of the store; see `url_of`."""
-        return url_of(self.option, argument)
+        return url_of(self.url, self.store)
 
-    def open(self, url: str | None = None, *, read_only: bool = False) -> Saver:
+    def open(self, *, read_only: bool = False) -> Saver:
         """Open the store; use it under `with`. See `open_existing`."""
-        saver = open_existing(url or self.url(), self._cold, read_only=read_only)
+        saver = open_existing(self.store_url(), self.cold, read_only=read_only)
         if self.raw:
             show_raw(saver)
         return saver
 
     def open_to_read(self) -> Saver:
         """Open the store read-only; with --cold, reading an archived thread restores it."""
-        return self.open(read_only=not self._cold)
+        return self.open(read_only=not self.cold)

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TextIO, TypeAlias
 
@@ -50,11 +51,11 @@ def escape_unencodable() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+@dataclass(kw_only=True)
 class Output:
     """Output of one command."""
 
-    def __init__(self, *, as_json: bool) -> None:
-        self.as_json = as_json
+    as_json: bool
 
     def print(self, document: Any, *drawn: Drawn) -> None:
         """Print the result as a JSON document, or drawn."""

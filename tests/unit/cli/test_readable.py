@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from threadkeep.cli.commands.forks import draw
-from threadkeep.cli.readable import ToolCall, conversation, kind, message, summary
+from threadkeep.cli.readable import ToolCall, conversation, kind, message, size_as_json
 from threadkeep.threads.diff import plain
 from threadkeep.threads.forks import (
     BranchCheckpoint,
@@ -65,14 +65,14 @@ def test_values_as_json_knows_them(value, want):
 @pytest.mark.parametrize("value", [cyclic(), deep(), Broken(), {"in": [Broken()]}, object()])
 def test_odd_values_have_some_form(value):
     assert json.dumps(plain(value))
-    assert summary(value).bytes > 0
+    assert size_as_json(value) > 0
 
 
 def test_what_a_value_is():
     shown = [kind(v) for v in ([1, 2], {"a": 1}, "text", b"data", 5, Colour.RED, deque([1]))]
     assert shown == ["list of 2", "dict of 1", "str", "bytes", "int", "Colour", "deque of 1"]
-    assert summary("aé").bytes == 5
-    assert summary("\udc80").bytes == 5
+    assert size_as_json("aé") == 5
+    assert size_as_json("\udc80") == 5
 
 
 # -- messages --------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import UserDict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from langgraph.checkpoint.serde.base import (
@@ -215,31 +216,14 @@ CLASS = "__class__"
 _NONE: Mapping[str, Any] = {}
 
 
-class Raw(Mapping[str, Any]):
+class Raw(UserDict[str, Any]):
     """Stored parts of an object of an unknown class, by name; `__class__` is the class name.
 
     No codec encodes a `Raw`, so it cannot be saved into a thread by mistake.
     """
 
-    __slots__ = ("parts",)
-
-    def __init__(self, name: str, parts: Mapping[str, Any]) -> None:
-        self.parts = {CLASS: name, **parts}
-
-    def __getitem__(self, name: str) -> Any:
-        return self.parts[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.parts)
-
-    def __len__(self) -> int:
-        return len(self.parts)
-
-    def __hash__(self) -> int:
-        return hash(self.parts[CLASS])
-
-    def __repr__(self) -> str:
-        return repr(self.parts)
+    def __hash__(self) -> int:  # (it may be a key: nothing changes it)
+        return hash(self[CLASS])
 
 
 class RawDecoder(Decoder):
@@ -261,11 +245,11 @@ class RawDecoder(Decoder):
             self.depth, self.levels = before
             make = _PARTS.get(tag)
             if make is None:  # a pickle needs its classes, and other values may be secrets
-                return Raw(Tag(tag).name.lower(), {"bytes": len(data)})
+                return Raw({CLASS: Tag(tag).name.lower(), "bytes": len(data)})
             reference, *parts = self.unpacked
             name = str(HOMES.get(reference, reference)).replace(":", ".")
             try:
-                return Raw(name, make(*parts))
+                return Raw({CLASS: name, **make(*parts)})
             except Exception as error:
                 raise malformed(error) from error
 

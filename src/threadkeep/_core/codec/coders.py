@@ -434,7 +434,6 @@ def _read_foreign(data: bytes, decoder: Decoder) -> Any:
 
 
 Decoder.decoders = {
-    **values.DECODERS,
     Tag.REFERENCE: _read_reference,
     Tag.KNOWN: langchain_types.decode,
     Tag.PYDANTIC: data_classes.decode_model,

@@ -15,7 +15,6 @@ from threadkeep.cli.parameters import DRY_RUN, THREAD, argument, option, thread_
 from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import Drawn, line, made_by, moment, plural, print_thread, table, text
 from threadkeep.errors import MergeConflictError
-from threadkeep.savers.saver import Saver
 from threadkeep.threads import MergeReport
 from threadkeep.threads.forks import BranchCheckpoint, Branches
 
@@ -57,7 +56,10 @@ def merge(
     Exit code 1: there are conflicts, and nothing was merged.
     """
     with session.open_to_read() if dry_run else session.open() as saver:
-        found = _merge(saver, fork, into, strategy, dry_run=dry_run)
+        try:
+            found = saver.threads.merge_fork(fork, into, strategy, dry_run=dry_run)
+        except MergeConflictError:
+            found = saver.threads.merge_fork(fork, into, dry_run=True)
     is_conflict = strategy is None and bool(found.conflicts)
     conflicts = [
         {"channel": one.channel, "resolution": None if is_conflict else one.resolution}
@@ -66,16 +68,6 @@ def merge(
     document = {**asdict(found), "conflicts": conflicts}
     session.print(document, *_merge_lines(found, dry_run=dry_run, is_conflict=is_conflict))
     return 1 if is_conflict else 0
-
-
-def _merge(
-    saver: Saver, fork: str, into: str, strategy: Side | None, *, dry_run: bool
-) -> MergeReport:
-    """Merge; on conflicts, return the report of a dry run."""
-    try:
-        return saver.threads.merge_fork(fork, into, strategy, dry_run=dry_run)
-    except MergeConflictError:
-        return saver.threads.merge_fork(fork, into, dry_run=True)
 
 
 def _merge_lines(found: MergeReport, *, dry_run: bool, is_conflict: bool) -> Iterator[Drawn]:
@@ -147,12 +139,14 @@ def _tip(tree: Branches, id: str) -> dict[str, Any]:
         **_step(one),
         "next": one.next,
         "has_sends": one.has_sends,
-        "waiting": len(one.waiting),
-        "failed": len(one.failed),
-        "head": one.is_head,
+        **_pending(one),
         "parted_at": tree.checkpoints[own[0]].visible_parent,
         "checkpoints": len(own),
     }
+
+
+def _pending(one: BranchCheckpoint) -> dict[str, int | bool]:
+    return {"waiting": len(one.waiting), "failed": len(one.failed), "head": one.is_head}
 
 
 def _cells(one: BranchCheckpoint) -> tuple[Text, str]:
@@ -192,29 +186,19 @@ def history(
     spots = [(ns, id) for ns, tree in trees.items() for id in tree.checkpoints]
     shown = sorted(spots, key=lambda spot: (spot[1], spot[0]), reverse=True)[:limit]
     more = len(spots) > limit
-    document = {
-        "thread": thread,
-        "checkpoints": [_history_document(ns, trees[ns].checkpoints[id]) for ns, id in shown],
-        "more": more,
-    }
+    checkpoints = []
+    for ns, id in shown:
+        one = trees[ns].checkpoints[id]
+        place = {"namespace": ns, "checkpoint": id}
+        counts = {"interrupted": bool(one.interrupted), **_pending(one)}
+        checkpoints.append({**place, **{name: getattr(one, name) for name in _FIELDS}, **counts})
+    document = {"thread": thread, "checkpoints": checkpoints, "more": more}
     drawn = draw(trees.values(), set(shown))
     missing = text("... older checkpoints not shown (--limit)", "dim") if more else None
     session.print(document, text(f"thread {thread}", "bold"), *drawn, missing)
 
 
 _FIELDS = ("parent", "visible_parent", "time", "source", "step", "next", "has_sends", "written")
-
-
-def _history_document(ns: str, one: BranchCheckpoint) -> dict[str, Any]:
-    return {
-        "namespace": ns,
-        "checkpoint": one.id,
-        **{name: getattr(one, name) for name in _FIELDS},
-        "interrupted": bool(one.interrupted),
-        "waiting": len(one.waiting),
-        "failed": len(one.failed),
-        "head": one.is_head,
-    }
 
 
 def draw(trees: Iterable[Branches], shown: Collection[Spot]) -> list[Tree]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -33,7 +31,6 @@ from threadkeep.cli.parameters import (
     thread_ids,
 )
 from threadkeep.cli.readable import (
-    CheckpointSummary,
     Message,
     conversation,
     cut,
@@ -41,8 +38,8 @@ from threadkeep.cli.readable import (
     kind,
     message,
     message_lines,
+    size_as_json,
     summarize,
-    summary,
 )
 from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import (
@@ -55,13 +52,14 @@ from threadkeep.cli.terminal import (
     table,
     text,
     thread_line,
+    width,
 )
 from threadkeep.errors import InvalidArgumentError, NotFoundError
 from threadkeep.memory import ArchivedMessage, Layer, LayeredCheckpointSaver
 from threadkeep.savers.saver import Saver
 from threadkeep.streaming import PartialStream
 from threadkeep.threads import ChannelVersion
-from threadkeep.threads.diff import StateDiff, plain
+from threadkeep.threads.diff import plain
 
 _CHANNEL = "messages"
 _NAMED = 10  # namespaces that an error names
@@ -74,34 +72,30 @@ def _config(thread: str, namespace: str | None, checkpoint: str | None) -> Runna
 
 def _read(saver: Saver, thread: str, namespace: str, checkpoint: str | None) -> CheckpointTuple:
     found = saver.get_tuple(_config(thread, namespace, checkpoint))
-    if found is None:
-        error = not_found(CheckpointRef(thread, namespace, checkpoint))
-        others = [] if checkpoint else _namespaces(saver, thread)
-        if others:
-            names = ", ".join(map(shlex.quote, others[:_NAMED]))
-            more = ", ..." if len(others) > _NAMED else ""
-            error.hint = f"Name one of its namespaces with --ns: {names}{more}"
-        raise error
-    return found
+    if found is not None:
+        return found
+    error = not_found(CheckpointRef(thread, namespace, checkpoint))
+    others: list[str] = []
+    if not checkpoint:
+        # A thread without a graph of its own, such as a session, has only namespaces.
+        with suppress(NotFoundError):
+            names = saver.threads.branches_by_ns(thread)
+            others = [shlex.quote(name) for name in names if not name.startswith(OWN_NS)]
+    if others:
+        more = ", ..." if len(others) > _NAMED else ""
+        error.hint = f"Name one of its namespaces with --ns: {', '.join(others[:_NAMED])}{more}"
+    raise error
 
 
-def _namespaces(saver: Saver, thread: str) -> list[str]:
-    """Return the namespaces of a thread without a graph of its own, such as a session."""
-    with suppress(NotFoundError):
-        names = saver.threads.branches_by_ns(thread)
-        return [name for name in names if not name.startswith(OWN_NS)]
-    return []
-
-
-def _head_line(head: CheckpointSummary, *, named: bool = True) -> Text:
+def _head_line(head: Mapping[str, Any], *, named: bool = True) -> Text:
     """Return a line about a checkpoint, with the thread's id (`named`) or without."""
     return line(
-        (f"thread {head.thread}" if named else "", "bold"),
-        f"namespace {head.namespace}" if head.namespace else "",
-        (head.checkpoint, "yellow"),
-        moment(head.time),
-        made_by(head.source, head.step),
-        f"next: {', '.join(head.next)}" if head.next else "",
+        (f"thread {head['thread']}" if named else "", "bold"),
+        f"namespace {head['namespace']}" if head["namespace"] else "",
+        (head["checkpoint"], "yellow"),
+        moment(head["time"]),
+        made_by(head["source"], head["step"]),
+        f"next: {', '.join(head['next'])}" if head["next"] else "",
     )
 
 
@@ -127,16 +121,15 @@ def show(
     head, values = summarize(found), found.checkpoint["channel_values"]
     messages = conversation(values)
     others = [name for name in own(values) if messages is None or name != "messages"]
-    channels = {name: summary(values[name]) for name in others}
+    rows = [(name, kind(values[name]), size_as_json(values[name])) for name in others]
     document = {
-        **asdict(head),
+        **head,
         "messages": None if messages is None else [asdict(one) for one in messages],
         "layers": [asdict(one) for one in layers],
         "partial": [stream_document(one) for one in streams],
-        "channels": {name: asdict(short) for name, short in channels.items()},
+        "channels": {name: {"kind": kind, "bytes": size} for name, kind, size in rows},
         "registry": info and info.as_json(),
     }
-    rows = [(name, one.kind, one.bytes) for name, one in channels.items()]
     session.print(
         document,
         thread_line(info) if info else None,
@@ -146,7 +139,9 @@ def show(
         "" if rows else None,
         table(("channel", "type", "bytes as JSON>"), rows),
         *_pending_lines(head),
-        *_partial_lines(thread, streams, full=full),
+        *[part for one in streams for part in stream_lines(one, full=full)],
+        "" if streams else None,
+        f"To discard it: threadkeep partial {shlex.quote(thread)} --discard" if streams else None,
     )
 
 
@@ -173,22 +168,13 @@ def _layer_lines(thread: str, layers: Sequence[Layer], *, full: bool) -> Iterato
             yield cut(summary, full=full)
 
 
-def _partial_lines(
-    thread: str, streams: Sequence[PartialStream], *, full: bool
-) -> Iterator[RenderableType]:
-    for one in streams:
-        yield from stream_lines(one, full=full)
-    if streams:
+def _pending_lines(head: Mapping[str, Any]) -> Iterator[RenderableType]:
+    for one in head["waiting"]:
+        id, question = one["id"], one["value"]
         yield ""
-        yield f"To discard it: threadkeep partial {shlex.quote(thread)} --discard"
-
-
-def _pending_lines(head: CheckpointSummary) -> Iterator[RenderableType]:
-    for one in head.waiting:
-        yield ""
-        yield Text("Waiting for an answer", "bold yellow") + text(f" to {one.id}" if one.id else "")
-        yield indented(one.value if isinstance(one.value, str) else compact(one.value))
-    for error in head.failed:
+        yield Text("Waiting for an answer", "bold yellow") + text(f" to {id}" if id else "")
+        yield indented(question if isinstance(question, str) else compact(question))
+    for error in head["failed"]:
         yield ""
         yield Text("Failed", "bold red")
         yield indented(error)
@@ -219,7 +205,7 @@ def state(
     for name, value in readable.items():
         lines.append(text(name, "bold") + text(f" ({kind(values[name])})", "dim"))
         lines.append(cut(json.dumps(value, ensure_ascii=False, indent=2), full=full))
-    place = {name: getattr(head, name) for name in ("thread", "namespace", "checkpoint")}
+    place = {name: head[name] for name in ("thread", "namespace", "checkpoint")}
     session.print({**place, "values": readable}, _head_line(head), *lines)
 
 
@@ -279,7 +265,7 @@ def _version_note(one: ChannelVersion) -> str:
 # -- diff --------------------------------------------------------------------------------
 
 _SIGNS = {"+": "green", "-": "red", "~": "yellow"}
-_WIDTH, _CHANGES = 100, 20  # characters without a terminal; changes shown of a channel
+_CHANGES = 20  # shown of a channel
 _UNLIMITED = 1 << 62
 
 
@@ -309,14 +295,9 @@ def diff(
     with session.open_to_read() as saver:
         found = saver.threads.diff_checkpoints(*both)
     document = {"same": found.is_same, **found.as_data()}
-    session.print(document, _diff_text(found, internal=internal, full=full))
-
-
-def _diff_text(found: StateDiff, *, internal: bool, full: bool) -> Text:
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
-    changes, width = (_UNLIMITED, _UNLIMITED) if full else (_CHANGES, width)
-    lines = found.as_text(internal=internal, changes=changes, width=width).split("\n")
-    return Text("\n").join([text(line, _diff_style(line)) for line in lines])
+    changes, columns = (_UNLIMITED, _UNLIMITED) if full else (_CHANGES, width())
+    lines = found.as_text(internal=internal, changes=changes, width=columns).split("\n")
+    session.print(document, Text("\n").join([text(line, _diff_style(line)) for line in lines]))
 
 
 def _diff_style(line: str) -> str:
@@ -366,23 +347,15 @@ def messages(
         with suppress(InvalidArgumentError, NotFoundError):  # (the channel holds no messages)
             found = _layered(saver, channel).search_messages(thread, query=search)
     found.sort(key=lambda one: one.position)
-    shown = found[-last:] if last else found
-    document = {"thread": thread, "messages": [*map(_document, shown)], "found": len(found)}
     count = plural(len(found), "archived message") if found else "No archived messages"
     matching = f"{count} with {search}" if search else count
-    session.print(
-        document, line((f"thread {thread}", "bold"), matching), *_archived_lines(shown, full=full)
-    )
-
-
-def _document(one: ArchivedMessage) -> dict[str, Any]:
-    said = asdict(message(one.message))
-    return {**said, "position": one.position, "archived_at": one.archived_at.isoformat()}
-
-
-def _archived_lines(found: Iterable[ArchivedMessage], *, full: bool) -> Iterator[RenderableType]:
-    for one in found:
-        yield from message_lines([message(one.message)], full=full, note=f"position {one.position}")
+    lines: list[Drawn] = [line((f"thread {thread}", "bold"), matching)]
+    documents = []
+    for one in found[-last:] if last else found:
+        said, archived_at = message(one.message), one.archived_at.isoformat()
+        documents.append({**asdict(said), "position": one.position, "archived_at": archived_at})
+        lines += message_lines([said], full=full, note=f"position {one.position}")
+    session.print({"thread": thread, "messages": documents, "found": len(found)}, *lines)
 
 
 # -- partial -----------------------------------------------------------------------------
@@ -405,17 +378,14 @@ def partial(
         if stream is not None and not found:
             raise NotFoundError("The thread has no such stream.", thread=thread)
         discarded = saver.discard_partial(thread, stream) if discard else 0
-    document = {
-        "thread": thread,
-        "streams": [*map(stream_document, found)],
-        "discarded": discarded,
-    }
-    if discard:
-        session.print(document, f"Discarded {plural(discarded, 'stream')}")
-        return
-    lines: list[Drawn] = [part for one in found for part in stream_lines(one, full=full)]
+    streams = [stream_document(one) for one in found]
     count = plural(len(found), "stream") if found else "No streams"
-    session.print(document, line((f"thread {thread}", "bold"), count), *lines)
+    lines: list[Drawn] = [line((f"thread {thread}", "bold"), count)]
+    lines += [part for one in found for part in stream_lines(one, full=full)]
+    session.print(
+        {"thread": thread, "streams": streams, "discarded": discarded},
+        *([f"Discarded {plural(discarded, 'stream')}"] if discard else lines),
+    )
 
 
 def stream_document(one: PartialStream) -> dict[str, Any]:

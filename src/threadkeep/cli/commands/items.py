@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import time
@@ -32,14 +32,13 @@ _WIDTH = 60  # characters of a value in a list
 
 
 @contextmanager
-def _opened(session: Session, *, read_only: bool) -> Iterator[Store | None]:
-    """Open the store's items; None if a read-only file has no tables for them."""
+def _opened(session: Session, *, read_only: bool) -> Iterator[Store]:
+    """Open the store's items; an empty store if a read-only file has no tables for them."""
     with session.open(read_only=read_only) as saver:
         try:
             store = Store(saver.backend)
         except NotSetUpError:
-            yield None
-            return
+            store = InMemoryStore()
         if session.raw:
             packer = ItemPacker(codec=RawCodec())
             store._engine = replace(store._engine, packer=packer)  # noqa: SLF001 - only to show
@@ -69,8 +68,7 @@ def items(
         raise InvalidArgumentError("Nothing was exported.", hint="Leave out KEY.")
     with _opened(session, read_only=not delete) as store:
         if export:
-            with nullcontext(store) if store is not None else InMemoryStore() as found:
-                count = found.export_items(export, labels)
+            count = store.export_items(export, labels)
             document = {"file": str(export), "items": count}
             session.print(document, f"Exported {plural(count, 'item')} to {export}")
         elif key is not None:
@@ -83,7 +81,7 @@ def items(
 
 def _item(
     session: Session,
-    store: Store | None,
+    store: Store,
     labels: tuple[str, ...],
     key: str,
     *,
@@ -91,19 +89,19 @@ def _item(
     yes: bool,
     full: bool,
 ) -> None:
-    found: Any = None if store is None else store.get(labels, key, refresh_ttl=False)
-    if store is None or found is None:
-        name = _SEPARATOR.join(labels)
+    found: Any = store.get(labels, key, refresh_ttl=False)
+    name = _SEPARATOR.join(labels)
+    if found is None:
         raise NotFoundError(f"There is no item {key!r} in the namespace {name!r}.")
     if delete:
         if not yes:
-            session.confirm("delete", f"Delete {key} of {_SEPARATOR.join(labels)}?")
+            session.confirm("delete", f"Delete {key} of {name}?")
         store.delete(labels, key)
         session.print({"item": _document(found), "deleted": True}, "Deleted 1 item")
         return
     head = line(
         (key, "bold"),
-        _SEPARATOR.join(found.namespace),
+        name,
         f"version {found.version}",
         f"updated {moment(found.updated_at.isoformat())}",
         f"created {moment(found.created_at.isoformat())}",
@@ -124,11 +122,9 @@ def _document(found: Any) -> dict[str, Any]:
 
 
 def _list(
-    session: Session, store: Store | None, labels: tuple[str, ...], limit: int, *, full: bool
+    session: Session, store: Store, labels: tuple[str, ...], limit: int, *, full: bool
 ) -> None:
-    found: list[Any] = (
-        [] if store is None else store.search(labels, limit=limit + 1, refresh_ttl=False)
-    )
+    found: list[Any] = store.search(labels, limit=limit + 1, refresh_ttl=False)
     shown, more = found[:limit], len(found) > limit
     rows = []
     for one in shown:
@@ -145,8 +141,8 @@ def _list(
     )
 
 
-def _namespaces(session: Session, store: Store | None, limit: int) -> None:
-    found = [] if store is None else store.list_namespaces(limit=limit + 1)
+def _namespaces(session: Session, store: Store, limit: int) -> None:
+    found = store.list_namespaces(limit=limit + 1)
     more = len(found) > limit
     names = [_SEPARATOR.join(one) for one in found[:limit]]
     session.print(

@@ -20,7 +20,7 @@ from threadkeep._core.texts import shown, size
 from threadkeep._stores.external import extra
 from threadkeep._stores.open import file_of
 from threadkeep.cli.app import command
-from threadkeep.cli.parameters import URL_ARGUMENT, flag, option, parse_positive, parse_size
+from threadkeep.cli.parameters import flag, option, parse_positive, parse_size
 from threadkeep.cli.stores import Session, public_name, settings
 from threadkeep.cli.terminal import (
     Drawn,
@@ -51,10 +51,9 @@ _BARS = (24, 8)  # their longest, where there is room
 _SECONDS = 1  # between two looks for a signal
 
 
-@command("threadkeep stats threads.db --watch")
+@command("threadkeep stats threads.db --watch", store=True)
 def stats(
     session: Session,
-    store: str | None = URL_ARGUMENT,
     *,
     top: int = option("--top N", "Show N channels, and N threads (at most 10).", 10, min=1),
     exact: bool = flag("--exact", "Read every thread instead of a sample."),
@@ -62,10 +61,9 @@ def stats(
     every: str = option("--every TIME", "Interval of --watch, such as 10s.", "2s"),
 ) -> None:
     """Show totals, growth, and the largest threads and channels."""
-    url = session.url(store)
+    name = public_name(session.store_url())
     seconds = min(parse_positive("--every", every).total_seconds(), threading.TIMEOUT_MAX)
-    name = public_name(url)
-    looks = _looks(session, url, exact=exact)
+    looks = _looks(session, exact=exact)
     if not watch:
         with session.progress() as progress:
             progress("reading threads", 0, 0)
@@ -80,12 +78,12 @@ def stats(
         session.watch(lambda: _fitting(name, *next(looks), top), seconds)
 
 
-def _looks(session: Session, url: str, *, exact: bool) -> Iterator[tuple[Stats, Stats | None]]:
+def _looks(session: Session, *, exact: bool) -> Iterator[tuple[Stats, Stats | None]]:
     """Yield statistics, each with those before."""
     before = None
     while True:
         # (opened each time: a file that is open read-only shows no later saves)
-        with session.open(url, read_only=True) as saver:
+        with session.open(read_only=True) as saver:
             found = saver.stats(exact=exact)
         yield found, before
         before = found
@@ -186,13 +184,13 @@ def _sizes(
 # -- advise ------------------------------------------------------------------------------
 
 
-@command("threadkeep advise threads.db")
-def advise(session: Session, store: str | None = URL_ARGUMENT) -> None:
+@command("threadkeep advise threads.db", store=True)
+def advise(session: Session) -> None:
     """Propose settings and commands from the statistics."""
-    url = session.url(store)
+    url = session.store_url()
     name = public_name(url)
     word = '"$THREADKEEP_URL"' if file_of(url) is None else shlex.quote(name)
-    with session.open(url, read_only=True) as saver, session.progress() as progress:
+    with session.open(read_only=True) as saver, session.progress() as progress:
         progress("reading threads", 0, 0)
         found = advise_on(saver, url=word)
     document = {"store": name, "advice": [asdict(one) for one in found]}
@@ -236,10 +234,13 @@ def _thresholds(
     )
 
 
-@command("threadkeep monitor threads.db --alert json://localhost:8080", thresholds=_thresholds)
+@command(
+    "threadkeep monitor threads.db --alert json://localhost:8080",
+    store=True,
+    thresholds=_thresholds,
+)
 def monitor(
     session: Session,
-    store: str | None = URL_ARGUMENT,
     *,
     interval: str = option("--interval TIME", "Time between two measurements, such as 60s.", "60s"),
     alert: list[str] | None = option(
@@ -259,7 +260,7 @@ def monitor(
         from prometheus_client import CollectorRegistry  # noqa: PLC0415 - an extra
     from threadkeep.monitor.service import serve  # noqa: PLC0415 - likewise
 
-    url = session.url(store)
+    name = public_name(session.store_url())
     channels = alert or settings().alerts or ()
     registry = CollectorRegistry()
     unit = "s" if interval.isdecimal() else ""
@@ -273,17 +274,20 @@ def monitor(
             except typer.Exit as error:  # (the reader of the output is gone)
                 codes.put(error.exit_code)
 
-    with session.open(url) as saver:
+    with session.open() as saver:
         observed = observe(saver, registry=registry)
         if once:
-            return _once(session, Monitor(observed, thresholds, alerts=channels, in_a_row=1))
+            watch = Monitor(observed, thresholds, alerts=channels, in_a_row=1)
+            found = watch.measure()
+            watch.stop()
+            session.print(found.as_json(), found.report())
+            return 0 if found.healthy and not found.alerts else 1
         watch = Monitor(observed, thresholds, seconds, alerts=channels, on_snapshot=show)
         with (
             suppress(KeyboardInterrupt),
             interrupted_by_sigterm(),
             serve(watch, registry, listen) as address,
         ):
-            name = public_name(url)
             text = f"Monitoring {name}: {address}/healthz, {address}/metrics"
             session.print({"store": name, "address": address}, text)
             with watch:
@@ -296,14 +300,6 @@ def _wait(codes: SimpleQueue[int]) -> int:
     while True:
         with suppress(Empty):
             return codes.get(timeout=_SECONDS)
-
-
-def _once(session: Session, watch: Monitor) -> int:
-    """Measure once, print it, and return the exit code."""
-    found = watch.measure()
-    watch.stop()
-    session.print(found.as_json(), found.report())
-    return 0 if found.healthy and not found.alerts else 1
 
 
 def _line(found: Snapshot) -> str:

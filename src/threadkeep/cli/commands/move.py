@@ -100,7 +100,7 @@ def import_bundle(
     dry_run: bool = DRY_RUN,
 ) -> None:
     """Import the threads of a bundle. Run it again to finish an interrupted import."""
-    url = session.url()
+    url = session.store_url()
     check_is_bundle(file)
     with open_target(url, dry_run=dry_run) as saver, session.progress() as progress:
         done = saver.threads.import_bundle(
@@ -146,11 +146,10 @@ def adopt(
 
     Run it again to adopt new checkpoints, or to finish an interrupted run.
     """
-    words = places or []
-    target, threads = words[:1], words[1:]
-    if session.option:
-        target, threads = [], words
-    url = session.url(*target)
+    threads = places or []
+    if not session.url and threads:
+        session.store, *threads = threads
+    url = session.store_url()
     check_exists(source)
     with open_target(url, dry_run=dry_run) as saver, session.progress() as progress:
         done = saver.threads.adopt(

@@ -15,7 +15,6 @@ from threadkeep.cli.parameters import (
     DRY_RUN,
     OPTIONAL_THREAD_IDS,
     THREAD_IDS,
-    URL_ARGUMENT,
     option,
     parse_duration,
     parse_positive,
@@ -162,11 +161,13 @@ def policy_of(options: Mapping[str, Any]) -> Retention:
 
 
 @command(
-    "threadkeep gc --keep turn_ends --keep-last 10 --ttl 90d --dry-run", cold=True, limits=_limits
+    "threadkeep gc --keep turn_ends --keep-last 10 --ttl 90d --dry-run",
+    store=True,
+    cold=True,
+    limits=_limits,
 )
 def gc(
     session: Session,
-    store: str | None = URL_ARGUMENT,
     *,
     limits: Retention,
     dry_run: bool = DRY_RUN,
@@ -176,8 +177,7 @@ def gc(
 
     Other limits come from the table retention of threadkeep.toml.
     """
-    url = session.url(store)
-    return _repeat(session, lambda: _collect(session, url, limits, None, dry_run=dry_run), every)
+    return _repeat(session, lambda: _collect(session, limits, None, dry_run=dry_run), every)
 
 
 @command("threadkeep prune 42 43 --keep-last 10 --dry-run --url threads.db")
@@ -192,8 +192,7 @@ def prune(
 
     Keeps pinned threads, and checkpoints with a pin or a tag.
     """
-    limits = Retention(keep_last=keep_last)
-    return _collect(session, session.url(), limits, threads, dry_run=dry_run)
+    return _collect(session, Retention(keep_last=keep_last), threads, dry_run=dry_run)
 
 
 _NO_LIMIT = (
@@ -203,9 +202,9 @@ _NO_LIMIT = (
 
 
 def _collect(
-    session: Session, url: str, limits: Retention, threads: list[str] | None, *, dry_run: bool
+    session: Session, limits: Retention, threads: list[str] | None, *, dry_run: bool
 ) -> int:
-    with session.progress() as progress, session.open(url, read_only=dry_run) as saver:
+    with session.progress() as progress, session.open(read_only=dry_run) as saver:
         report = saver.threads.gc(limits, thread_ids=threads, dry_run=dry_run, progress=progress)
     document = {**asdict(report), "checkpoints": report.checkpoints, "bytes": report.bytes}
     rows = [(one.thread, one.checkpoints, one.bytes, _gc_note(one)) for one in report.threads]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,6 @@ from threadkeep.cli.parameters import (
     DRY_RUN,
     OPTIONAL_THREAD_IDS,
     PROGRAMS,
-    URL_ARGUMENT,
     argument,
     flag,
     option,
@@ -26,7 +26,6 @@ from threadkeep.cli.stores import Session, open_target, public_name
 from threadkeep.cli.terminal import plural, print_thread, skipped_lines
 from threadkeep.errors import CorruptionError, InvalidArgumentError, NotSetUpError
 from threadkeep.savers import backup as backups
-from threadkeep.savers.saver import Saver
 from threadkeep.threads import RepairedThread, RepairReport
 from threadkeep.threads.repair.check import CheckReport, Finding
 from threadkeep.threads.repair.repair import HINTS
@@ -34,16 +33,16 @@ from threadkeep.threads.repair.repair import HINTS
 # -- check -------------------------------------------------------------------------------
 
 
-@command("threadkeep check threads.db", cold=True)
-def check(session: Session, store: str | None = URL_ARGUMENT) -> int:
+@command("threadkeep check threads.db", store=True, cold=True)
+def check(session: Session) -> int:
     """Verify every checksum and reference. Exit code 1: problems found."""
-    url = session.url(store)
+    url = session.store_url()
     before = _stamps(url)
     with session.progress() as progress:
-        report = _check(session, url, progress)
+        report = _check(session, progress)
         if not report.ok and _stamps(url) != before:
             # Another process wrote meanwhile, so the check may have read two states.
-            report = _check(session, url, progress)
+            report = _check(session, progress)
     document = {"store": public_name(url), "ok": report.ok, **asdict(report)}
     lines = [f"{finding.kind}: {finding}" for finding in report.findings]
     lines += [f"note: {note}" for note in report.notes]
@@ -58,10 +57,10 @@ def _checked(threads: int) -> str:
     return f"Checked {plural(threads, 'thread')}."
 
 
-def _check(session: Session, url: str, progress: Progress) -> CheckReport:
+def _check(session: Session, progress: Progress) -> CheckReport:
     """Check a store; a file too damaged to open is one finding."""
     try:
-        with session.open(url, read_only=True) as saver:
+        with session.open(read_only=True) as saver:
             return saver.check(progress)
     except CorruptionError as exc:
         return CheckReport(0, (Finding(exc.message),))
@@ -91,9 +90,10 @@ def repair(
     dry_run: bool = DRY_RUN,
 ) -> int:
     """Move unreadable data into a file. Exit code 1: problems remain."""
-    url = session.url()
-    file = quarantine or _quarantine_file(file_of(url))
-    with session.open(url) as saver, session.progress() as progress:
+    url = session.store_url()
+    folder = Path(file_of(url) or "").parent
+    file = quarantine or folder / f"quarantine-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}.tkq"
+    with session.open() as saver, session.progress() as progress:
         report = saver.threads.repair(
             threads or None, file=file, dry_run=dry_run, progress=progress
         )
@@ -113,11 +113,6 @@ def repair(
     lines.append(_repair_summary(report, dry_run=dry_run))
     session.print(document, *lines)
     return 0 if report.ok else 1
-
-
-def _quarantine_file(store: str | None) -> Path:
-    folder = Path(store or "").parent
-    return folder / f"quarantine-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}.tkq"
 
 
 def _repair_lines(one: RepairedThread, *, dry_run: bool) -> Iterator[str]:
@@ -177,7 +172,8 @@ def backup(
     *store, file = places
     if len(store) > 1:
         raise typer.BadParameter("Use at most a store and a file")
-    url = session.url(*store)
+    session.store = next(iter(store), None)
+    url = session.store_url()
     with session.progress() as progress:
         taken = backups.back_up(url, Path(file), progress, form=form, programs=pg_bin)
     document = {
@@ -204,11 +200,10 @@ def _missing_lines(taken: backups.BackupReport) -> Iterator[str]:
         yield f"  threadkeep restore --thread {taken.away[0]} --cold URL"
 
 
-@command("threadkeep restore backup.tkb redis://localhost:6379/0", cold=True)
+@command("threadkeep restore backup.tkb redis://localhost:6379/0", store=True, cold=True)
 def restore(
     session: Session,
     file: Path | None = argument("FILE", "Backup.", None),
-    store: str | None = URL_ARGUMENT,
     *,
     thread: str | None = option(
         "--thread THREAD", "Restore this archived thread instead.", autocompletion=thread_ids
@@ -220,7 +215,7 @@ def restore(
 ) -> None:
     """Restore a store from a backup, or a thread from the cold store."""
     if file is not None and thread is None:
-        url = session.url(store)
+        url = session.store_url()
         with session.progress() as progress:
             done = backups.restore(file, url, progress, replace=replace, programs=pg_bin)
         what = "the store" if done.threads is None else plural(done.threads, "thread")
@@ -235,23 +230,18 @@ def restore(
         raise InvalidArgumentError("Use either the file of a backup or --thread.")
 
 
-@command("threadkeep migrate postgresql://owner@localhost/app?schema=agents")
-def migrate(session: Session, store: str | None = URL_ARGUMENT) -> None:
+@command("threadkeep migrate postgresql://owner@localhost/app?schema=agents", store=True)
+def migrate(session: Session) -> None:
     """Create or update the tables of a database."""
-    url = session.url(store)
+    url = session.store_url()
     path = file_of(url)
     is_new = path is not None and not Path(path).exists()
     with open_target(url) as saver:
-        is_set_up = path is not None or _is_set_up(saver)
+        is_set_up = path is not None
+        if path is None:
+            with suppress(NotSetUpError):
+                is_set_up = saver.threads.count() >= 0
         saver.setup()
     summary = "The tables are up to date" if is_set_up else "Created the tables"
     document = {"store": public_name(url), "migrated": True, "created": is_new or not is_set_up}
     session.print(document, f"Created {path}" if is_new else summary)
-
-
-def _is_set_up(saver: Saver) -> bool:
-    try:
-        saver.threads.count()
-    except NotSetUpError:
-        return False
-    return True

@@ -27,13 +27,11 @@ from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import Drawn, plural, print_thread, table, thread_table
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, UnfinishedErasureError
 from threadkeep.savers.saver import Saver
-from threadkeep.threads import EraseReport, ThreadInfo, ThreadPage
+from threadkeep.threads import EraseReport, ThreadInfo
 from threadkeep.threads.registry import MOST
 
 _WHEN = "Use an ISO time (UTC), or a time ago such as 7d, 12h or 30m."
 _STATES = ", ".join(ThreadStatus)
-
-_METADATA = option("--metadata KEY=VALUE", "VALUE is JSON, else text. Repeatable.")
 
 
 def _filters(  # noqa: PLR0913 - they are given by name
@@ -103,11 +101,16 @@ def threads(
             number = saver.threads.count(**filters)
             session.print({"count": number}, str(number))
         else:
-            search = {**filters, "order": order, "cursor": cursor}
-            page = _all(saver, search) if all_pages else saver.threads.search(limit=limit, **search)
-            document = {"threads": [one.as_json() for one in page], "cursor": page.cursor}
+            limit = MOST if all_pages else limit
+            search = {**filters, "order": order, "limit": limit}
+            page = saver.threads.search(**search, cursor=cursor)
+            found = list(page)
+            while all_pages and page.cursor is not None:
+                page = saver.threads.search(**search, cursor=page.cursor)
+                found += page
+            document = {"threads": [one.as_json() for one in found], "cursor": page.cursor}
             more = f"More threads: --cursor {page.cursor}, or --all" if page.cursor else None
-            session.print(document, thread_table(page) or "No threads found", more)
+            session.print(document, thread_table(found) or "No threads found", more)
 
 
 def _existing(saver: Saver, thread: str, *states: ThreadStatus) -> ThreadInfo:
@@ -118,22 +121,15 @@ def _existing(saver: Saver, thread: str, *states: ThreadStatus) -> ThreadInfo:
     return found
 
 
-def _all(saver: Saver, search: dict[str, Any]) -> ThreadPage:
-    page = saver.threads.search(limit=MOST, **search)
-    found = list(page)
-    while page.cursor is not None:
-        page = saver.threads.search(limit=MOST, **{**search, "cursor": page.cursor})
-        found += page
-    return ThreadPage(tuple(found), None)
-
-
 @command("threadkeep create 42 --metadata user_id=u1 --ttl 30d --url threads.db")
 def create(
     session: Session,
     thread: str = argument("THREAD", "Thread id."),
     *,
     tag: list[str] | None = option("--tag TAG", "Tag. Repeatable."),
-    metadata: list[str] | None = _METADATA,
+    metadata: list[str] | None = option(
+        "--metadata KEY=VALUE", "VALUE is JSON, else text. Repeatable."
+    ),
     ttl: str | None = TTL,
 ) -> None:
     """Register a thread before its first run."""

@@ -159,7 +159,7 @@ def fields(value: object) -> dict[str, Any] | None:
     if isinstance(value, tuple) and isinstance(names, tuple):
         return dict(zip(names, value, strict=False))
     if isinstance(value, Raw):
-        return {**value.parts}
+        return {**value}
     if not is_state(value):
         return None
     found = introspection.read_attributes(value)
@@ -190,7 +190,7 @@ def plain(value: Any) -> Any:
 
 
 def _other(value: Any) -> Any:
-    return value.parts if isinstance(value, Raw) else repr(value)
+    return value.data if isinstance(value, Raw) else repr(value)
 
 
 def _plain(value: Any, depth: int) -> Any:
