@@ -19,21 +19,11 @@ from threadkeep._core.engine.model import Segment
 from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS, ThreadEntry, is_archived
 from threadkeep.errors import CorruptionError
 
-STUB = bytes((MAGIC, VERSION << 4 | ELSEWHERE))
-"""First bytes of a stub's data."""
-
-LEAST = 1024
-"""Smallest limit for offloading, in bytes."""
-
-OFFLOAD_OVER = 64 * 1024
-"""Default limit for offloading: an object in the cold store pays for larger segments."""
-
-USUAL = 140
-"""Typical bytes of a stub."""
-
-MOST = 512
-"""Most bytes of a stub."""
-
+STUB = bytes((MAGIC, VERSION << 4 | ELSEWHERE))  # first bytes of a stub's data
+USUAL = 140  # typical bytes of a stub
+MOST = 512  # most bytes of a stub
+LEAST = 1024  # smallest limit for offloading, in bytes
+OFFLOAD_OVER = 64 * 1024  # default limit: an object in the cold store pays for larger segments
 WITH_COLD = "Open the store with cold=, the URL of the cold store (in the shell: THREADKEEP_COLD)."
 
 

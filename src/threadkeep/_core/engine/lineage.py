@@ -12,7 +12,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from threadkeep._core.codec.format import OBJECT, Tag
 from threadkeep._core.codec.frame import Compression, pack, unpack
 from threadkeep._core.engine import thread_summary
-from threadkeep._core.engine.context import NO_CODEC, Engine, Keyframes, read_manifest
+from threadkeep._core.engine.context import NO_CODEC, Engine, Keyframes, named, read_manifest
 from threadkeep._core.engine.elements import Elements
 from threadkeep._core.engine.model import (
     CheckpointRow,
@@ -78,11 +78,8 @@ class Lineage:
         """Return the checkpoint's manifest and its keyframe. Raises CorruptionError."""
         if key not in self._manifests:
             stored = self.stored[key]
-            try:
+            with named(stored):
                 self._manifests[key] = read_manifest(stored, self._keyframes)
-            except ThreadkeepError as exc:
-                exc.at(thread=stored.thread, namespace=key[0] or None, checkpoint=key[1])
-                raise
         return self._manifests[key]
 
     def value(self, key: CheckpointKey, channel: str) -> Ref | None:

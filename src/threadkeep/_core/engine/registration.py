@@ -175,12 +175,7 @@ def retry(
             return (yield from attempt())
         except overtaken:
             continue
-    raise busy(thread)
-
-
-def busy(thread: str) -> ConflictError:
-    """Return the error if other writers were faster at every attempt."""
-    return ConflictError(
+    raise ConflictError(
         "Other writers keep changing this thread.",
         hint="Try again later, or stop the programs that use it.",
         thread=thread,
@@ -264,27 +259,26 @@ def search(query: SearchThreads) -> Operation[list[ThreadEntry]]:
 
 def damaged_or_archived() -> Operation[list[str]]:
     """Return the names of all threads whose entries are damaged, or name an archive."""
-    names: list[str] = []
-    after: tuple[str, str] | None = None
-    while page := (yield from page_of("thread", after)):
-        names += [
-            entry.thread
-            for entry in page
-            if entry.damage or is_archived(entry) or find_record(entry.labels, ARCHIVE_RECORD)
-        ]
-        after = page[-1].thread, page[-1].thread
-    return names
+
+    def name(entry: ThreadEntry) -> str | None:
+        record = find_record(entry.labels, ARCHIVE_RECORD)
+        return entry.thread if entry.damage or is_archived(entry) or record else None
+
+    return of_all(ALL, name)
 
 
 def all_names(query: ThreadQuery) -> Operation[list[str]]:
-    names: list[str] = []
+    return of_all(query, lambda entry: entry.thread)
+
+
+def of_all(query: ThreadQuery, read: Callable[[ThreadEntry], T | None]) -> Operation[list[T]]:
+    """Read each entry that matches, page by page, and return the results that are not None."""
+    found: list[T] = []
     after: tuple[str, str] | None = None
-    while True:
-        page = yield from page_of("thread", after, query)
-        names += [entry.thread for entry in page]
-        if len(page) < PAGE:
-            return names
-        after = names[-1], names[-1]
+    while page := (yield from page_of("thread", after, query)):
+        found += [one for entry in page if (one := read(entry)) is not None]
+        after = page[-1].thread, page[-1].thread
+    return found
 
 
 def page_of(

@@ -15,7 +15,7 @@ import dataclasses
 import gc
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from itertools import chain, islice
 from operator import is_, itemgetter
@@ -361,54 +361,47 @@ def _rewire(copy: Any, original: Any, made: _Made) -> None:
 class PortableShadow:
     """Record of a sequence of elements that notices changes. Immutable."""
 
-    __slots__ = ("_elements",)
+    __slots__ = ("elements",)
 
-    def __init__(self) -> None:
-        self._elements: tuple[Watched, ...] = ()
-
-    @classmethod
-    def _of(cls, elements: Sequence[Watched]) -> PortableShadow:
-        shadow = cls()
-        shadow._elements = tuple(elements)
-        return shadow
+    def __init__(self, elements: Iterable[Watched] = ()) -> None:
+        self.elements = tuple(elements)
 
     @classmethod
     def of(cls, elements: list[Any]) -> PortableShadow:
         """Return the shadow of elements that nothing else changes meanwhile."""
-        return cls._of(capture(elements, copying=False)[0])
+        return cls(capture(elements, copying=False)[0])
 
     @classmethod
     def of_unwatched(cls, size: int) -> PortableShadow:
         """Return a shadow of so many elements that never holds."""
-        return cls._of([Watched(is_opaque=True)] * size)
+        return cls([Watched(is_opaque=True)] * size)
 
     @classmethod
     def joined(cls, parts: Sequence[PortableShadow]) -> PortableShadow:
         """Return the shadow of the parts' elements in a row."""
-        return parts[0] if len(parts) == 1 else cls().extended(*parts)
+        return cls(chain.from_iterable([part.elements for part in parts]))
 
     def extended(self, *others: PortableShadow) -> PortableShadow:
         """Return the shadow of these elements followed by those of the others."""
-        rows = [shadow._elements for shadow in (self, *others)]  # noqa: SLF001 - our own
-        return self._of(list(chain.from_iterable(rows)))
+        return self.joined((self, *others))
 
     def part(self, start: int, stop: int) -> PortableShadow:
         """Return the shadow of the elements `start <= i < stop`."""
-        return self._of(self._elements[start:stop])
+        return PortableShadow(self.elements[start:stop])
 
     @property
     def size(self) -> int:
-        return len(self._elements)
+        return len(self.elements)
 
     @property
     def opaque(self) -> frozenset[int]:
         """The indexes of the elements that cannot be watched."""
-        return frozenset([i for i, element in enumerate(self._elements) if element.is_opaque])
+        return frozenset([i for i, element in enumerate(self.elements) if element.is_opaque])
 
     @property
     def is_opaque(self) -> bool:
         """True if an element cannot be watched."""
-        return any(element.is_opaque for element in self._elements)
+        return any(element.is_opaque for element in self.elements)
 
     def holds(self) -> bool:
         """Return True if every element is unchanged at one instant; never if one is opaque."""
@@ -416,7 +409,7 @@ class PortableShadow:
 
     def holds_now(self) -> bool:
         """Return True if everything watched is unchanged at one instant."""
-        return portable_intact(self._elements)
+        return portable_intact(self.elements)
 
     def holds_in(self, value: object, keys: list[Any] | None, items: list[Any], size: int) -> bool:
         """Return True if a value has exactly these elements, unchanged except opaque parts."""
@@ -426,12 +419,12 @@ class PortableShadow:
         """The indexes of the elements that changed or cannot be watched."""
         if self.holds_now():
             return self.opaque
-        elements = enumerate(self._elements)
+        elements = enumerate(self.elements)
         return frozenset([i for i, e in elements if e.is_opaque or not portable_intact([e])])
 
     def containers(self) -> list[Any]:
         """Return all watched containers that can change by themselves."""
-        return [x for e in self._elements for x in e.containers[::2] if can_change(x)]
+        return [x for e in self.elements for x in e.containers[::2] if can_change(x)]
 
 
 class WatchedCopies(NamedTuple):
@@ -445,7 +438,7 @@ class WatchedCopies(NamedTuple):
 def portable_copy_and_watch(elements: list[Any]) -> WatchedCopies:
     """Copy the elements, and watch them, at one instant."""
     watched, copies, originals = capture(elements, copying=True)
-    shadow: Any = PortableShadow._of(watched)  # noqa: SLF001 - our own
+    shadow: Any = PortableShadow(watched)
     return WatchedCopies(copies, shadow, originals)
 
 

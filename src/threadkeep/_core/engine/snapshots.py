@@ -103,11 +103,6 @@ class RunValue(NamedTuple):
     weight: int
     raws: Mapping[int, bytes] = _NO_RAWS  # opaque elements' bytes, by index
 
-    @property
-    def needs(self) -> tuple[Span, ...]:
-        """The spans that the value is stored in."""
-        return self.spans
-
 
 class RawElement(NamedTuple):
     """The full bytes of a stored element."""
@@ -134,11 +129,6 @@ class CellValue(NamedTuple):
     uses: tuple[Span, ...]
     raw: RawElement | None
     weight: int
-
-    @property
-    def needs(self) -> tuple[Span, ...]:
-        """The spans of the value and of the elements it refers to."""
-        return (*self.uses, self.raw.span) if self.raw is not None else self.uses
 
 
 def cell_value(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import cast
@@ -16,6 +16,7 @@ from threadkeep._core.engine import elements
 from threadkeep._core.engine.cold_references import STUB, location_of
 from threadkeep._core.engine.context import NO_CODEC, Keyframes, read_manifest
 from threadkeep._core.engine.elements import Elements
+from threadkeep._core.engine.lineage import by_log, touches
 from threadkeep._core.engine.model import (
     OWN_NS,
     ReadSegments,
@@ -31,9 +32,9 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.operation import Operation, fetch
 from threadkeep._core.engine.refs import Cell, Inline, Ref, Run, covering, length
-from threadkeep._core.engine.registration import page_of
+from threadkeep._core.engine.registration import of_all
 from threadkeep._core.engine.rows import unpack_writes, visible
-from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS, ThreadEntry, ThreadQuery
+from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS, ThreadQuery
 from threadkeep._core.engine.usage import DAY, ReadUsage, StoreUsage, ThreadUsage, usage_of
 from threadkeep.errors import CorruptionError
 
@@ -116,7 +117,8 @@ def usage(read: ReadUsage, *, counts_usage: bool) -> Operation[StoreUsage]:
     if counts_usage:
         return cast("StoreUsage", (yield from fetch(read)))
     found = yield from all_sizes()
-    entries = yield from _entries_in_use()
+    in_use = yield from of_all(ThreadQuery(states=WITH_CHECKPOINTS), lambda entry: entry)
+    entries = {entry.thread: entry for entry in in_use}
     recent, notes = yield from _recent(read.now - DAY)
     per_thread = Counter([thread for thread, _ in recent])
     threads = [
@@ -132,17 +134,6 @@ def usage(read: ReadUsage, *, counts_usage: bool) -> Operation[StoreUsage]:
         if (entry := entries.get(one.thread)) is not None
     ]
     return usage_of(read, found.total, threads, recent, notes)
-
-
-def _entries_in_use() -> Operation[dict[str, ThreadEntry]]:
-    """Return the entries of threads that hold checkpoints, by thread."""
-    found: dict[str, ThreadEntry] = {}
-    query = ThreadQuery(states=WITH_CHECKPOINTS)
-    after = None
-    while page := (yield from page_of("thread", after, query)):
-        found |= {entry.thread: entry for entry in page}
-        after = page[-1].thread, page[-1].thread
-    return found
 
 
 def _recent(since: int) -> Operation[tuple[list[tuple[str, int]], tuple[str, ...]]]:
@@ -181,10 +172,8 @@ def thread_stats(
     logs.count(families.get(family, ()))
     checkpoints = [stored.row for stored in rows.checkpoints]
     writes = [*rows.orphans, *(row for stored in rows.checkpoints for row in stored.writes)]
-    keyframes, channels, needs = _channels(rows.checkpoints, logs)
-    # Bytes shared by several parts count for the first of them.
-    manifests = logs.count(keyframes) + sum([len(row.manifest) for row in checkpoints])
-    channels = [replace(one, bytes=logs.count(needs[one.name])) for one in channels]
+    keyframes, channels = _channels(rows.checkpoints, logs)
+    manifests = keyframes + sum([len(row.manifest) for row in checkpoints])
     pending = logs.count(
         [span for row in writes for w in unpack_writes(row) for span in w.ref.needs]
     )
@@ -212,8 +201,8 @@ def thread_stats(
 
 def _channels(
     checkpoints: Iterable[StoredCheckpoint], logs: _Logs
-) -> tuple[set[Span], list[ChannelStats], dict[str, set[Span]]]:
-    """Return the positions of keyframes, the channels (LangGraph's own last), and their spans."""
+) -> tuple[int, list[ChannelStats]]:
+    """Count the bytes of the keyframes, and the channels (LangGraph's own last)."""
     needs: defaultdict[str, set[Span]] = defaultdict(set)
     full, changes, longest = Counter[str](), Counter[str](), Counter[str]()
     last: dict[tuple[str, str], Ref] = {}
@@ -233,7 +222,11 @@ def _channels(
                 if isinstance(ref, Run):
                     longest[name] = max(longest[name], length(ref.spans))
     names = sorted(needs, key=lambda name: (name.startswith("__"), name))
-    return keyframes, [ChannelStats(n, 0, full[n], changes[n], longest[n]) for n in names], needs
+    # Bytes shared by several parts count for the first of them.
+    return logs.count(keyframes), [
+        ChannelStats(name, logs.count(needs[name]), full[name], changes[name], longest[name])
+        for name in names
+    ]
 
 
 class _Logs:
@@ -279,10 +272,11 @@ class _Logs:
         else:
             data = ref.data
         # (Not just `uses`: patches need elements that are not part of the value.)
-        size = len(data)
-        for log, pos, marker, _ in references(data) if ref.uses else ():
-            if _covers(ref.uses, log, pos):
-                size += self._full.over((Span(log, pos, pos + 1),)) - marker
+        size, used = len(data), by_log(ref.uses)
+        for log, pos, marker, _ in references(data) if used else ():
+            part = Span(log, pos, pos + 1)
+            if touches(used, part):
+                size += self._full.over((part,)) - marker
         return size
 
     def count(self, spans: Iterable[Span]) -> int:
@@ -328,9 +322,3 @@ class _Sums:
             places, sums = self._places.get(log, ()), self._sums.get(log, (0,))
             total += sums[bisect_left(places, stop)] - sums[bisect_left(places, start)]
         return total
-
-
-def _covers(spans: Sequence[Span], log: int, pos: int) -> bool:
-    """Return True if one of the spans, which are in order and apart, holds the position."""
-    at = bisect_right(spans, (log, pos, EVERYTHING)) - 1
-    return at >= 0 and spans[at].log == log and pos < spans[at].stop

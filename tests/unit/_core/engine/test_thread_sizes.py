@@ -110,5 +110,3 @@ def test_sums_over_any_spans():
             assert sums.over((Span(1, start, stop), Span(2, 0, 9))) == sum(inside)
     assert sums.over((Span(3, 0, 2**60),)) == 7
     assert sums.total == sum(sizes.values()) + 7
-    assert thread_sizes._covers((Span(1, 2, 4), Span(3, 0, 2)), 3, 1)
-    assert not thread_sizes._covers((Span(1, 2, 4), Span(3, 0, 2)), 1, 4)
