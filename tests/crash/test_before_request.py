@@ -24,10 +24,7 @@ from langgraph.types import Command, interrupt
 
 from threadkeep import ColdTier, Retention, Tiering, WarmTier, WriteBehind
 from threadkeep._core.engine.cold_references import LEAST
-from threadkeep._core.engine.operation import (
-    Commit,
-    Fetch,
-)
+from threadkeep._core.engine.operation import Commit, Fetch
 from threadkeep._run.driver import CHANGES
 from threadkeep._stores.base import Backend
 from threadkeep._stores.postgres.backend import PostgresBackend

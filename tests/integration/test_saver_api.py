@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -34,56 +33,6 @@ def test_a_new_channels_first_version_is_followed_by_greater_ones(saver: Any) ->
         versions.append(saver.get_next_version(versions[-1], None))
     assert versions == sorted(versions)
     assert len(set(versions)) == len(versions)
-
-
-CONTINUED = {
-    "int": (7, 8),
-    "zero": (0, 1),
-    "float": (7.0, 8.0),
-    "float with a fraction": (1.5, 2.5),
-    "digits": ("7", "8"),
-    "digits that grow": ("9", "10"),
-    "padded digits": ("0009", "0010"),
-}
-
-
-@pytest.mark.parametrize("kind", CONTINUED)
-def test_versions_of_any_kind_are_continued(saver: Any, kind: str) -> None:
-    current, following = CONTINUED[kind]
-    found = saver.get_next_version(current, None)
-    assert (found, type(found)) == (following, type(following))
-
-
-def test_versions_of_langgraphs_savers_are_continued(saver: Any) -> None:
-    theirs = InMemorySaver()
-    version = theirs.get_next_version(None, None)
-    for number in range(2, 30):
-        following = saver.get_next_version(version, None)
-        assert following > version
-        assert int(following.split(".")[0]) == number
-        assert theirs.get_next_version(following, None) > following
-        version = following
-
-
-def test_two_branches_of_a_hashed_version_get_different_ones(saver: Any) -> None:
-    current = InMemorySaver().get_next_version(None, None)
-    assert len({saver.get_next_version(current, None) for _ in range(50)}) == 50
-
-
-def test_versions_may_be_asked_for_by_many_threads_at_once(saver: Any) -> None:
-    def count(start: Any) -> Any:
-        for _ in range(200):
-            start = saver.get_next_version(start, None)
-        return start
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(count, [0, 0.0, "0", 0, 0.0, "0"])) == [200, 200.0, "200"] * 2
-
-
-@pytest.mark.parametrize("version", ["", "abc", "1a.5", ".5"])
-def test_a_version_of_no_known_kind_is_refused(saver: Any, version: Any) -> None:
-    with pytest.raises(InvalidArgumentError):
-        saver.get_next_version(version, None)
 
 
 VERSIONS = (1, 2.5, "3", "00000000000000000000000000000004.0.5250943226263843")

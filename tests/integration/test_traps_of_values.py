@@ -8,16 +8,16 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import numpy as np
 import pytest
 from kit.places import at
 from kit.rows import checkpoint, metadata, place, put, value_at
 from kit.runs import Gate, Plain
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, MessagesState, StateGraph, add_messages
+from langgraph.graph import START, MessagesState, StateGraph
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from threadkeep import register
@@ -40,16 +40,6 @@ def same(one: Any, other: Any) -> bool:
 
 
 # -- values that change while they are stored, or afterwards -------------------------
-
-
-def test_a_message_that_gets_its_id_after_its_write_is_stored_with_it(saver: Any) -> None:
-    first = put(saver, place(), {"value": []})
-    message = AIMessage(content="tool result " * 50)
-    saver.put_writes(first, [("value", [message])], "task")
-    message.id = "given by the reducer"
-    put(saver, first, {"value": [message]}, value=2)
-    assert value_at(saver, place())[0].id == "given by the reducer"
-    assert saver.get_tuple(first).pending_writes[0][2][0].id is None
 
 
 @dataclass
@@ -109,10 +99,7 @@ CHANGES: dict[str, tuple[Callable[[], Any], list[Callable[[Any], Any]]]] = {
     "set in list": (lambda: [{0}], steps(lambda v: v[0].add(1), lambda v: v.append({2}))),
     "deque": (deque, steps(lambda v: v.append(1), lambda v: v.appendleft(2))),
     "bytearray": (lambda: bytearray(b"x" * 9), steps(lambda v: v.extend(b"y"), lambda v: v.pop())),
-    "array": (
-        lambda: np.zeros(9),
-        steps(lambda v: v.__setitem__(3, 1.5), lambda v: v.fill(7)),
-    ),
+    "array": (lambda: np.zeros(9), steps(lambda v: v.__setitem__(3, 1.5), lambda v: v.fill(7))),
     "array in a list": (lambda: [np.zeros(3)], steps(lambda v: v[0].fill(7))),
     "dataclass": (Box, steps(lambda v: v.items.append(1), lambda v: setattr(v, "items", []))),
     "dataclass in a list": (lambda: [Box()], steps(lambda v: v[0].items.append(1))),
@@ -251,34 +238,6 @@ async def test_aput_keeps_values_as_they_were_when_it_began(
         await under_way
         found = await saver.aget_tuple(place())
     assert found.checkpoint["channel_values"] == wanted
-
-
-class TwoChannels(TypedDict):
-    one: Annotated[list[AnyMessage], add_messages]
-    other: Annotated[list[AnyMessage], add_messages]
-
-
-def test_a_message_in_two_channels_is_two_messages_in_the_next_run(saver: Any) -> None:
-    def node(state: Any) -> Any:
-        if not state["one"]:
-            message = HumanMessage("as it was", id="1")
-            return {"one": [message], "other": [message]}
-        state["one"][0].content = "changed"
-        return {"one": [state["one"][0]], "other": [HumanMessage("more", id="2")]}
-
-    builder = StateGraph(TwoChannels)
-    builder.add_node("node", node)
-    builder.add_edge(START, "node")
-
-    def play(checkpointer: Any) -> Any:
-        graph = builder.compile(checkpointer=checkpointer)
-        for _ in range(2):
-            graph.invoke({"one": [], "other": []}, at(), durability="sync")
-        found = graph.get_state(at()).values
-        return [[message.content for message in found[name]] for name in ("one", "other")]
-
-    assert play(InMemorySaver()) == [["changed"], ["as it was", "more"]]
-    assert play(saver) == [["changed"], ["as it was", "more"]]
 
 
 def test_containers_of_a_history_are_each_its_own(saver: Any) -> None:

@@ -35,14 +35,7 @@ from kit.values import VALUES, Plain, changes
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import get_checkpoint_metadata
 
-from threadkeep import (
-    PostgresSaver,
-    RedisSaver,
-    Retention,
-    SqliteSaver,
-    WriteBehind,
-    errors,
-)
+from threadkeep import PostgresSaver, RedisSaver, Retention, SqliteSaver, WriteBehind, errors
 from threadkeep._core.engine.model import HIDDEN, ReadThread
 from threadkeep._core.engine.working_set import WorkingSet
 from threadkeep._run import driver
@@ -522,11 +515,7 @@ class Machine(RuleBasedStateMachine):
             for value in list(found.checkpoint["channel_values"].values())[:2]:
                 self.remember(value)
 
-    @rule(
-        data=st.data(),
-        thread=st.one_of(st.none(), THREADS),
-        limit=LIMITS,
-    )
+    @rule(data=st.data(), thread=st.one_of(st.none(), THREADS), limit=LIMITS)
     def list_them(self, data: Any, thread: str | None, limit: int | None) -> None:
         ns = data.draw(st.sampled_from([None, "", "sub:1"])) if thread is not None else None
         ids = ["000050"] + [i for _, _, i in self.model.listed(thread, ns, None, None, {})]

@@ -39,8 +39,7 @@ def place(config: RunnableConfig) -> CheckpointRef:
         return CheckpointRef(thread, ns, validation.checkpoint_id(own_id))
     if thread is None:
         raise InvalidConfigError(
-            "The config has no thread_id.",
-            hint='Pass {"configurable": {"thread_id": "..."}}.',
+            "The config has no thread_id.", hint='Pass {"configurable": {"thread_id": "..."}}.'
         )
     return CheckpointRef(
         validation.text("thread_id", str(thread)),

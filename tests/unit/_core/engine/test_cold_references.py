@@ -10,13 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadkeep._core.codec.frame import Compression, pack, pack_elsewhere
-from threadkeep._core.engine.cold_references import (
-    MOST,
-    STUB,
-    Location,
-    location_of,
-    stubs_for,
-)
+from threadkeep._core.engine.cold_references import MOST, STUB, Location, location_of, stubs_for
 from threadkeep._core.engine.model import Segment, SegmentInfo, Span
 from threadkeep._core.engine.refs import covering
 from threadkeep.errors import CorruptionError

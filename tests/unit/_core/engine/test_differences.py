@@ -12,12 +12,7 @@ from kit.engine import exactly
 from kit.values import VALUES, Plain, changes
 
 from threadkeep._core.engine import differences, shadow
-from threadkeep._core.engine.differences import (
-    Piece,
-    SeenSequence,
-    compare,
-    to_watch,
-)
+from threadkeep._core.engine.differences import Piece, SeenSequence, compare, to_watch
 from threadkeep._core.engine.shadow import Shadow
 
 

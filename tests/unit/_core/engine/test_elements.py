@@ -10,10 +10,7 @@ from kit.engine import Chain, CountedCodec, config, exactly, fresh, memory_saver
 from langchain_core.messages import AIMessage
 
 from threadkeep._core.codec import Compression, NativeCodec, frame, pack
-from threadkeep._core.engine import (
-    elements,
-    refs,
-)
+from threadkeep._core.engine import elements, refs
 from threadkeep._core.engine.elements import Elements
 from threadkeep._core.engine.model import Segment, Span
 from threadkeep._core.engine.refs import Cell, Inline, Run

@@ -215,34 +215,13 @@ def test_a_message_appended_to_a_thousand_is_the_only_one_encoded(made):
     assert codec.encoded == [new]
 
 
-def test_a_put_after_its_write_encodes_no_message(made):
-    saver, _, codec = made
-    found = loaded_run(saver, messages(20))
-    value = found.checkpoint["channel_values"]["m"]
-    new = [AIMessage(LONG, id="new"), AIMessage(LONG, id="newer")]
-    saver.put_writes(found.config, [("m", new)], "task")
-    codec.encoded.clear()
-    saver.put(found.config, checkpoint(2, {"m": [*value, *new]}, {"m": 2}), {"step": 2}, {})
-    assert codec.encoded == []
-
-
-def test_a_write_after_its_put_encodes_no_message(made):
-    saver, _, codec = made
-    found = loaded_run(saver, messages(20))
-    value = found.checkpoint["channel_values"]["m"]
-    new = [AIMessage(LONG, id="new")]
-    saver.put(found.config, checkpoint(2, {"m": [*value, *new]}, {"m": 2}), {"step": 2}, {})
-    codec.encoded.clear()
-    saver.put_writes(found.config, [("m", new)], "task")
-    assert codec.encoded == []
-
-
+@pytest.mark.parametrize(("count", "size"), [(2, 90), (8, 300_000)])
 @pytest.mark.parametrize("first", ["write", "put"])
-def test_messages_of_more_than_a_megabyte_are_encoded_once(made, first):
+def test_messages_that_are_written_and_put_are_encoded_once(made, first, count, size):
     saver, _, codec = made
     found = loaded_run(saver, messages(20))
     value = found.checkpoint["channel_values"]["m"]
-    new = [AIMessage("x" * 300_000, id=f"new-{n}") for n in range(8)]
+    new = [AIMessage("x" * size, id=f"new-{n}") for n in range(count)]
     calls = {
         "write": lambda: saver.put_writes(found.config, [("m", list(new))], "task"),
         "put": lambda: saver.put(

@@ -109,17 +109,6 @@ def test_writes_commit_after_the_put_that_carried_them(saver):
     assert sound(saver)
 
 
-def test_two_puts_that_extend_the_same_list(saver):
-    old = texts(30)
-    at = saver.put(config(), checkpoint(1, {"m": old}, {"m": 1}), {}, {})
-    one = until_commit(putting(saver, at, 2, {"m": [*old, "one" + LONG]}))
-    two = until_commit(putting(saver, at, 3, {"m": [*old, "two" + LONG]}))
-    after_two, after_one = two.finish(), one.finish()
-    assert values_of(fresh(saver), after_one)["m"][-1].startswith("one")
-    assert values_of(fresh(saver), after_two)["m"][-1].startswith("two")
-    assert sound(saver)
-
-
 # -- two processes on one store --------------------------------------------------------
 
 
@@ -135,14 +124,15 @@ def test_two_processes_append_to_one_thread_in_turns(saver):
     assert sound(saver)
 
 
-def test_two_processes_take_the_same_positions(saver):
+@pytest.mark.parametrize("is_other_process", [False, True])
+def test_two_puts_that_extend_the_same_list(saver, is_other_process):
     old = texts(30)
     at = saver.put(config(), checkpoint(1, {"m": old}, {"m": 1}), {}, {})
-    other = fresh(saver)
+    other = fresh(saver) if is_other_process else saver
     other.get_tuple(run_config())
     one = until_commit(putting(saver, at, 2, {"m": [*old, "one" + LONG]}))
     two = until_commit(putting(other, at, 3, {"m": [*old, "two" + LONG]}))
-    after_one, after_two = one.finish(), two.finish()
+    after_two, after_one = two.finish(), one.finish()
     assert values_of(fresh(saver), after_one)["m"][-1].startswith("one")
     assert values_of(fresh(saver), after_two)["m"][-1].startswith("two")
     assert sound(saver)

@@ -10,12 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadkeep._core.engine.shadow import (
-    behind,
-    portable_behind,
-    portable_same_front,
-    same_front,
-)
+from threadkeep._core.engine.shadow import behind, portable_behind, portable_same_front, same_front
 
 BOTH_FRONTS = list(dict.fromkeys([portable_same_front, same_front]))
 BOTH_BEHIND = list(dict.fromkeys([portable_behind, behind]))

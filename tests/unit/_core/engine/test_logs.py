@@ -22,10 +22,7 @@ from kit.engine import (
 from langchain_core.messages import AIMessage
 
 from threadkeep._core.engine import logs
-from threadkeep._core.engine.logs import (
-    OpenLogs,
-    TailSegment,
-)
+from threadkeep._core.engine.logs import OpenLogs, TailSegment
 from threadkeep._core.engine.model import ReadThread
 from threadkeep.savers.saver import Saver
 

@@ -96,16 +96,7 @@ def test_short_metadata_is_stored_as_json_has_it(metadata):
 
 @pytest.mark.parametrize(
     "value",
-    [
-        math.inf,
-        "\ud800",
-        "\x00",
-        b"x",
-        {"a": {"b": {1.5}}},
-        2**80,
-        -0.0,
-        [1, True, 1.0],
-    ],
+    [math.inf, "\ud800", "\x00", b"x", {"a": {"b": {1.5}}}, 2**80, -0.0, [1, True, 1.0]],
     ids=repr,
 )
 def test_unusual_metadata(value):

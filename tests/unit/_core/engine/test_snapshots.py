@@ -8,11 +8,7 @@ import threading
 
 import pytest
 
-from threadkeep._core.engine.snapshots import (
-    LoadEntry,
-    Loads,
-    own_copy,
-)
+from threadkeep._core.engine.snapshots import LoadEntry, Loads, own_copy
 
 TEXT = "1ef4f797-8335-6428-8001-8a1503f9b875"
 

@@ -7,15 +7,8 @@ from hypothesis import strategies as st
 from langgraph._internal import _constants
 from langgraph.pregel._task_status import read_task_statuses
 
-from threadkeep._core.engine.thread_summary import (
-    following,
-    own,
-    tasks,
-)
-from threadkeep._core.langgraph_internals import (
-    ERROR_SOURCE,
-    NO_TASK,
-)
+from threadkeep._core.engine.thread_summary import following, own, tasks
+from threadkeep._core.langgraph_internals import ERROR_SOURCE, NO_TASK
 
 CHANNELS = ["__interrupt__", "__resume__", "__error__", ERROR_SOURCE, "__no_writes__", "log"]
 WRITES = st.lists(st.tuples(st.sampled_from([NO_TASK, "1", "2", "3"]), st.sampled_from(CHANNELS)))

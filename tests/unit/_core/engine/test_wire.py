@@ -23,10 +23,7 @@ from threadkeep._core.engine.refs import (
     portable_difference,
     to_wire,
 )
-from threadkeep._core.engine.shadow import (
-    behind,
-    portable_behind,
-)
+from threadkeep._core.engine.shadow import behind, portable_behind
 
 from .test_refs_manifest import ENTRY, MANIFESTS, NAMES, SEEN, VERSIONS
 
