@@ -128,7 +128,7 @@ _ENTRY = _Columns(*_TIME, "state", "created_at", "waits_at", "revision")
 _THREADS = {SIZE: _Columns("size"), TIME: _Columns(*_TIME), ENTRY: _ENTRY, NEW: _ENTRY}
 
 
-# -- a run of batches ------------------------------------------------------------------
+# -- in order --------------------------------------------------------------------------
 
 
 def add(
@@ -175,7 +175,6 @@ def _questions(known: Known, batch: Batch) -> list[_Question]:
 # An answer: the greatest thread number, the end of the log, the namespace's greatest checkpoint,
 # its greatest checkpoint with writes, the last `seq` on the given checkpoint, and the thread's own
 # columns (None for a new thread).
-_COLUMNS = 5
 _NUMBER_OR_NONE = frozenset((int, type(None)))
 _ID_OR_NONE = frozenset((bytes, str, type(None)))
 _ABOVE_ALL = "\U0010ffff"  # replaces an unreadable id; sorts last

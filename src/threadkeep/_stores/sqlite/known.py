@@ -5,8 +5,10 @@ Used under the write lock. It stays valid until another connection writes.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from threadkeep._core.engine.model import (
     HIDDEN,
@@ -34,26 +36,6 @@ _MOST = 1024  # threads, and heaps
 _MOST_PARTS = 64  # namespaces of a thread, logs of a heap
 _MOST_WRITTEN = 8  # checkpoints of a namespace whose writes are counted
 _MOST_BYTES = 16 * 1024  # of a head
-
-
-class KnownHead(NamedTuple):
-    """The greatest visible checkpoint of a thread's root namespace; it has no child.
-
-    It becomes stale when the heap gets another `layout`.
-    """
-
-    row: CheckpointRow
-    keyframe: Segment
-    writes: list[WriteRow]
-    layout: object
-
-    @property
-    def is_small(self) -> bool:
-        """True if the head is small enough to cache."""
-        row = self.row
-        size = len(self.keyframe.data) + len(row.manifest) + len(row.metadata)
-        size += len(row.exact or b"") + sum([len(write.body) for write in self.writes])
-        return size <= _MOST_BYTES
 
 
 class KnownHeap:
@@ -105,7 +87,9 @@ class KnownThread:
     """A thread's columns that batches read and change, its namespaces, and its head.
 
     `number` is 0 if the thread has no row yet. `changed` says which columns are not stored yet. If
-    `is_whole` is set, a namespace without an entry is empty.
+    `is_whole` is set, a namespace without an entry is empty. `head` is the greatest visible
+    checkpoint of the root namespace; it has no child. It and the last `keyframe` are stale once the
+    heap has another `layout`.
     """
 
     thread: str
@@ -121,9 +105,10 @@ class KnownThread:
     waits_at: bytes | str | None = None
     changed: int = NOTHING
     is_whole: bool = False
-    spaces: dict[str, Space] = field(default_factory=dict)
-    head: KnownHead | None = None
-    keyframe: tuple[Segment, object] | None = None  # the last one, and the heap's layout then
+    spaces: defaultdict[str, Space] = field(default_factory=partial(defaultdict, Space))
+    head: StoredCheckpoint | None = None
+    keyframe: Segment | None = None
+    layout: object = None
     # writes on the next head, which is not stored yet
     early: list[WriteRow] = field(default_factory=list)
 
@@ -139,13 +124,6 @@ class KnownThread:
             return self.is_whole
         space.trim()
         return space.last_seq(checkpoint) is not None
-
-    def space(self, ns: str) -> Space:
-        """Return a known namespace."""
-        space = self.spaces.get(ns)
-        if space is None:
-            space = self.spaces[ns] = Space()
-        return space
 
     # -- the entry ---------------------------------------------------------------------
 
@@ -174,18 +152,15 @@ class KnownThread:
 
     # -- the head ----------------------------------------------------------------------
 
-    def set_head(
-        self, heap: KnownHeap, row: CheckpointRow, keyframe: Segment | None, writes: list[WriteRow]
-    ) -> None:
+    def set_head(self, heap: KnownHeap, head: StoredCheckpoint) -> None:
         """Cache a head if it is complete and small."""
-        head = None if keyframe is None else KnownHead(row, keyframe, writes, heap.layout)
-        self.head = head if head is not None and head.is_small else None
-        if self.head is not None:
-            self.keyframe = self.head.keyframe, heap.layout
+        self.head = None
+        if head.keyframe is not None and _is_small(head):
+            self.head, self.keyframe, self.layout = head, head.keyframe, heap.layout
 
     def add_row(self, heap: KnownHeap, row: CheckpointRow, batch: Batch) -> None:
         """Record a checkpoint that a batch adds; it may be the new head."""
-        space = self.space(row.ns)
+        space = self.spaces[row.ns]
         if not row.ns:
             self.head = None
         if row.id <= space.top:
@@ -198,28 +173,27 @@ class KnownThread:
         keyframe = self._keyframe_of(heap, row, batch)
         if row.flags & HIDDEN or space.last_seq(row.id) != len(writes):
             return
-        self.set_head(heap, row, keyframe, writes)
+        self.set_head(heap, StoredCheckpoint(self.thread, row, keyframe, tuple(writes)))
 
     def _keyframe_of(self, heap: KnownHeap, row: CheckpointRow, batch: Batch) -> Segment | None:
         """Return a row's keyframe, from its batch or from an earlier row with the same keyframe."""
         keyframe = _holder(batch.segments, row)
-        if keyframe is None and self.keyframe is not None and self.keyframe[1] is heap.layout:
-            keyframe = _holder((self.keyframe[0],), row)
+        if keyframe is None and self.keyframe is not None and self.layout is heap.layout:
+            keyframe = _holder((self.keyframe,), row)
         is_small = keyframe is not None and len(keyframe.data) <= _MOST_BYTES
-        self.keyframe = (keyframe, heap.layout) if keyframe is not None and is_small else None
+        self.keyframe, self.layout = keyframe if is_small else None, heap.layout
         return keyframe
 
     def add_write(self, row: WriteRow) -> int:
         """Record a write; return its `seq`."""
-        space, checkpoint = self.space(row.ns), row.checkpoint_id
+        space, checkpoint = self.spaces[row.ns], row.checkpoint_id
         seq = space.written[checkpoint] = (space.last_seq(checkpoint) or 0) + 1
         head = self.head
         if row.ns:
             return seq
         if head is not None and head.row.id == checkpoint:
-            head.writes.append(row._replace(seq=seq))
-            if not head.is_small:
-                self.head = None
+            head = head._replace(writes=(*head.writes, row._replace(seq=seq)))
+            self.head = head if _is_small(head) else None
         elif checkpoint > space.top:
             self.early.append(row._replace(seq=seq))
             if sum([len(write.body) for write in self.early]) > _MOST_BYTES:
@@ -272,10 +246,10 @@ class Known:
         """Mark the cache as valid: the transaction was committed."""
         self._stamp = (self._version, db.total_changes)
         self._publish(db)
-        while len(self.threads) > _MOST:
-            del self.threads[next(iter(self.threads))]
-        while len(self.heaps) > _MOST:
-            del self.heaps[next(iter(self.heaps))]
+        caches: tuple[dict[Any, Any], ...] = (self.threads, self.heaps, self._heads)
+        for held in caches:
+            while len(held) > _MOST:
+                del held[next(iter(held))]
 
     def holds(self, db: sqlite3.Connection) -> bool:
         """Return True if no other connection has written since `keep`."""
@@ -298,8 +272,6 @@ class Known:
             state = self.head(ReadCheckpoint(name, ""))
             if is_ours and state is not None:
                 self._heads[name] = state
-        while len(self._heads) > _MOST:
-            del self._heads[next(iter(self._heads))]
         self._header = header if is_ours else b""  # (last, so that the heads are at least as new)
 
     def _is_newest(self, header: bytes) -> bool:
@@ -347,10 +319,9 @@ class Known:
         if thread is None or head is None or read.ns or read.id not in (None, head.row.id):
             return None
         heap = self.heaps.get(thread.heap)
-        if heap is None or heap.layout is not head.layout:
+        if heap is None or heap.layout is not thread.layout:
             return None
-        found = StoredCheckpoint(read.thread, head.row, head.keyframe, tuple(head.writes))
-        return ThreadState(thread.generation, thread.deleted_at or 0, found)
+        return ThreadState(thread.generation, thread.deleted_at or 0, head)
 
     def remember(self, read: ReadCheckpoint, reply: ThreadState) -> None:
         """Cache a head that the connection has read, if the thread is known.
@@ -360,9 +331,17 @@ class Known:
         thread, found = self.threads.get(read.thread), reply.found
         if thread is None or found is None or read.ns or read.id or found.child is not None:
             return
-        thread.set_head(self.heap_of(thread), found.row, found.keyframe, [*found.writes])
+        thread.set_head(self.heap_of(thread), found)
         if thread.head is not None and self._is_newest(self._header):
             self._heads[read.thread] = reply
+
+
+def _is_small(head: StoredCheckpoint) -> bool:
+    """Return True if a head with a keyframe is small enough to cache."""
+    row, keyframe = head.row, head.keyframe
+    size = len(row.manifest) + len(row.metadata) + len(row.exact or b"")
+    size += 0 if keyframe is None else len(keyframe.data)
+    return size + sum([len(write.body) for write in head.writes]) <= _MOST_BYTES
 
 
 def _holder(segments: Iterable[Segment], row: CheckpointRow) -> Segment | None:
