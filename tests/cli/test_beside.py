@@ -140,7 +140,7 @@ def test_a_file_without_items_is_left_as_it_is(here):
     assert here("items", "--export", "items.jsonl", *URL) == (0, exported, [])
     with InMemoryStore() as store:
         assert store.import_items("items.jsonl") == 0
-    with SqliteSaver("threads.db") as saver, saver.backend.connections.reading() as db:
+    with SqliteSaver("threads.db") as saver, saver.backend._connections.reading() as db:
         tables = db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'tk_items'")
         assert tables.fetchone() == (0,)
 

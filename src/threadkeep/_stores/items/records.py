@@ -57,6 +57,10 @@ class ItemRow(NamedTuple):
     ttl: int | None = None
     expires_at: int | None = None
 
+    def is_there(self, now: int | None) -> bool:
+        """Return False if the item has expired by `now`; a damaged time never has."""
+        return now is None or type(self.expires_at) is not int or self.expires_at > now
+
 
 class Scored(NamedTuple):
     """An item that a search found. A higher score is better."""

@@ -107,14 +107,14 @@ class MemoryItems(ItemBackend, ResetInChild):
 
     def _get(self, key: ItemKey, now: int | None) -> ItemRow | None:
         one = self._items.get(key[0], {}).get(key[1])
-        return one.row if one is not None and _is_there(one, now) else None
+        return one.row if one is not None and one.row.is_there(now) else None
 
     def _under(self, prefix: Namespace, now: int | None) -> Iterator[_Item]:
         size = len(prefix)
         for namespace in self._numbers:
             if namespace[:size] == prefix:
                 for one in self._items.get(namespace, {}).values():
-                    if _is_there(one, now):
+                    if one.row.is_there(now):
                         yield one
 
     # -- changes -------------------------------------------------------------------------
@@ -184,14 +184,14 @@ class MemoryItems(ItemBackend, ResetInChild):
                 items=len(found),
                 item_bytes=sum([_length(one.row.value) for one in found])
                 + sum([len(one.patch) for one in versions]),
-                expired_items=len([one for one in found if not _is_there(one, now)]),
+                expired_items=len([one for one in found if not one.row.is_there(now)]),
                 waiting_items=len([one for one in found if one.pending is not None]),
                 vector_bytes=sum([len(each.data) for one in found for each in one.vectors]),
             )
 
     def sweep(self, now: int, limit: int) -> int:
         with self._lock:
-            expired = (one.row for one in self._under((), None) if not _is_there(one, now))
+            expired = (one.row for one in self._under((), None) if not one.row.is_there(now))
             gone = list(islice(expired, limit))
             for row in gone:
                 self._put(ItemPut(row.namespace, row.key, None), now)
@@ -214,10 +214,6 @@ class MemoryItems(ItemBackend, ResetInChild):
 
 def _length(value: Packed) -> int:
     return len(value if isinstance(value, bytes) else value.encode())
-
-
-def _is_there(one: _Item, now: int | None) -> bool:
-    return now is None or one.row.expires_at is None or one.row.expires_at > now
 
 
 def _scored(some: Sequence[_Item], found: Sequence[tuple[Place, float]]) -> list[Scored]:

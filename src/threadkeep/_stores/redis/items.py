@@ -144,7 +144,7 @@ class AsyncRedisItems(AsyncItemBackend):
             None if data is None else unpack_item(field, data)[0]
             for field, data in zip(fields, rows, strict=True)
         ]
-        return [row if row and _is_there(row, read.now) else None for row in found]
+        return [row if row and row.is_there(read.now) else None for row in found]
 
     def _find(self, read: FindItems) -> _Steps[list[ItemRow]]:
         offset = 0 if read.where else read.offset
@@ -159,7 +159,7 @@ class AsyncRedisItems(AsyncItemBackend):
             there, page = yield from self._page(under, "items", _FIELD, size)
             for member, data in page:
                 row, _ = _listed(member[16:], data)
-                if row is not None and _is_there(row, read.now):
+                if row is not None and row.is_there(read.now):
                     found += [] if read.bare and has_vectors(data) else [row]
         return found[first:last]
 
@@ -372,7 +372,3 @@ def _listed(field: bytes, data: bytes) -> tuple[ItemRow | None, str | None]:
         path, key = split(field)
         _log.warning("An item is left out of a listing: %r in %r. %s", key, path, error.message)
         return None, None
-
-
-def _is_there(row: ItemRow, now: int | None) -> bool:
-    return now is None or row.expires_at is None or row.expires_at > now

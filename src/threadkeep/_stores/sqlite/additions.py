@@ -24,6 +24,7 @@ from threadkeep._stores.sqlite.known import (
     Space,
 )
 from threadkeep._stores.sqlite.records import (
+    TABLES,
     ManyRows,
     pack_id,
     split_metadata,
@@ -59,6 +60,12 @@ _QUESTIONS = ManyRows(
     """,
     "(?, ?, ?, ?)",
 )
+
+
+def _insert(table: str, verb: str = "INSERT") -> str:
+    return f"{verb} INTO {table} (thread, {TABLES[table]}) VALUES {{rows}}"
+
+
 _DROP_SEGMENT = (
     "DELETE FROM tk_heap_segments WHERE thread = ? AND log = ? AND start = ? AND count = ?"
 )
@@ -69,25 +76,16 @@ WHERE thread = :heap AND log = :log AND start < :stop AND start + count > :start
     AND start >= coalesce((SELECT max(start) FROM tk_heap_segments
         WHERE thread = :heap AND log = :log AND start <= :start), 0)
 """
-_SEGMENTS = ManyRows(
-    "INSERT INTO tk_heap_segments (thread, log, start, count, data) VALUES {rows}",
-    "(?, ?, ?, ?, ?)",
-)
+_SEGMENTS = ManyRows(_insert("tk_heap_segments"), "(?, ?, ?, ?, ?)")
 _NO_STEP = -(2**63)  # (no step has so many digits: see `metadata`)
 _CHECKPOINTS = ManyRows(
-    """
-    INSERT OR REPLACE INTO tk_checkpoints (thread, ns, id, parent, run, seen, flags, ts,
-        source, step, metadata, exact, key_log, key_pos, manifest) VALUES {rows}
-    """,
+    _insert("tk_checkpoints", "INSERT OR REPLACE"),
     "(?, ?, ?, ?, nullif(?, 0), nullif(?, 0), nullif(?, 0), ?,"
     f" nullif(?, ''), nullif(?, {_NO_STEP}), nullif(?, ''), nullif(?, ''),"
     " nullif(?, 0), nullif(?, 0), ?)",
 )
 _WRITES = ManyRows(
-    """
-    INSERT INTO tk_writes (thread, ns, checkpoint, seq, run, seen, task, path, body)
-    VALUES {rows}
-    """,
+    _insert("tk_writes"),
     "(?, ?, ?, ?, nullif(?, 0), nullif(?, 0), ?, nullif(?, ''), ?)",
 )
 _LABELS = ManyRows(

@@ -11,7 +11,7 @@ from threadkeep._stores.options import complete
 from threadkeep._stores.sqlite import SqliteOptions, path_in
 from threadkeep._stores.sqlite.changes import commit_many
 from threadkeep._stores.sqlite.connections import Connections
-from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, lenient, mapped
+from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep._stores.sqlite.opening import DatabaseLocation, finder
 from threadkeep._stores.sqlite.reads import checkpoint, needs_transaction, reply
 from threadkeep._stores.sqlite.threads import item_usage
@@ -55,11 +55,6 @@ class SqliteBackend(Backend):
         )
 
     @property
-    def connections(self) -> Connections:
-        """The connections, also used for rows of stores and caches."""
-        return self._connections
-
-    @property
     def location(self) -> DatabaseLocation:
         """Path and mode of the file. Opens the file."""
         return self._connections.location
@@ -70,25 +65,7 @@ class SqliteBackend(Backend):
             state = self._warm(reads[0])
             if state is not None:
                 return [state]
-        db = self._connections.take()
-        try:
-            if needs_transaction(reads):
-                db.execute("BEGIN")
-            try:
-                replies = [reply(db, read) for read in reads]
-            except DRIVER_ERRORS as error:
-                if not is_undecodable(error):
-                    raise
-                with lenient(db):  # (fails only for the damaged thread)
-                    replies = [reply(db, read) for read in reads]
-            if db.in_transaction:
-                db.execute("COMMIT")
-        except DRIVER_ERRORS as error:
-            raise mapped(error, self._connections.location.path) from error
-        else:
-            return replies
-        finally:
-            self._connections.give(db)
+        return self._connections.answered(reads, reply, begin=needs_transaction(reads))
 
     def at_hand(self, read: Read) -> ThreadState | None:
         """See `Backend`: the head of a thread that this process has recently written."""

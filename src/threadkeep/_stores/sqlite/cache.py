@@ -20,9 +20,8 @@ from threadkeep._stores.caches import (
     UseEntries,
     end_of,
 )
-from threadkeep._stores.sqlite.connections import Connections, MadeTables
-from threadkeep._stores.sqlite.failures import lenient
-from threadkeep.errors import OpenError, ThreadkeepError
+from threadkeep._stores.sqlite.connections import MadeTables
+from threadkeep.errors import ThreadkeepError
 
 _TABLES = (
     """
@@ -69,23 +68,17 @@ class SqliteEntries(MadeTables, CacheBackend):
 
     commits_groups = True
 
-    def _make_tables(self, connections: Connections) -> None:
-        location = connections.location
-        with connections.reading() as db:
-            (is_made,) = db.execute(_IS_MADE).fetchone()
-        if not is_made and location.is_read_only:
-            raise OpenError(
-                f"{location.path} has no cache, and is read only.",
-                hint="Open it for writing once.",
-            )
-        if not is_made:
-            with connections.writing() as db:
-                for statement in _TABLES:
-                    db.execute(statement)
+    content = "cache"
+
+    def _is_made(self, db: sqlite3.Connection) -> bool:
+        return bool(db.execute(_IS_MADE).fetchone()[0])
+
+    def _make(self, db: sqlite3.Connection) -> None:
+        for statement in _TABLES:
+            db.execute(statement)
 
     def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        with self._connections.reading() as db, lenient(db):  # (sound values are no text)
-            return [_get(db, read) for read in reads]
+        return self._connections.answered(reads, _get, begin=True)
 
     def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
         with self._connections.writing() as db:

@@ -12,7 +12,7 @@ from threadkeep._stores.records import check_ends, check_state, only_adds
 from threadkeep._stores.sqlite import additions, damage, threads
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep._stores.sqlite.known import Known
-from threadkeep._stores.sqlite.records import pack_id, unpack_id
+from threadkeep._stores.sqlite.records import TABLES, pack_id, unpack_id
 from threadkeep._stores.sqlite.threads import read_thread_head
 from threadkeep.errors import ConflictError, StaleThreadError, ThreadkeepError
 
@@ -52,7 +52,7 @@ def _remove_rows(db: sqlite3.Connection, number: int, batch: model.Batch) -> Non
         for row in batch.drop_unreadable:
             if row.table != model.THREADS:
                 damage.drop(db, number, heap, row)
-    threads.raise_revision(db, number)
+    db.execute(threads.RAISE_REVISION, (number,))
 
 
 def _checked(db: sqlite3.Connection, batch: model.Batch) -> int:
@@ -147,33 +147,19 @@ _BURY = """
 UPDATE tk_threads SET deleted_at = ?, generation = coalesce(generation, 0) + 1 WHERE number = ?
 """
 _HOLDS_CHECKPOINTS = "SELECT 1 FROM tk_checkpoints WHERE thread = ? LIMIT 1"
-_HOLDS_ROWS = """
-SELECT 1 FROM tk_threads t WHERE t.number = ?
-    AND (EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
-        OR EXISTS (SELECT 1 FROM tk_writes w WHERE w.thread = t.number)
-        OR EXISTS (SELECT 1 FROM tk_heap_segments s WHERE s.thread = coalesce(t.heap, t.number)))
-"""
-_COPY_ALL = (
-    """
-    INSERT INTO tk_checkpoints (thread, ns, id, parent, run, seen, flags, ts, source, step,
-        metadata, exact, key_log, key_pos, manifest)
-    SELECT ?, ns, id, parent, run, seen, flags, ts, source, step, metadata, exact, key_log,
-        key_pos, manifest
-    FROM tk_checkpoints WHERE thread = ?
-    """,
-    """
-    INSERT INTO tk_writes (thread, ns, checkpoint, seq, run, seen, task, path, body)
-    SELECT ?, ns, checkpoint, seq, run, seen, task, path, body
-    FROM tk_writes WHERE thread = ?
-    """,
-    """
-    INSERT INTO tk_heap_segments (thread, log, start, count, data)
-    SELECT (SELECT coalesce(t.heap, t.number) FROM tk_threads t WHERE t.number = ?),
-        log, start, count, data
-    FROM tk_heap_segments
-    WHERE thread = (SELECT coalesce(f.heap, f.number) FROM tk_threads f WHERE f.number = ?)
-    """,
-)
+_HOLDS_ROWS = f"SELECT 1 FROM tk_threads t WHERE t.number = ? AND {threads.HOLDS_ROWS}"
+_HEAP_OF = "(SELECT coalesce(t.heap, t.number) FROM tk_threads t WHERE t.number = ?)"
+
+
+def _copying(table: str, number: str = "?") -> str:
+    """SQL that copies rows; the numbers of the target and of the source are its parameters."""
+    columns = TABLES[table]
+    insert = f"INSERT INTO {table} (thread, {columns}) SELECT {number}, {columns}"
+    return f"{insert} FROM {table} WHERE thread = {number}"
+
+
+_COPY_CHECKPOINTS, _COPY_WRITES = _copying("tk_checkpoints"), _copying("tk_writes")
+_COPY_ALL = (_COPY_CHECKPOINTS, _COPY_WRITES, _copying("tk_heap_segments", _HEAP_OF))
 
 
 def _drop(db: sqlite3.Connection, change: model.DropThread) -> None:
@@ -214,8 +200,8 @@ def _emptied_target(
 
 _SET_SIZE = "UPDATE tk_threads SET size = ? WHERE number = ?"
 _SHARE = "UPDATE tk_threads SET heap = ? WHERE number IN (?, ?)"
-_FORK_CHECKPOINT = f"{_COPY_ALL[0]} AND ns = ? AND id = ?"
-_FORK_WRITE = f"{_COPY_ALL[1]} AND ns = ? AND checkpoint = ? AND seq = ?"
+_FORK_CHECKPOINT = f"{_COPY_CHECKPOINTS} AND ns = ? AND id = ?"
+_FORK_WRITE = f"{_COPY_WRITES} AND ns = ? AND checkpoint = ? AND seq = ?"
 
 
 def _fork(db: sqlite3.Connection, change: model.ForkThread) -> None:

@@ -11,18 +11,19 @@ from __future__ import annotations
 import sqlite3
 import threading
 from contextlib import contextmanager, suppress
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadkeep._stores import process_forks
 from threadkeep._stores.process_forks import FirstUse
-from threadkeep._stores.sqlite.failures import named
+from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, lenient, mapped, named
 from threadkeep._stores.sqlite.known import Known
 from threadkeep._stores.sqlite.opening import DatabaseLocation, open_first, sweep, transaction
-from threadkeep.errors import ClosedError, LockedError
+from threadkeep.errors import ClosedError, LockedError, NotSetUpError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+Reply: TypeAlias = "Callable[[sqlite3.Connection, Any], Any]"
 
 _IDLE_READERS = 8  # more may be open, but only so many stay open after use
 _FORK_SECONDS = 5.0  # how long a fork waits for calls under way
@@ -182,6 +183,33 @@ class Connections:
             finally:
                 self.give(db)
 
+    def answered(
+        self, reads: Sequence[Any], reply: Callable[..., Any], *, begin: bool
+    ) -> list[Any]:
+        """Answer each read by `reply(connection, read)`; if `begin`, all from one state.
+
+        Text that is not UTF-8 fails only the read that finds it.
+        """
+        db = self.take()
+        try:
+            if begin:
+                db.execute("BEGIN")
+            try:
+                replies = [reply(db, read) for read in reads]
+            except DRIVER_ERRORS as error:
+                if not is_undecodable(error):
+                    raise
+                with lenient(db):
+                    replies = [reply(db, read) for read in reads]
+            if db.in_transaction:
+                db.execute("COMMIT")
+        except DRIVER_ERRORS as error:
+            raise mapped(error, self.location.path) from error
+        else:
+            return replies
+        finally:
+            self.give(db)
+
     def close(self) -> None:
         """Close idle connections; lent ones are closed when they are given back. Idempotent."""
         with self.write_lock, self._lock:
@@ -242,11 +270,14 @@ class Connections:
 
 
 class MadeTables:
-    """Base of backends whose tables are in another backend's file, created at their first use."""
+    """Base of backends with tables beside those of savers, created at their first use."""
+
+    content = ""
+    """The tables' content, as errors name it."""
 
     def __init__(self, connections: Connections) -> None:
         self._given = connections
-        self._open = FirstUse(partial(self._make_tables, connections))
+        self._open = FirstUse(self._make_tables)
 
     def open(self) -> None:
         """See `Backend.open`."""
@@ -257,5 +288,22 @@ class MadeTables:
         self._open()
         return self._given
 
-    def _make_tables(self, connections: Connections) -> None:
+    def _make_tables(self) -> None:
+        location = self._given.location
+        with self._given.reading() as db:
+            is_made = self._is_made(db)
+        if not is_made and location.is_read_only:
+            raise NotSetUpError(
+                f"{location.path} has no {self.content}, and is read only.",
+                hint="Open it for writing once.",
+            )
+        if not is_made:
+            with self._given.writing() as db:
+                if not self._is_made(db):  # (another process may have just made them)
+                    self._make(db)
+
+    def _is_made(self, db: sqlite3.Connection) -> bool:
+        raise NotImplementedError
+
+    def _make(self, db: sqlite3.Connection) -> None:
         raise NotImplementedError

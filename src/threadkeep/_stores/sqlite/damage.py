@@ -10,26 +10,19 @@ from threadkeep._core.engine.model import THREADS, UnreadableRow
 from threadkeep._core.engine.thread_entry import LARGEST, LATEST, ReadEntry
 from threadkeep._stores.sqlite import threads
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, lenient, tells_of_damage
-from threadkeep._stores.sqlite.records import pack_id, unpack_id
-from threadkeep.errors import (
-    ConflictError,
-    CorruptionError,
-)
+from threadkeep._stores.sqlite.records import TABLES, pack_id, unpack_id
+from threadkeep.errors import ConflictError, CorruptionError
 
 if TYPE_CHECKING:
     from threadkeep._core.engine.model import Batch, ReadDamage
 
 T = TypeVar("T")
 
-# Table of the engine: the table here, the number of columns of its key, all columns.
+# Table of the engine: the table here, and the number of columns of its key.
 _DAMAGEABLE = {
-    "checkpoints": (
-        "tk_checkpoints",
-        2,
-        "ns id parent run seen flags ts source step metadata exact key_log key_pos manifest",
-    ),
-    "writes": ("tk_writes", 3, "ns checkpoint seq run seen task path body"),
-    "segments": ("tk_heap_segments", 2, "log start count data"),
+    "checkpoints": ("tk_checkpoints", 2),
+    "writes": ("tk_writes", 3),
+    "segments": ("tk_heap_segments", 2),
 }
 
 
@@ -40,8 +33,9 @@ def _dump(columns: Iterable[str]) -> str:
 
 def _table(table: str) -> tuple[str, str, str]:
     """The table's name, and SQL for the key and the contents of a row."""
-    name, width, columns = _DAMAGEABLE[table]
-    return name, _dump(columns.split()[:width]), _dump(columns.split())
+    name, width = _DAMAGEABLE[table]
+    columns = TABLES[name].split(", ")
+    return name, _dump(columns[:width]), _dump(columns)
 
 
 def rows(

@@ -68,13 +68,7 @@ def get_items(db: sqlite3.Connection, read: GetItems) -> list[ItemRow | None]:
         by_key = {(row[0], row[1]): row for row in rows}
         found = [by_key.get(key) for key in keys]
     items = [None if row is None else row_of(row) for row in found]
-    if read.now is None:
-        return items
-    return [row if row and not _has_expired(row, read.now) else None for row in items]
-
-
-def _has_expired(row: ItemRow, now: int) -> bool:
-    return type(row.expires_at) is int and row.expires_at <= now
+    return [row if row and row.is_there(read.now) else None for row in items]
 
 
 def find_items(db: sqlite3.Connection, read: FindItems) -> list[ItemRow]:

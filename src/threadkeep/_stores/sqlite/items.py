@@ -34,7 +34,6 @@ from threadkeep._stores.items.records import (
     VersionRow,
 )
 from threadkeep._stores.sqlite.connections import Connections, MadeTables
-from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, lenient, mapped
 from threadkeep._stores.sqlite.item_queries import (
     GET,
     UNDER,
@@ -49,7 +48,7 @@ from threadkeep._stores.sqlite.item_queries import (
     scored_items,
     vectors_under,
 )
-from threadkeep.errors import ConflictError, NotSetUpError, ThreadkeepError
+from threadkeep.errors import ConflictError, ThreadkeepError
 
 # A namespace's path is its labels, each with a period behind it. An item's number is its place.
 # Triggers remove vectors and words, also where a store without an index deletes an item.
@@ -128,46 +127,29 @@ class SqliteItems(MadeTables, ItemBackend):
     """Rows in tables of a saver's file, made where there are none."""
 
     commits_groups = True
+    content = "store"
 
     def __init__(self, connections: Connections, options: SearchOptions) -> None:
         self._options = options
         super().__init__(connections)
 
-    def _make_tables(self, connections: Connections) -> None:
-        options, location = self._options, connections.location
-        with connections.reading() as db:
-            names = ["tk_items", *(["tk_item_words"] if options.text else [])]
-            missing = [name for name in names if not db.execute(_IS_MADE, (name,)).fetchone()[0]]
-            if options.dims and "tk_items" not in missing:
-                _check_dims(db, options.dims)
-        if missing and location.is_read_only:
-            raise NotSetUpError(
-                f"{location.path} has no store, and is read only.",
-                hint="Open it for writing once.",
-            )
-        if missing:
-            with connections.writing() as db:
-                _make(db, missing)
+    def _is_made(self, db: sqlite3.Connection) -> bool:
+        missing = [name for name in self._names if not db.execute(_IS_MADE, (name,)).fetchone()[0]]
+        if self._options.dims and "tk_items" not in missing:
+            _check_dims(db, self._options.dims)
+        return not missing
+
+    def _make(self, db: sqlite3.Connection) -> None:
+        _make(db, self._names)
+
+    @property
+    def _names(self) -> list[str]:
+        return ["tk_items", "tk_item_words"] if self._options.text else ["tk_items"]
 
     # -- reads ---------------------------------------------------------------------------
 
     def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        connections = self._connections
-        db = connections.take()
-        try:
-            if len(reads) > 1:
-                db.execute("BEGIN")  # (`give` ends it)
-            try:
-                return [self._reply(db, read) for read in reads]
-            except DRIVER_ERRORS as error:
-                if not is_undecodable(error):
-                    raise
-                with lenient(db):  # (so only the item that holds it cannot be read)
-                    return [self._reply(db, read) for read in reads]
-        except DRIVER_ERRORS as error:
-            raise mapped(error, connections.location.path) from error
-        finally:
-            connections.give(db)
+        return self._connections.answered(reads, self._reply, begin=len(reads) > 1)
 
     def _reply(self, db: sqlite3.Connection, read: ItemRead) -> Any:
         match read:
@@ -343,9 +325,9 @@ class SqliteItems(MadeTables, ItemBackend):
         return len(rows)
 
 
-def _make(db: sqlite3.Connection, missing: Iterable[str]) -> None:
-    """Make tables, unless another process has just made them."""
-    for name in missing:
+def _make(db: sqlite3.Connection, names: Iterable[str]) -> None:
+    """Make the tables that are missing."""
+    for name in names:
         if db.execute(_IS_MADE, (name,)).fetchone()[0]:
             continue
         for statement in (_WORDS if name == "tk_item_words" else _TABLES).split(";\n\n"):

@@ -8,7 +8,7 @@ from contextlib import closing
 
 from threadkeep._core.texts import Messages
 from threadkeep._stores.message_index import NO_EDITS, Edits, Hit, indexed, wanted
-from threadkeep._stores.sqlite.connections import Connections
+from threadkeep._stores.sqlite.connections import Connections, MadeTables
 from threadkeep._stores.sqlite.opening import DatabaseLocation
 from threadkeep.errors import NewerDatabaseError, StateError
 
@@ -51,7 +51,7 @@ CREATE TRIGGER threadkeep_memory_replaced AFTER DELETE ON tk_threads BEGIN
 END"""
 # No second copy of the words, in versions of SQLite that can delete without it.
 _CONTENTLESS = ", content = '', contentless_delete = 1"
-_CONTENTLESS_SINCE = (3, 43)
+_HAS_CONTENTLESS = sqlite3.sqlite_version_info >= (3, 43)
 _LANES = 1 << 12
 _TABLE = "SELECT sql FROM sqlite_master WHERE name = 'threadkeep_memory_text'"
 _NUMBER = "SELECT number FROM threadkeep_memory_threads WHERE thread = ?"
@@ -86,7 +86,7 @@ def has_fts5() -> bool:
         return bool(found)
 
 
-class SqliteIndex:
+class SqliteIndex(MadeTables):
     """Index in tables `threadkeep_memory_*` of a saver's file, made where there are none.
 
     Args:
@@ -98,14 +98,23 @@ class SqliteIndex:
     """
 
     def __init__(self, path: str, *, busy_timeout: float = 30.0) -> None:
-        self._connections = Connections(
-            lambda: DatabaseLocation(path, "normal", busy_timeout, "rw")
-        )
-        with self._connections.reading() as db:
-            is_made = _is_made(db)
-        if not is_made:
-            with self._connections.writing() as db:
-                _make(db)
+        super().__init__(Connections(lambda: DatabaseLocation(path, "normal", busy_timeout, "rw")))
+
+    content = "full-text index"
+
+    def _is_made(self, db: sqlite3.Connection) -> bool:
+        found = db.execute(_TABLE).fetchone()
+        if found and not _HAS_CONTENTLESS and "contentless_delete" in found[0]:
+            raise NewerDatabaseError(
+                "A newer SQLite has made the full-text index of this file.",
+                hint="Use SQLite 3.43 or newer.",
+            )
+        return bool(found)
+
+    def _make(self, db: sqlite3.Connection) -> None:
+        option = _CONTENTLESS if _HAS_CONTENTLESS else ""
+        for statement in _TABLES.replace("{option}", option).split(";\n\n"):
+            db.execute(statement)
 
     def add(
         self,
@@ -174,26 +183,7 @@ class SqliteIndex:
 
     def close(self) -> None:
         """See `ArchiveIndex.close`."""
-        self._connections.close()
-
-
-def _is_made(db: sqlite3.Connection) -> bool:
-    found = db.execute(_TABLE).fetchone()
-    is_old = sqlite3.sqlite_version_info < _CONTENTLESS_SINCE
-    if found and is_old and "contentless_delete" in found[0]:
-        raise NewerDatabaseError(
-            "A newer SQLite has made the full-text index of this file.",
-            hint="Use SQLite 3.43 or newer.",
-        )
-    return bool(found)
-
-
-def _make(db: sqlite3.Connection) -> None:
-    """Make the tables, unless another process has just made them."""
-    if not _is_made(db):
-        option = _CONTENTLESS if sqlite3.sqlite_version_info >= _CONTENTLESS_SINCE else ""
-        for statement in _TABLES.replace("{option}", option).split(";\n\n"):
-            db.execute(statement)
+        self._given.close()
 
 
 def _rows(messages: Messages) -> list[tuple[str | None, str]]:

@@ -19,7 +19,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -136,7 +136,7 @@ def finder(database: Database) -> Callable[[], str]:
 def path_of(database: Database) -> str:
     """Return the absolute path of the file, or `:memory:`."""
     if isinstance(database, sqlite3.Connection) or hasattr(database, "execute_fetchall"):
-        return _file_of(database) or MEMORY
+        return _file_of(database)
     path = os.fspath(database) if isinstance(database, os.PathLike) else database
     try:
         if isinstance(path, str) and b"\0" not in os.fsencode(path) != b"":
@@ -150,26 +150,24 @@ def path_of(database: Database) -> str:
 
 
 def _file_of(connection: Any) -> str:
-    """Return the file of a connection's main database; "" if it is in memory.
+    """Return the file of a connection's main database, or `:memory:`.
 
     An aiosqlite connection belongs to another thread and opens when it is awaited. So ask a
     connection that its own factory makes for us.
     """
     try:
         if isinstance(connection, sqlite3.Connection):
-            return _main_file(connection)
-        with closing(connection._connector()) as own:  # noqa: SLF001 - there is no public name
-            return _main_file(own)
+            own: AbstractContextManager[sqlite3.Connection] = nullcontext(connection)
+        else:
+            own = closing(connection._connector())  # noqa: SLF001 - there is no public name
+        with own as db:
+            files = {name: file for _, name, file in db.execute("PRAGMA database_list")}
+        return files["main"] or MEMORY
     except (AttributeError, TypeError, sqlite3.Error) as error:
         raise errors.OpenError(
             f"The file of the given connection is unknown: {error}",
             hint="Use the file's path (from_conn_string), or an open connection of this thread.",
         ) from error
-
-
-def _main_file(connection: sqlite3.Connection) -> str:
-    files = {name: file for _, name, file in connection.execute("PRAGMA database_list")}
-    return files["main"] or ""
 
 
 MEMORY = ":memory:"
@@ -385,12 +383,12 @@ class _Open(ResetInChild):
         super().__init__()
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def get(self, path: str) -> WalIndex | None:
         """Return the index in a file, or None if it cannot be read."""
         with self._lock:
-            self._sweep()
+            self.sweep()
             try:
                 status = Path(path).stat()
                 key = (status.st_dev, status.st_ino)
@@ -403,13 +401,10 @@ class _Open(ResetInChild):
     def sweep(self) -> None:
         """Close the indexes of removed files."""
         with self._lock:
-            self._sweep()
-
-    def _sweep(self) -> None:
-        for key, index in tuple(self._indexes.items()):
-            if index.is_removed:
-                del self._indexes[key]
-                index.close()
+            for key, index in tuple(self._indexes.items()):
+                if index.is_removed:
+                    del self._indexes[key]
+                    index.close()
 
 
 _open = _Open()

@@ -200,8 +200,8 @@ class _Finder:
         return self._keyframes.get(place)
 
 
-_WRITES = """
-SELECT ns, checkpoint, seq, run, seen, task, path, body FROM tk_writes
+_WRITES = f"""
+SELECT {records.TABLES["tk_writes"]} FROM tk_writes
 WHERE thread = ? AND ns = ? AND checkpoint = ? ORDER BY seq
 """
 # Ids grow with time, so the first child is nearly always the next row or close after it.
@@ -310,8 +310,8 @@ def _fits(value: float) -> bool:
 _ALL_ROWS = f"""
 SELECT {{key}}, {records.COLUMNS} FROM tk_checkpoints c WHERE thread = ? ORDER BY ns, id
 """
-_ALL_WRITES = """
-SELECT {key}, ns, checkpoint, seq, run, seen, task, path, body FROM tk_writes
+_ALL_WRITES = f"""
+SELECT {{key}}, {records.TABLES["tk_writes"]} FROM tk_writes
 WHERE thread = ? ORDER BY ns, checkpoint, seq
 """
 _ALL_SEGMENTS = """
@@ -347,50 +347,38 @@ def _rows(
     return [make(row) for row in db.execute(sql.replace("{key}, ", ""), (number,))], []
 
 
+# A page of the threads that fulfil a condition, in order.
 _FIND = """
-SELECT t.thread FROM tk_threads t
-WHERE t.thread >= coalesce(?, '') AND t.thread IS NOT ? AND typeof(t.thread) = 'text'
-    AND EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
+SELECT {columns} FROM tk_threads t
+WHERE t.thread >= coalesce(?, '') AND t.thread IS NOT ? AND typeof(t.thread) = 'text' AND {which}
 ORDER BY t.thread LIMIT ?
 """
-_FIND_EMPTY = """
-SELECT thread FROM tk_threads
-WHERE thread >= coalesce(?, '') AND thread IS NOT ? AND typeof(thread) = 'text'
-ORDER BY thread LIMIT ?
-"""
-_FIND_RUNS = """
-SELECT t.thread FROM tk_threads t
-WHERE t.thread >= coalesce(?, '') AND t.thread IS NOT ? AND typeof(t.thread) = 'text'
-    AND EXISTS (
-        SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number
-            AND CASE WHEN json_valid(c.metadata) THEN json_extract(c.metadata, '$.run_id') END
-                IN (SELECT value FROM json_each(?)))
-ORDER BY t.thread LIMIT ?
+_OF_RUNS = """
+EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number
+    AND CASE WHEN json_valid(c.metadata) THEN json_extract(c.metadata, '$.run_id') END
+        IN (SELECT value FROM json_each(?)))
 """
 
 
 def _find(db: sqlite3.Connection, read: model.FindThreads) -> list[str]:
-    after = (read.after, read.after)
+    which, values = "EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)", []
     if read.run_ids:
-        rows = db.execute(_FIND_RUNS, (*after, json.dumps(read.run_ids), read.limit))
-    else:
-        rows = db.execute(_FIND_EMPTY if read.empty else _FIND, (*after, read.limit))
+        which, values = _OF_RUNS, [json.dumps(read.run_ids)]
+    elif read.empty:
+        which = "true"
+    sql = _FIND.format(columns="t.thread", which=which)
+    rows = db.execute(sql, (read.after, read.after, *values, read.limit))
     names = [thread for (thread,) in rows]
     if not all(type(name) is str for name in names):
         raise records.wrong_types("tk_threads")
     return names
 
 
-_FIND_ANY = """
-SELECT t.thread, t.number, coalesce(t.heap, t.number),
-    t.heap IS NULL OR t.thread = (SELECT min(f.thread) FROM tk_threads f WHERE f.heap = t.heap)
-FROM tk_threads t
-WHERE t.thread >= coalesce(?, '') AND t.thread IS NOT ? AND typeof(t.thread) = 'text'
-    AND (EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
-        OR EXISTS (SELECT 1 FROM tk_writes w WHERE w.thread = t.number)
-        OR EXISTS (SELECT 1 FROM tk_heap_segments s WHERE s.thread = coalesce(t.heap, t.number)))
-ORDER BY t.thread LIMIT ?
-"""
+_FIND_ANY = _FIND.format(
+    columns="t.thread, t.number, coalesce(t.heap, t.number), t.heap IS NULL"
+    " OR t.thread = (SELECT min(f.thread) FROM tk_threads f WHERE f.heap = t.heap)",
+    which=threads.HOLDS_ROWS,
+)
 _CHECKPOINT_SIZES = """
 SELECT count(*), coalesce(sum(length(CAST(ns AS BLOB)) + length(id) + coalesce(length(parent), 0)
     + coalesce(length(CAST(metadata AS BLOB)), 8) + coalesce(length(exact), 0)

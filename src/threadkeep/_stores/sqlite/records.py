@@ -106,6 +106,13 @@ def split_metadata(text: str) -> tuple[str, int, str]:
 
 _Row: TypeAlias = tuple[Any, ...]
 
+TABLES = {
+    "tk_checkpoints": "ns, id, parent, run, seen, flags, ts, source, step, metadata, exact,"
+    " key_log, key_pos, manifest",
+    "tk_writes": "ns, checkpoint, seq, run, seen, task, path, body",
+    "tk_heap_segments": "log, start, count, data",
+}
+"""The tables of a thread's rows, and their columns after `thread`."""
 COLUMNS = (
     f"c.ns, c.id, c.parent, c.run, c.seen, c.flags, c.ts, {METADATA}, c.exact,"
     " c.key_log, c.key_pos, c.manifest"

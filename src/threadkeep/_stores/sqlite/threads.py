@@ -75,9 +75,6 @@ class ThreadHead(NamedTuple):
     heap: int
 
 
-_NO_HEAD = ThreadHead(None, 0, 0, 0)
-
-
 def read_thread_head(db: sqlite3.Connection, thread: str, *, skip: bool = False) -> ThreadHead:
     """Read the head of a thread.
 
@@ -86,7 +83,7 @@ def read_thread_head(db: sqlite3.Connection, thread: str, *, skip: bool = False)
     """
     row = db.execute(_HEAD, (thread,)).fetchone()
     if row is None:
-        return _NO_HEAD
+        return ThreadHead(None, 0, 0, 0)
     number, generation, deleted_at, heap = row[0], row[1] or 0, row[2] or 0, row[3]
     if not (is_count(generation) and is_time(deleted_at) and type(heap) is int):
         if not skip:
@@ -95,6 +92,12 @@ def read_thread_head(db: sqlite3.Connection, thread: str, *, skip: bool = False)
         deleted_at = deleted_at if is_time(deleted_at) else 0
         heap = row[4]
     return ThreadHead(number, generation, deleted_at, heap)
+
+
+HOLDS_ROWS = """(EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
+    OR EXISTS (SELECT 1 FROM tk_writes w WHERE w.thread = t.number)
+    OR EXISTS (SELECT 1 FROM tk_heap_segments s WHERE s.thread = coalesce(t.heap, t.number)))"""
+"""True for a thread `t` with any row."""
 
 
 # -- reading -------------------------------------------------------------------------
@@ -243,15 +246,11 @@ def revision(db: sqlite3.Connection, number: int) -> int:
     return int(row[0] or 0) if row else 0
 
 
-_RAISE_REVISION = """
+RAISE_REVISION = """
 UPDATE tk_threads SET revision = coalesce(revision, 0) + 1
 WHERE number = ? AND state IS NOT NULL
 """
-
-
-def raise_revision(db: sqlite3.Connection, number: int) -> None:
-    """Break the fences of readers of the entry."""
-    db.execute(_RAISE_REVISION, (number,))
+"""Breaks the fences of readers of the entry."""
 
 
 _FORGET = f"""
