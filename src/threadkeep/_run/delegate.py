@@ -48,7 +48,10 @@ class Delegate(BaseCheckpointSaver[Any]):
 
     def _call(self, name: str, *args: Any, **options: Any) -> Operation[Any]:
         """Call a method of the wrapped saver, or its async variant."""
-        return call_of(self._inner, name, *args, **options)
+        method, variant = getattr(self._inner, name), getattr(self._inner, f"a{name}")
+        return (
+            yield External(partial(method, *args, **options), partial(variant, *args, **options))
+        )
 
     # -- life ------------------------------------------------------------------------
 
@@ -61,14 +64,18 @@ class Delegate(BaseCheckpointSaver[Any]):
         try:
             driver.run(self._end())
         finally:
-            driver.run(closing(self._inner))
+            if hasattr(self._inner, "close"):
+                self._inner.close()
 
     async def aclose(self) -> None:
         """Async variant of `close`."""
         try:
             await driver.arun(self._end())
         finally:
-            await driver.arun(closing(self._inner))
+            close = getattr(self._inner, "aclose", getattr(self._inner, "close", None))
+            closed = None if close is None else close()
+            if isawaitable(closed):
+                await closed
 
     def __enter__(self) -> Self:
         if hasattr(self._inner, "__enter__"):
@@ -215,25 +222,6 @@ class Delegate(BaseCheckpointSaver[Any]):
         clone = copy.copy(self)
         clone._inner = inner  # noqa: SLF001 - a clone
         return clone
-
-
-def call_of(saver: Any, name: str, *args: Any, **options: Any) -> Operation[Any]:
-    """Call a method of any saver, or its async variant."""
-    method, variant = getattr(saver, name), getattr(saver, f"a{name}")
-    return (yield External(partial(method, *args, **options), partial(variant, *args, **options)))
-
-
-def closing(inner: Any) -> Operation[None]:
-    """Close a saver, store or cache, if it can be closed."""
-    close = getattr(inner, "close", lambda: None)
-    aclose = getattr(inner, "aclose", close)
-
-    async def closed() -> None:
-        found = aclose()
-        if isawaitable(found):
-            await found
-
-    yield External(close, closed)
 
 
 _OPTIONAL = [

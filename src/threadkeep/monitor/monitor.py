@@ -7,7 +7,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -159,7 +159,7 @@ class Monitor:
     def _measure(self) -> Operation[Snapshot]:
         """Measure once, send alerts, and return the snapshot."""
         self._saver.add_sink(self._window)
-        yield from self._probe_in_background()
+        yield External(self._wait_for_probe, self._await_probe)
         return self._evaluate()
 
     measure, ameasure = sync_and_async(_measure)
@@ -185,6 +185,12 @@ class Monitor:
             yield from self._canary.remove_abandoned()
         except Exception:  # noqa: BLE001 - likewise
             _log.warning("Failed to remove abandoned canaries.", exc_info=True)
+
+    def _note(self, error: str | None) -> None:
+        self._measurements += 1
+        self._failed += error is not None
+        self._failed_in_a_row = 0 if error is None else self._failed_in_a_row + 1
+        self._last_error = error
 
     def _evaluate(self) -> Snapshot:
         for alert in self._alerts.evaluate(self._readings(), monotonic(), datetime.now(UTC)):
@@ -239,35 +245,37 @@ class Monitor:
         has_thread = self._thread is not None and self._thread.is_alive()
         return has_thread or (self._task is not None and not self._task.done())
 
-    def _start(self) -> Operation[None]:
-        """Start measuring in a background thread, or in a task of the event loop. Idempotent."""
+    def start(self) -> None:
+        """Start measuring in a background thread. Idempotent."""
         if not self._is_running:
-            self._end = threading.Event()
-            self._thread = self._task = None
-            self._under_way = []
-            self._saver.add_sink(self._window)
-            yield External(self._start_thread, self._start_task)
+            self._begin()
+            self._thread = threading.Thread(
+                target=driver.run,
+                args=(self._cycle(self._end),),
+                name="threadkeep-monitor",
+                daemon=True,
+            )
+            self._thread.start()
 
-    start, astart = sync_and_async(_start)
-
-    def _start_thread(self) -> None:
-        cycle = (self._cycle(self._end),)
-        name = "threadkeep-monitor"
-        self._thread = threading.Thread(target=driver.run, args=cycle, name=name, daemon=True)
-        self._thread.start()
-
-    async def _start_task(self) -> None:
-        self._task = asyncio.create_task(driver.arun(self._cycle(self._end)))
-
-    def _stop(self) -> Operation[None]:
+    def stop(self) -> None:
         """Stop measuring, and send queued alerts; each takes at most 5 s. Idempotent."""
         self._end.set()
-        yield External(lambda: None, self._stop_task)
-        yield from driver.external(self._finish)
+        self._saver.remove_sink(self._window)
+        if self._thread is not None:
+            self._thread.join(_STOP)
+            self._thread = None
+        for channel in self._channels:
+            channel.close(_STOP)
 
-    stop, astop = sync_and_async(_stop)
+    async def astart(self) -> None:
+        """Start measuring in a task of the event loop. Idempotent."""
+        if not self._is_running:
+            self._begin()
+            self._task = asyncio.create_task(driver.arun(self._cycle(self._end)))
 
-    async def _stop_task(self) -> None:
+    async def astop(self) -> None:
+        """Async variant of `stop`."""
+        self._end.set()
         if self._task is not None:
             tasks = [self._task, *self._under_way]
             if self._under_way:
@@ -276,18 +284,17 @@ class Monitor:
                 task.cancel()
             await asyncio.wait(tasks, timeout=_STOP)
             self._task = None
+        await driver.in_thread(self.stop)
 
-    def _finish(self) -> None:
-        self._saver.remove_sink(self._window)
-        if self._thread is not None:
-            self._thread.join(_STOP)
-            self._thread = None
-        for channel in self._channels:
-            channel.close(_STOP)
+    def _begin(self) -> None:
+        self._end = threading.Event()
+        self._thread = self._task = None
+        self._under_way = []
+        self._saver.add_sink(self._window)
 
     def _cycle(self, end: threading.Event) -> Operation[None]:
         while not end.is_set():
-            yield from self._probe_in_background()
+            yield External(self._wait_for_probe, self._await_probe)
             self._evaluate()
             pause = self._interval if self._last_error is None else min(_RETRY, self._interval)
             pause = min(pause, threading.TIMEOUT_MAX)
@@ -295,36 +302,31 @@ class Monitor:
 
     # A measurement that hangs must block neither its report nor the next measurement.
 
-    def _probe_in_background(self) -> Operation[None]:
-        """Measure in a thread or task of its own, and note the error."""
+    def _wait_for_probe(self) -> None:
         if self._may_probe():
-            self._under_way.append((yield External(self._in_thread, self._in_task)))
+            future: Future[str | None] = Future()
+            thread = threading.Thread(
+                target=lambda: future.set_result(driver.run(self._probe())),
+                name="threadkeep-canary",
+                daemon=True,
+            )
+            thread.start()
+            self._under_way.append(future)
+        try:
+            self._note(self._under_way[-1].result(_TIMEOUT))
+        except TimeoutError:
+            self._note(_HANGS.format(_TIMEOUT))
+
+    async def _await_probe(self) -> None:
+        if self._may_probe():
+            self._under_way.append(asyncio.create_task(driver.arun(self._probe())))
         newest = self._under_way[-1]
-        yield External(
-            partial(wait, [newest], _TIMEOUT), partial(asyncio.wait, [newest], timeout=_TIMEOUT)
-        )
+        await asyncio.wait([newest], timeout=_TIMEOUT)
         if not newest.done():
-            newest.cancel()  # (a thread continues)
-            error: str | None = _HANGS.format(_TIMEOUT)
+            newest.cancel()
+            self._note(_HANGS.format(_TIMEOUT))
         else:  # (the saver may have cancelled it)
-            error = "CancelledError" if newest.cancelled() else newest.result()
-        self._measurements += 1
-        self._failed += error is not None
-        self._failed_in_a_row = 0 if error is None else self._failed_in_a_row + 1
-        self._last_error = error
-
-    def _in_thread(self) -> Future[str | None]:
-        future: Future[str | None] = Future()
-        future.set_running_or_notify_cancel()
-        threading.Thread(
-            target=lambda: future.set_result(driver.run(self._probe())),
-            name="threadkeep-canary",
-            daemon=True,
-        ).start()
-        return future
-
-    async def _in_task(self) -> asyncio.Task[str | None]:
-        return asyncio.create_task(driver.arun(self._probe()))
+            self._note("CancelledError" if newest.cancelled() else newest.result())
 
     def _may_probe(self) -> bool:
         """Return True if a measurement may start. The pause doubles with each one that hangs."""

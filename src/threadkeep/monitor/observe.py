@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from functools import wraps
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 from langchain_core.runnables import RunnableConfig
@@ -12,9 +13,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.store.base import BaseStore
 
 from threadkeep._core import validation
-from threadkeep._core.engine.operation import Operation as Steps
-from threadkeep._run.delegate import Delegate, behind, closing
-from threadkeep._run.driver import Closing, sync_and_async
+from threadkeep._run.delegate import Delegate, behind
+from threadkeep._run.driver import Closing
 from threadkeep._stores.open import DATABASES
 from threadkeep.errors import invalid
 from threadkeep.monitor.exports import Exports, Logs, Observed, Operation, Sink
@@ -118,11 +118,17 @@ class _Front(Observed, Closing):
             raise AttributeError(name)
         return getattr(self._inner, name)
 
-    def _close(self) -> Steps[None]:
+    def close(self) -> None:
         """Close the inner store or cache, if it can be closed."""
-        return closing(self._inner)
+        if hasattr(self._inner, "close"):
+            self._inner.close()
 
-    close, aclose = sync_and_async(_close)
+    async def aclose(self) -> None:
+        """Async variant of `close`."""
+        close = getattr(self._inner, "aclose", getattr(self._inner, "close", None))
+        closed = None if close is None else close()
+        if isawaitable(closed):
+            await closed
 
 
 class ObservedStore(_Front, BaseStore):

@@ -116,7 +116,8 @@ class Elements:
         start, raws = starts[at], self._parts[log][at]
         return (start, raws) if pos < start + len(raws) else None
 
-    def _at(self, log: int, pos: int) -> tuple[int, list[bytes]]:
+    def part(self, log: int, pos: int) -> tuple[int, list[bytes]]:
+        """Return the start of the segment that holds a position, and its elements as stored."""
         part = self._find(log, pos)
         if part is None:
             raise CorruptionError(f"Element {pos} of log {log} is missing.")
@@ -126,7 +127,7 @@ class Elements:
         log, at, stop = span
         found: list[bytes] = []
         while at < stop:
-            start, raws = self._at(log, at)
+            start, raws = self.part(log, at)
             found += raws[at - start : stop - start]
             at = start + len(raws)
         return found
@@ -198,11 +199,11 @@ class Elements:
 
     def opened(self, segment: Segment) -> list[bytes]:
         """Return the elements of one of the segments, as stored."""
-        return self._at(segment.log, segment.start)[1]
+        return self.part(segment.log, segment.start)[1]
 
     def size(self, span: Span) -> int:
         """Estimate the bytes of the elements of a span."""
-        _, raws = self._at(span.log, span.start)
+        _, raws = self.part(span.log, span.start)
         return sum(map(len, raws)) * (span.stop - span.start) // len(raws)
 
     def depth(self, log: int, pos: int) -> int:
@@ -226,7 +227,7 @@ class Elements:
         """Return the nearest whole version, and the patches on it with places, last first."""
         patches: list[tuple[_Position, bytes]] = []
         while True:
-            start, raws = self._at(*place)
+            start, raws = self.part(*place)
             data = known.get(place) or raws[place[1] - start]
             if data[:2] != _PATCH:
                 return data, patches

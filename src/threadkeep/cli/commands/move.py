@@ -34,7 +34,7 @@ from threadkeep.cli.terminal import Drawn, plural, skipped_lines, table, text
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
 from threadkeep.threads import AdoptReport, Filters, MirrorReport
 from threadkeep.threads.transfer.bundles import check_is_bundle
-from threadkeep.threads.transfer.source import KEY_SIZES
+from threadkeep.threads.transfer.sources import KEY_SIZES
 
 _SAVED = [
     state for state in ThreadStatus if state not in (ThreadStatus.CREATED, ThreadStatus.DELETED)

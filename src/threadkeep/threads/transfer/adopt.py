@@ -15,7 +15,8 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep._core import validation
 from threadkeep._core.codec import Codec
@@ -43,15 +44,31 @@ from threadkeep._core.engine.rows import (
 )
 from threadkeep._run.driver import Runner, external, on, together
 from threadkeep._run.layered_backend import LayeredBackend
+from threadkeep._stores.external import extra
+from threadkeep._stores.open import named
+from threadkeep._stores.options import described, from_url
+from threadkeep._stores.postgres import PostgresOptions
+from threadkeep._stores.sqlite import path_in
+from threadkeep._stores.sqlite.opening import path_of
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
+    OpenError,
     ThreadExistsError,
     ThreadNotFoundError,
 )
 from threadkeep.threads import forks as forking
-from threadkeep.threads.transfer.source import Source, SourceCheckpoint, SourceWrite
-from threadkeep.threads.transfer.sources import open_source
+from threadkeep.threads.transfer.sources import (
+    LangGraphSource,
+    Payloads,
+    SourceCheckpoint,
+    SourceWrite,
+    differences,
+    open_memory,
+    open_sqlite,
+    open_sqlite_saver,
+    own_store,
+)
 from threadkeep.threads.transfer.whole_thread import CheckpointKey, parts_of
 
 _MOST_CHECKPOINTS = 64  # in one read, and one write
@@ -131,7 +148,7 @@ class _Adoption:
 
     store: Runner
     engine: Engine
-    source: Source
+    source: LangGraphSource
     progress: Progress
     total: int
     verify: bool
@@ -334,6 +351,55 @@ def _different(thread: str, ns: str, checkpoint: str, what: str) -> CorruptionEr
     )
 
 
+# -- the source ------------------------------------------------------------------------
+
+_HOME = "langgraph.checkpoint."
+_HINT = (
+    "Use the path or URL (sqlite:///, postgresql://) of a database of LangGraph's SqliteSaver or"
+    " PostgresSaver, or one of these savers, or an InMemorySaver."
+)
+
+
+def open_source(source: Any, codec: Codec, key: str | bytes | None) -> LangGraphSource:
+    """Open a LangGraph store for reading."""
+    if isinstance(getattr(source, "_store", None), LayeredBackend):
+        raise own_store("The saver")
+    if isinstance(source, BaseCheckpointSaver):
+        return _of_saver(source, Payloads(codec, source.serde, key))
+    if not isinstance(source, str | os.PathLike):
+        raise InvalidArgumentError(f"Invalid source: {type(source).__name__}.", hint=_HINT)
+    return _of_name(os.fspath(source), Payloads(codec, None, key))
+
+
+def _of_name(name: str, payloads: Payloads) -> LangGraphSource:
+    if not isinstance(name, str):
+        raise InvalidArgumentError("Invalid path: bytes.", hint=_HINT)
+    database = named(name)
+    if database == "postgres":
+        name, options = from_url(name, described(PostgresOptions))
+        with extra("PostgreSQL", "postgres"):
+            from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - an extra, only where it is used
+        return source_postgres.open_postgres(name, payloads, options.get("schema"))
+    if database == "sqlite" and "://" in name:
+        return open_sqlite(path_in(name), payloads)
+    if "://" in name:
+        raise OpenError("This URL does not name a LangGraph store.", hint=_HINT)
+    return open_sqlite(path_of(name), payloads)
+
+
+def _of_saver(saver: Any, payloads: Payloads) -> LangGraphSource:
+    if isinstance(saver, InMemorySaver):
+        return open_memory(saver, payloads)
+    homes = [cls.__module__.removeprefix(_HOME).partition(".")[0] for cls in type(saver).__mro__]
+    if "sqlite" in homes:
+        return open_sqlite_saver(saver, payloads)
+    if "postgres" in homes:
+        with extra("PostgreSQL", "postgres"):
+            from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - as above
+        return source_postgres.open_postgres(source_postgres.conninfo_of(saver.conn), payloads)
+    raise InvalidArgumentError(f"{type(saver).__name__} cannot be read losslessly.", hint=_HINT)
+
+
 # -- comparison with the thread here, without the values -------------------------------
 
 
@@ -419,35 +485,3 @@ def _shape(checkpoint: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _texts(versions: Mapping[str, Any]) -> dict[str, str]:
     return {name: repr(version) for name, version in versions.items()}
-
-
-# -- comparison with LangGraph's own saver ---------------------------------------------
-
-
-def differences(codec: Codec, ours: Loaded, theirs: CheckpointTuple) -> list[str]:
-    """Name the differences between two checkpoints, ignoring the order of channels."""
-    parent = theirs.parent_config["configurable"]["checkpoint_id"] if theirs.parent_config else None
-    one = _parts(ours.checkpoint, ours.parent, ours.metadata, ours.writes)
-    other = _parts(theirs.checkpoint, parent, theirs.metadata, theirs.pending_writes or ())
-    found = [f"{name} (missing in one of them)" for name in sorted(one.keys() ^ other.keys())]
-    both = sorted(one.keys() & other.keys())
-    return found + [name for name in both if not alike(codec, one[name], other[name])]
-
-
-def _parts(
-    checkpoint: Mapping[str, Any], parent: str | None, metadata: Mapping[str, Any], writes: Any
-) -> dict[str, Any]:
-    """List the parts of a checkpoint, by their names in messages."""
-    parts: dict[str, Any] = {
-        "the parent": parent,
-        "the metadata": dict(metadata),
-        "the pending writes": [list(write) for write in writes],
-    }
-    for key, value in checkpoint.items():
-        if key in ("channel_values", "channel_versions"):
-            parts |= {f"{key} of {name!r}": one for name, one in value.items()}
-        elif key == "versions_seen":
-            parts |= {f"{key} of {n!r}": dict(sorted(one.items())) for n, one in value.items()}
-        else:
-            parts[key] = value
-    return parts

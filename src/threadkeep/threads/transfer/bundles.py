@@ -33,7 +33,8 @@ from threadkeep.errors import (
 )
 from threadkeep.threads.transfer import digest, whole_thread
 from threadkeep.threads.transfer.bundle_format import MAGIC, BundleWriter, read_bundle
-from threadkeep.threads.transfer.whole_thread import CheckpointKey, Outcome, WholeThread, put_thread
+from threadkeep.threads.transfer.digest import Digests
+from threadkeep.threads.transfer.whole_thread import Outcome, WholeThread, put_thread
 
 AddThread: TypeAlias = Callable[[BundleWriter, str], Operation[int]]
 
@@ -331,14 +332,17 @@ def _put(store: Runner, whole: WholeThread, options: ImportOptions) -> Operation
     put = put_thread(whole, now, replace=options.replace, dry_run=options.dry_run)
     outcome = yield from on(store, put)
     if is_checked:
-        stored = yield from on(store, whole_thread.read_thread(whole.thread))
-        compare(
-            whole.thread, expected, (yield from external(partial(digest.of_checkpoints, stored)))
-        )
+        compare(whole.thread, expected, (yield from digests_in(store, whole.thread)))
     return outcome
 
 
-def _checked_digests(whole: WholeThread) -> dict[CheckpointKey, bytes]:
+def digests_in(store: Runner, thread: str, *, stub: bool = True) -> Operation[Digests]:
+    """Read a thread, and compute its digests; `stub` as in `whole_thread.read_state`."""
+    whole = yield from on(store, whole_thread.read_thread(thread, stub=stub))
+    return (yield from external(partial(digest.of_checkpoints, whole)))
+
+
+def _checked_digests(whole: WholeThread) -> Digests:
     """Compute the digests of a bundle's thread, and compare them with the bundle's."""
     if any(segment.data.startswith(STUB) for segment in whole.segments):
         raise InvalidArgumentError(
@@ -352,9 +356,7 @@ def _checked_digests(whole: WholeThread) -> dict[CheckpointKey, bytes]:
     return digests
 
 
-def compare(
-    thread: str, expected: dict[CheckpointKey, bytes], found: dict[CheckpointKey, bytes]
-) -> None:
+def compare(thread: str, expected: Digests, found: Digests) -> None:
     """Check that all expected digests are found; more checkpoints may have been added."""
     for (ns, id), one in expected.items():
         if found.get((ns, id)) != one:

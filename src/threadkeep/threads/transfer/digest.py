@@ -10,10 +10,11 @@ may store a value whole and another one in parts.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import Any
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, TypeAlias
 
 import ormsgpack
 
@@ -30,19 +31,22 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.refs import Inline, Manifest, Ref, Run
 from threadkeep._core.engine.rows import Write, counting, manifest_of
+from threadkeep._stores.records import first_children
 from threadkeep.errors import CorruptionError, ThreadkeepError
 from threadkeep.threads.transfer.bundle_format import parsed_size
-from threadkeep.threads.transfer.whole_thread import CheckpointKey, WholeThread, writes_of
+from threadkeep.threads.transfer.whole_thread import CheckpointKey, WholeThread
+
+Digests: TypeAlias = dict[CheckpointKey, bytes]
 
 SIZE = 16  # bytes
 
 
-def of_checkpoints(whole: WholeThread) -> dict[CheckpointKey, bytes]:
+def of_checkpoints(whole: WholeThread) -> Digests:
     """Compute the digest of each checkpoint of a thread, including hidden checkpoints."""
-    found: dict[CheckpointKey, bytes] = {}
+    found: Digests = {}
     ns = id = None
     try:
-        digests = _Thread(whole)
+        digests = _Checkpoints(whole)
         for row in whole.checkpoints:
             ns, id = row.ns, row.id
             found[ns, id] = digests.checkpoint(row)
@@ -60,15 +64,16 @@ def _hash_bytes(data: bytes) -> bytes:
     return blake2b(data, digest_size=SIZE).digest()
 
 
-class _Thread:
+class _Checkpoints:
     """Digests of a thread's checkpoints, which share the digests of values."""
 
     def __init__(self, whole: WholeThread) -> None:
         self._values = _Values(whole.segments, whole.spare)
         self._known: Keyframes = {}
         self._spare = whole.spare
-        self._writes = writes_of(whole)
-        self._children = _first_children(whole.checkpoints)
+        writes = groupby(whole.writes, attrgetter("ns", "checkpoint_id"))
+        self._writes = {place: list(group) for place, group in writes}
+        self._children = first_children(sorted(whole.checkpoints, key=attrgetter("id")))
 
     def checkpoint(self, row: CheckpointRow) -> bytes:
         key = self._values.segment(row.key_log, row.key_pos)
@@ -106,33 +111,19 @@ class _Thread:
         return [*where, self._values.digest(write.ref)]
 
 
-def _first_children(rows: Iterable[CheckpointRow]) -> dict[CheckpointKey, Child]:
-    """Find the first child of each checkpoint; see `StoredCheckpoint.child`."""
-    children: dict[CheckpointKey, Child] = {}
-    for row in sorted(rows, key=lambda row: row.id):
-        if row.parent is not None and row.parent < row.id:
-            children.setdefault((row.ns, row.parent), Child(row.id, row.run, row.seen))
-    return children
-
-
 class _Values:
     """Digests of values; the digests of elements are computed once for each segment."""
 
     def __init__(self, segments: Sequence[Segment], spare: int | None) -> None:
         self._segments = {(s.log, s.start): s for s in segments}
-        self._starts: dict[int, list[int]] = {}
-        for log, start in sorted(self._segments):
-            self._starts.setdefault(log, []).append(start)
         self.elements = Elements(NO_CODEC, segments, spare)
         self._digests: dict[tuple[int, int], bytes] = {}  # by segment, one after the other
         self._known: dict[Ref, bytes] = {}
 
-    def segment(self, log: int, pos: int) -> Segment | None:
-        """Find the segment that holds a position."""
-        starts = self._starts.get(log, [])
-        at = bisect_right(starts, pos) - 1
-        found = self._segments[log, starts[at]] if at >= 0 else None
-        return found if found is not None and pos < found.stop else None
+    def segment(self, log: int, pos: int) -> Segment:
+        """Find the segment that holds a position. Raises CorruptionError."""
+        start, _ = self.elements.part(log, pos)
+        return self._segments[log, start]
 
     def digest(self, ref: Ref | None) -> bytes | None:
         """Compute the digest of a value; None if there is no value."""
@@ -159,8 +150,6 @@ class _Values:
         at = span.start
         while at < span.stop:
             segment = self.segment(span.log, at)
-            if segment is None:
-                raise CorruptionError(f"Element {at} of log {span.log} is missing.")
             stop = min(segment.stop, span.stop)
             first, last = at - segment.start, stop - segment.start
             yield self._of_segment(segment)[first * SIZE : last * SIZE]

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
 
 from threadkeep._core import validation
 from threadkeep._core.engine.model import DropThread
@@ -28,17 +27,15 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 from threadkeep.threads.transfer import digest, whole_thread
-from threadkeep.threads.transfer.bundles import compare
+from threadkeep.threads.transfer.bundles import compare, digests_in
+from threadkeep.threads.transfer.digest import Digests
 from threadkeep.threads.transfer.whole_thread import (
-    CheckpointKey,
     WholeThread,
     marks_of,
     read_rows,
     rows_of,
     whole_of,
 )
-
-Digests: TypeAlias = dict[CheckpointKey, bytes]
 
 
 @dataclass(slots=True)
@@ -120,7 +117,7 @@ class _Mirror:
             self.result.skipped[name] = error.message
             return
         if copied is not None:  # (a difference means that the other store fails: the mirror ends)
-            compare(name, copied, (yield from self._digests_there(name)))
+            compare(name, copied, (yield from digests_in(self.there, name, stub=False)))
 
     def _thread(self, name: str) -> Operation[Digests | None]:
         """Compare a thread; if it is copied, return the copy's digests."""
@@ -161,14 +158,10 @@ class _Mirror:
             raise _GoneError
         return whole, (yield from external(partial(digest.of_checkpoints, whole)))
 
-    def _digests_there(self, name: str) -> Operation[Digests]:
-        whole = yield from on(self.there, whole_thread.read_thread(name, stub=False))
-        return (yield from external(partial(digest.of_checkpoints, whole)))
-
     def _are_equal(self, own: WholeThread) -> Operation[bool]:
         """Compare the digests of threads whose rows differ."""
         _, digests = yield from self._read(own)
-        return digests == (yield from self._digests_there(own.thread))
+        return digests == (yield from digests_in(self.there, own.thread, stub=False))
 
     def _copy(self, own: WholeThread, *, replace: bool) -> Operation[Digests]:
         """Copy what is missing there of a thread's present state; return its digests."""

@@ -20,9 +20,9 @@ from threadkeep._core.langgraph_internals import TASKS
 from threadkeep._stores.postgres.connections import PostgresSettings, settings_of
 from threadkeep._stores.postgres.statement import mapped_errors
 from threadkeep.errors import NotLangGraphError, OpenError
-from threadkeep.threads.transfer.source import (
+from threadkeep.threads.transfer.sources import (
+    LangGraphSource,
     Payloads,
-    Source,
     SourceCheckpoint,
     SourceWrite,
     naming,
@@ -94,7 +94,7 @@ def conninfo_of(connection: Any) -> str:
         ) from error
 
 
-def open_postgres(database: str, payloads: Payloads, schema: str | None = None) -> Source:
+def open_postgres(database: str, payloads: Payloads, schema: str | None = None) -> LangGraphSource:
     """Connect to a database, for reading only."""
     settings = settings_of(database)
     server = settings.server
@@ -124,7 +124,7 @@ def _check_tables(columns: dict[str, set[str]]) -> None:
         )
 
 
-class _PostgresSource(Source):
+class _PostgresSource(LangGraphSource):
     def __init__(self, db: psycopg.Connection[_Row], server: str, payloads: Payloads) -> None:
         super().__init__(payloads)
         self._db = db
@@ -171,12 +171,7 @@ class _PostgresSource(Source):
                     yield found
 
     def _found(
-        self,
-        thread: str,
-        row: _Row,
-        blobs: dict[_BlobKey, Any],
-        writes: list[_Row],
-        size: int,
+        self, thread: str, row: _Row, blobs: dict[_BlobKey, Any], writes: list[_Row], size: int
     ) -> SourceCheckpoint:
         checkpoint = row["checkpoint"]
         values = {**(checkpoint.get("channel_values") or {})}

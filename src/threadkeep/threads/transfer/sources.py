@@ -1,4 +1,7 @@
-"""Readers of the stores of LangGraph's savers: `open_source`, InMemorySaver and SQLite.
+"""Readers of LangGraph's stores: payloads, SQLite and InMemorySaver.
+
+A reader never changes or migrates its store. A value is read as LangGraph would return it, or
+raises an error.
 
 SQLite files are opened for reading only; SQLite itself may leave an empty WAL beside them. The
 tables are the same since langgraph-checkpoint-sqlite 2.0, except `writes.task_path`. A checkpoint
@@ -7,44 +10,224 @@ is one payload with all its values.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
-from collections.abc import Generator
-from contextlib import closing
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from langgraph.checkpoint.base import BaseCheckpointSaver, writes_sort_key
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, writes_sort_key
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.base import CipherProtocol, SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from threadkeep._core.codec import Codec
+from threadkeep._core.codec import Codec, NativeCodec
+from threadkeep._core.codec.format import OWN, describe
+from threadkeep._core.codec.langgraph_payloads import Shared, decode_langgraph
+from threadkeep._core.engine.differences import alike
+from threadkeep._core.engine.load import Loaded
 from threadkeep._core.langgraph_internals import HAS_TASK_PATH
-from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._stores.external import extra
-from threadkeep._stores.open import named
-from threadkeep._stores.options import described, from_url
-from threadkeep._stores.postgres import PostgresOptions
-from threadkeep._stores.sqlite import path_in
 from threadkeep._stores.sqlite.failures import named as mapped
 from threadkeep._stores.sqlite.opening import APPLICATION_ID, MEMORY, DatabaseLocation, path_of
-from threadkeep.errors import InvalidArgumentError, NotLangGraphError, OpenError
-from threadkeep.threads.transfer.source import (
-    Payloads,
-    Source,
-    SourceCheckpoint,
-    SourceWrite,
-    naming,
-    needs,
-    own_store,
+from threadkeep.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    NotLangGraphError,
+    OpenError,
+    ThreadkeepError,
+    WrongKeyError,
 )
 from threadkeep.threads.transfer.whole_thread import CheckpointKey
 
-_HOME = "langgraph.checkpoint."
-_HINT = (
-    "Use the path or URL (sqlite:///, postgresql://) of a database of LangGraph's SqliteSaver or"
-    " PostgresSaver, or one of these savers, or an InMemorySaver."
-)
+KEY_SIZES = (16, 24, 32)
+"""Sizes of AES keys, in bytes."""
+
+_KEY_HINT = "Use the key of LangGraph's EncryptedSerializer: adopt(..., key=...)."
+
+
+class SourceWrite(NamedTuple):
+    """A pending write, with its index in its task."""
+
+    task_id: str
+    task_path: str
+    idx: int
+    channel: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCheckpoint:
+    """A checkpoint as LangGraph's own saver returns it; `size` estimates the bytes read."""
+
+    ns: str
+    id: str
+    parent: str | None
+    checkpoint: dict[str, Any]
+    metadata: dict[str, Any]
+    writes: list[SourceWrite] = field(default_factory=list)
+    size: int = 0
+
+
+class LangGraphSource:
+    """A store of LangGraph's, for one reading thread at a time. Calls may block."""
+
+    def __init__(self, payloads: Payloads) -> None:
+        self._payloads = payloads
+
+    def threads(self) -> dict[str, int]:
+        """Count the checkpoints of each thread, sorted by id."""
+        raise NotImplementedError
+
+    def parents(self, thread: str) -> dict[CheckpointKey, str | None]:
+        """Return the parent of each checkpoint of a thread, without reading values."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Begin to read one consistent state."""
+
+    def end(self) -> None:
+        """End the read that `begin` began. Idempotent."""
+
+    def checkpoints(self, thread: str) -> Generator[SourceCheckpoint, None, None]:
+        """Yield a thread's checkpoints, sorted by namespace and id.
+
+        Raises:
+            UnknownTypeError, CorruptionError, WrongKeyError: a value cannot be read; the
+                error names the checkpoint.
+            OpenError, BackendError: the store failed.
+        """
+        raise NotImplementedError
+
+    def saver(self) -> BaseCheckpointSaver[Any]:
+        """Return LangGraph's own saver for the same state.
+
+        Raises:
+            OpenError: its library is not installed.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release everything. Idempotent."""
+
+
+# -- payloads --------------------------------------------------------------------------
+
+
+class Payloads:
+    """Decoder of payloads: a type and bytes.
+
+    Raises:
+        InvalidArgumentError: the key has an invalid length.
+        OpenError: a key is given, and pycryptodome is not installed.
+    """
+
+    def __init__(
+        self, codec: Codec, serde: SerializerProtocol | None, key: str | bytes | None
+    ) -> None:
+        native = codec if isinstance(codec, NativeCodec) else NativeCodec()
+        if key is not None:
+            serde = _with_key(key, native.pickle_fallback, serde)
+        inner = serde
+        self._cipher: CipherProtocol | None = None
+        if isinstance(serde, EncryptedSerializer):
+            self._cipher, inner = serde.cipher, serde.serde
+        is_own = inner is None or type(inner) is JsonPlusSerializer
+        if is_own and inner is not None and getattr(inner, "pickle_fallback", False):
+            native = NativeCodec(native.registry, True, native.finder.allowed)  # noqa: FBT003 - by position there
+        self._codec = native
+        self._other = None if is_own else inner
+        self._shared = Shared()
+        self.serde = serde or JsonPlusSerializer(pickle_fallback=native.pickle_fallback)
+
+    def value(self, kind: str, data: bytes | None) -> Any:
+        """Read a value. It may share objects with others, and must not be changed.
+
+        Raises:
+            UnknownTypeError: the value names a class that is not allowed, or its kind is unknown.
+            CorruptionError: the value is damaged.
+            WrongKeyError: the value is encrypted, and the key is missing or wrong.
+        """
+        data = b"" if data is None else data
+        kind, _, cipher = str(kind).partition("+")
+        if cipher:
+            data = self._decrypted(cipher, data)
+        if self._other is None:
+            return decode_langgraph(kind, data, self._codec, self._shared)
+        try:
+            return self._other.loads_typed((kind, data))
+        except OWN:
+            raise
+        except Exception as error:
+            raise CorruptionError(
+                f"{type(self._other).__name__} cannot read the value: {describe(error)}."
+            ) from error
+
+    def _decrypted(self, cipher: str, data: bytes) -> bytes:
+        if self._cipher is None:
+            raise WrongKeyError(hint=_KEY_HINT)
+        try:
+            return self._cipher.decrypt(cipher, data)
+        except Exception as error:
+            raise WrongKeyError(
+                f"The value cannot be decrypted ({cipher}): {describe(error)}.", hint=_KEY_HINT
+            ) from error
+
+
+def _with_key(
+    key: object,
+    pickle_fallback: bool,  # noqa: FBT001 - as the codec has it
+    serde: SerializerProtocol | None,
+) -> EncryptedSerializer:
+    data = key.encode() if isinstance(key, str) else key
+    if not isinstance(data, bytes) or len(data) not in KEY_SIZES:
+        raise InvalidArgumentError(
+            "Invalid key.", hint="Use the value of LANGGRAPH_AES_KEY: 16, 24 or 32 bytes."
+        )
+    inner = serde or JsonPlusSerializer(pickle_fallback=pickle_fallback)
+    with needs("pycryptodome", "read encrypted values"):
+        return EncryptedSerializer.from_pycryptodome_aes(inner, key=data)
+
+
+# -- errors ----------------------------------------------------------------------------
+
+
+@contextmanager
+def needs(package: str, purpose: str) -> Iterator[None]:
+    """Raise OpenError for an import that fails in the block."""
+    try:
+        yield
+    except ImportError as error:
+        raise OpenError(
+            f"{package} is needed to {purpose}.", hint=f"pip install {package}"
+        ) from error
+
+
+def own_store(what: str) -> NotLangGraphError:
+    """Return the error for a source that is threadkeep's own."""
+    return NotLangGraphError(
+        f"{what} is a threadkeep store already.",
+        hint="Open it with threadkeep, or copy threads: export_bundle() and import_bundle().",
+    )
+
+
+@contextmanager
+def naming(thread: str, ns: str, checkpoint: str) -> Iterator[None]:
+    """Add the thread, namespace and checkpoint to errors."""
+    try:
+        yield
+    except ThreadkeepError as exc:
+        exc.at(thread=thread, namespace=ns or None, checkpoint=checkpoint)
+        raise
+
+
+# -- SQLite ----------------------------------------------------------------------------
+
 _BUSY_SECONDS = 30.0
+_THREADS = "SELECT thread_id, count(*) FROM checkpoints GROUP BY thread_id ORDER BY 1"
 _CHECKPOINTS = (
     "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata"
     " FROM checkpoints WHERE thread_id = ? ORDER BY checkpoint_ns, checkpoint_id"
@@ -64,63 +247,8 @@ _COLUMNS = {
 }
 
 
-def open_source(source: Any, codec: Codec, key: str | bytes | None) -> Source:
-    """Open a LangGraph store for reading."""
-    if isinstance(getattr(source, "_store", None), LayeredBackend):
-        raise own_store("The saver")
-    if isinstance(source, BaseCheckpointSaver):
-        return _of_saver(source, Payloads(codec, source.serde, key))
-    if not isinstance(source, str | os.PathLike):
-        raise InvalidArgumentError(f"Invalid source: {type(source).__name__}.", hint=_HINT)
-    return _of_name(os.fspath(source), Payloads(codec, None, key))
-
-
-def _of_name(name: str, payloads: Payloads) -> Source:
-    if not isinstance(name, str):
-        raise InvalidArgumentError("Invalid path: bytes.", hint=_HINT)
-    database = named(name)
-    if database == "postgres":
-        name, options = from_url(name, described(PostgresOptions))
-        with extra("PostgreSQL", "postgres"):
-            from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - an extra, only where it is used
-        return source_postgres.open_postgres(name, payloads, options.get("schema"))
-    if "://" in name:
-        path = path_in(name) if database == "sqlite" else None
-        if path is None:
-            raise OpenError("This URL does not name a LangGraph store.", hint=_HINT)
-        return _open_sqlite(path, payloads)
-    return _open_sqlite(path_of(name), payloads)
-
-
-def _of_saver(saver: Any, payloads: Payloads) -> Source:
-    if isinstance(saver, InMemorySaver):
-        return _MemorySource(saver, payloads)
-    homes = [cls.__module__.removeprefix(_HOME).partition(".")[0] for cls in type(saver).__mro__]
-    if "sqlite" in homes:
-        return _of_sqlite(saver, payloads)
-    if "postgres" in homes:
-        with extra("PostgreSQL", "postgres"):
-            from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - as above
-        return source_postgres.open_postgres(source_postgres.conninfo_of(saver.conn), payloads)
-    raise InvalidArgumentError(f"{type(saver).__name__} cannot be read losslessly.", hint=_HINT)
-
-
-def _of_sqlite(saver: Any, payloads: Payloads) -> Source:
-    path = path_of(saver.conn)
-    if path != MEMORY:
-        return _open_sqlite(path, payloads)
-    if not isinstance(saver.conn, sqlite3.Connection):
-        raise OpenError(
-            "A database in memory cannot be read through an async saver.",
-            hint="Copy it to a file first: VACUUM INTO 'file.db'.",
-        )
-    return _copy_of(saver, payloads)
-
-
-# -- SQLite ----------------------------------------------------------------------------
-
-
-def _open_sqlite(path: str, payloads: Payloads) -> Source:
+def open_sqlite(path: str, payloads: Payloads) -> LangGraphSource:
+    """Open the file of a SqliteSaver, for reading only."""
     file = Path(path)
     if not file.is_file():
         raise OpenError(f"There is no file {path}.", hint="Use the path of LangGraph's database.")
@@ -130,8 +258,16 @@ def _open_sqlite(path: str, payloads: Payloads) -> Source:
     return _checked(db, path, payloads)
 
 
-def _copy_of(saver: Any, payloads: Payloads) -> Source:
-    """Copy the in-memory database of a SqliteSaver."""
+def open_sqlite_saver(saver: Any, payloads: Payloads) -> LangGraphSource:
+    """Open the file of a SqliteSaver, or copy its database in memory."""
+    path = path_of(saver.conn)
+    if path != MEMORY:
+        return open_sqlite(path, payloads)
+    if not isinstance(saver.conn, sqlite3.Connection):
+        raise OpenError(
+            "A database in memory cannot be read through an async saver.",
+            hint="Copy it to a file first: VACUUM INTO 'file.db'.",
+        )
     db = sqlite3.connect(MEMORY, isolation_level=None, check_same_thread=False)
     with mapped(MEMORY), saver.lock:
         saver.conn.backup(db)
@@ -144,10 +280,9 @@ def _is_frozen(file: Path) -> bool:
     return not wal.exists() and not os.access(file.parent, os.W_OK)
 
 
-def _checked(db: sqlite3.Connection, path: str, payloads: Payloads) -> Source:
+def _checked(db: sqlite3.Connection, path: str, payloads: Payloads) -> LangGraphSource:
     try:
-        with mapped(path):
-            return _SqliteSource(db, path, payloads, _writes_columns(db, path))
+        return _SqliteSource(db, path, payloads)
     except BaseException as error:
         db.close()
         if getattr(error.__cause__, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
@@ -155,46 +290,41 @@ def _checked(db: sqlite3.Connection, path: str, payloads: Payloads) -> Source:
         raise
 
 
-def _writes_columns(db: sqlite3.Connection, path: str) -> set[str]:
-    """Check that the database has LangGraph's tables; return the columns of `writes`."""
-    (application,) = db.execute("PRAGMA application_id").fetchone()
-    if application == APPLICATION_ID:
-        raise own_store(path)
-    found = {
-        table: {name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")}
-        for table in _COLUMNS
-    }
-    if any(set(names.split()) - found[table] for table, names in _COLUMNS.items()):
-        raise NotLangGraphError(
-            f"{path} has no tables of LangGraph's SqliteSaver.",
-            hint="Use the file that SqliteSaver or AsyncSqliteSaver (2.0 or newer) writes.",
-        )
-    return found["writes"]
-
-
-class _SqliteSource(Source):
-    def __init__(
-        self, db: sqlite3.Connection, path: str, payloads: Payloads, writes: set[str]
-    ) -> None:
+class _SqliteSource(LangGraphSource):
+    def __init__(self, db: sqlite3.Connection, path: str, payloads: Payloads) -> None:
         super().__init__(payloads)
         self._db = db
         self._path = path
-        self._has_paths = "task_path" in writes
+        self._has_paths = "task_path" in self._checked_columns()["writes"]
         self._writes = _WRITES.format(path="task_path" if self._has_paths else "''")
 
-    def threads(self) -> dict[str, int]:
+    def _checked_columns(self) -> dict[str, set[str]]:
+        """Return the columns of LangGraph's tables; raise an error if any are missing."""
+        ((application,),) = self._all("PRAGMA application_id")
+        if application == APPLICATION_ID:
+            raise own_store(self._path)
+        tables = {table: self._all(f"PRAGMA table_info({table})") for table in _COLUMNS}
+        found = {table: {name for _, name, *_ in rows} for table, rows in tables.items()}
+        if any(set(names.split()) - found[table] for table, names in _COLUMNS.items()):
+            raise NotLangGraphError(
+                f"{self._path} has no tables of LangGraph's SqliteSaver.",
+                hint="Use the file that SqliteSaver or AsyncSqliteSaver (2.0 or newer) writes.",
+            )
+        return found
+
+    def _all(self, text: str, parameters: Sequence[Any] = ()) -> list[Any]:
         with mapped(self._path):
-            counted = "SELECT thread_id, count(*) FROM checkpoints GROUP BY thread_id ORDER BY 1"
-            return {str(thread): count for thread, count in self._db.execute(counted)}
+            return self._db.execute(text, parameters).fetchall()
+
+    def threads(self) -> dict[str, int]:
+        return {str(thread): count for thread, count in self._all(_THREADS)}
 
     def parents(self, thread: str) -> dict[CheckpointKey, str | None]:
-        with mapped(self._path):
-            rows = self._db.execute(_PARENTS, (thread,))
-            return {(ns, checkpoint): parent or None for ns, checkpoint, parent in rows}
+        rows = self._all(_PARENTS, (thread,))
+        return {(ns, checkpoint): parent or None for ns, checkpoint, parent in rows}
 
     def begin(self) -> None:
-        with mapped(self._path):
-            self._db.execute("BEGIN")
+        self._all("BEGIN")
 
     def end(self) -> None:
         if self._db.in_transaction:
@@ -208,24 +338,16 @@ class _SqliteSource(Source):
                 yield found
 
     def _found(
-        self,
-        thread: str,
-        ns: str,
-        id: str,
-        parent: str | None,
-        kind: str,
-        data: bytes,
-        metadata: bytes | None,
+        self, thread: str, ns: str, id: str, parent: str | None, kind: str, data: bytes, own: Any
     ) -> SourceCheckpoint:
-        rows = self._db.execute(self._writes, (thread, ns, id)).fetchall()
+        rows = self._all(self._writes, (thread, ns, id))
         writes = [
             SourceWrite(task, path, idx, channel, self._payloads.value(*payload))
             for task, path, idx, channel, *payload in rows
         ]
         size = len(data) + sum([len(row[5] or b"") for row in rows])
-        value = self._payloads.value(kind, data)
-        own = self._payloads.metadata(metadata)
-        return SourceCheckpoint(ns, id, parent or None, value, own, writes, size)
+        value, metadata = self._payloads.value(kind, data), _json(own)
+        return SourceCheckpoint(ns, id, parent or None, value, metadata, writes, size)
 
     def saver(self) -> BaseCheckpointSaver[Any]:
         with needs("langgraph-checkpoint-sqlite", "verify"):
@@ -239,10 +361,23 @@ class _SqliteSource(Source):
         self._db.close()
 
 
+def _json(text: str | bytes | None) -> Any:
+    """Read metadata."""
+    try:
+        return {} if text is None else json.loads(text)
+    except ValueError as error:
+        raise CorruptionError("The metadata of a checkpoint is not valid JSON.") from error
+
+
 # -- InMemorySaver ---------------------------------------------------------------------
 
 
-class _MemorySource(Source):
+def open_memory(saver: InMemorySaver, payloads: Payloads) -> LangGraphSource:
+    """Read the dicts of an InMemorySaver."""
+    return _MemorySource(saver, payloads)
+
+
+class _MemorySource(LangGraphSource):
     """Reader of InMemorySaver's three dicts: its methods do not return the paths of tasks.
 
     The saver replaces the objects in these dicts, and never changes them.
@@ -303,3 +438,35 @@ class _MemorySource(Source):
 
     def saver(self) -> BaseCheckpointSaver[Any]:
         return self._saver
+
+
+# -- comparison with LangGraph's own saver ---------------------------------------------
+
+
+def differences(codec: Codec, ours: Loaded, theirs: CheckpointTuple) -> list[str]:
+    """Name the differences between two checkpoints, ignoring the order of channels."""
+    parent = theirs.parent_config["configurable"]["checkpoint_id"] if theirs.parent_config else None
+    one = _parts(ours.checkpoint, ours.parent, ours.metadata, ours.writes)
+    other = _parts(theirs.checkpoint, parent, theirs.metadata, theirs.pending_writes or ())
+    found = [f"{name} (missing in one of them)" for name in sorted(one.keys() ^ other.keys())]
+    both = sorted(one.keys() & other.keys())
+    return found + [name for name in both if not alike(codec, one[name], other[name])]
+
+
+def _parts(
+    checkpoint: Mapping[str, Any], parent: str | None, metadata: Mapping[str, Any], writes: Any
+) -> dict[str, Any]:
+    """List the parts of a checkpoint, by their names in messages."""
+    parts: dict[str, Any] = {
+        "the parent": parent,
+        "the metadata": dict(metadata),
+        "the pending writes": [list(write) for write in writes],
+    }
+    for key, value in checkpoint.items():
+        if key in ("channel_values", "channel_versions"):
+            parts |= {f"{key} of {name!r}": one for name, one in value.items()}
+        elif key == "versions_seen":
+            parts |= {f"{key} of {n!r}": dict(sorted(one.items())) for n, one in value.items()}
+        else:
+            parts[key] = value
+    return parts

@@ -50,6 +50,7 @@ from threadkeep._core.engine.thread_entry import (
     is_archived,
     is_there,
 )
+from threadkeep._stores.records import with_writes
 from threadkeep.errors import CodecError, StaleThreadError, ThreadExistsError, ThreadkeepError
 
 T = TypeVar("T")
@@ -283,22 +284,10 @@ def marks_of(entry: ThreadEntry | None) -> set[Any]:
     return {*entry.labels, *marks, *([] if entry.ttl is None else [("ttl", entry.ttl)])}
 
 
-def writes_of(whole: WholeThread) -> dict[CheckpointKey, list[WriteRow]]:
-    """Group the pending writes by checkpoint."""
-    writes: dict[CheckpointKey, list[WriteRow]] = {}
-    for write in whole.writes:
-        writes.setdefault((write.ns, write.checkpoint_id), []).append(write)
-    return writes
-
-
-def stored_of(whole: WholeThread) -> tuple[list[StoredCheckpoint], list[WriteRow]]:
+def stored_of(whole: WholeThread) -> tuple[Sequence[StoredCheckpoint], Sequence[WriteRow]]:
     """Return the checkpoints with their writes, and the writes without a checkpoint."""
-    writes = writes_of(whole)
-    checkpoints = [
-        StoredCheckpoint(whole.thread, row, None, tuple(writes.pop((row.ns, row.id), ())))
-        for row in whole.checkpoints
-    ]
-    return checkpoints, [write for some in writes.values() for write in some]
+    keyframes = [None] * len(whole.checkpoints)
+    return with_writes(whole.thread, whole.checkpoints, keyframes, whole.writes)
 
 
 def _uncovered(wanted: Iterable[S], stored: Iterable[Segment | SegmentInfo]) -> list[S]:
