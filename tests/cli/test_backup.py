@@ -278,11 +278,3 @@ def test_progress_is_for_terminals(tmp_path, path, name):
     assert "\r" in shown
     assert "pages copied" in shown
     assert ("threads read" in shown) is name.endswith(".tkb")
-
-
-def test_the_help_names_the_commands(here):
-    code, said, _ = here("--help")
-    assert code == 0
-    assert {"check", "migrate", "backup", "restore"} <= {
-        word for line in said for word in line.split()
-    }

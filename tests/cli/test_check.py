@@ -57,23 +57,6 @@ def test_a_sound_file(path, capsys):
     assert checked(path, capsys) == (0, ["Checked 3 threads. No problems found."], "")
 
 
-def test_a_missing_file_is_not_made(tmp_path, capsys):
-    code, _, said = checked(tmp_path / "absent.db", capsys)
-    assert code == 2
-    assert "There is no file" in said
-
-
-@pytest.mark.parametrize(
-    "store", ["postgresql://u:hunter2@127.0.0.1:1/db", "u:hunter2@127.0.0.1:1/db"]
-)
-def test_a_password_is_not_shown(capsys, store):
-    assert main(["check", store]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert len(said.err.splitlines()) == 1
-    assert "hunter2" not in said.err
-
-
 @pytest.mark.parametrize("wal", [True, False])
 def test_an_emptied_file(path, capsys, wal):
     path.write_bytes(b"")

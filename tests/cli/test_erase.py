@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import sqlite3
 import subprocess
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kit.cli import SECONDS, command
+from kit.cli import SECONDS, answering
 from kit.engine import Chain
 from kit.forked import python
 
@@ -24,11 +23,8 @@ MARKER = "marker-94ab1c7730"
 
 
 @pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def store(url: str) -> None:
     """Two threads of u1, one with a fork, and a thread of u2."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("THREADKEEP_URL", STORE)
-    monkeypatch.delenv("THREADKEEP_CONFIG", raising=False)
     with SqliteSaver(STORE, compression=Compression(level=0)) as saver:
         for name, user in (("alpha", "u1"), ("beta", "u1"), ("gamma", "u2")):
             chain = Chain(saver, name)
@@ -88,24 +84,10 @@ def test_json_is_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["threads"][0]["checkpoints"] == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        ("erase", 2, "in one way"),
-        ("erase alpha --metadata a=1 --yes", 2, "in one way"),
-        ("erase --metadata user_id --yes", 2, "KEY=VALUE"),
-        ("erase absent --yes", 1, "no such thread"),
-        ("erase alpha", 2, "cannot ask for confirmation"),
-        ("erase alpha --json", 2, "cannot ask for confirmation"),
-    ],
-)
-def test_what_cannot_be_done(
-    words: str, code: int, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words.split()) == code
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert said in told.err
+def test_without_a_terminal_nothing_is_erased(here) -> None:
+    code, out, errors = here("erase", "alpha")
+    assert (code, out) == (2, [])
+    assert "cannot ask for confirmation" in errors[0]
     assert names() == ["alpha", "beta", "fork", "gamma"]
 
 
@@ -138,14 +120,7 @@ def test_a_place_that_is_not_cleared_is_told(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("answer", ["y", "n"])
 def test_at_a_terminal_it_asks(answer: str) -> None:
-    ours, its = pty.openpty()
-    process = subprocess.Popen(
-        command("erase", "beta"), stdin=its, stdout=subprocess.PIPE, stderr=its, text=True
-    )
-    os.close(its)
-    os.write(ours, f"{answer}\n".encode())
-    out, _ = process.communicate(timeout=SECONDS)
-    os.close(ours)
-    assert process.returncode == (0 if answer == "y" else 2)
+    code, out, _ = answering(f"{answer}\n".encode(), "erase", "beta")
+    assert code == (0 if answer == "y" else 2)
     assert ("Erased 1 thread (" in out) == (answer == "y")
     assert ("beta" in names()) == (answer == "n")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
 from kit import cli as cli_kit
-from kit.cli import SECONDS, command, threadkeep
+from kit.cli import SECONDS, answering, threadkeep
 from kit.engine import Chain, everything
 from kit.forked import python
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -154,17 +152,6 @@ def test_a_thread_without_messages(told):
     assert ["text", "str", "3"] in rows
 
 
-def test_what_threads_hold_gives_no_orders_to_a_terminal(store, told):
-    with SqliteSaver(store) as saver:
-        evil = "\x1b]0;owned\x07\x9b2J\u202egnp"
-        Chain(saver, "evil\x1b[2J").put(messages=[HumanMessage(evil)], **{"c\x1b[5m": evil})
-    for name in ("show", "state", "history"):
-        text = "\n".join(told(name, "evil\x1b[2J", *(["--full"] if name != "history" else [])))
-        assert not set(text) & set("\x1b\x07\x9b\u202e")
-        assert r"evil\x1b[2J" in text
-    assert r"evil\x1b[2J" in "\n".join(told("stats"))
-
-
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", ["show", "state"])
 def test_classes_of_the_program(store, tmp_path, monkeypatch, name):
@@ -206,6 +193,7 @@ def test_classes_of_the_program(store, tmp_path, monkeypatch, name):
         ("history plain --ns absent", "ThreadNotFoundError"),
         ("delete absent --yes", "ThreadNotFoundError"),
         ("delete plain absent --yes", "ThreadNotFoundError"),
+        ("erase absent --yes", "ThreadNotFoundError"),
     ],
 )
 def test_nothing_of_that_name_is_exit_code_1(store, refused, arguments, error):
@@ -300,23 +288,6 @@ def test_deleting_is_told_before_and_done_once(store, told, refused):
     with SqliteSaver(store) as saver:
         assert everything(saver) == {k: v for k, v in before.items() if k[0] != "plain"}
     assert refused("delete", "plain", "--yes")[0] == 1
-
-
-def answering(answer, *arguments) -> tuple[int, str, str]:
-    """Run a command at a terminal and answer its question; return code, stdout and screen."""
-    primary, secondary = pty.openpty()
-    pipes = {"stdin": secondary, "stderr": secondary, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command(*arguments), text=True, **pipes) as process:
-        os.close(secondary)
-        shown = b""
-        with suppress(OSError):  # what Linux says where the other end has gone
-            while read := os.read(primary, 1024):
-                was_asked, shown = b"[y/N]" in shown, shown + read
-                if b"[y/N]" in shown and not was_asked:
-                    os.write(primary, answer)
-        out = process.communicate(timeout=SECONDS)[0]
-    os.close(primary)
-    return process.returncode, out, shown.decode()
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,10 @@ from threadkeep import SqliteSaver
 
 
 @pytest.fixture(autouse=True)
-def store(tmp_path, monkeypatch):
+def store(url, tmp_path, monkeypatch):
     """The threads `order` with old pages, and `chat`, in a working directory."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("THREADKEEP_URL", "threads.db")
     monkeypatch.setenv("THREADKEEP_COLD", (tmp_path / "cold").as_uri())
-    monkeypatch.delenv("THREADKEEP_CONFIG", raising=False)
-    with SqliteSaver("threads.db") as saver:
+    with SqliteSaver(url) as saver:
         Chain(saver, "chat").put(plan="free")
         chain = Chain(saver, "order")
         for number in range(3):
@@ -56,21 +53,6 @@ def test_the_file_may_say_it(told):
     Path("threadkeep.toml").write_text('[tiering]\nwarm = "0.001s"\narchive = false\n')
     assert told("tier", "--json")["archived"] == []
     assert len(told("tier", "--archive", "--json")["archived"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("tier", "--warm", "soon"), "warm"),
-        (("tier", "--offload-over", "7"), "over"),
-        (("tier", "--cold", "ftp://host"), "Invalid URL of a cold store"),
-        (("tier", "--every", "never"), "--every"),
-    ],
-)
-def test_what_is_wrong_is_one_line(arguments, said, here):
-    code, out, errors = here(*arguments)
-    assert (code, out) == (2, []), errors
-    assert said in errors[0]
 
 
 def test_what_is_typed_goes_before_the_file(told, here):

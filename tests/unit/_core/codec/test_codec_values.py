@@ -1,9 +1,11 @@
-"""Values come back with their own type, alone and inside others, and encode the same again."""
+"""Values come back with their own type, alone and inside others, and encode the same again.
+
+More values of each type that LangGraph has are in test_codec_langgraph_types.py.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
-import ipaddress
 import math
 import pathlib
 import re
@@ -85,7 +87,6 @@ VALUES = [
     range(5),
     range(10, 0, -2),
     Fraction(1, 3),
-    Decimal("1.50"),
     Decimal("-0"),
     Decimal("1E+5"),
     Decimal("NaN"),
@@ -139,26 +140,15 @@ VALUES = [
     re.compile("(?i)x"),
     uuid.uuid4(),
     uuid.UUID(int=5, is_safe=uuid.SafeUUID.safe),
-    ipaddress.ip_address("1.2.3.4"),
-    ipaddress.ip_address("fe80::1%eth0"),
-    ipaddress.ip_network("10.0.0.0/8"),
-    ipaddress.ip_network("fe80::/64"),
-    ipaddress.ip_interface("10.0.0.1/8"),
-    ipaddress.ip_interface("fe80::1/64"),
     pydantic.SecretStr("hush"),
     pydantic.SecretBytes(b"hush"),
     pydantic.v1.SecretStr("hush"),
     pydantic.v1.SecretBytes(b"hush"),
-    m.Colour.GREEN,
     m.Colour.ALSO_RED,
-    m.Level.LOW,
     m.Size.LARGE,
-    m.Access.READ | m.Access.RUN,
     m.Access(0),
     m.Bits.A | m.Bits.B,
-    m.Bits(9),
     {m.Level.LOW: 1, "low2": m.Size.SMALL, m.Size.LARGE: [m.Level.HIGH]},
-    m.Tagged("t"),
     noted(),
     {m.Tagged("key"): m.Tagged("value")},
     m.Metres(-0.0),
@@ -183,7 +173,6 @@ VALUES = [
     _DeltaSnapshot([1, (2,)]),
     Item(value={"a": 1}, key="k", namespace=("n", "m"), created_at=NOON, updated_at=NOON),
     SearchItem(("n",), "k", {"a": 1}, NOON, NOON, score=0.5),
-    np.arange(6).reshape(2, 3),
     np.asfortranarray(np.arange(6.0).reshape(2, 3)),
     np.arange(10)[::3],
     np.array(5, dtype="u1"),
