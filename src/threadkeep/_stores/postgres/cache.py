@@ -5,18 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from threadkeep._stores.caches import (
-    PAGE,
-    AsyncCacheBackend,
-    Change,
-    Claim,
-    ClearEntries,
-    RemoveEntries,
-    SetEntries,
-    TrimEntries,
-    UseEntries,
-    end_of,
-)
+from threadkeep._stores import caches
 from threadkeep._stores.postgres.connections import NEWEST_STATE, ONE_STATE, Database
 from threadkeep._stores.postgres.statement import Statement, array
 from threadkeep.errors import ThreadkeepError
@@ -76,7 +65,7 @@ SELECT count(*) FROM gone
 """
 
 
-class PostgresEntries(AsyncCacheBackend):
+class PostgresEntries(caches.AsyncCacheBackend):
     """Rows in the table `cache`, which migrations make."""
 
     commits_groups = True
@@ -93,14 +82,14 @@ class PostgresEntries(AsyncCacheBackend):
         await self._database.answered(list(map(_statement, changes)), NEWEST_STATE)
         return [None] * len(changes)
 
-    async def claim(self, claim: Claim) -> list[bytes]:
+    async def claim(self, claim: caches.Claim) -> list[bytes]:
         values = (claim.now, claim.until, claim.owner, list(claim.ids))
         (rows,) = await self._database.answered([Statement(_CLAIM, values)], NEWEST_STATE)
         return [id_ for (id_,) in rows]
 
-    async def trim(self, trim: TrimEntries) -> int:
-        expired = Statement(_EXPIRED, (trim.now, PAGE))
-        oldest = Statement(_OLDEST, (PAGE, trim.max_entries, trim.max_bytes))
+    async def trim(self, trim: caches.TrimEntries) -> int:
+        expired = Statement(_EXPIRED, (trim.now, caches.PAGE))
+        oldest = Statement(_OLDEST, (caches.PAGE, trim.max_entries, trim.max_bytes))
         _, ((removed,),) = await self._database.answered([expired, oldest], NEWEST_STATE)
         return int(removed)
 
@@ -108,18 +97,18 @@ class PostgresEntries(AsyncCacheBackend):
         await self._database.migrate()
 
 
-def _statement(change: Change) -> Statement:
+def _statement(change: caches.Change) -> Statement:
     match change:
-        case SetEntries(entries, now):
+        case caches.SetEntries(entries, now):
             ids, values, ends = zip(*entries, strict=True)
             columns = (array("bytea", ids), array("bigint", ends), array("bytea", values))
             return Statement(_SET, (*columns, now))
-        case UseEntries(ids, now):
+        case caches.UseEntries(ids, now):
             return Statement(_USE, (now, list(ids)))
-        case RemoveEntries(ids, owner):
+        case caches.RemoveEntries(ids, owner):
             return Statement(_REMOVE, (array("bytea", ids), owner, owner))
-        case ClearEntries(spaces):
+        case caches.ClearEntries(spaces):
             if spaces is None:
                 return Statement("DELETE FROM {schema}.cache")
-            stops = [end_of(space) for space in spaces]
+            stops = [caches.end_of(space) for space in spaces]
             return Statement(_CLEAR, (array("bytea", spaces), array("bytea", stops)))

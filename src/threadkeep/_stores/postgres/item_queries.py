@@ -11,22 +11,8 @@ from typing import Any, TypeAlias
 
 from psycopg.types.numeric import Int8
 
-from threadkeep._stores.items.records import (
-    Condition,
-    FindItems,
-    FindNamespaces,
-    FindNearest,
-    FindPending,
-    FindText,
-    FindVersions,
-    GetItems,
-    ItemRead,
-    ItemRow,
-    Metric,
-    Namespace,
-    Scored,
-    VersionRow,
-)
+from threadkeep._stores.items import records
+from threadkeep._stores.items.records import ItemRow, Metric, Namespace
 from threadkeep._stores.postgres.statement import (
     Array,
     Query,
@@ -46,9 +32,9 @@ _LAST = "\U0010ffff" * 64  # (as good as behind all paths)
 _SCORES = {"cosine": "1 - distance", "l2": "-distance", "inner_product": "-distance"}
 
 
-def query(read: ItemRead, metric: Metric) -> Query:
+def query(read: records.ItemRead, metric: Metric) -> Query:
     """Return the statements that answer a read."""
-    if isinstance(read, FindNearest):
+    if isinstance(read, records.FindNearest):
         return _nearest(read, metric)
     return _QUERIES[type(read)](read)
 
@@ -132,11 +118,11 @@ def _rows(answers: Sequence[Rows]) -> list[ItemRow]:
     return [_row(row) for row in answers[0]]
 
 
-def _scored(answers: Sequence[Rows]) -> list[Scored]:
-    return [Scored(_row(row), row[-1]) for row in answers[-1]]
+def _scored(answers: Sequence[Rows]) -> list[records.Scored]:
+    return [records.Scored(_row(row), row[-1]) for row in answers[-1]]
 
 
-def _get(read: GetItems) -> Query:
+def _get(read: records.GetItems) -> Query:
     alive: tuple[Any, ...] = ()
     if read.now is not None:
         alive = (Int8(read.now),)
@@ -156,7 +142,7 @@ def _get(read: GetItems) -> Query:
     return Query((Statement(text, (paths, keys, *alive)),), reply)
 
 
-def _narrowed(prefix: Namespace, where: Iterable[Condition], now: int | None) -> _Source:
+def _narrowed(prefix: Namespace, where: Iterable[records.Condition], now: int | None) -> _Source:
     """Build the condition that rows must fulfil."""
     tests: list[str] = []
     values: list[Any] = []
@@ -177,7 +163,7 @@ def _narrowed(prefix: Namespace, where: Iterable[Condition], now: int | None) ->
 _OPERATORS = {"$eq": "=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 
 
-def _test(one: Condition) -> tuple[str, list[Any]]:
+def _test(one: records.Condition) -> tuple[str, list[Any]]:
     """Return the SQL of a condition. What compares otherwise in Python is left to it."""
     path, operator = list(one.path), _OPERATORS[one.operator]
     found = "i.value" + " -> %s::text" * len(path)
@@ -207,7 +193,7 @@ ORDER BY i.namespace, i.number
 """
 
 
-def _find(read: FindItems) -> Query:
+def _find(read: records.FindItems) -> Query:
     spaces: list[str] = []
     values: list[Any] = []
     if read.prefix:
@@ -228,7 +214,7 @@ def _find(read: FindItems) -> Query:
     return Query((Statement(text, tuple(values)),), _rows)
 
 
-def _namespaces(read: FindNamespaces) -> Query:
+def _namespaces(read: records.FindNamespaces) -> Query:
     alive = "" if read.now is None else f" AND {_ALIVE}"
     values = () if read.now is None else (Int8(read.now),)
     text = f"""
@@ -245,12 +231,12 @@ WHERE n.path = %s AND v.key = %s ORDER BY v.version DESC
 """
 
 
-def _versions(read: FindVersions) -> Query:
+def _versions(read: records.FindVersions) -> Query:
     statement = Statement(_VERSIONS, (path_of(read.namespace), pack_text(read.key)))
-    return Query((statement,), lambda answers: [VersionRow(*row) for row in answers[0]])
+    return Query((statement,), lambda answers: [records.VersionRow(*row) for row in answers[0]])
 
 
-def _pending(read: FindPending) -> Query:
+def _pending(read: records.FindPending) -> Query:
     text = f"""
         SELECT {_COLUMNS}, i.pending FROM {_ITEMS}
         WHERE i.pending IS NOT NULL AND (i.namespace, i.number) > (%s, %s)
@@ -287,7 +273,7 @@ ORDER BY s.score DESC, i.namespace, i.number
 """
 
 
-def _text(read: FindText) -> Query:
+def _text(read: records.FindText) -> Query:
     if not read.words:
         return Query((), lambda _: [])
     words = [quoted(word) for word in read.words]
@@ -332,7 +318,7 @@ _JOIN_ITEMS = " JOIN {schema}.store_items i ON i.namespace = v.namespace AND i.n
 _JOIN_NAMESPACES = " JOIN {schema}.store_namespaces n ON n.number = v.namespace"
 
 
-def _nearest(read: FindNearest, metric: Metric) -> Query:
+def _nearest(read: records.FindNearest, metric: Metric) -> Query:
     bounds: tuple[Any, ...] = bounds_of(read.prefix) if read.prefix else ()
     tests, values = _narrowed(read.prefix, read.where, read.now)
     counted = "{schema}.store_item_vectors v"
@@ -359,10 +345,10 @@ def _nearest(read: FindNearest, metric: Metric) -> Query:
 
 
 _QUERIES: dict[type, Callable[[Any], Query]] = {
-    GetItems: _get,
-    FindItems: _find,
-    FindNamespaces: _namespaces,
-    FindText: _text,
-    FindPending: _pending,
-    FindVersions: _versions,
+    records.GetItems: _get,
+    records.FindItems: _find,
+    records.FindNamespaces: _namespaces,
+    records.FindText: _text,
+    records.FindPending: _pending,
+    records.FindVersions: _versions,
 }

@@ -13,29 +13,15 @@ from typing import Any
 import psycopg
 from psycopg.types.numeric import Int8
 
-from threadkeep._stores.items import AsyncItemBackend, merged, other_dims
-from threadkeep._stores.items.records import (
-    EmbedItem,
-    EmbedItems,
-    ItemChange,
-    ItemPut,
-    Namespace,
-    PutItems,
-    RefreshItems,
-    SearchOptions,
-)
+from threadkeep import errors
+from threadkeep._stores.items import AsyncItemBackend, merged, other_dims, records
+from threadkeep._stores.items.records import Namespace
 from threadkeep._stores.postgres import migrations
 from threadkeep._stores.postgres.connections import NEWEST_STATE, Database
 from threadkeep._stores.postgres.item_queries import big_endian, bounds_of, path_of, query, quoted
 from threadkeep._stores.postgres.statement import Array, Rows, Statement, array, pack_optional
 from threadkeep._stores.records import pack_text
-from threadkeep.errors import (
-    ConflictError,
-    InvalidArgumentError,
-    NotSetUpError,
-    OpenError,
-    ThreadkeepError,
-)
+from threadkeep.errors import ThreadkeepError
 
 _MOST_WORDS = 500_000  # bytes of the words of an item; a tsvector takes 1 MB
 _MOST_BYTES = 1_000_000_000  # of one message to the server, with room for the rest of it
@@ -50,7 +36,7 @@ class AsyncPostgresItems(AsyncItemBackend):
 
     commits_groups = True
 
-    def __init__(self, database: Database, options: SearchOptions) -> None:
+    def __init__(self, database: Database, options: records.SearchOptions) -> None:
         self._database = database
         self._options = options
 
@@ -69,9 +55,9 @@ class AsyncPostgresItems(AsyncItemBackend):
         with self._mapped_errors():
             statement = _CHANGES[type(change)](change)
             (rows,) = await self._database.answered([statement], NEWEST_STATE, losses)
-        is_refused = isinstance(change, PutItems) and not rows[0][0]
+        is_refused = isinstance(change, records.PutItems) and not rows[0][0]
         if is_refused and not (losses and await self.is_put(change)):
-            raise ConflictError("The item has another version.")
+            raise errors.ConflictError("The item has another version.")
 
     async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
         """See `ItemBackend`: puts that cannot be refused are one transaction."""
@@ -81,7 +67,7 @@ class AsyncPostgresItems(AsyncItemBackend):
             return [None] * len(changes)
         return [await self._refusal(change) for change in changes]
 
-    async def _refusal(self, change: ItemChange) -> ThreadkeepError | None:
+    async def _refusal(self, change: records.ItemChange) -> ThreadkeepError | None:
         try:
             await self.commit(change)
         except ThreadkeepError as error:
@@ -124,14 +110,14 @@ class AsyncPostgresItems(AsyncItemBackend):
         try:
             with self._database.mapped_errors():
                 yield
-        except InvalidArgumentError as error:
+        except errors.InvalidArgumentError as error:
             if found := re.search(_OTHER_DIMS, str(error)):
                 raise other_dims(self._options.dims, int(found[1] or found[2])) from error
             raise
-        except NotSetUpError as error:
+        except errors.NotSetUpError as error:
             if not any(name in str(error) for name in _INDEX_NAMES):
                 raise
-            raise NotSetUpError(
+            raise errors.NotSetUpError(
                 "The database is not set up for this index=.",
                 hint="Call setup() on the store that is opened with it.",
             ) from error
@@ -185,10 +171,10 @@ _PUT_ONE = (
 )
 
 
-def _put(change: PutItems) -> Statement:
+def _put(change: records.PutItems) -> Statement:
     puts = change.puts
     if sum([len(put.value) for put in puts if put.value is not None]) > _MOST_BYTES:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             "The values of one put take more than 1 GB, which is what PostgreSQL takes.",
             hint="Put them one by one, and keep larger values outside the store.",
         )
@@ -233,7 +219,7 @@ def _put(change: PutItems) -> Statement:
     return Statement(text + ")", (*values, *vectors))
 
 
-def _put_one(put: ItemPut, now: int) -> Statement:
+def _put_one(put: records.ItemPut, now: int) -> Statement:
     is_json = isinstance(put.value, str)
     values = (
         path_of(put.namespace),
@@ -248,7 +234,7 @@ def _put_one(put: ItemPut, now: int) -> Statement:
     return Statement(_PUT_ONE, values)
 
 
-def _vector_values(items: Sequence[ItemPut | EmbedItem]) -> tuple[Array, ...]:
+def _vector_values(items: Sequence[records.ItemPut | records.EmbedItem]) -> tuple[Array, ...]:
     """Return the parameters for the vectors of items; () without any."""
     some = [(at, *vector) for at, one in enumerate(items, 1) for vector in one.vectors]
     if not some:
@@ -270,13 +256,13 @@ WHERE i.namespace = chosen.namespace AND i.key = chosen.key
 """
 
 
-def _refresh(change: RefreshItems) -> Statement:
+def _refresh(change: records.RefreshItems) -> Statement:
     paths = array("text", [path_of(namespace) for namespace, _ in change.keys])
     keys = array("text", [pack_text(key) for _, key in change.keys])
     return Statement(_REFRESH, (paths, keys, Int8(change.now)))
 
 
-def _embed(change: EmbedItems) -> Statement:
+def _embed(change: records.EmbedItems) -> Statement:
     items = change.items
     text = "SELECT {schema}.embed_items(%s::text[], %s::text[], %s::bigint[], "
     values = (
@@ -291,9 +277,9 @@ def _embed(change: EmbedItems) -> Statement:
 
 
 _CHANGES: dict[type, Callable[[Any], Statement]] = {
-    PutItems: _put,
-    RefreshItems: _refresh,
-    EmbedItems: _embed,
+    records.PutItems: _put,
+    records.RefreshItems: _refresh,
+    records.EmbedItems: _embed,
 }
 
 # -- what searches need ------------------------------------------------------------------
@@ -347,7 +333,7 @@ _WORD_INDEX = """
 _NO_EXTENSION = ("0A000", "42501", "58P01")  # it is not installed, or this user may not create it
 
 
-def _index_plan(schema: str, options: SearchOptions) -> migrations.Plan:
+def _index_plan(schema: str, options: records.SearchOptions) -> migrations.Plan:
     """Make what searches need, where it is missing."""
     ((extension, dims, names),) = yield migrations.said(_LOOK, schema)
     body = ""
@@ -370,7 +356,7 @@ def _extension(schema: str) -> Generator[Statement, Rows, None]:
     except psycopg.Error as error:
         if error.sqlstate not in _NO_EXTENSION:
             raise
-        raise OpenError(
+        raise errors.OpenError(
             "Semantic search in PostgreSQL needs the extension pgvector, which this database"
             f" lacks: {error.diag.message_primary}.",
             hint="Install it on the server (Debian: apt install postgresql-NN-pgvector, with the"
@@ -379,11 +365,11 @@ def _extension(schema: str) -> Generator[Statement, Rows, None]:
         ) from error
 
 
-def _vector_tables(options: SearchOptions, extension: str, names: Sequence[str]) -> str:
+def _vector_tables(options: records.SearchOptions, extension: str, names: Sequence[str]) -> str:
     """Return the SQL for the vectors; "" where all is there."""
     dims, (operator, class_) = options.dims, _OPERATORS_OF[options.metric]
     if dims > _MOST_DIMS:
-        raise OpenError(
+        raise errors.OpenError(
             f"Vectors have {dims} dimensions; pgvector takes {_MOST_DIMS}.",
             hint="Use an embedding model with fewer dimensions.",
         )

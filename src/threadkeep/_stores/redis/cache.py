@@ -10,19 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from threadkeep._stores.caches import (
-    PAGE,
-    AsyncCacheBackend,
-    Change,
-    Claim,
-    ClearEntries,
-    Entry,
-    RemoveEntries,
-    Row,
-    SetEntries,
-    TrimEntries,
-    UseEntries,
-)
+from threadkeep._stores import caches
 from threadkeep._stores.redis.rows import Word, cache_base
 from threadkeep._stores.redis.scripts import RedisCommand, call
 from threadkeep._stores.redis.server import Server
@@ -31,7 +19,7 @@ from threadkeep.errors import ThreadkeepError
 _VALUE, _LEASE = b"v", b"l"
 
 
-class RedisEntries(AsyncCacheBackend):
+class RedisEntries(caches.AsyncCacheBackend):
     """Entries under a saver's prefix."""
 
     commits_groups = True
@@ -57,7 +45,7 @@ class RedisEntries(AsyncCacheBackend):
     async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
         calls: list[RedisCommand] = []
         for change in changes:
-            if isinstance(change, ClearEntries):
+            if isinstance(change, caches.ClearEntries):
                 await self._send(calls)
                 calls = []
                 await self._clear(change)
@@ -66,43 +54,45 @@ class RedisEntries(AsyncCacheBackend):
         await self._send(calls)
         return [None] * len(changes)
 
-    async def _clear(self, change: ClearEntries) -> None:
+    async def _clear(self, change: caches.ClearEntries) -> None:
         cursor = None
         while cursor != 0:
-            scan = RedisCommand(("ZSCAN", self._base + b"used", cursor or 0, "COUNT", PAGE))
+            scan = RedisCommand(("ZSCAN", self._base + b"used", cursor or 0, "COUNT", caches.PAGE))
             ((cursor, found),) = await self._send([scan])
             spaces = change.spaces
             ids = tuple([id_ for id_, _ in found if spaces is None or id_[:8] in spaces])
-            await self._send(self._calls(RemoveEntries(ids)))
+            await self._send(self._calls(caches.RemoveEntries(ids)))
 
-    def _calls(self, change: Change) -> list[RedisCommand]:
+    def _calls(self, change: caches.Change) -> list[RedisCommand]:
         match change:
-            case SetEntries(entries, now):
+            case caches.SetEntries(entries, now):
                 # (A command takes some 8,000 words from a script at most.)
-                pages = [entries[at : at + PAGE] for at in range(0, len(entries), PAGE)]
+                pages = [
+                    entries[at : at + caches.PAGE] for at in range(0, len(entries), caches.PAGE)
+                ]
                 return [self._setting(page, now) for page in pages]
-            case UseEntries(ids, now):
+            case caches.UseEntries(ids, now):
                 scores = [word for id_ in ids for word in (_milliseconds(now), id_)]
                 return [RedisCommand(("ZADD", self._base + b"used", "XX", *scores))]
-            case RemoveEntries(ids, owner):
+            case caches.RemoveEntries(ids, owner):
                 return [self._script("remove", b"" if owner is None else _LEASE + owner, *ids)]
-            case ClearEntries():
+            case caches.ClearEntries():
                 raise AssertionError(change)  # pragma: no cover
 
-    def _setting(self, entries: Sequence[Entry], now: int) -> RedisCommand:
+    def _setting(self, entries: Sequence[caches.Entry], now: int) -> RedisCommand:
         words: list[Word] = []
         for id_, value, end in entries:
             words += (id_, "" if end is None else _milliseconds(end - now), _VALUE + value)
         return self._script("set", _milliseconds(now), *words)
 
-    async def claim(self, claim: Claim) -> list[bytes]:
+    async def claim(self, claim: caches.Claim) -> list[bytes]:
         lifetime = _milliseconds(claim.until - claim.now)
         first = (_milliseconds(claim.now), lifetime, _LEASE + claim.owner)
         (claimed,) = await self._send([self._script("claim", *first, *claim.ids)])
         return list(claimed)
 
-    async def trim(self, trim: TrimEntries) -> int:
-        trimming = self._script("trim", trim.max_entries, trim.max_bytes, PAGE)
+    async def trim(self, trim: caches.TrimEntries) -> int:
+        trimming = self._script("trim", trim.max_entries, trim.max_bytes, caches.PAGE)
         (removed,) = await self._send([trimming])
         return int(removed)
 
@@ -111,7 +101,7 @@ def _milliseconds(time: int) -> int:
     return max(1, time // 1000)
 
 
-def _found(ids: Sequence[bytes], texts: Sequence[bytes | None]) -> dict[bytes, Row]:
+def _found(ids: Sequence[bytes], texts: Sequence[bytes | None]) -> dict[bytes, caches.Row]:
     pairs = [(id_, text) for id_, text in zip(ids, texts, strict=True) if text is not None]
     return {
         id_: (text[1:], None) if text[:1] == _VALUE else (None, text[1:]) for id_, text in pairs

@@ -24,16 +24,8 @@ from struct import Struct
 
 from ormsgpack import packb, unpackb
 
-from threadkeep._stores.items.records import (
-    EmbedItems,
-    ItemChange,
-    ItemPut,
-    ItemRow,
-    Namespace,
-    PutItems,
-    RefreshItems,
-    VersionRow,
-)
+from threadkeep._stores.items import records
+from threadkeep._stores.items.records import ItemRow, Namespace
 from threadkeep._stores.redis.rows import Word, pack_number, pack_text, unpack_number, unpack_text
 from threadkeep.errors import CorruptionError
 
@@ -98,26 +90,26 @@ def has_vectors(data: bytes) -> bool:
     return bool(data[_HEAD.size - 1] & _HAS_VECTORS)
 
 
-def unpack_version(member: bytes) -> VersionRow:
+def unpack_version(member: bytes) -> records.VersionRow:
     """Unpack an earlier version from the part of its member after the field."""
     try:
         updated, replaced, deleted, patch = unpackb(member[8:])
     except (ValueError, TypeError) as failure:
         raise CorruptionError("A version of an item cannot be read.") from failure
-    return VersionRow(unpack_number(member[:8]), updated, replaced, deleted, patch)
+    return records.VersionRow(unpack_number(member[:8]), updated, replaced, deleted, patch)
 
 
 # -- arguments of changes ----------------------------------------------------------------
 
 
-def change_words(change: ItemChange) -> list[Word]:
+def change_words(change: records.ItemChange) -> list[Word]:
     """Return the kind of a change and its arguments, as `items.lua` takes them."""
     match change:
-        case PutItems():
+        case records.PutItems():
             return ["put", "", *[_put_word(put, change.now) for put in change.puts]]
-        case RefreshItems():
+        case records.RefreshItems():
             return ["refresh", change.now, *[field_of(*key) for key in change.keys]]
-        case EmbedItems():
+        case records.EmbedItems():
             items = [
                 _joined(
                     field_of(each.namespace, each.key),
@@ -134,7 +126,7 @@ def _joined(*parts: bytes) -> bytes:
     return b"".join([word for part in parts for word in (_SIZE.pack(len(part)), part)])
 
 
-def _put_word(put: ItemPut, now: int) -> bytes:
+def _put_word(put: records.ItemPut, now: int) -> bytes:
     path = path_of(put.namespace)
     field = path + b"\0" + pack_text(put.key)
     expects = b"" if put.expects is None else pack_number(put.expects)

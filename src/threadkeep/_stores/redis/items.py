@@ -12,35 +12,10 @@ from bisect import bisect_right
 from collections.abc import Generator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from threadkeep._stores.items import AsyncItemBackend, merged, other_dims
+from threadkeep._stores.items import AsyncItemBackend, merged, other_dims, records
 from threadkeep._stores.items.filters import best, nearest, numpy, word_scores
-from threadkeep._stores.items.records import (
-    FindItems,
-    FindNamespaces,
-    FindNearest,
-    FindPending,
-    FindText,
-    FindVersions,
-    GetItems,
-    ItemRead,
-    ItemRow,
-    Namespace,
-    Place,
-    Scored,
-    SearchOptions,
-    VersionRow,
-)
-from threadkeep._stores.redis.item_rows import (
-    KINDS,
-    change_words,
-    field_of,
-    has_vectors,
-    namespace_of,
-    path_of,
-    split,
-    unpack_item,
-    unpack_version,
-)
+from threadkeep._stores.items.records import ItemRow, Namespace
+from threadkeep._stores.redis import item_rows
 from threadkeep._stores.redis.rows import Word, item_key, pack_number
 from threadkeep._stores.redis.scripts import RedisCommand, call
 from threadkeep._stores.redis.server import Server
@@ -67,7 +42,9 @@ class _Under:
     that was read; `offset` the number of items to leave out.
     """
 
-    def __init__(self, prefix: Namespace, after: Place | None = None, offset: int = 0) -> None:
+    def __init__(
+        self, prefix: Namespace, after: records.Place | None = None, offset: int = 0
+    ) -> None:
         self.prefix = prefix
         self.numbers = None if prefix else [b""]  # (of all)
         # (a member of the order at this place is below \xff)
@@ -90,12 +67,12 @@ class AsyncRedisItems(AsyncItemBackend):
 
     commits_groups = True
 
-    def __init__(self, server: Server, options: SearchOptions) -> None:
+    def __init__(self, server: Server, options: records.SearchOptions) -> None:
         if options.dims:
             numpy()
         self._server = server
         self._options = options
-        self._keys = {kind: item_key(server.prefix, kind) for kind in KINDS}
+        self._keys = {kind: item_key(server.prefix, kind) for kind in item_rows.KINDS}
 
     # -- reads ---------------------------------------------------------------------------
 
@@ -118,35 +95,35 @@ class AsyncRedisItems(AsyncItemBackend):
             answers = {at: [next(found) for _ in some] for at, some in asked.items()}
         return results
 
-    def _reply(self, read: ItemRead) -> _Steps[Any]:
+    def _reply(self, read: records.ItemRead) -> _Steps[Any]:
         match read:
-            case GetItems():
+            case records.GetItems():
                 return self._get(read)
-            case FindItems():
+            case records.FindItems():
                 return self._find(read)
-            case FindNamespaces():
+            case records.FindNamespaces():
                 return self._namespaces(read)
-            case FindNearest():
+            case records.FindNearest():
                 return self._nearest(read)
-            case FindText():
+            case records.FindText():
                 return self._text(read)
-            case FindPending():
+            case records.FindPending():
                 return self._pending(read)
-            case FindVersions():
+            case records.FindVersions():
                 return self._versions(read)
 
-    def _get(self, read: GetItems) -> _Steps[list[ItemRow | None]]:
+    def _get(self, read: records.GetItems) -> _Steps[list[ItemRow | None]]:
         if not read.keys:
             return []
-        fields = [field_of(namespace, key) for namespace, key in read.keys]
+        fields = [item_rows.field_of(namespace, key) for namespace, key in read.keys]
         (rows,) = yield [RedisCommand(("HMGET", self._keys["items"], *fields))]
         found = [
-            None if data is None else unpack_item(field, data)[0]
+            None if data is None else item_rows.unpack_item(field, data)[0]
             for field, data in zip(fields, rows, strict=True)
         ]
         return [row if row and row.is_there(read.now) else None for row in found]
 
-    def _find(self, read: FindItems) -> _Steps[list[ItemRow]]:
+    def _find(self, read: records.FindItems) -> _Steps[list[ItemRow]]:
         offset = 0 if read.where else read.offset
         is_plain = read.now is None and not read.bare
         under = _Under(read.prefix, read.after, offset if is_plain else 0)
@@ -160,13 +137,13 @@ class AsyncRedisItems(AsyncItemBackend):
             for member, data in page:
                 row, _ = _listed(member[16:], data)
                 if row is not None and row.is_there(read.now):
-                    found += [] if read.bare and has_vectors(data) else [row]
+                    found += [] if read.bare and item_rows.has_vectors(data) else [row]
         return found[first:last]
 
     def _spaces(self, prefix: Namespace) -> _Steps[dict[bytes, int]]:
         """Return the members of the namespaces of a prefix, and the numbers of their items."""
         found: dict[bytes, int] = {}
-        path = path_of(prefix)
+        path = item_rows.path_of(prefix)
         low = b"[" + path
         keys = (self._keys["namespaces"], self._keys["order"])
         while True:
@@ -185,7 +162,7 @@ class AsyncRedisItems(AsyncItemBackend):
         reply = None
         numbers = under.numbers
         if numbers is None:
-            path = path_of(under.prefix)
+            path = item_rows.path_of(under.prefix)
             bounds = (b"[" + path, b"(" + path + b"\xff", _NAMESPACES)
             (reply,) = yield [call("item_page", keys, (*words, "under", *bounds))]
             if reply is None:
@@ -198,14 +175,14 @@ class AsyncRedisItems(AsyncItemBackend):
         members, data, *_ = reply
         return there, [pair for pair in zip(members, data, strict=True) if pair[1] is not None]
 
-    def _namespaces(self, read: FindNamespaces) -> _Steps[list[Namespace]]:
+    def _namespaces(self, read: records.FindNamespaces) -> _Steps[list[Namespace]]:
         spaces = yield from self._spaces(read.prefix)
         counts = {space[:-9]: count for space, count in spaces.items()}
         for field in (yield from self._expired(read.now)):
-            path, _ = split(field)
+            path, _ = item_rows.split(field)
             if path in counts:
                 counts[path] -= 1
-        return [namespace_of(path) for path, count in counts.items() if count > 0]
+        return [item_rows.namespace_of(path) for path, count in counts.items() if count > 0]
 
     def _expired(self, now: int | None) -> _Steps[set[bytes]]:
         """Return the fields of items that have expired."""
@@ -220,7 +197,7 @@ class AsyncRedisItems(AsyncItemBackend):
             at += _EXPIRED
         return found
 
-    def _nearest(self, read: FindNearest) -> _Steps[list[Scored]]:
+    def _nearest(self, read: records.FindNearest) -> _Steps[list[records.Scored]]:
         length = len(read.vector)
         size = max(1, min(_PAGE, _VECTOR_BYTES // length))
         (dims,) = yield [RedisCommand(("GET", self._keys["dims"]))]
@@ -243,7 +220,7 @@ class AsyncRedisItems(AsyncItemBackend):
             found = best(found, read.limit)
         return (yield from self._scored(found))
 
-    def _text(self, read: FindText) -> _Steps[list[Scored]]:
+    def _text(self, read: records.FindText) -> _Steps[list[records.Scored]]:
         expired = yield from self._expired(read.now)
         under = _Under(read.prefix)
         texts: dict[bytes, str] = {}
@@ -257,11 +234,11 @@ class AsyncRedisItems(AsyncItemBackend):
         positive = [(member, score) for member, score in zip(texts, scores, strict=True) if score]
         return (yield from self._scored(best(positive, read.limit)))
 
-    def _scored(self, found: Sequence[tuple[bytes, float]]) -> _Steps[list[Scored]]:
+    def _scored(self, found: Sequence[tuple[bytes, float]]) -> _Steps[list[records.Scored]]:
         """Return the items of these members that are still there."""
         rows = yield from self._rows([member for member, _ in found])
         pairs = zip(rows, found, strict=True)
-        return [Scored(row, score) for (row, _), (_, score) in pairs if row is not None]
+        return [records.Scored(row, score) for (row, _), (_, score) in pairs if row is not None]
 
     def _rows(self, members: Sequence[bytes]) -> _Steps[list[tuple[ItemRow | None, str | None]]]:
         """Return the items of these members, and their pending fields."""
@@ -276,18 +253,18 @@ class AsyncRedisItems(AsyncItemBackend):
             for member, data in zip(members, rows, strict=True)
         ]
 
-    def _pending(self, read: FindPending) -> _Steps[list[tuple[ItemRow, str]]]:
+    def _pending(self, read: records.FindPending) -> _Steps[list[tuple[ItemRow, str]]]:
         low = b"-" if read.after is None else b"(" + _Under((), read.after).after
         words = ("ZRANGEBYLEX", self._keys["waiting"], low, "+", "LIMIT", 0, read.limit)
         (members,) = yield [RedisCommand(words)]
         rows = yield from self._rows(members)
         return [(row, fields) for row, fields in rows if row is not None and fields is not None]
 
-    def _versions(self, read: FindVersions) -> _Steps[list[VersionRow]]:
-        field = field_of(read.namespace, read.key)
+    def _versions(self, read: records.FindVersions) -> _Steps[list[records.VersionRow]]:
+        field = item_rows.field_of(read.namespace, read.key)
         high, low = b"(" + field + b"\1", b"[" + field + b"\0"
         (members,) = yield [RedisCommand(("ZREVRANGEBYLEX", self._keys["versions"], high, low))]
-        return [unpack_version(member[len(field) + 1 :]) for member in members]
+        return [item_rows.unpack_version(member[len(field) + 1 :]) for member in members]
 
     # -- changes -------------------------------------------------------------------------
 
@@ -301,7 +278,7 @@ class AsyncRedisItems(AsyncItemBackend):
         """Make several changes in one round trip; each is atomic. A retry is another put."""
         together = merged(changes) if len(changes) > 1 else None
         made = changes if together is None else [together]
-        calls = [self._change(*change_words(each)) for each in made]
+        calls = [self._change(*item_rows.change_words(each)) for each in made]
         losses: list[Exception] = []
         with self._server.mapped_errors():
             answers = await self._server.sent(calls, losses)
@@ -367,8 +344,8 @@ class AsyncRedisItems(AsyncItemBackend):
 def _listed(field: bytes, data: bytes) -> tuple[ItemRow | None, str | None]:
     """Return an item and its pending fields; None twice for a damaged row, which is logged."""
     try:
-        return unpack_item(field, data)
+        return item_rows.unpack_item(field, data)
     except CorruptionError as error:
-        path, key = split(field)
+        path, key = item_rows.split(field)
         _log.warning("An item is left out of a listing: %r in %r. %s", key, path, error.message)
         return None, None
