@@ -89,6 +89,10 @@ class Retrying(Generic[S]):
     def _count_retry(self, _: object) -> None:
         self._retries += 1
 
+    async def pause(self, seconds: float) -> None:
+        """Wait."""
+        await self._source.pause(seconds)
+
     def _is_final(self, error: Exception) -> bool:
         """Return True if a first failure is reported at once."""
         return not self._passes(error)

@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from psycopg import AsyncConnection, Connection
-from psycopg.errors import Diagnostic
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep._core.engine.model import Batch, Change, CopyThread, Read, ReadThread
@@ -22,10 +21,9 @@ from threadkeep._stores.postgres.connections import (
     OwnAsyncPools,
     OwnPool,
     PostgresSettings,
-    send,
     settings_of,
 )
-from threadkeep._stores.postgres.statement import Rows, Statement, refusal
+from threadkeep._stores.postgres.statement import Statement, refusal
 from threadkeep._stores.postgres.threads import item_usage, make_sound
 from threadkeep._stores.sync_bridge import BlockingFace
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
@@ -56,13 +54,11 @@ class AsyncPostgresBackend(Database, AsyncBackend):
         return await self.replies([reads.query(read) for read in reads_])
 
     async def commit(self, change: Change) -> None:
-        """Make the change, all or nothing. See `Backend.commit`."""
         (refused,) = await self._each([change])
         if refused is not None:
             raise refused
 
     async def commit_many(self, many: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """Make several changes in one transaction. See `Backend.commit_many`."""
         if len(many) > 1 and await self._together(many):
             return [None] * len(many)
         return await self._each(many) if many else []
@@ -108,32 +104,15 @@ class AsyncPostgresBackend(Database, AsyncBackend):
         return "-".join(map(str, row))
 
     async def item_usage(self, now: int) -> ItemUsage:
-        return await item_usage(partial(self.answered, isolation=ONE_STATE), now)
+        return await item_usage(self, now)
 
     async def scrub(self, *, rewrite: bool) -> ScrubReport:
         """VACUUM the schema's tables, or rewrite them. See `Backend.scrub`.
 
         Needs the rights of the tables' owner; a given connection must be in autocommit.
         """
-        call = partial(maintenance.scrub, self._send_alone, self._source.pause, rewrite=rewrite)
         with self.mapped_errors():
-            return await self.retried(call)
-
-    async def _send_alone(self, statement: Statement) -> tuple[Rows, Sequence[str]]:
-        """Return the rows of a statement, sent outside a transaction, and the server's warnings."""
-        warnings: list[str] = []
-
-        def note(notice: Diagnostic) -> None:
-            if notice.severity_nonlocalized == "WARNING":
-                warnings.append(str(notice.message_primary))
-
-        async with self._source.lend() as conn:
-            conn.add_notice_handler(note)
-            try:
-                (rows,) = await send(conn, self.ready([statement]), NEWEST_STATE)
-            finally:
-                conn.remove_notice_handler(note)
-        return rows, warnings
+            return await self.retried(partial(maintenance.scrub, self, rewrite=rewrite))
 
     def items(self, options: SearchOptions) -> AsyncPostgresItems:
         from threadkeep._stores.postgres.items import AsyncPostgresItems  # noqa: PLC0415 - only for a store
@@ -146,7 +125,6 @@ class AsyncPostgresBackend(Database, AsyncBackend):
         return PostgresEntries(self)
 
     async def close(self) -> None:
-        """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
         await self._source.close()
 
 

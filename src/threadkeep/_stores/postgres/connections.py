@@ -23,6 +23,7 @@ from urllib.parse import parse_qsl
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.errors import Diagnostic
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
@@ -227,15 +228,12 @@ class OwnPool(ConnectionSource):
         self._pool = PerProcess(partial(open_pool, settings))
 
     def lend(self) -> AbstractAsyncContextManager[Any]:
-        """See `ConnectionSource.lend`."""
         return entered(self._pool.get().connection())
 
     async def mend(self) -> None:
-        """See `ConnectionSource.mend`."""
         self._pool.get().check()
 
     async def close(self) -> None:
-        """See `ConnectionSource.close`."""
         self._pool.close()
 
 
@@ -258,12 +256,10 @@ class OwnAsyncPools(LoopConnections["asyncio.Task[_LoopPool]"], ConnectionSource
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[_AsyncConn]:
-        """See `ConnectionSource.lend`."""
         async with (await self._ready()).pool.connection() as conn:
             yield conn
 
     async def mend(self) -> None:
-        """See `ConnectionSource.mend`."""
         await (await self._ready()).pool.check()
 
     async def _ready(self) -> _LoopPool:
@@ -343,7 +339,6 @@ class Given(ConnectionSource):
         self._lock: Any = asyncio.Lock() if self.awaited else threading.Lock()
 
     def lend(self) -> AbstractAsyncContextManager[Any]:
-        """See `ConnectionSource.lend`."""
         self._check_open()
         return entered(self._given.connection()) if self._is_pool else self._alone()
 
@@ -359,7 +354,6 @@ class Given(ConnectionSource):
             yield self._given
 
     async def mend(self) -> None:
-        """See `ConnectionSource.mend`."""
         if self._is_pool:
             await result(self._given.check())
 
@@ -409,6 +403,22 @@ class Database(Retrying[ConnectionSource]):
     async def _send(self, statements: Sequence[Statement], isolation: str) -> list[Rows]:
         async with self._source.lend() as conn:
             return await send(conn, statements, isolation, self._before)
+
+    async def send_alone(self, statement: Statement) -> tuple[Rows, Sequence[str]]:
+        """Return the rows of a statement, sent outside a transaction, and the server's warnings."""
+        warnings: list[str] = []
+
+        def note(notice: Diagnostic) -> None:
+            if notice.severity_nonlocalized == "WARNING":
+                warnings.append(str(notice.message_primary))
+
+        async with self._source.lend() as conn:
+            conn.add_notice_handler(note)
+            try:
+                (rows,) = await send(conn, self.ready([statement]), NEWEST_STATE)
+            finally:
+                conn.remove_notice_handler(note)
+        return rows, warnings
 
     async def migrate(self) -> None:
         """Migrate the tables to this release's version, and create and drop partitions.

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -24,8 +24,8 @@ from psycopg.rows import tuple_row
 from threadkeep import errors
 from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.postgres import migrations
-from threadkeep._stores.postgres.connections import settings_of
-from threadkeep._stores.postgres.statement import NO_RIGHT, Rows, Statement, mapped_errors
+from threadkeep._stores.postgres.connections import Database, settings_of
+from threadkeep._stores.postgres.statement import NO_RIGHT, Statement, mapped_errors
 
 _TABLES = (
     *("threads", "thread_labels", "heaps", "checkpoints", "writes", "segments"),
@@ -86,27 +86,22 @@ _NOTES = (
 )
 
 
-Send: TypeAlias = Callable[[Statement], Awaitable[tuple[Rows, Sequence[str]]]]
-"""Sends a statement by itself; returns its rows and the server's warnings."""
-Pause: TypeAlias = Callable[[float], Awaitable[None]]
-
-
-async def scrub(send: Send, pause: Pause, *, rewrite: bool) -> ScrubReport:
+async def scrub(database: Database, *, rewrite: bool) -> ScrubReport:
     """See `Backend.scrub`."""
     if rewrite:
-        await _wait_for_older_transactions(send, pause)
-        return await _rewrite(send)
+        await _wait_for_older_transactions(database)
+        return await _rewrite(database)
     try:
-        _, warnings = await send(_VACUUM)
+        _, warnings = await database.send_alone(_VACUUM)
     except psycopg.Error as error:
         warnings = (str(error.diag.message_primary or error),)
     reason = (_NOT_VACUUMED.format(warnings[0]),) if warnings else ()
     return ScrubReport((), (" ".join((_PAGES, *reason)), _NOTES, _LOG))
 
 
-async def _rewrite(send: Send) -> ScrubReport:
+async def _rewrite(database: Database) -> ScrubReport:
     try:
-        _, warnings = await send(_REWRITE)
+        _, warnings = await database.send_alone(_REWRITE)
     except psycopg.errors.ActiveSqlTransaction as error:
         raise errors.InvalidArgumentError(
             "The given connection begins transactions by itself, and VACUUM must not be in one.",
@@ -119,15 +114,15 @@ async def _rewrite(send: Send) -> ScrubReport:
         )
     for rewrite in _REWRITE_INDEXES:
         with suppress(psycopg.errors.UndefinedTable):
-            await send(rewrite)
-    notes = () if await _is_allowed(send, _STATISTICS) else (_NOTES,)
-    written = () if await _is_allowed(send, _CHECKPOINT) else (_NOT_WRITTEN,)
+            await database.send_alone(rewrite)
+    notes = () if await _is_allowed(database, _STATISTICS) else (_NOTES,)
+    written = () if await _is_allowed(database, _CHECKPOINT) else (_NOT_WRITTEN,)
     return ScrubReport(("PostgreSQL's tables and indexes, rewritten",), (_LOG, *written, *notes))
 
 
-async def _is_allowed(send: Send, statement: Statement) -> bool:
+async def _is_allowed(database: Database, statement: Statement) -> bool:
     try:
-        _, warnings = await send(statement)
+        _, warnings = await database.send_alone(statement)
     except psycopg.Error as error:
         if error.sqlstate != NO_RIGHT:
             raise
@@ -135,17 +130,17 @@ async def _is_allowed(send: Send, statement: Statement) -> bool:
     return not warnings
 
 
-async def _wait_for_older_transactions(send: Send, pause: Pause) -> None:
-    ((now,),), _ = await send(_NOW)
+async def _wait_for_older_transactions(database: Database) -> None:
+    ((now,),), _ = await database.send_alone(_NOW)
     behind = Statement(_BEHIND, (now, now), keep=False)
-    older: dict[str, str] = dict((await send(_RUNNING))[0])
+    older: dict[str, str] = dict((await database.send_alone(_RUNNING))[0])
     for _ in range(round(_PATIENCE / _PAUSE)):
-        still: dict[str, str] = dict((await send(_RUNNING))[0])
+        still: dict[str, str] = dict((await database.send_alone(_RUNNING))[0])
         names = [name for key, name in older.items() if key in still]
-        names += [name for (name,) in (await send(behind))[0]]
+        names += [name for (name,) in (await database.send_alone(behind))[0]]
         if not names:
             return
-        await pause(_PAUSE)
+        await database.pause(_PAUSE)
     raise errors.LockedError(
         f"An older transaction may still see removed rows: {', '.join(names)}.", hint="End it."
     )

@@ -11,7 +11,7 @@ import psycopg.errors
 from psycopg_pool import ConnectionPool
 
 from threadkeep._core.texts import Messages
-from threadkeep._stores.message_index import NO_EDITS, Edits, Hit, indexed, wanted
+from threadkeep._stores.message_index import NO_EDITS, ArchiveIndex, Edits, Hit, indexed, wanted
 from threadkeep._stores.postgres.connections import open_pool, settings_of
 from threadkeep._stores.postgres.migrations import KEY
 from threadkeep._stores.postgres.statement import mapped_errors
@@ -74,7 +74,7 @@ DELETE FROM {schema}.threadkeep_memory_messages WHERE thread_id = ANY(%s)
 _CONNECTIONS = 4
 
 
-class PostgresIndex:
+class PostgresIndex(ArchiveIndex):
     """Index in tables `threadkeep_memory_*` of a saver's schema, made by the first `add`.
 
     Args:
@@ -117,7 +117,6 @@ class PostgresIndex:
         edits: Edits = NO_EDITS,
         after: str | None = None,
     ) -> bool:
-        """See `ArchiveIndex.add`."""
         placed = [*enumerate(messages, start), *edits.items()]
         ids = [message.id for _, message in placed]
         words = [indexed(message) for _, message in placed]
@@ -144,32 +143,26 @@ class PostgresIndex:
         return True
 
     def has(self, thread: str, record: str) -> bool:
-        """See `ArchiveIndex.has`."""
         return bool(self._rows(_HAS, thread, record))
 
     def search(
         self, thread: str, query: str, *, after: int | None = None, limit: int | None = None
     ) -> list[Hit]:
-        """See `ArchiveIndex.search`."""
         words = " & ".join(f"'{word}'" for word in wanted(query))
         rows = self._rows(_SEARCH, thread, words, after, limit) if words else []
         return [Hit(*row) for row in rows]
 
     def find(self, thread: str, ids: Iterable[str]) -> dict[str, list[Hit]]:
-        """See `ArchiveIndex.find`."""
         found: dict[str, list[Hit]] = {}
         for record, position, one in self._rows(_FIND, thread, list(ids)):
             found.setdefault(one, []).append(Hit(record, position, one))
         return found
 
     def remove(self, *threads: str) -> None:
-        """See `ArchiveIndex.remove`."""
         self._rows(_REMOVE, list(threads), list(threads))
 
     def threads(self) -> set[str]:
-        """See `ArchiveIndex.threads`."""
         return {thread for (thread,) in self._rows(_THREADS)}
 
     def close(self) -> None:
-        """See `ArchiveIndex.close`."""
         self._pool.close()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from psycopg.types.numeric import Float4, Int8
 
@@ -30,6 +30,7 @@ from threadkeep._core.engine.usage import (
     hours_of,
 )
 from threadkeep._stores.postgres import migrations
+from threadkeep._stores.postgres.connections import ONE_STATE, Database
 from threadkeep._stores.postgres.statement import Query, Rows, Statement, unpack_optional
 from threadkeep._stores.records import pack_text, unpack_text
 
@@ -382,16 +383,15 @@ def usage(read: ReadUsage) -> Query:
     return Query(statements, reply)
 
 
-Answered: TypeAlias = Callable[[Sequence[Statement]], Awaitable[list[Rows]]]
-
-
-async def item_usage(answered: Answered, now: int) -> ItemUsage:
+async def item_usage(database: Database, now: int) -> ItemUsage:
     """Count items and cached results. See `Backend.item_usage`."""
-    ((*pages, has_vectors),), *_ = await answered([_TABLE_PAGES])
+    ((*pages, has_vectors),), *_ = await database.answered([_TABLE_PAGES], ONE_STATE)
     shares = [min(1.0, _SAMPLED_PAGES / max(number, 1)) for number in pages]
     percents = [Float4(100 * share) for share in shares]
     statements = [Statement(_ITEMS, (Int8(now), *percents)), _ENTRIES]
-    found = await answered([*statements, _VECTORS] if has_vectors else statements)
+    if has_vectors:
+        statements.append(_VECTORS)
+    found = await database.answered(statements, ONE_STATE)
     ((items, expired, waiting, *sizes),), ((entries, held),), *vectors = found
     values = sum([(size or 0) / share for size, share in zip(sizes, shares, strict=True)])
     vector_bytes = vectors[0][0][0] if vectors else 0

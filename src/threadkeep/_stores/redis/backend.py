@@ -123,7 +123,6 @@ class AsyncRedisBackend(Server, AsyncBackend):
     # -- changes ---------------------------------------------------------------------
 
     async def commit(self, change: model.Change) -> None:
-        """Make the change, all or nothing. See `Backend.commit`."""
         (refused,) = await self.commit_many([change])
         if refused is not None:
             raise refused
@@ -311,13 +310,11 @@ class AsyncRedisBackend(Server, AsyncBackend):
         return ItemUsage(*stored, entries, held, items_sampled=is_sampled)
 
     async def scrub(self, *, rewrite: bool) -> ScrubReport:
-        """Rewrite the server's files. See `Backend.scrub`."""
         del rewrite  # (it locks out no other program)
         with self.mapped_errors():
             return await scrub(self)
 
     async def close(self) -> None:
-        """Close our own connections; later calls raise `ClosedError`. Idempotent."""
         await self._source.close()
 
 

@@ -55,13 +55,8 @@ class RedisSettings:
     def __init__(
         self, url: str, options: RedisThreadOptions, *, indexed: bool = True, patient: bool = True
     ) -> None:
-        given = complete("Redis", RedisThreadOptions, options)
+        self.options = complete("Redis", RedisThreadOptions, options)
         self.url = url
-        self.prefix = given["prefix"]
-        self.ttl = given["ttl"]
-        self.ttl_refresh_on_read = given["ttl_refresh_on_read"]
-        self.max_connections = given["max_connections"]
-        self.timeout = given["timeout"]
         self.indexed = indexed
         self.patient = patient
         if self.url:
@@ -91,7 +86,8 @@ class RedisSettings:
     @property
     def ttl_milliseconds(self) -> int | str:
         """The ttl for the scripts."""
-        return "" if self.ttl is None else max(round(1000 * self.ttl), 1)
+        ttl = self.options["ttl"]
+        return "" if ttl is None else max(round(1000 * ttl), 1)
 
 
 def _check_url(url: str) -> None:
@@ -167,10 +163,11 @@ async def _answer(client: Any, call: RedisCommand) -> Any:
 
 def _new(settings: RedisSettings, module: Any) -> Any:
     """Make a client of `redis` or `redis.asyncio`."""
+    timeout = settings.options["timeout"]
     arguments = {
-        "max_connections": settings.max_connections,
-        "socket_timeout": settings.timeout,
-        "socket_connect_timeout": settings.timeout,
+        "max_connections": settings.options["max_connections"],
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
         "decode_responses": False,
         "protocol": 2,
     }
@@ -178,7 +175,7 @@ def _new(settings: RedisSettings, module: Any) -> Any:
         return module.cluster.RedisCluster.from_url(settings.redis_url, **arguments)
     retry = (Retry if module is redis else redis.asyncio.retry.Retry)(NoBackoff(), 0)
     pool = module.BlockingConnectionPool.from_url(
-        settings.redis_url, timeout=settings.timeout, retry=retry, **arguments
+        settings.redis_url, timeout=timeout, retry=retry, **arguments
     )
     return module.Redis.from_pool(pool)
 
@@ -194,7 +191,6 @@ class OwnClient(ClientSource):
         return self._own.get()
 
     async def close(self) -> None:
-        """See `ClientSource.close`."""
         self._own.close()
 
 

@@ -243,18 +243,14 @@ class Server(Retrying[ClientSource]):
         # (of several commands, those before a failure may have succeeded)
         super().__init__(source, DRIVER_ERRORS, passes, lost=passes)
         self._settings = settings
-        self.index = index_of(settings.prefix)
+        self.prefix = settings.options["prefix"]
+        self.index = index_of(self.prefix)
         self._was_reached = False
-        self.prefix = settings.prefix
 
     @property
     def is_cluster(self) -> bool:
         """True if a call may name keys of one slot only."""
         return self._source.is_cluster
-
-    async def pause(self, seconds: float) -> None:
-        """Wait."""
-        await self._source.pause(seconds)
 
     async def sent(
         self, calls: Sequence[RedisCommand], losses: list[Exception] | None = None
@@ -291,7 +287,7 @@ class Server(Retrying[ClientSource]):
 
     def _reading(self, thread: str, questions: Sequence[Question]) -> RedisCommand:
         used = any(question.is_use for question in questions)
-        refresh = int(self._settings.ttl_refresh_on_read and used)
+        refresh = int(self._settings.options["ttl_refresh_on_read"] and used)
         words = [word for q in questions for word in (q.name, len(q.words), *q.words)]
         return call("read", keys_of(self.prefix, thread), (refresh, *words))
 
