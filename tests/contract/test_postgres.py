@@ -4,8 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from kit.contract import Variant
+from kit.contract import AsyncOwning, Variant, awaited, owning
 from kit.postgres import empty_schema, hashed, monthly, url, url_for
+from kit.postgres_databases import wait_for_a_lock
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep._core.engine.model import Batch, CopyThread, DropThread, HeadFence, ReadThread
@@ -25,10 +26,7 @@ class TestPostgres(BackendContract):
 
 class TestAsyncPostgres(Variant):
     def new_backend(self, folder):
-        async def make():
-            return PostgresBackend(url_for(folder), max_size=8).asynchronous
-
-        return BlockingBackend(make)
+        return awaited(PostgresBackend(url_for(folder), max_size=8))
 
     def reopen(self, folder):
         return self.new_backend(folder)
@@ -53,10 +51,7 @@ class TestMonthlyPartitions(Variant):
 
 class TestAsyncMonthlyPartitions(Variant):
     def new_backend(self, folder):
-        async def make():
-            return PostgresBackend(url_for(folder, monthly), max_size=8).asynchronous
-
-        return BlockingBackend(make)
+        return awaited(PostgresBackend(url_for(folder, monthly), max_size=8))
 
     def reopen(self, folder):
         return self.new_backend(folder)
@@ -72,42 +67,22 @@ class TestHashPartitions(Variant):
         return self.new_backend(folder)
 
 
-def owning(given):
-    """A blocking backend over something of the program's, which closes it too."""
-    backend = opened(given, schema=empty_schema())
-    close = backend.close
-    backend.close = lambda: (close(), given.close())
-    return backend
-
-
 class TestGivenPool(Variant):
     """A pool as programs have it: not in autocommit mode."""
 
     test_to_scrub_changes_no_row = None  # (needs autocommit: see test_postgres_scrubbing.py)
 
     def new_backend(self, folder):
-        return owning(ConnectionPool(url(), min_size=1, max_size=4, open=True))
+        pool = ConnectionPool(url(), min_size=1, max_size=4, open=True)
+        return owning(opened(pool, schema=empty_schema()), pool)
 
 
 class TestGivenConnection(Variant):
     test_to_scrub_changes_no_row = None  # (needs autocommit: see test_postgres_scrubbing.py)
 
     def new_backend(self, folder):
-        return owning(psycopg.connect(url()))
-
-
-class AsyncOwning:
-    """A backend over something of the program's, which closes it too."""
-
-    def __init__(self, given):
-        self.given = given
-        self.inner = opened(given, schema=empty_schema())
-        self.fetch, self.commit = self.inner.fetch, self.inner.commit
-        self.commit_many, self.scrub = self.inner.commit_many, self.inner.scrub
-
-    async def close(self):
-        await self.inner.close()
-        await self.given.close()
+        connection = psycopg.connect(url())
+        return owning(opened(connection, schema=empty_schema()), connection)
 
 
 class TestGivenAsyncPool(Variant):
@@ -117,7 +92,7 @@ class TestGivenAsyncPool(Variant):
         async def make():
             pool = AsyncConnectionPool(url(), min_size=1, max_size=4, open=False)
             await pool.open()
-            return AsyncOwning(pool)
+            return AsyncOwning(opened(pool, schema=empty_schema()), pool.close)
 
         return BlockingBackend(make)
 
@@ -125,7 +100,8 @@ class TestGivenAsyncPool(Variant):
 class TestGivenAsyncConnection(Variant):
     def new_backend(self, folder):
         async def make():
-            return AsyncOwning(await psycopg.AsyncConnection.connect(url(), autocommit=True))
+            connection = await psycopg.AsyncConnection.connect(url(), autocommit=True)
+            return AsyncOwning(opened(connection, schema=empty_schema()), connection.close)
 
         return BlockingBackend(make)
 
@@ -149,10 +125,7 @@ def test_a_copy_whose_source_is_deleted_while_it_waits_changes_nothing():
     with psycopg.connect(url()) as rival, ThreadPoolExecutor(1) as pool:
         rival.execute(f"SELECT {schema}.drop_thread('source', 9)")
         copying = pool.submit(backend.commit, CopyThread("source", "target", 1))
-        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
-        with psycopg.connect(url(), autocommit=True) as watch:
-            while not watch.execute(waiting).fetchone():
-                pass
+        wait_for_a_lock(url(), copying)
         rival.commit()
         copying.result(30)
     (target,) = backend.fetch([ReadThread("target")])

@@ -1,34 +1,33 @@
 """`partition_by="month"`: months of the past that hold nothing any more are dropped."""
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 
 import psycopg
 import pytest
 from kit.postgres_databases import (
+    ADVISORY,
+    MADE,
+    NOW,
     Writer,
     execute,
     partitions,
     put_as,
     set_up,
     set_up_at_once,
+    wait_for_a_lock,
     works,
 )
 from kit.postgres_server import SECONDS
 from kit.rows import place, value_at
 
-from threadkeep import AsyncPostgresSaver, PostgresSaver, Retention
+from threadkeep import PostgresSaver, Retention
 from threadkeep._stores.postgres import connections as backends
 from threadkeep._stores.postgres import migrations as module
 from threadkeep._stores.postgres.migrations import Month
 from threadkeep.errors import BackendError
 
-NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 OLD, OLDER = Month(2024, 5), Month(2023, 7)
 GONE, ALSO = "checkpoints_2024_05", "checkpoints_2023_07"
-NAMES = ("2026_11", "2026_12", "2027_01", "2027_02", "default")
-MADE = {f"checkpoints_{name}" for name in NAMES}
-ADVISORY = "SELECT pg_advisory_lock(hashtextextended('threadkeep \"threadkeep\"', 0))"
 PARENT = "threadkeep.checkpoints"
 
 
@@ -86,12 +85,6 @@ def test_an_emptied_month_goes_and_its_space_with_it(database):
     assert partitions(database) == MADE
     assert execute(database, on_disk, path) == []
     assert execute(database, "SELECT to_regclass(%s)", f"threadkeep.{GONE}") == [(None,)]
-
-
-async def test_by_awaiting(old):
-    async with AsyncPostgresSaver(old, partition_by="month") as saver:
-        await saver.setup()
-    assert partitions(old) == MADE
 
 
 def test_what_retention_has_emptied_goes(database):
@@ -186,13 +179,6 @@ def test_this_month_and_those_to_come_stay_though_they_are_empty(database):
         assert partitions(database) == MADE
 
 
-def waits(database, waiting):
-    """Until some lock is waited for."""
-    with psycopg.connect(database, autocommit=True) as watch:
-        while not watch.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone():
-            assert not waiting.done()
-
-
 INSERT = f"INSERT INTO {PARENT} SELECT (c).* FROM mine"
 
 
@@ -206,7 +192,7 @@ def test_a_month_that_gets_a_row_between_look_and_lock_stays(database, patience,
     with psycopg.connect(database) as rival, ThreadPoolExecutor(1) as pool:
         rival.execute(INSERT)
         waiting = pool.submit(set_up, database)
-        waits(database, waiting)
+        wait_for_a_lock(database, waiting)
         rival.execute(ends)
         waiting.result(SECONDS)
     expected = {"COMMIT": (1, {GONE}), "ROLLBACK": (0, set())}[ends]
@@ -221,7 +207,7 @@ def test_a_month_that_somebody_else_takes_away_is_no_more_ours(old, patience, is
     with psycopg.connect(old) as rival, ThreadPoolExecutor(1) as pool:
         rival.execute(f"{text} threadkeep.{GONE}")
         waiting = pool.submit(set_up, old)
-        waits(old, waiting)
+        wait_for_a_lock(old, waiting)
         rival.commit()
         waiting.result(SECONDS)
     assert partitions(old) == MADE

@@ -12,6 +12,7 @@ from kit.postgres import empty_schema, url
 from kit.postgres_proxy import proxy
 from kit.postgres_server import SECONDS, program, server
 from kit.rows import aput, place, put, value_at
+from kit.sync_face import FACES, SyncFace
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
@@ -71,19 +72,10 @@ class Progress:
         assert saver.check().ok
 
 
-def run_on(saver, progress, run):
-    config, step = place(run), 0
-    with progress.ending_with_the_first_error():
-        while not progress.over:
-            config = put(saver, config, {"value": list(range(step + 1))}, value=step + 1)
-            saver.put_writes(config, [("value", step)], "task")
-            assert saver.get_tuple(place(run)).config == config
-            progress.note(run, config)
-            step += 1
-
-
 def run_all(pool, saver, progress, fault):
-    runs = [pool.submit(run_on, saver, progress, run) for run in progress.kept]
+    runs = [
+        pool.submit(asyncio.run, run_on(SyncFace(saver), progress, run)) for run in progress.kept
+    ]
     try:
         progress.break_off(fault)
     finally:
@@ -92,7 +84,7 @@ def run_all(pool, saver, progress, fault):
             run.result(SECONDS)
 
 
-async def arun_on(saver, progress, run):
+async def run_on(saver, progress, run):
     config, step = place(run), 0
     with progress.ending_with_the_first_error():
         while not progress.over:
@@ -142,7 +134,7 @@ async def test_nothing_is_lost_where_the_server_restarts_under_32_tasks(own_serv
         try:
             async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
                 for run in progress.kept:
-                    group.create_task(arun_on(saver, progress, run))
+                    group.create_task(run_on(saver, progress, run))
                 await asyncio.to_thread(progress.break_off, own_server.restart)
         finally:
             progress.over = True
@@ -170,29 +162,22 @@ def test_the_first_call_after_a_restart_works(own_server, statement_timeout):
 # -- connections that the server drops -------------------------------------------------
 
 
-def test_idle_connections_that_were_dropped_are_not_noticed():
+@pytest.mark.parametrize("face", FACES.values(), ids=FACES)
+async def test_idle_connections_that_were_dropped_are_not_noticed(face):
     options = {"schema": empty_schema(), "application_name": OURS, "min_size": 2}
-    with PostgresSaver(url(), **options) as saver:
-        config = put(saver, place(), {"value": 0})
-        for step in range(1, 3):
-            assert drop_all(url()) >= 1
-            config = put(saver, config, {"value": step}, value=step + 1)
-            assert drop_all(url()) >= 1
-            saver.put_writes(config, [("value", step)], "task")
-            assert drop_all(url()) >= 1
-            assert value_at(saver, place()) == step
-        assert [len(found.pending_writes) for found in saver.list(place())] == [1, 1, 0]
-
-
-async def test_idle_async_connections_that_were_dropped_are_not_noticed():
-    options = {"schema": empty_schema(), "application_name": OURS, "min_size": 2}
-    async with AsyncPostgresSaver(url(), **options) as saver:
+    async with AsyncPostgresSaver(url(), **options) as used:
+        saver = face(used)
         config = await aput(saver, place(), {"value": 0})
         for step in range(1, 3):
             assert await asyncio.to_thread(drop_all, url()) >= 1
             config = await aput(saver, config, {"value": step}, value=step + 1)
             assert await asyncio.to_thread(drop_all, url()) >= 1
-            assert (await saver.aget_tuple(place())).config == config
+            await saver.aput_writes(config, [("value", step)], "task")
+            assert await asyncio.to_thread(drop_all, url()) >= 1
+            found = await saver.aget_tuple(place())
+            assert found.checkpoint["channel_values"]["value"] == step
+        found = [len(one.pending_writes) async for one in saver.alist(place())]
+        assert found == [1, 1, 0]
 
 
 NAMED = {"application_name": OURS}

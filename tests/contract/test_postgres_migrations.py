@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
-from kit.postgres_databases import Writer, execute, migrate, set_up_at_once, works
+from kit.postgres_databases import ADVISORY, Writer, execute, migrate, set_up_at_once, works
 from kit.postgres_server import SECONDS, free_port
 from kit.rows import aput, place, put
 from langgraph.checkpoint.postgres import PostgresSaver as LangGraphSaver
@@ -45,9 +45,7 @@ def test_set_up_twice_takes_no_lock_and_changes_nothing(database):
         config = put(saver, place(), {"value": 1})
         before = execute(database, "SELECT * FROM threadkeep.migrations")
         with psycopg.connect(database) as rival:
-            rival.execute(
-                "SELECT pg_advisory_lock(hashtextextended('threadkeep \"threadkeep\"', 0))"
-            )
+            rival.execute(ADVISORY)
             saver.setup()
         assert execute(database, "SELECT * FROM threadkeep.migrations") == before
         assert saver.get_tuple(place()).config == config
@@ -55,7 +53,7 @@ def test_set_up_twice_takes_no_lock_and_changes_nothing(database):
 
 def test_a_set_up_that_finds_another_under_way_waits_for_it(database):
     with PostgresSaver(database) as saver, psycopg.connect(database) as rival:
-        rival.execute("SELECT pg_advisory_lock(hashtextextended('threadkeep \"threadkeep\"', 0))")
+        rival.execute(ADVISORY)
         waiting = threading.Thread(target=saver.setup)
         waiting.start()
         query = "SELECT 1 FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(0.05)'"

@@ -6,6 +6,9 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 from kit.postgres_databases import (
+    ADVISORY,
+    MADE,
+    NOW,
     Writer,
     execute,
     migrate,
@@ -13,6 +16,7 @@ from kit.postgres_databases import (
     put_as,
     set_up,
     set_up_at_once,
+    wait_for_a_lock,
     works,
 )
 from kit.postgres_server import SECONDS
@@ -22,15 +26,9 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from threadkeep import AsyncPostgresSaver, PostgresSaver, open_saver
 from threadkeep.__main__ import main
 from threadkeep._stores.postgres import connections as backends
-from threadkeep._stores.postgres.migrations import (
-    Month,
-    ahead,
-)
+from threadkeep._stores.postgres.migrations import Month, ahead
 from threadkeep.errors import BackendError, InvalidArgumentError, ReadOnlyError
 
-NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-NAMES = ("2026_11", "2026_12", "2027_01", "2027_02", "default")
-MADE = {f"checkpoints_{name}" for name in NAMES}
 LATER = datetime(2027, 2, 1, tzinfo=UTC)
 # What may name a checkpoint, and the partition that it belongs into at last.
 PLACES = {
@@ -139,7 +137,7 @@ def test_in_schemas_of_any_name(database, name):
 def test_to_find_that_nothing_is_to_be_done_takes_no_lock(database):
     set_up(database)
     with psycopg.connect(database) as rival:
-        rival.execute("SELECT pg_advisory_lock(hashtextextended('threadkeep \"threadkeep\"', 0))")
+        rival.execute(ADVISORY)
         rival.execute(
             "LOCK threadkeep.checkpoints, threadkeep.checkpoints_default IN ACCESS EXCLUSIVE MODE"
         )
@@ -215,9 +213,7 @@ def test_a_row_that_is_being_added_to_the_default_partition_is_waited_for(databa
     with psycopg.connect(database) as rival, ThreadPoolExecutor(1) as pool:
         rival.execute(copy, (key,))
         waiting = pool.submit(set_up, database)
-        with psycopg.connect(database, autocommit=True) as watch:
-            while not watch.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone():
-                assert not waiting.done()
+        wait_for_a_lock(database, waiting)
         rival.commit()
         waiting.result(SECONDS)
     assert places(database) == {key: "checkpoints_2027_03"}

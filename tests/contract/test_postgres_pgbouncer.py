@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from kit.contract import Variant
+from kit.contract import Variant, awaited
 from kit.postgres import empty_schema, make, url, url_for
 from kit.postgres_server import SECONDS, bouncer
 from kit.rows import aput, place, put, value_at
@@ -48,12 +48,7 @@ class TestBehindPgBouncer(Variant):
 
 class TestAsyncBehindPgBouncer(TestBehindPgBouncer):
     def new_backend(self, folder):
-        blocking = super().new_backend(folder)
-
-        async def make():
-            return blocking.asynchronous
-
-        return BlockingBackend(make)
+        return awaited(super().new_backend(folder))
 
 
 @pytest.fixture

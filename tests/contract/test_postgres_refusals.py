@@ -12,6 +12,7 @@ import pytest
 from kit.postgres import empty_schema, url
 from kit.postgres_server import SECONDS, free_port, server
 from kit.rows import aput, place, put, value_at
+from kit.sync_face import FACES
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep._core.engine.model import CopyThread
@@ -83,19 +84,6 @@ def nothing_changes(saver, error, match):
 # -- locks and times -------------------------------------------------------------------
 
 
-def test_a_statement_that_waits_too_long_is_given_up(own_server, store):
-    limited = PostgresSaver(own_server.url(), schema=store.schema, statement_timeout=0.2)
-    with psycopg.connect(own_server.url()) as rival, limited as saver:
-        rival.execute(f"SELECT FROM {store.schema}.threads FOR UPDATE")
-        with nothing_changes(store, StatementTimeoutError, "statement_timeout") as caught:
-            put(saver, place(), {"value": 1}, value=2)
-        assert caught.value.retryable
-        assert value_at(saver, place()) == 0  # readers do not wait
-        rival.rollback()
-        put(saver, place(), {"value": 1}, value=2)
-        assert value_at(saver, place()) == 1
-
-
 def test_the_shortest_limit_is_a_limit(own_server, store):
     options = {"schema": store.schema, "statement_timeout": 0.0001}
     with psycopg.connect(own_server.url()) as rival:
@@ -107,13 +95,17 @@ def test_the_shortest_limit_is_a_limit(own_server, store):
             put(saver, place(), {"value": 1}, value=2)
 
 
-async def test_an_awaited_statement_that_waits_too_long_is_given_up(own_server, store):
+@pytest.mark.parametrize("face", FACES.values(), ids=FACES)
+async def test_a_statement_that_waits_too_long_is_given_up(own_server, store, face):
     options = {"schema": store.schema, "statement_timeout": 0.2}
-    async with AsyncPostgresSaver(own_server.url(), **options) as saver:
+    async with AsyncPostgresSaver(own_server.url(), **options) as limited:
+        saver = face(limited)
         with psycopg.connect(own_server.url()) as rival:
             rival.execute(f"SELECT FROM {store.schema}.threads FOR UPDATE")
-            with nothing_changes(store, StatementTimeoutError, "statement_timeout"):
+            with nothing_changes(store, StatementTimeoutError, "statement_timeout") as caught:
                 await aput(saver, place(), {"value": 1}, value=2)
+            assert caught.value.retryable
+            assert (await saver.aget_tuple(place())) is not None  # readers do not wait
         await aput(saver, place(), {"value": 1}, value=2)
         assert value_at(store, place()) == 1
 

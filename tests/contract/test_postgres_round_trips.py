@@ -6,7 +6,8 @@ import psycopg
 import pytest
 from kit.postgres import empty_schema, url
 from kit.postgres_proxy import proxy
-from kit.rows import aput, place, put, value_at
+from kit.rows import aput, place, put
+from kit.sync_face import FACES
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep._core.engine.model import (
@@ -32,20 +33,11 @@ def way():
         yield found
 
 
-def of_a_run():
-    """The config of a run that begins: it is lent what the last run left."""
+async def loaded(saver):
+    """Begin a run, which is lent what the last run left; it ends at once."""
     config = place()
     config["configurable"][RUNTIME] = object()
-    return config
-
-
-def loaded(saver):
-    """What a run gets; it ends at once."""
-    return saver.get_tuple(of_a_run()).config
-
-
-async def aloaded(saver):
-    return (await saver.aget_tuple(of_a_run())).config
+    return (await saver.aget_tuple(config)).config
 
 
 ONE = {"max_size": 1, "min_size": 1}  # so that what was prepared was prepared everywhere
@@ -65,58 +57,34 @@ def test_the_proxy_counts():
             db.execute("SELECT 1")
 
 
+@pytest.mark.parametrize("face", FACES.values(), ids=FACES)
 @pytest.mark.parametrize("more", [{}, {"statement_timeout": 20}, {"prepare_threshold": None}])
-def test_a_call_is_one_round_trip(way, more):
-    options = {"schema": empty_schema(), **ONE, **more}
-    with PostgresSaver(way.url, **options) as saver, PostgresSaver(way.url, **options) as fresh:
-        config = place()
-        for step in range(WARM):
-            config = put(saver, config, {"value": WORDS[: 200 + step]}, value=step + 1)
-            saver.put_writes(config, [("value", WORDS[:2])], "task")
-            config = loaded(saver)
-            saver.get_tuple(place(checkpoint=uid(1)))
-            value_at(fresh, place())
-        with way.trips(1):
-            config = put(saver, config, {"value": WORDS[:250]}, value=WARM + 1)
-        with way.trips(1):
-            saver.put_writes(config, [("value", WORDS[:2])], "task")
-        config = loaded(saver)
-        with way.trips(1):
-            config = put(saver, config, {"value": WORDS[:251]}, value=WARM + 2)
-        with way.trips(1):
-            config = loaded(saver)
-        with way.trips(1):
-            assert saver.get_tuple(place(checkpoint=uid(1))) is None
-        with way.trips(2):  # `fresh` has seen nothing of what this run put
-            assert value_at(fresh, place()) == WORDS[:251]
-
-
-@pytest.mark.parametrize("more", [{}, {"statement_timeout": 20}, {"prepare_threshold": None}])
-async def test_an_awaited_call_is_one_round_trip(way, more):
+async def test_a_call_is_one_round_trip(way, more, face):
     options = {"schema": empty_schema(), **ONE, **more}
     async with (
-        AsyncPostgresSaver(way.url, **options) as saver,
-        AsyncPostgresSaver(way.url, **options) as fresh,
+        AsyncPostgresSaver(way.url, **options) as used,
+        AsyncPostgresSaver(way.url, **options) as unused,
     ):
+        saver, fresh = face(used), face(unused)
         config = place()
         for step in range(WARM):
             config = await aput(saver, config, {"value": WORDS[: 200 + step]}, value=step + 1)
             await saver.aput_writes(config, [("value", WORDS[:2])], "task")
-            config = await aloaded(saver)
+            config = await loaded(saver)
             await saver.aget_tuple(place(checkpoint=uid(1)))
             await fresh.aget_tuple(place())
         with way.trips(1):
             config = await aput(saver, config, {"value": WORDS[:250]}, value=WARM + 1)
         with way.trips(1):
             await saver.aput_writes(config, [("value", WORDS[:2])], "task")
-        config = await aloaded(saver)
+        config = await loaded(saver)
         with way.trips(1):
             config = await aput(saver, config, {"value": WORDS[:251]}, value=WARM + 2)
         with way.trips(1):
-            config = await aloaded(saver)
+            config = await loaded(saver)
         with way.trips(1):
             assert await saver.aget_tuple(place(checkpoint=uid(1))) is None
-        with way.trips(2):
+        with way.trips(2):  # `fresh` has seen nothing of what this run put
             found = await fresh.aget_tuple(place())
         assert found.checkpoint["channel_values"]["value"] == WORDS[:251]
 

@@ -50,7 +50,7 @@ def fill(saver, thread, said):
 
 
 def schema_of(saver):
-    return saver._store.backend.face._schema.strip('"')
+    return saver._store.backend.face.schema.strip('"')
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 import redis
 import redis.asyncio
-from kit.contract import Variant
+from kit.contract import AsyncOwning, Variant, awaited, owning
 from kit.redis import empty_prefix, url, url_for
 from kit.redis_servers import Server
 
@@ -25,48 +25,25 @@ class TestRedis(Variant):
 
 class TestAsyncRedis(BackendContract):
     def new_backend(self, folder):
-        async def make():
-            return RedisBackend(url_for(folder)).asynchronous
-
-        return BlockingBackend(make)
+        return awaited(RedisBackend(url_for(folder)))
 
     def reopen(self, folder):
         return self.new_backend(folder)
-
-
-def owning(given):
-    """A blocking backend over something of the program's, which closes it too."""
-    backend = opened(given, prefix=empty_prefix())
-    close = backend.close
-    backend.close = lambda: (close(), given.close())
-    return backend
 
 
 class TestGivenClient(Variant):
     """One that speaks the newer protocol."""
 
     def new_backend(self, folder):
-        return owning(redis.Redis.from_url(url(), protocol=3))
-
-
-class AsyncOwning:
-    """A backend over a client of the program's, which closes it too."""
-
-    def __init__(self, given):
-        self.given = given
-        self.inner = opened(given, prefix=empty_prefix())
-        self.fetch, self.commit = self.inner.fetch, self.inner.commit
-        self.commit_many, self.scrub = self.inner.commit_many, self.inner.scrub
-
-    async def close(self):
-        await self.inner.close()
-        await self.given.aclose()
+        client = redis.Redis.from_url(url(), protocol=3)
+        return owning(opened(client, prefix=empty_prefix()), client)
 
 
 class TestGivenAsyncClient(Variant):
     def new_backend(self, folder):
         async def make():
-            return AsyncOwning(redis.asyncio.Redis.from_url(url()))
+            client = redis.asyncio.Redis.from_url(url())
+            return AsyncOwning(opened(client, prefix=empty_prefix()), client.aclose)
 
         return BlockingBackend(make)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import operator
-import threading
 import uuid
 from itertools import count
 from typing import Annotated, TypedDict
@@ -10,8 +9,8 @@ from typing import Annotated, TypedDict
 import pytest
 import redis
 import redis.asyncio
-from kit.contract import Variant
-from kit.redis_servers import cluster
+from kit.contract import Variant, awaited
+from kit.redis_servers import Writer, cluster
 from langgraph.graph import START, StateGraph
 
 import threadkeep
@@ -25,7 +24,7 @@ from threadkeep._stores.redis.scripts import RedisCommand
 from threadkeep._stores.sync_bridge import finish
 from threadkeep.cache import open_cache
 from threadkeep.errors import StaleThreadError
-from threadkeep.testing import BackendContract, BlockingBackend
+from threadkeep.testing import BackendContract
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
 _numbers = count()
@@ -48,10 +47,7 @@ class TestCluster(BackendContract):
 
 class TestAsyncCluster(Variant):
     def new_backend(self, folder):
-        async def make():
-            return RedisBackend(cluster().url, prefix=new_prefix()).asynchronous
-
-        return BlockingBackend(make)
+        return awaited(RedisBackend(cluster().url, prefix=new_prefix()))
 
 
 class State(TypedDict):
@@ -178,58 +174,25 @@ def batch(number):
     )
 
 
-class Load:
-    """Commits one checkpoint after the other until it is told to end."""
-
-    def __init__(self, commit):
-        self.commit = commit
-        self.done = 0
-        self.ended = threading.Event()
-        self.moved_on = threading.Condition()
-
-    def run(self):
-        while not self.ended.is_set():
-            self.commit(batch(self.done + 1))
-            with self.moved_on:
-                self.done += 1
-                self.moved_on.notify_all()
-
-    def wait_for(self, more):
-        wanted = self.done + more
-        with self.moved_on:
-            assert self.moved_on.wait_for(lambda: self.done >= wanted, timeout=20)
-
-
 @pytest.mark.parametrize("face", ["blocking", "awaited"])
 def test_a_slot_moves_while_its_thread_is_written_to(face):
     prefix = new_prefix()
     with_cluster = cluster()
     backend = RedisBackend(with_cluster.url, prefix=prefix)
-    blocking = backend if face == "blocking" else BlockingBackend(lambda: of_loop(backend))
-    load = Load(blocking.commit)
-    worker = threading.Thread(target=load.run)
-    worker.start()
-    try:
-        load.wait_for(20)
+    blocking = backend if face == "blocking" else awaited(backend)
+    with Writer(blocking.commit, batch) as writer:
+        writer.wait_for(20)
         key = keys_of(prefix, "busy")[0]
         for _ in range(4):
             with_cluster.move(key, (with_cluster.owner(key) + 1) % 3)
-            load.wait_for(20)
-    finally:
-        load.ended.set()
-        worker.join()
+            writer.wait_for(20)
     (rows,) = blocking.fetch([ReadThread("busy")])
-    assert [s.row.id for s in rows.checkpoints] == [uid(n) for n in range(1, load.done + 1)]
+    assert [s.row.id for s in rows.checkpoints] == [uid(n) for n in range(1, writer.done + 1)]
     assert all(s.keyframe and s.writes for s in rows.checkpoints)
     blocking.close()
     if face == "awaited":
         blocking.stop()
         backend.close()
-
-
-async def of_loop(backend):
-    await asyncio.sleep(0)
-    return backend.asynchronous
 
 
 # -- caches of node results --------------------------------------------------------------

@@ -1,13 +1,12 @@
 """What a Redis server does wrong, and what is made of it: on servers of the tests' own."""
 
-import asyncio
 import socket
-import threading
 from contextlib import contextmanager
 
 import pytest
 import redis
-from kit.redis_servers import PATIENCE, Server, cluster, free_port, until
+from kit.contract import awaited
+from kit.redis_servers import Server, Writer, cluster, free_port, until
 from redis._parsers import BaseParser
 
 from threadkeep._core.engine.model import (
@@ -34,7 +33,6 @@ from threadkeep.errors import (
     ThreadExistsError,
     UnreachableError,
 )
-from threadkeep.testing import BlockingBackend
 from threadkeep.testing.records import NOW, THREAD, checkpoint, segment, uid, write
 
 HEAD = [ReadCheckpoint(THREAD, "")]
@@ -357,41 +355,18 @@ def test_changes_whose_answer_was_lost(server, tries):
         backend.face._source = backend.face._source.inner
 
 
-class Writer:
-    """Commits one checkpoint after the other until it is told to end."""
-
-    def __init__(self, commit):
-        self.commit = commit
-        self.done = 0
-        self.ended = threading.Event()
-        self.thread = threading.Thread(target=self.run)
-
-    def run(self):
-        while not self.ended.is_set():
-            self.commit(batch(self.done + 1))
-            self.done += 1
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.ended.set()
-        self.thread.join(PATIENCE)
-
-
 @pytest.mark.parametrize("face", ["blocking", "awaited"])
 def test_a_killed_server_comes_back_with_all_that_was_acknowledged(face):
     """With `appendfsync always`; who was waiting for it goes on."""
     with Server("--appendonly", "yes", "--appendfsync", "always") as mortal:
         backend = RedisBackend(mortal.url)
-        told = backend if face == "blocking" else BlockingBackend(lambda: of_loop(backend))
-        with Writer(told.commit) as writer:
-            for wanted in (20, 40):
-                until(lambda: writer.done >= wanted)  # noqa: B023 - called before the next one
+        told = backend if face == "blocking" else awaited(backend)
+        with Writer(told.commit, batch) as writer:
+            for _ in range(2):
+                writer.wait_for(20)
                 mortal.kill()
                 mortal.start()
-            until(lambda: writer.done >= 60)
+            writer.wait_for(20)
         (rows,) = told.fetch([ReadThread(THREAD)])
         told.close()
         if face == "awaited":
@@ -399,8 +374,3 @@ def test_a_killed_server_comes_back_with_all_that_was_acknowledged(face):
             backend.close()
         assert [s.row.id for s in rows.checkpoints] == [uid(n) for n in range(1, writer.done + 1)]
         assert all(s.writes for s in rows.checkpoints)
-
-
-async def of_loop(backend):
-    await asyncio.sleep(0)
-    return backend.asynchronous

@@ -7,24 +7,22 @@ and through `SyncFace`, whose async methods call the sync API.
 from __future__ import annotations
 
 import importlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from kit.backends import BACKENDS, open_backend
+from kit.sync_face import FACES
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import validate
 from langgraph.checkpoint.conformance.capabilities import Capability
 from langgraph.checkpoint.conformance.initializer import RegisteredCheckpointer
 
-from .sync_face import SyncFace
-
 if TYPE_CHECKING:
     from pathlib import Path
 
 SUITE = "langgraph.checkpoint.conformance.spec.test_"
-FACES: dict[str, Callable[[Any], Any]] = {"async": lambda saver: saver, "sync": SyncFace}
 
 
 def published(capability: Capability) -> list[Any]:

@@ -19,7 +19,7 @@ really differs:
 from __future__ import annotations
 
 from kit.selection import FULL
-from threadkeep.testing import BackendContract
+from threadkeep.testing import BackendContract, BlockingBackend
 
 WIRING = {
     # Each read, and replies in order.
@@ -63,3 +63,32 @@ if not FULL:
     for _name in dir(BackendContract):
         if _name.startswith("test_") and _name not in WIRING:
             setattr(Variant, _name, None)
+
+
+def awaited(backend):
+    """The side of a backend for awaiting calls, behind blocking ones."""
+
+    async def make():
+        return backend.asynchronous
+
+    return BlockingBackend(make)
+
+
+def owning(backend, given):
+    """A blocking backend over something of the program's, which closes it too."""
+    close = backend.close
+    backend.close = lambda: (close(), given.close())
+    return backend
+
+
+class AsyncOwning:
+    """An async backend over something of the program's, which `close_given` closes."""
+
+    def __init__(self, inner, close_given):
+        self.inner, self.close_given = inner, close_given
+        self.fetch, self.commit = inner.fetch, inner.commit
+        self.commit_many, self.scrub = inner.commit_many, inner.scrub
+
+    async def close(self):
+        await self.inner.close()
+        await self.close_given()

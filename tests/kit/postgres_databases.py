@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import subprocess
 import threading
+from datetime import UTC, datetime
 
 import psycopg
 
@@ -12,6 +13,14 @@ from kit.forked import python
 from kit.postgres_server import SECONDS
 from kit.rows import checkpoint, metadata, place, put, value_at
 from threadkeep import PostgresSaver
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+NAMES = ("2026_11", "2026_12", "2027_01", "2027_02", "default")
+MADE = {f"checkpoints_{name}" for name in NAMES}
+"""The partitions that `partition_by="month"` makes at this time."""
+
+ADVISORY = "SELECT pg_advisory_lock(hashtextextended('threadkeep \"threadkeep\"', 0))"
+"""Takes the lock that migrations take."""
 
 
 def execute(database, text, *values):
@@ -42,6 +51,13 @@ def set_up(database, **options):
 def partitions(database, schema="threadkeep"):
     text = "SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid WHERE inhparent = "
     return {name for (name,) in execute(database, text + "%s::regclass", f"{schema}.checkpoints")}
+
+
+def wait_for_a_lock(database, waiting):
+    """Until some lock is waited for; `waiting` is the future of the call that waits for it."""
+    with psycopg.connect(database, autocommit=True) as watch:
+        while not watch.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone():
+            assert not waiting.done()
 
 
 def works(saver):

@@ -25,6 +25,8 @@ from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.retry import Retry
 
+from threadkeep._core.engine.model import Batch
+
 PATIENCE = 20.0
 SLOTS = 16384
 _HIGHEST = 50_000  # a cluster's node listens 10,000 ports above its own as well
@@ -100,6 +102,34 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+class Writer:
+    """Commits one batch after the other, in a thread, until the block ends."""
+
+    def __init__(self, commit: Callable[[Batch], None], batch: Callable[[int], Batch]) -> None:
+        self.commit, self.batch = commit, batch
+        self.done = 0
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self) -> None:
+        while not self.ended.is_set():
+            self.commit(self.batch(self.done + 1))
+            self.done += 1
+
+    def wait_for(self, more: int) -> None:
+        """Until so many more are committed."""
+        wanted = self.done + more
+        until(lambda: self.done >= wanted)
+
+    def __enter__(self) -> Self:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        self.thread.join(PATIENCE)
 
 
 class Cluster:

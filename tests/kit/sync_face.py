@@ -6,7 +6,7 @@ drained inside one call, as a thread that calls the sync API would do.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
@@ -51,3 +51,7 @@ class SyncFace(BaseCheckpointSaver[Any]):
 
     async def aget_delta_channel_history(self, *, config: Any, channels: Any) -> Any:
         return self.inner.get_delta_channel_history(config=config, channels=channels)
+
+
+FACES: dict[str, Callable[[Any], Any]] = {"async": lambda saver: saver, "sync": SyncFace}
+"""What makes a saver's async API, or its sync API, the one that a suite calls."""
