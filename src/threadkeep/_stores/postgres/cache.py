@@ -10,7 +10,8 @@ from threadkeep._stores.postgres.connections import NEWEST_STATE, ONE_STATE, Dat
 from threadkeep._stores.postgres.statement import Statement, array
 from threadkeep.errors import ThreadkeepError
 
-# (Arrays come first: see `connections.send`. A `set` and a claim lock rows in the order of ids.)
+# An `Array` must be the first parameter: see `connections._execute`. `_SET` and `_CLAIM` lock rows
+# in the order of ids.
 _GET = """
 SELECT id, value, owner FROM {schema}.cache
 WHERE id = ANY (%s::bytea[]) AND (expires IS NULL OR expires > %s)
@@ -35,7 +36,7 @@ _CLEAR = """
 DELETE FROM {schema}.cache c USING unnest(%s::bytea[], %s::bytea[]) o (first, stop)
 WHERE c.id >= o.first AND c.id < o.stop
 """
-# (the claim may have been made already, and its answer lost)
+# (an earlier try may have made the claim, and lost the answer)
 _CLAIM = """
 INSERT INTO {schema}.cache AS c (id, used, expires, size, owner)
 SELECT o.id, %s, %s, 0, %s::bytea FROM unnest(%s::bytea[]) o (id) ORDER BY o.id
@@ -66,7 +67,7 @@ SELECT count(*) FROM gone
 
 
 class PostgresEntries(caches.AsyncCacheBackend):
-    """Rows in the table `cache`, which migrations make."""
+    """Rows in the table `cache`, which migrations create."""
 
     commits_groups = True
 

@@ -26,9 +26,9 @@ from threadkeep._stores.records import pack_text, unpack_text
 _Source: TypeAlias = tuple[list[str], list[Any]]  # conditions as SQL, and their parameters
 
 _EXACT = 1000  # vectors that are compared one by one, without the index
-_MORE = 4  # times as many vectors as items are taken from the index: an item may have several
-_MOST_EF = 1000  # as hnsw.ef_search takes it
-_LAST = "\U0010ffff" * 64  # (as good as behind all paths)
+_MORE = 4  # vectors read from the index for each wanted item, which may have several
+_MOST_EF = 1000  # the largest hnsw.ef_search
+_LAST = "\U0010ffff" * 64  # sorts after all paths
 _SCORES = {"cosine": "1 - distance", "l2": "-distance", "inner_product": "-distance"}
 
 
@@ -39,12 +39,12 @@ def query(read: records.ItemRead, metric: Metric) -> Query:
     return _QUERIES[type(read)](read)
 
 
-# -- values as PostgreSQL takes them -----------------------------------------------------
+# -- parameters of statements -----------------------------------------------------
 
 
 @lru_cache(maxsize=4096)
 def path_of(namespace: Namespace) -> str:
-    """Return the path of a namespace: its labels, each with a period behind it."""
+    """Return the path of a namespace: its labels, each followed by a period."""
     return pack_text("".join([f"{label}." for label in namespace]))
 
 
@@ -54,13 +54,13 @@ def _namespace(path: str) -> Namespace:
 
 
 def bounds_of(prefix: Namespace) -> tuple[str, str]:
-    """Return the first path of a prefix, and the first one behind all of them."""
+    """Return the first path of a prefix, and the first path after all of them."""
     path = path_of(prefix)
-    return path, (path[:-1] + "/" if path else _LAST)  # (/ is behind the period)
+    return path, (path[:-1] + "/" if path else _LAST)  # (/ sorts after the period)
 
 
 def big_endian(vectors: bytes) -> numbers_of[int]:
-    """Return the numbers of vectors with their bytes in the order of the network."""
+    """Return the elements of vectors with their bytes in network order."""
     numbers = numbers_of("I", vectors)
     if sys.byteorder == "little":
         numbers.byteswap()
@@ -68,13 +68,13 @@ def big_endian(vectors: bytes) -> numbers_of[int]:
 
 
 def _vector(data: bytes) -> Array:
-    """Return a vector as pgvector takes it in binary form."""
+    """Encode a vector in pgvector's binary form."""
     size = len(data) // 4
     return Array(size.to_bytes(2, "big") + b"\0\0" + big_endian(data).tobytes())
 
 
 def quoted(word: str) -> str:
-    """Quote a word as the input of tsvector and tsquery takes it."""
+    """Quote a word for the input of a tsvector or tsquery."""
     return "'" + pack_text(word).replace("\\", "\\\\").replace("'", "''") + "'"
 
 
@@ -111,7 +111,7 @@ def _decoded(body: bytes) -> str | bytes:
     try:
         return body.decode()
     except UnicodeDecodeError:
-        return body  # damage: no codec has written it
+        return body  # (damaged)
 
 
 def _rows(answers: Sequence[Rows]) -> list[ItemRow]:
@@ -143,7 +143,7 @@ def _get(read: records.GetItems) -> Query:
 
 
 def _narrowed(prefix: Namespace, where: Iterable[records.Condition], now: int | None) -> _Source:
-    """Build the condition that rows must fulfil."""
+    """Return the conditions that rows must fulfil."""
     tests: list[str] = []
     values: list[Any] = []
     if prefix:
@@ -164,7 +164,7 @@ _OPERATORS = {"$eq": "=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 
 
 def _test(one: records.Condition) -> tuple[str, list[Any]]:
-    """Return the SQL of a condition. What compares otherwise in Python is left to it."""
+    """Return the SQL of a condition. Rows that Python may compare in another way match."""
     path, operator = list(one.path), _OPERATORS[one.operator]
     found = "i.value" + " -> %s::text" * len(path)
     if isinstance(one.value, str):
@@ -179,8 +179,8 @@ def _where(tests: Sequence[str]) -> str:
     return f"WHERE {' AND '.join(tests)}" if tests else ""
 
 
-# Namespace by namespace, each in the order of its index, until there are enough: whatever the
-# planner believes of their sizes.
+# Reads one namespace after the other, each in the order of its index, until there are enough rows.
+# The plan does not depend on the estimated sizes of namespaces.
 _FIND = """
 SELECT {columns} FROM (
     SELECT n.number, n.path, f.number AS item
@@ -249,8 +249,8 @@ def _pending(read: records.FindPending) -> Query:
     return Query((Statement(text, values),), reply)
 
 
-# (ts_rank does not know how rare a word is: it is weighed by the number of items that have it, as
-# in BM25, of a sample of those that have any.)
+# ts_rank ignores how rare a word is. So each word is weighed as in BM25, by the number of items
+# with this word in a sample of the matching items.
 _TEXT = """
 WITH words AS (SELECT word::tsquery FROM unnest(%s::text[]) w (word)
 ), matching AS MATERIALIZED (
@@ -284,15 +284,15 @@ def _text(read: records.FindText) -> Query:
     return Query((Statement(text, given),), _scored)
 
 
-# For one transaction. (Older versions of pgvector have no iterative scan: then an exact one
-# follows where the index gave too few. Compiling takes longer than what it saves.)
+# For one transaction. Versions of pgvector before 0.8 have no iterative scan: if the index returns
+# too few vectors, an exact scan follows. Compiling (jit) takes longer than it saves.
 _SETTINGS = """
 SELECT set_config('jit', 'off', true), set_config('hnsw.ef_search', %s, true),
     CASE WHEN string_to_array(e.extversion, '.')::integer[] >= '{0,8}'
         THEN set_config('hnsw.iterative_scan', 'strict_order', true) END
 FROM pg_extension e WHERE e.extname = 'vector'
 """
-# The index answers where there are many vectors; where it finds too few, all are compared.
+# The index answers if there are many vectors. If it finds too few, all vectors are compared.
 _NEAREST = """
 WITH few AS (
     SELECT count(*) <= {exact} AS holds FROM (SELECT FROM {counted} LIMIT {exact} + 1) counted
@@ -336,7 +336,7 @@ def _nearest(read: records.FindNearest, metric: Metric) -> Query:
         text = text.replace(f"{{{name}}}", part)
     taken, limit, wanted = _MORE * read.limit, Int8(read.limit), _vector(read.vector)
     near = (wanted, *values, wanted, Int8(taken))
-    if bounds:  # (by the first parameter a connection learns of its kind)
+    if bounds:  # (an `Array` must be the first parameter: see `connections._execute`)
         bounds = (Array(bounds[0].encode()), bounds[1])
     given = (*bounds, *near, wanted, limit, *values, limit)
     statement = Statement(text, given, keep=not bounds)

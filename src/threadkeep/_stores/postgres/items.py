@@ -25,9 +25,9 @@ from threadkeep.errors import ThreadkeepError
 
 _MOST_WORDS = 500_000  # bytes of the words of an item; a tsvector takes 1 MB
 _MOST_BYTES = 1_000_000_000  # of one message to the server, with room for the rest of it
-_OTHER_DIMS = r"expected (\d+) dimensions|vector dimensions (\d+) and"  # as pgvector says it
+_OTHER_DIMS = r"expected (\d+) dimensions|vector dimensions (\d+) and"  # pgvector's messages
 _INDEX_NAMES = ("store_distance", "store_order", "store_item_vectors")
-_MOST_DIMS, _MOST_INDEXED, _MOST_HALVES = 16_000, 2000, 4000  # of `vector`, and of indexes
+_MOST_DIMS, _MOST_INDEXED, _MOST_HALVES = 16_000, 2000, 4000  # limits of `vector` and of indexes
 _OPERATORS_OF = {"cosine": ("<=>", "cosine"), "l2": ("<->", "l2"), "inner_product": ("<#>", "ip")}
 
 
@@ -94,7 +94,7 @@ class AsyncPostgresItems(AsyncItemBackend):
     # -- tables --------------------------------------------------------------------------
 
     async def migrate(self) -> None:
-        """Migrate the saver's tables and these, and make what searches need.
+        """Migrate the saver's tables and these, and create the indexes for searches.
 
         Raises:
             OpenError: the database has no pgvector.
@@ -123,11 +123,11 @@ class AsyncPostgresItems(AsyncItemBackend):
             ) from error
 
 
-# -- values as PostgreSQL takes them -----------------------------------------------------
+# -- parameters of statements -----------------------------------------------------
 
 
 def _floats(data: bytes) -> Array:
-    """Return vectors, one behind the other, as a `real[]`: each element behind its length."""
+    """Encode concatenated vectors as a `real[]`: before each element, its length."""
     numbers = big_endian(data)
     length = int.from_bytes(b"\0\0\0\4", sys.byteorder)
     elements = numbers_of("I", [length]) * (2 * len(numbers))
@@ -137,9 +137,9 @@ def _floats(data: bytes) -> Array:
 
 
 def _words(words: str | None) -> str | None:
-    """Return words as a tsvector, with their positions, so that it knows how often each is there.
+    """Return words as a tsvector with positions, so that it counts each word.
 
-    Those behind the first 500 kB are left out.
+    Words after the first 500 kB are left out.
     """
     if not words:
         return None
@@ -149,7 +149,7 @@ def _words(words: str | None) -> str | None:
 
 # -- changes -----------------------------------------------------------------------------
 
-# The parameters of `put_items` behind the first ones, by what a put has.
+# Optional parameters of `put_items`.
 _EXPECTED = ", expected => %s::bigint[]"
 _TIMES = ", created => %s::bigint[], updated => %s::bigint[], expires => %s::bigint[]"
 _EARLIER = (
@@ -282,7 +282,7 @@ _CHANGES: dict[type, Callable[[Any], Statement]] = {
     records.EmbedItems: _embed,
 }
 
-# -- what searches need ------------------------------------------------------------------
+# -- indexes for searches ------------------------------------------------------------------
 
 
 _LOOK = """
@@ -294,7 +294,7 @@ SELECT (SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n
           WHERE c.relnamespace = to_regnamespace({literal})
               AND starts_with(c.relname, 'store_item'))
 """
-# (Another schema's migration may make it at the same time.)
+# (Another schema's migration may create it at the same time.)
 _EXTENSION = """
     BEGIN
         CREATE EXTENSION IF NOT EXISTS vector;
@@ -310,7 +310,8 @@ _VECTOR_TABLE = """
         PRIMARY KEY (namespace, item, path)
     );
 """
-# The searching role may have another search_path. (The planner puts their bodies in their places.)
+# The searching role may have another search_path, so operators are qualified. The planner inlines
+# these functions.
 _VECTOR_FUNCTIONS = """
     CREATE OR REPLACE FUNCTION {schema}.store_distance_{metric}(
         a {extension}.vector, b {extension}.vector)
@@ -334,7 +335,7 @@ _NO_EXTENSION = ("0A000", "42501", "58P01")  # it is not installed, or this user
 
 
 def _index_plan(schema: str, options: records.SearchOptions) -> migrations.Plan:
-    """Make what searches need, where it is missing."""
+    """Create the missing tables and indexes for searches."""
     ((extension, dims, names),) = yield migrations.said(_LOOK, schema)
     body = ""
     if options.text and "store_items_words" not in names:
@@ -366,7 +367,7 @@ def _extension(schema: str) -> Generator[Statement, Rows, None]:
 
 
 def _vector_tables(options: records.SearchOptions, extension: str, names: Sequence[str]) -> str:
-    """Return the SQL for the vectors; "" where all is there."""
+    """Return the SQL that creates the vectors' table and index; "" if both exist."""
     dims, (operator, class_) = options.dims, _OPERATORS_OF[options.metric]
     if dims > _MOST_DIMS:
         raise errors.OpenError(

@@ -17,8 +17,8 @@ from threadkeep._stores.postgres.migrations import KEY
 from threadkeep._stores.postgres.statement import mapped_errors
 from threadkeep._stores.process_forks import PerProcess
 
-# Two processes may make them at once: the lock is that of migrations. The trigger removes threads
-# with those of the saver, whichever program deletes them.
+# Two processes may create them at once, so this takes the lock of migrations. If any program
+# deletes a thread of the saver, the trigger removes its messages.
 _TABLES = """
 SELECT pg_advisory_xact_lock({key});
 CREATE TABLE IF NOT EXISTS {schema}.threadkeep_memory_records (
@@ -44,8 +44,8 @@ DROP TRIGGER IF EXISTS threadkeep_memory_deleted ON {schema}.threads;
 CREATE TRIGGER threadkeep_memory_deleted AFTER DELETE OR UPDATE OF deleted_at
     ON {schema}.threads FOR EACH ROW EXECUTE FUNCTION {schema}.threadkeep_memory_remove();
 """
-# Who removes the thread waits for a record that is being added, and then removes that too; who adds
-# one waits for the removal, and then does not find the record before.
+# A removal of the thread waits for a record that is being added, and removes it too. A record that
+# is added during a removal waits for it, and then does not find the record before it.
 _LOCK = "SELECT 1 FROM {schema}.threads WHERE thread_id = %s FOR SHARE"
 _ADD_RECORD = """
 INSERT INTO {schema}.threadkeep_memory_records VALUES (%s, %s) ON CONFLICT DO NOTHING
@@ -75,14 +75,14 @@ _CONNECTIONS = 4
 
 
 class PostgresIndex(ArchiveIndex):
-    """Index in tables `threadkeep_memory_*` of a saver's schema, made by the first `add`.
+    """Index in tables `threadkeep_memory_*` of a saver's schema, created by the first `add`.
 
     Args:
         conninfo: a URL, or another conninfo of libpq.
-        schema: where the saver's tables are.
+        schema: the schema of the saver's tables.
 
     Raises:
-        OpenError: the URL cannot be read.
+        OpenError: the URL is invalid.
     """
 
     def __init__(self, conninfo: str, schema: str = "threadkeep") -> None:
