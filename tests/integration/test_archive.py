@@ -5,27 +5,22 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
 from kit.backends import open_backend, url_of
+from kit.engine import Passing
 from kit.rows import checkpoint, metadata
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from threadkeep import (
-    GroupCommit,
-    MemorySaver,
-    Retention,
-    WriteBehind,
-    open_saver,
-)
+from threadkeep import GroupCommit, MemorySaver, Retention, WriteBehind, open_saver
 from threadkeep._core.engine import registration
 from threadkeep._core.engine.model import Batch, CopyThread, DropThread
 from threadkeep._core.engine.operation import commit, fetch
 from threadkeep._core.engine.thread_entry import ReadEntry
-from threadkeep._stores.base import Backend
 from threadkeep._stores.cold_store import ColdStore
 from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import (
@@ -564,44 +559,35 @@ def test_an_archive_outlives_what_may_not_be_on_the_disk_yet(
 # -- others who are faster -------------------------------------------------------------
 
 
-class Between(Backend):
+class Between(Passing):
     """Store that runs a function before a request."""
 
-    has_identity = True
+    when: Callable[[Any], bool] = staticmethod(lambda _: False)
+    what: Callable[[], Any]
 
-    def __init__(self, inner: Any) -> None:
-        self.inner, self.when, self.what = inner, lambda _: False, lambda: None
-
-    def fetch(self, reads: Any) -> Any:
-        self._meet(reads)
-        return self.inner.fetch(reads)
-
-    def commit(self, change: Any) -> None:
-        self._meet([change])
-        self.inner.commit(change)
-
-    def identity(self) -> str:
-        return str(self.inner.identity())
-
-    def close(self) -> None:
-        self.inner.close()
-
-    def _meet(self, asked: Any) -> None:
+    def meet(self, asked: Any, request: Callable[[], Any]) -> Any:
         if any(map(self.when, asked)):
             self.when = lambda _: False
             self.what()
+        return request()
 
 
-@pytest.fixture
-def rivals(tmp_path: Path, cold: Path) -> Iterator[tuple[Any, Any, Between]]:
+@contextmanager
+def savers_beside(tmp_path: Path, cold: Path) -> Iterator[tuple[Any, Any, Between]]:
     """A saver on a store that can be interrupted, and another saver on the same store."""
     between = Between(SqliteBackend(tmp_path / "threads.db", synchronous="normal"))
     with (
         Saver(between, cold=cold.as_uri()) as one,
         open_backend("sqlite", tmp_path, cold=cold.as_uri()) as other,
     ):
-        say(other, "one")
         yield one, other, between
+
+
+@pytest.fixture
+def rivals(tmp_path: Path, cold: Path) -> Iterator[tuple[Any, Any, Between]]:
+    with savers_beside(tmp_path, cold) as found:
+        say(found[1], "one")
+        yield found
 
 
 def test_somebody_else_brings_it_back_first(rivals: Any) -> None:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.engine import Chain, checkpoint, config
+from kit.engine import Chain, Passing, checkpoint, config
 from langchain_core.messages import HumanMessage
 
-from threadkeep._stores.base import Backend
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import StateError
 from threadkeep.savers.saver import Saver
@@ -18,33 +17,18 @@ from threadkeep.savers.saver import Saver
 LONG = "x" * 90
 
 
-class Interrupted(Backend):
+class Interrupted(Passing):
     """Calls `between` before the requests whose numbers are `at`."""
 
-    has_identity = True
+    asked = 0
+    at = frozenset[int]()
+    between: Callable[[], object]
 
-    def __init__(self, inner: Backend) -> None:
-        self.inner, self.asked, self.at = inner, 0, frozenset[int]()
-        self.between: Callable[[], object] = list
-
-    def _next(self) -> None:
+    def meet(self, asked: Any, request: Callable[[], Any]) -> Any:
         self.asked += 1
         if self.asked - 1 in self.at:
             self.between()
-
-    def fetch(self, reads: Any) -> Any:
-        self._next()
-        return self.inner.fetch(reads)
-
-    def commit(self, change: Any) -> None:
-        self._next()
-        self.inner.commit(change)
-
-    def identity(self) -> str:
-        return str(self.inner.identity())
-
-    def close(self) -> None:
-        self.inner.close()
+        return request()
 
 
 def saved(cold: Path, conflicts: Any, at: frozenset[int]) -> int:

@@ -5,26 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kit.places import at
 
 from threadkeep import Retention
 from threadkeep._core.engine.model import ReadThread
 from threadkeep._core.engine.operation import fetch
 
-from .test_threads_forks import HELLO, _chat, _config, _shown
+from .test_threads_forks import HELLO, _chat, _shown
 
 
 def _family(saver: Any) -> tuple[Any, list[str]]:
     graph = _chat(saver)
     for turn in range(30):
-        graph.invoke({"said": [f"turn {turn} " + "x" * 200]}, _config("m"))
+        graph.invoke({"said": [f"turn {turn} " + "x" * 200]}, at("m"))
     names = [saver.threads.fork("m", new_thread_id=name).id for name in ("a", "z")]
     for name in names:
-        graph.invoke({"said": [f"in {name}"]}, _config(name))
+        graph.invoke({"said": [f"in {name}"]}, at(name))
     return graph, ["m", *names]
 
 
 def _states(graph: Any, names: list[str]) -> dict[str, Any]:
-    return {name: _shown(graph.get_state(_config(name))) for name in names}
+    return {name: _shown(graph.get_state(at(name))) for name in names}
 
 
 @pytest.mark.drawn(4)
@@ -41,7 +42,7 @@ def test_old_checkpoints_go_one_by_one(saver: Any, first: str) -> None:
         assert _states(graph, names) == states
         sizes.append(sum(s.size for s in saver._store.run(fetch(ReadThread(name))).segments))
     for name in names:
-        graph.invoke(HELLO, _config(name))
+        graph.invoke(HELLO, at(name))
     assert saver.check().ok
     shared = bool(saver._store.run(fetch(ReadThread("m"))).family)
     if shared:  # it is removed once no thread needs the history

@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kit.engine import Chain, everything, fresh
+from kit.engine import Chain, Passing, everything, fresh
 from kit.places import at
 from kit.runs import Gate, Run
 
@@ -281,25 +281,12 @@ class Death(BaseException):
     """Stands for a killed process."""
 
 
-class Dying(Backend):
+class Dying(Passing):
     """Fails at a request, before or after it is carried out."""
 
-    def __init__(self, inner: Any) -> None:
-        self.inner, self.left, self.after = inner, -1, False
+    left, after = -1, False
 
-    def fetch(self, reads: Any) -> Any:
-        return self._ask(lambda: self.inner.fetch(reads))
-
-    def commit(self, change: Any) -> None:
-        self._ask(lambda: self.inner.commit(change))
-
-    def scrub(self, *, rewrite: bool) -> Any:
-        return self._ask(lambda: self.inner.scrub(rewrite=rewrite))
-
-    def close(self) -> None:
-        self.inner.close()
-
-    def _ask(self, request: Callable[[], Any]) -> Any:
+    def meet(self, asked: Any, request: Callable[[], Any]) -> Any:
         self.left -= 1
         if self.left == -1:
             if self.after:

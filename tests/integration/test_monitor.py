@@ -155,22 +155,25 @@ def test_a_saver_that_fails_is_told_and_measured_again_soon(mode, error):
     saver, sent = Failing(), []
     saver.mode = mode
     watch = Monitor(saver, alerts=[sent.append])
-    cycle, end = watch._cycle(threading.Event()), None
+    cycle = watch._cycle(threading.Event())
     for _ in range(3):
-        cycle.send(end).call()
-        pause = cycle.send(None)
-        assert pause.call.args == (10,)
+        assert measured(cycle).call.args == (10,)
     found = watch.snapshot()
     assert (found.healthy, found.measurements, found.failed) == (False, 3, 3)
     assert error == found.last_error
     saver.mode = ""
     for _ in range(3):
-        cycle.send(None).call()
-        assert cycle.send(None).call.args == (60,)
+        assert measured(cycle).call.args == (60,)
         assert watch.snapshot().healthy
     watch.stop()
     assert [one.state for one in sent] == ["raised", "cleared"]
     assert f"the canary failed 3 times: {error} at 20" in sent[0].text
+
+
+def measured(cycle):
+    """Carry out one measurement of a cycle; return the pause that follows."""
+    waiting = cycle.send(next(cycle).call())
+    return cycle.send(waiting.call())
 
 
 @pytest.fixture
@@ -186,7 +189,7 @@ def test_beside_measurements_that_hang_others_start_ever_more_seldom(clock, monk
     saver.mode = "hang"
     watch = Monitor(saver)
     for _ in range(9):
-        watch._wait_for_probe()
+        driver.run(watch._probe_in_background())
         under_way.append(len(watch._under_way))
         clock.now += 41
     assert under_way == [1, 2, 3, 3, 4, 4, 4, 4, 5]
@@ -258,8 +261,7 @@ def test_a_monitor_whose_thread_is_gone_is_unhealthy_and_starts_again():
 def test_an_interval_may_be_longer_than_a_thread_can_wait():
     with MemorySaver() as saver:
         cycle = Monitor(saver, interval=1e300)._cycle(threading.Event())
-        next(cycle).call()
-        assert cycle.send(None).call.args == (threading.TIMEOUT_MAX,)
+        assert measured(cycle).call.args == (threading.TIMEOUT_MAX,)
 
 
 # -- in the background -------------------------------------------------------------------

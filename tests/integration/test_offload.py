@@ -18,21 +18,12 @@ from kit.runs import extend
 from langgraph.channels import DeltaChannel
 from langgraph.graph import START, StateGraph
 
-from threadkeep import (
-    ColdTier,
-    GroupCommit,
-    ReadCache,
-    Retention,
-    Tiering,
-    WriteBehind,
-    open_saver,
-)
+from threadkeep import ColdTier, GroupCommit, ReadCache, Retention, Tiering, WriteBehind, open_saver
 from threadkeep._core.engine import thread_sizes
 from threadkeep._core.engine.model import Batch, CopyThread, DropThread, ForkThread
 from threadkeep._core.engine.operation import Commit
 from threadkeep._core.engine.thread_entry import EntryUpdate
 from threadkeep._stores.cold_store import ColdStore
-from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -42,14 +33,9 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 from threadkeep.savers import backup
-from threadkeep.savers.saver import Saver
-from threadkeep.threads.archives import (
-    archive,
-    offload,
-)
-from threadkeep.threads.archives import offload as offloads
+from threadkeep.threads.archives import archive, offload
 
-from .test_archive import Between, shown, state_of
+from .test_archive import Between, savers_beside, shown, state_of
 
 T: Any = {"configurable": {"thread_id": "t"}}
 OVER = 4096
@@ -528,7 +514,7 @@ def test_what_a_crash_leaves_is_removed(
     """An object that no stub names."""
     say(ours, "one", "two")
     with monkeypatch.context() as patched:
-        patched.setattr(offloads, "commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(offload, "commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             ours.threads.offload("t", over=OVER)
     assert len(objects(cold)) == 1
@@ -580,14 +566,9 @@ def test_damage_beside_what_is_away(tmp_path: Path, cold: Path) -> None:
 
 @pytest.fixture
 def rivals(tmp_path: Path, cold: Path) -> Iterator[tuple[Any, Any, Between]]:
-    """A saver on a store that can be interrupted, and another saver on the same store."""
-    between = Between(SqliteBackend(tmp_path / "threads.db", synchronous="normal"))
-    with (
-        Saver(between, cold=cold.as_uri()) as one,
-        open_backend("sqlite", tmp_path, cold=cold.as_uri()) as other,
-    ):
-        say(other, "one", "two")
-        yield one, other, between
+    with savers_beside(tmp_path, cold) as found:
+        say(found[1], "one", "two")
+        yield found
 
 
 def _is_exchange(asked: Any) -> bool:

@@ -6,11 +6,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kit.places import at
 from langgraph.checkpoint.memory import InMemorySaver
 
 import threadkeep
 
-from .test_threads_forks import HELLO, QUESTION, _chat, _config
+from .test_threads_forks import HELLO, QUESTION, _chat
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 def _filled(saver: Any) -> Any:
     graph = _chat(saver)
-    graph.invoke(QUESTION, _config("one", user_id="u1"))
-    graph.invoke(HELLO, _config("two"))
+    graph.invoke(QUESTION, at("one", user_id="u1"))
+    graph.invoke(HELLO, at("two"))
     saver.threads.tag("one", "vip")
     saver.threads.pin("one")
     saver.threads.update("one", ttl=60)
@@ -48,13 +49,13 @@ def test_with_a_bundle(saver: Any, other: Any, tmp_path: Path) -> None:
 def test_a_fork_takes_its_own_along(saver: Any, other: Any, tmp_path: Path) -> None:
     graph = _filled(saver)
     fork = saver.threads.fork("two").id
-    graph.invoke({"said": ["secret" * 99]}, _config("two"))
+    graph.invoke({"said": ["secret" * 99]}, at("two"))
     saver.threads.export_bundle([fork], tmp_path / "fork.tkb")
     other.threads.import_bundle(tmp_path / "fork.tkb")
     assert other.threads.get(fork).forked_from == saver.threads.get(fork).forked_from
     assert other.check().ok
-    values = _chat(other).get_state(_config(fork)).values
-    assert values == graph.get_state(_config(fork)).values
+    values = _chat(other).get_state(at(fork)).values
+    assert values == graph.get_state(at(fork)).values
     held = other.threads.get(fork).bytes
     assert held < saver.threads.get("two").bytes
 
@@ -65,7 +66,7 @@ def test_with_a_sync(saver: Any, other: Any) -> None:
     for name in ("one", "two"):
         assert other.threads.get(name) == saver.threads.get(name)
     saver.threads.tag("two", "late")
-    graph.invoke(HELLO, _config("one"))
+    graph.invoke(HELLO, at("one"))
     synced = saver.threads.mirror(other)
     assert sorted(synced.extended) == ["one", "two"]
     assert other.threads.get("two").tags == ("late",)
@@ -80,7 +81,7 @@ def test_with_a_sync(saver: Any, other: Any) -> None:
 def test_adopted_threads_are_as_old_as_they_are(saver: Any) -> None:
     source = InMemorySaver()
     before = datetime.now(UTC)
-    _chat(source).invoke(QUESTION, _config("one", user_id="u1"))
+    _chat(source).invoke(QUESTION, at("one", user_id="u1"))
     after = datetime.now(UTC)
     saver.threads.adopt(source)
     found = saver.threads.get("one")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from kit.engine import bytes_held
 from kit.places import at
 from kit.rows import checkpoint, metadata
 from kit.runs import Delta, Gate, Run, extend, story, told
@@ -21,7 +22,6 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
 from threadkeep import MemorySaver, Retention
-from threadkeep._core.engine import thread_summary
 from threadkeep._core.engine.model import ReadThread
 from threadkeep._core.engine.operation import fetch
 from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError, ThreadNotFoundError
@@ -58,13 +58,6 @@ def _ids(graph: Any, thread: str = "thread") -> list[str]:
     return [s.config["configurable"]["checkpoint_id"] for s in states]
 
 
-def _held(saver: Any, thread: str = "thread") -> int:
-    rows = saver._store.run(fetch(ReadThread(thread)))
-    return thread_summary.of_rows(
-        rows.checkpoints, rows.orphans, sum(s.size for s in rows.segments)
-    ).size
-
-
 def _gc(saver: Any, policy: Retention | None = None) -> GcReport:
     """Collect; a dry run before reports the same, and a second run does nothing."""
     before = {one.id: one.bytes for one in saver.threads.scan()}
@@ -77,7 +70,7 @@ def _gc(saver: Any, policy: Retention | None = None) -> GcReport:
         assert before[one.thread] - after.get(one.thread, 0) == one.bytes
         assert (one.deleted is not None) == (one.thread not in after)
     for name, size in after.items():
-        assert _held(saver, name) == size
+        assert bytes_held(saver, name) == size
     assert saver.check().ok
     again = saver.threads.gc(policy)
     assert again.threads == ()
@@ -141,12 +134,12 @@ def test_old_ones_go(saver: Any) -> None:
 
 def test_a_thread_is_made_to_fit(saver: Any) -> None:
     graph = _chat(saver, turns=12)
-    before, whole = _ids(graph), _held(saver)
+    before, whole = _ids(graph), bytes_held(saver, "thread")
     _gc(saver, Retention(max_bytes=whole // 2))
     left = _ids(graph)
     assert left == before[: len(left)]
     assert 1 < len(left) < len(before)
-    assert _held(saver) <= whole // 2
+    assert bytes_held(saver, "thread") <= whole // 2
     saver.threads.gc(Retention(max_bytes=0))
     assert _ids(graph) == before[:1]
 

@@ -7,35 +7,25 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from kit.engine import bytes_held
+from kit.places import at
+from kit.runs import extend
 from langgraph.channels import DeltaChannel
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 from threadkeep import WriteBehind
-from threadkeep._core.engine import thread_summary
 from threadkeep._core.engine.model import ReadSegments, ReadThread, Span
 from threadkeep._core.engine.operation import fetch
-from threadkeep.errors import (
-    CheckpointNotFoundError,
-    ThreadExistsError,
-    ThreadNotFoundError,
-)
+from threadkeep.errors import CheckpointNotFoundError, ThreadExistsError, ThreadNotFoundError
 
 
 class Chat(TypedDict):
     said: Annotated[list[str], operator.add]
 
 
-def _add(known: list[str] | None, new: list[list[str]]) -> list[str]:
-    return [*(known or ()), *[said for one in new for said in one]]
-
-
 class Deltas(TypedDict):
-    said: Annotated[list[str], DeltaChannel(_add)]
-
-
-def _config(thread: str, **more: Any) -> dict[str, Any]:
-    return {"configurable": {"thread_id": thread, **more}}
+    said: Annotated[list[str], DeltaChannel(extend)]
 
 
 def _answer(state: Any) -> dict[str, Any]:
@@ -103,7 +93,7 @@ QUESTION: Any = {"said": ["really?"]}
 
 def _try(graph: Any, given: Any, thread: str) -> None:
     try:
-        graph.invoke(given, _config(thread))
+        graph.invoke(given, at(thread))
     except OSError:
         assert given is not None
 
@@ -126,7 +116,7 @@ STORIES: dict[str, tuple[Callable[[Any], Any], list[Any], list[Any]]] = {
 
 def _seen(graph: Any, thread: str) -> Any:
     """Every state of a thread, without ids, times and the thread's id."""
-    return [_shown(state) for state in graph.get_state_history(_config(thread))]
+    return [_shown(state) for state in graph.get_state_history(at(thread))]
 
 
 def _shown(state: Any) -> Any:
@@ -144,12 +134,12 @@ def test_a_fork_is_what_a_copy_of_that_moment_is(saver: Any, story: str) -> None
     graph = make(saver)
     for given in before:
         _try(graph, given, "one")
-    at = graph.get_state(_config("one")).config["configurable"]["checkpoint_id"]
+    moment = graph.get_state(at("one")).config["configurable"]["checkpoint_id"]
     saver.copy_thread("one", "copy")
     early = saver.threads.fork("one", new_thread_id="early")
     for given in after:
         _try(graph, given, "one")
-    late = saver.threads.fork("one", at, "late")
+    late = saver.threads.fork("one", moment, "late")
     assert (early.state, late.state) == ("forked", "forked")
     assert early.waits_at == late.waits_at == saver.threads.get("copy").waits_at
     assert _seen(graph, "early") == _seen(graph, "late") == _seen(graph, "copy")
@@ -168,14 +158,14 @@ def test_a_fork_is_what_a_copy_of_that_moment_is(saver: Any, story: str) -> None
 def test_a_fork_in_the_middle_of_a_run_runs_on_from_there(saver: Any) -> None:
     """Nodes that ran after the checkpoint run again."""
     graph = _chat(saver)
-    graph.invoke(HELLO, _config("one"))
-    (begin,) = [s for s in graph.get_state_history(_config("one")) if s.next == ("answer",)]
+    graph.invoke(HELLO, at("one"))
+    (begin,) = [s for s in graph.get_state_history(at("one")) if s.next == ("answer",)]
     fork = saver.threads.fork("one", begin.config["configurable"]["checkpoint_id"])
-    assert graph.get_state(_config(fork.id)).tasks[0].result is None
-    assert graph.invoke(None, _config(fork.id)) == graph.get_state(_config("one")).values
-    graph.update_state(_config(fork.id), {"said": ["otherwise"]})
-    assert graph.get_state(_config(fork.id)).values["said"][-1] == "otherwise"
-    assert len(graph.get_state(_config("one")).values["said"]) == 2
+    assert graph.get_state(at(fork.id)).tasks[0].result is None
+    assert graph.invoke(None, at(fork.id)) == graph.get_state(at("one")).values
+    graph.update_state(at(fork.id), {"said": ["otherwise"]})
+    assert graph.get_state(at(fork.id)).values["said"][-1] == "otherwise"
+    assert len(graph.get_state(at("one")).values["said"]) == 2
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -183,18 +173,18 @@ def test_a_subgraph_goes_on_where_it_was(saver: Any, persistent: bool) -> None:
     """Work before an interrupt is not repeated; later work is."""
     calls: list[str] = []
     graph = _nested(saver, persistent=persistent, on_first=lambda: calls.append("first"))
-    graph.invoke(HELLO, _config("one"))
-    waiting = graph.get_state(_config("one")).config["configurable"]["checkpoint_id"]
-    graph.invoke(Command(resume="deep"), _config("one"))
+    graph.invoke(HELLO, at("one"))
+    waiting = graph.get_state(at("one")).config["configurable"]["checkpoint_id"]
+    graph.invoke(Command(resume="deep"), at("one"))
     assert len(calls) == 1
     fork = saver.threads.fork("one", waiting).id
-    said = graph.invoke(Command(resume="other"), _config(fork))["said"]
+    said = graph.invoke(Command(resume="other"), at(fork))["said"]
     assert said[-2:] == ["asked: other", "answer to asked: other"]
     assert len(calls) == 1
-    *_, begin = [s for s in graph.get_state_history(_config(fork)) if s.next == ("inner",)]
+    *_, begin = [s for s in graph.get_state_history(at(fork)) if s.next == ("inner",)]
     again = saver.threads.fork(fork, begin.config["configurable"]["checkpoint_id"]).id
     before = len(calls)
-    graph.invoke(None, _config(again))
+    graph.invoke(None, at(again))
     assert len(calls) == before + (begin.tasks[0].interrupts == ())
 
 
@@ -207,17 +197,17 @@ def test_either_may_be_pruned_and_deleted(saver: Any, story: str) -> None:
     names = [saver.threads.fork("one").id for _ in range(3)]
     for given in after:
         _try(graph, given, names[0])
-    states = {name: _shown(graph.get_state(_config(name))) for name in names}
+    states = {name: _shown(graph.get_state(at(name))) for name in names}
     saver.prune(["one", names[0]])
     assert saver.check().ok
-    assert {name: _shown(graph.get_state(_config(name))) for name in names} == states
+    assert {name: _shown(graph.get_state(at(name))) for name in names} == states
     saver.delete_thread("one")
     saver.prune(names)
     assert saver.check().ok
-    assert {name: _shown(graph.get_state(_config(name))) for name in names} == states
+    assert {name: _shown(graph.get_state(at(name))) for name in names} == states
     saver.delete_thread(names[1])
     for name in (names[0], names[2]):
-        graph.invoke(HELLO, _config(name))
+        graph.invoke(HELLO, at(name))
         saver.prune([name])
     assert saver.check().ok
     for name in (names[0], names[2]):
@@ -227,7 +217,7 @@ def test_either_may_be_pruned_and_deleted(saver: Any, story: str) -> None:
 
 def test_values_are_shared_where_the_store_can(saver: Any) -> None:
     graph = _chat(saver)
-    graph.invoke({"said": ["x" * 200_000]}, _config("one"))
+    graph.invoke({"said": ["x" * 200_000]}, at("one"))
     before = saver.stats().bytes_on_disk
     forks = [saver.threads.fork("one") for _ in range(8)]
     rows = saver._store.run(fetch(ReadThread("one")))
@@ -241,10 +231,10 @@ def test_values_are_shared_where_the_store_can(saver: Any) -> None:
 
 def test_segments_that_only_a_deleted_fork_needed_go_with_the_next_prune(saver: Any) -> None:
     graph = _chat(saver)
-    graph.invoke(HELLO, _config("one"))
+    graph.invoke(HELLO, at("one"))
     alone = {s.log for s in saver._store.run(fetch(ReadThread("one"))).segments}
     fork = saver.threads.fork("one").id
-    graph.invoke({"said": ["secret" * 100]}, _config(fork))
+    graph.invoke({"said": ["secret" * 100]}, at(fork))
     saver.delete_thread(fork)
     saver.prune(["one"])
     rows = saver._store.run(fetch(ReadThread("one")))
@@ -252,28 +242,22 @@ def test_segments_that_only_a_deleted_fork_needed_go_with_the_next_prune(saver: 
     everything = tuple(Span(s.log, s.start, s.start + s.count) for s in rows.segments)
     found = saver._store.run(fetch(ReadSegments("one", everything)))
     assert not any(b"secret" in segment.data for segment in found)
-    assert saver.threads.get("one").bytes == _held(rows)
-
-
-def _held(rows: Any) -> int:
-    return thread_summary.of_rows(
-        rows.checkpoints, rows.orphans, sum(s.size for s in rows.segments)
-    ).size
+    assert saver.threads.get("one").bytes == bytes_held(saver, "one")
 
 
 def test_what_is_known_of_a_fork(saver: Any) -> None:
     graph = _chat(saver)
-    graph.invoke(QUESTION, _config("one", user_id="u1"))
+    graph.invoke(QUESTION, at("one", user_id="u1"))
     saver.threads.tag("one", "vip")
     saver.threads.pin("one")
     fork = saver.threads.fork("one", new_thread_id="two")
-    head = graph.get_state(_config("one")).config["configurable"]["checkpoint_id"]
+    head = graph.get_state(at("one")).config["configurable"]["checkpoint_id"]
     assert fork.forked_from == ("one", head)
     assert (fork.metadata, fork.tags, fork.pinned) == ({"user_id": "u1"}, (), False)
     assert fork.has_interrupt
     assert saver.threads.get("two") == fork
     assert [t.id for t in saver.threads.search(forked_from="one").threads] == ["two"]
-    graph.invoke(Command(resume="yes"), _config("two"))
+    graph.invoke(Command(resume="yes"), at("two"))
     assert saver.threads.get("two").state == "active"
     assert saver.threads.get("one").state == "suspended"
     third = saver.threads.fork("two")
@@ -287,7 +271,7 @@ def test_forks_of_what_is_not_there(saver: Any) -> None:
     saver.threads.create("one")
     with pytest.raises(ThreadNotFoundError):
         saver.threads.fork("one")
-    graph.invoke(HELLO, _config("one"))
+    graph.invoke(HELLO, at("one"))
     with pytest.raises(CheckpointNotFoundError):
         saver.threads.fork("one", "00000000-0000-0000-0000-000000000000")
     with pytest.raises(ThreadExistsError):
@@ -298,10 +282,10 @@ def test_forks_of_what_is_not_there(saver: Any) -> None:
 
 async def test_the_awaited_twin(saver: Any) -> None:
     graph = _chat(saver)
-    await graph.ainvoke(HELLO, _config("one"))
+    await graph.ainvoke(HELLO, at("one"))
     fork = await saver.threads.afork("one")
-    await graph.ainvoke({"said": ["more"]}, _config(fork.id))
-    state = await graph.aget_state(_config(fork.id))
+    await graph.ainvoke({"said": ["more"]}, at(fork.id))
+    state = await graph.aget_state(at(fork.id))
     assert state.values["said"][:2] == ["hello", "answer to hello"]
 
 
@@ -310,17 +294,17 @@ def test_two_processes_fork_and_run(another: Any) -> None:
     """Runs of the origin and of the fork continue side by side."""
     one, other = another(), another()
     graph, graph2 = _chat(one), _chat(other)
-    graph.invoke(HELLO, _config("one"))
-    graph2.invoke(HELLO, _config("one"))
+    graph.invoke(HELLO, at("one"))
+    graph2.invoke(HELLO, at("one"))
     fork = other.threads.fork("one").id
     for turn in range(40):  # enough to be sealed, by both
-        graph.invoke({"said": [f"turn {turn}"]}, _config("one"))
-        graph2.invoke({"said": [f"other turn {turn}"]}, _config(fork))
+        graph.invoke({"said": [f"turn {turn}"]}, at("one"))
+        graph2.invoke({"said": [f"other turn {turn}"]}, at(fork))
     one.prune([fork])
-    graph2.invoke({"said": ["last"]}, _config(fork))
-    graph.invoke({"said": ["last"]}, _config("one"))
+    graph2.invoke({"said": ["last"]}, at(fork))
+    graph.invoke({"said": ["last"]}, at("one"))
     for saver, thread, said in ((other, "one", "turn 39"), (one, fork, "other turn 39")):
-        found = _chat(saver).get_state(_config(thread)).values["said"]
+        found = _chat(saver).get_state(at(thread)).values["said"]
         assert len(found) == 86
         assert found[-4:-2] == [said, f"answer to {said}"]
     assert one.check().ok
@@ -331,16 +315,16 @@ def test_forks_beside_relaxed_saves(another: Any) -> None:
     saver = another(write_behind=WriteBehind(flush_interval=60))
     graph = _chat(saver)
     for turn in range(4):
-        graph.invoke({"said": [f"turn {turn}"]}, _config("one"))
+        graph.invoke({"said": [f"turn {turn}"]}, at("one"))
     saver.threads.tag("one", "x")
     fork = saver.threads.fork("one").id
     again = saver.threads.fork(fork).id
     for name in (fork, again):
-        graph.invoke(HELLO, _config(name))
+        graph.invoke(HELLO, at(name))
     saver.prune(["one"])
     for name in (fork, again):
-        graph.invoke(HELLO, _config(name))
+        graph.invoke(HELLO, at(name))
     saver.delete_thread(again)
     saver.flush()
-    assert len(_chat(another()).get_state(_config(fork)).values["said"]) == 12
+    assert len(_chat(another()).get_state(at(fork)).values["said"]) == 12
     assert saver.check().ok

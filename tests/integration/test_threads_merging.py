@@ -6,6 +6,8 @@ import operator
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from kit.places import at
+from kit.runs import extend
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.channels import DeltaChannel
 from langgraph.graph import END, START, StateGraph
@@ -27,10 +29,6 @@ class State(TypedDict, total=False):
     other: str
 
 
-def _config(thread: str) -> dict[str, Any]:
-    return {"configurable": {"thread_id": thread}}
-
-
 def _work(state: State) -> dict[str, Any]:
     said = state["messages"][-1].content
     found: dict[str, Any] = {"messages": [AIMessage(f"re: {said}")], "total": 1}
@@ -50,11 +48,11 @@ def _graph(saver: Any) -> Any:
 
 def _say(graph: Any, thread: str, *texts: str) -> None:
     for text in texts:
-        graph.invoke({"messages": [HumanMessage(text)]}, _config(thread))
+        graph.invoke({"messages": [HumanMessage(text)]}, at(thread))
 
 
 def _values(graph: Any, thread: str) -> dict[str, Any]:
-    values = dict(graph.get_state(_config(thread)).values)
+    values = dict(graph.get_state(at(thread)).values)
     values["messages"] = [m.content for m in values["messages"]]
     return values
 
@@ -69,17 +67,17 @@ def graph(saver: Any) -> Any:
 def test_what_only_the_fork_changed_is_taken(saver: Any, graph: Any) -> None:
     saver.threads.fork("one", new_thread_id="fork")
     _say(graph, "fork", "other theirs", "more")
-    before = graph.get_state(_config("fork"))
+    before = graph.get_state(at("fork"))
     merge = saver.threads.merge_fork("fork", "one")
     assert set(merge.channels) == {"messages", "total", "other"}
     assert merge.conflicts == ()
     assert _values(graph, "one") == _values(graph, "fork")
-    head = graph.get_state(_config("one"))
+    head = graph.get_state(at("one"))
     assert head.config["configurable"]["checkpoint_id"] == merge.checkpoint
     assert head.next == ()
     assert head.metadata["source"] == "update"
     assert head.metadata["merged_from"] == "fork"
-    assert graph.get_state(_config("fork")) == before
+    assert graph.get_state(at("fork")) == before
     assert saver.check().ok
     _say(graph, "one", "and on")
     assert _values(graph, "one")["total"] == 5
@@ -89,14 +87,14 @@ def test_what_both_changed_is_refused_or_resolved(saver: Any, graph: Any) -> Non
     saver.threads.fork("one", new_thread_id="fork")
     _say(graph, "fork", "note theirs")
     _say(graph, "one", "note ours", "other ours")
-    head = graph.get_state(_config("one"))
+    head = graph.get_state(at("one"))
     with pytest.raises(MergeConflictError, match="messages, total") as refused:
         saver.threads.merge_fork("fork", "one")
     assert "strategy" in refused.value.hint
     looked = saver.threads.merge_fork("fork", "one", dry_run=True)
     assert {c.channel for c in looked.conflicts} == {"messages", "total", "note"}
     assert looked.checkpoint is None
-    assert graph.get_state(_config("one")) == head
+    assert graph.get_state(at("one")) == head
     merge = saver.threads.merge_fork("fork", "one", "theirs")
     assert {c.resolution for c in merge.conflicts} == {"theirs"}
     merged = _values(graph, "one")
@@ -159,16 +157,16 @@ def test_what_was_to_run_next_still_is(saver: Any) -> None:
     graph = builder.compile(checkpointer=saver)
     _say(graph, "one", "hello")
     saver.threads.fork("one", new_thread_id="fork")
-    graph.update_state(_config("fork"), {"other": "theirs"}, as_node="work")
+    graph.update_state(at("fork"), {"other": "theirs"}, as_node="work")
     saver.threads.merge_fork("fork", "one")
-    state = graph.get_state(_config("one"))
+    state = graph.get_state(at("one"))
     assert state.next == ("ask",)
     assert state.values["other"] == "theirs"
     assert len(state.values["messages"]) == 2
-    graph.invoke(None, _config("one"))
-    done = graph.invoke(Command(resume="this"), _config("one"))
+    graph.invoke(None, at("one"))
+    done = graph.invoke(Command(resume="this"), at("one"))
     assert (done["note"], done["other"]) == ("this", "theirs")
-    assert graph.get_state(_config("one")).next == ()
+    assert graph.get_state(at("one")).next == ()
 
 
 def test_merges_of_what_is_no_fork(saver: Any, graph: Any) -> None:
@@ -192,21 +190,17 @@ def test_merges_of_what_is_no_fork(saver: Any, graph: Any) -> None:
 
 def test_delta_channels_are_refused(saver: Any) -> None:
     class Deltas(TypedDict):
-        said: Annotated[list[str], DeltaChannel(_add)]
+        said: Annotated[list[str], DeltaChannel(extend)]
 
     builder = StateGraph(Deltas)
     builder.add_node("work", lambda _: {"said": ["re"]})
     builder.add_edge(START, "work")
     graph = builder.compile(checkpointer=saver)
-    graph.invoke({"said": ["hello"]}, _config("one"))
+    graph.invoke({"said": ["hello"]}, at("one"))
     saver.threads.fork("one", new_thread_id="fork")
-    graph.invoke({"said": ["more"]}, _config("fork"))
+    graph.invoke({"said": ["more"]}, at("fork"))
     with pytest.raises(InvalidArgumentError, match="said is a DeltaChannel"):
         saver.threads.merge_fork("fork", "one", "theirs")
-
-
-def _add(known: list[str] | None, new: list[list[str]]) -> list[str]:
-    return [*(known or ()), *[said for one in new for said in one]]
 
 
 async def test_the_awaited_twin(saver: Any, graph: Any) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import operator
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import pytest
+from kit.engine import bytes_held
+from kit.places import at
+from kit.rows import place
 from langgraph.checkpoint.base import empty_checkpoint
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 from threadkeep import MemorySaver
@@ -19,32 +21,7 @@ from threadkeep._core.engine.operation import fetch
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadNotFoundError
 from threadkeep.threads import ThreadInfo
 
-
-class State(TypedDict):
-    said: Annotated[list[str], operator.add]
-
-
-def _ask(state: State) -> dict[str, Any]:
-    return {"said": [interrupt("and then?")]}
-
-
-def _answer(state: State) -> dict[str, Any]:
-    return {"said": [f"answer {len(state['said'])}"]}
-
-
-def _graph(saver: Any) -> Any:
-    builder = StateGraph(State)
-    builder.add_node("answer", _answer)
-    builder.add_node("ask", _ask)
-    builder.add_edge(START, "answer")
-    builder.add_conditional_edges(
-        "answer", lambda state: "ask" if state["said"][-2].endswith("?") else END
-    )
-    return builder.compile(checkpointer=saver)
-
-
-def _config(thread: str, **more: Any) -> dict[str, Any]:
-    return {"configurable": {"thread_id": thread, **more}}
+from .test_threads_forks import Chat, _chat
 
 
 def _known(saver: Any, thread: str) -> ThreadInfo:
@@ -58,7 +35,7 @@ def _known(saver: Any, thread: str) -> ThreadInfo:
 
 def test_a_run_registers_its_thread(saver: Any) -> None:
     before = datetime.now(UTC)
-    _graph(saver).invoke({"said": ["hello"]}, _config("one", user_id="u1"))
+    _chat(saver).invoke({"said": ["hello"]}, at("one", user_id="u1"))
     found = _known(saver, "one")
     assert (found.id, found.state, found.tags, found.has_interrupt) == ("one", "active", (), False)
     assert found.metadata == {"user_id": "u1"}
@@ -68,31 +45,24 @@ def test_a_run_registers_its_thread(saver: Any) -> None:
 
 
 def test_bytes_are_what_rows_and_segments_hold(saver: Any) -> None:
-    graph = _graph(saver)
+    graph = _chat(saver)
     for turn in range(60):  # enough for segments to be sealed
-        graph.invoke({"said": [f"hello {turn} " + "x" * 300]}, _config("one"))
+        graph.invoke({"said": [f"hello {turn} " + "x" * 300]}, at("one"))
     found = _known(saver, "one").bytes
-    assert found == _held(saver, "one")
+    assert found == bytes_held(saver, "one")
     saver.prune(["one"])
-    assert _known(saver, "one").bytes == _held(saver, "one") < found / 2
-
-
-def _held(saver: Any, thread: str) -> int:
-    rows = saver._store.run(fetch(ReadThread(thread)))
-    return thread_summary.of_rows(
-        rows.checkpoints, rows.orphans, sum(s.size for s in rows.segments)
-    ).size
+    assert _known(saver, "one").bytes == bytes_held(saver, "one") < found / 2
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_an_interrupt_suspends_and_an_answer_goes_on(saver: Any, durability: str) -> None:
-    graph = _graph(saver)
-    graph.invoke({"said": ["well?"]}, _config("one"), durability=durability)
+    graph = _chat(saver)
+    graph.invoke({"said": ["well?"]}, at("one"), durability=durability)
     found = _known(saver, "one")
     assert found.state == "suspended"
-    assert found.waits_at == graph.get_state(_config("one")).config["configurable"]["checkpoint_id"]
+    assert found.waits_at == graph.get_state(at("one")).config["configurable"]["checkpoint_id"]
     assert [t.id for t in saver.threads.search(has_interrupt=True).threads] == ["one"]
-    graph.invoke(Command(resume="then this"), _config("one"), durability=durability)
+    graph.invoke(Command(resume="then this"), at("one"), durability=durability)
     assert _known(saver, "one").state == "active"
     assert saver.threads.count(state="suspended") == 0
 
@@ -108,7 +78,7 @@ def _asking(saver: Any) -> Any:
             raise ValueError("once")
         return {"said": [answer]}
 
-    graph = StateGraph(State)
+    graph = StateGraph(Chat)
     graph.add_node("ask", ask)
     asked = [Send("ask", {"said": [text]}) for text in ("this?", "that?")]
     graph.add_conditional_edges(START, lambda _: asked)
@@ -117,7 +87,7 @@ def _asking(saver: Any) -> Any:
 
 def test_waiting_means_what_langgraph_means(saver: Any) -> None:
     """The registry, the tree and the graph's state agree at every moment."""
-    graph, config = _asking(saver), _config("one")
+    graph, config = _asking(saver), at("one")
 
     def waiting() -> int:
         found = graph.get_state(config).interrupts
@@ -143,8 +113,7 @@ def test_waiting_means_what_langgraph_means(saver: Any) -> None:
 
 def test_an_answer_to_one_does_not_end_what_others_wait_for(saver: Any) -> None:
     """In either order of their saves."""
-    at = {"configurable": {"thread_id": "one", "checkpoint_ns": ""}}
-    head = saver.put(at, empty_checkpoint(), {}, {})
+    head = saver.put(place("one"), empty_checkpoint(), {}, {})
     saver.put_writes(head, [("__interrupt__", "this?")], "task 1")
     saver.put_writes(head, [("__interrupt__", "that?")], "task 2")
     saver.put_writes(head, [("said", "yes"), ("__resume__", ["yes"])], "task 1")
@@ -152,17 +121,17 @@ def test_an_answer_to_one_does_not_end_what_others_wait_for(saver: Any) -> None:
 
 
 def test_an_update_of_a_suspended_thread_makes_it_active(saver: Any) -> None:
-    graph = _graph(saver)
-    graph.invoke({"said": ["well?"]}, _config("one"))
-    graph.update_state(_config("one"), {"said": ["never mind"]}, as_node="ask")
+    graph = _chat(saver)
+    graph.invoke({"said": ["well?"]}, at("one"))
+    graph.update_state(at("one"), {"said": ["never mind"]}, as_node="ask")
     assert _known(saver, "one").state == "active"
 
 
 def test_a_created_thread_is_active_once_something_is_saved(saver: Any) -> None:
     created = saver.threads.create("one", metadata={"user_id": "u1"}, tags=["new"], ttl=60)
     assert (created.state, created.ttl, created.bytes) == ("created", timedelta(seconds=60), 0)
-    assert saver.get_tuple(_config("one")) is None
-    _graph(saver).invoke({"said": ["hello"]}, _config("one", plan="pro"))
+    assert saver.get_tuple(at("one")) is None
+    _chat(saver).invoke({"said": ["hello"]}, at("one", plan="pro"))
     found = _known(saver, "one")
     assert found.state == "active"
     assert found.metadata == {"user_id": "u1", "plan": "pro"}
@@ -174,8 +143,8 @@ def test_a_created_thread_is_active_once_something_is_saved(saver: Any) -> None:
 
 
 def test_a_deleted_thread_says_so_until_it_is_used_again(saver: Any) -> None:
-    graph = _graph(saver)
-    graph.invoke({"said": ["well?"]}, _config("one", user_id="u1"))
+    graph = _chat(saver)
+    graph.invoke({"said": ["well?"]}, at("one", user_id="u1"))
     saver.threads.tag("one", "urgent")
     saver.delete_thread("one")
     found = _known(saver, "one")
@@ -187,7 +156,7 @@ def test_a_deleted_thread_says_so_until_it_is_used_again(saver: Any) -> None:
     for call in (saver.threads.tag, saver.threads.pin):
         with pytest.raises(ThreadNotFoundError):
             call("one")
-    graph.invoke({"said": ["hello"]}, _config("one", user_id="u2"))
+    graph.invoke({"said": ["hello"]}, at("one", user_id="u2"))
     assert _known(saver, "one").state == "active"
     assert _known(saver, "one").metadata == {"user_id": "u2"}
     saver.delete_thread("one")
@@ -195,7 +164,7 @@ def test_a_deleted_thread_says_so_until_it_is_used_again(saver: Any) -> None:
 
 
 def test_a_copy_is_a_thread_of_its_own(saver: Any) -> None:
-    _graph(saver).invoke({"said": ["well?"]}, _config("one", user_id="u1"))
+    _chat(saver).invoke({"said": ["well?"]}, at("one", user_id="u1"))
     saver.threads.pin("one")
     saver.copy_thread("one", "two")
     copy = _known(saver, "two")
@@ -206,34 +175,34 @@ def test_a_copy_is_a_thread_of_its_own(saver: Any) -> None:
 
 def test_what_a_removed_run_left_decides(saver: Any) -> None:
     """An interrupt waits again if the checkpoints after it are removed, and the reverse."""
-    graph = _graph(saver)
-    config = {**_config("one"), "metadata": {"run_id": "first"}}
+    graph = _chat(saver)
+    config = {**at("one"), "metadata": {"run_id": "first"}}
     graph.invoke({"said": ["hello"]}, config)
-    config = {**_config("one"), "metadata": {"run_id": "second"}}
+    config = {**at("one"), "metadata": {"run_id": "second"}}
     graph.invoke({"said": ["well?"]}, config)
     assert _known(saver, "one").state == "suspended"
     saver.delete_for_runs(["second"])
     assert _known(saver, "one").state == "active"
-    assert saver.get_tuple(_config("one")).metadata["run_id"] == "first"
+    assert saver.get_tuple(at("one")).metadata["run_id"] == "first"
 
 
 def test_runs_say_who_they_are_for(saver: Any) -> None:
     """The last run's config counts, without LangGraph's keys and values that are not scalars."""
-    graph = _graph(saver)
+    graph = _chat(saver)
     metadata = {"user_id": "u1", "run_id": "r", "langgraph_x": 1, "deep": {"a": 1}, "n": 1.5}
-    graph.invoke({"said": ["hello"]}, {**_config("one"), "metadata": metadata})
+    graph.invoke({"said": ["hello"]}, {**at("one"), "metadata": metadata})
     assert _known(saver, "one").metadata == {"user_id": "u1", "n": 1.5}
-    graph.invoke({"said": ["hello"]}, _config("one", user_id="u2", long="x" * 2000))
+    graph.invoke({"said": ["hello"]}, at("one", user_id="u2", long="x" * 2000))
     assert _known(saver, "one").metadata == {"user_id": "u2", "n": 1.5}
 
 
 def test_the_last_run_counts_whoever_says_it(another: Any) -> None:
     one, other = another(), another()
     for saver, user in ((one, "u1"), (other, "u2"), (one, "u1")):
-        _graph(saver).invoke({"said": ["hello"]}, _config("t", user_id=user))
+        _chat(saver).invoke({"said": ["hello"]}, at("t", user_id=user))
         assert _known(one, "t").metadata == {"user_id": user}
     one.threads.update("t", metadata={"user_id": None})
-    _graph(one).invoke({"said": ["hello"]}, _config("t", user_id="u1"))
+    _chat(one).invoke({"said": ["hello"]}, at("t", user_id="u1"))
     assert _known(other, "t").metadata == {"user_id": "u1"}
 
 
@@ -300,7 +269,7 @@ def test_changes_at_the_same_time_are_all_kept(another: Any) -> None:
     one.threads.create("t")
     one.threads.tag("t", "mine")
     other.threads.tag("t", "yours")
-    _graph(one).invoke({"said": ["hello"]}, _config("t", user_id="u1"))
+    _chat(one).invoke({"said": ["hello"]}, at("t", user_id="u1"))
     assert other.threads.update("t", metadata={"plan": "pro"}).tags == ("mine", "yours")
     assert _known(one, "t").metadata == {"plan": "pro", "user_id": "u1"}
 
@@ -323,12 +292,7 @@ async def test_the_awaited_twins(saver: Any) -> None:
 async def test_awaited_changes_at_the_same_time(saver: Any) -> None:
     await saver.threads.acreate("one")
     await asyncio.gather(*(saver.threads.atag("one", f"tag {n}") for n in range(4)))
-    assert len(_known_tags(await saver.threads.aget("one"))) == 4
-
-
-def _known_tags(found: ThreadInfo | None) -> tuple[str, ...]:
-    assert found is not None
-    return found.tags
+    assert len((await saver.threads.aget("one")).tags) == 4
 
 
 @pytest.mark.parametrize(

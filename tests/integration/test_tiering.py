@@ -18,10 +18,7 @@ from threadkeep.errors import (
     ThreadNotFoundError,
     UnreachableError,
 )
-from threadkeep.threads.archives import (
-    archive,
-    offload,
-)
+from threadkeep.threads.archives import archive, offload
 
 from .test_archive import archives, shown, state_of
 from .test_offload import OVER, T, objects, say

@@ -17,12 +17,13 @@ from pydantic import BaseModel
 from threadkeep import MemorySaver
 from threadkeep._core import arguments
 from threadkeep._core.codec import NativeCodec
-from threadkeep._core.engine import put
+from threadkeep._core.engine import put, thread_summary
 from threadkeep._core.engine.model import Batch, Change, Read, ReadThread
 from threadkeep._core.engine.operation import (
     Call,
     Fetch,
     Operation,
+    fetch,
 )
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import Backend
@@ -31,6 +32,35 @@ from threadkeep.errors import BackendError, ThreadkeepError
 from threadkeep.savers.saver import Saver
 
 # -- backends --------------------------------------------------------------------------
+
+
+class Passing(Backend):
+    """Passes everything on to another backend; a subclass may meet each request."""
+
+    has_identity = True
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def meet(self, asked: Sequence[Any], request: Callable[[], Any]) -> Any:
+        """Carry out a request: some reads, one change, or none of these."""
+        return request()
+
+    def fetch(self, reads: Sequence[Read]) -> list[Any]:
+        found: list[Any] = self.meet(reads, lambda: self.inner.fetch(reads))
+        return found
+
+    def commit(self, change: Change) -> None:
+        self.meet([change], lambda: self.inner.commit(change))
+
+    def scrub(self, *, rewrite: bool) -> Any:
+        return self.meet((), lambda: self.inner.scrub(rewrite=rewrite))
+
+    def identity(self) -> str:
+        return str(self.inner.identity())
+
+    def close(self) -> None:
+        self.inner.close()
 
 
 class Counted(Backend):
@@ -359,6 +389,13 @@ def elements_stored(backend: Any, thread: str = "t") -> int:
     """The number of log elements that the thread holds."""
     (rows,) = backend.fetch([ReadThread(thread)])
     return sum(segment.count for segment in rows.segments)
+
+
+def bytes_held(saver: Saver, thread: str) -> int:
+    """The bytes of a thread's rows and segments, as the registry counts them."""
+    rows = saver._store.run(fetch(ReadThread(thread)))
+    segments = sum(segment.size for segment in rows.segments)
+    return thread_summary.of_rows(rows.checkpoints, rows.orphans, segments).size
 
 
 def rows_in_memory(saver: Saver) -> Any:

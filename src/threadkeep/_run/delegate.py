@@ -48,10 +48,7 @@ class Delegate(BaseCheckpointSaver[Any]):
 
     def _call(self, name: str, *args: Any, **options: Any) -> Operation[Any]:
         """Call a method of the wrapped saver, or its async variant."""
-        method, variant = getattr(self._inner, name), getattr(self._inner, f"a{name}")
-        return (
-            yield External(partial(method, *args, **options), partial(variant, *args, **options))
-        )
+        return call_of(self._inner, name, *args, **options)
 
     # -- life ------------------------------------------------------------------------
 
@@ -64,18 +61,14 @@ class Delegate(BaseCheckpointSaver[Any]):
         try:
             driver.run(self._end())
         finally:
-            if hasattr(self._inner, "close"):
-                self._inner.close()
+            driver.run(closing(self._inner))
 
     async def aclose(self) -> None:
         """Async variant of `close`."""
         try:
             await driver.arun(self._end())
         finally:
-            close = getattr(self._inner, "aclose", getattr(self._inner, "close", None))
-            closed = None if close is None else close()
-            if isawaitable(closed):
-                await closed
+            await driver.arun(closing(self._inner))
 
     def __enter__(self) -> Self:
         if hasattr(self._inner, "__enter__"):
@@ -222,6 +215,25 @@ class Delegate(BaseCheckpointSaver[Any]):
         clone = copy.copy(self)
         clone._inner = inner  # noqa: SLF001 - a clone
         return clone
+
+
+def call_of(saver: Any, name: str, *args: Any, **options: Any) -> Operation[Any]:
+    """Call a method of any saver, or its async variant."""
+    method, variant = getattr(saver, name), getattr(saver, f"a{name}")
+    return (yield External(partial(method, *args, **options), partial(variant, *args, **options)))
+
+
+def closing(inner: Any) -> Operation[None]:
+    """Close a saver, store or cache, if it can be closed."""
+    close = getattr(inner, "close", lambda: None)
+    aclose = getattr(inner, "aclose", close)
+
+    async def closed() -> None:
+        found = aclose()
+        if isawaitable(found):
+            await found
+
+    yield External(close, closed)
 
 
 _OPTIONAL = [

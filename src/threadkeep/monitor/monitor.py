@@ -7,7 +7,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -159,7 +159,7 @@ class Monitor:
     def _measure(self) -> Operation[Snapshot]:
         """Measure once, send alerts, and return the snapshot."""
         self._saver.add_sink(self._window)
-        yield External(self._wait_for_probe, self._await_probe)
+        yield from self._probe_in_background()
         return self._evaluate()
 
     measure, ameasure = sync_and_async(_measure)
@@ -185,12 +185,6 @@ class Monitor:
             yield from self._canary.remove_abandoned()
         except Exception:  # noqa: BLE001 - likewise
             _log.warning("Failed to remove abandoned canaries.", exc_info=True)
-
-    def _note(self, error: str | None) -> None:
-        self._measurements += 1
-        self._failed += error is not None
-        self._failed_in_a_row = 0 if error is None else self._failed_in_a_row + 1
-        self._last_error = error
 
     def _evaluate(self) -> Snapshot:
         for alert in self._alerts.evaluate(self._readings(), monotonic(), datetime.now(UTC)):
@@ -245,37 +239,35 @@ class Monitor:
         has_thread = self._thread is not None and self._thread.is_alive()
         return has_thread or (self._task is not None and not self._task.done())
 
-    def start(self) -> None:
-        """Start measuring in a background thread. Idempotent."""
+    def _start(self) -> Operation[None]:
+        """Start measuring in a background thread, or in a task of the event loop. Idempotent."""
         if not self._is_running:
-            self._begin()
-            self._thread = threading.Thread(
-                target=driver.run,
-                args=(self._cycle(self._end),),
-                name="threadkeep-monitor",
-                daemon=True,
-            )
-            self._thread.start()
+            self._end = threading.Event()
+            self._thread = self._task = None
+            self._under_way = []
+            self._saver.add_sink(self._window)
+            yield External(self._start_thread, self._start_task)
 
-    def stop(self) -> None:
+    start, astart = sync_and_async(_start)
+
+    def _start_thread(self) -> None:
+        cycle = (self._cycle(self._end),)
+        name = "threadkeep-monitor"
+        self._thread = threading.Thread(target=driver.run, args=cycle, name=name, daemon=True)
+        self._thread.start()
+
+    async def _start_task(self) -> None:
+        self._task = asyncio.create_task(driver.arun(self._cycle(self._end)))
+
+    def _stop(self) -> Operation[None]:
         """Stop measuring, and send queued alerts; each takes at most 5 s. Idempotent."""
         self._end.set()
-        self._saver.remove_sink(self._window)
-        if self._thread is not None:
-            self._thread.join(_STOP)
-            self._thread = None
-        for channel in self._channels:
-            channel.close(_STOP)
+        yield External(lambda: None, self._stop_task)
+        yield from driver.external(self._finish)
 
-    async def astart(self) -> None:
-        """Start measuring in a task of the event loop. Idempotent."""
-        if not self._is_running:
-            self._begin()
-            self._task = asyncio.create_task(driver.arun(self._cycle(self._end)))
+    stop, astop = sync_and_async(_stop)
 
-    async def astop(self) -> None:
-        """Async variant of `stop`."""
-        self._end.set()
+    async def _stop_task(self) -> None:
         if self._task is not None:
             tasks = [self._task, *self._under_way]
             if self._under_way:
@@ -284,17 +276,18 @@ class Monitor:
                 task.cancel()
             await asyncio.wait(tasks, timeout=_STOP)
             self._task = None
-        await driver.in_thread(self.stop)
 
-    def _begin(self) -> None:
-        self._end = threading.Event()
-        self._thread = self._task = None
-        self._under_way = []
-        self._saver.add_sink(self._window)
+    def _finish(self) -> None:
+        self._saver.remove_sink(self._window)
+        if self._thread is not None:
+            self._thread.join(_STOP)
+            self._thread = None
+        for channel in self._channels:
+            channel.close(_STOP)
 
     def _cycle(self, end: threading.Event) -> Operation[None]:
         while not end.is_set():
-            yield External(self._wait_for_probe, self._await_probe)
+            yield from self._probe_in_background()
             self._evaluate()
             pause = self._interval if self._last_error is None else min(_RETRY, self._interval)
             pause = min(pause, threading.TIMEOUT_MAX)
@@ -302,31 +295,36 @@ class Monitor:
 
     # A measurement that hangs must block neither its report nor the next measurement.
 
-    def _wait_for_probe(self) -> None:
+    def _probe_in_background(self) -> Operation[None]:
+        """Measure in a thread or task of its own, and note the error."""
         if self._may_probe():
-            future: Future[str | None] = Future()
-            thread = threading.Thread(
-                target=lambda: future.set_result(driver.run(self._probe())),
-                name="threadkeep-canary",
-                daemon=True,
-            )
-            thread.start()
-            self._under_way.append(future)
-        try:
-            self._note(self._under_way[-1].result(_TIMEOUT))
-        except TimeoutError:
-            self._note(_HANGS.format(_TIMEOUT))
-
-    async def _await_probe(self) -> None:
-        if self._may_probe():
-            self._under_way.append(asyncio.create_task(driver.arun(self._probe())))
+            self._under_way.append((yield External(self._in_thread, self._in_task)))
         newest = self._under_way[-1]
-        await asyncio.wait([newest], timeout=_TIMEOUT)
+        yield External(
+            partial(wait, [newest], _TIMEOUT), partial(asyncio.wait, [newest], timeout=_TIMEOUT)
+        )
         if not newest.done():
-            newest.cancel()
-            self._note(_HANGS.format(_TIMEOUT))
+            newest.cancel()  # (a thread continues)
+            error: str | None = _HANGS.format(_TIMEOUT)
         else:  # (the saver may have cancelled it)
-            self._note("CancelledError" if newest.cancelled() else newest.result())
+            error = "CancelledError" if newest.cancelled() else newest.result()
+        self._measurements += 1
+        self._failed += error is not None
+        self._failed_in_a_row = 0 if error is None else self._failed_in_a_row + 1
+        self._last_error = error
+
+    def _in_thread(self) -> Future[str | None]:
+        future: Future[str | None] = Future()
+        future.set_running_or_notify_cancel()
+        threading.Thread(
+            target=lambda: future.set_result(driver.run(self._probe())),
+            name="threadkeep-canary",
+            daemon=True,
+        ).start()
+        return future
+
+    async def _in_task(self) -> asyncio.Task[str | None]:
+        return asyncio.create_task(driver.arun(self._probe()))
 
     def _may_probe(self) -> bool:
         """Return True if a measurement may start. The pause doubles with each one that hangs."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from functools import wraps
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 from langchain_core.runnables import RunnableConfig
@@ -13,8 +12,9 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.store.base import BaseStore
 
 from threadkeep._core import validation
-from threadkeep._run.delegate import Delegate, behind
-from threadkeep._run.driver import Closing
+from threadkeep._core.engine.operation import Operation as Steps
+from threadkeep._run.delegate import Delegate, behind, closing
+from threadkeep._run.driver import Closing, sync_and_async
 from threadkeep._stores.open import DATABASES
 from threadkeep.errors import invalid
 from threadkeep.monitor.exports import Exports, Logs, Observed, Operation, Sink
@@ -118,17 +118,11 @@ class _Front(Observed, Closing):
             raise AttributeError(name)
         return getattr(self._inner, name)
 
-    def close(self) -> None:
+    def _close(self) -> Steps[None]:
         """Close the inner store or cache, if it can be closed."""
-        if hasattr(self._inner, "close"):
-            self._inner.close()
+        return closing(self._inner)
 
-    async def aclose(self) -> None:
-        """Async variant of `close`."""
-        close = getattr(self._inner, "aclose", getattr(self._inner, "close", None))
-        closed = None if close is None else close()
-        if isawaitable(closed):
-            await closed
+    close, aclose = sync_and_async(_close)
 
 
 class ObservedStore(_Front, BaseStore):

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from math import ceil
 from statistics import linear_regression
 from time import time as _now
@@ -19,11 +18,11 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 
 from threadkeep._core.engine.model import OWN_NS, DropThread, ReadSizes, Sizes
-from threadkeep._core.engine.operation import External, Fetch, Operation, call, commit
+from threadkeep._core.engine.operation import Fetch, Operation, call, commit
 from threadkeep._core.engine.registration import ALL
 from threadkeep._core.engine.thread_entry import SearchThreads, ThreadEntry
 from threadkeep._core.engine.usage import ItemUsage
-from threadkeep._run.delegate import behind
+from threadkeep._run.delegate import behind, call_of
 from threadkeep._run.driver import on
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.errors import (
@@ -85,11 +84,11 @@ class Canary:
         checkpoint["channel_values"] = {_CHANNEL: token}
         checkpoint["channel_versions"] = {_CHANNEL: version}
         metadata = {"source": "update", "step": 0, "parents": {}}
-        stored = yield from _call(
+        stored = yield from call_of(
             self._saver, "put", _config(thread), checkpoint, metadata, {_CHANNEL: version}
         )
-        yield from _call(self._saver, "put_writes", stored, [(_CHANNEL, token)], token)
-        found = yield from _call(self._saver, "get_tuple", stored)
+        yield from call_of(self._saver, "put_writes", stored, [(_CHANNEL, token)], token)
+        found = yield from call_of(self._saver, "get_tuple", stored)
         if (
             found is None
             or found.checkpoint["id"] != checkpoint["id"]
@@ -101,7 +100,7 @@ class Canary:
     def remove_abandoned(self) -> Operation[None]:
         """Remove canaries of monitors that crashed."""
         for thread in _THREADS:
-            found = yield from _call(self._inner, "get_tuple", _config(thread))
+            found = yield from call_of(self._inner, "get_tuple", _config(thread))
             if found is not None:
                 made = datetime.fromisoformat(found.checkpoint["ts"]).timestamp()
                 if _now() - made > _ABANDONED:
@@ -113,12 +112,7 @@ class Canary:
             yield from on(store, commit(DropThread(thread, 0)))  # (0: leaves no tombstone)
             store.working_set.forget(thread)
         else:
-            yield from _call(self._saver, "delete_thread", thread)
-
-
-def _call(saver: Any, name: str, *args: Any) -> Operation[Any]:
-    method, variant = getattr(saver, name), getattr(saver, f"a{name}")
-    return (yield External(partial(method, *args), partial(variant, *args)))
+            yield from call_of(self._saver, "delete_thread", thread)
 
 
 def _config(thread: str) -> RunnableConfig:

@@ -7,7 +7,7 @@ import logging
 import sys
 import threading
 from array import array
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import partial
@@ -15,7 +15,9 @@ from hashlib import blake2b
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from random import uniform
+from time import sleep
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from langgraph.store.base import Embeddings, ensure_embeddings, get_text_at_path, tokenize_path
 from langgraph.store.base.embed import EmbeddingsLambda
@@ -24,11 +26,13 @@ from threadkeep._core.engine.operation import External, Operation
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.lru import Lru
 from threadkeep._core.validation import is_count
+from threadkeep._run import driver
 from threadkeep._stores.external import extra
 from threadkeep._stores.items.records import Metric, SearchOptions
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import EmbeddingError, InvalidArgumentError, invalid
 
+T = TypeVar("T")
 Search: TypeAlias = Literal["semantic", "hybrid", "text"]
 
 _BATCH = 256  # texts in one call of the model
@@ -207,17 +211,23 @@ class Embedder(ResetInChild):
         """
         if not arguments:
             return []
-        blocking = partial(_blocking, acall) if self._is_async else call
-        one, aone = _retrying(blocking, acall, tries, self._note_call, self._note_failure)
-        calls = External(partial(_each, one, arguments), partial(_aeach, aone, arguments))
-        answers: list[Any] = yield calls
-        return answers
+        call = partial(_blocking, acall) if self._is_async else call
+        requests = [External(partial(call, one), partial(acall, one)) for one in arguments]
+        return (yield from _at_once([self._tried(each, tries) for each in requests]))
 
-    def _note_call(self, _: object) -> None:
-        self._called += 1
-
-    def _note_failure(self, _: object) -> None:
-        self._failed += 1
+    def _tried(self, request: External, tries: int) -> Operation[Any]:
+        """Call the model, with retries; return its answer, or the last error."""
+        pauses = [0.1 * 2**number for number in reversed(range(tries - 1))]
+        while True:
+            self._called += 1
+            try:
+                return (yield request)
+            except Exception as error:  # noqa: BLE001 - models raise any error
+                self._failed += 1
+                if not pauses:
+                    return _failure(error)
+            pause = uniform(0, pauses.pop())  # noqa: S311 - no secret
+            yield External(partial(sleep, pause), partial(asyncio.sleep, pause))
 
     def _look_up(self, kind: bytes, texts: Iterable[str]) -> tuple[dict[str, bytes], list[str]]:
         found = {}
@@ -239,8 +249,8 @@ class Embedder(ResetInChild):
             raise vectors
         try:
             packed = self._all_packed(texts, vectors)
-        except EmbeddingError as error:
-            self._note_failure(error)
+        except EmbeddingError:
+            self._failed += 1
             raise
         with self._lock:
             for text, vector in zip(texts, packed, strict=True):
@@ -282,60 +292,32 @@ def _blocking(acall: Any, argument: Any) -> Any:
         return pool.submit(asyncio.run, acall(argument)).result()
 
 
-def _retrying(
-    call: Any,
-    acall: Any,
-    tries: int,
-    before: Callable[[Any], None],
-    failed: Callable[[Any], None],
-) -> tuple[Any, Any]:
-    """Return functions that call a model with retries, and return the last error."""
-    with extra("Embedding", "search"):
-        import tenacity  # noqa: PLC0415 - an extra
-    options: dict[str, Any] = {
-        "stop": tenacity.stop_after_attempt(tries),
-        "wait": tenacity.wait_random_exponential(multiplier=0.1, max=1.0),
-        "reraise": True,
-        "before": before,
-        "after": failed,
-    }
-
-    def one(argument: Any) -> Any:
-        try:
-            return tenacity.Retrying(**options)(call, argument)
-        except Exception as error:  # noqa: BLE001 - models raise any error
-            return _failure(error)
-
-    async def aone(argument: Any) -> Any:
-        try:
-            return await tenacity.AsyncRetrying(**options)(acall, argument)
-        except Exception as error:  # noqa: BLE001 - models raise any error
-            return _failure(error)
-
-    return one, aone
-
-
 def _failure(cause: Exception) -> EmbeddingError:
     error = EmbeddingError(f"The embedding model failed: {cause!r:.200}")
     error.__cause__ = cause
     return error
 
 
-def _each(one: Callable[[Any], Any], arguments: Sequence[Any]) -> list[Any]:
-    if len(arguments) == 1:
-        return [one(arguments[0])]
-    with ThreadPoolExecutor(min(_AT_ONCE, len(arguments))) as pool:
-        return list(pool.map(one, arguments))
+def _at_once(workflows: Sequence[Operation[T]]) -> Operation[list[T]]:
+    """Run workflows at the same time, some in threads for a blocking caller."""
 
+    def call() -> list[T]:
+        with ThreadPoolExecutor(min(_AT_ONCE, len(workflows))) as pool:
+            return list(pool.map(driver.run, workflows))
 
-async def _aeach(one: Callable[[Any], Awaitable[Any]], arguments: Sequence[Any]) -> list[Any]:
-    limit = asyncio.Semaphore(_AT_ONCE)
+    async def acall() -> list[T]:
+        limit = asyncio.Semaphore(_AT_ONCE)
 
-    async def limited(argument: Any) -> Any:
-        async with limit:
-            return await one(argument)
+        async def limited(workflow: Operation[T]) -> T:
+            async with limit:
+                return await driver.arun(workflow)
 
-    return await asyncio.gather(*map(limited, arguments))
+        return await asyncio.gather(*map(limited, workflows))
+
+    if len(workflows) == 1:
+        return [(yield from workflows[0])]
+    found: list[T] = yield External(call, acall)
+    return found
 
 
 class LocalEmbeddings(Embeddings):

@@ -21,7 +21,7 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
-from threadkeep._core.engine.operation import Fetch, Operation, Request, call
+from threadkeep._core.engine.operation import Fetch, Operation, call
 from threadkeep._core.texts import tokens
 from threadkeep._core.validation import is_count
 from threadkeep._stores.items import filters
@@ -57,6 +57,7 @@ _PAGE = 256  # rows read at once for a filter that is tested in Python
 _REFRESH = 100  # a read renews a lifetime after a hundredth of it
 _FUSED = 100  # least number of items of each ranking that are fused
 _QUERY_WORDS = 200
+_GETS = -1  # position of all gets, in place of those of single operations
 _MOST = 2**31  # items in an answer: the limit of databases
 Vectors: TypeAlias = Mapping[str, bytes | EmbeddingError]  # of queries
 _log = logging.getLogger("threadkeep")
@@ -78,8 +79,8 @@ def batch(
     results: list[Any] = [None] * len(ops)
     puts: dict[ItemKey, tuple[PutOp, int | None]] = {}
     gets: dict[int, GetOp] = {}
-    others: dict[int, Operation[Any]] = {}
-    vectors = yield from _queries(engine, ops)
+    reads: dict[int, Operation[Any]] = {}
+    vectors = {} if engine.index is None else (yield from _queries(engine.index, ops))
     for at, op in enumerate(ops):
         validate_op_namespace(op)
         if isinstance(op, PutOp):
@@ -87,27 +88,28 @@ def batch(
         elif isinstance(op, GetOp):
             gets[at] = op
         else:
-            others[at] = _other(engine, op, alive, vectors)
-    if gets or others:
-        reads = [_get(engine, gets.values(), alive), *others.values()] if gets else others.values()
-        replies = yield from together(list(reads))
-        if gets:
-            for at, item in zip(gets, replies[0][0], strict=True):
-                results[at] = item
-        for at, (answer, _) in zip(reversed(others), reversed(replies), strict=False):
+            reads[at] = _other(engine, op, alive, vectors)
+    if gets:
+        reads[_GETS] = _get(engine, gets.values(), alive)
+    if reads:
+        replies = dict(zip(reads, (yield from together([*reads.values()])), strict=True))
+        yield from _refresh([row for _, rows in replies.values() for row in rows], now)
+        items, _ = replies.pop(_GETS, ((), ()))
+        for at, item in zip(gets, items, strict=True):
+            results[at] = item
+        for at, (answer, _) in replies.items():
             results[at] = answer
-        yield from _refresh([row for _, rows in replies for row in rows], now)
     if puts:
         yield from putting.put(engine, puts.values(), now)
     return results
 
 
-def _queries(engine: ItemEngine, ops: Sequence[Op]) -> Operation[Vectors]:
+def _queries(index: Index, ops: Sequence[Op]) -> Operation[Vectors]:
     """Embed the queries of all searches at once."""
-    if engine.index is None or engine.index.embedder is None:
+    if index.embedder is None:
         return {}
     queries = [op.query for op in ops if isinstance(op, SearchOp) and isinstance(op.query, str)]
-    return (yield from engine.index.embedder.queries(query for query in queries if query))
+    return (yield from index.embedder.queries(query for query in queries if query))
 
 
 def _other(engine: ItemEngine, op: Op, alive: int | None, vectors: Vectors) -> Operation[Any]:
@@ -118,44 +120,24 @@ def _other(engine: ItemEngine, op: Op, alive: int | None, vectors: Vectors) -> O
     raise invalid("op", op, "Use GetOp, PutOp, SearchOp or ListNamespacesOp.")
 
 
-def together(operations: Sequence[Operation[Any]]) -> Operation[list[Any]]:
-    """Run operations side by side; their simultaneous fetches take one round trip."""
-    if len(operations) == 1:
+def together(operations: Sequence[Operation[T]]) -> Operation[list[T]]:
+    """Run operations that only fetch side by side: simultaneous fetches take one round trip."""
+    if len(operations) == 1:  # (as most, and quicker)
         return [(yield from operations[0])]
-    results: list[Any] = [None] * len(operations)
+    results: dict[int, T] = {}
     replies: dict[int, Any] = dict.fromkeys(range(len(operations)))
     while replies:
         fetches: dict[int, Fetch] = {}
         for at, reply in replies.items():
-            request = yield from _until_fetch(operations[at], reply, results, at)
-            if request is not None:
-                fetches[at] = request
+            try:
+                fetches[at] = operations[at].send(reply)  # type: ignore[assignment]  # it only fetches
+            except StopIteration as stop:
+                results[at] = stop.value
         replies = {}
         if fetches:
-            reads = [read for request in fetches.values() for read in request.reads]
-            answers = iter((yield Fetch(reads)))
-            for at, request in fetches.items():
-                replies[at] = [next(answers) for _ in request.reads]
-    return results
-
-
-def _until_fetch(
-    operation: Operation[Any], reply: Any, results: list[Any], at: int
-) -> Operation[Fetch | None]:
-    """Continue an operation until it fetches (return the fetch), or ends (note its result)."""
-    try:
-        request: Request = operation.send(reply)
-        while not isinstance(request, Fetch):
-            try:
-                reply = yield request
-            except Exception as error:  # noqa: BLE001 - the operation handles it
-                request = operation.throw(error)
-            else:
-                request = operation.send(reply)
-    except StopIteration as stop:
-        results[at] = stop.value
-        return None
-    return request
+            answers = iter((yield Fetch([read for one in fetches.values() for read in one.reads])))
+            replies = {at: [next(answers) for _ in one.reads] for at, one in fetches.items()}
+    return [results[at] for at in range(len(operations))]
 
 
 def _key(op: GetOp | PutOp) -> ItemKey:

@@ -8,10 +8,7 @@ from kit.engine import Chain, Counted, checkpoint, config, counted_saver
 
 from threadkeep._core.engine.model import Batch
 from threadkeep.savers.saver import Saver
-from threadkeep.threads.forks import (
-    BranchCheckpoint,
-    tree,
-)
+from threadkeep.threads.forks import BranchCheckpoint, tree
 
 IDS = st.integers(0, 14).map(lambda n: f"{n:02}")
 PARENTS = st.dictionaries(IDS, st.none() | IDS | st.just("absent"), min_size=1)

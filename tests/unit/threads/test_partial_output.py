@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 
-from threadkeep.threads.partial_output import (
-    Part,
-    as_text,
-    fold,
-    merged,
-    of_event,
-    of_message,
-)
+from threadkeep.threads.partial_output import Part, as_text, fold, merged, of_event, of_message
 
 
 def text(value, message="m", node="bot", ns=""):

@@ -16,10 +16,7 @@ from threadkeep._core.engine.model import HIDDEN, CheckpointRow, Child, StoredCh
 from threadkeep._core.engine.refs import Inline
 from threadkeep._core.engine.rows import pack_writes, with_body
 from threadkeep.errors import CorruptionError, InvalidArgumentError, NewerFormatError
-from threadkeep.threads.retention.choose import (
-    GRACE,
-    choose,
-)
+from threadkeep.threads.retention.choose import GRACE, choose
 
 NOW = 1_800_000_000_000_000
 DAY = 86_400 * 1_000_000

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.engine import (
     Chain,
+    Passing,
     config,
     counted_saver,
     elements_stored,
@@ -23,21 +24,13 @@ from kit.engine import (
 from kit.selection import settings_of
 
 from threadkeep import Retention
-from threadkeep._core.engine import (
-    logs,
-    registration,
-    thread_entry,
-)
+from threadkeep._core.engine import logs, registration, thread_entry
 from threadkeep._core.engine.lineage import overlap
 from threadkeep._core.engine.model import Batch, DropThread, ReadThread, SegmentInfo, Span
 from threadkeep._core.engine.refs import covering
 from threadkeep._core.engine.thread_entry import EntryUpdate
-from threadkeep._stores.base import Backend
 from threadkeep.errors import NewerFormatError
-from threadkeep.threads.retention import (
-    apply,
-    gc,
-)
+from threadkeep.threads.retention import apply, gc
 
 CHANCE = random.Random(1)
 LAST = Retention(keep_last=1)
@@ -200,23 +193,18 @@ def test_threads_are_met_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- beside others -----------------------------------------------------------------------
 
 
-class Interrupting(Backend):
+class Interrupting(Passing):
     """Backend that runs a function before each of the first commits."""
 
     def __init__(self, inner: Any, what: Any, count: int) -> None:
-        self.inner, self.what, self.left = inner, what, count
-
-    def fetch(self, reads: Any) -> Any:
-        return self.inner.fetch(reads)
+        super().__init__(inner)
+        self.what, self.left = what, count
 
     def commit(self, change: Any) -> None:
         if self.left:
             self.left -= 1
             self.what()
-        self.inner.commit(change)
-
-    def close(self) -> None:
-        self.inner.close()
+        super().commit(change)
 
 
 def interrupted(saver: Any, what: Any, count: int = 1) -> Any:
