@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,11 @@ PURE = [
 MODULES = sorted(ROOT.rglob("*.py"))
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def imported(tree: ast.AST):
     """The modules that the code imports, wherever it does."""
     for node in ast.walk(tree):
@@ -70,7 +76,7 @@ def imported(tree: ast.AST):
 
 @pytest.fixture(params=PURE, ids=lambda path: str(path.relative_to(ROOT)))
 def module(request):
-    return request.param, ast.parse(request.param.read_text())
+    return request.param, tree_of(request.param)
 
 
 def test_nothing_impure_is_imported(module):
@@ -109,7 +115,7 @@ def test_rooms_import_one_way():
     wrong = []
     for path in MODULES:
         room = path.relative_to(ROOT).parts[0].removesuffix(".py")
-        for name in imported(ast.parse(path.read_text())):
+        for name in imported(tree_of(path)):
             if name.partition(".")[0] != "threadkeep":
                 continue
             other = ([*name.split("."), "__init__"])[1]
@@ -141,7 +147,7 @@ def _name(path: Path) -> str:
 def _ours(path: Path, names: set[str]) -> set[str]:
     """The modules of ours that a module imports: `from a import b` is of `a.b`, if that is one."""
     found = set()
-    for name in imported(ast.parse(path.read_text())):
+    for name in imported(tree_of(path)):
         parts = name.split(".")
         wholes = [".".join(parts[:stop]) for stop in range(len(parts), 0, -1)]
         found.update([whole for whole in wholes if whole in names][:1])
